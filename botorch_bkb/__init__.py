@@ -1,0 +1,29 @@
+"""Gaussian process bandits over large finite sets of candidates, on BoTorch.
+
+- ``botorch_bkb.bandits``: ask/tell bandits (also exported here).
+- ``botorch_bkb.models``: the sparse DTC posterior as a BoTorch model.
+- ``botorch_bkb.acquisition``: confidence widths and upper confidence bounds.
+- ``botorch_bkb.optim``: exact optimizers over finite sets of arms, batch rules.
+- ``botorch_bkb.test_functions``: problems with known regret.
+"""
+
+from botorch_bkb._version import __version__
+from botorch_bkb.bandits import (
+    BBKB,
+    BKB,
+    EpsilonGreedy,
+    GPBUCB,
+    GPUCB,
+    UniformRandom,
+)
+
+
+__all__ = [
+    "BBKB",
+    "BKB",
+    "GPBUCB",
+    "GPUCB",
+    "EpsilonGreedy",
+    "UniformRandom",
+    "__version__",
+]

@@ -1,0 +1,58 @@
+"""The command line: ``python -m botorch_bkb``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+from botorch.exceptions.errors import BotorchError
+
+from botorch_bkb.cli.arguments import build_parser, DEFAULT_COMMAND, PROGRAM
+
+
+REQUIRED_MODULES = ("matplotlib", "pandas", "pyarrow", "tqdm")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The arguments; None for those of the process. Without a command, the
+            default job runs.
+
+    Returns:
+        The exit code: 0, or 2 after an error, which standard error names in one line.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    args = build_parser().parse_args(_with_command(words))
+    missing = [name for name in REQUIRED_MODULES if find_spec(name) is None]
+    if missing:
+        return _fail(
+            f"the command line needs {', '.join(missing)}, which "
+            f"{'is' if len(missing) == 1 else 'are'} not installed. Install with "
+            'pip install "botorch_bkb[cli]".'
+        )
+    # Imported late: the commands need the modules asked for above, help does not.
+    command = import_module(f"botorch_bkb.cli.{args.command}")
+    try:
+        command.run(args)
+    except (BotorchError, OSError) as error:
+        return _fail(" ".join(str(error).split()))
+    return 0
+
+
+def _with_command(words: list[str]) -> list[str]:
+    if words and (words[0] in ("-h", "--help", "--version") or words[0][:1] != "-"):
+        return words
+    return [DEFAULT_COMMAND, *words]
+
+
+def _fail(message: str) -> int:
+    print(f"{PROGRAM}: error: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

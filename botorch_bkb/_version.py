@@ -1,0 +1,3 @@
+"""The version, read by the build without importing torch."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,49 @@
+"""Confidence schedules, and acquisition functions that take them."""
+
+from botorch_bkb.acquisition import input_constructors  # noqa: F401, registers
+from botorch_bkb.acquisition.analytic import BudgetedUpperConfidenceBound
+from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound
+from botorch_bkb.acquisition.confidence import (
+    ArmObservations,
+    as_schedule,
+    bbkb_oversampling,
+    BBKBWidth,
+    beta_from_confidence_width,
+    bkb_oversampling,
+    BKBWidth,
+    ChowdhuryGopalanWidth,
+    confidence_state_from_model,
+    ConfidenceSchedule,
+    ConfidenceState,
+    ConstantWidth,
+    LogWidth,
+    NormBoundedWidth,
+    NormDoubling,
+    PracticalBBKBWidth,
+    PracticalBKBWidth,
+    SrinivasWidth,
+)
+
+
+__all__ = [
+    "ArmObservations",
+    "BBKBWidth",
+    "BKBWidth",
+    "BatchUpperConfidenceBound",
+    "BudgetedUpperConfidenceBound",
+    "ChowdhuryGopalanWidth",
+    "ConfidenceSchedule",
+    "ConfidenceState",
+    "ConstantWidth",
+    "LogWidth",
+    "NormBoundedWidth",
+    "NormDoubling",
+    "PracticalBBKBWidth",
+    "PracticalBKBWidth",
+    "SrinivasWidth",
+    "as_schedule",
+    "bbkb_oversampling",
+    "beta_from_confidence_width",
+    "bkb_oversampling",
+    "confidence_state_from_model",
+]

@@ -1,0 +1,692 @@
+r"""Confidence widths of the papers, as small schedule objects.
+
+A schedule maps a ``ConfidenceState`` to a width ``w`` in the papers' scaling: arms are
+scored ``mean + w * sqrt(var / lambda)``. BoTorch scores ``mean + sqrt(beta * var)``;
+``beta_from_confidence_width`` converts. In all formulas ``lambda`` is the noise
+variance, ``F`` the norm bound, ``xi`` the noise standard deviation, ``delta`` the
+failure probability, ``t`` the number of told pulls, ``kappa^2`` the largest prior
+variance, and ``tau`` a ridge leverage score ``var / lambda`` (the papers'
+``sigma-tilde^2``).
+
+References:
+    [srinivas2010] N. Srinivas, A. Krause, S. Kakade, M. Seeger. Gaussian process
+    optimization in the bandit setting: no regret and experimental design. ICML 2010.
+    [bogunovic2016] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian process
+    bandit optimization. AISTATS 2016.
+    [chowdhury2017] S. R. Chowdhury, A. Gopalan. On kernelized multi-armed bandits.
+    ICML 2017.
+    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
+    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
+    regret. COLT 2019.
+    [calandriello2019bbkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
+    Rosasco. Near-linear time Gaussian process optimization with adaptive batching and
+    resparsification. Workshop version of the ICML 2020 paper.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, Protocol, runtime_checkable, TypeVar
+
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.model import Model
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.models import ExactGP
+from torch import Tensor
+from typing_extensions import override
+
+
+FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
+
+
+@dataclass(frozen=True, eq=False)
+class ArmObservations:
+    """What the told pulls say about each of the ``P`` pulled arms.
+
+    Attributes:
+        counts: A ``P``-dim tensor of pull counts, each at least one.
+        sample_means: A ``P``-dim tensor of mean rewards, in the posterior's units.
+        posterior_means: A ``P``-dim tensor of posterior means.
+        leverage_scores: A ``P``-dim tensor of posterior variances over ``lambda``.
+    """
+
+    counts: Tensor
+    sample_means: Tensor
+    posterior_means: Tensor
+    leverage_scores: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ConfidenceState:
+    """All that a confidence schedule may depend on.
+
+    Attributes:
+        num_pulls: ``t``, the number of told pulls.
+        num_arms: The number of arms; None if unknown, as on a box.
+        noise_variance: ``lambda``.
+        max_prior_variance: ``kappa^2``.
+        effective_dimension: The sum of ``var_t(x_s) / lambda`` over told pulls.
+        log_det: ``log det(I + K_t / lambda)``, by the model's factors.
+        frozen_leverage_scores: A tensor with, for each told pull since the last
+            restart, its ``var / lambda`` at the start of its batch.
+        log_det_start: ``log det(I + K / lambda)`` at the last restart, that is a refit
+            of hyper-parameters; frozen sums continue from it.
+        ratio_threshold: ``C~`` of the batch rule, 1 without delay.
+        opening_score: The entry of ``frozen_leverage_scores`` that belongs to the
+            uniform draw which opened the run, 0 if there is none.
+        decision_time: The time of the decision, for schedules that vary with time.
+        observations: Per-arm summaries, for ``NormDoubling``.
+    """
+
+    num_pulls: int
+    num_arms: int | None
+    noise_variance: float
+    max_prior_variance: float
+    effective_dimension: float
+    log_det: float
+    frozen_leverage_scores: Tensor
+    log_det_start: float = 0.0
+    ratio_threshold: float = 1.0
+    opening_score: float = 0.0
+    decision_time: float | None = None
+    observations: ArmObservations | None = None
+
+    def frozen_log_det(self, factor: float) -> float:
+        """Return ``log_det_start + sum_s log(1 + factor * tau_s)``, frozen ``tau_s``.
+
+        Pull ``s`` counts once, with its leverage score at the start of its batch.
+        """
+        increments = torch.log1p(factor * self.frozen_leverage_scores)
+        return self.log_det_start + increments.sum().item()
+
+
+class ConfidenceSchedule(ABC):
+    """A rule for the confidence width ``w``, in the papers' scaling."""
+
+    @abstractmethod
+    def __call__(self, state: ConfidenceState) -> float:
+        """Return the width ``w`` at ``state``."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the schedule has learned; empty for a stateless one."""
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned.
+
+        Raises:
+            InputDataError: If the schedule keeps no state but some is given.
+        """
+        if state_dict:
+            raise InputDataError(
+                f"Expected an empty state for the stateless {type(self).__name__}, but "
+                f"got the keys {sorted(state_dict)}. Load it into a schedule of the "
+                "kind that was saved."
+            )
+
+
+@dataclass(frozen=True)
+class ConstantWidth(ConfidenceSchedule):
+    """The same width at every step.
+
+    Attributes:
+        width: ``w``, at least zero.
+    """
+
+    width: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.width < math.inf:
+            raise InputDataError(
+                "Expected `width` to be finite and not negative, but got "
+                f"{self.width}. Minimize with `maximize=False`, not a negative width."
+            )
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        return self.width
+
+
+@dataclass(frozen=True)
+class NormBoundedWidth(ConfidenceSchedule):
+    """Base of the widths for a function whose RKHS norm is bounded.
+
+    Attributes:
+        norm_bound: ``F``, a bound on the RKHS norm.
+        noise_std: ``xi``, the sub-Gaussian scale of the noise; None for
+            ``sqrt(lambda)``.
+        failure_probability: ``delta``, how likely the band may be left.
+    """
+
+    norm_bound: float = 1.0
+    noise_std: float | None = None
+    failure_probability: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check_positive("norm_bound", self.norm_bound)
+        if self.noise_std is not None and not 0 <= self.noise_std < math.inf:
+            raise InputDataError(
+                "Expected `noise_std` to be finite and not negative, but got "
+                f"{self.noise_std}. Pass None for the square root of the noise "
+                "variance."
+            )
+        _check_fraction("failure_probability", self.failure_probability)
+
+    def resolve_noise_std(self, state: ConfidenceState) -> float:
+        """Return ``xi``."""
+        if self.noise_std is None:
+            return math.sqrt(state.noise_variance)
+        return self.noise_std
+
+    def _norm_term(self, state: ConfidenceState) -> float:
+        """Return ``sqrt(lambda) F``."""
+        return math.sqrt(state.noise_variance) * self.norm_bound
+
+    def _noise_term(self, state: ConfidenceState, information: float) -> float:
+        """Return ``xi sqrt(information + log(1 / delta))``."""
+        log_inverse_delta = -math.log(self.failure_probability)
+        return self.resolve_noise_std(state) * math.sqrt(
+            information + log_inverse_delta
+        )
+
+
+@dataclass(frozen=True)
+class BKBWidth(NormBoundedWidth):
+    r"""Width of BKB, Theorem 2 of [calandriello2019bkb]_.
+
+    With ``alpha = (1 + eps) / (1 - eps)`` and the sum over told pulls,
+
+        w = 2 xi sqrt( alpha g(t) sum_s var_t(x_s)/lambda + log(1/delta) )
+            + (1 + 1/sqrt(1 - eps)) sqrt(lambda) F
+
+    The paper prints ``g(t) = log(kappa^2 t)``, which is negative for small ``t`` and
+    then does not bound the log determinant. The default is ``g(t) = 1 + log(1 +
+    kappa^2 t / lambda)``, from equation (6) of the paper, which does.
+
+    Attributes:
+        accuracy: ``eps``, the accuracy of the inducing points (``bkb_oversampling``).
+        printed: Whether to use ``g(t)`` as printed, with negative values taken as 0.
+    """
+
+    accuracy: float = 0.5
+    printed: bool = False
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_fraction("accuracy", self.accuracy)
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        eps = self.accuracy
+        alpha = (1 + eps) / (1 - eps)
+        information = alpha * self._log_factor(state) * state.effective_dimension
+        bias = (1 + 1 / math.sqrt(1 - eps)) * self._norm_term(state)
+        return 2 * self._noise_term(state, information) + bias
+
+    def _log_factor(self, state: ConfidenceState) -> float:
+        total_variance = state.max_prior_variance * state.num_pulls
+        if self.printed:
+            return math.log(max(1.0, total_variance))
+        return 1 + math.log1p(total_variance / state.noise_variance)
+
+
+@dataclass(frozen=True)
+class BBKBWidth(NormBoundedWidth):
+    r"""Width of BBKB, Theorem 2 of [calandriello2019bbkb]_.
+
+    With ``tau_s`` the leverage score of pull ``s`` at the start of its batch,
+
+        w = C~ ( 2 xi sqrt( sum_s log(1 + 3 tau_s) + log(1/delta) )
+                 + (1 + sqrt(2)) sqrt(lambda) F )
+
+    The theorem asks ``lambda >= 1`` and ``bbkb_oversampling``. Batches closed on the
+    sum of squared deviations, as here, need ``sqrt(C~)`` only.
+
+    Attributes:
+        root_ratio: Whether ``sqrt(C~)`` takes the place of the printed ``C~``.
+    """
+
+    root_ratio: bool = False
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        C = state.ratio_threshold
+        width = 2 * self._noise_term(state, state.frozen_log_det(3.0))
+        width += (1 + math.sqrt(2)) * self._norm_term(state)
+        return (math.sqrt(C) if self.root_ratio else C) * width
+
+
+@dataclass(frozen=True)
+class PracticalBKBWidth(NormBoundedWidth):
+    r"""Width of BKB in the authors' released code, without the proof's constants.
+
+        w = sqrt(lambda) F + xi sqrt( log(t) sum_s var_t(x_s)/lambda + log(1/delta) )
+
+    No theorem covers it. Compare Theorem 2 of [calandriello2019bkb]_ (``BKBWidth``).
+    """
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        information = math.log(max(1, state.num_pulls)) * state.effective_dimension
+        return self._norm_term(state) + self._noise_term(state, information)
+
+
+@dataclass(frozen=True)
+class PracticalBBKBWidth(NormBoundedWidth):
+    r"""Width of BBKB in the authors' released code, without the proof's constants.
+
+        w = sqrt(lambda) F + xi sqrt( C~ sum_s log(1 + tau_s) + log(1/delta) )
+
+    with ``tau_s`` the leverage score of pull ``s`` at the start of its batch. As in
+    that code, the sum runs over the pulls that were chosen: not over the uniform draw
+    that opens a run (``opening_score``), which on Abalone raises the regret by 5 %. No
+    theorem covers it. Compare Theorem 2 of [calandriello2019bbkb]_ (``BBKBWidth``).
+    """
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        chosen = state.frozen_log_det(1.0) - math.log1p(state.opening_score)
+        information = state.ratio_threshold * chosen
+        return self._norm_term(state) + self._noise_term(state, information)
+
+
+@dataclass(frozen=True)
+class ChowdhuryGopalanWidth(NormBoundedWidth):
+    r"""Width of GP-UCB by [chowdhury2017]_, equation (7) of [calandriello2019bkb]_.
+
+    w = sqrt(lambda) F + xi sqrt( 2 (log det(I + K_t/lambda) + log(1/delta)) )
+    """
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        noise_term = math.sqrt(2) * self._noise_term(state, state.log_det)
+        return self._norm_term(state) + noise_term
+
+
+@dataclass(frozen=True)
+class SrinivasWidth(ConfidenceSchedule):
+    r"""Width of GP-UCB on ``A`` arms under a GP prior, Theorem 1 of [srinivas2010]_.
+
+        beta_t = 2 log(A t^2 pi^2 / (6 delta)),   w = sqrt(beta_t lambda)
+
+    with at least 1 in the place of ``t``.
+
+    Attributes:
+        failure_probability: ``delta``.
+    """
+
+    failure_probability: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check_fraction("failure_probability", self.failure_probability)
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        """Return the width ``w`` at ``state``.
+
+        Raises:
+            UnsupportedError: If the number of arms is unknown.
+        """
+        if state.num_arms is None:
+            raise UnsupportedError(
+                "Expected `num_arms` for SrinivasWidth, whose theorem is about a "
+                "finite set of arms, but got None. Pass `num_arms`, or use another "
+                "schedule."
+            )
+        t = max(1, state.num_pulls)
+        ratio = state.num_arms * t**2 * math.pi**2 / (6 * self.failure_probability)
+        return confidence_width_from_beta(2 * math.log(ratio), state.noise_variance)
+
+
+@dataclass(frozen=True)
+class LogWidth(ConfidenceSchedule):
+    r"""The practical schedule of [bogunovic2016]_, section 5.
+
+        beta_t = max(0, c1 log(c2 t)),   w = sqrt(beta_t lambda)
+
+    with at least 1 in the place of ``t``. The paper takes ``(c1, c2) = (0.8, 4)`` on
+    synthetic data, ``(0.8, 0.4)`` on temperatures and ``(0.2, 0.4)`` on traffic.
+
+    Attributes:
+        c1: The positive factor outside the logarithm.
+        c2: The positive factor inside the logarithm.
+    """
+
+    c1: float
+    c2: float
+
+    def __post_init__(self) -> None:
+        _check_positive("c1", self.c1)
+        _check_positive("c2", self.c2)
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        beta = max(0.0, self.c1 * math.log(self.c2 * max(1, state.num_pulls)))
+        return confidence_width_from_beta(beta, state.noise_variance)
+
+
+@dataclass
+class NormDoubling(ConfidenceSchedule):
+    r"""Guess and double an unknown norm bound, as section 4 of [calandriello2019bkb]_.
+
+    Starts at the norm bound of ``schedule`` and doubles it, for good, while the data
+    contradict the band, that is while for some pulled arm ``i``, with ``n_i`` pulls,
+    sample mean ``ybar_i``, posterior mean ``mu_i`` and leverage score ``tau_i``,
+
+        |ybar_i - mu_i| > w sqrt(tau_i) + xi sqrt( 2 log(pi^2 n_i^2 P/(3 delta)) / n_i )
+
+    where ``P`` is the number of pulled arms. The first term on the right bounds
+    ``|f_i - mu_i|`` if the norm bound holds. The second bounds ``|ybar_i - f_i|``: by a
+    union over ``P`` arms and all ``n`` (``sum_n 6 / (pi^2 n^2) = 1``) it fails for some
+    arm at some ``n`` with probability at most ``delta``. So a bound that holds is
+    doubled with probability at most ``2 delta``, for a given set of ``P`` arms. Widths
+    are valid only once the bound has grown enough, which no test on data can tell.
+
+    Asking twice at one state changes nothing more.
+
+    Attributes:
+        schedule: A width with a norm bound; its ``noise_std`` and
+            ``failure_probability`` are those of the test.
+        num_doublings: How often the bound has been doubled.
+    """
+
+    schedule: NormBoundedWidth
+    num_doublings: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, NormBoundedWidth):
+            raise UnsupportedError(
+                "Expected `schedule` to have a norm bound, such as BBKBWidth, but got "
+                f"{type(self.schedule).__name__}, whose width has none to double."
+            )
+
+    @property
+    def norm_bound(self) -> float:
+        """The present guess of the norm bound."""
+        return self.schedule.norm_bound * 2.0**self.num_doublings
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        """Return the width ``w`` at ``state``, after any doublings it calls for.
+
+        Raises:
+            UnsupportedError: If ``state.observations`` is missing.
+        """
+        if state.observations is None:
+            raise UnsupportedError(
+                "Expected `state.observations`, the summary of each pulled arm, for "
+                "NormDoubling, but got None. Pass an `ArmObservations`."
+            )
+        slack = self._unexplained_deviations(state, state.observations)
+        deviations = state.observations.leverage_scores.sqrt()
+        # An arm without variance cannot be explained by any norm bound.
+        slack, deviations = slack[deviations > 0], deviations[deviations > 0]
+        width = self._present_width(state)
+        while bool((slack > width * deviations).any()):
+            self.num_doublings += 1
+            width = self._present_width(state)
+        return width
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of doublings."""
+        return {"num_doublings": self.num_doublings}
+
+    @override
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore the number of doublings.
+
+        Raises:
+            InputDataError: If ``state_dict`` is not that of a ``NormDoubling``.
+        """
+        if set(state_dict) != {"num_doublings"}:
+            raise InputDataError(
+                "Expected the key `num_doublings` in the state of NormDoubling, but "
+                f"got {sorted(state_dict)}. Load it into a schedule of the kind that "
+                "was saved."
+            )
+        self.num_doublings = int(state_dict["num_doublings"])
+
+    def _present_width(self, state: ConfidenceState) -> float:
+        return dataclasses.replace(self.schedule, norm_bound=self.norm_bound)(state)
+
+    def _unexplained_deviations(
+        self, state: ConfidenceState, observations: ArmObservations
+    ) -> Tensor:
+        """Return ``|ybar_i - mu_i|`` less the part that noise explains."""
+        n = observations.counts.to(observations.sample_means)
+        xi = self.schedule.resolve_noise_std(state)
+        union = math.pi**2 * n.numel() / (3 * self.schedule.failure_probability)
+        noise = xi * (2 * torch.log(union * n.square()) / n).sqrt()
+        return (observations.sample_means - observations.posterior_means).abs() - noise
+
+
+def as_schedule(confidence: ConfidenceSchedule | float) -> ConfidenceSchedule:
+    """Return ``confidence``, a number being a constant width ``w``.
+
+    Raises:
+        UnsupportedError: If it is neither a schedule nor a number.
+        InputDataError: If it is a negative or infinite number.
+    """
+    if isinstance(confidence, ConfidenceSchedule):
+        return confidence
+    if isinstance(confidence, Real):
+        return ConstantWidth(float(confidence))
+    raise UnsupportedError(
+        "Expected `confidence` to be a number or a ConfidenceSchedule, but got "
+        f"{type(confidence).__name__}. Subclass ConfidenceSchedule for a rule of your "
+        "own."
+    )
+
+
+def beta_from_confidence_width(
+    confidence_width: FloatOrTensor, noise: FloatOrTensor
+) -> FloatOrTensor:
+    r"""Convert the papers' width ``w`` to BoTorch's ``beta = w^2 / noise``.
+
+    The papers score ``mean + w * sqrt(var / noise)``; BoTorch scores ``mean +
+    sqrt(beta * var)``.
+    """
+    return confidence_width**2 / noise
+
+
+def confidence_width_from_beta(beta: float, noise: float) -> float:
+    """Convert a ``beta`` in true units to the papers' width ``sqrt(beta * noise)``."""
+    return math.sqrt(beta * noise)
+
+
+def bkb_oversampling(
+    horizon: int, failure_probability: float = 0.05, accuracy: float = 0.5
+) -> float:
+    r"""Return the least ``qbar`` of Theorem 1 of [calandriello2019bkb]_.
+
+        6 alpha log(4 T / delta) / eps^2,   alpha = (1 + eps) / (1 - eps)
+
+    Args:
+        horizon: ``T``, the number of pulls in all.
+        failure_probability: ``delta``.
+        accuracy: ``eps``.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    _check_fraction("accuracy", accuracy)
+    alpha = (1 + accuracy) / (1 - accuracy)
+    return 6 * alpha * _log_union(horizon, failure_probability) / accuracy**2
+
+
+def bbkb_oversampling(
+    horizon: int,
+    failure_probability: float = 0.05,
+    ratio_threshold: float | None = None,
+) -> float:
+    r"""Return the least ``qbar`` of the theorems of [calandriello2019bbkb]_.
+
+    Theorem 1 (size and run time) asks ``8 log(4 T / delta)``, Theorem 2 (regret)
+    ``72 C~ log(4 T / delta)``.
+
+    Args:
+        horizon: ``T``, the number of pulls in all.
+        failure_probability: ``delta``.
+        ratio_threshold: ``C~``, for Theorem 2; None for Theorem 1, which does not
+            depend on it.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    log_union = _log_union(horizon, failure_probability)
+    if ratio_threshold is None:
+        return 8 * log_union
+    if not 1 <= ratio_threshold < math.inf:
+        raise InputDataError(
+            f"Expected `ratio_threshold` to be at least 1, but got {ratio_threshold}. "
+            "It is the `ratio_threshold` of the batch rule."
+        )
+    return 72 * ratio_threshold * log_union
+
+
+@runtime_checkable
+class FactoredModel(Protocol):
+    """A model that knows the sums over its pulls, such as ``SingleTaskDTCGP``."""
+
+    def __call__(self, X: Tensor) -> MultivariateNormal:
+        """Return the posterior at a ``batch_shape x q x d`` tensor of inputs."""
+
+    def leverage_scores(self) -> Tensor:
+        """Return the leverage scores of the ``n`` pulls."""
+
+    def log_det(self) -> float:
+        """Return ``log det(I + K / lambda)`` of the pulls."""
+
+
+@torch.no_grad()
+def confidence_state_from_model(
+    model: Model, num_arms: int | None = None, ratio_threshold: float = 1.0
+) -> ConfidenceState:
+    r"""Describe a fitted model to the confidence schedules.
+
+    Units are those of the model, after any outcome transform: ``norm_bound`` and
+    ``noise_std`` of a schedule are then in these units too, while ``beta = w^2 /
+    lambda`` fits the posterior in the original units, for both scale alike. A model
+    does not know its batches, so the frozen sums are replaced by its log determinant.
+    ``kappa^2`` is the largest prior variance over the training inputs. A model with
+    ``leverage_scores`` and ``log_det`` of its own is asked for them; for any other,
+    these cost ``O(n^3)`` time and ``O(n^2)`` memory.
+
+    Args:
+        model: A single-output, unbatched GPyTorch ``ExactGP`` with one noise variance,
+            such as ``SingleTaskGP`` or ``SingleTaskDTCGP``. It is put in eval mode.
+        num_arms: The number of arms, if there is one.
+        ratio_threshold: ``C~`` of the batch rule, 1 without delay.
+
+    Raises:
+        UnsupportedError: If the model is of another kind, or its noise varies.
+    """
+    if (
+        not isinstance(model, ExactGP)
+        or model.num_outputs != 1
+        or len(model.batch_shape) > 0
+    ):
+        raise UnsupportedError(
+            "Expected `model` to be an unbatched exact or DTC GP with one output, but "
+            f"got a {type(model).__name__}. Use SingleTaskDTCGP or SingleTaskGP."
+        )
+    noise = _noise_variance(model)
+    model.eval()
+    X, targets = model.train_inputs[0], model.train_targets
+    if isinstance(model, FactoredModel):
+        leverage_scores, log_det = model.leverage_scores(), model.log_det()
+        means = model(X.unsqueeze(-2)).mean.squeeze(-1)
+    else:
+        leverage_scores, means, log_det = _dense_pull_summary(model, noise)
+    return ConfidenceState(
+        num_pulls=targets.shape[-1],
+        num_arms=num_arms,
+        noise_variance=noise,
+        max_prior_variance=model.covar_module(X, diag=True).max().item(),
+        effective_dimension=leverage_scores.sum().item(),
+        log_det=log_det,
+        frozen_leverage_scores=leverage_scores.new_zeros(0),
+        log_det_start=log_det,
+        ratio_threshold=ratio_threshold,
+        observations=_merge_pulls(X, targets, means, leverage_scores),
+    )
+
+
+def _dense_pull_summary(model: ExactGP, noise: float) -> tuple[Tensor, Tensor, float]:
+    r"""Return the ``n`` pulls' leverage scores, posterior means, and log determinant.
+
+    With ``B = I + K / lambda``: the scores are ``diag(K (K + lambda I)^{-1}) = 1 -
+    diag(B^{-1})``, and the residuals ``y - mu`` are ``B^{-1} (y - m)``.
+    """
+    X = model.train_inputs[0]
+    K = model.covar_module(X).to_dense()
+    L = torch.linalg.cholesky(torch.eye(K.shape[-1]).to(K) + K / noise)
+    B_inv = torch.cholesky_inverse(L)
+    targets = model.train_targets
+    means = targets - B_inv @ (targets - model.mean_module(X))
+    log_det = 2 * L.diagonal().log().sum().item()
+    return 1 - B_inv.diagonal(), means, log_det
+
+
+def _merge_pulls(
+    X: Tensor,  # n x d
+    targets: Tensor,  # n
+    posterior_means: Tensor,  # n
+    leverage_scores: Tensor,  # n
+) -> ArmObservations:
+    unique, inverse, counts = torch.unique(
+        X, dim=0, return_inverse=True, return_counts=True
+    )
+
+    def average(values: Tensor) -> Tensor:
+        sums = values.new_zeros(unique.shape[0]).index_add(0, inverse, values)
+        return sums / counts
+
+    return ArmObservations(
+        counts=counts,
+        sample_means=average(targets),
+        posterior_means=average(posterior_means),
+        leverage_scores=average(leverage_scores),
+    )
+
+
+def _noise_variance(model: ExactGP) -> float:
+    """Return ``lambda``, the one noise variance of the likelihood."""
+    noise: Tensor = model.likelihood.noise
+    # Equal up to the rounding of an outcome transform.
+    if noise.max() - noise.min() > 1e-6 * noise.max():
+        raise UnsupportedError(
+            "Expected `model` to have one noise variance, which the confidence widths "
+            f"are about, but got {noise.numel()} that differ. Fit the model without "
+            "`train_Yvar`, or use UpperConfidenceBound with a `beta` of your own."
+        )
+    return noise.mean().item()
+
+
+def _log_union(horizon: int, failure_probability: float) -> float:
+    """Return ``log(4 T / delta)``."""
+    _check_positive("horizon", horizon)
+    _check_fraction("failure_probability", failure_probability)
+    return math.log(4 * horizon / failure_probability)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise InputDataError(
+            f"Expected `{name}` to be positive and finite, but got {value}."
+        )
+
+
+def _check_fraction(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise InputDataError(
+            f"Expected `{name}` to be strictly between 0 and 1, but got {value}."
+        )

@@ -1,0 +1,151 @@
+"""The prior of a bandit: its kernel and noise, given or learned."""
+
+from __future__ import annotations
+
+import warnings
+from copy import deepcopy
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import InputDataError, ModelFittingError
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models.utils.gpytorch_modules import (
+    get_covar_module_with_dim_scaled_prior,
+    get_gaussian_likelihood_with_lognormal_prior,
+)
+from gpytorch.kernels import Kernel
+from gpytorch.means import ZeroMean
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from botorch_bkb.models import SingleTaskDTCGP
+
+
+# Below this many pulls the marginal likelihood says nothing worth following.
+MIN_PULLS_TO_FIT = 4
+# The likelihood is fitted on at most this many inducing points.
+MAX_FIT_POINTS = 256
+
+
+class Prior:
+    r"""Kernel, noise and units in which a bandit works.
+
+    With ``covar_module`` and ``noise_variance`` given, features and rewards are used as
+    they come and the prior mean is zero. Where either is None, features are scaled to
+    the unit cube, rewards are standardized, and what is None is fitted by marginal
+    likelihood (BoTorch's default kernel, noise and priors) when the number of told
+    pulls reaches 1, 2, 4, 8, ...: from 1 on the units, from 4 on the hyper-parameters.
+
+    Attributes:
+        features: The ``A x d`` arms in the units of the kernel.
+        covar_module: The kernel.
+        noise_variance: lambda, in the units of the kernel.
+        offset: What is subtracted from rewards.
+        scale: What they are divided by after that.
+    """
+
+    def __init__(
+        self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
+    ) -> None:
+        if noise_variance is not None and not 0 < noise_variance < float("inf"):
+            raise InputDataError(
+                "Expected `noise_variance` to be a positive number, but got "
+                f"{noise_variance}. Pass None to learn it."
+            )
+        self.learns_kernel = covar_module is None
+        self.given_noise = noise_variance
+        self.offset, self.scale = 0.0, 1.0
+        self.next_fit = 1
+        self.features = _unit_cube(arms) if self.learns else arms
+        if covar_module is None:
+            covar_module = get_covar_module_with_dim_scaled_prior(arms.shape[-1])
+        self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
+        self.likelihood = get_gaussian_likelihood_with_lognormal_prior().to(arms)
+
+    @property
+    def learns(self) -> bool:
+        """Whether anything is fitted."""
+        return self.learns_kernel or self.given_noise is None
+
+    @property
+    def noise_variance(self) -> float:
+        """Lambda, in the units of the kernel."""
+        if self.given_noise is not None:
+            return self.given_noise / self.scale**2
+        return self.likelihood.noise.item()
+
+    def is_due(self, num_pulls: int) -> bool:
+        """Whether the schedule asks for a fit."""
+        return self.learns and num_pulls >= self.next_fit
+
+    def fit(self, indices: Tensor, rewards: Tensor) -> None:
+        """Fit units and hyper-parameters to all told pulls, ``n`` of them.
+
+        Keeps the hyper-parameters, with a warning, if the optimizer fails.
+        """
+        num_pulls = indices.shape[0]
+        self.next_fit = 2 ** num_pulls.bit_length()
+        self.offset = rewards.mean().item()
+        spread = rewards.std(correction=0).item()
+        self.scale = spread if spread > 1e-12 * max(1.0, abs(self.offset)) else 1.0
+        if num_pulls < MIN_PULLS_TO_FIT:
+            return
+        model = self._model(indices, (rewards - self.offset) / self.scale)
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        try:
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        except ModelFittingError as error:
+            model.load_state_dict(before)
+            warnings.warn(
+                f"Fitting the hyper-parameters to {num_pulls} pulls failed; the "
+                f"previous ones stay. {error}",
+                BotorchWarning,
+                stacklevel=2,
+            )
+        self.covar_module.requires_grad_(False)
+
+    def _model(self, indices: Tensor, targets: Tensor) -> SingleTaskDTCGP:
+        pulled = indices.unique()
+        inducing_points = None
+        if pulled.shape[0] > MAX_FIT_POINTS:
+            # Evenly by row number: the choice draws nothing.
+            spread = torch.linspace(0, pulled.shape[0] - 1, MAX_FIT_POINTS)
+            inducing_points = self.features[pulled[spread.round().long()]]
+        self.covar_module.requires_grad_(self.learns_kernel)
+        known = self.given_noise is not None
+        targets = targets.unsqueeze(-1)
+        return SingleTaskDTCGP(
+            self.features[indices],
+            targets,
+            train_Yvar=torch.full_like(targets, self.noise_variance) if known else None,
+            inducing_points=inducing_points,
+            likelihood=None if known else self.likelihood,
+            covar_module=self.covar_module,
+            mean_module=ZeroMean(),
+            outcome_transform=None,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return hyper-parameters and units."""
+        return {
+            "covar_module": self.covar_module.state_dict(),
+            "likelihood": self.likelihood.state_dict(),
+            "offset": self.offset,
+            "scale": self.scale,
+            "next_fit": self.next_fit,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self.covar_module.load_state_dict(state["covar_module"])
+        self.likelihood.load_state_dict(state["likelihood"])
+        self.offset, self.scale = state["offset"], state["scale"]
+        self.next_fit = state["next_fit"]
+
+
+def _unit_cube(arms: Tensor) -> Tensor:
+    """Scale every feature to [0, 1]; a constant one becomes 0."""
+    low, high = arms.amin(dim=0), arms.amax(dim=0)
+    width = high - low
+    return (arms - low) / torch.where(width > 0, width, torch.ones_like(width))

@@ -1,0 +1,1 @@
+"""The command line's jobs; ``python -m botorch_bkb`` is the way in."""

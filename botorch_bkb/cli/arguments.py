@@ -1,0 +1,349 @@
+"""The command line's arguments. Imports nothing heavy, so that help is quick."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from botorch_bkb._version import __version__
+
+
+PROGRAM = "botorch-bkb"
+DEFAULT_COMMAND = "demo"
+BANDIT_NAMES = ("bbkb", "bkb", "gpucb", "gpbucb", "epsilon-greedy", "uniform")
+KERNEL_NAMES = ("rbf", "matern")
+RESAMPLING_NAMES = ("independent", "coupled")
+# The number of parameters of each rule.
+CONFIDENCE_RULES = {"practical": 0, "theorem": 0, "constant": 1, "log": 2}
+
+DESCRIPTION = """\
+Gaussian process bandits over large finite sets of candidates.
+
+  demo       run BBKB on 20,000 arms of the Hartmann-6 function (the default)
+  simulate   run a bandit over a table whose mean rewards are known
+  suggest    choose the next batch to measure from a table of candidates
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands; ``command`` holds the chosen one."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        usage="%(prog)s [-h] [--version] [COMMAND] [OPTIONS]",
+        description=DESCRIPTION,
+        epilog=f"Each command has its own help: {PROGRAM} COMMAND --help",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(
+        dest="command", prog=PROGRAM, required=True, help=argparse.SUPPRESS
+    )
+    _add_demo(commands)
+    _add_simulate(commands)
+    _add_suggest(commands)
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "demo",
+        description="Run BBKB on the Hartmann-6 function, maximized over Sobol points "
+        "of the unit cube, with noisy rewards.",
+    )
+    parser.add_argument(
+        "--horizon",
+        type=positive_integer,
+        default=2_000,
+        metavar="T",
+        help="pulls (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--num-arms",
+        type=positive_integer,
+        default=20_000,
+        metavar="A",
+        help="arms (default: %(default)s)",
+    )
+    _add_run_options(parser)
+
+
+def _add_simulate(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    parser = commands.add_parser(
+        "simulate",
+        description="Treat every row of a table as an arm and run a bandit over it. "
+        "Features are standardized. The reward column, standardized too, holds the "
+        "mean rewards, to which noise is added.",
+    )
+    parser.add_argument(
+        "table", type=Path, metavar="TABLE", help="a *.csv, *.csv.gz or *.parquet file"
+    )
+    parser.add_argument(
+        "--reward", required=True, metavar="COLUMN", help="column of the mean rewards"
+    )
+    _add_column_options(parser)
+    parser.add_argument(
+        "--minimize", action="store_true", help="small rewards are best"
+    )
+    parser.add_argument(
+        "--bandit",
+        choices=BANDIT_NAMES,
+        default="bbkb",
+        metavar="NAME",
+        help=f"{', '.join(BANDIT_NAMES)} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--horizon",
+        type=positive_integer,
+        default=1_000,
+        metavar="T",
+        help="pulls (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--noise-std",
+        type=non_negative_number,
+        default=0.1,
+        metavar="X",
+        help="standard deviation of the noise on a reward (default: %(default)s)",
+    )
+    _add_model_options(parser)
+    _add_rule_options(parser)
+    _add_run_options(parser)
+    parser.add_argument(
+        "--threads",
+        type=positive_integer,
+        metavar="N",
+        help="torch threads (default: torch's choice)",
+    )
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model, in standardized units")
+    group.add_argument(
+        "--kernel",
+        choices=KERNEL_NAMES,
+        default="rbf",
+        help="matern has nu = 2.5 (default: %(default)s)",
+    )
+    group.add_argument(
+        "--lengthscale",
+        type=positive_number,
+        metavar="X",
+        help="of every feature (default: sqrt(number of features))",
+    )
+    group.add_argument(
+        "--noise-variance",
+        type=positive_number,
+        default=0.2,
+        metavar="X",
+        help="the model's noise variance, which also absorbs misfit "
+        "(default: %(default)s)",
+    )
+
+
+def _add_rule_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("confidence width, batches, inducing points")
+    group.add_argument(
+        "--confidence",
+        type=confidence_rule,
+        default=("practical", []),
+        metavar="RULE",
+        help="practical (without the theorem's constants), theorem, constant:W, or "
+        "log:C1:C2 (default: practical)",
+    )
+    group.add_argument(
+        "--norm-bound",
+        type=positive_number,
+        default=1.0,
+        metavar="F",
+        help="bound on the norm of the reward function (default: %(default)s)",
+    )
+    group.add_argument(
+        "--failure-probability",
+        type=probability,
+        metavar="DELTA",
+        help="of the confidence band (default: 1 / horizon)",
+    )
+    size = group.add_mutually_exclusive_group()
+    size.add_argument(
+        "--ratio-threshold",
+        type=positive_number,
+        metavar="C",
+        help="bound that closes a batch of bbkb or gpbucb (default: 2)",
+    )
+    size.add_argument(
+        "--batch-size",
+        type=positive_integer,
+        metavar="N",
+        help="fixed batch size in place of the bandit's own rule",
+    )
+    group.add_argument(
+        "--oversampling",
+        type=positive_number,
+        metavar="Q",
+        help="of the inducing points of bkb, bbkb, epsilon-greedy (default: 2)",
+    )
+    group.add_argument(
+        "--resampling",
+        choices=RESAMPLING_NAMES,
+        help="of the inducing points of bkb, bbkb, epsilon-greedy "
+        "(default: independent)",
+    )
+
+
+def _add_suggest(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    parser = commands.add_parser(
+        "suggest",
+        description="Choose the next batch to measure. Two tables are the whole state: "
+        "the candidates, and one row per measurement so far, of which those with an "
+        "empty reward are in flight. The kernel is fitted to the measurements.",
+    )
+    parser.add_argument(
+        "arms",
+        type=Path,
+        metavar="ARMS",
+        help="the candidates, a *.csv, *.csv.gz or *.parquet file",
+    )
+    parser.add_argument(
+        "--observations",
+        type=Path,
+        metavar="RESULTS",
+        help="the measurements; if missing or empty, the first batch is spread out",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=positive_integer,
+        default=96,
+        metavar="N",
+        help="measurements to choose (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("next.csv"),
+        metavar="NEXT",
+        help="the table to write (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--id",
+        default="id",
+        metavar="COLUMN",
+        help="id column of both tables (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--reward",
+        default="reward",
+        metavar="COLUMN",
+        help="reward column of RESULTS (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--minimize", action="store_true", help="small rewards are best"
+    )
+    parser.add_argument(
+        "--max-repeats",
+        type=positive_integer,
+        metavar="N",
+        help="measure no candidate more often than this in all (default: no limit)",
+    )
+    _add_column_options(parser)
+    _add_seed(parser)
+
+
+def _add_column_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--drop",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a column that is no feature; may be repeated",
+    )
+    parser.add_argument(
+        "--code",
+        action="append",
+        type=value_codes,
+        default=[],
+        metavar="COLUMN:VALUE=NUMBER,...",
+        help="numbers for a text column, such as sex:M=1,I=0,F=-1; may be repeated. "
+        "Other text columns become one column of 0 and 1 per value",
+    )
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    _add_seed(parser)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("botorch_bkb_output"),
+        metavar="FOLDER",
+        help="for rounds.csv and regret.png (default: %(default)s)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="default: %(default)s"
+    )
+
+
+def positive_integer(text: str) -> int:
+    """Read 1, 2, 3, ... These readers' names appear in argparse's messages."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, but got {text}")
+    return value
+
+
+def non_negative_number(text: str) -> float:
+    """Read a finite number of at least 0."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected 0 or more, but got {text}")
+    return value
+
+
+def positive_number(text: str) -> float:
+    """Read a finite number above 0."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected more than 0, but got {text}")
+    return value
+
+
+def probability(text: str) -> float:
+    """Read a number above 0 and below 1."""
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"expected between 0 and 1, but got {text}")
+    return value
+
+
+def confidence_rule(text: str) -> tuple[str, list[float]]:
+    """Read a rule's name and, after colons, its parameters."""
+    name, *words = text.split(":")
+    if CONFIDENCE_RULES.get(name) != len(words):
+        raise argparse.ArgumentTypeError(
+            f"expected practical, theorem, constant:W or log:C1:C2, but got {text!r}"
+        )
+    return name, [positive_number(word) for word in words]
+
+
+def value_codes(text: str) -> tuple[str, dict[str, float]]:
+    """Read a column and the number of each of its values."""
+    column, _, pairs = text.rpartition(":")
+    try:
+        numbers = {
+            value: float(number)
+            for value, number in (pair.rsplit("=", 1) for pair in pairs.split(","))
+        }
+    except ValueError:
+        numbers = {}
+    if not column or not numbers:
+        raise argparse.ArgumentTypeError(
+            f"expected COLUMN:VALUE=NUMBER,... but got {text!r}"
+        )
+    return column, numbers

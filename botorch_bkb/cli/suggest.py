@@ -1,0 +1,179 @@
+"""The next batch to measure, from a table of candidates and one of measurements."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+from botorch_bkb.bandits import BBKB
+from botorch_bkb.cli.tables import (
+    feature_table,
+    is_parquet,
+    read_table,
+    require_column,
+    row_name,
+    write_table,
+)
+from botorch_bkb.optim.batch_rules import FixedSize
+
+
+NUM_ROWS_SHOWN = 10
+
+
+def run(args: argparse.Namespace) -> None:
+    """Choose the batch, write it, and print a summary."""
+    # Asked now, so that a bad name fails before the fit.
+    is_parquet(args.output)
+    arms = read_table(args.arms, text_columns=[args.id])
+    require_column(arms, args.id, args.arms, "--id")
+    ids = pd.Index(arms[args.id])
+    _require_ids(ids, args.arms)
+    # Measurements are often kept in a copy of the candidates' table.
+    features = feature_table(
+        arms,
+        exclude=[args.id, args.reward],
+        drop=args.drop,
+        codes=dict(args.code),
+    )
+    indices, rewards = read_observations(
+        args.observations, ids, id_column=args.id, reward_column=args.reward
+    )
+    bandit = BBKB(
+        torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True)),
+        covar_module=None,
+        noise_variance=None,
+        batch_rule=FixedSize(args.batch_size),
+        maximize=not args.minimize,
+        max_repeats=args.max_repeats,
+        generator=torch.Generator().manual_seed(args.seed),
+    )
+    told = ~rewards.isnan()
+    if told.any():
+        bandit.tell(indices[told], rewards[told], external=True)
+    if not told.all():
+        bandit.add_pending(indices[~told])
+    batch = describe_batch(bandit, bandit.ask(), ids, id_column=args.id)
+    write_table(batch, args.output)
+    for note in features.notes:
+        print(f"Note: {note}.")
+    print_summary(bandit, batch, ids, args.output, reward_column=args.reward)
+
+
+def read_observations(
+    path: Path | None, ids: pd.Index, *, id_column: str, reward_column: str
+) -> tuple[Tensor, Tensor]:
+    """Read the measurements so far.
+
+    Args:
+        path: The table; None, a missing file or an empty one mean none so far.
+        ids: The candidates' ids.
+        id_column: The column of ids.
+        reward_column: The column of rewards.
+
+    Returns:
+        An ``n``-dim tensor of arm indices and an ``n``-dim tensor of rewards, NaN where
+        a measurement is in flight.
+
+    Raises:
+        InputDataError: If a column is missing, an id is missing or unknown, or a reward
+            is not a number.
+    """
+    if path is None or not path.is_file():
+        if path is not None:
+            print(f"Note: there is no file {path}, so nothing is measured yet.")
+        return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.float64)
+    table = read_table(path, text_columns=[id_column])
+    if table.empty:
+        return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.float64)
+    require_column(table, id_column, path, "--id")
+    require_column(table, reward_column, path, "--reward")
+    missing = table[id_column].isna().to_numpy()
+    if missing.any():
+        raise InputDataError(f"{path} has no id in {row_name(missing)}.")
+    indices = ids.get_indexer(pd.Index(table[id_column]))
+    unknown = indices < 0
+    if unknown.any():
+        raise InputDataError(
+            f"{path} measures id {table[id_column][unknown].iloc[0]!r} in "
+            f"{row_name(unknown)}, which the table of candidates lacks."
+        )
+    rewards = pd.to_numeric(table[reward_column], errors="coerce").to_numpy("float64")
+    wrong = np.isinf(rewards) | (np.isnan(rewards) & table[reward_column].notna())
+    if wrong.any():
+        raise InputDataError(
+            f"{path} has the reward {table[reward_column][wrong].iloc[0]} in "
+            f"{row_name(np.asarray(wrong))}, which is no finite number. Leave it empty "
+            "if the measurement is in flight; remove the row if it failed."
+        )
+    return torch.from_numpy(indices.astype("int64")), torch.tensor(rewards)
+
+
+def describe_batch(
+    bandit: BBKB, picks: Tensor, ids: pd.Index, *, id_column: str
+) -> pd.DataFrame:
+    """Return one row per distinct pick, in the order of the choice.
+
+    Mean, standard deviation and bound are those of the mean reward given the
+    measurements, in the reward's unit; they are empty while nothing is measured.
+    """
+    picks = picks.cpu()
+    repeats = pd.Series(picks.numpy()).value_counts(sort=False)
+    arms = torch.tensor(repeats.index.tolist())
+    batch = pd.DataFrame({id_column: ids[arms.numpy()], "repeats": repeats.to_numpy()})
+    if bandit.num_pulls == 0:
+        return batch.assign(mean=np.nan, std=np.nan, bound=np.nan)
+    mean, variance = bandit.predict(arms)
+    return batch.assign(
+        mean=mean.numpy(),
+        std=variance.sqrt().numpy(),
+        bound=bandit.confidence_bound(arms).numpy(),
+    )
+
+
+def print_summary(
+    bandit: BBKB,
+    batch: pd.DataFrame,
+    ids: pd.Index,
+    output: Path,
+    *,
+    reward_column: str,
+) -> None:
+    """Print what is known and what was chosen."""
+    print(
+        f"{len(ids):,} candidates, {bandit.num_pulls:,} measurements of "
+        f"{int((bandit.counts > 0).sum()):,} of them."
+    )
+    if bandit.num_pulls > 0:
+        best = bandit.best_arm()
+        mean, variance = bandit.predict(torch.tensor([best]))
+        print(
+            f"Best measured so far: {ids[best]}, mean {reward_column} "
+            f"{mean.item():.4g} +- {variance.sqrt().item():.2g}."
+        )
+    print(
+        f"\n{int(batch['repeats'].sum()):,} to measure next, {len(batch):,} distinct:\n"
+    )
+    print(
+        batch.head(NUM_ROWS_SHOWN).to_string(index=False, float_format="{:.4g}".format)
+    )
+    if len(batch) > NUM_ROWS_SHOWN:
+        print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
+    print(f"\nWrote {output}")
+
+
+def _require_ids(ids: pd.Index, path: Path) -> None:
+    missing = np.asarray(ids.isna())
+    if missing.any():
+        raise InputDataError(f"{path} has no id in {row_name(missing)}.")
+    repeated = ids.duplicated()
+    if repeated.any():
+        raise InputDataError(
+            f"{path} has the id {ids[repeated][0]!r} more than once, again in "
+            f"{row_name(np.asarray(repeated))}. Keep one row per candidate."
+        )

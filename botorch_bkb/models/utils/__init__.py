@@ -1,0 +1,1 @@
+"""Pure functions and factors behind the models."""

@@ -1,0 +1,146 @@
+r"""Sampling inducing points by ridge leverage scores.
+
+The ridge leverage score of a pull is ``var(x) / lambda``, the posterior variance of its
+arm over the noise variance; the papers write it as sigma-tilde squared.
+
+References:
+    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
+    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
+    regret. COLT 2019.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+
+
+Resampling = Literal["independent", "coupled"]
+Inclusion = Literal["merged", "per_pull"]
+
+
+def validate_resampling(resampling: str) -> None:
+    """Raise an ``InputDataError`` unless the law of the draws exists."""
+    if resampling not in ("independent", "coupled"):
+        raise InputDataError(
+            "Expected `resampling` to be 'independent' (fresh draws, as the theorems "
+            "assume) or 'coupled' (one uniform number per arm for good), but got "
+            f"{resampling!r}."
+        )
+
+
+def validate_inclusion(inclusion: str) -> None:
+    """Raise an ``InputDataError`` unless the law of the probabilities exists."""
+    if inclusion not in ("merged", "per_pull"):
+        raise InputDataError(
+            "Expected `inclusion` to be 'merged' (the pulls of an arm are one row) or "
+            f"'per_pull' (each pull is kept on its own), but got {inclusion!r}."
+        )
+
+
+def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
+    r"""Return the log probability that a single pull is NOT kept.
+
+    A pull is kept with probability ``p = min(1, oversampling * score)``, algorithm BKB
+    of [calandriello2019bkb]_. An arm is dropped if each of its pulls is, so these
+    logarithms add over the pulls of an arm.
+
+    Args:
+        leverage_scores: A tensor of ridge leverage scores.
+        oversampling: q-bar, the oversampling factor.
+
+    Returns:
+        A tensor of the same shape; minus infinity where the pull is always kept.
+
+    Raises:
+        InputDataError: If ``oversampling`` is not positive.
+    """
+    validate_oversampling(oversampling)
+    return torch.log1p(-(oversampling * leverage_scores).clamp(0.0, 1.0))
+
+
+def validate_oversampling(oversampling: float) -> None:
+    """Raise an ``InputDataError`` unless the oversampling factor is positive."""
+    if not oversampling > 0:
+        raise InputDataError(
+            f"Expected `oversampling` to be positive, but got {oversampling}. The "
+            "papers' experiments use 2."
+        )
+
+
+def inclusion_probabilities(
+    leverage_scores: Tensor,
+    counts: Tensor,
+    oversampling: float,
+    inclusion: Inclusion = "merged",
+) -> Tensor:
+    r"""Return the probabilities with which pulled arms are kept as inducing points.
+
+    ``"per_pull"`` keeps each of the ``n`` pulls of an arm on its own, with probability
+    ``p = min(1, oversampling * score)``, as algorithm BKB of [calandriello2019bkb]_
+    prints it: the arm is kept with probability ``1 - (1 - p)^n``. ``"merged"`` takes
+    the pulls for one row, whose leverage score is ``n * score``, and keeps the arm with
+    probability ``min(1, n * oversampling * score)``, as the authors' released code
+    does. It is never smaller, so the guarantees for accuracy carry over, and the
+    expected number of inducing points has the same bound, ``oversampling`` times the
+    effective dimension.
+
+    The difference matters for small ``oversampling``: the score of an arm far from all
+    others falls like ``1 / n``. Merged it stays; per pull it is dropped with
+    probability ``exp(-oversampling)`` at every draw, however often it was pulled, and
+    then looks as if it had never been tried.
+
+    Args:
+        leverage_scores: A ``P``-dim tensor of ridge leverage scores, one per arm.
+        counts: A ``P``-dim tensor of numbers of pulls ``n``, all positive.
+        oversampling: q-bar, the oversampling factor.
+        inclusion: ``"merged"`` or ``"per_pull"``.
+
+    Returns:
+        A ``P``-dim tensor of probabilities.
+
+    Raises:
+        BotorchTensorDimensionError: If ``counts`` does not fit ``leverage_scores``.
+        InputDataError: If ``oversampling`` is not positive or the law is unknown.
+    """
+    validate_inclusion(inclusion)
+    validate_oversampling(oversampling)
+    if counts.shape != leverage_scores.shape:
+        raise BotorchTensorDimensionError(
+            "Expected `counts` to hold one pull count per leverage score, i.e. shape "
+            f"{tuple(leverage_scores.shape)}, but got {tuple(counts.shape)}. "
+            "Pass `counts[observed]` if you kept counts for every arm."
+        )
+    if inclusion == "merged":
+        return (oversampling * counts * leverage_scores).clamp(0.0, 1.0)
+    # log1p and expm1 keep the small probabilities of well-known arms exact.
+    return -torch.expm1(counts * log_exclusion(leverage_scores, oversampling))
+
+
+def sample_inducing_indices(
+    probabilities: Tensor, leverage_scores: Tensor, uniforms: Tensor
+) -> Tensor:
+    r"""Keep the arms whose uniform number is below their inclusion probability.
+
+    With fresh ``uniforms`` at every call this is the ``independent`` law, which the
+    theorems assume. With one number per arm for good it is the ``coupled`` law: the
+    same marginals given the probabilities, and a set that changes by a few points from
+    step to step. Across steps it carries a dependence (the probabilities depend on
+    earlier sets) that the theorems exclude, so no theorem covers it. It is related to,
+    but not, the incremental update that section 3.2 of [calandriello2019bkb]_ leaves
+    open.
+
+    Args:
+        probabilities: A ``P``-dim tensor of inclusion probabilities.
+        leverage_scores: A ``P``-dim tensor of ridge leverage scores.
+        uniforms: A ``P``-dim tensor of numbers in ``[0, 1)``.
+
+    Returns:
+        A sorted long tensor of positions; never empty: if no arm is drawn, the one with
+        the largest leverage score is kept (an empty set would forget all data).
+    """
+    kept = (uniforms < probabilities).nonzero().squeeze(-1)
+    return kept if kept.numel() else leverage_scores.argmax().unsqueeze(0)

@@ -1,0 +1,101 @@
+r"""Marginal likelihoods of repeated observations, at the cost of the unique inputs.
+
+Importing BoTorch switches GPyTorch's low-rank log probability off, and a plain
+multivariate normal would go dense. ``ReplicatedMultivariateNormal`` keeps the structure
+``B M B^T + diag(noise)`` (``B`` repeats the rows of unique inputs) through the stock
+likelihood and ``ExactMarginalLogLikelihood``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from linear_operator.operators import (
+    AddedDiagLinearOperator,
+    InterpolatedLinearOperator,
+    LinearOperator,
+    LowRankRootLinearOperator,
+)
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.models.utils.replicates import sum_replicates
+
+
+def low_rank_log_prob(
+    Z: Tensor,  # P x m, features of the unique inputs
+    inverse: Tensor,  # n
+    diff: Tensor,  # n, targets minus prior mean
+    noise: Tensor,  # n
+) -> Tensor:
+    r"""Return ``log N(diff; 0, B Z Z^T B^T + diag(noise))`` in ``O(P m^2 + n m)``.
+
+    With ``V = I + Z^T W Z`` (``W``: summed precisions) and ``theta = V^{-1} Z^T s``,
+
+        quadratic form = sum_i (diff_i - z_i^T theta)^2 / noise_i + |theta|^2
+        log determinant = log det V + sum_i log noise_i
+
+    Both terms of the quadratic form are positive, so nothing cancels.
+    """
+    W = sum_replicates(1 / noise, inverse, Z.shape[0])
+    s = sum_replicates(diff / noise, inverse, Z.shape[0])
+    V = torch.eye(Z.shape[-1]).to(Z) + Z.mT @ (W.unsqueeze(-1) * Z)
+    L_v = torch.linalg.cholesky(V)
+    theta = torch.cholesky_solve((Z.mT @ s).unsqueeze(-1), L_v).squeeze(-1)
+    fit = (Z @ theta)[inverse]
+    quadratic = ((diff - fit).square() / noise).sum() + theta.square().sum()
+    log_det = 2 * L_v.diagonal().log().sum() + noise.log().sum()
+    return -0.5 * (quadratic + log_det + diff.shape[-1] * math.log(2 * math.pi))
+
+
+def replicated_log_prob(
+    K: Tensor,  # P x P, Gram matrix of the unique inputs
+    inverse: Tensor,  # n
+    diff: Tensor,  # n
+    noise: Tensor,  # n
+) -> Tensor:
+    r"""Return ``log N(diff; 0, B K B^T + diag(noise))`` in ``O(P^3 + n)``.
+
+    Merged repeats are one observation of noise ``1 / W``; what the merging leaves out
+    is the scatter within the repeats, ``sum_i (diff_i - mean)^2 / noise_i``, and the
+    normalizers.
+    """
+    W = sum_replicates(1 / noise, inverse, K.shape[0])
+    mean = sum_replicates(diff / noise, inverse, K.shape[0]) / W
+    L = torch.linalg.cholesky(K + torch.diag(1 / W))
+    root = torch.linalg.solve_triangular(L, mean.unsqueeze(-1), upper=False)
+    scatter = ((diff - mean[inverse]).square() / noise).sum()
+    log_det = 2 * L.diagonal().log().sum() + W.log().sum() + noise.log().sum()
+    quadratic = root.square().sum() + scatter
+    return -0.5 * (quadratic + log_det + diff.shape[-1] * math.log(2 * math.pi))
+
+
+def repeat_rows(covariance: LinearOperator, inverse: Tensor) -> LinearOperator:
+    """Return ``B M B^T`` for a ``P x P`` operator ``M`` and ``n`` row numbers."""
+    indices = inverse.unsqueeze(-1)
+    ones = torch.ones(indices.shape).to(covariance.dtype).to(indices.device)
+    return InterpolatedLinearOperator(covariance, indices, ones, indices, ones)
+
+
+class ReplicatedMultivariateNormal(MultivariateNormal):
+    """A multivariate normal over rows that repeat a few unique inputs.
+
+    The covariance is made by :func:`repeat_rows`; a likelihood adds its noise to it.
+    """
+
+    @override
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of an ``n``-dim tensor of observations."""
+        covariance = self.lazy_covariance_matrix
+        if not isinstance(covariance, AddedDiagLinearOperator):
+            return super().log_prob(value)
+        noise = covariance._diag_tensor.diagonal()
+        repeated = covariance._linear_op
+        inverse = repeated.left_interp_indices.squeeze(-1)
+        base = repeated.base_linear_op
+        diff = value - self.loc
+        if isinstance(base, LowRankRootLinearOperator):
+            return low_rank_log_prob(base.root.to_dense(), inverse, diff, noise)
+        return replicated_log_prob(base.to_dense(), inverse, diff, noise)

@@ -1,0 +1,167 @@
+r"""Nystrom features ``z(x) = L^{-1} k_S(x)`` and the factors they stand on.
+
+Every posterior of this package is built from features of this form: the sparse (DTC)
+model factors the Gram matrix ``K_S`` of its inducing points, the exact model factors
+``K + W^{-1}``. Both can be extended by new points without touching what is there.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+
+# Points that add less than this share of the prior variance to the span of the
+# inducing points are dropped: below it their coordinate is rounding noise. The result
+# then equals the pseudo-inverse of the papers, without a jitter that moves the answer.
+SPAN_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+def span_tolerance(dtype: torch.dtype) -> float:
+    """Return the relative Schur residual under which a point is in the span."""
+    return SPAN_TOLERANCE.get(dtype, 1e-3)
+
+
+@torch.no_grad()
+def independent_points(K_ss: Tensor) -> Tensor:
+    """Select points whose Gram matrix is safely positive definite.
+
+    The points keep their order where an ordinary Cholesky factorization is well
+    conditioned. Otherwise they come in the order of a pivoted Cholesky factorization,
+    which stops when no remaining point adds to the span.
+
+    Args:
+        K_ss: An ``m x m`` Gram matrix, possibly singular.
+
+    Returns:
+        A long tensor of at most ``m`` indices; the Gram matrix restricted to them has
+        an ordinary Cholesky factor.
+    """
+    num_points = K_ss.shape[-1]
+    if num_points == 0:
+        return torch.empty(0, dtype=torch.long, device=K_ss.device)
+    rtol = span_tolerance(K_ss.dtype)
+    prior = K_ss.diagonal()
+    L, info = torch.linalg.cholesky_ex(K_ss)
+    # A hundredfold margin: without pivoting the diagonal only hints at the condition.
+    safe = 100 * rtol * prior.max()
+    if info == 0 and L.diagonal().square().min() > safe:
+        return torch.arange(num_points, device=K_ss.device)
+    L = torch.zeros_like(K_ss)
+    residual = prior.clone()
+    pivots: list[int] = []
+    for j in range(num_points):
+        pivot = int(residual.argmax())
+        if residual[pivot] <= rtol * prior.max():
+            break
+        column = K_ss[:, pivot] - L[:, :j] @ L[pivot, :j]
+        L[:, j] = column / residual[pivot].sqrt()
+        residual -= L[:, j].square()
+        pivots.append(pivot)
+        residual[pivots] = -torch.inf
+    return torch.tensor(pivots, dtype=torch.long, device=K_ss.device)
+
+
+def masked_cholesky(
+    schur: Tensor,  # ... x q x q
+    prior: Tensor,  # ... x q, prior variances
+) -> tuple[Tensor, Tensor]:
+    r"""Factor a batch of positive semi-definite matrices, skipping null directions.
+
+    Column ``j`` of the factor is zero where point ``j`` adds nothing to the span of the
+    points before it, so that ``C C^T = schur`` even where ``schur`` is singular. One
+    loop over ``q`` columns, batched and differentiable.
+
+    Returns:
+        The lower triangular factor ``C`` (``... x q x q``) and a ``... x q`` boolean
+        mask of the columns that were kept.
+    """
+    num_points = schur.shape[-1]
+    threshold = span_tolerance(schur.dtype) * prior
+    columns: list[Tensor] = []
+    kept: list[Tensor] = []
+    rows = torch.arange(num_points, device=schur.device)
+    for j in range(num_points):
+        column = schur[..., j]
+        for previous in columns:
+            column = column - previous * previous[..., j : j + 1]
+        pivot = column[..., j]
+        keep = pivot > threshold[..., j]
+        root = torch.where(keep, pivot, torch.ones_like(pivot)).sqrt().unsqueeze(-1)
+        below = keep.unsqueeze(-1) & (rows >= j)
+        columns.append(torch.where(below, column / root, torch.zeros_like(column)))
+        kept.append(keep)
+    return torch.stack(columns, dim=-1), torch.stack(kept, dim=-1)
+
+
+class FeatureMap(Protocol):
+    """Features of points, as columns."""
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return the ``... x m x q`` features of a ``... x q x d`` tensor of points."""
+
+
+class KernelFeatures:
+    r"""The map ``x -> L^{-1} k_S(x)`` for one set of ``m`` points.
+
+    Args:
+        covar_module: The kernel ``k``.
+        points: The ``m x d`` points ``S``.
+        L: An ``m x m`` lower triangular factor.
+    """
+
+    def __init__(self, covar_module: Kernel, points: Tensor, L: Tensor) -> None:
+        self.covar_module = covar_module
+        self.points = points
+        self.L = L
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return the ``... x m x q`` features of a ``... x q x d`` tensor of points."""
+        # Flattened, a batch of arms is one matrix product; the points are not copied.
+        flat = self.covar_module(self.points, X.reshape(-1, X.shape[-1])).to_dense()
+        flat = torch.linalg.solve_triangular(self.L, flat, upper=False)
+        return flat.reshape(-1, *X.shape[:-1]).movedim(0, -2)
+
+
+class AppendedFeatures:
+    r"""A feature map extended by ``q`` points: ``L_new = [[L, 0], [B, C]]``.
+
+    Args:
+        base: The map to extend.
+        covar_module: The kernel ``k``.
+        points: A ``... x q x d`` tensor, the new points.
+        B: The ``... x q x m`` features of the new points under ``base``.
+        C: A ``... x q x q`` lower triangular factor of their Schur complement.
+        keep: A ``... x q`` mask; a masked point is in the span of those before it.
+    """
+
+    def __init__(
+        self,
+        base: FeatureMap,
+        covar_module: Kernel,
+        points: Tensor,
+        B: Tensor,
+        C: Tensor,
+        keep: Tensor,
+    ) -> None:
+        self.base = base
+        self.covar_module = covar_module
+        self.points = points
+        self.B = B
+        self.C = C + torch.diag_embed((~keep).to(C))
+        self.keep = keep.unsqueeze(-1)
+
+    def appended(self, X: Tensor, z: Tensor) -> Tensor:
+        """Return the new coordinates only, ``... x q' x q``, given ``z = base(X)``."""
+        residual = self.covar_module(self.points, X).to_dense() - self.B @ z
+        new = torch.linalg.solve_triangular(self.C, residual, upper=False)
+        return torch.where(self.keep, new, torch.zeros_like(new))
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return the ``... x (m + q') x q`` features of ``... x q x d`` points."""
+        z = self.base(X)
+        new = self.appended(X, z)
+        return torch.cat([z.expand(*new.shape[:-2], *z.shape[-2:]), new], dim=-2)

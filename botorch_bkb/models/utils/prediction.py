@@ -1,0 +1,264 @@
+r"""The factored posterior: factor once, predict anywhere, append observations.
+
+In the precision form, which serves repeated and heteroscedastic observations alike,
+with ``W`` the summed precisions of the pulls of each unique input (``n_i / lambda``)
+and ``y`` its precision-weighted mean target,
+
+    V = I + Z^T W Z             (the papers' V, divided by lambda)
+    mean(x) = z(x)^T V^{-1} Z^T W y
+    cov(x, x') = k(x, x') - z(x)^T z(x') + z(x)^T V^{-1} z(x')
+
+is the papers' DTC posterior, equations (1) and (2) of BBKB with the variance times
+lambda. With every unique input inducing it is the exact GP, which is computed from the
+dual factor ``L L^T = K + W^{-1}`` instead: features ``z(x) = L^{-1} k(x)``, no ``K_S``,
+and ``cov(x, x') = k(x, x') - z(x)^T z(x')``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
+from linear_operator.operators import (
+    DiagLinearOperator,
+    LinearOperator,
+    MatmulLinearOperator,
+)
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.models.utils.nystrom import (
+    AppendedFeatures,
+    FeatureMap,
+    independent_points,
+    KernelFeatures,
+    masked_cholesky,
+)
+
+
+class Observations(NamedTuple):
+    """Observations of ``P`` inputs, repeats merged.
+
+    Attributes:
+        inputs: A ``... x P x d`` tensor.
+        precisions: A ``... x P`` tensor of summed precisions ``W``.
+        means: A ``... x P`` tensor of precision-weighted mean targets, centered.
+    """
+
+    inputs: Tensor
+    precisions: Tensor
+    means: Tensor
+
+
+class FactoredPosterior(ABC):
+    """A centered GP posterior over factors; conditioning returns a new one.
+
+    Args:
+        covar_module: The kernel.
+        features: The map ``z``.
+        weights: The ``... x m`` coefficients of the mean on the root features.
+        log_det: The log determinant of ``I + W^{1/2} K W^{1/2}`` (Nystrom's K).
+    """
+
+    def __init__(
+        self,
+        covar_module: Kernel,
+        features: FeatureMap,
+        weights: Tensor,
+        log_det: Tensor,
+    ) -> None:
+        self.covar_module = covar_module
+        self.features = features
+        self.weights = weights
+        self.log_det = log_det
+
+    def __call__(self, X: Tensor) -> MultivariateNormal:
+        """Return the centered posterior over ``... x q x d`` points, jointly in ``q``.
+
+        One point at a time (``q = 1``) only variances are computed; a larger joint
+        covariance is left lazy, so that asking for its diagonal stays cheap.
+        """
+        z = self.features(X)  # ... x m x q
+        root = self._root(z)
+        mean = (root.mT @ self.weights.unsqueeze(-1)).squeeze(-1)  # ... x q
+        if X.shape[-2] == 1:
+            variance = self.covar_module(X, diag=True) - z.square().sum(dim=-2)
+            variance = variance.clamp_min(0.0) + self._regained_variance(root)
+            covariance = DiagLinearOperator(variance)
+        else:
+            covariance = self.covar_module(X) + MatmulLinearOperator(-z.mT, z)
+            covariance = self._regain_covariance(covariance, root)
+        return MultivariateNormal(mean, covariance.expand(*mean.shape, X.shape[-2]))
+
+    @abstractmethod
+    def condition(self, observations: Observations) -> FactoredPosterior:
+        """Append ``... x q`` observations, and their inputs to the inducing points.
+
+        The means may carry further leading (fantasy) dimensions. What is shared by a
+        batch of fantasies is not expanded.
+        """
+
+    @abstractmethod
+    def _root(self, z: Tensor) -> Tensor:
+        """Return the features on which the weights act."""
+
+    @abstractmethod
+    def _regained_variance(self, root: Tensor) -> Tensor | float:
+        """Return the part of the explained variance that noise leaves uncertain."""
+
+    @abstractmethod
+    def _regain_covariance(
+        self, covariance: LinearOperator, root: Tensor
+    ) -> LinearOperator:
+        """Add the part of the explained covariance that noise leaves uncertain."""
+
+
+class ExactPosterior(FactoredPosterior):
+    """The exact GP, from the factor of ``K + W^{-1}``."""
+
+    @classmethod
+    def from_observations(
+        cls, covar_module: Kernel, observations: Observations
+    ) -> ExactPosterior:
+        """Factor in ``O(P^3)``."""
+        X, W, means = observations
+        L = torch.linalg.cholesky(covar_module(X).to_dense() + torch.diag(1 / W))
+        return cls(
+            covar_module,
+            KernelFeatures(covar_module, X, L),
+            _solve(L, means.unsqueeze(-1)).squeeze(-1),
+            2 * L.diagonal().log().sum() + W.log().sum(),
+        )
+
+    @override
+    def condition(self, observations: Observations) -> ExactPosterior:
+        X, W, means = observations
+        B = self.features(X).mT  # ... x q x m
+        schur = self.covar_module(X).to_dense() - B @ B.mT
+        C = torch.linalg.cholesky(schur + torch.diag_embed(1 / W))
+        explained = (B @ self.weights.unsqueeze(-1)).squeeze(-1)
+        weights = _solve(C, (means - explained).unsqueeze(-1)).squeeze(-1)
+        keep = torch.ones_like(W, dtype=torch.bool)
+        log_diagonal = C.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        return ExactPosterior(
+            self.covar_module,
+            AppendedFeatures(self.features, self.covar_module, X, B, C, keep),
+            _cat(self.weights, weights),
+            self.log_det + 2 * log_diagonal + W.log().sum(dim=-1),
+        )
+
+    @override
+    def _root(self, z: Tensor) -> Tensor:
+        return z
+
+    @override
+    def _regained_variance(self, root: Tensor) -> float:
+        return 0.0
+
+    @override
+    def _regain_covariance(
+        self, covariance: LinearOperator, root: Tensor
+    ) -> LinearOperator:
+        return covariance
+
+
+class SparsePosterior(FactoredPosterior):
+    """The DTC posterior over a set of inducing points.
+
+    Args:
+        covar_module: The kernel.
+        features: The Nystrom features ``z`` of the inducing points.
+        V: The ``... x m x m`` matrix ``I + Z^T W Z``.
+        b: The ``... x m`` vector ``Z^T W y``.
+        observations: What ``V`` and ``b`` were made of, in blocks.
+    """
+
+    def __init__(
+        self,
+        covar_module: Kernel,
+        features: FeatureMap,
+        V: Tensor,
+        b: Tensor,
+        observations: tuple[Observations, ...],
+    ) -> None:
+        self.V = V
+        self.b = b
+        self.L_v = torch.linalg.cholesky(V)
+        self.observations = observations
+        log_diagonal = self.L_v.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        weights = _solve(self.L_v, b.unsqueeze(-1)).squeeze(-1)
+        super().__init__(covar_module, features, weights, 2 * log_diagonal)
+
+    @classmethod
+    def from_observations(
+        cls, covar_module: Kernel, observations: Observations, inducing_points: Tensor
+    ) -> SparsePosterior:
+        """Factor over ``m x d`` inducing points in ``O(P m^2)``."""
+        X, W, means = observations
+        features = nystrom_features(covar_module, inducing_points)
+        Z = features(X)  # m x P
+        V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
+        return cls(covar_module, features, V, Z @ (W * means), (observations,))
+
+    @override
+    def condition(self, observations: Observations) -> SparsePosterior:
+        X, W, means = observations
+        B = self.features(X).mT  # ... x q x m
+        schur = self.covar_module(X).to_dense() - B @ B.mT
+        C, keep = masked_cholesky(schur, self.covar_module(X, diag=True))
+        features = AppendedFeatures(self.features, self.covar_module, X, B, C, keep)
+        # The block form of I + Z^T W Z: old coordinates, then the q new ones.
+        top = self.V + (B.mT * W.unsqueeze(-2)) @ B
+        b_top = self.b + (B.mT @ (W * means).unsqueeze(-1)).squeeze(-1)
+        side = X.new_zeros(*X.shape[:-1], B.shape[-1])
+        corner = torch.eye(X.shape[-2]).to(X)
+        b_new = X.new_zeros(X.shape[-2])
+        blocks = (*self.observations, observations)
+        for block in blocks:
+            z = self.features(block.inputs)
+            z_new = features.appended(block.inputs, z)  # ... x q x P
+            weighted = z_new * block.precisions.unsqueeze(-2)
+            side = side + weighted @ z.mT
+            corner = corner + weighted @ z_new.mT
+            b_new = b_new + (weighted @ block.means.unsqueeze(-1)).squeeze(-1)
+        V = torch.cat([_cat(top, side.mT), _cat(side, corner)], dim=-2)
+        return SparsePosterior(
+            self.covar_module, features, V, _cat(b_top, b_new), blocks
+        )
+
+    @override
+    def _root(self, z: Tensor) -> Tensor:
+        return _solve(self.L_v, z)
+
+    @override
+    def _regained_variance(self, root: Tensor) -> Tensor:
+        return root.square().sum(dim=-2)
+
+    @override
+    def _regain_covariance(
+        self, covariance: LinearOperator, root: Tensor
+    ) -> LinearOperator:
+        return covariance + MatmulLinearOperator(root.mT, root)
+
+
+def nystrom_features(covar_module: Kernel, inducing_points: Tensor) -> KernelFeatures:
+    """Factor ``K_S``, leaving out the points that add nothing to its span."""
+    K_ss = covar_module(inducing_points).to_dense()
+    kept = independent_points(K_ss)
+    L = torch.linalg.cholesky(K_ss[kept][:, kept])
+    return KernelFeatures(covar_module, inducing_points[kept], L)
+
+
+def _solve(L: Tensor, rhs: Tensor) -> Tensor:
+    """Solve a lower triangular system; batched factors broadcast over the points."""
+    return torch.linalg.solve_triangular(L, rhs, upper=False)
+
+
+def _cat(left: Tensor, right: Tensor) -> Tensor:
+    """Concatenate along the last dimension, leading dimensions broadcast."""
+    shape = torch.broadcast_shapes(left.shape[:-1], right.shape[:-1])
+    left = left.expand(*shape, left.shape[-1])
+    return torch.cat([left, right.expand(*shape, right.shape[-1])], dim=-1)

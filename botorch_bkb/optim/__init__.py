@@ -1,0 +1,27 @@
+"""Exact optimizers over finite sets of arms, and when a batch closes."""
+
+from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.optim.batch_rules import (
+    BatchRule,
+    Capped,
+    FixedSize,
+    LocalRule,
+    ProductRule,
+    SumRule,
+)
+from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
+from botorch_bkb.optim.optimize_finite import optimize_acqf_finite, top_k_choices
+
+
+__all__ = [
+    "ArmPosterior",
+    "BatchRule",
+    "Capped",
+    "FixedSize",
+    "LocalRule",
+    "ProductRule",
+    "SumRule",
+    "optimize_acqf_finite",
+    "optimize_batch_ucb",
+    "top_k_choices",
+]

@@ -1,0 +1,365 @@
+r"""When a batch closes.
+
+Inside a batch the mean is frozen and variances fall with every pull already chosen. The
+rules bound ``var_start(x) / var_now(x)``, by which the width has to grow to stay valid,
+from the variances at the start of the batch alone. The pull that crosses the threshold
+is the last one of its batch.
+
+References:
+    [calandriello2020bbkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
+    Rosasco. Near-linear time Gaussian process optimization with adaptive batching and
+    resparsification. ICML 2020.
+    [desautels2014gpbucb] T. Desautels, A. Krause, J. W. Burdick. Parallelizing
+    exploration-exploitation tradeoffs in Gaussian process bandit optimization. JMLR
+    2014.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.optim.arm_posterior import ArmPosterior
+
+
+UNLIMITED = sys.maxsize
+
+
+class OpenBatch(ABC):
+    """The progress of one batch under its rule."""
+
+    @property
+    @abstractmethod
+    def is_closed(self) -> bool:
+        """Whether the last pull taken crossed the rule."""
+
+    @abstractmethod
+    def take(self, index: int, wanted: int) -> int:
+        """Take pulls of one arm in a row, up to the one that closes the batch.
+
+        Args:
+            index: The arm.
+            wanted: How many pulls are wanted, at least one; maybe ``UNLIMITED``.
+
+        Returns:
+            How many were taken, at least one. If neither the rule nor ``wanted`` ever
+            ends the row (an arm of no variance that no other overtakes), one pull is
+            taken and the batch is closed.
+        """
+
+
+class BatchRule(ABC):
+    """A rule that closes batches.
+
+    Attributes:
+        ratio_threshold: C-tilde, the bound on ``var_start / var_now`` that the rule
+            guarantees, for widths that need it; 1 where there is none.
+        keeps_inducing_points: Whether the inducing set stays fixed inside a batch, as
+            the proofs of [calandriello2020bbkb]_ need. Elsewhere chosen arms join it: a
+            pull of an arm outside the set would leave its own residual untouched, and
+            the batch would take one arm again and again.
+        opens_with_one_pull: Whether the very first batch, before any reward, is the
+            uniformly drawn arm alone, as in the papers.
+        min_size: The number of pulls below which the rule does not close.
+    """
+
+    ratio_threshold: float = 1.0
+    min_size: int = 1
+    keeps_inducing_points: bool = True
+    opens_with_one_pull: bool = True
+
+    @abstractmethod
+    def open(
+        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+    ) -> OpenBatch:
+        """Start a batch.
+
+        Args:
+            posterior: The posterior at the start of the batch.
+            pending_scores: The leverage scores of the pulls still pending, each frozen
+                at the start of its own batch.
+            projected: Whether pulls enter the posterior through their projection on
+                the inducing points only (a fixed inducing set).
+        """
+
+
+@dataclass(frozen=True)
+class FixedSize(BatchRule):
+    """Batches of a fixed size, such as the wells of a plate.
+
+    Nothing bounds the variance ratio, so no regret guarantee covers sizes above one.
+    Chosen arms join the inducing points.
+    """
+
+    size: int = 1
+    keeps_inducing_points = False
+    opens_with_one_pull = False
+
+    def __post_init__(self) -> None:
+        """Check the size."""
+        if self.size < 1:
+            raise InputDataError(
+                f"Expected `size` to be at least 1, but got {self.size}."
+            )
+        object.__setattr__(self, "min_size", self.size)
+
+    @override
+    def open(
+        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+    ) -> OpenBatch:
+        return _Countdown(self.size)
+
+
+@dataclass(frozen=True)
+class Capped(BatchRule):
+    """Another rule, with at most ``max_size`` pulls a batch."""
+
+    rule: BatchRule
+    max_size: int
+
+    def __post_init__(self) -> None:
+        """Check the size, and take over what the rule promises."""
+        if self.max_size < 1:
+            raise InputDataError(
+                f"Expected `max_size` to be at least 1, but got {self.max_size}."
+            )
+        for name in ("ratio_threshold", "keeps_inducing_points", "opens_with_one_pull"):
+            object.__setattr__(self, name, getattr(self.rule, name))
+        min_size = min(self.rule.min_size, self.max_size)
+        object.__setattr__(self, "min_size", min_size)
+
+    @override
+    def open(
+        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+    ) -> OpenBatch:
+        batch = self.rule.open(posterior, pending_scores, projected)
+        return _Countdown(self.max_size, batch)
+
+
+@dataclass(frozen=True)
+class _ThresholdRule(BatchRule):
+    ratio_threshold: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Check the threshold."""
+        if not 1 <= self.ratio_threshold < math.inf:
+            raise InputDataError(
+                "Expected `ratio_threshold` to be a finite number of at least 1, but "
+                f"got {self.ratio_threshold}. The papers' experiments use 2."
+            )
+
+
+@dataclass(frozen=True)
+class SumRule(_ThresholdRule):
+    r"""BBKB's rule: close when ``1 + sum_s var_start(x_s) / lambda`` exceeds C-tilde.
+
+    Line 5 of algorithm 1 in [calandriello2020bbkb]_, with the squared deviation: the
+    algorithm box prints sigma, the proofs (Lemmas 4, 7 and 8) use sigma squared.
+
+    Args:
+        ratio_threshold: C-tilde.
+        projected: Sum ``z^T V^{-1} z`` without the residual. Lemma 8's proof passes
+            through this smaller sum, so the confidence bound still holds and batches
+            get longer; but Lemma 10, which bounds the number of inducing points and of
+            resparsifications, needs the full variance. It applies while the inducing
+            points stay fixed. A single arm may still not exceed its full sum: pulls of
+            an arm that the inducing points do not explain move nothing, and would be
+            repeated without end.
+    """
+
+    projected: bool = False
+
+    @override
+    def open(
+        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+    ) -> OpenBatch:
+        total = 1.0 + pending_scores.sum().item()
+        if self.projected and projected:
+            return _ProjectedSum(total, self.ratio_threshold, posterior)
+        return _Sum(total, self.ratio_threshold, posterior.leverage_scores)
+
+
+@dataclass(frozen=True)
+class ProductRule(_ThresholdRule):
+    r"""GP-BUCB's rule: close when ``prod_s (1 + var_start(x_s) / lambda)`` exceeds C.
+
+    Never a longer batch than the sum rule's, by Weierstrass' inequality; section 3 of
+    the BBKB paper, [desautels2014gpbucb]_.
+    """
+
+    @override
+    def open(
+        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+    ) -> OpenBatch:
+        # The product crosses where the sum of logarithms does.
+        total = pending_scores.log1p().sum().item()
+        threshold = math.log(self.ratio_threshold)
+        return _Sum(total, threshold, posterior.leverage_scores.log1p())
+
+
+@dataclass(frozen=True)
+class LocalRule(_ThresholdRule):
+    r"""The local rule of [calandriello2020bbkb]_: the sum rule, arm by arm.
+
+    A batch goes on while for every arm ``x``
+
+        1 + sum_s c(x, x_s)^2 / (lambda var_start(x)) <= C-tilde,
+
+    where ``c`` is the posterior covariance at the start of the batch. That bounds
+    ``var_start(x) / var_now(x)`` by Jensen's inequality and, by Cauchy-Schwarz, is
+    never more than the global sum, so batches are at least as long as the sum rule's;
+    the local sums are only computed once the global one has crossed. With fixed
+    inducing points ``c`` is the projected covariance ``z(x)^T V^{-1} z(x_s)``, since a
+    pull enters the model through its projection only; but for ``x = x_s`` it is the
+    whole variance. That only makes the sum larger, and closes the batch where the
+    projection never would: a pull of an arm that the inducing points do not explain
+    moves nothing, and would be repeated without end.
+    """
+
+    @override
+    def open(
+        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+    ) -> OpenBatch:
+        # A pending pull's covariances at its own start are gone; its score bounds them.
+        total = 1.0 + pending_scores.sum().item()
+        return _LocalSum(total, self.ratio_threshold, posterior, projected)
+
+
+class _Countdown(OpenBatch):
+    def __init__(self, size: int, batch: OpenBatch | None = None) -> None:
+        self.left = size
+        self.batch = batch
+
+    @property
+    @override
+    def is_closed(self) -> bool:
+        return self.left == 0 or (self.batch is not None and self.batch.is_closed)
+
+    @override
+    def take(self, index: int, wanted: int) -> int:
+        taken = min(wanted, self.left)
+        if self.batch is not None:
+            taken = self.batch.take(index, taken)
+        self.left -= taken
+        return taken
+
+
+class _Sum(OpenBatch):
+    def __init__(self, total: float, threshold: float, scores: Tensor) -> None:
+        self.total = total
+        self.threshold = threshold
+        self.scores = scores
+
+    @property
+    @override
+    def is_closed(self) -> bool:
+        return self.total > self.threshold
+
+    def crossing(self, index: int) -> int:
+        """Return the number of pulls of one arm, in a row, that crosses."""
+        score = self.scores[index].item()
+        return first_crossing(
+            lambda n: self.total + n * score > self.threshold,
+            (self.threshold - self.total) / score if score > 0 else math.inf,
+        )
+
+    @override
+    def take(self, index: int, wanted: int) -> int:
+        taken = min(wanted, self.crossing(index))
+        if taken == UNLIMITED:
+            self.total = math.inf
+            return 1
+        self.total += taken * self.scores[index].item()
+        return taken
+
+
+class _ProjectedSum(_Sum):
+    def __init__(self, total: float, threshold: float, posterior: ArmPosterior) -> None:
+        scores = posterior.projected / posterior.noise_variance
+        super().__init__(total, threshold, scores)
+        self.whole = posterior.leverage_scores
+        self.own: dict[int, _Sum] = {}
+
+    @override
+    def take(self, index: int, wanted: int) -> int:
+        if index not in self.own:
+            self.own[index] = _Sum(1.0, self.threshold, self.whole)
+        own = self.own[index]
+        taken = super().take(index, min(wanted, own.crossing(index)))
+        own.total += taken * self.whole[index].item()
+        if own.is_closed:
+            self.total = math.inf
+        return taken
+
+
+class _LocalSum(OpenBatch):
+    def __init__(
+        self, total: float, threshold: float, posterior: ArmPosterior, projected: bool
+    ) -> None:
+        self.global_sum = _Sum(total, threshold, posterior.leverage_scores)
+        self.posterior = posterior
+        self.projected = projected
+        self.local = torch.full_like(posterior.mean, total)
+        self.deferred: list[tuple[int, int]] = []  # pulls not yet in `local`
+
+    @property
+    @override
+    def is_closed(self) -> bool:
+        threshold = self.global_sum.threshold
+        return self.global_sum.is_closed and self.local.max().item() > threshold
+
+    @override
+    def take(self, index: int, wanted: int) -> int:
+        if wanted < self.global_sum.crossing(index):
+            self.deferred.append((index, wanted))
+            return self.global_sum.take(index, wanted)
+        for earlier, num_pulls in self.deferred:
+            self.local += num_pulls * self._shares(earlier)
+        self.deferred.clear()
+        shares, threshold = self._shares(index), self.global_sum.threshold
+        taken = first_crossing(
+            lambda n: (self.local + n * shares).max().item() > threshold,
+            ((threshold - self.local) / shares).nan_to_num(math.inf).min().item(),
+        )
+        taken = min(wanted, taken)
+        if taken == UNLIMITED:
+            self.local.fill_(math.inf)
+            taken = 1
+        self.local += taken * shares
+        self.global_sum.total += taken * self.global_sum.scores[index].item()
+        return taken
+
+    def _shares(self, index: int) -> Tensor:
+        """Return ``c(x, x_index)^2 / (lambda var_start(x))`` for every arm."""
+        covariance = self.posterior.covariance_column(index, self.projected)
+        scale = self.posterior.noise_variance * self.posterior.variance
+        # An arm of no variance has no covariance either: its sum stays.
+        shares = covariance.square() / scale.clamp_min(torch.finfo(scale.dtype).tiny)
+        shares[index] = self.posterior.leverage_scores[index]
+        return shares
+
+
+def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:
+    """Return the least ``n >= 1`` for which a monotone condition holds.
+
+    Args:
+        crosses: The condition, false up to some ``n`` and true from there on.
+        estimate: The crossing by a closed formula, right up to rounding; NaN or
+            infinite where the condition never holds.
+    """
+    if not estimate < 2**53:
+        return UNLIMITED
+    n = max(1, math.floor(estimate) + 1)
+    while n > 1 and crosses(n - 1):
+        n -= 1
+    while not crosses(n):
+        n += 1
+    return n

@@ -1,0 +1,232 @@
+"""Exact optimization of any acquisition function over a finite set of choices."""
+
+from __future__ import annotations
+
+import torch
+from botorch.acquisition.acquisition import (
+    AcquisitionFunction,
+    OneShotAcquisitionFunction,
+)
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from torch import Tensor
+
+
+@torch.no_grad()
+def optimize_acqf_finite(
+    acq_function: AcquisitionFunction,
+    choices: Tensor,
+    q: int = 1,
+    *,
+    unique: bool = True,
+    available: Tensor | None = None,
+    chunk_size: int = 8192,
+) -> tuple[Tensor, Tensor]:
+    r"""Pick the best of ``A`` choices, or ``q`` of them by sequential greedy choice.
+
+    With ``q > 1`` every pick is added to the acquisition function's ``X_pending``
+    before the next, on top of those already there; afterwards they are as before, also
+    if an error is raised. Among equal values the lowest index wins.
+
+    The acquisition function is evaluated ``q`` times on all available choices, without
+    gradients, ``chunk_size`` choices at a time. Beside its own use of memory for one
+    chunk, which is all that depends on its model, peak memory is ``O(A)`` numbers and
+    ``O(chunk_size d)`` for the chunk.
+
+    Args:
+        acq_function: Any BoTorch acquisition function that takes ``q = 1``, except a
+            one-shot one. For ``q > 1`` it must account for ``X_pending``.
+        choices: An ``A x d`` tensor of choices.
+        q: How many to pick.
+        unique: Whether no choice may be picked twice.
+        available: An ``A``-dim boolean tensor, True where a choice may be picked; None
+            for all.
+        chunk_size: How many choices to evaluate at a time.
+
+    Returns:
+        A two-element tuple containing
+
+        - a ``q``-dim long tensor of row indices into ``choices``, in picking order.
+        - a ``q``-dim tensor of their values, each at the time of its pick.
+
+    Raises:
+        BotorchTensorDimensionError: If ``choices``, ``available`` or the values of the
+            acquisition function have the wrong shape.
+        InputDataError: If ``choices`` are not floating point, ``available`` is not
+            boolean, ``q`` or ``chunk_size`` are not positive, no choice (with
+            ``unique``: fewer than ``q``) is available, or a value is NaN.
+        UnsupportedError: If the acquisition function is a one-shot one, or does not
+            account for pending points and ``q > 1``.
+    """
+    _check_acquisition(acq_function, q)
+    candidates = _available_indices(choices, available, chunk_size)
+    _check_number("q", q, candidates.shape[0] if unique else None)
+    picked: list[Tensor] = []
+    picked_values: list[Tensor] = []
+    X_pending = getattr(acq_function, "X_pending", None)
+    pending = choices[:0] if X_pending is None else X_pending
+    try:
+        for step in range(q):
+            if step > 0:
+                acq_function.set_X_pending(pending)
+            values = _evaluate(acq_function, choices, candidates, chunk_size)
+            best = values.argmax()
+            index = candidates[best]
+            picked.append(index)
+            picked_values.append(values[best])
+            pending = torch.cat([pending, choices[index].unsqueeze(0)])
+            if unique:
+                candidates = candidates[candidates != index]
+    finally:
+        if q > 1:
+            acq_function.set_X_pending(X_pending)
+    return torch.stack(picked), torch.stack(picked_values)
+
+
+@torch.no_grad()
+def top_k_choices(
+    acq_function: AcquisitionFunction,
+    choices: Tensor,
+    k: int,
+    *,
+    available: Tensor | None = None,
+    chunk_size: int = 8192,
+) -> tuple[Tensor, Tensor]:
+    r"""Return the ``k`` choices of largest value, each on its own, best first.
+
+    Unlike ``optimize_acqf_finite`` with ``q = k``, no choice accounts for the others.
+    Equal values are in the order of their indices. Memory is that of
+    ``optimize_acqf_finite``.
+
+    Args:
+        acq_function: Any BoTorch acquisition function that takes ``q = 1``, except a
+            one-shot one.
+        choices: An ``A x d`` tensor of choices.
+        k: How many to return.
+        available: An ``A``-dim boolean tensor, True where a choice may be returned;
+            None for all.
+        chunk_size: How many choices to evaluate at a time.
+
+    Returns:
+        A two-element tuple containing
+
+        - a ``k``-dim long tensor of row indices into ``choices``.
+        - a ``k``-dim tensor of their values, which never rise.
+
+    Raises:
+        BotorchTensorDimensionError: If ``choices``, ``available`` or the values of the
+            acquisition function have the wrong shape.
+        InputDataError: If ``choices`` are not floating point, ``available`` is not
+            boolean, ``k`` or ``chunk_size`` are not positive, fewer than ``k`` choices
+            are available, or a value is NaN.
+        UnsupportedError: If the acquisition function is a one-shot one.
+    """
+    _check_acquisition(acq_function, q=1)
+    candidates = _available_indices(choices, available, chunk_size)
+    _check_number("k", k, candidates.shape[0])
+    values = _evaluate(acq_function, choices, candidates, chunk_size)
+    values, order = values.sort(descending=True, stable=True)
+    return candidates[order[:k]], values[:k]
+
+
+def _evaluate(
+    acq_function: AcquisitionFunction,
+    choices: Tensor,  # A x d
+    candidates: Tensor,  # c, long
+    chunk_size: int,
+) -> Tensor:  # c
+    """Return the values of the candidates, none of them NaN."""
+    values = torch.cat(
+        [
+            _evaluate_chunk(acq_function, choices[chunk])
+            for chunk in candidates.split(chunk_size)
+        ]
+    )
+    invalid = values.isnan()
+    if invalid.any():
+        raise InputDataError(
+            f"Expected {type(acq_function).__name__} to be a number for every choice, "
+            f"but got NaN for {int(invalid.sum())}, the first of them choice "
+            f"{int(candidates[invalid][0])}. Check `choices` and the model's training "
+            "data for NaN or infinite entries."
+        )
+    return values
+
+
+def _evaluate_chunk(acq_function: AcquisitionFunction, X: Tensor) -> Tensor:
+    values = acq_function(X.unsqueeze(-2))
+    if values.shape != X.shape[:1]:
+        raise BotorchTensorDimensionError(
+            f"Expected {type(acq_function).__name__} to give values of shape "
+            f"{tuple(X.shape[:1])} for as many choices, but got {tuple(values.shape)}. "
+            "Use a model without batch dimensions."
+        )
+    return values
+
+
+def _available_indices(
+    choices: Tensor, available: Tensor | None, chunk_size: int
+) -> Tensor:
+    """Check the set of choices; return the long indices that may be picked."""
+    if choices.dim() != 2:
+        raise BotorchTensorDimensionError(
+            f"Expected `choices` of shape A x d, but got {tuple(choices.shape)}. "
+            "Flatten batch dimensions, or add a feature dimension with "
+            "`unsqueeze(-1)`."
+        )
+    if not choices.is_floating_point():
+        raise InputDataError(
+            f"Expected `choices` to be floating point, but got {choices.dtype}. Use "
+            "`choices.double()`."
+        )
+    _check_number("chunk_size", chunk_size, None)
+    num_choices = choices.shape[0]
+    if available is None:
+        indices = torch.arange(num_choices, device=choices.device)
+    else:
+        if available.shape != (num_choices,):
+            raise BotorchTensorDimensionError(
+                f"Expected `available` of shape {(num_choices,)}, one entry for each "
+                f"of `choices`, but got {tuple(available.shape)}."
+            )
+        if available.dtype != torch.bool:
+            raise InputDataError(
+                f"Expected `available` to be boolean, but got {available.dtype}. Make "
+                "a mask of indices with `mask[indices] = True`."
+            )
+        indices = available.nonzero().squeeze(-1).to(choices.device)
+    if indices.shape[0] == 0:
+        raise InputDataError(
+            "Expected at least one of `choices` to be available, but got none of "
+            f"{num_choices}. Add choices, or set some of `available` to True."
+        )
+    return indices
+
+
+def _check_number(name: str, number: int, num_available: int | None) -> None:
+    if number < 1:
+        raise InputDataError(f"Expected `{name}` to be at least 1, but got {number}.")
+    if num_available is not None and number > num_available:
+        raise InputDataError(
+            f"Expected `{name}` to be at most the number of available choices, "
+            f"{num_available}, but got {number}. Ask for fewer, or allow repeats with "
+            "`optimize_acqf_finite(..., unique=False)`."
+        )
+
+
+def _check_acquisition(acq_function: AcquisitionFunction, q: int) -> None:
+    if isinstance(acq_function, OneShotAcquisitionFunction):
+        raise UnsupportedError(
+            "Expected `acq_function` to score single choices, but got the one-shot "
+            f"{type(acq_function).__name__}. Optimize it with `optimize_acqf`."
+        )
+    if q > 1 and not hasattr(acq_function, "X_pending"):
+        raise UnsupportedError(
+            f"Expected `acq_function` to account for `X_pending` with q = {q}, but "
+            f"{type(acq_function).__name__} does not. Use BatchUpperConfidenceBound or "
+            "a Monte Carlo acquisition function, or `top_k_choices` for the best "
+            "choices one by one."
+        )

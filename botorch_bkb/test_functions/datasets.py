@@ -1,0 +1,83 @@
+"""Loaders of the tabular data sets of the BKB and BBKB papers.
+
+The files are not part of the package. Name one by argument, or name the folder that
+holds them by the environment variable ``BOTORCH_BKB_DATA``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DATA_VARIABLE = "BOTORCH_BKB_DATA"
+ABALONE_SEX_CODES = {"M": 1, "I": 0, "F": -1}
+
+
+def load_abalone(path: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    r"""Load Abalone: 4,177 molluscs, 8 features, the reward column ``rings``.
+
+    The papers count eight features, so ``sex`` is one number: M = 1, I = 0, F = -1.
+
+    Args:
+        path: The CSV file; None for ``abalone.csv`` in the folder that the environment
+            variable ``BOTORCH_BKB_DATA`` names.
+
+    Returns:
+        A table of numbers with 9 columns.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ImportError: If pandas is not installed.
+    """
+    table = _read_csv(path, "abalone.csv")
+    return table.assign(sex=table["sex"].map(ABALONE_SEX_CODES))
+
+
+def load_cadata(path: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    r"""Load Cadata: 20,640 blocks, 8 features, the reward ``median_house_value``.
+
+    Args:
+        path: The CSV file; None for ``cadata.csv.gz`` in the folder that the
+            environment variable ``BOTORCH_BKB_DATA`` names.
+
+    Returns:
+        A table of numbers with 9 columns.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ImportError: If pandas is not installed.
+    """
+    return _read_csv(path, "cadata.csv.gz")
+
+
+def _read_csv(path: str | os.PathLike[str] | None, file_name: str) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError(
+            "Reading a data set needs pandas, which is not installed. Install it with "
+            'pip install "botorch_bkb[cli]".'
+        ) from error
+    folder = os.environ.get(DATA_VARIABLE)
+    if path is not None:
+        file = Path(path)
+    elif folder:
+        file = Path(folder) / file_name
+    else:
+        raise FileNotFoundError(
+            f"Expected to be told where {file_name} is, but got no `path` and the "
+            f"environment variable {DATA_VARIABLE} is not set. Pass the file as "
+            f"`path`, or set {DATA_VARIABLE} to the folder that holds it."
+        )
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"Expected a file at {file}, but there is none. Pass the file as `path`, "
+            f"or set the environment variable {DATA_VARIABLE} to the folder that "
+            f"holds {file_name}."
+        )
+    return pd.read_csv(file)

@@ -1,0 +1,128 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.analytic import UpperConfidenceBound
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.optim.optimize import optimize_acqf
+
+from botorch_bkb.acquisition import (
+    BudgetedUpperConfidenceBound,
+    ChowdhuryGopalanWidth,
+    SrinivasWidth,
+)
+from tests.acquisition import (
+    exact_moments,
+    fixed_gp,
+    NOISE,
+    rbf_gram,
+    standardized_data,
+)
+
+
+TEST_X = torch.rand(
+    9, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
+)
+
+
+def test_score_is_the_mean_plus_the_width_times_the_scaled_deviation():
+    X, Y = standardized_data(10)
+    acqf = BudgetedUpperConfidenceBound(fixed_gp(X, Y), confidence=1.5)
+    mean, variance = exact_moments(X, Y, TEST_X)
+    expected = mean + 1.5 * np.sqrt(variance / NOISE)
+    np.testing.assert_allclose(acqf(TEST_X.unsqueeze(-2)).detach(), expected, atol=1e-6)
+
+
+def test_width_comes_from_the_schedule_and_beta_from_the_width():
+    X, Y = standardized_data(10)
+    acqf = BudgetedUpperConfidenceBound(fixed_gp(X, Y), ChowdhuryGopalanWidth())
+    log_det = np.linalg.slogdet(np.eye(10) + rbf_gram(X.numpy(), X.numpy()) / NOISE)[1]
+    width = math.sqrt(NOISE) * (1 + math.sqrt(2 * (log_det + math.log(20))))
+    assert acqf.confidence_width == pytest.approx(width, rel=1e-6)
+    assert acqf.beta.item() == pytest.approx(width**2 / NOISE, rel=1e-6)
+
+
+def test_score_is_that_of_botorch_with_the_same_beta():
+    X, Y = standardized_data(10)
+    model = SingleTaskGP(X, 100 + 7 * Y)
+    model.likelihood.noise = NOISE
+    acqf = BudgetedUpperConfidenceBound(model, confidence=1.5)
+    stock = UpperConfidenceBound(model, beta=1.5**2 / NOISE)
+    test_X = TEST_X.view(3, 3, 1, 2)
+    torch.testing.assert_close(acqf(test_X), stock(test_X))
+
+
+def test_number_of_arms_reaches_the_schedule():
+    X, Y = standardized_data(10)
+    acqf = BudgetedUpperConfidenceBound(
+        fixed_gp(X, Y), SrinivasWidth(failure_probability=0.1), num_arms=50
+    )
+    beta = 2 * math.log(50 * 10**2 * math.pi**2 / 0.6)
+    assert acqf.beta.item() == pytest.approx(beta)
+
+
+def test_both_ways_to_minimize_score_the_negative_mean():
+    X, Y = standardized_data(10)
+    model = fixed_gp(X, Y)
+    mean, variance = exact_moments(X, Y, TEST_X)
+    expected = -mean + 1.5 * np.sqrt(variance / NOISE)
+    weights = torch.tensor([-1.0], dtype=torch.float64)
+    for acqf in (
+        BudgetedUpperConfidenceBound(model, 1.5, maximize=False),
+        BudgetedUpperConfidenceBound(
+            model, 1.5, posterior_transform=ScalarizedPosteriorTransform(weights)
+        ),
+    ):
+        values = acqf(TEST_X.unsqueeze(-2)).detach()
+        np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+def test_gradients_lead_optimize_acqf_to_a_maximum_on_a_box():
+    X, Y = standardized_data(10)
+    acqf = BudgetedUpperConfidenceBound(fixed_gp(X, Y), confidence=0.5)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    best_X, _ = optimize_acqf(
+        acqf, bounds, q=1, num_restarts=4, raw_samples=32, options={"seed": 0}
+    )
+    steps = torch.linspace(0, 1, 21, dtype=torch.float64)
+    grid = torch.cartesian_prod(steps, steps)
+    assert acqf(best_X).item() >= acqf(grid.unsqueeze(-2)).max().item() - 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_values_have_the_dtype_of_the_choices(dtype):
+    X, Y = standardized_data(10)
+    expected = BudgetedUpperConfidenceBound(fixed_gp(X, Y), 1.5)(TEST_X.unsqueeze(-2))
+    acqf = BudgetedUpperConfidenceBound(fixed_gp(X.to(dtype), Y.to(dtype)), 1.5)
+    values = acqf(TEST_X.to(dtype).unsqueeze(-2))
+    assert values.dtype == dtype
+    torch.testing.assert_close(values.double(), expected, atol=1e-3, rtol=1e-3)
+
+
+def test_beta_is_not_rounded_to_the_default_dtype():
+    X, Y = standardized_data(10)
+    model = fixed_gp(X, Y)
+    acqf = BudgetedUpperConfidenceBound(model, confidence=0.1)
+    assert acqf.beta.item() == pytest.approx(
+        0.01 / model.likelihood.noise.item(), rel=1e-15
+    )
+
+
+def test_unsupported_confidence_and_models_are_refused():
+    X, Y = standardized_data(10)
+    with pytest.raises(UnsupportedError, match="number or a ConfidenceSchedule"):
+        BudgetedUpperConfidenceBound(fixed_gp(X, Y), "wide")  # type: ignore[arg-type]
+    with pytest.raises(InputDataError, match="`width` to be finite and not negative"):
+        BudgetedUpperConfidenceBound(fixed_gp(X, Y), -1.0)
+    with pytest.raises(UnsupportedError, match="one noise variance"):
+        BudgetedUpperConfidenceBound(SingleTaskGP(X, Y, 0.1 + Y.square()), 1.0)
+
+
+def test_pending_points_are_refused():
+    acqf = BudgetedUpperConfidenceBound(fixed_gp(*standardized_data(10)), 1.0)
+    with pytest.raises(UnsupportedError, match="do not account for X_pending"):
+        acqf.set_X_pending(TEST_X)

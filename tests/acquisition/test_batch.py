@@ -1,0 +1,182 @@
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.acquisition import (
+    BatchUpperConfidenceBound,
+    BudgetedUpperConfidenceBound,
+    PracticalBBKBWidth,
+)
+from tests.acquisition import exact_moments, fixed_gp, NOISE, standardized_data
+
+
+GENERATOR = torch.Generator().manual_seed(7)
+TEST_X = torch.rand(9, 2, dtype=torch.float64, generator=GENERATOR)
+PENDING = torch.rand(4, 2, dtype=torch.float64, generator=GENERATOR)[[0, 1, 1, 1, 2]]
+
+
+def hallucinated_scores(X, Y, pending, width, sign=1.0):
+    """Return GP-BUCB's scores of TEST_X by dense algebra."""
+    mean, _ = exact_moments(X, Y, TEST_X)
+    both = torch.cat([X, pending])
+    _, variance = exact_moments(both, torch.zeros(len(both), 1), TEST_X)
+    return sign * mean + width * np.sqrt(variance / NOISE)
+
+
+def scores(acqf):
+    return acqf(TEST_X.unsqueeze(-2)).detach().numpy()
+
+
+def test_mean_is_frozen_and_variance_falls_with_repeated_pending_points():
+    X, Y = standardized_data(10)
+    acqf = BatchUpperConfidenceBound(fixed_gp(X, Y), 1.5, X_pending=PENDING)
+    expected = hallucinated_scores(X, Y, PENDING, 1.5)
+    np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
+    merged = hallucinated_scores(X, Y, PENDING.unique(dim=0), 1.5)
+    assert np.abs(merged - expected).max() > 1e-3
+
+
+def test_pending_points_replace_the_earlier_ones():
+    X, Y = standardized_data(10)
+    model = fixed_gp(X, Y)
+    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=PENDING)
+    acqf.set_X_pending(PENDING[:2])
+    expected = hallucinated_scores(X, Y, PENDING[:2], 1.5)
+    np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
+    torch.testing.assert_close(acqf.X_pending, PENDING[:2])
+
+
+@pytest.mark.parametrize("nothing", [None, PENDING[:0]])
+def test_without_pending_points_it_is_the_plain_bound(nothing):
+    model = fixed_gp(*standardized_data(10))
+    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=PENDING)
+    acqf.set_X_pending(nothing)
+    plain = BudgetedUpperConfidenceBound(model, 1.5)
+    np.testing.assert_allclose(scores(acqf), scores(plain), atol=1e-12)
+    assert acqf.X_pending is None
+
+
+def test_width_and_the_model_do_not_change_with_pending_points():
+    X, Y = standardized_data(10)
+    model = fixed_gp(X, Y)
+    acqf = BatchUpperConfidenceBound(model, PracticalBBKBWidth())
+    width, beta = acqf.confidence_width, acqf.beta.clone()
+    acqf.set_X_pending(PENDING)
+    assert acqf.confidence_width == width
+    assert acqf.beta == beta
+    assert acqf.model is model
+    assert len(model.train_targets) == len(X)
+
+
+@settings(deadline=None, max_examples=20)
+@given(num_pending=st.integers(1, 6), seed=st.integers(0, 1000))
+def test_scores_never_rise_when_a_pending_point_is_added(num_pending, seed):
+    generator = torch.Generator().manual_seed(seed)
+    pending = torch.rand(num_pending, 2, dtype=torch.float64, generator=generator)
+    acqf = BatchUpperConfidenceBound(fixed_gp(*standardized_data(10)), 1.5)
+    before = scores(acqf)
+    for count in range(1, num_pending + 1):
+        acqf.set_X_pending(pending[:count])
+        after = scores(acqf)
+        assert (after <= before + 1e-9).all()
+        before = after
+
+
+def test_both_ways_to_minimize_score_the_negative_mean():
+    X, Y = standardized_data(10)
+    expected = hallucinated_scores(X, Y, PENDING, 1.5, sign=-1.0)
+    weights = torch.tensor([-1.0], dtype=torch.float64)
+    for options in (
+        {"maximize": False},
+        {"posterior_transform": ScalarizedPosteriorTransform(weights)},
+    ):
+        acqf = BatchUpperConfidenceBound(
+            fixed_gp(X, Y), 1.5, X_pending=PENDING, **options
+        )
+        np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
+
+
+def test_scores_are_in_original_units_under_transforms():
+    X, Y = standardized_data(10)
+    reference = fixed_gp(X, Y)
+    model = SingleTaskGP(
+        10 * X,
+        100 + 7 * Y,
+        likelihood=reference.likelihood,
+        covar_module=reference.covar_module,
+        mean_module=reference.mean_module,
+        input_transform=Normalize(2, bounds=torch.tensor([[0.0, 0.0], [10.0, 10.0]])),
+    )
+    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=10 * PENDING)
+    expected = 100 + 7 * hallucinated_scores(X, Y, PENDING, 1.5)
+    values = acqf(10 * TEST_X.unsqueeze(-2)).detach().numpy()
+    np.testing.assert_allclose(values, expected, atol=1e-4)
+
+
+def test_fixed_noise_gives_pending_points_the_noise_of_the_data():
+    X, Y = standardized_data(10)
+    learned = fixed_gp(X, Y)
+    model = SingleTaskGP(
+        X,
+        100 + 7 * Y,
+        torch.full_like(Y, 49 * NOISE),
+        covar_module=learned.covar_module,
+        mean_module=learned.mean_module,
+    )
+    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=PENDING)
+    expected = 100 + 7 * hallucinated_scores(X, Y, PENDING, 1.5)
+    np.testing.assert_allclose(scores(acqf), expected, atol=1e-4)
+
+
+def test_gradient_in_the_inputs_is_that_of_finite_differences():
+    acqf = BatchUpperConfidenceBound(
+        fixed_gp(*standardized_data(10)), 1.5, X_pending=PENDING
+    )
+    test_X = TEST_X[:3].unsqueeze(-2).clone().requires_grad_(True)
+    assert torch.autograd.gradcheck(acqf, test_X, eps=1e-5, atol=1e-5)
+
+
+def test_any_t_batch_shape_gives_one_value_per_point():
+    acqf = BatchUpperConfidenceBound(
+        fixed_gp(*standardized_data(10)), 1.5, X_pending=PENDING
+    )
+    values = acqf(TEST_X.view(3, 3, 1, 2))
+    torch.testing.assert_close(values.flatten(), acqf(TEST_X.unsqueeze(-2)))
+
+
+@pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_values_have_the_dtype_of_the_choices(dtype):
+    X, Y = standardized_data(10)
+    acqf = BatchUpperConfidenceBound(
+        fixed_gp(X.to(dtype), Y.to(dtype)), 1.5, X_pending=PENDING.to(dtype)
+    )
+    values = acqf(TEST_X.to(dtype).unsqueeze(-2))
+    expected = hallucinated_scores(X, Y, PENDING, 1.5)
+    assert values.dtype == dtype
+    np.testing.assert_allclose(values.detach(), expected, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("X_pending", "error", "message"),
+    [
+        (PENDING[0], BotorchTensorDimensionError, r"n x d, but got \(2,\)"),
+        (PENDING.unsqueeze(0), BotorchTensorDimensionError, r"got \(1, 5, 2\)"),
+        (PENDING[:, :1].repeat(1, 5), RuntimeError, None),
+    ],
+)
+def test_pending_points_of_a_wrong_shape_change_nothing(X_pending, error, message):
+    acqf = BatchUpperConfidenceBound(
+        fixed_gp(*standardized_data(10)), 1.5, X_pending=PENDING
+    )
+    before = scores(acqf)
+    with pytest.raises(error, match=message):
+        acqf.set_X_pending(X_pending)
+    np.testing.assert_array_equal(scores(acqf), before)
+    torch.testing.assert_close(acqf.X_pending, PENDING)

@@ -1,0 +1,498 @@
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.deterministic import GenericDeterministicModel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.acquisition import BudgetedUpperConfidenceBound
+from botorch_bkb.acquisition.confidence import (
+    ArmObservations,
+    as_schedule,
+    bbkb_oversampling,
+    BBKBWidth,
+    beta_from_confidence_width,
+    bkb_oversampling,
+    BKBWidth,
+    ChowdhuryGopalanWidth,
+    confidence_state_from_model,
+    confidence_width_from_beta,
+    ConfidenceSchedule,
+    ConfidenceState,
+    ConstantWidth,
+    LogWidth,
+    NormDoubling,
+    PracticalBBKBWidth,
+    PracticalBKBWidth,
+    SrinivasWidth,
+)
+from tests.acquisition import (
+    exact_moments,
+    fixed_gp,
+    NOISE,
+    rbf_gram,
+    standardized_data,
+)
+
+
+STATE = ConfidenceState(
+    num_pulls=30,
+    num_arms=500,
+    noise_variance=0.25,
+    max_prior_variance=2.0,
+    effective_dimension=4.0,
+    log_det=7.0,
+    frozen_leverage_scores=torch.tensor([0.5, 2.0], dtype=torch.float64),
+    log_det_start=1.5,
+    ratio_threshold=2.0,
+)
+FROZEN_SUM_1 = 1.5 + math.log(1.5) + math.log(3.0)
+FROZEN_SUM_3 = 1.5 + math.log(2.5) + math.log(7.0)
+F, DELTA = 3.0, 0.1
+NORMED: dict[str, Any] = {"norm_bound": F, "failure_probability": DELTA}
+
+
+def observe(
+    counts: list[int],
+    sample_means: list[float],
+    posterior_means: list[float],
+    leverage_scores: list[float],
+) -> ArmObservations:
+    return ArmObservations(
+        counts=torch.tensor(counts),
+        sample_means=torch.tensor(sample_means, dtype=torch.float64),
+        posterior_means=torch.tensor(posterior_means, dtype=torch.float64),
+        leverage_scores=torch.tensor(leverage_scores, dtype=torch.float64),
+    )
+
+
+# ------------------------------ widths of the papers ------------------------------ #
+
+
+@pytest.mark.parametrize("noise_std", [None, 0.2])
+@pytest.mark.parametrize("accuracy", [0.5, 0.2])
+def test_bkb_width_is_theorem_2_with_the_log_factor_of_equation_6(noise_std, accuracy):
+    xi = 0.5 if noise_std is None else noise_std
+    alpha = (1 + accuracy) / (1 - accuracy)
+    log_factor = 1 + math.log(1 + 2.0 * 30 / 0.25)
+    bias = (1 + 1 / math.sqrt(1 - accuracy)) * 0.5 * F
+    expected = 2 * xi * math.sqrt(alpha * log_factor * 4.0 + math.log(10)) + bias
+    schedule = BKBWidth(**NORMED, noise_std=noise_std, accuracy=accuracy)
+    assert schedule(STATE) == pytest.approx(expected, rel=1e-12)
+
+
+def test_printed_bkb_width_uses_the_logarithm_of_the_paper():
+    bias = (1 + 1 / math.sqrt(0.5)) * 0.5 * F
+    information = 3 * math.log(2.0 * 30) * 4.0
+    expected = 2 * 0.5 * math.sqrt(information + math.log(10)) + bias
+    assert BKBWidth(**NORMED, printed=True)(STATE) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("num_pulls", [0, 1])
+def test_printed_bkb_width_takes_a_negative_logarithm_as_zero(num_pulls):
+    state = dataclasses.replace(STATE, num_pulls=num_pulls, max_prior_variance=0.5)
+    expected = math.sqrt(math.log(10)) + (1 + math.sqrt(2)) * 0.5 * F
+    assert BKBWidth(**NORMED, printed=True)(state) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("root_ratio", "factor"), [(False, 2.0), (True, 2.0**0.5)])
+def test_bbkb_width_is_theorem_2_with_frozen_variances(root_ratio, factor):
+    noise_term = 2 * 0.5 * math.sqrt(FROZEN_SUM_3 + math.log(10))
+    expected = factor * (noise_term + (1 + math.sqrt(2)) * 0.5 * F)
+    schedule = BBKBWidth(**NORMED, root_ratio=root_ratio)
+    assert schedule(STATE) == pytest.approx(expected, rel=1e-12)
+
+
+def test_practical_bkb_width_drops_the_constants():
+    expected = 0.5 * F + 0.5 * math.sqrt(math.log(30) * 4.0 + math.log(10))
+    assert PracticalBKBWidth(**NORMED)(STATE) == pytest.approx(expected, rel=1e-12)
+
+
+def test_practical_bbkb_width_drops_the_constants():
+    expected = 0.5 * F + 0.5 * math.sqrt(2.0 * FROZEN_SUM_1 + math.log(10))
+    assert PracticalBBKBWidth(**NORMED)(STATE) == pytest.approx(expected, rel=1e-12)
+
+
+def test_chowdhury_gopalan_width_is_equation_7():
+    expected = 0.5 * F + 0.5 * math.sqrt(2 * (7.0 + math.log(10)))
+    assert ChowdhuryGopalanWidth(**NORMED)(STATE) == pytest.approx(expected, rel=1e-12)
+
+
+def test_srinivas_width_is_theorem_1_in_the_scaling_of_the_papers():
+    beta = 2 * math.log(500 * 30**2 * math.pi**2 / (6 * DELTA))
+    width = SrinivasWidth(failure_probability=DELTA)(STATE)
+    assert width == pytest.approx(math.sqrt(beta * 0.25), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("c1", "c2", "num_pulls", "beta"),
+    [
+        (0.8, 4.0, 30, 0.8 * math.log(120)),
+        (0.2, 0.4, 30, 0.2 * math.log(12)),
+        (0.8, 0.4, 2, 0.0),
+        (0.8, 4.0, 0, 0.8 * math.log(4)),
+    ],
+)
+def test_log_width_is_the_practical_schedule_and_never_negative(
+    c1, c2, num_pulls, beta
+):
+    state = dataclasses.replace(STATE, num_pulls=num_pulls)
+    assert LogWidth(c1, c2)(state) == pytest.approx(math.sqrt(beta * 0.25), rel=1e-12)
+
+
+def test_constant_width_does_not_depend_on_the_state():
+    assert ConstantWidth(1.7)(STATE) == 1.7
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        BKBWidth(),
+        BKBWidth(printed=True),
+        BBKBWidth(),
+        PracticalBKBWidth(),
+        PracticalBBKBWidth(),
+        ChowdhuryGopalanWidth(),
+        SrinivasWidth(),
+        LogWidth(0.8, 4.0),
+        NormDoubling(PracticalBBKBWidth()),
+    ],
+    ids=lambda schedule: type(schedule).__name__,
+)
+def test_every_width_is_finite_before_the_first_pull(schedule):
+    state = ConfidenceState(
+        num_pulls=0,
+        num_arms=1,
+        noise_variance=1.0,
+        max_prior_variance=1.0,
+        effective_dimension=0.0,
+        log_det=0.0,
+        frozen_leverage_scores=torch.zeros(0),
+        observations=observe([], [], [], []),
+    )
+    assert 0 < schedule(state) < math.inf
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    num_points=st.integers(2, 25),
+    noise=st.floats(0.01, 10.0),
+    seed=st.integers(0, 10_000),
+)
+def test_default_bkb_width_bounds_the_log_determinant(num_points, noise, seed):
+    state = confidence_state_from_model(
+        fixed_gp(*standardized_data(num_points, seed=seed), noise=noise)
+    )
+    xi = math.sqrt(noise)
+    width = BKBWidth(accuracy=1e-9)(state) - 2 * xi  # F = 1, alpha = 1
+    log_det_width = 2 * xi * math.sqrt(state.log_det + math.log(20))
+    assert width >= log_det_width - 1e-6
+
+
+def test_srinivas_width_needs_the_number_of_arms():
+    with pytest.raises(UnsupportedError, match="Pass `num_arms`"):
+        SrinivasWidth()(dataclasses.replace(STATE, num_arms=None))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda value: PracticalBKBWidth(norm_bound=value), "norm_bound"),
+        (lambda value: LogWidth(value, 1.0), "c1"),
+        (lambda value: LogWidth(1.0, value), "c2"),
+        (lambda value: bkb_oversampling(value), "horizon"),
+        (lambda value: bbkb_oversampling(value), "horizon"),
+    ],
+)
+def test_sizes_that_are_not_positive_are_refused(make, name, value):
+    with pytest.raises(InputDataError, match=f"Expected `{name}` to be positive"):
+        make(value)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, math.nan])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda value: BBKBWidth(failure_probability=value), "failure_probability"),
+        (lambda value: SrinivasWidth(value), "failure_probability"),
+        (lambda value: BKBWidth(accuracy=value), "accuracy"),
+        (lambda value: bkb_oversampling(10, accuracy=value), "accuracy"),
+        (lambda value: bbkb_oversampling(10, value), "failure_probability"),
+    ],
+)
+def test_fractions_outside_zero_and_one_are_refused(make, name, value):
+    with pytest.raises(InputDataError, match=f"`{name}` to be strictly between"):
+        make(value)
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_negative_or_infinite_widths_and_noise_are_refused(value):
+    with pytest.raises(InputDataError, match="`width` to be finite and not negative"):
+        ConstantWidth(value)
+    with pytest.raises(InputDataError, match="`noise_std` to be finite and not"):
+        ChowdhuryGopalanWidth(noise_std=value)
+
+
+# -------------------------------- guess and double -------------------------------- #
+
+
+def contradicted_state(sample_mean: float = 10.0) -> ConfidenceState:
+    return dataclasses.replace(
+        STATE,
+        num_pulls=5,
+        noise_variance=1.0,
+        effective_dimension=0.0,
+        observations=observe([4, 1], [sample_mean, 0.0], [0.0, 0.0], [0.25, 0.5]),
+    )
+
+
+def test_norm_doubling_doubles_until_the_band_explains_the_data():
+    # Practical width with lambda = xi = 1 and no information: w = F + sqrt(log 10).
+    noise_bound = math.sqrt(2 * math.log(math.pi**2 * 16 * 2 / (3 * DELTA)) / 4)
+    bound = 1.0
+    while (bound + math.sqrt(math.log(10))) * math.sqrt(0.25) + noise_bound < 10.0:
+        bound *= 2
+    schedule = NormDoubling(PracticalBKBWidth(failure_probability=DELTA))
+    width = schedule(contradicted_state())
+    assert bound == 16.0
+    assert schedule.num_doublings == 4
+    assert schedule.norm_bound == bound
+    assert width == pytest.approx(bound + math.sqrt(math.log(10)), rel=1e-12)
+
+
+def test_norm_doubling_does_nothing_while_the_data_fit_the_band():
+    schedule = NormDoubling(PracticalBKBWidth(failure_probability=DELTA))
+    state = contradicted_state(sample_mean=3.0)
+    assert schedule(state) == PracticalBKBWidth(failure_probability=DELTA)(state)
+    assert schedule.num_doublings == 0
+
+
+def test_norm_doubling_keeps_its_bound():
+    schedule = NormDoubling(PracticalBKBWidth(failure_probability=DELTA))
+    first = schedule(contradicted_state())
+    assert schedule(contradicted_state()) == first
+    assert schedule(contradicted_state(sample_mean=0.0)) == first
+    assert schedule.num_doublings == 4
+
+
+def test_norm_doubling_allows_more_deviation_for_fewer_pulls():
+    counts_to_doublings = {}
+    for count in (1, 100):
+        schedule = NormDoubling(PracticalBKBWidth(failure_probability=DELTA))
+        observations = observe([count], [3.5], [0.0], [0.25])
+        schedule(dataclasses.replace(contradicted_state(), observations=observations))
+        counts_to_doublings[count] = schedule.num_doublings
+    assert counts_to_doublings[1] == 0
+    assert counts_to_doublings[100] > 0
+
+
+def test_norm_doubling_ignores_arms_whose_variance_is_rounded_to_zero():
+    schedule = NormDoubling(PracticalBKBWidth())
+    observations = observe([10_000], [5.0], [0.0], [0.0])
+    schedule(dataclasses.replace(STATE, observations=observations))
+    assert schedule.num_doublings == 0
+
+
+def test_norm_doubling_saves_and_restores_its_doublings():
+    schedule = NormDoubling(BBKBWidth(failure_probability=DELTA))
+    schedule(contradicted_state(sample_mean=500.0))
+    restored = NormDoubling(BBKBWidth(failure_probability=DELTA))
+    restored.load_state_dict(schedule.state_dict())
+    quiet = contradicted_state(sample_mean=0.0)
+    assert schedule.num_doublings > 0
+    assert restored(quiet) == schedule(quiet)
+
+
+def test_norm_doubling_names_what_it_lacks():
+    with pytest.raises(UnsupportedError, match=r"Expected `state\.observations`"):
+        NormDoubling(BKBWidth())(STATE)
+    with pytest.raises(UnsupportedError, match="got SrinivasWidth"):
+        NormDoubling(SrinivasWidth())  # type: ignore[arg-type]
+    with pytest.raises(InputDataError, match="Expected the key `num_doublings`"):
+        NormDoubling(BKBWidth()).load_state_dict({})
+
+
+@pytest.mark.parametrize("norm", [1.0, 200.0])
+def test_norm_doubling_tells_a_large_function_from_one_within_the_bound(norm):
+    generator = torch.Generator().manual_seed(3)
+    X = torch.rand(8, 2, dtype=torch.float64, generator=generator)
+    weights = np.random.default_rng(3).standard_normal(8)
+    K = rbf_gram(X.numpy(), X.numpy())
+    values = torch.from_numpy(K @ weights / math.sqrt(weights @ K @ weights) * norm)
+    repeats = torch.arange(8).repeat(5)
+    noise = 0.1 * torch.randn(40, dtype=torch.float64, generator=generator)
+    schedule = NormDoubling(PracticalBKBWidth(noise_std=0.1))
+    model = fixed_gp(X[repeats], (values[repeats] + noise).unsqueeze(-1), 1.0)
+    acqf = BudgetedUpperConfidenceBound(model, schedule)
+    assert (schedule.num_doublings > 0) == (norm > 1)
+    _, variance = exact_moments(X[repeats], noise.unsqueeze(-1), X, 1.0)
+    deviation = (model.posterior(X).mean.squeeze(-1) - values).abs().detach().numpy()
+    assert (deviation <= acqf.confidence_width * np.sqrt(variance) + 0.2).all()
+
+
+# -------------------------------- small functions --------------------------------- #
+
+
+@pytest.mark.parametrize(
+    "schedule", [ConstantWidth(1.0), BKBWidth(), SrinivasWidth(), LogWidth(1.0, 1.0)]
+)
+def test_stateless_schedules_save_nothing_and_refuse_foreign_state(schedule):
+    assert schedule.state_dict() == {}
+    schedule.load_state_dict({})
+    with pytest.raises(InputDataError, match=r"stateless .* keys \['num_doublings'\]"):
+        schedule.load_state_dict({"num_doublings": 2})
+
+
+def test_as_schedule_takes_numbers_for_constant_widths():
+    schedule = BKBWidth()
+    assert as_schedule(schedule) is schedule
+    assert as_schedule(2) == ConstantWidth(2.0)
+    assert as_schedule(0.5)(STATE) == 0.5
+    with pytest.raises(UnsupportedError, match="number or a ConfidenceSchedule"):
+        as_schedule("wide")  # type: ignore[arg-type]
+
+
+def test_a_user_defined_schedule_needs_only_its_width():
+    class PullsWidth(ConfidenceSchedule):
+        def __call__(self, state: ConfidenceState) -> float:  # type: ignore[explicit-override]
+            return float(state.num_pulls)
+
+    assert as_schedule(PullsWidth())(STATE) == 30.0
+
+
+@given(width=st.floats(0, 1e3), noise=st.floats(1e-6, 1e3))
+def test_beta_gives_the_same_bonus_as_the_width(width, noise):
+    beta = beta_from_confidence_width(width, noise)
+    assert math.sqrt(beta * 0.3) == pytest.approx(width * math.sqrt(0.3 / noise))
+    assert confidence_width_from_beta(beta, noise) == pytest.approx(width)
+
+
+def test_beta_of_a_tensor_is_a_tensor():
+    width = torch.tensor([1.0, 3.0])
+    beta = beta_from_confidence_width(width, torch.tensor(0.5))
+    assert beta.tolist() == [2.0, 18.0]
+
+
+def test_oversampling_is_that_of_the_theorems():
+    log_union = math.log(4 * 1000 / 0.1)
+    assert bkb_oversampling(1000, 0.1, 0.5) == pytest.approx(6 * 3 * log_union / 0.25)
+    assert bbkb_oversampling(1000, 0.1) == pytest.approx(8 * log_union)
+    assert bbkb_oversampling(1000, 0.1, ratio_threshold=1.5) == pytest.approx(
+        72 * 1.5 * log_union
+    )
+    with pytest.raises(InputDataError, match="`ratio_threshold` to be at least 1"):
+        bbkb_oversampling(1000, 0.1, ratio_threshold=0.5)
+
+
+# ------------------------------ the state of a model ------------------------------ #
+
+
+def assert_state_is_dense_algebra(
+    state: ConfidenceState, X: torch.Tensor, Y: torch.Tensor, noise: float
+) -> None:
+    n = len(X)
+    K = rbf_gram(X.numpy(), X.numpy())
+    assert state.num_pulls == n
+    assert state.noise_variance == pytest.approx(noise, rel=1e-6)
+    assert state.max_prior_variance == pytest.approx(1.0)
+    effective_dimension = np.trace(K @ np.linalg.inv(K + noise * np.eye(n)))
+    assert state.effective_dimension == pytest.approx(effective_dimension, rel=1e-6)
+    log_det = np.linalg.slogdet(np.eye(n) + K / noise)[1]
+    assert state.log_det == pytest.approx(log_det, rel=1e-6)
+    assert state.frozen_log_det(3.0) == state.log_det
+    assert state.observations is not None
+    assert state.observations.counts.sum() == n
+    assert (state.observations.counts == 2).sum() == 1  # the repeated input
+
+
+def test_state_of_a_model_is_dense_algebra():
+    X, Y = standardized_data(12)
+    state = confidence_state_from_model(fixed_gp(X, Y), num_arms=7, ratio_threshold=3.0)
+    assert_state_is_dense_algebra(state, X, Y, NOISE)
+    assert (state.num_arms, state.ratio_threshold) == (7, 3.0)
+    assert state.observations is not None
+    mean, variance = exact_moments(X, Y, X[:-1])
+    order = np.lexsort(X[:-1].numpy().T[::-1])  # lexicographic, as torch.unique sorts
+    np.testing.assert_allclose(
+        state.observations.posterior_means.detach(), mean[order], atol=1e-7
+    )
+    np.testing.assert_allclose(
+        state.observations.leverage_scores.detach(), variance[order] / NOISE, atol=1e-6
+    )
+    sample_means = Y[:-1, 0].numpy().copy()
+    sample_means[0] = (Y[0, 0] + Y[-1, 0]).item() / 2
+    np.testing.assert_allclose(state.observations.sample_means, sample_means[order])
+
+
+def test_state_of_a_model_is_in_outcome_transformed_units():
+    X, Y = standardized_data(12)
+    expected = confidence_state_from_model(fixed_gp(X, Y))
+    reference = fixed_gp(X, Y)
+    model = SingleTaskGP(
+        X,
+        100 + 7 * Y,
+        likelihood=reference.likelihood,
+        covar_module=reference.covar_module,
+        mean_module=reference.mean_module,
+    )
+    state = confidence_state_from_model(model)
+    assert state.observations is not None
+    assert expected.observations is not None
+    assert state.log_det == pytest.approx(expected.log_det)
+    torch.testing.assert_close(
+        state.observations.posterior_means, expected.observations.posterior_means
+    )
+
+
+def test_state_of_a_model_with_equal_fixed_noise_is_that_of_learned_noise():
+    X, Y = standardized_data(12)
+    covar_module = fixed_gp(X, Y).covar_module
+    model = SingleTaskGP(
+        X,
+        100 + 7 * Y,
+        torch.full_like(Y, 49 * NOISE),
+        covar_module=covar_module,
+    )
+    assert_state_is_dense_algebra(confidence_state_from_model(model), X, Y, NOISE)
+
+
+class FactoredGP(SingleTaskGP):
+    def leverage_scores(self) -> torch.Tensor:
+        return torch.full_like(self.train_targets, 0.25)
+
+    def log_det(self) -> float:
+        return 3.5
+
+
+def test_state_of_a_model_with_factors_of_its_own_asks_it():
+    X, Y = standardized_data(12)
+    model = FactoredGP(X, Y)
+    state = confidence_state_from_model(model)
+    assert state.effective_dimension == 0.25 * 12
+    assert state.log_det == state.log_det_start == 3.5
+    assert state.observations is not None
+    assert state.observations.leverage_scores.tolist() == [0.25] * 11
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda X, Y: SingleTaskGP(X, Y, 0.1 + Y.square()), "12 that differ"),
+        (lambda X, Y: SingleTaskGP(X, torch.cat([Y, Y], -1)), "with one output"),
+        (
+            lambda X, Y: SingleTaskGP(X.expand(2, 12, 2), Y.expand(2, 12, 1)),
+            "unbatched",
+        ),
+        (lambda X, Y: GenericDeterministicModel(lambda X: X), "GenericDeterministic"),
+    ],
+)
+def test_models_without_one_noise_variance_are_refused(make, message):
+    with pytest.raises(UnsupportedError, match=message):
+        confidence_state_from_model(make(*standardized_data(12)))

@@ -1,0 +1,48 @@
+import pytest
+
+from botorch_bkb.cli.arguments import build_parser
+
+
+def parse(*words):
+    return build_parser().parse_args(words)
+
+
+def simulate(*words):
+    return parse("simulate", "t.csv", "--reward", "gain", *words)
+
+
+def test_codes_map_values_to_numbers():
+    args = simulate("--code", "sex:M=1,I=0,F=-1", "--code", "a:b:x=y=2.5")
+    assert dict(args.code) == {"sex": {"M": 1, "I": 0, "F": -1}, "a:b": {"x=y": 2.5}}
+
+
+def test_confidence_is_a_rule_and_its_parameters():
+    assert simulate().confidence == ("practical", [])
+    assert simulate("--confidence", "theorem").confidence == ("theorem", [])
+    assert simulate("--confidence", "constant:2").confidence == ("constant", [2.0])
+    assert simulate("--confidence", "log:0.8:4").confidence == ("log", [0.8, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--code", "sex"], "expected COLUMN:VALUE=NUMBER"),
+        (["--code", "sex:M"], "expected COLUMN:VALUE=NUMBER"),
+        (["--code", "sex:M=one"], "expected COLUMN:VALUE=NUMBER"),
+        (["--confidence", "wide"], "or log:C1:C2, but got 'wide'"),
+        (["--confidence", "constant"], "constant:W or log:C1:C2, but got 'constant'"),
+        (["--confidence", "constant:"], "invalid confidence_rule value"),
+        (["--confidence", "constant:-1"], "expected more than 0"),
+        (["--horizon", "0"], "expected 1 or more"),
+        (["--noise-std", "-1"], "expected 0 or more"),
+        (["--lengthscale", "inf"], "expected more than 0"),
+        (["--failure-probability", "1"], "expected between 0 and 1"),
+        (["--batch-size", "3", "--ratio-threshold", "2"], "not allowed with"),
+        (["--bandit", "ucb"], "invalid choice: 'ucb'"),
+    ],
+)
+def test_bad_arguments_are_refused(words, message, capsys):
+    with pytest.raises(SystemExit) as error:
+        simulate(*words)
+    assert error.value.code == 2
+    assert message in capsys.readouterr().err

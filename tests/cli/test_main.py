@@ -1,0 +1,64 @@
+import pandas as pd
+import pytest
+
+from botorch_bkb import __main__ as command_line
+from botorch_bkb.__main__ import main
+
+
+def test_without_a_command_the_default_job_runs(tmp_path, capsys):
+    words = ["--horizon", "30", "--num-arms", "100", "--seed", "1", "--quiet"]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "Hartmann-6, 100 arms, 30 pulls" in printed
+    rounds = pd.read_csv(tmp_path / "out" / "rounds.csv")
+    assert rounds["num_pulls"].iloc[-1] == 30
+    assert rounds["batch_size"].sum() == 30
+    assert (tmp_path / "out" / "regret.png").exists()
+
+
+def test_the_default_job_repeats_with_its_seed(tmp_path):
+    words = ["demo", "--horizon", "20", "--num-arms", "50", "--quiet", "--output"]
+    runs = []
+    for name in ["first", "again"]:
+        assert main([*words, str(tmp_path / name)]) == 0
+        runs.append(pd.read_csv(tmp_path / name / "rounds.csv").drop(columns="seconds"))
+    pd.testing.assert_frame_equal(runs[0], runs[1])
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"]])
+def test_help_names_the_commands(words, capsys):
+    with pytest.raises(SystemExit) as error:
+        main(words)
+    assert error.value.code == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ["demo", "simulate", "suggest"])
+
+
+def test_an_unknown_command_is_refused(capsys):
+    with pytest.raises(SystemExit) as error:
+        main(["optimize"])
+    assert error.value.code == 2
+    assert "invalid choice: 'optimize'" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(command_line, "REQUIRED_MODULES", ("pandas", "no_such_module"))
+    assert main(["demo"]) == 2
+    error = capsys.readouterr().err
+    assert "needs no_such_module, which is not installed" in error
+    assert 'pip install "botorch_bkb[cli]"' in error
+
+
+def test_an_error_is_one_line_and_exit_code_two(tmp_path, capsys):
+    assert main(["simulate", str(tmp_path / "none.csv"), "--reward", "gain"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("botorch-bkb: error: There is no table at")
+
+
+def test_an_output_that_cannot_be_written_is_an_error(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    words = ["--horizon", "5", "--num-arms", "20", "--quiet"]
+    assert main([*words, "--output", str(tmp_path / "file")]) == 2
+    assert "file" in capsys.readouterr().err

@@ -1,0 +1,147 @@
+import pandas as pd
+import pytest
+from botorch.exceptions.errors import InputDataError
+
+from botorch_bkb.cli.tables import (
+    feature_table,
+    read_table,
+    require_column,
+    write_table,
+)
+
+
+@pytest.fixture
+def table():
+    return pd.DataFrame(
+        {
+            "size": [1, 2, 3],
+            "sex": ["M", "F", "M"],
+            "ripe": [True, False, False],
+            "gain": [0.1, 0.2, 0.3],
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "folder/t.parquet", "T.CSV"])
+def test_a_table_survives_writing_and_reading(table, tmp_path, name):
+    write_table(table, tmp_path / name)
+    pd.testing.assert_frame_equal(read_table(tmp_path / name), table)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_text_columns_keep_their_text(tmp_path, name):
+    write_table(pd.DataFrame({"id": ["007", " 7 ", None]}), tmp_path / name)
+    ids = read_table(tmp_path / name, text_columns=["id", "absent"])["id"]
+    assert ids[:2].tolist() == ["007", "7"]
+    assert ids.isna().tolist() == [False, False, True]
+
+
+def test_numbers_kept_as_text_in_parquet_match_those_of_csv(tmp_path):
+    table = pd.DataFrame({"id": [7, 8]})
+    for name in ["t.csv", "t.parquet"]:
+        write_table(table, tmp_path / name)
+        ids = read_table(tmp_path / name, text_columns=["id"])["id"]
+        assert ids.tolist() == ["7", "8"]
+
+
+@pytest.mark.parametrize("name", ["t.xlsx", "t", "t.gz"])
+def test_other_kinds_of_files_are_refused(tmp_path, name):
+    (tmp_path / name).write_text("a\n1\n")
+    with pytest.raises(InputDataError, match=r"\*\.csv, \*\.csv\.gz or \*\.parquet"):
+        read_table(tmp_path / name)
+
+
+def test_unreadable_files_are_refused(tmp_path):
+    with pytest.raises(InputDataError, match="There is no table"):
+        read_table(tmp_path / "none.csv")
+    (tmp_path / "broken.parquet").write_text("not parquet")
+    with pytest.raises(InputDataError, match=r"Could not read .*broken\.parquet"):
+        read_table(tmp_path / "broken.parquet")
+    (tmp_path / "broken.csv").write_text("a,b\n1,2\n1,2,3\n")
+    with pytest.raises(InputDataError, match=r"Could not read .*broken\.csv"):
+        read_table(tmp_path / "broken.csv")
+
+
+def test_an_empty_csv_is_an_empty_table(tmp_path):
+    (tmp_path / "t.csv").touch()
+    assert read_table(tmp_path / "t.csv").empty
+
+
+def test_a_missing_column_names_the_option(table, tmp_path):
+    with pytest.raises(InputDataError, match=r"no column 'cost'.*--reward"):
+        require_column(table, "cost", tmp_path / "t.csv", "--reward")
+
+
+def test_numeric_columns_are_features_and_text_becomes_one_column_per_value(table):
+    features = feature_table(table, exclude=["gain"])
+    assert features.values.to_dict("list") == {
+        "size": [1.0, 2.0, 3.0],
+        "sex=F": [0.0, 1.0, 0.0],
+        "sex=M": [1.0, 0.0, 1.0],
+        "ripe": [1.0, 0.0, 0.0],
+    }
+    assert features.notes == ("text column 'sex' became 2 columns of 0 and 1",)
+
+
+def test_codes_turn_a_text_column_into_one_number(table):
+    features = feature_table(table, exclude=["gain"], codes={"sex": {"M": 1, "F": -1}})
+    assert features.values["sex"].tolist() == [1.0, -1.0, 1.0]
+    assert features.notes == ()
+
+
+def test_dropped_columns_are_no_features(table):
+    features = feature_table(table, exclude=["gain"], drop=["sex", "ripe"])
+    assert list(features.values) == ["size"]
+
+
+def test_constant_columns_are_dropped_with_a_note(table):
+    features = feature_table(table.assign(batch=3, lab="A"), exclude=["gain"])
+    assert {"batch", "lab=A"}.isdisjoint(features.values)
+    assert "column 'batch' is constant and was dropped" in features.notes
+    assert "column 'lab=A' is constant and was dropped" in features.notes
+
+
+def test_twenty_values_are_coded_and_more_are_refused():
+    def lettered(num_values):
+        return pd.DataFrame({"name": [f"n{i}" for i in range(num_values)]})
+
+    assert feature_table(lettered(20), exclude=[]).values.shape == (20, 20)
+    with pytest.raises(
+        InputDataError, match=r"21 different.*--drop name.*--code name:"
+    ):
+        feature_table(lettered(21), exclude=[])
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("size", [1.0, 2.0, None]),
+        ("size", [1.0, 2.0, float("inf")]),
+        ("sex", ["M", "F", None]),
+        ("ripe", pd.array([True, False, None], dtype="boolean")),
+    ],
+)
+def test_a_missing_value_names_column_and_row(table, column, values):
+    with pytest.raises(InputDataError, match=rf"'{column}'.* row 3 .*--drop {column}"):
+        feature_table(table.assign(**{column: values}), exclude=["gain"])
+
+
+def test_a_missing_value_in_a_dropped_column_does_not_matter(table):
+    table = table.assign(remark=[None, "x", "y"])
+    assert "size" in feature_table(table, exclude=["gain"], drop=["remark"]).values
+
+
+def test_options_that_fit_no_column_or_value_are_refused(table):
+    with pytest.raises(InputDataError, match="--drop names 'colour'"):
+        feature_table(table, exclude=["gain"], drop=["colour"])
+    with pytest.raises(InputDataError, match="--code names 'colour'"):
+        feature_table(table, exclude=["gain"], codes={"colour": {"red": 1}})
+    with pytest.raises(InputDataError, match=r"no number for 'F' in column 'sex'"):
+        feature_table(table, exclude=["gain"], codes={"sex": {"M": 1}})
+
+
+def test_a_table_without_features_is_refused(table):
+    with pytest.raises(InputDataError, match="at least one column that can be"):
+        feature_table(table[["gain"]], exclude=["gain"])
+    with pytest.raises(InputDataError, match="at least one column that can be"):
+        feature_table(table[["size"]].assign(size=1), exclude=[])

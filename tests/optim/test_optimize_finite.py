@@ -1,0 +1,352 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import PosteriorMean
+from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
+from botorch.acquisition.monte_carlo import qUpperConfidenceBound
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models.deterministic import GenericDeterministicModel
+from botorch.optim.optimize import optimize_acqf_discrete
+from botorch.sampling.normal import SobolQMCNormalSampler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from typing_extensions import override
+
+from botorch_bkb.acquisition import BatchUpperConfidenceBound
+from botorch_bkb.optim.optimize_finite import optimize_acqf_finite, top_k_choices
+from tests.acquisition import exact_moments, fixed_gp, NOISE, standardized_data
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the largest storage, in bytes, that any torch operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes = 0
+
+    @override
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self.nbytes = max(self.nbytes, leaf.untyped_storage().nbytes())
+        return out
+
+
+def first_feature() -> PosteriorMean:
+    """Return an acquisition function whose value is the first feature."""
+    return PosteriorMean(GenericDeterministicModel(lambda X: X[..., :1]))
+
+
+def column(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).unsqueeze(-1)
+
+
+def random_choices(num_choices: int, num_features: int = 2, seed: int = 11) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(
+        num_choices, num_features, dtype=torch.float64, generator=generator
+    )
+
+
+def greedy_gp_bucb(X, Y, choices, width, q, unique, pending=None):
+    """Choose greedily by GP-BUCB, recomputing everything by dense algebra."""
+    mean, _ = exact_moments(X, Y, choices)
+    hallucinated = X if pending is None else torch.cat([X, pending])
+    picks: list[int] = []
+    values: list[float] = []
+    for _ in range(q):
+        targets = torch.zeros(len(hallucinated), 1)
+        _, variance = exact_moments(hallucinated, targets, choices)
+        bound = mean + width * np.sqrt(variance / NOISE)
+        if unique:
+            bound[picks] = -np.inf
+        picks.append(int(bound.argmax()))
+        values.append(bound.max())
+        hallucinated = torch.cat([hallucinated, choices[picks[-1:]]])
+    return picks, values
+
+
+# ------------------------------------ one pick ------------------------------------ #
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("chunk_size", [1, 7, 50, 8192])
+def test_chunking_does_not_change_the_argmax(dtype, chunk_size):
+    choices = random_choices(50).to(dtype)
+    indices, values = optimize_acqf_finite(
+        first_feature(), choices, chunk_size=chunk_size
+    )
+    assert indices.tolist() == [choices[:, 0].argmax().item()]
+    assert indices.dtype == torch.long
+    assert values.tolist() == [choices[:, 0].max().item()]
+    assert values.dtype == dtype
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 3, 100])
+def test_lowest_index_wins_ties_within_and_across_chunks(chunk_size):
+    choices = column([0.0, 3.0, 1.0, 3.0, 3.0])
+    indices, _ = optimize_acqf_finite(first_feature(), choices, chunk_size=chunk_size)
+    assert indices.tolist() == [1]
+
+
+def test_only_available_choices_are_picked_and_evaluated():
+    choices = column([9.0, 3.0, float("nan"), 4.0, 4.0])
+    available = torch.tensor([False, True, False, True, True])
+    indices, values = optimize_acqf_finite(
+        first_feature(), choices, available=available
+    )
+    assert (indices.tolist(), values.tolist()) == ([3], [4.0])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_argmax_is_that_of_numpy_over_the_available_choices(data):
+    values = data.draw(st.lists(st.integers(-3, 3), min_size=1, max_size=30))
+    mask = data.draw(
+        st.lists(st.booleans(), min_size=len(values), max_size=len(values)).filter(any)
+    )
+    chunk_size = data.draw(st.integers(1, 40))
+    indices, _ = optimize_acqf_finite(
+        first_feature(),
+        column([float(value) for value in values]),
+        available=torch.tensor(mask),
+        chunk_size=chunk_size,
+    )
+    assert indices.item() == np.where(mask, values, -np.inf).argmax()
+
+
+def test_a_choice_of_value_minus_infinity_can_be_picked():
+    choices = column([-np.inf, -np.inf])
+    indices, _ = optimize_acqf_finite(first_feature(), choices)
+    assert indices.tolist() == [0]
+
+
+def test_no_gradient_is_tracked():
+    choices = random_choices(5).requires_grad_(True)
+    _, values = optimize_acqf_finite(first_feature(), choices)
+    assert not values.requires_grad
+
+
+# ----------------------------------- many picks ----------------------------------- #
+
+
+@pytest.mark.parametrize("chunk_size", [1, 17, 8192])
+@pytest.mark.parametrize("unique", [True, False])
+def test_batch_is_that_of_plain_greedy_gp_bucb(unique, chunk_size):
+    X, Y = standardized_data(6)
+    choices = random_choices(40)
+    acqf = BatchUpperConfidenceBound(fixed_gp(X, Y), 0.5)
+    indices, values = optimize_acqf_finite(
+        acqf, choices, q=12, unique=unique, chunk_size=chunk_size
+    )
+    picks, bounds = greedy_gp_bucb(X, Y, choices, 0.5, 12, unique)
+    assert indices.tolist() == picks
+    np.testing.assert_allclose(values, bounds, atol=1e-6)
+    assert (len(set(picks)) == 12) == unique
+
+
+def test_batch_adds_to_the_points_already_pending():
+    X, Y = standardized_data(6)
+    choices = random_choices(40)
+    first, _ = greedy_gp_bucb(X, Y, choices, 2.0, 3, unique=False)
+    acqf = BatchUpperConfidenceBound(fixed_gp(X, Y), 2.0, X_pending=choices[first])
+    indices, _ = optimize_acqf_finite(acqf, choices, q=5, unique=False)
+    expected, _ = greedy_gp_bucb(X, Y, choices, 2.0, 8, unique=False)
+    assert first + indices.tolist() == expected
+    torch.testing.assert_close(acqf.X_pending, choices[first])
+
+
+def test_batch_picks_only_available_choices():
+    choices = random_choices(10)
+    available = torch.zeros(10, dtype=torch.bool)
+    available[[2, 5, 7]] = True
+    acqf = BatchUpperConfidenceBound(fixed_gp(*standardized_data(6)), 2.0)
+    indices, _ = optimize_acqf_finite(acqf, choices, q=3, available=available)
+    assert sorted(indices.tolist()) == [2, 5, 7]
+    assert acqf.X_pending is None
+
+
+# A repeated point makes the joint covariance that BoTorch samples from singular.
+@pytest.mark.filterwarnings("ignore:A not p.d.")
+@pytest.mark.parametrize("unique", [True, False])
+def test_monte_carlo_batch_is_that_of_botorch(unique):
+    model = fixed_gp(*standardized_data(6))
+    sampler = SobolQMCNormalSampler(torch.Size([64]), seed=3)
+    acqf = qUpperConfidenceBound(model, beta=4.0, sampler=sampler)
+    choices = random_choices(30)
+    indices, values = optimize_acqf_finite(
+        acqf, choices, q=4, unique=unique, chunk_size=7
+    )
+    X, expected = optimize_acqf_discrete(acqf, q=4, choices=choices, unique=unique)
+    torch.testing.assert_close(choices[indices], X)
+    torch.testing.assert_close(values, expected)
+
+
+class FailingBound(BatchUpperConfidenceBound):
+    """Fails once three points are pending."""
+
+    def forward(self, X: Tensor) -> Tensor:  # type: ignore[explicit-override]
+        if self.X_pending is not None and len(self.X_pending) == 3:
+            raise RuntimeError("no memory left")
+        return super().forward(X)
+
+
+def test_pending_points_are_restored_after_an_error():
+    choices = random_choices(10)
+    acqf = FailingBound(fixed_gp(*standardized_data(6)), 2.0, X_pending=choices[:1])
+    with pytest.raises(RuntimeError, match="no memory left"):
+        optimize_acqf_finite(acqf, choices, q=4)
+    torch.testing.assert_close(acqf.X_pending, choices[:1])
+
+
+# ------------------------------------ the top k ------------------------------------ #
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 100])
+def test_top_k_is_sorted_with_ties_in_order_of_index(chunk_size):
+    choices = column([1.0, 5.0, 2.0, 5.0, 2.0, 0.0])
+    indices, values = top_k_choices(
+        first_feature(), choices, k=5, chunk_size=chunk_size
+    )
+    assert indices.tolist() == [1, 3, 2, 4, 0]
+    assert values.tolist() == [5.0, 5.0, 2.0, 2.0, 1.0]
+    assert indices.dtype == torch.long
+
+
+def test_top_k_keeps_to_the_available_choices():
+    choices = column([1.0, 5.0, 2.0, 5.0, 2.0])
+    available = torch.tensor([True, False, True, True, True])
+    indices, _ = top_k_choices(first_feature(), choices, k=3, available=available)
+    assert indices.tolist() == [3, 2, 4]
+
+
+def test_top_k_does_not_account_for_the_other_picks():
+    acqf = BatchUpperConfidenceBound(fixed_gp(*standardized_data(6)), 2.0)
+    choices = random_choices(20)
+    indices, values = top_k_choices(acqf, choices, k=20)
+    scores = acqf(choices.unsqueeze(-2)).detach()
+    torch.testing.assert_close(values, scores.sort(descending=True).values)
+    torch.testing.assert_close(values, scores[indices])
+
+
+# ------------------------------------- memory -------------------------------------- #
+
+
+@pytest.mark.parametrize("optimize", [optimize_acqf_finite, top_k_choices])
+def test_memory_is_one_number_per_choice_beside_one_chunk(optimize):
+    acqf = BatchUpperConfidenceBound(fixed_gp(*standardized_data(20, 1)), 2.0)
+    num_choices, chunk_size = 20_000, 50
+    choices = random_choices(num_choices, 1)
+    chunk = choices[:chunk_size].clone().unsqueeze(-2)
+    with LargestTensor() as recorder:
+        acqf(chunk)
+    assert recorder.nbytes <= 8 * num_choices
+    with LargestTensor() as recorder:
+        optimize(acqf, choices, 1, chunk_size=chunk_size)
+    assert recorder.nbytes == 8 * num_choices
+
+
+# ------------------------------------ bad input ------------------------------------ #
+
+
+@pytest.mark.parametrize(
+    ("choices", "options", "error", "message"),
+    [
+        (torch.rand(5), {}, BotorchTensorDimensionError, r"A x d, but got \(5,\)"),
+        (
+            torch.rand(5, 1, 2),
+            {},
+            BotorchTensorDimensionError,
+            r"A x d, but got \(5, 1, 2\)",
+        ),
+        (torch.ones(5, 2, dtype=torch.long), {}, InputDataError, r"choices\.double"),
+        (torch.rand(0, 2), {}, InputDataError, "at least one of `choices`"),
+        (torch.rand(5, 2), {"chunk_size": 0}, InputDataError, "`chunk_size` to be at"),
+        (
+            torch.rand(5, 2),
+            {"available": torch.ones(4, dtype=torch.bool)},
+            BotorchTensorDimensionError,
+            r"`available` of shape \(5,\)",
+        ),
+        (
+            torch.rand(5, 2),
+            {"available": torch.tensor([0, 1, 2, 3, 4])},
+            InputDataError,
+            "`available` to be boolean",
+        ),
+        (
+            torch.rand(5, 2),
+            {"available": torch.zeros(5, dtype=torch.bool)},
+            InputDataError,
+            "got none of 5",
+        ),
+        (
+            torch.tensor([[0.0], [float("nan")], [float("nan")]]),
+            {},
+            InputDataError,
+            "NaN for 2, the first of them choice 1",
+        ),
+    ],
+)
+@pytest.mark.parametrize("optimize", [optimize_acqf_finite, top_k_choices])
+def test_bad_choices_are_refused(optimize, choices, options, error, message):
+    with pytest.raises(error, match=message):
+        optimize(first_feature(), choices, 1, **options)
+
+
+@pytest.mark.parametrize(
+    ("optimize", "name"), [(optimize_acqf_finite, "q"), (top_k_choices, "k")]
+)
+def test_numbers_of_picks_that_cannot_be_met_are_refused(optimize, name):
+    acqf = BatchUpperConfidenceBound(fixed_gp(*standardized_data(6)), 2.0)
+    choices, available = random_choices(3), torch.tensor([True, False, True])
+    with pytest.raises(InputDataError, match=f"`{name}` to be at least 1, but got 0"):
+        optimize(acqf, choices, 0)
+    with pytest.raises(InputDataError, match=f"`{name}` to be at most .* 2, but got 3"):
+        optimize(acqf, choices, 3, available=available)
+    assert acqf.X_pending is None
+
+
+def test_repeats_allow_more_picks_than_choices():
+    acqf = BatchUpperConfidenceBound(fixed_gp(*standardized_data(6)), 2.0)
+    indices, _ = optimize_acqf_finite(acqf, random_choices(2), q=5, unique=False)
+    assert len(indices) == 5
+
+
+def test_acquisition_functions_that_ignore_pending_points_are_refused_for_batches():
+    with pytest.raises(UnsupportedError, match="PosteriorMean does not"):
+        optimize_acqf_finite(first_feature(), random_choices(5), q=2)
+
+
+@pytest.mark.parametrize("optimize", [optimize_acqf_finite, top_k_choices])
+def test_one_shot_acquisition_functions_are_refused(optimize):
+    model = fixed_gp(*standardized_data(6))
+    acqf = qKnowledgeGradient(model, num_fantasies=2)
+    with pytest.raises(UnsupportedError, match="one-shot qKnowledgeGradient"):
+        optimize(acqf, random_choices(5), 1)
+
+
+class WholeTensorSum(AcquisitionFunction):
+    def forward(self, X: Tensor) -> Tensor:  # type: ignore[explicit-override]
+        return X.sum()
+
+
+def test_values_of_a_wrong_shape_are_refused():
+    acqf = WholeTensorSum(fixed_gp(*standardized_data(6)))
+    with pytest.raises(
+        BotorchTensorDimensionError, match=r"shape \(5,\) for as many choices"
+    ):
+        optimize_acqf_finite(acqf, random_choices(5))
