@@ -54,7 +54,7 @@ def plot_rounds(
     )
     _draw_regret(regret_axes, runs)
     _draw_batch_sizes(batch_axes, runs)
-    unit = f" ({reward_unit})" if reward_unit else ""
+    unit = f"\n({reward_unit})" if reward_unit else ""
     regret_axes.set_ylabel(f"cumulative regret{unit}")
     batch_axes.set_ylabel("batch size (pulls)")
     batch_axes.set_xlabel("pulls")
@@ -77,7 +77,8 @@ def _draw_regret(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
         axes.plot(
             rounds["num_pulls"], rounds["cumulative_regret"], linewidth=1.8, label=name
         )
-    axes.set_ylim(bottom=0.0)
+    # Logarithmic on both axes: uniform choice has slope 1, a sublinear regret less.
+    axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.legend(frameon=False, loc="upper left")
     _tidy(axes)
@@ -85,15 +86,15 @@ def _draw_regret(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
 
 def _draw_batch_sizes(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
     for rounds in runs.values():
-        # A round holds its batch size over its own pulls, from the end of the last one.
-        ends = rounds["num_pulls"].to_numpy()
         sizes = rounds["batch_size"].to_numpy()
-        axes.stairs(sizes, [ends[0] - sizes[0], *ends], baseline=None, linewidth=1.4)
-    # Sizes run from one pull to hundreds.
+        # A batch reaches from its own first pull to the first of the next batch.
+        edges = [1, *(rounds["num_pulls"] + 1)]
+        axes.stairs(sizes, edges, baseline=None, linewidth=1.4)
+    axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlim(0.0, max(rounds["num_pulls"].iloc[-1] for rounds in runs.values()))
+    axes.set_xlim(1, 1 + max(rounds["num_pulls"].iloc[-1] for rounds in runs.values()))
     axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     _tidy(axes)
 
 

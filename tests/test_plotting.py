@@ -31,7 +31,7 @@ def test_the_picture_holds_the_numbers_of_the_rounds(rounds):
     assert isinstance(steps, StepPatch)
     sizes, edges, _ = steps.get_data()
     assert list(sizes) == [1, 2, 5]
-    assert list(edges) == [0, 1, 3, 8]
+    assert list(edges) == [1, 2, 4, 9]
 
 
 def test_labels_carry_units_and_the_legend_every_run(rounds):
@@ -39,7 +39,7 @@ def test_labels_carry_units_and_the_legend_every_run(rounds):
         {"BBKB": rounds, "BKB": rounds.iloc[:2]}, title="A run", reward_unit="grams"
     )
     regret_axes, batch_axes = figure.axes
-    assert regret_axes.get_ylabel() == "cumulative regret (grams)"
+    assert regret_axes.get_ylabel() == "cumulative regret\n(grams)"
     assert batch_axes.get_ylabel() == "batch size (pulls)"
     assert batch_axes.get_xlabel() == "pulls"
     assert figure.get_suptitle() == "A run"

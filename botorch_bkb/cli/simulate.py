@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> None:
     for note in notes:
         print(f"Note: {note}.")
     print(
-        f"Features and reward are standardized: rewards, regret and --noise-std are in "
-        f"standard deviations\nof {args.reward!r}."
+        "Features and reward are standardized: rewards, regret and --noise-std are in "
+        f"standard\ndeviations of {args.reward!r}."
     )
     rounds = run_bandit(
         bandit, problem, args.horizon, generator=generator, quiet=args.quiet

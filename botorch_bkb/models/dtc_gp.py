@@ -9,7 +9,7 @@ References:
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from botorch.exceptions.errors import (
@@ -90,7 +90,6 @@ class SingleTaskDTCGP(SingleTaskGP):
     """
 
     prediction_strategy: FactoredPosterior | None
-    train_inputs: tuple[Tensor, ...]
     _inducing_points: Tensor | None
     _original_train_inputs: Tensor
     covar_module: Kernel
@@ -189,7 +188,7 @@ class SingleTaskDTCGP(SingleTaskGP):
                 )
             inducing_points = inducing_points.to(train_X)
         self._inducing_points = inducing_points
-        self._clear_cache()
+        self.prediction_strategy = None
 
     def resample_inducing_points(
         self,
@@ -269,7 +268,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         self.eval()
         with torch.no_grad(), gpt_posterior_settings():
             variance = self(self.transform_inputs(X).unsqueeze(-2)).variance
-        return variance.squeeze(-1) / Yvar
+            return variance.squeeze(-1) / Yvar
 
     def effective_dimension(self) -> float:
         r"""Return the effective dimension, the sum of the pulls' leverage scores.
@@ -364,7 +363,10 @@ class SingleTaskDTCGP(SingleTaskGP):
         scratch.
         """
         self.eval()
-        conditioned = super().condition_on_observations(X, Y, noise=noise, **kwargs)
+        conditioned = cast(
+            SingleTaskDTCGP,
+            super().condition_on_observations(X, Y, noise=noise, **kwargs),
+        )
         if self._inducing_points is not None:
             conditioned._inducing_points = _append(
                 self._inducing_points, X, X.shape[:-2], dim=-2
@@ -398,7 +400,7 @@ class SingleTaskDTCGP(SingleTaskGP):
             (factors.weights.device, factors.weights.dtype)
             != (targets.device, targets.dtype)
         ):
-            self._clear_cache()
+            self.prediction_strategy = None
         if self.prediction_strategy is None:
             detach = settings.detach_test_caches.on()
             with torch.set_grad_enabled(torch.is_grad_enabled() and not detach):

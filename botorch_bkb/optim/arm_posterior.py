@@ -24,7 +24,11 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_bkb.models.utils.nystrom import independent_points, span_tolerance
+from botorch_bkb.models.utils.nystrom import (
+    check_residual,
+    independent_points,
+    span_tolerance,
+)
 
 
 # One chunk of features; three of them are alive at a time.
@@ -91,6 +95,9 @@ class ArmPosterior:
             pulled_indices: A ``P``-dim long tensor of the arms with rewards.
             counts: The ``P`` numbers of pulls.
             sums: The ``P`` sums of (centered) rewards.
+
+        Raises:
+            InputDataError: If the kernel is not positive semi-definite on the arms.
         """
         K_ss = self.prior_covariance(inducing_indices, inducing_indices)
         kept = independent_points(K_ss)
@@ -207,6 +214,7 @@ class ArmPosterior:
             self.projected[rows] = root.square_().sum(dim=0)
             if cache is not None:
                 cache[:, rows] = Z
+        check_residual(self.residual, self.prior_variance)
         self.residual.clamp_(min=0.0)
         self.residual[self.inducing_indices] = 0.0
         self._features = cache

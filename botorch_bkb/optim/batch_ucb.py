@@ -104,11 +104,6 @@ class FeatureRows:
             result = vector[:m] @ self.posterior.features(self.indices)
         return result + vector[m:] @ self.appended
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the sum of the arms' features, weighted; not for all arms."""
-        old = self.posterior.features(self.indices) @ weights
-        return torch.cat([old, self.appended @ weights])
-
     def append(self, feature: Tensor) -> None:
         """Add the feature of one more inducing arm."""
         self.appended = torch.cat([self.appended, feature.unsqueeze(0)])
@@ -142,9 +137,10 @@ class HallucinatedPosterior:
         self.C = self.R.new_empty(0, 0)
         self.arms = FeatureRows(posterior, None)
         # Pulled arms outside the span of S change V once it grows.
-        outside = ~posterior.pulled_in_span
-        self.pulled = FeatureRows(posterior, posterior.pulled_indices[outside])
-        self.precisions = posterior.precisions[outside]
+        is_outside = ~posterior.pulled_in_span
+        self.outside = posterior.pulled_indices[is_outside]
+        self.pulled = FeatureRows(posterior, self.outside)
+        self.precisions = posterior.precisions[is_outside]
 
     def append(self, index: int) -> None:
         r"""Append an arm to the inducing points, unless it is in their span.
@@ -163,7 +159,8 @@ class HallucinatedPosterior:
         a_pulled = self._new_feature(self.pulled, index, z, root)
         a = self._new_feature(self.arms, index, z, root)
         weighted = self.precisions * a_pulled
-        h = self.R.mT @ self.pulled.weighted_sum(weighted)
+        g = self.posterior.features(self.outside) @ weighted
+        h = self.R.mT @ torch.cat([g, self.pulled.appended @ weighted])
         Rh = self.R @ h
         s = 1 + (weighted @ a_pulled) - h.square().sum()
         self.projected += (a - self.arms.dot(Rh)).square() / s

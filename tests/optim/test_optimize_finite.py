@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -18,31 +16,11 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from typing_extensions import override
 
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.optim.optimize_finite import optimize_acqf_finite, top_k_choices
 from tests.acquisition import exact_moments, fixed_gp, NOISE, standardized_data
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the largest storage, in bytes, that any torch operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.nbytes = 0
-
-    @override
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor):
-                self.nbytes = max(self.nbytes, leaf.untyped_storage().nbytes())
-        return out
+from tests.helpers import LargestTensor
 
 
 def first_feature() -> PosteriorMean:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -18,6 +19,28 @@ from torch import Tensor
 # inducing points are dropped: below it their coordinate is rounding noise. The result
 # then equals the pseudo-inverse of the papers, without a jitter that moves the answer.
 SPAN_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+# A residual this far below zero, as a share of the prior variance, is no rounding.
+PSD_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}
+
+
+def check_residual(residual: Tensor, prior: Tensor) -> None:
+    """Raise unless variances left after conditioning are positive up to rounding.
+
+    Raises:
+        InputDataError: If one is clearly negative, which no positive semi-definite
+            kernel can bring about.
+    """
+    if residual.numel() == 0:
+        return
+    worst = (residual / prior.clamp_min(torch.finfo(prior.dtype).tiny)).min().item()
+    if not worst > -PSD_TOLERANCE.get(prior.dtype, 1e-1):
+        raise InputDataError(
+            "Expected `covar_module` to be positive semi-definite on these inputs, but "
+            f"conditioning left a variance of {worst:.1e} times the prior variance. "
+            "Check the kernel, or repair its Gram matrix."
+        )
 
 
 def span_tolerance(dtype: torch.dtype) -> float:
@@ -61,7 +84,8 @@ def independent_points(K_ss: Tensor) -> Tensor:
         L[:, j] = column / residual[pivot].sqrt()
         residual -= L[:, j].square()
         pivots.append(pivot)
-        residual[pivots] = -torch.inf
+        residual[pivots] = 0.0
+    check_residual(residual, prior)
     return torch.tensor(pivots, dtype=torch.long, device=K_ss.device)
 
 

@@ -26,6 +26,7 @@ from linear_operator.operators import (
     DiagLinearOperator,
     LinearOperator,
     MatmulLinearOperator,
+    to_linear_operator,
 )
 from torch import Tensor
 from typing_extensions import override
@@ -37,6 +38,9 @@ from botorch_bkb.models.utils.nystrom import (
     KernelFeatures,
     masked_cholesky,
 )
+
+
+MAX_DENSE_POINTS = 512
 
 
 class Observations(NamedTuple):
@@ -78,8 +82,9 @@ class FactoredPosterior(ABC):
     def __call__(self, X: Tensor) -> MultivariateNormal:
         """Return the centered posterior over ``... x q x d`` points, jointly in ``q``.
 
-        One point at a time (``q = 1``) only variances are computed; a larger joint
-        covariance is left lazy, so that asking for its diagonal stays cheap.
+        One point at a time (``q = 1``) only variances are computed. A covariance of
+        more than ``MAX_DENSE_POINTS`` points is left lazy, so that asking for its
+        diagonal stays cheap.
         """
         z = self.features(X)  # ... x m x q
         root = self._root(z)
@@ -91,6 +96,8 @@ class FactoredPosterior(ABC):
         else:
             covariance = self.covar_module(X) + MatmulLinearOperator(-z.mT, z)
             covariance = self._regain_covariance(covariance, root)
+            if X.shape[-2] <= MAX_DENSE_POINTS:
+                covariance = to_linear_operator(covariance.to_dense())
         return MultivariateNormal(mean, covariance.expand(*mean.shape, X.shape[-2]))
 
     @abstractmethod

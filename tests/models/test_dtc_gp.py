@@ -1,0 +1,687 @@
+"""The DTC model against the dense answer and against BoTorch's own exact GP."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition import (
+    LogExpectedImprovement,
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+    UpperConfidenceBound,
+)
+from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize, Warp
+from botorch.models.utils.assorted import fantasize
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.means import ConstantMean, ZeroMean
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.models import SingleTaskDTCGP
+from tests.helpers import LargestTensor
+from tests.reference import dtc_posterior, exact_posterior
+
+
+def make_kernel(name: str):
+    kernels = {
+        "rbf": RBFKernel(),
+        "smooth": RBFKernel(),
+        "matern": ScaleKernel(MaternKernel(nu=2.5)),
+        "linear": LinearKernel(),
+        "sum": RBFKernel() + LinearKernel(),
+        "product": RBFKernel() * MaternKernel(nu=1.5),
+    }
+    kernel = kernels[name].double()
+    if name == "rbf":
+        kernel.lengthscale = 0.4
+    if name == "smooth":
+        kernel.lengthscale = 3.0
+    if name == "matern":
+        kernel.outputscale = 2.5
+    return kernel
+
+
+def gram(kernel, left, right):
+    with torch.no_grad():
+        return kernel(left, right).to_dense().numpy()
+
+
+def make_data(generator, n=40, d=3, repeats=15, clustered=False):
+    X = torch.rand(n, d, generator=generator, dtype=torch.double)
+    if clustered:
+        X[n // 2 :] = X[: n - n // 2] + 1e-7 * X[n // 2 :]
+    X = torch.cat([X, X[:repeats], X[: repeats // 2]])
+    noise = 0.1 * torch.randn(X.shape[0], 1, generator=generator, dtype=torch.double)
+    return X, torch.sin(4 * X.sum(dim=-1, keepdim=True)) + noise
+
+
+def plain_model(X, Y, kernel, noise=0.05, **options):
+    model = SingleTaskDTCGP(
+        X,
+        Y,
+        covar_module=kernel,
+        mean_module=options.pop("mean_module", ZeroMean()),
+        outcome_transform=None,
+        **options,
+    )
+    if "train_Yvar" not in options:
+        model.likelihood.noise = torch.tensor([noise], dtype=X.dtype)
+    return model
+
+
+def dense_answer(kernel, X, Y, S, X_test, noise):
+    """The DTC posterior by the reference, repeats merged by NumPy."""
+    rows, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    noise = np.broadcast_to(noise, inverse.shape)
+    W = np.bincount(inverse, 1 / noise)
+    means = np.bincount(inverse, Y.squeeze(-1).numpy() / noise) / W
+    P = torch.as_tensor(rows)
+    return dtc_posterior(
+        gram(kernel, S, S),
+        gram(kernel, S, P),
+        gram(kernel, S, X_test),
+        gram(kernel, X_test, X_test),
+        W,
+        means,
+    )
+
+
+KERNELS = ["rbf", "smooth", "matern", "linear", "sum", "product"]
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("name", KERNELS)
+def test_posterior_equals_the_dense_reference(name, clustered, generator):
+    kernel = make_kernel(name)
+    X, Y = make_data(generator, clustered=clustered)
+    S = X[5:25]
+    X_test = torch.rand(30, 3, generator=generator, dtype=torch.double)
+    model = plain_model(X, Y, kernel, inducing_points=S)
+    mean, covariance = dense_answer(kernel, X, Y, S, X_test, 0.05)
+    prior = np.diag(gram(kernel, X_test, X_test)).max()
+    posterior = model.posterior(X_test)
+    joint = posterior.distribution.covariance_matrix.detach().numpy()
+    scale = math.sqrt(prior)
+    np.testing.assert_allclose(
+        posterior.mean.squeeze(-1).detach().numpy(), mean, atol=1e-7 * scale
+    )
+    np.testing.assert_allclose(joint, covariance, atol=1e-7 * prior)
+    one_by_one = model.posterior(X_test.unsqueeze(-2))
+    np.testing.assert_allclose(
+        one_by_one.variance.flatten().detach(), np.diag(covariance), atol=1e-7 * prior
+    )
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    m=st.integers(1, 12),
+    noise=st.sampled_from([1e-2, 0.2, 3.0]),
+    repeats=st.integers(0, 20),
+)
+@settings(max_examples=30, deadline=None)
+def test_posterior_equals_the_dense_reference_on_random_problems(
+    seed, m, noise, repeats
+):
+    generator = torch.Generator().manual_seed(seed)
+    kernel = make_kernel("rbf")
+    X, Y = make_data(generator, n=20, d=2, repeats=repeats)
+    X_test = torch.rand(7, 2, generator=generator, dtype=torch.double)
+    model = plain_model(X, Y, kernel, noise, inducing_points=X[:m])
+    mean, covariance = dense_answer(kernel, X, Y, X[:m], X_test, noise)
+    posterior = model.posterior(X_test)
+    np.testing.assert_allclose(
+        posterior.mean.squeeze(-1).detach().numpy(), mean, atol=1e-7
+    )
+    np.testing.assert_allclose(
+        posterior.variance.squeeze(-1).detach().numpy(), np.diag(covariance), atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (1, 1, 2)])
+@pytest.mark.parametrize("q", [1, 3])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_any_batch_shape_equals_a_loop(shape, q, sparse, generator):
+    X, Y = make_data(generator)
+    model = plain_model(
+        X, Y, make_kernel("matern"), inducing_points=X[:9] if sparse else None
+    )
+    X_test = torch.rand(*shape, q, 3, generator=generator, dtype=torch.double)
+    posterior = model.posterior(X_test)
+    covariance = posterior.distribution.covariance_matrix
+    assert posterior.mean.shape == (*shape, q, 1)
+    assert covariance.shape == (*shape, q, q)
+    for index in np.ndindex(shape):
+        single = model.posterior(X_test[index])
+        torch.testing.assert_close(posterior.mean[index], single.mean)
+        torch.testing.assert_close(
+            covariance[index], single.distribution.covariance_matrix
+        )
+
+
+@pytest.mark.parametrize("train_yvar", [False, True])
+@pytest.mark.parametrize("clustered", [False, True])
+def test_all_points_inducing_recovers_the_exact_gp(train_yvar, clustered, generator):
+    X, Y = make_data(generator, clustered=clustered)
+    Yvar = None
+    if train_yvar:
+        Yvar = 0.01 + torch.rand(Y.shape, generator=generator, dtype=torch.double)
+    X_test = torch.rand(5, 4, 3, generator=generator, dtype=torch.double)
+    exact = SingleTaskGP(X, Y, Yvar, input_transform=Normalize(3))
+    for S in (None, torch.unique(X, dim=0)):
+        model = SingleTaskDTCGP(
+            X, Y, Yvar, inducing_points=S, input_transform=Normalize(3)
+        )
+        model.load_state_dict(exact.state_dict())
+        ours, theirs = model.posterior(X_test), exact.posterior(X_test)
+        torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=1e-8)
+        torch.testing.assert_close(
+            ours.distribution.covariance_matrix,
+            theirs.distribution.covariance_matrix,
+            rtol=0,
+            atol=1e-8,
+        )
+
+
+def test_heteroscedastic_noise_enters_as_precisions(generator):
+    kernel = make_kernel("rbf")
+    X, Y = make_data(generator)
+    Yvar = 0.01 + torch.rand(Y.shape, generator=generator, dtype=torch.double)
+    model = plain_model(X, Y, kernel, train_Yvar=Yvar, inducing_points=X[:10])
+    X_test = torch.rand(6, 3, generator=generator, dtype=torch.double)
+    mean, covariance = dense_answer(
+        kernel, X, Y, X[:10], X_test, Yvar.squeeze(-1).numpy()
+    )
+    posterior = model.posterior(X_test)
+    np.testing.assert_allclose(posterior.mean.squeeze(-1).detach(), mean, atol=1e-8)
+    np.testing.assert_allclose(
+        posterior.variance.squeeze(-1).detach(), np.diag(covariance), atol=1e-8
+    )
+    scores = model.leverage_scores()
+    variance = model.posterior(X.unsqueeze(-2)).variance.flatten()
+    torch.testing.assert_close(scores, (variance / Yvar.squeeze(-1)).detach())
+    with pytest.raises(UnsupportedError, match="Expected `Yvar`"):
+        model.leverage_scores(X_test)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_merged_and_unmerged_likelihoods_agree_as_sums(sparse, generator):
+    """Against the dense Gaussian density over all rows, none of them merged."""
+    kernel = make_kernel("rbf")
+    X, Y = make_data(generator)
+    S = X[:10] if sparse else None
+    model = SingleTaskDTCGP(X, Y, inducing_points=S, covar_module=kernel)
+    model.likelihood.noise = torch.tensor([0.07], dtype=torch.double)
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    mll.train()
+    prior_terms = sum(
+        prior.log_prob(closure(module)).sum()
+        for _, module, prior, closure, _ in model.named_priors()
+    )
+    total = mll(model(*model.train_inputs), model.train_targets) * X.shape[0]
+    total = (total - prior_terms).item()
+    K = gram(kernel, X, X)
+    if sparse:
+        K_sx = gram(kernel, S, X)
+        K = K_sx.T @ np.linalg.solve(gram(kernel, S, S), K_sx)
+    K = K + 0.07 * np.eye(len(X))
+    y = model.train_targets.numpy() - model.mean_module.constant.item()
+    expected = -0.5 * (
+        y @ np.linalg.solve(K, y)
+        + np.linalg.slogdet(K)[1]
+        + len(y) * math.log(2 * math.pi)
+    )
+    assert total == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_likelihood_gradients_are_right(sparse, generator):
+    X, Y = make_data(generator, n=15, repeats=6)
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:6] if sparse else None)
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    mll.train()
+
+    def value():
+        return mll(model(*model.train_inputs), model.train_targets)
+
+    value().backward()
+    for parameter in model.parameters():
+        gradient = parameter.grad.flatten()[0].item()
+        with torch.no_grad():
+            parameter.flatten()[0] += 1e-5
+            above = value().item()
+            parameter.flatten()[0] -= 2e-5
+            below = value().item()
+            parameter.flatten()[0] += 1e-5
+        assert gradient == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_fitting_with_stock_tools_raises_the_likelihood(sparse, generator):
+    X, Y = make_data(generator)
+    model = SingleTaskDTCGP(
+        X,
+        Y,
+        inducing_points=X[:15] if sparse else None,
+        input_transform=Normalize(3),
+    )
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    mll.train()
+    before = mll(model(*model.train_inputs), model.train_targets).item()
+    fit_gpytorch_mll(mll)
+    mll.train()
+    assert mll(model(*model.train_inputs), model.train_targets).item() > before
+    if not sparse:
+        stock = SingleTaskGP(X, Y, input_transform=Normalize(3))
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(stock.likelihood, stock))
+        torch.testing.assert_close(
+            model.posterior(X).mean, stock.posterior(X).mean, rtol=0, atol=1e-4
+        )
+
+
+def test_no_factorized_matrix_is_larger_than_the_inducing_set(monkeypatch, generator):
+    """The complexity claim of fitting and prediction: Cholesky of m x m only."""
+    X, Y = make_data(generator, n=200)
+    sizes = []
+    cholesky, cholesky_ex = torch.linalg.cholesky, torch.linalg.cholesky_ex
+
+    def spy(original):
+        def wrapped(matrix, *args, **kwargs):
+            sizes.append(matrix.shape[-1])
+            return original(matrix, *args, **kwargs)
+
+        return wrapped
+
+    monkeypatch.setattr(torch.linalg, "cholesky", spy(cholesky))
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", spy(cholesky_ex))
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:12])
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    mll.train()
+    mll(model(*model.train_inputs), model.train_targets).backward()
+    model.posterior(X.unsqueeze(-2)).variance
+    assert sizes
+    assert max(sizes) == 12
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("transforms", [False, True])
+def test_conditioning_equals_a_model_built_from_scratch(sparse, transforms, generator):
+    X, Y = make_data(generator)
+    options = {}
+    if transforms:
+        bounds = torch.tensor([[0.0] * 3, [2.0] * 3]).double()
+        options = {"input_transform": Normalize(3, bounds=bounds)}
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:10] if sparse else None, **options)
+    X_new = torch.rand(4, 3, generator=generator, dtype=torch.double)
+    X_new[3] = X_new[0]  # a repeat among the new ones
+    X_new[1] = X[2]  # and one of an old input
+    Y_new = torch.randn(4, 1, generator=generator, dtype=torch.double)
+    conditioned = model.condition_on_observations(X_new, Y_new)
+    scratch = SingleTaskDTCGP(
+        torch.cat([X, X_new]),
+        torch.cat([Y, Y_new]),
+        inducing_points=torch.cat([X[:10], X_new]) if sparse else None,
+        **options,
+    )
+    # Standardize keeps the units of the old data in the conditioned model.
+    scratch.load_state_dict(model.state_dict(), keep_transforms=False)
+    scratch.outcome_transform.eval()
+    targets, _ = model.outcome_transform(torch.cat([Y, Y_new]))
+    scratch.set_train_data(targets=targets.squeeze(-1), strict=False)
+    X_test = torch.rand(6, 3, generator=generator, dtype=torch.double)
+    for other in (conditioned, conditioned.train().eval()):
+        ours, theirs = other.posterior(X_test), scratch.posterior(X_test)
+        torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            ours.distribution.covariance_matrix,
+            theirs.distribution.covariance_matrix,
+            rtol=0,
+            atol=1e-9,
+        )
+
+
+@pytest.mark.parametrize("train_yvar", [False, True])
+def test_batched_conditioning_equals_one_by_one_and_chains(train_yvar, generator):
+    X, Y = make_data(generator)
+    Yvar = torch.full_like(Y, 0.04) if train_yvar else None
+    model = SingleTaskDTCGP(X, Y, Yvar, inducing_points=X[:8])
+    X_new = torch.rand(5, 2, 3, generator=generator, dtype=torch.double)
+    Y_new = torch.randn(3, 5, 2, 1, generator=generator, dtype=torch.double)
+    X_more = torch.rand(5, 1, 3, generator=generator, dtype=torch.double)
+    Y_more = torch.randn(3, 5, 1, 1, generator=generator, dtype=torch.double)
+    noise = {} if Yvar is None else {"noise": torch.full_like(Y_new, 0.04)}
+    noise_more = {} if Yvar is None else {"noise": torch.full_like(Y_more, 0.04)}
+    with fantasize():  # BoTorch's own flag for targets with a fantasy dimension
+        batched = model.condition_on_observations(X_new, Y_new, **noise)
+        batched = batched.condition_on_observations(X_more, Y_more, **noise_more)
+    X_test = torch.rand(5, 4, 3, generator=generator, dtype=torch.double)
+    posterior = batched.posterior(X_test)
+    assert posterior.mean.shape == (3, 5, 4, 1)
+    for fantasy in range(3):
+        for batch in range(5):
+            pick = {key: value[fantasy, batch] for key, value in noise.items()}
+            more = {key: value[fantasy, batch] for key, value in noise_more.items()}
+            single = model.condition_on_observations(
+                X_new[batch], Y_new[fantasy, batch], **pick
+            )
+            single = single.condition_on_observations(
+                X_more[batch], Y_more[fantasy, batch], **more
+            )
+            expected = single.posterior(X_test[batch])
+            torch.testing.assert_close(posterior.mean[fantasy, batch], expected.mean)
+            torch.testing.assert_close(
+                posterior.variance[fantasy, batch], expected.variance
+            )
+
+
+def test_fantasies_move_the_posterior_outside_the_inducing_points(generator):
+    X, Y = make_data(generator)
+    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:2])
+    X_far = X[:2] + 2.0
+    fantasy = model.fantasize(X_far, IIDNormalSampler(torch.Size([4]), seed=0))
+    X_far = X_far.reshape(2, 1, 1, 3)  # every point under each of the 4 fantasies
+    before = model.posterior(X_far).variance.flatten()
+    after = fantasy.posterior(X_far).variance
+    assert after.shape == (2, 4, 1, 1)
+    assert (after.reshape(2, 4) < 0.1 * before.unsqueeze(-1)).all()
+
+
+def test_gradients_reach_new_inputs_through_conditioning(generator):
+    X, Y = make_data(generator)
+    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:6])
+    X_test = torch.rand(3, 3, generator=generator, dtype=torch.double)
+    Y_new = torch.tensor([[0.3]]).double()
+
+    def total(x):
+        conditioned = model.condition_on_observations(x, Y_new)
+        posterior = conditioned.posterior(X_test)
+        return posterior.mean.sum() + posterior.variance.sum()
+
+    x = torch.rand(1, 3, generator=generator, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(total, (x,), atol=1e-5)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_stock_acquisitions_and_optimizers_run_unchanged(sparse, generator):
+    X, Y = make_data(generator, n=15, repeats=4)
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:7] if sparse else None)
+    bounds = torch.tensor([[0.0] * 3, [1.0] * 3]).double()
+    best = Y.max()
+    acquisitions = {
+        UpperConfidenceBound(model, beta=2.0): 1,
+        LogExpectedImprovement(model, best_f=best): 1,
+        qLogExpectedImprovement(
+            model, best_f=best, sampler=SobolQMCNormalSampler(torch.Size([16]), seed=0)
+        ): 2,
+        qLogNoisyExpectedImprovement(
+            model, X[:5], sampler=SobolQMCNormalSampler(torch.Size([16]), seed=0)
+        ): 2,
+        qKnowledgeGradient(model, num_fantasies=4): 1,
+    }
+    for acquisition, q in acquisitions.items():
+        options = {"maxiter": 5, "seed": 0}
+        candidates, value = optimize_acqf(
+            acquisition, bounds, q=q, num_restarts=2, raw_samples=8, options=options
+        )
+        assert candidates.shape == (q, 3)
+        assert ((candidates >= 0) & (candidates <= 1)).all()
+        assert value.isfinite().all()
+    choices = torch.rand(50, 3, generator=generator, dtype=torch.double)
+    acquisition = next(iter(acquisitions))
+    candidates, value = optimize_acqf_discrete(acquisition, q=1, choices=choices)
+    expected = acquisition(choices.unsqueeze(-2)).argmax()
+    torch.testing.assert_close(candidates[0], choices[expected])
+
+
+def test_model_list_subset_and_dataset_construction(generator):
+    X, Y = make_data(generator)
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:7])
+    pair = ModelListGP(model, SingleTaskDTCGP(X, 2 * Y))
+    posterior = pair.posterior(X[:4])
+    torch.testing.assert_close(posterior.mean[:, :1], model.posterior(X[:4]).mean)
+    torch.testing.assert_close(
+        model.subset_output([0]).posterior(X[:4]).mean, posterior.mean[:, :1]
+    )
+    dataset = SupervisedDataset(
+        X, Y, feature_names=["a", "b", "c"], outcome_names=["y"]
+    )
+    inputs = SingleTaskDTCGP.construct_inputs(dataset)
+    built = SingleTaskDTCGP(**inputs, inducing_points=X[:7])
+    torch.testing.assert_close(built.posterior(X[:4]).mean, model.posterior(X[:4]).mean)
+
+
+def test_observation_noise_adds_the_noise(generator):
+    X, Y = make_data(generator)
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:7])
+    latent = model.posterior(X[:4])
+    noisy = model.posterior(X[:4], observation_noise=True)
+    added = model.likelihood.noise * model.outcome_transform.stdvs.square()
+    torch.testing.assert_close(noisy.variance, latent.variance + added.squeeze())
+
+
+def test_state_dict_holds_hyper_parameters_only(generator):
+    X, Y = make_data(generator)
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:7], input_transform=Normalize(3))
+    model.posterior(X[:3])
+    state = model.state_dict()
+    assert all(value.numel() <= 3 for value in state.values())
+    stock = SingleTaskGP(X, Y, input_transform=Normalize(3))
+    assert state.keys() == stock.state_dict().keys()
+    # Into a model of other data, as Ax does when it cross-validates.
+    other = SingleTaskDTCGP(X[:30], Y[:30], input_transform=Normalize(3))
+    other.load_state_dict(state)
+    torch.testing.assert_close(
+        other.covar_module.lengthscale, model.covar_module.lengthscale
+    )
+
+
+def test_normalize_is_not_relearned_from_inducing_points(generator):
+    X, Y = make_data(generator)
+    model = SingleTaskDTCGP(
+        10 * X, Y, inducing_points=10 * X[:4], input_transform=Normalize(3)
+    )
+    model.train()
+    model(*model.train_inputs)
+    torch.testing.assert_close(
+        model.input_transform.mins.squeeze(0), 10 * X.amin(dim=0)
+    )
+
+
+def test_a_learned_input_transform_gets_gradients(generator):
+    X, Y = make_data(generator)
+    warp = Warp(d=3, indices=[0, 1, 2])
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:7], input_transform=warp)
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    mll.train()
+    mll(model(*model.train_inputs), model.train_targets).backward()
+    assert warp.concentration0.grad.abs().sum() > 0
+    model.eval()
+    assert model.posterior(X[:3]).mean.shape == (3, 1)
+
+
+def test_factors_follow_data_mode_and_dtype(generator):
+    X, Y = make_data(generator)
+    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:7])
+    first = model.posterior(X[:3]).mean
+    strategy = model.prediction_strategy
+    UpperConfidenceBound(model, beta=1.0)(X[:3].unsqueeze(-2))  # calls model.to(X)
+    assert model.prediction_strategy is strategy
+    model.set_train_data(targets=2 * model.train_targets, strict=False)
+    torch.testing.assert_close(model.posterior(X[:3]).mean, 2 * first)
+    model.float()
+    mean = model.posterior(X[:3].float()).mean
+    assert mean.dtype == torch.float32
+    torch.testing.assert_close(mean.double(), 2 * first, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_float32_agrees_with_float64(sparse, generator):
+    X, Y = make_data(generator)
+    kernel = make_kernel("rbf")
+    S = X[:9] if sparse else None
+    double = plain_model(X, Y, kernel, inducing_points=S)
+    with pytest.warns(InputDataWarning, match="double precision"):
+        single = plain_model(
+            X.float(),
+            Y.float(),
+            make_kernel("rbf").float(),
+            inducing_points=None if S is None else S.float(),
+        )
+    ours, theirs = single.posterior(X[:5].float()), double.posterior(X[:5])
+    assert ours.mean.dtype == torch.float32
+    torch.testing.assert_close(ours.mean.double(), theirs.mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        ours.variance.double(), theirs.variance, rtol=0, atol=1e-3
+    )
+
+
+def test_effective_dimension_and_log_det_by_their_definitions(generator):
+    X, Y = make_data(generator)
+    kernel = make_kernel("rbf")
+    model = plain_model(X, Y, kernel)
+    K = gram(kernel, X, X)
+    expected = np.trace(K @ np.linalg.inv(K + 0.05 * np.eye(len(X))))
+    assert model.effective_dimension() == pytest.approx(expected, rel=1e-9)
+    log_det = np.linalg.slogdet(np.eye(len(X)) + K / 0.05)[1]
+    assert model.log_det() == pytest.approx(log_det, rel=1e-9)
+    _, covariance = exact_posterior(K, K, K, np.full(len(X), 0.05), np.zeros(len(X)))
+    np.testing.assert_allclose(
+        model.leverage_scores(), np.diag(covariance) / 0.05, atol=1e-8
+    )
+    torch.testing.assert_close(model.leverage_scores(X), model.leverage_scores())
+
+
+def test_scores_do_not_depend_on_outcome_units(generator):
+    X, Y = make_data(generator)
+    models = [SingleTaskDTCGP(X, Y), SingleTaskDTCGP(X, 100 * Y - 7)]
+    first, second = (model.leverage_scores() for model in models)
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+def test_resampling_has_the_stated_marginals(resampling, generator):
+    """Each input is kept with 1 - (1 - p)^n; five standard errors, both laws.
+
+    A false alarm needs a five-sigma event in one of 30 inputs: under 1e-4 a run.
+    """
+    X, Y = make_data(generator, n=30, repeats=20)
+    model = plain_model(X, Y, make_kernel("smooth"), noise=0.3)
+    unique, inverse = torch.unique(X, dim=0, return_inverse=True)
+    counts = torch.bincount(inverse)
+    scores = torch.zeros(len(unique), dtype=torch.double)
+    scores[inverse] = model.leverage_scores()
+    p = (2.0 * scores).clamp(max=1)
+    expected = 1 - (1 - p) ** counts
+    draws, kept = 1500, torch.zeros(len(unique)).double()
+    for _ in range(draws):
+        model.set_inducing_points(None)
+        model._uniforms = None  # the coupled law keeps its numbers; here: afresh
+        model.resample_inducing_points(2.0, generator, resampling)
+        S = model.inducing_points
+        kept += (unique.unsqueeze(1) == S.unsqueeze(0)).all(dim=-1).any(dim=-1)
+    error = (expected * (1 - expected) / draws).sqrt().clamp_min(1e-3)
+    assert ((kept / draws - expected).abs() < 5 * error).all()
+
+
+def test_coupled_resampling_repeats_itself_and_independent_does_not(generator):
+    X, Y = make_data(generator)
+    model = plain_model(X, Y, make_kernel("smooth"), noise=1.0)
+
+    def draw(resampling):
+        model.set_inducing_points(None)
+        model.resample_inducing_points(0.5, generator, resampling)
+        return model.inducing_points
+
+    assert torch.equal(draw("coupled"), draw("coupled"))
+    sizes = {tuple(draw("independent").flatten().tolist()) for _ in range(5)}
+    assert len(sizes) > 1
+
+
+def test_an_empty_draw_keeps_the_input_of_the_largest_score(generator):
+    X, Y = make_data(generator)
+    model = plain_model(X, Y, make_kernel("rbf"))
+    scores = model.leverage_scores()
+    model.resample_inducing_points(1e-12, generator)
+    torch.testing.assert_close(model.inducing_points, X[scores.argmax()].unsqueeze(0))
+
+
+def test_same_generator_same_inducing_points(generator):
+    X, Y = make_data(generator)
+    draws = []
+    for _ in range(2):
+        model = plain_model(X, Y, make_kernel("smooth"), noise=1.0)
+        model.resample_inducing_points(generator=torch.Generator().manual_seed(3))
+        draws.append(model.inducing_points)
+    assert torch.equal(*draws)
+
+
+def test_a_large_joint_posterior_stays_lazy(generator):
+    X, Y = make_data(generator)
+    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:7])
+    X_test = torch.rand(600, 3, generator=generator, dtype=torch.double)
+    largest = LargestTensor()
+    with torch.no_grad(), largest:
+        variance = model.posterior(X_test).variance
+    assert largest.nbytes < 600 * 600 * 8
+    torch.testing.assert_close(
+        variance, model.posterior(X_test.unsqueeze(-2)).variance.squeeze(-1).detach()
+    )
+
+
+def test_a_t_batch_does_not_expand_the_training_data(generator):
+    X, Y = make_data(generator, n=200)
+    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:20])
+    X_test = torch.rand(1000, 1, 3, generator=generator, dtype=torch.double)
+    largest = LargestTensor()
+    with torch.no_grad(), largest:
+        model.posterior(X_test).variance
+    assert largest.nbytes <= 1000 * 20 * 8
+
+
+def test_bad_input_is_refused(generator):
+    X, Y = make_data(generator)
+    with pytest.raises(UnsupportedError, match="one output"):
+        SingleTaskDTCGP(X, torch.cat([Y, Y], dim=-1))
+    with pytest.raises(UnsupportedError, match="unbatched"):
+        SingleTaskDTCGP(X.unsqueeze(0), Y.unsqueeze(0))
+    with pytest.raises(BotorchTensorDimensionError, match="`inducing_points` of shape"):
+        SingleTaskDTCGP(X, Y, inducing_points=X[:, :2])
+    with pytest.raises(InputDataError, match="at least one row and no NaN"):
+        SingleTaskDTCGP(X, Y, inducing_points=X[:0])
+    with pytest.raises(InputDataError, match="at least one row and no NaN"):
+        SingleTaskDTCGP(X, Y, inducing_points=X[:2] * math.nan)
+    with pytest.raises(InputDataError, match="NaN"):
+        SingleTaskDTCGP(X * math.nan, Y)
+    model = SingleTaskDTCGP(X, Y)
+    with pytest.raises(InputDataError, match="`oversampling` to be positive"):
+        model.resample_inducing_points(0.0, generator)
+    with pytest.raises(InputDataError, match="`resampling` to be 'independent'"):
+        model.resample_inducing_points(resampling="fresh")
+    fixed = SingleTaskDTCGP(X, Y, torch.ones_like(Y))
+    with pytest.raises(UnsupportedError, match="Expected `noise`"):
+        fixed.condition_on_observations(X[:1], Y[:1])
+
+
+def test_input_scaling_and_standardization_warn_as_in_botorch(generator):
+    X, Y = make_data(generator)
+    with pytest.warns(InputDataWarning):
+        SingleTaskDTCGP(100 * X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SingleTaskDTCGP(X, Y, mean_module=ConstantMean())
+        SingleTaskDTCGP(X, Y, outcome_transform=Standardize(1))

@@ -1,0 +1,336 @@
+"""The lazy batch optimizer against a loop that recomputes everything at every pull."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.optim import (
+    ArmPosterior,
+    batch_ucb,
+    Capped,
+    FixedSize,
+    LocalRule,
+    optimize_batch_ucb,
+    ProductRule,
+    SumRule,
+)
+from tests.reference import Arms, greedy_batch
+
+
+RULES = {
+    "fixed": lambda threshold, size: FixedSize(size),
+    "sum": lambda threshold, size: SumRule(threshold),
+    "projected": lambda threshold, size: SumRule(threshold, projected=True),
+    "product": lambda threshold, size: ProductRule(threshold),
+    "local": lambda threshold, size: LocalRule(threshold),
+}
+
+
+class Problem:
+    """A random posterior, by the package and as plain numbers for the reference."""
+
+    def __init__(self, seed, num_arms=60, exact=False, kernel=None, noise=None):
+        generator = torch.Generator().manual_seed(seed)
+        numbers = np.random.default_rng(seed)
+        self.noise = noise or float(numbers.choice([0.05, 0.3, 2.0]))
+        if kernel is None:
+            kernel = RBFKernel().double()
+            kernel.lengthscale = float(numbers.uniform(0.2, 1.0))
+        arms = torch.rand(num_arms, 2, generator=generator, dtype=torch.double)
+        with torch.no_grad():
+            self.gram = kernel(arms, arms).to_dense().numpy()
+        pulled = np.sort(numbers.choice(num_arms, size=12, replace=False))
+        self.counts = np.zeros(num_arms)
+        self.counts[pulled] = numbers.integers(1, 6, size=12)
+        self.sums = self.counts * numbers.normal(size=num_arms)
+        self.S = list(pulled) if exact else list(pulled[: numbers.integers(3, 12)])
+        self.posterior = ArmPosterior(arms, kernel, self.noise)
+        indices = torch.as_tensor(pulled)
+        self.posterior.update(
+            torch.as_tensor(np.array(self.S)),
+            indices,
+            torch.as_tensor(self.counts[pulled]),
+            torch.as_tensor(self.sums[pulled]),
+        )
+
+    def choose(self, width, rule, grow, pending=(), scores=(), **options):
+        return optimize_batch_ucb(
+            self.posterior,
+            width,
+            rule,
+            grow=grow,
+            pending_indices=torch.tensor(pending, dtype=torch.long),
+            pending_scores=torch.tensor(scores, dtype=torch.double),
+            **options,
+        ).tolist()
+
+    def greedy(self, width, rule, grow, **options):
+        return greedy_batch(
+            self.gram,
+            self.noise,
+            self.S,
+            self.counts,
+            self.sums,
+            width,
+            rule,
+            grow=grow,
+            **options,
+        )
+
+
+def test_arm_posterior_equals_the_dense_answer():
+    for seed in range(5):
+        problem = Problem(seed)
+        arms = Arms(problem.gram, problem.noise)
+        mean, variance, projected = arms.posterior(
+            problem.S, problem.counts, problem.sums
+        )
+        posterior = problem.posterior
+        np.testing.assert_allclose(posterior.mean, mean, atol=1e-8)
+        np.testing.assert_allclose(posterior.variance, variance, atol=1e-8)
+        column = posterior.covariance_column(7, projected=True)
+        np.testing.assert_allclose(column, projected[7], atol=1e-8)
+        assert posterior.log_det == pytest.approx(
+            arms.log_det(problem.S, problem.counts), rel=1e-9
+        )
+        assert posterior.effective_dimension == pytest.approx(
+            (problem.counts * variance).sum() / problem.noise, rel=1e-8
+        )
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", RULES)
+@given(seed=st.integers(0, 100_000), threshold=st.sampled_from([1.5, 2.0, 6.0]))
+@settings(max_examples=25, deadline=None)
+def test_every_rule_picks_what_the_plain_greedy_loop_picks(
+    name, exact, seed, threshold
+):
+    """250 random problems in all: sparse with a fixed set, and the exact GP."""
+    problem = Problem(seed, exact=exact)
+    width = [0.0, 0.5, 2.0, 5.0][seed % 4]
+    grow = exact or name == "fixed"
+    ours = problem.choose(width, RULES[name](threshold, 20), grow)
+    theirs = problem.greedy(width, name, grow, threshold=threshold, size=20)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("grow", [False, True])
+@pytest.mark.parametrize("name", ["fixed", "sum"])
+@given(seed=st.integers(0, 100_000))
+@settings(max_examples=10, deadline=None)
+def test_pending_pulls_are_hallucinated_and_open_the_sum(name, grow, exact, seed):
+    problem = Problem(seed, exact=exact)
+    if name == "fixed" and not grow:
+        grow = True  # a fixed size never keeps the inducing arms
+    pending, scores = [3, 50, 3], [0.2, 0.1, 0.2]
+    ours = problem.choose(2.0, RULES[name](6.0, 10), grow, pending, scores)
+    theirs = problem.greedy(
+        2.0, name, grow, threshold=6.0, size=10, pending=pending, pending_scores=scores
+    )
+    assert ours == theirs
+
+
+@given(seed=st.integers(0, 100_000), limit=st.integers(0, 3))
+@settings(max_examples=20, deadline=None)
+def test_capacity_is_respected_exactly_as_by_the_plain_loop(seed, limit):
+    problem = Problem(seed, num_arms=25)
+    capacity = torch.full((25,), limit, dtype=torch.long)
+    capacity[:5] += 1
+    ours = problem.choose(1.0, FixedSize(15), True, capacity=capacity)
+    theirs = problem.greedy(1.0, "fixed", True, size=15, capacity=capacity.numpy())
+    assert ours == theirs
+    assert (torch.bincount(torch.tensor(ours), minlength=25) <= capacity).all()
+
+
+@pytest.mark.parametrize("pool_size", [1, 2, 7])
+@pytest.mark.parametrize("max_pool_size", [4, 1024])
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_pool_does_not_change_the_picks(
+    monkeypatch, pool_size, max_pool_size, exact
+):
+    monkeypatch.setattr(batch_ucb, "POOL_SIZE", pool_size)
+    monkeypatch.setattr(batch_ucb, "MAX_POOL_SIZE", max_pool_size)
+    for seed in range(8):
+        problem = Problem(seed, exact=exact)
+        for name in ("fixed", "sum", "local"):
+            grow = exact or name == "fixed"
+            ours = problem.choose(2.0, RULES[name](8.0, 30), grow)
+            assert ours == problem.greedy(2.0, name, grow, threshold=8.0, size=30)
+
+
+@pytest.mark.parametrize(
+    "kernel", [LinearKernel(), MaternKernel(nu=0.5), MaternKernel(nu=2.5)]
+)
+def test_other_kernels_and_a_singular_gram_matrix(kernel):
+    """A linear kernel in two dimensions has rank two: ten inducing arms, two kept."""
+    for seed in range(5):
+        problem = Problem(seed, kernel=kernel.double(), noise=0.3)
+        for name in ("sum", "fixed"):
+            ours = problem.choose(1.5, RULES[name](4.0, 12), name == "fixed")
+            assert ours == problem.greedy(
+                1.5, name, name == "fixed", threshold=4.0, size=12
+            )
+    if isinstance(kernel, LinearKernel):
+        assert problem.posterior.inducing_indices.numel() == 2
+
+
+def test_a_cap_cuts_the_batch_short():
+    problem = Problem(3)
+    whole = problem.choose(2.0, SumRule(8.0), False)
+    capped = problem.choose(2.0, Capped(SumRule(8.0), 3), False)
+    assert len(whole) > 3
+    assert capped == whole[:3]
+
+
+def test_a_batch_of_96_after_5_observations_is_spread_out():
+    """As the exact GP spreads it, not 95 pulls of one arm: DESIGN's measured trap."""
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.rand(2000, 2, generator=generator, dtype=torch.double)
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 0.15
+    pulled = torch.tensor([5, 100, 700, 1200, 1900])
+    rewards = torch.randn(5, generator=generator, dtype=torch.double)
+    none = torch.tensor([], dtype=torch.long)
+    distinct = {}
+    for inducing in (pulled, pulled[:3]):
+        posterior = ArmPosterior(arms, kernel, 0.1)
+        posterior.update(inducing, pulled, torch.ones(5).double(), rewards)
+        for grow in (False, True):
+            picks = optimize_batch_ucb(
+                posterior,
+                1.0,
+                FixedSize(96),
+                grow=grow,
+                pending_indices=none,
+                pending_scores=none.double(),
+            )
+            distinct[len(inducing), grow] = picks.unique().numel()
+    assert distinct[3, False] <= 3  # the trap: nothing moves outside S
+    assert distinct[5, True] > 30
+    assert abs(distinct[3, True] - distinct[5, True]) < 0.2 * distinct[5, True]
+
+
+def test_ties_go_to_the_lowest_index():
+    """Far-away arms all have the prior's bound, to the last bit."""
+    arms = 100.0 * torch.arange(300).double().unsqueeze(-1)
+    posterior = ArmPosterior(arms, RBFKernel().double(), 0.5)
+    none = torch.tensor([], dtype=torch.long)
+    picks = optimize_batch_ucb(
+        posterior,
+        1.0,
+        FixedSize(5),
+        grow=True,
+        pending_indices=none,
+        pending_scores=none.double(),
+    )
+    assert picks.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_no_arm_left_is_an_error():
+    problem = Problem(0)
+    with pytest.raises(InputDataError, match="may still be pulled"):
+        problem.choose(
+            1.0, FixedSize(3), True, capacity=torch.zeros(60, dtype=torch.long)
+        )
+
+
+def test_features_over_the_byte_budget_change_nothing():
+    problem = Problem(1)
+    posterior = problem.posterior
+    lean = ArmPosterior(
+        posterior.arms, posterior.covar_module, problem.noise, max_feature_bytes=0
+    )
+    pulled = posterior.pulled_indices
+    lean.update(
+        posterior.inducing_indices,
+        pulled,
+        torch.as_tensor(problem.counts)[pulled],
+        torch.as_tensor(problem.sums)[pulled],
+    )
+    assert lean._features is None
+    torch.testing.assert_close(lean.mean, posterior.mean)
+    torch.testing.assert_close(lean.variance, posterior.variance)
+    vector = torch.arange(lean.L.shape[0]).double()
+    torch.testing.assert_close(lean.dot(vector), posterior.dot(vector))
+    for grow, rule in ((True, FixedSize(20)), (False, LocalRule(6.0))):
+        expected = problem.choose(2.0, rule, grow)
+        problem.posterior = lean
+        assert problem.choose(2.0, rule, grow) == expected
+        problem.posterior = posterior
+
+
+@pytest.mark.parametrize("chunk_bytes", [8 * 13, 8 * 200])
+def test_chunks_change_nothing(monkeypatch, chunk_bytes):
+    expected = Problem(2).posterior
+    monkeypatch.setattr("botorch_bkb.optim.arm_posterior.CHUNK_BYTES", chunk_bytes)
+    chunked = Problem(2).posterior
+    torch.testing.assert_close(chunked.mean, expected.mean)
+    torch.testing.assert_close(chunked.variance, expected.variance)
+    torch.testing.assert_close(
+        chunked.covariance_column(3, projected=False),
+        expected.covariance_column(3, projected=False),
+    )
+
+
+def test_a_kernel_that_is_not_positive_semi_definite_is_refused():
+    problem = Problem(0)
+
+    class Broken(RBFKernel):
+        def forward(self, x1, x2, diag=False, **params):
+            result = super().forward(x1, x2, diag=diag, **params)
+            return result if diag else 3 * result - 2.5
+
+    posterior = ArmPosterior(problem.posterior.arms, Broken().double(), 0.1)
+    pulled = problem.posterior.pulled_indices
+    ones = torch.ones(12).double()
+    with pytest.raises(InputDataError, match="positive semi-definite"):
+        posterior.update(pulled, pulled, ones, ones)
+
+
+@pytest.mark.parametrize("name", ["sum", "product", "local", "projected"])
+@given(seed=st.integers(0, 100_000))
+@settings(max_examples=20, deadline=None)
+def test_rules_bound_the_variance_ratio(name, seed):
+    """Lemmas 4 and 8: before the closing pull var_start / var_now <= C, every arm."""
+    problem = Problem(seed)
+    threshold = 3.0
+    batch = problem.choose(2.0, RULES[name](threshold, 0), False)
+    now = problem.counts.copy()
+    for arm in batch[:-1]:
+        now[arm] += 1
+    arms = Arms(problem.gram, problem.noise)
+    start = arms.posterior(problem.S, problem.counts, problem.sums)[1]
+    after = arms.posterior(problem.S, now, problem.sums)[1]
+    assert (start <= threshold * after * (1 + 1e-9) + 1e-12).all()
+
+
+def test_rules_are_ordered_as_the_paper_says():
+    """Product batches are never longer than sum batches, local ones never shorter."""
+    for seed in range(20):
+        problem = Problem(seed)
+        lengths = [
+            len(problem.choose(2.0, rule, False))
+            for rule in (ProductRule(4.0), SumRule(4.0), LocalRule(4.0))
+        ]
+        assert lengths == sorted(lengths)
+
+
+@pytest.mark.parametrize("rule", [SumRule, ProductRule, LocalRule])
+@pytest.mark.parametrize("threshold", [0.5, math.inf, math.nan])
+def test_bad_thresholds_are_refused(rule, threshold):
+    with pytest.raises(InputDataError, match="Expected `ratio_threshold`"):
+        rule(threshold)
+
+
+def test_bad_sizes_are_refused():
+    with pytest.raises(InputDataError, match="Expected `size`"):
+        FixedSize(0)
+    with pytest.raises(InputDataError, match="Expected `max_size`"):
+        Capped(SumRule(), 0)
