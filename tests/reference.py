@@ -269,7 +269,9 @@ def run_bandit(
 def _width(name, t, d_eff, frozen, log_det, ratio, noise, F, delta):
     if name == "bkb":
         return practical_bkb_width(t, d_eff, noise, F, delta)
-    if name == "bbkb":
+    if name in ("bbkb", "plates"):
+        # A fixed size promises no ratio: 1 takes its place.
+        ratio = ratio if name == "bbkb" else 1.0
         return practical_bbkb_width(frozen, ratio, noise, F, delta)
     if name == "gpucb":
         return chowdhury_gopalan_width(log_det, noise, F, delta)

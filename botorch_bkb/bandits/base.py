@@ -35,6 +35,10 @@ from botorch_bkb.optim.batch_rules import BatchRule, Capped, UNLIMITED
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
 
 
+# More new arms than this in one update are sampled block by block.
+BULK_SIZE = 256
+
+
 class FiniteArmBandit(ABC):
     r"""A GP bandit over ``A`` arms with delayed, repeated and failed pulls.
 
@@ -124,8 +128,8 @@ class FiniteArmBandit(ABC):
         """Return the batch rule used if none is given."""
 
     @abstractmethod
-    def _resample(self, pulled: Tensor, scores: Tensor) -> Tensor:
-        """Choose inducing arms among the pulled ones, given their old scores."""
+    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
+        """Choose inducing arms among the pulled ones, before the posterior changes."""
 
     def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
         """Return the inducing arms for a prediction between two asks: no draw."""
@@ -337,13 +341,12 @@ class FiniteArmBandit(ABC):
             return
         generator_state = self.generator.get_state()
         prior, posterior = self._prior, self._posterior
-        pulled = self._pulled(self.num_pulls)
-        inducing_indices = self._resample(pulled, posterior.leverage_scores[pulled])
         refit = prior.is_due(self.num_pulls)
         if refit:
             prior = self._refitted_prior()
             posterior = self._new_posterior(prior)
         try:
+            inducing_indices = self._resample(prior, self._pulled(self.num_pulls))
             self._update(posterior, prior, inducing_indices, self.num_pulls)
         except Exception:
             self.generator.set_state(generator_state)
@@ -507,7 +510,7 @@ class ExactBandit(FiniteArmBandit):
     _always_grows = True
 
     @override
-    def _resample(self, pulled: Tensor, scores: Tensor) -> Tensor:
+    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
         return in_stable_order(self.inducing_indices, pulled)
 
     @override
@@ -564,14 +567,43 @@ class SparseBandit(FiniteArmBandit):
         self._uniforms = state["uniforms"]
 
     @override
-    def _resample(self, pulled: Tensor, scores: Tensor) -> Tensor:
+    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
+        fresh = ~torch.isin(pulled, self._posterior.pulled_indices)
+        if int(fresh.sum()) > BULK_SIZE:
+            kept = self._sample_in_blocks(prior, pulled)
+        else:
+            kept = self._sample(pulled, self._posterior.leverage_scores[pulled])
+        return in_stable_order(self.inducing_indices, kept)
+
+    def _sample_in_blocks(self, prior: Prior, pulled: Tensor) -> Tensor:
+        """Sample as if the rewards of many new arms had come in doubling blocks.
+
+        At once, every new arm would have the score of the prior, and all would be kept:
+        a table of 10,000 historical results would make 10,000 inducing arms.
+        """
         counts = self._ledger.counts[pulled]
+        posterior = ArmPosterior(
+            prior.features[pulled],
+            prior.covar_module,
+            prior.noise_variance,
+            self.max_feature_bytes,
+        )
+        stop = BULK_SIZE
+        while stop < len(pulled):
+            seen = torch.arange(stop, device=pulled.device)
+            kept = self._sample(pulled[:stop], posterior.leverage_scores[:stop])
+            inducing = torch.isin(pulled[:stop], kept).nonzero().squeeze(-1)
+            weights = counts[:stop].to(posterior.mean)
+            posterior.update(inducing, seen, weights, torch.zeros_like(weights))
+            stop *= 2
+        return self._sample(pulled, posterior.leverage_scores)
+
+    def _sample(self, pulled: Tensor, scores: Tensor) -> Tensor:
         probabilities = inclusion_probabilities(
-            scores, counts, self.oversampling, self.inclusion
+            scores, self._ledger.counts[pulled], self.oversampling, self.inclusion
         )
         uniforms = self._draw_uniforms(pulled).to(scores)
-        kept = sample_inducing_indices(probabilities, scores, uniforms)
-        return in_stable_order(self.inducing_indices, pulled[kept])
+        return pulled[sample_inducing_indices(probabilities, scores, uniforms)]
 
     def _draw_uniforms(self, pulled: Tensor) -> Tensor:
         """Return one uniform number per pulled arm, by the law of ``resampling``."""

@@ -369,11 +369,16 @@ class _Frontier:
 
     def pull(self, index: int, num_pulls: int) -> None:
         """Add pulls of an arm."""
-        self.tracked.pull(index, num_pulls)
-        self.current = None
         self.pulls[index] = self.pulls.get(index, 0) + num_pulls
         if self.capacity is not None:
             self.capacity[index] -= num_pulls
+        indices = self.tracked.indices
+        if indices is None or bool((indices == index).any()):
+            self.tracked.pull(index, num_pulls)
+            self.current = None
+        else:
+            # A first arm that nobody chose by its bound.
+            self._pool(indices.shape[0])
 
     def _bounds(self) -> Tensor:
         """Return the exact bounds of the tracked arms."""

@@ -1,0 +1,147 @@
+"""Whole runs: under one stream of random numbers, the arms of the dense reference."""
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel
+
+from botorch_bkb import BBKB, BKB, GPBUCB, GPUCB
+from botorch_bkb.acquisition.confidence import (
+    ChowdhuryGopalanWidth,
+    PracticalBBKBWidth,
+    PracticalBKBWidth,
+)
+from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
+from tests.reference import run_bandit
+
+
+class TanimotoKernel(Kernel):
+    """Similarity of bit strings, |x & y| / |x | y|: nothing Euclidean about it."""
+
+    is_stationary = False
+
+    def forward(self, x1, x2, diag=False, **params):
+        if diag:
+            return torch.ones(x1.shape[:-1], dtype=x1.dtype)
+        both = x1 @ x2.mT
+        ones = x1.sum(dim=-1, keepdim=True) + x2.sum(dim=-1).unsqueeze(-2)
+        return both / (ones - both)
+
+
+def rbf(lengthscale=0.3):
+    kernel = RBFKernel().double()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+KERNELS = {
+    "rbf": rbf(),
+    "matern": MaternKernel(nu=2.5).double(),
+    "linear": LinearKernel().double(),
+    "sum": rbf() + LinearKernel().double(),
+    "product": rbf(0.5) * MaternKernel(nu=1.5).double(),
+    "tanimoto": TanimotoKernel().double(),
+}
+F, DELTA, NOISE = 0.7, 0.1, 0.2
+BBKB_WIDTH = PracticalBBKBWidth(F, None, DELTA)
+EXACT_WIDTH = ChowdhuryGopalanWidth(F, None, DELTA)
+# Class, schedule, rule, and the reference's names of rule and width.
+BANDITS = {
+    "bkb": (BKB, PracticalBKBWidth(F, None, DELTA), FixedSize(1), "fixed", "bkb"),
+    "bbkb": (BBKB, BBKB_WIDTH, SumRule(), "sum", "bbkb"),
+    "local": (BBKB, BBKB_WIDTH, LocalRule(), "local", "bbkb"),
+    "plates": (BBKB, BBKB_WIDTH, FixedSize(8), "fixed", "plates"),
+    "gpucb": (GPUCB, EXACT_WIDTH, FixedSize(1), "fixed", "gpucb"),
+    "gpbucb": (GPBUCB, EXACT_WIDTH, ProductRule(), "product", "gpucb"),
+}
+
+
+def make_arms(kernel_name, num_arms=80):
+    """Return arms with near-duplicates: every fourth is another one up to 1e-7."""
+    generator = torch.Generator().manual_seed(7)
+    if kernel_name == "tanimoto":
+        bits = torch.rand(num_arms, 24, generator=generator) < 0.4
+        bits[:, 0] = True
+        return torch.unique(bits.double(), dim=0)
+    arms = torch.rand(num_arms, 3, generator=generator, dtype=torch.double)
+    arms[::4] = arms[1::4] + 1e-7 * arms[::4]
+    return arms
+
+
+def noisy(truth, seed):
+    noises = np.random.default_rng(seed)
+    return lambda arm: truth[arm] + 0.3 * noises.normal()
+
+
+def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
+    """Run package and reference side by side; return the number of batches."""
+    bandit_class, schedule, rule, rule_name, width = BANDITS[name]
+    exact = bandit_class in (GPUCB, GPBUCB)
+    bandit = bandit_class(
+        arms,
+        kernel,
+        NOISE,
+        confidence=schedule,
+        batch_rule=rule,
+        generator=torch.Generator().manual_seed(3),
+        **({} if exact else {"resampling": resampling}),
+    )
+    reward, batches, sets = noisy(truth, 1), [], []
+    while bandit.num_pulls < num_pulls:
+        indices = bandit.ask()
+        batches.append(indices.tolist())
+        sets.append(sorted(bandit.inducing_indices.tolist()))
+        bandit.tell(indices, [reward(arm) for arm in indices.tolist()])
+
+    stream = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        gram = kernel(arms, arms).to_dense().numpy()
+    expected, expected_sets = run_bandit(
+        gram,
+        NOISE,
+        noisy(truth, 1),
+        lambda: int(torch.randint(len(arms), (1,), generator=stream)),
+        lambda n: torch.rand(n, generator=stream, dtype=torch.double).numpy(),
+        num_pulls,
+        rule=rule_name,
+        width=width,
+        exact=exact,
+        coupled=resampling == "coupled",
+        size=getattr(rule, "size", 1),
+        F=F,
+        delta=DELTA,
+    )
+    assert batches == expected
+    assert sets == expected_sets
+
+
+@pytest.mark.parametrize("kernel_name", KERNELS)
+@pytest.mark.parametrize(
+    ("name", "resampling"),
+    [
+        ("bkb", "independent"),
+        ("bkb", "coupled"),
+        ("bbkb", "independent"),
+        ("bbkb", "coupled"),
+        ("local", "independent"),
+        ("plates", "independent"),
+        ("gpucb", "independent"),
+        ("gpbucb", "independent"),
+    ],
+)
+def test_same_arms_as_the_dense_reference(name, resampling, kernel_name):
+    """Over 100 pulls each; near-duplicate arms, and linear kernels of rank three."""
+    kernel, arms = KERNELS[kernel_name], make_arms(kernel_name)
+    with torch.no_grad():
+        gram = kernel(arms, arms).to_dense().numpy()
+    root = np.linalg.cholesky(gram + 1e-8 * np.eye(len(arms)))
+    truth = root @ np.random.default_rng(0).normal(size=len(arms))
+    compare(name, kernel, arms, truth, 100, resampling)
+
+
+@pytest.mark.parametrize(("name", "num_pulls"), [("bbkb", 600), ("bkb", 300)])
+def test_same_arms_for_hundreds_of_steps(name, num_pulls):
+    arms = make_arms("rbf", 100)
+    compare(
+        name, KERNELS["rbf"], arms, np.sin(7 * arms.sum(dim=-1).numpy()), num_pulls
+    )
