@@ -12,7 +12,6 @@ from botorch_bkb.acquisition.confidence import (
     bkb_oversampling,
     BKBWidth,
     ChowdhuryGopalanWidth,
-    confidence_state_from_model,
     ConfidenceSchedule,
     ConfidenceState,
     ConstantWidth,
@@ -23,6 +22,7 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
     SrinivasWidth,
 )
+from botorch_bkb.acquisition.model_state import confidence_state_from_model
 
 
 __all__ = [

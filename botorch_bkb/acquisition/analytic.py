@@ -11,9 +11,9 @@ from torch import Tensor
 from botorch_bkb.acquisition.confidence import (
     as_schedule,
     beta_from_confidence_width,
-    confidence_state_from_model,
     ConfidenceSchedule,
 )
+from botorch_bkb.acquisition.model_state import confidence_state_from_model
 
 
 class BudgetedUpperConfidenceBound(UpperConfidenceBound):

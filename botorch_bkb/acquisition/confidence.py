@@ -31,13 +31,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Protocol, runtime_checkable, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.models.model import Model
-from gpytorch.distributions import MultivariateNormal
-from gpytorch.models import ExactGP
 from torch import Tensor
 from typing_extensions import override
 
@@ -550,125 +547,6 @@ def bbkb_oversampling(
             "It is the `ratio_threshold` of the batch rule."
         )
     return 72 * ratio_threshold * log_union
-
-
-@runtime_checkable
-class FactoredModel(Protocol):
-    """A model that knows the sums over its pulls, such as ``SingleTaskDTCGP``."""
-
-    def __call__(self, X: Tensor) -> MultivariateNormal:
-        """Return the posterior at a ``batch_shape x q x d`` tensor of inputs."""
-
-    def leverage_scores(self) -> Tensor:
-        """Return the leverage scores of the ``n`` pulls."""
-
-    def log_det(self) -> float:
-        """Return ``log det(I + K / lambda)`` of the pulls."""
-
-
-@torch.no_grad()
-def confidence_state_from_model(
-    model: Model, num_arms: int | None = None, ratio_threshold: float = 1.0
-) -> ConfidenceState:
-    r"""Describe a fitted model to the confidence schedules.
-
-    Units are those of the model, after any outcome transform: ``norm_bound`` and
-    ``noise_std`` of a schedule are then in these units too, while ``beta = w^2 /
-    lambda`` fits the posterior in the original units, for both scale alike. A model
-    does not know its batches, so the frozen sums are replaced by its log determinant.
-    ``kappa^2`` is the largest prior variance over the training inputs. A model with
-    ``leverage_scores`` and ``log_det`` of its own is asked for them; for any other,
-    these cost ``O(n^3)`` time and ``O(n^2)`` memory.
-
-    Args:
-        model: A single-output, unbatched GPyTorch ``ExactGP`` with one noise variance,
-            such as ``SingleTaskGP`` or ``SingleTaskDTCGP``. It is put in eval mode.
-        num_arms: The number of arms, if there is one.
-        ratio_threshold: ``C~`` of the batch rule, 1 without delay.
-
-    Raises:
-        UnsupportedError: If the model is of another kind, or its noise varies.
-    """
-    if (
-        not isinstance(model, ExactGP)
-        or model.num_outputs != 1
-        or len(model.batch_shape) > 0
-    ):
-        raise UnsupportedError(
-            "Expected `model` to be an unbatched exact or DTC GP with one output, but "
-            f"got a {type(model).__name__}. Use SingleTaskDTCGP or SingleTaskGP."
-        )
-    noise = _noise_variance(model)
-    model.eval()
-    X, targets = model.train_inputs[0], model.train_targets
-    if isinstance(model, FactoredModel):
-        leverage_scores, log_det = model.leverage_scores(), model.log_det()
-        means = model(X.unsqueeze(-2)).mean.squeeze(-1)
-    else:
-        leverage_scores, means, log_det = _dense_pull_summary(model, noise)
-    return ConfidenceState(
-        num_pulls=targets.shape[-1],
-        num_arms=num_arms,
-        noise_variance=noise,
-        max_prior_variance=model.covar_module(X, diag=True).max().item(),
-        effective_dimension=leverage_scores.sum().item(),
-        log_det=log_det,
-        frozen_leverage_scores=leverage_scores.new_zeros(0),
-        log_det_start=log_det,
-        ratio_threshold=ratio_threshold,
-        observations=_merge_pulls(X, targets, means, leverage_scores),
-    )
-
-
-def _dense_pull_summary(model: ExactGP, noise: float) -> tuple[Tensor, Tensor, float]:
-    r"""Return the ``n`` pulls' leverage scores, posterior means, and log determinant.
-
-    With ``B = I + K / lambda``: the scores are ``diag(K (K + lambda I)^{-1}) = 1 -
-    diag(B^{-1})``, and the residuals ``y - mu`` are ``B^{-1} (y - m)``.
-    """
-    X = model.train_inputs[0]
-    K = model.covar_module(X).to_dense()
-    L = torch.linalg.cholesky(torch.eye(K.shape[-1]).to(K) + K / noise)
-    B_inv = torch.cholesky_inverse(L)
-    targets = model.train_targets
-    means = targets - B_inv @ (targets - model.mean_module(X))
-    log_det = 2 * L.diagonal().log().sum().item()
-    return 1 - B_inv.diagonal(), means, log_det
-
-
-def _merge_pulls(
-    X: Tensor,  # n x d
-    targets: Tensor,  # n
-    posterior_means: Tensor,  # n
-    leverage_scores: Tensor,  # n
-) -> ArmObservations:
-    unique, inverse, counts = torch.unique(
-        X, dim=0, return_inverse=True, return_counts=True
-    )
-
-    def average(values: Tensor) -> Tensor:
-        sums = values.new_zeros(unique.shape[0]).index_add(0, inverse, values)
-        return sums / counts
-
-    return ArmObservations(
-        counts=counts,
-        sample_means=average(targets),
-        posterior_means=average(posterior_means),
-        leverage_scores=average(leverage_scores),
-    )
-
-
-def _noise_variance(model: ExactGP) -> float:
-    """Return ``lambda``, the one noise variance of the likelihood."""
-    noise: Tensor = model.likelihood.noise
-    # Equal up to the rounding of an outcome transform.
-    if noise.max() - noise.min() > 1e-6 * noise.max():
-        raise UnsupportedError(
-            "Expected `model` to have one noise variance, which the confidence widths "
-            f"are about, but got {noise.numel()} that differ. Fit the model without "
-            "`train_Yvar`, or use UpperConfidenceBound with a `beta` of your own."
-        )
-    return noise.mean().item()
 
 
 def _log_union(horizon: int, failure_probability: float) -> float:

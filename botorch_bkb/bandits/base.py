@@ -11,7 +11,6 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
-from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import (
     ArmObservations,
@@ -21,22 +20,9 @@ from botorch_bkb.acquisition.confidence import (
 )
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.ledger import PullLedger
-from botorch_bkb.models.utils.leverage_scores import (
-    Inclusion,
-    inclusion_probabilities,
-    Resampling,
-    sample_inducing_indices,
-    validate_inclusion,
-    validate_oversampling,
-    validate_resampling,
-)
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, Capped, UNLIMITED
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
-
-
-# More new arms than this in one update are sampled block by block.
-BULK_SIZE = 256
 
 
 class FiniteArmBandit(ABC):
@@ -60,8 +46,7 @@ class FiniteArmBandit(ABC):
         batch_rule: A rule of ``botorch_bkb.optim.batch_rules``. None: the default.
         maximize: Whether large rewards are good.
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
-        generator: The source of all randomness, on the CPU. None: a new one with a
-            random seed.
+        generator: The source of all randomness. None: a new one with a random seed.
         max_feature_bytes: The byte budget of the cached features.
 
     If ``covar_module`` or ``noise_variance`` is None, features are scaled to the unit
@@ -474,12 +459,15 @@ class FiniteArmBandit(ABC):
 
     def _draw_arm(self, capacity: Tensor | None) -> int:
         """Draw one of the arms that may be pulled, uniformly."""
-        num_arms = self.arms.shape[0]
         if capacity is None:
-            return int(torch.randint(num_arms, (1,), generator=self.generator))
+            return self._draw_index(self.arms.shape[0])
         allowed = (capacity > 0).nonzero().squeeze(-1)
-        position = torch.randint(len(allowed), (1,), generator=self.generator)
-        return int(allowed[position])
+        return int(allowed[self._draw_index(len(allowed))])
+
+    def _draw_index(self, size: int) -> int:
+        generator = self.generator
+        draw = torch.randint(size, (1,), generator=generator, device=generator.device)
+        return int(draw)
 
     def _add_pending(self, indices: Tensor) -> None:
         scores = self._posterior.leverage_scores[indices.to(self.arms.device)]
@@ -499,128 +487,6 @@ class FiniteArmBandit(ABC):
 
     def _indices(self, arms: Sequence[int]) -> Tensor:
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
-
-
-class ExactBandit(FiniteArmBandit):
-    """A bandit on the exact GP: every pulled arm is inducing.
-
-    Cost ``O(A P^2)`` an ask for ``P`` distinct pulled arms.
-    """
-
-    _always_grows = True
-
-    @override
-    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
-        return in_stable_order(self.inducing_indices, pulled)
-
-    @override
-    def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
-        return pulled
-
-
-class SparseBandit(FiniteArmBandit):
-    r"""A bandit on the DTC posterior, its inducing arms drawn by leverage scores.
-
-    Args:
-        oversampling: q-bar: a pulled arm is kept with probability ``min(1, oversampling
-            * n * var / lambda)``, with the variance before the update. See
-            ``acquisition.confidence.bkb_oversampling`` for the theorems' value.
-        resampling: ``"independent"``, fresh draws at every update as the theorems
-            assume, or ``"coupled"``, one uniform number per arm for good: the same
-            marginals, inducing arms that change little from batch to batch, and no
-            theorem.
-        inclusion: ``"merged"`` for the probability above, as in the authors' code, or
-            ``"per_pull"`` for ``1 - (1 - min(1, oversampling * var / lambda))^n``, as
-            the papers print it; see
-            ``models.utils.leverage_scores.inclusion_probabilities`` for why not.
-
-    All other arguments are those of :class:`FiniteArmBandit`.
-    """
-
-    def __init__(
-        self,
-        arms: Tensor,
-        covar_module: Kernel | None = None,
-        noise_variance: float | None = None,
-        *,
-        oversampling: float = 2.0,
-        resampling: Resampling = "independent",
-        inclusion: Inclusion = "merged",
-        **options: Any,
-    ) -> None:
-        validate_oversampling(oversampling)
-        validate_resampling(resampling)
-        validate_inclusion(inclusion)
-        super().__init__(arms, covar_module, noise_variance, **options)
-        self.oversampling = oversampling
-        self.resampling = resampling
-        self.inclusion = inclusion
-        self._uniforms: Tensor | None = None
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "uniforms": self._uniforms}
-
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._uniforms = state["uniforms"]
-
-    @override
-    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
-        fresh = ~torch.isin(pulled, self._posterior.pulled_indices)
-        if int(fresh.sum()) > BULK_SIZE:
-            kept = self._sample_in_blocks(prior, pulled)
-        else:
-            kept = self._sample(pulled, self._posterior.leverage_scores[pulled])
-        return in_stable_order(self.inducing_indices, kept)
-
-    def _sample_in_blocks(self, prior: Prior, pulled: Tensor) -> Tensor:
-        """Sample as if the rewards of many new arms had come in doubling blocks.
-
-        At once, every new arm would have the score of the prior, and all would be kept:
-        a table of 10,000 historical results would make 10,000 inducing arms.
-        """
-        counts = self._ledger.counts[pulled]
-        posterior = ArmPosterior(
-            prior.features[pulled],
-            prior.covar_module,
-            prior.noise_variance,
-            self.max_feature_bytes,
-        )
-        stop = BULK_SIZE
-        while stop < len(pulled):
-            seen = torch.arange(stop, device=pulled.device)
-            kept = self._sample(pulled[:stop], posterior.leverage_scores[:stop])
-            inducing = torch.isin(pulled[:stop], kept).nonzero().squeeze(-1)
-            weights = counts[:stop].to(posterior.mean)
-            posterior.update(inducing, seen, weights, torch.zeros_like(weights))
-            stop *= 2
-        return self._sample(pulled, posterior.leverage_scores)
-
-    def _sample(self, pulled: Tensor, scores: Tensor) -> Tensor:
-        probabilities = inclusion_probabilities(
-            scores, self._ledger.counts[pulled], self.oversampling, self.inclusion
-        )
-        uniforms = self._draw_uniforms(pulled).to(scores)
-        return pulled[sample_inducing_indices(probabilities, scores, uniforms)]
-
-    def _draw_uniforms(self, pulled: Tensor) -> Tensor:
-        """Return one uniform number per pulled arm, by the law of ``resampling``."""
-        if self.resampling == "independent":
-            return self._draw(pulled.shape[0])
-        if self._uniforms is None:
-            self._uniforms = self._draw(self.arms.shape[0])
-        return self._uniforms[pulled.cpu()]
-
-    def _draw(self, size: int) -> Tensor:
-        return torch.rand(size, generator=self.generator, dtype=torch.float64)
-
-
-def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
-    """Return ``after`` with what stays in its old place and what is new at the end."""
-    kept = before[torch.isin(before, after)]
-    return torch.cat([kept, after[~torch.isin(after, before)]])
 
 
 def _check_arms(arms: Tensor) -> None:

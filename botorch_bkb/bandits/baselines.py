@@ -63,8 +63,7 @@ class EpsilonGreedy(BKB):
         return self._indices(chosen)
 
     def _pick(self, capacity: Tensor | None) -> int:
-        coin = torch.rand(1, generator=self.generator, dtype=torch.float64)
-        if coin < self.uniform_probability:
+        if self._draw(1) < self.uniform_probability:
             return self._draw_arm(capacity)
         mean = self._posterior.mean
         if capacity is not None:

@@ -23,7 +23,7 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBBKBWidth,
     PracticalBKBWidth,
 )
-from botorch_bkb.bandits.base import ExactBandit, SparseBandit
+from botorch_bkb.bandits.inducing import ExactBandit, SparseBandit
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     FixedSize,

@@ -70,10 +70,6 @@ def run(args: argparse.Namespace) -> None:
     bandit = build_bandit(args, problem, generator)
     for note in notes:
         print(f"Note: {note}.")
-    print(
-        "Features and reward are standardized: rewards, regret and --noise-std are in "
-        f"standard\ndeviations of {args.reward!r}."
-    )
     rounds = run_bandit(
         bandit, problem, args.horizon, generator=generator, quiet=args.quiet
     )
@@ -106,7 +102,12 @@ def load_problem(
         maximize=not args.minimize,
         standardize_reward=True,
     )
-    return problem, features.notes
+    unit = table[args.reward].std(ddof=0)
+    standardized = (
+        "features and reward are standardized; rewards, regret and --noise-std are in\n"
+        f"standard deviations of {args.reward!r}, which is {unit:.4g}"
+    )
+    return problem, (*features.notes, standardized)
 
 
 def build_bandit(

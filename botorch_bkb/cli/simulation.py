@@ -99,8 +99,8 @@ def report(
     print(f"\n{title}\n")
     print(outcome_table(bandit, problem, rounds, name, arm_name))
     print(
-        "\nUniform choice: expected values; its simple regret is that of the best arm it "
-        "pulls,\nwhich noise may hide."
+        "\nUniform choice: expected values; its simple regret is that of the best arm "
+        "it pulls,\nwhich noise may hide."
     )
     output.mkdir(parents=True, exist_ok=True)
     rounds.to_csv(output / "rounds.csv", index=False)

@@ -228,7 +228,9 @@ class SingleTaskDTCGP(SingleTaskGP):
         if resampling == "coupled" and self._uniforms is not None:
             uniforms = self._uniforms
         else:
-            uniforms = torch.rand(num_unique, generator=generator).to(scores)
+            device = None if generator is None else generator.device
+            uniforms = torch.rand(num_unique, generator=generator, device=device)
+            uniforms = uniforms.to(scores)
         if resampling == "coupled":
             self._uniforms = uniforms
         kept = sample_inducing_indices(

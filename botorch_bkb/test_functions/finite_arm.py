@@ -131,8 +131,8 @@ class FiniteArmProblem:
             The problem, in float64.
 
         Raises:
-            InputDataError: If ``reward`` is no column, there is no feature, or a
-                column is not numeric, not finite, or constant.
+            InputDataError: If ``reward`` is no column, there is no feature or no row,
+                or a column is not numeric, not finite, or constant.
         """
         if reward not in table.columns:
             raise InputDataError(
@@ -144,6 +144,10 @@ class FiniteArmProblem:
             raise InputDataError(
                 f"Expected `table` to have features beside the reward {reward!r}, but "
                 "it has no other column."
+            )
+        if len(table) == 0:
+            raise InputDataError(
+                "Expected `table` to have at least one row, but got 0."
             )
         arms = torch.stack([_standardized(table[name]) for name in features], dim=-1)
         read_reward = _standardized if standardize_reward else _as_tensor

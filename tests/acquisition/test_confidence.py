@@ -21,7 +21,6 @@ from botorch_bkb.acquisition.confidence import (
     bkb_oversampling,
     BKBWidth,
     ChowdhuryGopalanWidth,
-    confidence_state_from_model,
     confidence_width_from_beta,
     ConfidenceSchedule,
     ConfidenceState,
@@ -32,6 +31,7 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
     SrinivasWidth,
 )
+from botorch_bkb.acquisition.model_state import confidence_state_from_model
 from tests.acquisition import (
     exact_moments,
     fixed_gp,

@@ -1,7 +1,11 @@
+import subprocess
+import sys
+
 import pandas as pd
 import pytest
 
 from botorch_bkb import __main__ as command_line
+from botorch_bkb import __version__
 from botorch_bkb.__main__ import main
 
 
@@ -32,6 +36,12 @@ def test_help_names_the_commands(words, capsys):
     assert error.value.code == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in ["demo", "simulate", "suggest"])
+
+
+def test_the_module_runs_as_a_program():
+    command = [sys.executable, "-m", "botorch_bkb", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == __version__
 
 
 def test_an_unknown_command_is_refused(capsys):

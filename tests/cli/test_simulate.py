@@ -72,9 +72,13 @@ def test_csv_and_parquet_give_the_same_run(table, path, tmp_path):
     )
 
 
-def test_regret_is_in_standard_deviations_of_the_reward(table, path, tmp_path):
+def test_regret_is_in_standard_deviations_of_the_reward(table, path, tmp_path, capsys):
     rounds = simulate(path, tmp_path, "--bandit", "uniform", "--horizon", "20")
-    gap = (table["gain"].max() - table["gain"].mean()) / table["gain"].std(ddof=0)
+    unit = table["gain"].std(ddof=0)
+    assert f"standard deviations of 'gain', which is {unit:.4g}" in (
+        capsys.readouterr().out
+    )
+    gap = (table["gain"].max() - table["gain"].mean()) / unit
     expected = gap * rounds["num_pulls"]
     assert rounds["uniform_cumulative_regret"].tolist() == pytest.approx(
         expected.tolist()
@@ -94,7 +98,8 @@ def test_columns_can_be_dropped_and_coded(path):
         arguments(path, "--drop", "x", "--code", "kind:a=1,b=2")
     )
     assert problem.arms.shape == (60, 2)
-    assert notes == ()
+    (note,) = notes
+    assert "standardized" in note
 
 
 def test_the_model_follows_the_options(path):

@@ -130,6 +130,7 @@ def test_a_table_can_standardize_the_reward_and_minimize():
     [
         ({"a": [1, 2]}, "one of the columns"),
         ({"gain": [1, 2]}, "no other column"),
+        ({"a": [], "gain": []}, "at least one row"),
         ({"a": ["x", "y"], "gain": [1, 2]}, "'a' to be numeric"),
         ({"a": [1.0, None], "gain": [1, 2]}, "'a' to be finite"),
         ({"a": [0.1] * 3, "gain": [1, 2, 3]}, "'a' to vary"),

@@ -1,0 +1,1 @@
+"""Benchmarks as programs: ``python -m benchmarks NAME``."""
