@@ -151,9 +151,11 @@ def print_summary(
     reward_column: str,
 ) -> None:
     """Print what is known and what was chosen."""
+    num_measured = int((bandit.counts > 0).sum())
+    in_flight = len(bandit.pending_pulls) - int(batch["repeats"].sum())
     print(
-        f"{len(ids):,} candidates, {bandit.num_pulls:,} measurements of "
-        f"{int((bandit.counts > 0).sum()):,} of them."
+        f"{len(ids):,} candidates, {num_measured:,} of them measured, "
+        f"{bandit.num_pulls:,} measurements in all, {in_flight:,} in flight."
     )
     if bandit.num_pulls > 0:
         best = bandit.best_arm()

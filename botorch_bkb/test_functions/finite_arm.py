@@ -146,9 +146,7 @@ class FiniteArmProblem:
                 "it has no other column."
             )
         if len(table) == 0:
-            raise InputDataError(
-                "Expected `table` to have at least one row, but got 0."
-            )
+            raise InputDataError("Expected `table` to have at least one row, got 0.")
         arms = torch.stack([_standardized(table[name]) for name in features], dim=-1)
         read_reward = _standardized if standardize_reward else _as_tensor
         return cls(arms, read_reward(table[reward]), noise_std, maximize)
