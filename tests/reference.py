@@ -1,73 +1,185 @@
-"""Dense, slow, plain NumPy answers. Imports nothing of the package.
+"""Dense, slow, plain NumPy answers: the oracle. Imports nothing of the package.
 
 Everything works on Gram matrices (the caller takes them from a kernel object) and is
-recomputed from scratch at every step. Equation numbers: [BKB] the COLT paper, [BBKB]
-the batch paper.
+recomputed from scratch at every pull. Equations: [BKB] is the COLT paper, [BBKB] the
+batch paper, and "DESIGN n" a section of the design. ``noise`` is lambda. Variances are
+true GP variances; the papers' sigma-tilde^2, the leverage score, is variance / lambda.
+
+By default all functions follow DESIGN. Where the package departs from it on purpose,
+that is an option here; ``run_bandit`` and ``greedy_batch`` have the package's defaults.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 
-def nystrom_root(K_ss, K_sx, rtol=1e-12):
-    """Return Z with Z^T Z = K_xs K_ss^+ K_sx; [BKB] section 3.1, (K_S^{1/2})^+ k_S."""
+# Posteriors: [BBKB] (1), (2), DESIGN 3 ------------------------------------------------
+
+
+def nystrom_embedding(K_ss, K_sx, rtol=1e-12):
+    """Return z(x) = K_ss^{+/2} k_s(x), one column per x; [BBKB] section 2."""
     values, vectors = np.linalg.eigh(K_ss)
-    kept = values > rtol * max(values.max(initial=0.0), 1e-300)
-    return (vectors[:, kept] / np.sqrt(values[kept])).T @ K_sx
+    kept = values > rtol * values.max(initial=0.0)
+    root = vectors[:, kept] / np.sqrt(values[kept])
+    return root @ (vectors[:, kept].T @ K_sx)
 
 
-def dtc_posterior(K_ss, K_sp, K_sx, K_xx, weights, targets):
-    """Return DTC mean and covariance; [BBKB] (1), (2), the variance times lambda.
+def nystrom_gram(K_ss, K_sx, rtol=1e-12):
+    """Return Q = Z^T Z = K_xs K_ss^+ K_sx."""
+    Z = nystrom_embedding(K_ss, K_sx, rtol)
+    return Z.T @ Z
 
-    ``weights`` are n_i / lambda (sums of 1 / Yvar) of the pulled points ``p``, and
-    ``targets`` their weighted mean rewards.
+
+def dtc_parts(K_ss, K_sp, K_sx, K_xx, weights, targets, rtol=1e-12):
+    """Return mean, covariance, and the projected covariance, of the DTC posterior.
+
+    With W = diag(weights) and V' = Z^T W Z + I (that is V / lambda for equal noise),
+
+        mean = z^T V'^{-1} Z^T W targets,   projected = z^T V'^{-1} z',
+        covariance = k(x, x') - z^T z' + projected.
     """
-    Z_p, Z_x = nystrom_root(K_ss, K_sp), nystrom_root(K_ss, K_sx)
-    V = np.eye(len(Z_p)) + (Z_p * weights) @ Z_p.T
+    Z = nystrom_embedding(K_ss, np.hstack([K_sp, K_sx]), rtol)
+    Z_p, Z_x = Z[:, : K_sp.shape[1]], Z[:, K_sp.shape[1] :]
+    V = np.eye(len(Z)) + (Z_p * weights) @ Z_p.T
     mean = Z_x.T @ np.linalg.solve(V, Z_p @ (weights * targets))
-    covariance = K_xx - Z_x.T @ Z_x + Z_x.T @ np.linalg.solve(V, Z_x)
-    return mean, covariance
+    projected = Z_x.T @ np.linalg.solve(V, Z_x)
+    return mean, K_xx - Z_x.T @ Z_x + projected, projected
 
 
-def projected_covariance(K_ss, K_sp, K_sx, weights):
-    """Return z^T V^{-1} z' (true units): the part a pull enters the model through."""
-    Z_p, Z_x = nystrom_root(K_ss, K_sp), nystrom_root(K_ss, K_sx)
-    V = np.eye(len(Z_p)) + (Z_p * weights) @ Z_p.T
-    return Z_x.T @ np.linalg.solve(V, Z_x)
+def dtc_posterior(K_ss, K_sp, K_sx, K_xx, weights, targets, rtol=1e-12):
+    """Return mean and covariance at x of the DTC posterior; [BBKB] (1), (2).
+
+    ``weights`` are n_i / lambda per unique input p (in general sums of 1 / Yvar), and
+    ``targets`` the precision-weighted mean rewards there.
+    """
+    return dtc_parts(K_ss, K_sp, K_sx, K_xx, weights, targets, rtol)[:2]
 
 
-def exact_posterior(K_pp, K_px, K_xx, noise, y):
-    """Return the exact GP's mean and covariance, one row per pull; [BKB] (1), (2)."""
-    A = K_pp + np.diag(noise)
-    mean = K_px.T @ np.linalg.solve(A, y)
-    return mean, K_xx - K_px.T @ np.linalg.solve(A, K_px)
+def exact_posterior(K_pp, K_px, K_xx, noise_per_pull, y):
+    """Return mean and covariance of the exact GP, one row per pull; [BKB] (1), (2)."""
+    gain = np.linalg.solve(K_pp + np.diag(noise_per_pull), K_px).T
+    return gain @ y, K_xx - gain @ K_px
+
+
+def dtc_log_marginal_likelihood(Q, noise, y):
+    """Return log N(y; 0, Q + diag(noise)), one row per pull."""
+    covariance = Q + np.diag(np.broadcast_to(noise, len(y)))
+    log_det = np.linalg.slogdet(covariance)[1]
+    return -0.5 * (
+        y @ np.linalg.solve(covariance, y) + log_det + len(y) * math.log(2 * math.pi)
+    )
 
 
 class Arms:
-    """The posterior over all arms of a Gram matrix, given counts, sums and S."""
+    """The posterior over all arms of a Gram matrix, given S, counts and sums."""
 
     def __init__(self, gram, noise):
         self.gram, self.noise = gram, noise
 
+    def _blocks(self, S, counts):
+        S, p = np.asarray(S, dtype=int), np.flatnonzero(counts)
+        return p, self.gram[np.ix_(S, S)], self.gram[np.ix_(S, p)], self.gram[S]
+
+    def parts(self, S, counts, sums):
+        """Return mean, covariance and projected covariance of all arms."""
+        p, K_ss, K_sp, K_sa = self._blocks(S, counts)
+        weights, targets = counts[p] / self.noise, sums[p] / counts[p]
+        return dtc_parts(K_ss, K_sp, K_sa, self.gram, weights, targets)
+
     def posterior(self, S, counts, sums):
         """Return mean, variance and projected covariance of all arms."""
-        p = np.flatnonzero(counts)
-        S = np.asarray(S, dtype=int)
-        blocks = self.gram[np.ix_(S, S)], self.gram[np.ix_(S, p)], self.gram[S]
-        weights = counts[p] / self.noise
-        mean, covariance = dtc_posterior(
-            *blocks, self.gram, weights, sums[p] / counts[p]
-        )
-        return mean, np.diag(covariance), projected_covariance(*blocks, weights)
+        mean, covariance, projected = self.parts(S, counts, sums)
+        return mean, np.diag(covariance), projected
 
     def log_det(self, S, counts):
-        """Return log det(I + K / lambda) over pulls, K by Nystrom; [BKB] (6)."""
-        p = np.flatnonzero(counts)
-        S = np.asarray(S, dtype=int)
-        Z = nystrom_root(self.gram[np.ix_(S, S)], self.gram[np.ix_(S, p)])
-        V = np.eye(len(Z)) + (Z * (counts[p] / self.noise)) @ Z.T
-        return np.linalg.slogdet(V)[1]
+        """Return log det(I + Q / lambda) over the pulls, merged; [BKB] (6), (7)."""
+        p, K_ss, K_sp, _ = self._blocks(S, counts)
+        root = np.sqrt(counts[p] / self.noise)
+        Q = nystrom_gram(K_ss, K_sp) * np.outer(root, root)
+        return np.linalg.slogdet(np.eye(len(p)) + Q)[1]
+
+
+# Resampling: lines 12 to 16 of [BBKB] algorithm 1, DESIGN 4 ---------------------------
+
+
+def inclusion_probability(leverage, counts, oversampling, merged=False):
+    """Return 1 - (1 - p)^n with p = min(1, q tau): each of n pulls drawn on its own.
+
+    ``merged``, the law of the authors' code and the package's default: min(1, n q tau).
+    """
+    if merged:
+        return np.minimum(1.0, counts * oversampling * leverage)
+    return 1.0 - (1.0 - np.minimum(1.0, oversampling * leverage)) ** counts
+
+
+def resample(leverage, counts, oversampling, uniforms, merged=False):
+    """Return the kept positions; the one with the largest score if none is drawn."""
+    kept = uniforms < inclusion_probability(leverage, counts, oversampling, merged)
+    return np.flatnonzero(kept) if kept.any() else np.array([np.argmax(leverage)])
+
+
+# Confidence widths w: DESIGN 5. ``xi`` defaults to sqrt(lambda) -----------------------
+
+
+def bkb_width(t, d_eff, kappa2, noise, F, delta, xi=None, eps=0.5, printed=False):
+    """Return [BKB] Theorem 2; ``d_eff`` is sum_s var_t(x_s) / lambda.
+
+    ``printed``: log(kappa^2 t), no less than 0. Default: 1 + log(1 + kappa^2 t /
+    lambda), by (6), which does bound the log determinant.
+    """
+    xi = math.sqrt(noise) if xi is None else xi
+    alpha = (1 + eps) / (1 - eps)
+    factor = 1 + math.log1p(kappa2 * t / noise)
+    if printed:
+        factor = math.log(max(1.0, kappa2 * t))
+    information = alpha * factor * d_eff + math.log(1 / delta)
+    bias = (1 + 1 / math.sqrt(1 - eps)) * math.sqrt(noise) * F
+    return 2 * xi * math.sqrt(information) + bias
+
+
+def bbkb_width(frozen, ratio, noise, F, delta, xi=None, root_ratio=False):
+    """Return [BBKB] Theorem 2, alpha-tilde = C beta-tilde (or sqrt(C) beta-tilde).
+
+    ``frozen`` are the scores var_{fb[s-1]}(x_s) / lambda of all pulls s.
+    """
+    xi = math.sqrt(noise) if xi is None else xi
+    information = np.log(1 + 3 * np.asarray(frozen)).sum() + math.log(1 / delta)
+    bias = (1 + math.sqrt(2)) * math.sqrt(noise) * F
+    scale = math.sqrt(ratio) if root_ratio else ratio
+    return scale * (2 * xi * math.sqrt(information) + bias)
+
+
+def practical_bkb_width(t, d_eff, noise, F, delta, xi=None):
+    """Return BKB's width in the authors' code; log(t) is 0 before any pull."""
+    xi = math.sqrt(noise) if xi is None else xi
+    information = math.log(max(t, 1)) * d_eff + math.log(1 / delta)
+    return math.sqrt(noise) * F + xi * math.sqrt(information)
+
+
+def practical_bbkb_width(frozen, ratio, noise, F, delta, xi=None):
+    """Return BBKB's width in the authors' code."""
+    xi = math.sqrt(noise) if xi is None else xi
+    information = ratio * np.log(1 + np.asarray(frozen)).sum() + math.log(1 / delta)
+    return math.sqrt(noise) * F + xi * math.sqrt(information)
+
+
+def chowdhury_gopalan_width(log_det, noise, F, delta, xi=None):
+    """Return GP-UCB's width, [BKB] (7)."""
+    xi = math.sqrt(noise) if xi is None else xi
+    return math.sqrt(noise) * F + xi * math.sqrt(2 * (log_det + math.log(1 / delta)))
+
+
+# One batch: lines 4 to 8 of [BBKB] algorithm 1, DESIGN 6 ------------------------------
+
+
+def local_shares(start, c, noise):
+    """Return c(x, x_s)^2 / (lambda var_start(x)) at [x, s]; 0 where nothing varies."""
+    shares = np.zeros_like(c)
+    varies = start > 0
+    shares[varies] = c[varies] ** 2 / (noise * start[varies, None])
+    return shares
 
 
 def greedy_batch(
@@ -81,104 +193,113 @@ def greedy_batch(
     *,
     threshold=2.0,
     size=1,
+    cap=None,
     grow=False,
     pending=(),
     pending_scores=(),
     first=None,
     capacity=None,
+    whole_own=True,
     max_pulls=2000,
 ):
-    """Choose one batch, recomputing everything at every pull; [BBKB] algorithm 1.
+    """Choose one batch, recomputing everything at every pull.
 
-    ``rule`` is one of fixed, sum, projected, product, local.
+    Args:
+        gram, noise, S, counts, sums: The state; told pulls only.
+        width: w, frozen in the batch, as the mean is.
+        rule: fixed (``size``), sum, projected (the sum rule with z^T V^{-1} z alone),
+            product or local; they close past ``threshold``, or at ``cap`` pulls.
+        grow: Whether a chosen arm joins S at once (always with the fixed rule, and in
+            the exact bandits). Pending arms join in any case.
+        pending, pending_scores: Arms in flight, and var / lambda of each at the start
+            of its own batch: the sums start with them.
+        first: The first arm, where it is not the best one.
+        capacity: How many more pulls each arm may get.
+        whole_own: The package's departure: pulls of an arm also count against that very
+            arm by its whole variance, in place of the projected one, so that a batch
+            ends that would repeat an arm the inducing points do not explain forever.
     """
     arms = Arms(gram, noise)
-    S, now = list(S), counts.astype(float).copy()
-    mean, start, projected = arms.posterior(S, counts, sums)
-    whole = np.diag(start) if not grow else None
-    left = np.full(len(gram), np.inf) if capacity is None else capacity.astype(float)
-    # Full covariance at the start, for the local rule when S grows.
-    p = np.flatnonzero(counts)
-    index = np.asarray(S, dtype=int)
-    full = dtc_posterior(
-        gram[np.ix_(index, index)],
-        gram[np.ix_(index, p)],
-        gram[index],
-        gram,
-        counts[p] / noise,
-        sums[p] / np.maximum(counts[p], 1),
-    )[1]
+    S, now = list(S), counts.astype(float)
+    batch: list[int] = []
+    mean, covariance, projected = arms.parts(S, counts, sums)
+    start = np.diag(covariance)
+    # Pulls enter through their projection on S; if they join S, with their residual.
+    c = (covariance if grow else projected).copy()
+    projected_scores = np.diag(c) / noise
+    if whole_own:
+        np.fill_diagonal(c, start)
+    shares = local_shares(start, c, noise)
     for arm in pending:
         S += [] if arm in S else [arm]
         now[arm] += 1
-    total, product = 1.0 + sum(pending_scores), np.prod([1 + s for s in pending_scores])
-    own = np.zeros(len(gram))
-    projected_total = total
-    local = np.full(len(gram), total)
-    cross = projected.copy() if not grow else full.copy()
-    np.fill_diagonal(cross, start)
-    shares = cross**2 / (noise * np.maximum(start, 1e-300))[:, None]
-    batch = []
-    del whole
+    left = np.full(len(gram), np.inf) if capacity is None else capacity.astype(float)
+    before = sum(pending_scores)
+    factors = [1 + float(score) for score in pending_scores]
     while len(batch) < max_pulls:
-        variance = np.maximum(arms.posterior(S, now, sums)[1], 0.0)
-        scores = mean + width * np.sqrt(variance / noise)
-        scores[left <= 0] = -np.inf
-        arm = first if first is not None and not batch else int(np.argmax(scores))
-        if scores[arm] == -np.inf:
-            break
+        variance = np.maximum(np.diag(arms.parts(S, now, sums)[1]), 0.0)
+        bounds = mean + width * np.sqrt(variance / noise)  # line 4
+        bounds[left <= 0] = -np.inf
+        arm = int(np.argmax(bounds)) if batch or first is None else first
+        if left[arm] <= 0:
+            return batch
         batch.append(arm)
-        if grow and arm not in S:
-            S.append(arm)
+        S += [arm] if grow and arm not in S else []
         now[arm] += 1
         left[arm] -= 1
-        score = start[arm] / noise
-        total += score
-        product *= 1 + score
-        projected_total += projected[arm, arm] / noise
-        own[arm] += score
-        local = local + shares[:, arm]
+        factors.append(1 + float(start[arm] / noise))
+        total = 1 + before + start[batch].sum() / noise  # line 5, squared sigma
+        own = 1 + np.bincount(batch) * start[: max(batch) + 1] / noise
+        local = 1 + before + shares[:, batch].sum(axis=1)
+        projected_total = 1 + before + projected_scores[batch].sum()
         closed = {
-            "fixed": len(batch) >= size,
+            "fixed": len(batch) == size,
             "sum": total > threshold,
-            "product": product > threshold,
-            "projected": (total if grow else projected_total) > threshold
-            or 1 + own.max() > threshold,
+            "projected": projected_total > threshold
+            or (whole_own and own.max() > threshold),
+            "product": math.prod(factors) > threshold,
             "local": total > threshold and local.max() > threshold,
         }[rule]
-        if closed:
-            break
-    return batch
+        if closed or len(batch) == cap:
+            return batch
+    raise RuntimeError(f"The {rule} rule did not close within {max_pulls} pulls.")
 
 
-def inclusion_probability(leverage, counts, oversampling, merged=True):
-    """Return min(1, n q tau), or 1 - (1 - min(1, q tau))^n pull by pull."""
-    if merged:
-        return np.minimum(1, counts * oversampling * leverage)
-    return 1 - (1 - np.minimum(1, oversampling * leverage)) ** counts
+# Whole runs: [BKB] figure 1, [BBKB] algorithm 1 ---------------------------------------
 
 
-def resample(leverage, counts, oversampling, uniforms, merged=True):
-    """Return the positions that are kept; the largest score if none is."""
-    kept = uniforms < inclusion_probability(leverage, counts, oversampling, merged)
-    return np.flatnonzero(kept) if kept.any() else np.array([np.argmax(leverage)])
+class Run(NamedTuple):
+    """One entry per batch: its arms, S at its start (sorted), its width."""
+
+    batches: list[list[int]]
+    inducing_sets: list[list[int]]
+    widths: list[float]
+
+    @property
+    def arms(self):
+        return [arm for batch in self.batches for arm in batch]
+
+    @property
+    def batch_sizes(self):
+        return [len(batch) for batch in self.batches]
 
 
-def practical_bkb_width(t, effective_dimension, noise, F, delta):
-    information = math.log(max(t, 1)) * effective_dimension
-    return math.sqrt(noise) * (F + math.sqrt(information + math.log(1 / delta)))
+def named_width(name, t, d_eff, frozen, log_det, ratio, kappa2, noise, F, delta):
+    """Return the width of a named schedule; a number is a constant width."""
+    if name == "bkb":
+        return bkb_width(t, d_eff, kappa2, noise, F, delta)
+    if name == "bbkb":
+        return bbkb_width(frozen, ratio, noise, F, delta)
+    if name == "practical_bkb":
+        return practical_bkb_width(t, d_eff, noise, F, delta)
+    if name == "practical_bbkb":
+        return practical_bbkb_width(frozen, ratio, noise, F, delta)
+    if name == "chowdhury_gopalan":
+        return chowdhury_gopalan_width(log_det, noise, F, delta)
+    return float(name)
 
 
-def practical_bbkb_width(frozen, ratio, noise, F, delta):
-    information = ratio * np.log1p(frozen).sum()
-    return math.sqrt(noise) * (F + math.sqrt(information + math.log(1 / delta)))
-
-
-def chowdhury_gopalan_width(log_det, noise, F, delta):
-    return math.sqrt(noise) * (F + math.sqrt(2 * (log_det + math.log(1 / delta))))
-
-
-def run_bandit(
+def simulate(
     gram,
     noise,
     reward,
@@ -187,92 +308,72 @@ def run_bandit(
     num_pulls,
     *,
     rule="sum",
-    width="bbkb",
+    width=1.0,
     exact=False,
     oversampling=2.0,
     coupled=False,
     threshold=2.0,
     size=1,
+    cap=None,
     F=1.0,
     delta=0.05,
+    merged=False,
+    whole_own=False,
+    skip_opening=False,
 ):
-    """Run BKB, BBKB, GP-UCB or GP-BUCB, all dense; returns arms, batches and sets.
+    """Run BKB (fixed, size 1), BBKB, GP-UCB or GP-BUCB (``exact``); returns a ``Run``.
 
-    One uniform number per pulled arm in ascending order at each resampling; coupled:
-    one per arm, drawn at the first.
+    ``merged``, ``whole_own`` and ``skip_opening`` (the sum of the practical BBKB width
+    leaves the opening draw out) are the package's departures from DESIGN, off here.
     """
-    num_arms = len(gram)
-    arms = Arms(gram, noise)
-    counts, sums = np.zeros(num_arms), np.zeros(num_arms)
-    S, frozen, batches, sets, uniforms = [], [], [], [], None
-    grow = exact or rule == "fixed"
-    variance = np.diag(gram)
-    while sum(map(len, batches)) < num_pulls:
-        if not batches:
-            batch = [draw_first()]
-            if rule == "fixed" and size > 1:
-                w = _width(width, 0, 0.0, np.array([]), 0.0, threshold, noise, F, delta)
-                batch = greedy_batch(
-                    gram,
-                    noise,
-                    [],
-                    counts,
-                    sums,
-                    w,
-                    rule,
-                    size=size,
-                    grow=grow,
-                    first=batch[0],
-                )
-        else:
-            p = np.flatnonzero(counts)
-            if exact:
-                S = list(p)
-            else:
-                if coupled and uniforms is None:
-                    uniforms = draw_uniforms(num_arms)
-                u = uniforms[p] if coupled else draw_uniforms(len(p))
-                S = list(p[resample(variance[p] / noise, counts[p], oversampling, u)])
-            variance = arms.posterior(S, counts, sums)[1]
-            w = _width(
-                width,
-                int(counts.sum()),
-                (counts * variance).sum() / noise,
-                np.array(frozen[1:]),
-                arms.log_det(S, counts),
-                threshold,
-                noise,
-                F,
-                delta,
-            )
-            batch = greedy_batch(
-                gram,
-                noise,
-                S,
-                counts,
-                sums,
-                w,
-                rule,
-                threshold=threshold,
-                size=size,
-                grow=grow,
-            )
-        sets.append(sorted(int(arm) for arm in S))
-        frozen += [variance[arm] / noise for arm in batch]
-        batches.append(batch)
-        for arm in batch:
+    arms, run, A = Arms(gram, noise), Run([], [], []), len(gram)
+    counts, sums, frozen = np.zeros(A), np.zeros(A), np.zeros(0)
+    S, variance, uniforms = np.zeros(0, dtype=int), np.diag(gram), np.zeros(0)
+    options = {"threshold": threshold, "size": size, "whole_own": whole_own}
+    options["grow"] = exact or rule == "fixed"
+    ratio = 1.0 if rule == "fixed" else threshold  # a fixed size promises no ratio
+    while counts.sum() < num_pulls:
+        p = np.flatnonzero(counts)
+        if exact:
+            S = p
+        elif len(p):
+            if coupled and not len(uniforms):
+                uniforms = draw_uniforms(A)
+            u = uniforms[p] if coupled else draw_uniforms(len(p))
+            tau = variance[p] / noise  # line 13: from before this update
+            S = p[resample(tau, counts[p], oversampling, u, merged)]
+        variance = arms.posterior(S, counts, sums)[1]
+        w = named_width(
+            width,
+            int(counts.sum()),
+            (counts * variance).sum() / noise,  # [BKB] (5)
+            frozen[1:] if skip_opening and width == "practical_bbkb" else frozen,
+            arms.log_det(S, counts),
+            ratio,
+            np.diag(gram).max(),
+            noise,
+            F,
+            delta,
+        )
+        if len(p):
+            options |= {"first": None, "cap": cap}
+        else:  # line 1
+            options |= {"first": draw_first(), "cap": cap if rule == "fixed" else 1}
+        batch = greedy_batch(gram, noise, S, counts, sums, w, rule, **options)
+        run.batches.append(batch)
+        run.inducing_sets.append(S.tolist())
+        run.widths.append(w)
+        frozen = np.append(frozen, variance[batch] / noise)
+        for arm in batch:  # line 17
             counts[arm] += 1
             sums[arm] += reward(arm)
-    return batches, sets
+    return run
 
 
-def _width(name, t, d_eff, frozen, log_det, ratio, noise, F, delta):
-    if name == "bkb":
-        return practical_bkb_width(t, d_eff, noise, F, delta)
-    if name in ("bbkb", "plates"):
-        # A fixed size promises no ratio: 1 takes its place.
-        ratio = ratio if name == "bbkb" else 1.0
-        return practical_bbkb_width(frozen, ratio, noise, F, delta)
-    if name == "gpucb":
-        return chowdhury_gopalan_width(log_det, noise, F, delta)
-    return name
+def run_bandit(*problem, width="bbkb", merged=True, **options):
+    """Return batches and inducing sets by the package's defaults: its departures on."""
+    names = {"bkb": "practical_bkb", "bbkb": "practical_bbkb"}
+    names |= {"plates": "practical_bbkb", "gpucb": "chowdhury_gopalan"}
+    options |= {"width": names.get(width, width), "merged": merged}
+    run = simulate(*problem, whole_own=True, skip_opening=True, **options)
+    return run.batches, run.inducing_sets

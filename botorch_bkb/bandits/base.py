@@ -452,9 +452,9 @@ class FiniteArmBandit(ABC):
         left = int(capacity.clamp(max=rule.min_size).sum())
         if left < rule.min_size:
             raise InputDataError(
-                f"Expected at least {rule.min_size} more pulls to be allowed, but "
-                f"`available` and `max_repeats` leave {left}. Pass a smaller "
-                "`max_size`, or allow more."
+                f"Expected at least {rule.min_size} more pulls to be allowed, the size "
+                f"of the batch, but {left} are left: all other arms are unavailable or "
+                "have had their repeats. Ask for a smaller batch or allow more repeats."
             )
 
     def _draw_arm(self, capacity: Tensor | None) -> int:
