@@ -496,6 +496,28 @@ def test_frozen_scores_make_the_bbkb_widths():
     assert run.widths[1] == pytest.approx(bbkb_width([1.0], 2.0, 1.0, 1.0, 0.05))
 
 
+@pytest.mark.parametrize("name", ["bkb", "practical_bkb", "practical_bbkb"])
+def test_widths_of_a_run_with_a_fixed_size(name):
+    """K = 2 I, lambda = 1, all kept: n pulls leave the variance 2 / (1 + 2 n)."""
+    draws = Draws(0, [0.0] * 100)
+    problem = 2 * np.eye(3), 1.0, REWARDS.__getitem__
+    options = {"rule": "fixed", "width": name, "size": 2, "F": 0.5, "delta": 0.1}
+    run = simulate(*problem, draws.draw_first, draws.draw_uniforms, 12, **options)
+    frozen: list[float] = []
+    for k, batch in enumerate(run.batches):
+        t = 2 * k
+        n = np.bincount(np.array(run.arms[:t], dtype=int), minlength=3)
+        variance = 2 / (1 + 2 * n)
+        d_eff = (n * variance).sum()
+        expected = {
+            "bkb": bkb_width(t, d_eff, 2.0, 1.0, 0.5, 0.1),
+            "practical_bkb": practical_bkb_width(t, d_eff, 1.0, 0.5, 0.1),
+            "practical_bbkb": practical_bbkb_width(frozen, 1.0, 1.0, 0.5, 0.1),
+        }[name]
+        assert run.widths[k] == pytest.approx(expected, rel=1e-12)
+        frozen += variance[batch].tolist()
+
+
 def test_the_covariance_is_the_residual_and_the_projected_covariance():
     problem = Problem(5)
     weights = problem.counts[problem.p] / problem.noise
