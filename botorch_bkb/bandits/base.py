@@ -21,8 +21,12 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.ledger import PullLedger
 from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import BatchRule, Capped, UNLIMITED
+from botorch_bkb.optim.batch_rules import BatchRule, Capped, check_size, UNLIMITED
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
+
+
+# The default cap of a batch whose rule sets no size.
+MAX_BATCH_SIZE = 10_000
 
 
 class FiniteArmBandit(ABC):
@@ -73,10 +77,12 @@ class FiniteArmBandit(ABC):
         max_feature_bytes: int = 2**31,
     ) -> None:
         _check_arms(arms)
-        if max_repeats is not None and max_repeats < 1:
+        if max_repeats is not None:
+            check_size("max_repeats", max_repeats)
+        if batch_rule is not None and not isinstance(batch_rule, BatchRule):
             raise InputDataError(
-                f"Expected `max_repeats` to be at least 1, but got {max_repeats}. Pass "
-                "None for no limit."
+                "Expected `batch_rule` to be a rule of `botorch_bkb.optim`, such as "
+                f"`FixedSize(96)`, but got {batch_rule!r}."
             )
         if generator is None:
             generator = torch.Generator()
@@ -159,7 +165,9 @@ class FiniteArmBandit(ABC):
         the batch rule starts from what they have used up; at least one arm is returned.
 
         Args:
-            max_size: A cap on the size of this batch.
+            max_size: A cap on the size of this batch. If omitted, 10,000 for rules that
+                close by themselves: on an arm that is all but known they may take more
+                pulls than anybody can use.
             available: An ``A``-dim boolean tensor of the arms that can be pulled now.
 
         Returns:
@@ -170,15 +178,19 @@ class FiniteArmBandit(ABC):
                 be pulled; or if the kernel turns out not to be positive semi-definite.
         """
         capacity = self._capacity(available)
-        rule = (
-            self.batch_rule if max_size is None else Capped(self.batch_rule, max_size)
-        )
+        if max_size is None:
+            max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
+        rule = Capped(self.batch_rule, max_size)
         self._check_left(rule, capacity)
         self._refresh()
         is_first = self.num_pulls == 0 and not self._ledger.pending
-        indices = self._choose(
-            rule, capacity, self._draw_arm(capacity) if is_first else None
-        )
+        generator_state = self.generator.get_state()
+        try:
+            first = self._draw_arm(capacity) if is_first else None
+            indices = self._choose(rule, capacity, first)
+        except Exception:
+            self.generator.set_state(generator_state)
+            raise
         if is_first:
             self._opening_score = self._posterior.leverage_scores[indices[0]].item()
         self._add_pending(indices)
@@ -279,6 +291,8 @@ class FiniteArmBandit(ABC):
         Load it into a bandit constructed with the same arms and options.
         """
         return {
+            "bandit": type(self).__name__,
+            "num_arms": self.arms.shape[0],
             "ledger": self._ledger.state_dict(),
             "prior": deepcopy(self._prior.state_dict()),
             "confidence": self.confidence.state_dict(),
@@ -291,7 +305,20 @@ class FiniteArmBandit(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; the next ``ask`` is the same."""
+        """Restore what :meth:`state_dict` returned; the next ``ask`` is the same.
+
+        Raises:
+            InputDataError: If the state is that of another kind of bandit or of another
+                number of arms. Nothing has changed then.
+        """
+        expected = (type(self).__name__, self.arms.shape[0])
+        found = (state.get("bandit"), state.get("num_arms"))
+        if found != expected:
+            raise InputDataError(
+                f"Expected the state of a {expected[0]} over {expected[1]} arms, but "
+                f"got that of a {found[0]} over {found[1]}. Construct the bandit with "
+                "the arms and options of the saved one."
+            )
         self._ledger.load_state_dict(state["ledger"])
         self._prior.load_state_dict(state["prior"])
         self.confidence.load_state_dict(state["confidence"])
@@ -431,6 +458,7 @@ class FiniteArmBandit(ABC):
         """Return how many more pulls each arm allows; None for no limit."""
         if available is not None:
             num_arms = self.arms.shape[0]
+            available = torch.as_tensor(available)
             if available.shape != (num_arms,) or available.dtype != torch.bool:
                 raise InputDataError(
                     f"Expected `available` to be a boolean tensor of shape ({num_arms},"
@@ -490,14 +518,19 @@ class FiniteArmBandit(ABC):
 
 
 def _check_arms(arms: Tensor) -> None:
+    if not isinstance(arms, Tensor):
+        raise InputDataError(
+            f"Expected `arms` to be a tensor, but got {type(arms).__name__}. Use "
+            "`torch.as_tensor(arms)`."
+        )
     if arms.dim() != 2 or 0 in arms.shape:
         raise BotorchTensorDimensionError(
             "Expected `arms` of shape A x d with at least one arm and one feature, but "
             f"got {tuple(arms.shape)}."
         )
-    if not arms.is_floating_point():
+    if arms.dtype not in (torch.float32, torch.float64):
         raise InputDataError(
-            f"Expected `arms` to be a floating point tensor, but got {arms.dtype}. Use "
+            f"Expected `arms` of dtype float64 or float32, but got {arms.dtype}. Use "
             "`arms.double()`."
         )
     bad = (~arms.isfinite()).any(dim=-1).nonzero()

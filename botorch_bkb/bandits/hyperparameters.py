@@ -48,7 +48,12 @@ class Prior:
     def __init__(
         self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
     ) -> None:
-        if noise_variance is not None and not 0 < noise_variance < float("inf"):
+        if covar_module is not None and not isinstance(covar_module, Kernel):
+            raise InputDataError(
+                "Expected `covar_module` to be a GPyTorch kernel object, such as "
+                f"`RBFKernel()`, but got {covar_module!r}. Pass None to learn one."
+            )
+        if noise_variance is not None and not 0 < float(noise_variance) < float("inf"):
             raise InputDataError(
                 "Expected `noise_variance` to be a positive number, but got "
                 f"{noise_variance}. Pass None to learn it."
@@ -91,37 +96,40 @@ class Prior:
         self.scale = spread if spread > 1e-12 * max(1.0, abs(self.offset)) else 1.0
         if num_pulls < MIN_PULLS_TO_FIT:
             return
-        model = self._model(indices, (rewards - self.offset) / self.scale)
-        before = {key: value.clone() for key, value in model.state_dict().items()}
+        # In double whatever the arms are: the optimizer's line search needs it.
+        model = self._model(indices, (rewards.double() - self.offset) / self.scale)
         try:
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         except ModelFittingError as error:
-            model.load_state_dict(before)
             warnings.warn(
                 f"Fitting the hyper-parameters to {num_pulls} pulls failed; the "
                 f"previous ones stay. {error}",
                 BotorchWarning,
                 stacklevel=2,
             )
-        self.covar_module.requires_grad_(False)
+            return
+        self.covar_module.load_state_dict(model.covar_module.state_dict())
+        if self.given_noise is None:
+            self.likelihood.load_state_dict(model.likelihood.state_dict())
 
     def _model(self, indices: Tensor, targets: Tensor) -> SingleTaskDTCGP:
+        features = self.features.double()
         pulled = indices.unique()
         inducing_points = None
         if pulled.shape[0] > MAX_FIT_POINTS:
             # Evenly by row number: the choice draws nothing.
             spread = torch.linspace(0, pulled.shape[0] - 1, MAX_FIT_POINTS)
-            inducing_points = self.features[pulled[spread.round().long()]]
-        self.covar_module.requires_grad_(self.learns_kernel)
+            inducing_points = features[pulled[spread.round().long()]]
+        covar_module = deepcopy(self.covar_module).double()
         known = self.given_noise is not None
         targets = targets.unsqueeze(-1)
         return SingleTaskDTCGP(
-            self.features[indices],
+            features[indices],
             targets,
             train_Yvar=torch.full_like(targets, self.noise_variance) if known else None,
             inducing_points=inducing_points,
-            likelihood=None if known else self.likelihood,
-            covar_module=self.covar_module,
+            likelihood=None if known else deepcopy(self.likelihood).double(),
+            covar_module=covar_module.requires_grad_(self.learns_kernel),
             mean_module=ZeroMean(),
             outcome_transform=None,
         )

@@ -72,7 +72,7 @@ class PullLedger:
                 never asked; None if there must not be any.
         """
         arms = self.check_indices(indices)
-        values = check_rewards(rewards, len(arms))
+        values = check_rewards(rewards, len(arms), self.sums.dtype)
         settled = self._match(arms, pull_ids, external=external_scores is not None)
         for arm, value, pull_id in zip(arms, values, settled, strict=True):
             if pull_id is not None:
@@ -111,6 +111,8 @@ class PullLedger:
     def check_indices(self, indices: Any) -> list[int]:
         """Return arm indices as a list, or raise an ``InputDataError``."""
         values = torch.as_tensor(indices)
+        if values.numel() == 0 and values.dim() <= 1:
+            return []
         if values.dim() > 1 or values.is_floating_point() or values.dtype == torch.bool:
             raise InputDataError(
                 "Expected `indices` to be a one-dimensional tensor or list of "
@@ -195,14 +197,20 @@ class PullLedger:
         self.sums.index_add_(0, indices, values)
 
 
-def check_rewards(rewards: Any, num_pulls: int) -> list[float]:
+def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[float]:
     """Return rewards as a list, or raise.
 
     Raises:
         BotorchTensorDimensionError: If there is not one reward per pull; one output.
-        InputDataError: If a reward is NaN or infinite.
+        InputDataError: If a reward is no number, NaN, infinite, or so large that
+            squares overflow in the dtype of the arms.
     """
-    values = torch.as_tensor(rewards, dtype=torch.float64)
+    try:
+        values = torch.as_tensor(rewards).to(torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputDataError(
+            f"Expected `rewards` to be real numbers, but got {rewards!r}."
+        ) from error
     if values.dim() == 2 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     values = values.reshape(1) if values.dim() == 0 else values
@@ -212,11 +220,13 @@ def check_rewards(rewards: Any, num_pulls: int) -> list[float]:
             f"({num_pulls},) or ({num_pulls}, 1), but got {tuple(values.shape)}. One "
             "output only."
         )
-    if not values.isfinite().all():
-        position = int((~values.isfinite()).nonzero()[0])
+    usable = values.abs() < 1e-6 * torch.finfo(dtype).max ** 0.5
+    if not usable.all():
+        position = int((~usable).nonzero()[0])
         raise InputDataError(
-            f"Expected finite `rewards`, but got {values[position].item()} at position "
-            f"{position}. Use `fail` for a pull that brought no reward."
+            f"Expected finite `rewards` that {dtype} can square, but got "
+            f"{values[position].item()} at position {position}. Use `fail` for a pull "
+            "that brought no reward."
         )
     result: list[float] = values.tolist()
     return result

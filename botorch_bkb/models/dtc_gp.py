@@ -149,7 +149,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         self.register_buffer("_inducing_points", None, persistent=False)
         if inducing_points is not None:
             self.set_inducing_points(inducing_points)
-        self._uniforms: Tensor | None = None
+        self._uniforms: dict[bytes, float] = {}
 
     @property
     def inducing_points(self) -> Tensor:
@@ -168,7 +168,7 @@ class SingleTaskDTCGP(SingleTaskGP):
 
         Raises:
             BotorchTensorDimensionError: If the shape is not ``m x d``.
-            InputDataError: If they hold NaN or there are none.
+            InputDataError: If they are not finite or there are none.
         """
         train_X = self._raw_train_X
         if inducing_points is not None:
@@ -180,11 +180,11 @@ class SingleTaskDTCGP(SingleTaskGP):
                     f"Expected `inducing_points` of shape m x {train_X.shape[-1]}, but "
                     f"got {tuple(inducing_points.shape)}."
                 )
-            if inducing_points.shape[0] == 0 or inducing_points.isnan().any():
+            if inducing_points.shape[0] == 0 or not inducing_points.isfinite().all():
                 raise InputDataError(
-                    "Expected `inducing_points` to hold at least one row and no NaN, "
-                    f"but got {inducing_points.shape[0]} rows. Pass None to use every "
-                    "unique training input."
+                    "Expected `inducing_points` to hold at least one row and finite "
+                    f"numbers only, but got {inducing_points.shape[0]} rows. Pass None "
+                    "to use every unique training input."
                 )
             inducing_points = inducing_points.to(train_X)
         self._inducing_points = inducing_points
@@ -207,11 +207,11 @@ class SingleTaskDTCGP(SingleTaskGP):
         Args:
             oversampling: q-bar. Theorem 1 asks ``6 alpha log(4 T / delta) / eps^2``
                 (``acquisition.confidence.bkb_oversampling``); the experiments use 2.
-            generator: The source of randomness.
+            generator: The source of randomness; None for a new one, never the global.
             resampling: ``"independent"`` draws afresh, as the theorems assume.
-                ``"coupled"`` draws one number per unique input, at the first call on
-                this model, and keeps it: same marginals, but the set changes little
-                from call to call, and no theorem covers it.
+                ``"coupled"`` keeps the number that this model first drew for an input:
+                same marginals, but the set changes little from call to call, and no
+                theorem covers it.
 
         Raises:
             InputDataError: If ``oversampling`` is not positive or ``resampling`` is
@@ -225,16 +225,17 @@ class SingleTaskDTCGP(SingleTaskGP):
         log_miss = sum_replicates(
             log_exclusion(scores, oversampling), inverse, num_unique
         )
-        if resampling == "coupled" and self._uniforms is not None:
-            uniforms = self._uniforms
-        else:
-            device = None if generator is None else generator.device
-            uniforms = torch.rand(num_unique, generator=generator, device=device)
-            uniforms = uniforms.to(scores)
+        uniforms = _draw_uniforms(num_unique, generator)
         if resampling == "coupled":
-            self._uniforms = uniforms
+            rows = train_X[replicates.first].cpu().numpy()
+            uniforms = [
+                self._uniforms.setdefault(row.tobytes(), fresh)
+                for row, fresh in zip(rows, uniforms, strict=True)
+            ]
         kept = sample_inducing_indices(
-            -torch.expm1(log_miss), scores[replicates.first], uniforms
+            -torch.expm1(log_miss),
+            scores[replicates.first],
+            scores.new_tensor(uniforms),
         )
         self.set_inducing_points(train_X[replicates.first[kept]])
 
@@ -258,18 +259,20 @@ class SingleTaskDTCGP(SingleTaskGP):
             UnsupportedError: If the noise differs between pulls (``train_Yvar``), ``X``
                 is given and ``Yvar`` is not.
         """
+        self.eval()
         if X is None:
-            X, Yvar = self._raw_train_X, self._train_noise
-        elif Yvar is None:
+            x, Yvar = self.train_inputs[0], self._train_noise
+        else:
+            x = self.transform_inputs(X)
+        if Yvar is None:
             if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
                 raise UnsupportedError(
                     "Expected `Yvar`, the noise variance of a pull at each of `X`, "
                     "since this model was given `train_Yvar`, but got None."
                 )
             Yvar = self.likelihood.noise
-        self.eval()
         with torch.no_grad(), gpt_posterior_settings():
-            variance = self(self.transform_inputs(X).unsqueeze(-2)).variance
+            variance = self(x.unsqueeze(-2)).variance
             return variance.squeeze(-1) / Yvar
 
     def effective_dimension(self) -> float:
@@ -341,17 +344,20 @@ class SingleTaskDTCGP(SingleTaskGP):
                     "since this model was given `train_Yvar`, but got None."
                 )
         factors = self._posterior_factors()
+        # As with test caches: gradients only where somebody asked for them.
+        wanted = inputs.requires_grad or targets.requires_grad
+        wanted = wanted or settings.detach_test_caches.off()
         batch_shape = torch.broadcast_shapes(inputs.shape[:-2], noise.shape[:-1])
         precisions = (1 / noise).expand(*batch_shape, inputs.shape[-2])
-        means = targets - self.mean_module(inputs)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and wanted):
+            means = targets - self.mean_module(inputs)
+            conditioned = factors.condition(Observations(inputs, precisions, means))
         new = _copy_sharing_data(self)
         new.likelihood = self.likelihood.get_fantasy_likelihood(**kwargs)
         leading = torch.broadcast_shapes(targets.shape[:-1], self.batch_shape)
         new.train_inputs = (_append(self.train_inputs[0], inputs, leading, dim=-2),)
         new.train_targets = _append(self.train_targets, targets, leading, dim=-1)
-        new.prediction_strategy = factors.condition(
-            Observations(inputs, precisions, means)
-        )
+        new.prediction_strategy = conditioned
         return new
 
     @override
@@ -437,6 +443,14 @@ def merge_observations(
     W = sum_replicates(1 / noise, inverse, first.shape[0])
     means = sum_replicates(targets / noise, inverse, first.shape[0]) / W
     return Observations(X[first], W, means)
+
+
+def _draw_uniforms(size: int, generator: torch.Generator | None) -> list[float]:
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
+    draws = torch.rand(size, generator=generator, device=generator.device)
+    return list(draws.tolist())
 
 
 def _covers(points: Tensor, inputs: Tensor) -> bool:

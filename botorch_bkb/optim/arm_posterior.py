@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -64,6 +65,14 @@ class ArmPosterior:
         self.prior_variance = torch.cat(
             [self._prior_variance(arms[rows]) for rows in self._chunks(arms.shape[-1])]
         )
+        bad = (~(self.prior_variance >= 0) | self.prior_variance.isinf()).nonzero()
+        if bad.numel():
+            row = int(bad[0])
+            raise InputDataError(
+                "Expected `covar_module` to give every arm a finite prior variance of "
+                f"at least zero, but got {self.prior_variance[row].item()} for arm "
+                f"{row}."
+            )
         none = torch.empty(0, dtype=torch.long, device=arms.device)
         self.update(none, none, self.prior_variance[:0], self.prior_variance[:0])
 

@@ -33,6 +33,14 @@ from botorch_bkb.optim.arm_posterior import ArmPosterior
 UNLIMITED = sys.maxsize
 
 
+def check_size(name: str, value: int) -> None:
+    """Raise an ``InputDataError`` unless an argument is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputDataError(
+            f"Expected `{name}` to be an integer of at least 1, but got {value!r}."
+        )
+
+
 class OpenBatch(ABC):
     """The progress of one batch under its rule."""
 
@@ -105,10 +113,7 @@ class FixedSize(BatchRule):
 
     def __post_init__(self) -> None:
         """Check the size."""
-        if self.size < 1:
-            raise InputDataError(
-                f"Expected `size` to be at least 1, but got {self.size}."
-            )
+        check_size("size", self.size)
         object.__setattr__(self, "min_size", self.size)
 
     @override
@@ -127,10 +132,7 @@ class Capped(BatchRule):
 
     def __post_init__(self) -> None:
         """Check the size, and take over what the rule promises."""
-        if self.max_size < 1:
-            raise InputDataError(
-                f"Expected `max_size` to be at least 1, but got {self.max_size}."
-            )
+        check_size("max_size", self.max_size)
         for name in ("ratio_threshold", "keeps_inducing_points", "opens_with_one_pull"):
             object.__setattr__(self, name, getattr(self.rule, name))
         min_size = min(self.rule.min_size, self.max_size)

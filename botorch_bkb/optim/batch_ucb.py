@@ -65,6 +65,8 @@ class PoolPosterior:
             L = torch.linalg.cholesky(K + torch.diag(self.noise_variance / counts))
             root = torch.linalg.solve_triangular(L, cross, upper=False)
             self.covariance -= root.mT @ root
+        # Rounding can leave a variance of zero below it, and a bound that is NaN.
+        self.covariance.diagonal().clamp_(min=0.0)
 
     @property
     def projected(self) -> Tensor:
@@ -319,6 +321,11 @@ class _Frontier:
             bounds = self._bounds()
             position = int(bounds.argmax())
             value = bounds[position].item()
+            if math.isnan(value):
+                raise InputDataError(
+                    "Expected upper confidence bounds to be numbers, but got NaN. "
+                    "Check `covar_module` and the confidence schedule."
+                )
             if value == self.outside[0] == -math.inf:
                 return None
             index = self._arm(position)

@@ -343,7 +343,7 @@ def test_bad_thresholds_are_refused(rule, threshold):
 
 
 def test_bad_sizes_are_refused():
-    with pytest.raises(InputDataError, match="Expected `size`"):
+    with pytest.raises(InputDataError, match="Expected `size` to be an integer"):
         FixedSize(0)
     with pytest.raises(InputDataError, match="Expected `max_size`"):
         Capped(SumRule(), 0)

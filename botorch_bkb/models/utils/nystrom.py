@@ -54,7 +54,8 @@ def independent_points(K_ss: Tensor) -> Tensor:
 
     The points keep their order where an ordinary Cholesky factorization is well
     conditioned. Otherwise they come in the order of a pivoted Cholesky factorization,
-    which stops when no remaining point adds to the span.
+    which stops when no remaining point adds to the span. What a point adds is measured
+    against its own prior variance, so units of single points do not matter.
 
     Args:
         K_ss: An ``m x m`` Gram matrix, possibly singular.
@@ -62,31 +63,35 @@ def independent_points(K_ss: Tensor) -> Tensor:
     Returns:
         A long tensor of at most ``m`` indices; the Gram matrix restricted to them has
         an ordinary Cholesky factor.
+
+    Raises:
+        InputDataError: If the matrix is clearly not positive semi-definite.
     """
-    num_points = K_ss.shape[-1]
-    if num_points == 0:
-        return torch.empty(0, dtype=torch.long, device=K_ss.device)
-    rtol = span_tolerance(K_ss.dtype)
-    prior = K_ss.diagonal()
-    L, info = torch.linalg.cholesky_ex(K_ss)
+    scale = K_ss.diagonal().clamp_min(0.0).sqrt()
+    alive = (scale > 0).nonzero().squeeze(-1)  # no variance, nothing to add
+    if alive.numel() == 0:
+        return alive
+    scale = scale[alive]
+    K = K_ss[alive][:, alive] / (scale.unsqueeze(-1) * scale)
+    rtol = span_tolerance(K.dtype)
+    L, info = torch.linalg.cholesky_ex(K)
     # A hundredfold margin: without pivoting the diagonal only hints at the condition.
-    safe = 100 * rtol * prior.max()
-    if info == 0 and L.diagonal().square().min() > safe:
-        return torch.arange(num_points, device=K_ss.device)
-    L = torch.zeros_like(K_ss)
-    residual = prior.clone()
+    if info == 0 and L.diagonal().square().min() > 100 * rtol:
+        return alive
+    L = torch.zeros_like(K)
+    residual = torch.ones_like(scale)
     pivots: list[int] = []
-    for j in range(num_points):
+    for j in range(K.shape[-1]):
         pivot = int(residual.argmax())
-        if residual[pivot] <= rtol * prior.max():
+        if residual[pivot] <= rtol:
             break
-        column = K_ss[:, pivot] - L[:, :j] @ L[pivot, :j]
+        column = K[:, pivot] - L[:, :j] @ L[pivot, :j]
         L[:, j] = column / residual[pivot].sqrt()
         residual -= L[:, j].square()
         pivots.append(pivot)
         residual[pivots] = 0.0
-    check_residual(residual, prior)
-    return torch.tensor(pivots, dtype=torch.long, device=K_ss.device)
+    check_residual(residual, torch.ones_like(residual))
+    return alive[pivots]
 
 
 def masked_cholesky(
@@ -147,7 +152,7 @@ class KernelFeatures:
         # Flattened, a batch of arms is one matrix product; the points are not copied.
         flat = self.covar_module(self.points, X.reshape(-1, X.shape[-1])).to_dense()
         flat = torch.linalg.solve_triangular(self.L, flat, upper=False)
-        return flat.reshape(-1, *X.shape[:-1]).movedim(0, -2)
+        return flat.reshape(flat.shape[0], *X.shape[:-1]).movedim(0, -2)
 
 
 class AppendedFeatures:
