@@ -206,7 +206,10 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
             squares overflow in the dtype of the arms.
     """
     try:
-        values = torch.as_tensor(rewards).to(torch.float64)
+        values = torch.as_tensor(rewards)
+        if values.is_complex():
+            raise TypeError("complex")
+        values = values.to(torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputDataError(
             f"Expected `rewards` to be real numbers, but got {rewards!r}."

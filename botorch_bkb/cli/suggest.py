@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> None:
     """Choose the batch, write it, and print a summary."""
     # Asked now, so that a bad name fails before the fit.
     is_parquet(args.output)
+    _require_other_file(args.output, [args.arms, args.observations])
     arms = read_table(args.arms, text_columns=[args.id])
     require_column(arms, args.id, args.arms, "--id")
     ids = pd.Index(arms[args.id])
@@ -90,6 +92,8 @@ def read_observations(
         InputDataError: If a column is missing, an id is missing or unknown, or a reward
             is not a number.
     """
+    if path is not None and path.is_dir():
+        raise InputDataError(f"{path} is a folder, not a table of measurements.")
     if path is None or not path.is_file():
         if path is not None:
             print(f"Note: there is no file {path}, so nothing is measured yet.")
@@ -103,6 +107,9 @@ def read_observations(
     if missing.any():
         raise InputDataError(f"{path} has no id in {row_name(missing)}.")
     indices = ids.get_indexer(pd.Index(table[id_column]))
+    # A column of whole numbers with a gap becomes 1.0, 2.0, ... in many programs.
+    whole = table[id_column].astype(str).str.replace(r"\.0+$", "", regex=True)
+    indices = np.where(indices < 0, ids.get_indexer(pd.Index(whole)), indices)
     unknown = indices < 0
     if unknown.any():
         raise InputDataError(
@@ -172,6 +179,15 @@ def print_summary(
     if len(batch) > NUM_ROWS_SHOWN:
         print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
     print(f"\nWrote {output}")
+
+
+def _require_other_file(output: Path, inputs: Sequence[Path | None]) -> None:
+    for path in inputs:
+        if path is not None and path.resolve() == output.resolve():
+            raise InputDataError(
+                f"--output {output} is one of the tables read, which it would replace. "
+                "Name another file."
+            )
 
 
 def _require_ids(ids: pd.Index, path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Small bandits, and comparisons of their whole state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel, RBFKernel
+from torch import Tensor
+
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB, UniformRandom
+from botorch_bkb.bandits import FiniteArmBandit
+
+
+EXACT_BANDITS = (GPUCB, GPBUCB)
+UCB_BANDITS = (BKB, BBKB, GPUCB, GPBUCB)
+SPARSE_BANDITS = (BKB, BBKB, EpsilonGreedy, UniformRandom)
+ALL_BANDITS = (*UCB_BANDITS, EpsilonGreedy, UniformRandom)
+NOISE = 0.1
+
+
+def rbf(lengthscale: float = 0.4) -> Kernel:
+    kernel = RBFKernel().double()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+def grid_arms(num_arms: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return arms on a line, so far apart that ``rbf(1e-3)`` is the identity."""
+    return torch.linspace(0, 1, num_arms, dtype=dtype).unsqueeze(-1)
+
+
+def random_arms(num_arms: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(num_arms, 2, generator=generator, dtype=torch.double).to(dtype)
+
+
+def make_bandit(
+    bandit_class: type[FiniteArmBandit],
+    arms: Tensor | None = None,
+    seed: int = 0,
+    lengthscale: float = 0.4,
+    **options: Any,
+) -> FiniteArmBandit:
+    """Return a bandit of known hyper-parameters, if no option says otherwise."""
+    options.setdefault("covar_module", rbf(lengthscale))
+    options.setdefault("noise_variance", NOISE)
+    options.setdefault("generator", torch.Generator().manual_seed(seed))
+    return bandit_class(random_arms(30) if arms is None else arms, **options)
+
+
+def identity_bandit(
+    bandit_class: type[FiniteArmBandit], num_arms: int = 8, **options: Any
+) -> FiniteArmBandit:
+    """Return a bandit whose arms say nothing about each other."""
+    return make_bandit(bandit_class, grid_arms(num_arms), lengthscale=1e-3, **options)
+
+
+def true_rewards(arms: Tensor) -> Tensor:
+    """Return a smooth function of the arms, of standard deviation about one."""
+    return 2 * torch.sin(4 * arms.double().sum(dim=-1))
+
+
+def noisy_rewards(
+    arms: Tensor, seed: int = 0, noise_std: float = NOISE**0.5
+) -> Callable[[Tensor], Tensor]:
+    """Return the measurement, its noise of its own stream of random numbers."""
+    means, stream = true_rewards(arms), torch.Generator().manual_seed(seed)
+
+    def measure(indices: Tensor) -> Tensor:
+        noises = torch.randn(len(indices), generator=stream, dtype=torch.double)
+        return means[indices] + noise_std * noises
+
+    return measure
+
+
+def play(
+    bandit: FiniteArmBandit,
+    num_rounds: int,
+    measure: Callable[[Tensor], Tensor] | None = None,
+    **options: Any,
+) -> list[list[int]]:
+    """Ask and tell; return the batches."""
+    measure = noisy_rewards(bandit.arms) if measure is None else measure
+    batches = []
+    for _ in range(num_rounds):
+        indices = bandit.ask(**options)
+        bandit.tell(indices, measure(indices))
+        batches.append(indices.tolist())
+    return batches
+
+
+def assert_same(left: Any, right: Any) -> None:
+    """Compare nested states, tensors bit by bit."""
+    assert type(left) is type(right)
+    if isinstance(left, Tensor):
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
+    elif isinstance(left, dict):
+        assert list(left) == list(right)
+        for key in left:
+            assert_same(left[key], right[key])
+    elif isinstance(left, list | tuple):
+        assert len(left) == len(right)
+        for first, second in zip(left, right, strict=True):
+            assert_same(first, second)
+    else:
+        assert left == right
+
+
+@contextmanager
+def unchanged(bandit: FiniteArmBandit) -> Iterator[None]:
+    """Check that the whole state is the same afterwards."""
+    before = deepcopy(bandit.state_dict())
+    yield
+    assert_same(bandit.state_dict(), before)

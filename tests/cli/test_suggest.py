@@ -193,3 +193,22 @@ def test_a_bad_output_name_is_refused_before_the_work(folder, capsys):
 def test_more_than_what_is_left_is_refused(folder, capsys):
     error = failed(folder, capsys, "--max-repeats", "1", "--batch-size", "41")
     assert "41" in error
+
+
+def test_the_output_may_not_replace_a_table_that_was_read(folder, arms, capsys):
+    before = (folder / "arms.csv").read_text()
+    same = str(folder / "arms.csv")
+    assert main(["suggest", same, "--output", same]) == 2
+    assert "which it would replace" in capsys.readouterr().err
+    assert (folder / "arms.csv").read_text() == before
+
+
+def test_a_folder_is_no_table_of_results(folder, capsys):
+    assert "is a folder" in failed(folder, capsys, "--observations", str(folder))
+
+
+def test_whole_number_ids_may_have_become_decimal(folder, arms):
+    numbered = arms.assign(id=range(len(arms)))
+    numbered.to_csv(folder / "arms.csv", index=False)
+    results = measure(numbered, [0, 7, 9]).assign(id=["0.0", "7.0", "9.0"])
+    assert len(suggest(folder, results)) > 0

@@ -1,0 +1,335 @@
+"""The pulls: who was asked, what came back, what is still out."""
+
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.bandits.ledger import PullLedger
+from tests.bandits import ALL_BANDITS, identity_bandit, make_bandit, play, unchanged
+
+
+LIKE = torch.zeros(1, dtype=torch.float64)
+
+
+def asked(*arms, num_arms=5):
+    ledger = PullLedger(num_arms, like=LIKE)
+    ledger.ask(arms, [10.0 + position for position in range(len(arms))])
+    return ledger
+
+
+def test_pulls_have_ids_in_order_of_asking():
+    ledger = asked(3, 1, 3)
+    ledger.ask([0], [0.5])
+    assert [(key, pull.arm) for key, pull in ledger.pending.items()] == [
+        (0, 3),
+        (1, 1),
+        (2, 3),
+        (3, 0),
+    ]
+
+
+def test_telling_settles_the_oldest_pending_pull_of_the_arm():
+    ledger = asked(3, 1, 3, 3)
+    ledger.tell([3], [1.0], None, None)
+    assert list(ledger.pending) == [1, 2, 3]
+    assert ledger.told_scores == [10.0]
+    ledger.tell([3, 1], [2.0, 3.0], None, None)
+    assert list(ledger.pending) == [3]
+    assert ledger.told_scores == [10.0, 12.0, 11.0]
+
+
+def test_pull_ids_say_which_pull_is_settled():
+    ledger = asked(3, 1, 3, 3)
+    ledger.tell([3, 3], [1.0, 2.0], [3, 0], None)
+    assert list(ledger.pending) == [1, 2]
+    assert ledger.told_scores == [13.0, 10.0]
+
+
+def test_pending_pulls_are_settled_before_outside_data():
+    ledger = asked(3)
+    outside = torch.arange(5.0)
+    ledger.tell([3, 3, 2], [1.0, 2.0, 3.0], None, outside)
+    assert ledger.pending == {}
+    assert ledger.told_scores == [10.0, 3.0, 2.0]
+    assert ledger.counts.tolist() == [0, 0, 1, 2, 0]
+
+
+def test_pull_ids_and_outside_data_together_settle_the_given_pulls():
+    ledger = asked(3, 3)
+    ledger.tell([3], [1.0], [1], torch.zeros(5))
+    assert list(ledger.pending) == [0]
+
+
+def test_failing_releases_the_oldest_pull_or_the_one_named():
+    ledger = asked(3, 3, 3)
+    ledger.fail([3], [1])
+    assert list(ledger.pending) == [0, 2]
+    ledger.fail([3], None)
+    assert list(ledger.pending) == [2]
+    assert ledger.num_pulls == 0
+    assert ledger.counts.sum() == 0
+
+
+def test_ids_are_never_used_twice():
+    ledger = asked(3)
+    ledger.fail([3], None)
+    ledger.ask([3], [1.0])
+    assert list(ledger.pending) == [1]
+
+
+def test_the_first_pull_is_remembered_when_told_not_when_it_failed():
+    ledger = asked(3, 3)
+    ledger.tell([3], [1.0], [1], None)
+    assert not ledger.first_is_told
+    ledger.tell([3], [1.0], [0], None)
+    assert ledger.first_is_told
+
+
+def test_totals_of_the_first_pulls_are_the_totals_they_had():
+    """Rewards that only float64 can hold."""
+    ledger = asked()
+    history = []
+    for arm, reward in [(0, 0.1), (2, 1 / 3), (0, 1e-9), (2, 12345.678901234)]:
+        ledger.tell([arm], [reward], None, torch.zeros(5))
+        history.append((ledger.counts.clone(), ledger.sums.clone()))
+    for num_pulls, (counts, sums) in enumerate(history, start=1):
+        totals = ledger.totals(num_pulls)
+        assert torch.equal(totals[0], counts)
+        assert torch.equal(totals[1], sums)
+
+
+def test_a_loaded_ledger_has_the_same_totals():
+    ledger = asked(1, 4)
+    ledger.tell([1, 0, 1], [0.1, 0.2, 0.3], None, torch.zeros(5))
+    other = PullLedger(5, like=LIKE)
+    other.load_state_dict(ledger.state_dict())
+    assert other.state_dict() == ledger.state_dict()
+    assert torch.equal(other.counts, ledger.counts)
+    assert torch.equal(other.sums, ledger.sums)
+    assert torch.equal(other.pending_counts(), ledger.pending_counts())
+
+
+def test_a_state_does_not_change_with_its_ledger():
+    ledger = asked(1, 4)
+    state = ledger.state_dict()
+    ledger.tell([1], [0.1], None, None)
+    assert state["told_indices"] == []
+    assert list(state["pending"]) == [0, 1]
+
+
+def test_pending_counts_count_repeats():
+    assert asked(1, 4, 1).pending_counts().tolist() == [0, 2, 0, 0, 1]
+
+
+# Through the bandits -----------------------------------------------------------------
+
+
+@pytest.fixture(params=ALL_BANDITS, ids=lambda item: item.__name__)
+def bandit(request):
+    """A bandit that has told, failed and pending pulls; the last are 2, 3 and 4."""
+    bandit = identity_bandit(request.param)
+    play(bandit, 1)
+    bandit.add_pending([1])
+    bandit.fail([1])
+    bandit.add_pending([2, 4, 2])
+    assert bandit.pending_pulls == {2: 2, 3: 4, 4: 2}  # ids and arms
+    return bandit
+
+
+def test_telling_in_another_order_is_telling(bandit):
+    bandit.tell([4, 2, 2], [1.0, 2.0, 3.0])
+    assert bandit.pending_pulls == {}
+    assert bandit.num_pulls == 4
+
+
+def test_telling_a_part_leaves_the_rest_pending(bandit):
+    bandit.tell([2], [1.0])
+    assert list(bandit.pending_pulls) == [3, 4]
+
+
+def test_telling_or_failing_nothing_is_fine(bandit):
+    with unchanged(bandit):
+        bandit.tell([], [])
+        bandit.tell(torch.tensor([], dtype=torch.long), torch.tensor([]))
+        bandit.fail([])
+
+
+def test_a_wrong_pull_id_is_an_error_that_changes_nothing(bandit):
+    cases = {
+        "pull 3 to be a pending pull of arm 2, but it is arm 4": [3],
+        "pull 0 to be a pending pull of arm 2, but it is no pending pull": [0],
+        "pull 999 to be a pending pull": [999],
+        "hold 1 different ids": [2, 4],
+    }
+    for message, pull_ids in cases.items():
+        with unchanged(bandit), pytest.raises(InputDataError, match=message):
+            bandit.tell([2], [1.0], pull_ids=pull_ids)
+        with unchanged(bandit), pytest.raises(InputDataError, match=message):
+            bandit.fail([2], pull_ids=pull_ids)
+    with unchanged(bandit), pytest.raises(InputDataError, match="2 different ids"):
+        bandit.tell([2, 2], [1.0, 1.0], pull_ids=[2, 2])
+
+
+def test_a_pull_cannot_be_settled_twice(bandit):
+    bandit.tell([2], [1.0], pull_ids=[2])
+    with unchanged(bandit), pytest.raises(InputDataError, match="no pending pull"):
+        bandit.tell([2], [1.0], pull_ids=[2])
+
+
+def test_pull_ids_may_be_a_tensor(bandit):
+    bandit.tell(torch.tensor([2]), torch.tensor([1.0]), pull_ids=torch.tensor([4]))
+    assert list(bandit.pending_pulls) == [2, 3]
+
+
+def test_more_rewards_than_pending_pulls_are_an_error_that_changes_nothing(bandit):
+    message = "pending pull of arm 2.*`external=True`"
+    with unchanged(bandit), pytest.raises(InputDataError, match=message):
+        bandit.tell([4, 2, 2, 2], [1.0] * 4)
+    with (
+        unchanged(bandit),
+        pytest.raises(InputDataError, match="pending pull of arm 7"),
+    ):
+        bandit.fail([4, 7])
+
+
+def test_outside_data_are_welcome_when_announced(bandit):
+    before = bandit.counts
+    bandit.tell([2, 7, 2, 2], [1.0] * 4, external=True)
+    assert list(bandit.pending_pulls.values()) == [4]
+    assert (bandit.counts - before).tolist() == [0, 0, 3, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([8], "between 0 and 7, but got 8"),
+        ([-1], "between 0 and 7, but got -1"),
+        ([2.0], "integers, but got torch.float32"),
+        ([True], "integers, but got torch.bool"),
+        ([[2]], "one-dimensional"),
+    ],
+)
+def test_unknown_arms_are_an_error_that_changes_nothing(bandit, indices, message):
+    for call in (
+        lambda: bandit.tell(indices, [1.0]),
+        lambda: bandit.tell(indices, [1.0], external=True),
+        lambda: bandit.fail(indices),
+        lambda: bandit.add_pending(indices),
+        lambda: bandit.predict(indices),
+        lambda: bandit.confidence_bound(indices),
+    ):
+        with unchanged(bandit), pytest.raises(InputDataError, match=message):
+            call()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_rewards_that_are_not_finite_are_an_error_that_changes_nothing(bandit, bad):
+    message = r"finite `rewards`.*at position 1\. Use `fail`"
+    with unchanged(bandit), pytest.raises(InputDataError, match=message):
+        bandit.tell([2, 4], [1.0, bad])
+    with unchanged(bandit), pytest.raises(InputDataError, match=message):
+        bandit.tell([2, 4], torch.tensor([1.0, bad]), external=True)
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        [1.0],
+        [1.0, 2.0, 3.0],
+        torch.ones(2, 2),
+        torch.ones(1, 2),
+        torch.ones(2, 1, 1),
+        1.0,
+        [],
+    ],
+    ids=["few", "many", "two outputs", "row", "three dimensions", "number", "none"],
+)
+def test_rewards_of_a_wrong_shape_are_an_error_that_changes_nothing(bandit, rewards):
+    message = r"shape \(2,\) or \(2, 1\).*One output only"
+    with (
+        unchanged(bandit),
+        pytest.raises(BotorchTensorDimensionError, match=message),
+    ):
+        bandit.tell([2, 4], rewards)
+
+
+@pytest.mark.parametrize("rewards", [["high", "low"], [None, 1.0], "high", [1j, 2.0]])
+def test_rewards_that_are_no_numbers_are_an_error_that_changes_nothing(bandit, rewards):
+    with unchanged(bandit), pytest.raises(InputDataError, match="`rewards`"):
+        bandit.tell([2, 4], rewards)
+
+
+@pytest.mark.parametrize("indices", ["two", [None], {"two": 2}])
+def test_indices_that_are_no_numbers_are_an_error_that_changes_nothing(bandit, indices):
+    with unchanged(bandit), pytest.raises(InputDataError, match="`indices`"):
+        bandit.tell(indices, [1.0])
+
+
+def test_float32_cannot_hold_every_finite_reward():
+    bandit = make_bandit(ALL_BANDITS[0], torch.rand(4, 2))
+    with unchanged(bandit), pytest.raises(InputDataError, match="finite `rewards`"):
+        bandit.tell([2], [1e39], external=True)
+
+
+def test_a_column_of_rewards_and_a_single_number_are_fine(bandit):
+    before = bandit.num_pulls
+    bandit.tell([2, 4], torch.ones(2, 1))
+    bandit.tell(2, 1.0)
+    assert bandit.num_pulls == before + 3
+
+
+def test_rewards_may_carry_a_gradient_and_any_dtype(bandit):
+    bandit.tell([2], torch.ones(1, requires_grad=True))
+    bandit.tell([4], torch.tensor([3]))
+    assert bandit.predict()[0].requires_grad is False
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_any_interleaving_keeps_the_books_straight(bandit_class, data):
+    bandit = identity_bandit(bandit_class, num_arms=5)
+    num_asked = num_told = num_failed = num_outside = 0
+    counts = torch.zeros(5, dtype=torch.long)
+    for _ in range(data.draw(st.integers(1, 10))):
+        action = data.draw(st.sampled_from(["ask", "tell", "fail", "outside"]))
+        pulls = list(bandit.pending_pulls.items())
+        chosen = data.draw(st.lists(st.sampled_from(pulls or [(0, 0)]), unique=True))
+        if action == "ask":
+            num_asked += len(bandit.ask(max_size=data.draw(st.integers(1, 4))))
+        elif action == "outside":
+            # Settles a pending pull of the arm, if there is one.
+            arm = data.draw(st.integers(0, 4))
+            num_outside += arm not in bandit.pending_pulls.values()
+            bandit.tell([arm], [0.3], external=True)
+            counts[arm] += 1
+            num_told += 1
+        elif pulls:
+            ids, arms = [key for key, _ in chosen], [arm for _, arm in chosen]
+            given_ids = ids if data.draw(st.booleans()) else None
+            if action == "tell":
+                bandit.tell(arms, [0.5] * len(arms), pull_ids=given_ids)
+                num_told += len(arms)
+                for arm in arms:
+                    counts[arm] += 1
+            else:
+                bandit.fail(arms, pull_ids=given_ids)
+                num_failed += len(arms)
+        assert bandit.num_pulls == num_told == int(bandit.counts.sum())
+        assert torch.equal(bandit.counts, counts)
+        num_pending = len(bandit.pending_pulls)
+        assert num_pending + num_told + num_failed == num_asked + num_outside
+        assert all(counts[arm] > 0 for arm in bandit.inducing_indices.tolist())
+    mean, variance = bandit.predict()
+    assert mean.isfinite().all()
+    assert ((variance >= 0) & (variance <= 1 + 1e-9)).all()
+
+
+def test_counts_are_a_copy():
+    bandit = make_bandit(ALL_BANDITS[0])
+    play(bandit, 2)
+    bandit.counts.fill_(0)
+    bandit.pending_pulls.clear()
+    assert bandit.counts.sum() == 2
