@@ -32,8 +32,10 @@ from botorch_bkb.models.utils.nystrom import (
 )
 
 
-# One chunk of features; three of them are alive at a time.
-CHUNK_BYTES = 2**26
+# One chunk of features, of which three are alive at a time: what a processor's caches
+# hold, and enough to fill an accelerator.
+CHUNK_BYTES = 2**21
+ACCELERATOR_CHUNK_BYTES = 2**28
 
 
 class ArmPosterior:
@@ -234,7 +236,9 @@ class ArmPosterior:
 
     def _chunks(self, numbers_per_arm: int) -> tuple[Tensor, ...]:
         arms = torch.arange(self.arms.shape[0], device=self.arms.device)
-        size = CHUNK_BYTES // (numbers_per_arm * self.arms.element_size())
+        on_cpu = self.arms.device.type == "cpu"
+        num_bytes = CHUNK_BYTES if on_cpu else ACCELERATOR_CHUNK_BYTES
+        size = num_bytes // (numbers_per_arm * self.arms.element_size())
         return arms.split(max(size, 1))
 
     def _solve(self, K: Tensor) -> Tensor:
