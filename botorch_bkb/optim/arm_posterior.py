@@ -18,7 +18,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -38,19 +38,62 @@ CHUNK_BYTES = 2**21
 ACCELERATOR_CHUNK_BYTES = 2**28
 
 
+class KernelRows:
+    """Prior covariances of all arms with those that were ever inducing.
+
+    Inducing arms come and go; the rows of those that stay or return are not evaluated
+    twice. Past the byte budget nothing is kept.
+
+    Args:
+        num_arms: A.
+        max_bytes: The byte budget.
+        like: A tensor of the dtype and device to use.
+    """
+
+    def __init__(self, num_arms: int, max_bytes: int, like: Tensor) -> None:
+        self.limit = max_bytes // max(num_arms * like.element_size(), 1)
+        self.slots = torch.full((num_arms,), -1, dtype=torch.long, device=like.device)
+        self.size = 0
+        self.rows = like.new_empty(0, num_arms)
+
+    def add(self, indices: Tensor, evaluate: Callable[[Tensor], Tensor]) -> bool:
+        """Make sure that the rows of some arms are there, if the budget allows it."""
+        missing = indices[self.slots[indices] < 0]
+        needed = self.size + missing.shape[0]
+        if needed > self.limit:
+            return False
+        if needed > self.rows.shape[0]:
+            capacity = min(max(64, 2 * needed), self.limit)
+            rows = self.rows.new_empty(capacity, self.rows.shape[1])
+            rows[: self.size] = self.rows[: self.size]
+            self.rows = rows
+        if missing.numel():
+            self.rows[self.size : needed] = evaluate(missing)
+            self.slots[missing] = torch.arange(self.size, needed, device=indices.device)
+            self.size = needed
+        return True
+
+    def select(self, indices: Tensor, arms: Tensor | slice) -> Tensor:
+        """Return the covariances of inducing arms with some arms."""
+        if isinstance(arms, slice):
+            return self.rows[:, arms].index_select(0, self.slots[indices])
+        return self.rows[self.slots[indices].unsqueeze(-1), arms]
+
+
 class ArmPosterior:
     r"""Mean and variance of ``A`` arms under a sparse GP posterior.
 
-    Memory: the ``m x A`` features are kept if they fit ``max_feature_bytes``, and are
-    recomputed chunk by chunk where they are needed otherwise (same answers); beside
-    them a few ``A``-dim vectors and at most three chunks of 64 MiB. Nothing is ever
-    ``A x`` (number of pulls).
+    Memory: the ``m x A`` features and the kernel rows they come from are kept if they
+    fit half of ``max_feature_bytes`` each, and are recomputed chunk by chunk where they
+    are needed otherwise (same answers); beside
+    them a few ``A``-dim vectors and three chunks (2 MiB each on a processor). Nothing
+    is ever ``A x`` (number of pulls).
 
     Args:
         arms: An ``A x d`` tensor.
         covar_module: The kernel; its hyper-parameters are taken as they are.
         noise_variance: lambda.
-        max_feature_bytes: The byte budget of the cached features.
+        max_feature_bytes: The byte budget of cached features and kernel rows.
     """
 
     def __init__(
@@ -75,6 +118,8 @@ class ArmPosterior:
                 f"at least zero, but got {self.prior_variance[row].item()} for arm "
                 f"{row}."
             )
+        self.mean = torch.zeros_like(self.prior_variance)
+        self._rows = KernelRows(arms.shape[0], max_feature_bytes // 2, self.mean)
         none = torch.empty(0, dtype=torch.long, device=arms.device)
         self.update(none, none, self.prior_variance[:0], self.prior_variance[:0])
 
@@ -113,10 +158,15 @@ class ArmPosterior:
         K_ss = self.prior_covariance(inducing_indices, inducing_indices)
         kept = independent_points(K_ss)
         self.inducing_indices = inducing_indices[kept]
+        self._row_of_arm = torch.full_like(self.mean, -1, dtype=torch.long)
+        self._row_of_arm[self.inducing_indices] = torch.arange(
+            kept.shape[0], device=kept.device
+        )
         self.L = torch.linalg.cholesky(K_ss[kept][:, kept])
         self.pulled_indices = pulled_indices
         self.precisions = counts / self.noise_variance
         self._features: Tensor | None = None
+        self._has_rows = self._rows.add(self.inducing_indices, self._kernel_rows)
         Z_p = self.features(pulled_indices)  # m x P
         V = torch.eye(kept.shape[0]).to(self.L) + (Z_p * self.precisions) @ Z_p.mT
         self.L_v = torch.linalg.cholesky(V)
@@ -150,11 +200,18 @@ class ArmPosterior:
         """Return the ``m x k`` features of ``k`` arms."""
         if self._features is not None:
             return self._features[:, indices]
-        Z = self._solve(self.prior_covariance(self.inducing_indices, indices))
+        return self._solve_features(indices, indices)
+
+    def _solve_features(self, indices: Tensor, columns: Tensor | slice) -> Tensor:
+        if self._has_rows:
+            K = self._rows.select(self.inducing_indices, columns)
+        else:
+            K = self.prior_covariance(self.inducing_indices, indices)
+        Z = torch.linalg.solve_triangular(self.L, K, upper=False)
         # Arms of S have their row of L: exact, where a solve leaves rounding behind.
-        match = indices.unsqueeze(-1) == self.inducing_indices
-        position, row = match.nonzero(as_tuple=True)
-        Z[:, position] = self.L[row].mT
+        row = self._row_of_arm[indices]
+        position = (row >= 0).nonzero().squeeze(-1)
+        Z[:, position] = self.L[row[position]].mT
         return Z
 
     def dot(self, vector: Tensor) -> Tensor:
@@ -199,9 +256,13 @@ class ArmPosterior:
         one = torch.tensor([index], device=self.arms.device)
         if indices is not None:
             return self.prior_covariance(one, indices).squeeze(0)
-        chunks = self._chunks(self.arms.shape[-1])
-        columns = [self.prior_covariance(one, rows).squeeze(0) for rows in chunks]
-        return torch.cat(columns)
+        return self._kernel_rows(one).squeeze(0)
+
+    def _kernel_rows(self, indices: Tensor) -> Tensor:
+        """Return the prior covariances of some arms with all arms."""
+        chunks = self._chunks(max(self.arms.shape[-1], indices.shape[0]))
+        blocks = [self.prior_covariance(indices, rows) for rows in chunks]
+        return torch.cat(blocks, dim=-1)
 
     @torch.no_grad()
     def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
@@ -216,7 +277,7 @@ class ArmPosterior:
         if m == 0:
             return
         cache: Tensor | None = None
-        if num_arms * m * self.L.element_size() <= self.max_feature_bytes:
+        if num_arms * m * self.L.element_size() <= self.max_feature_bytes // 2:
             cache = self.L.new_empty(m, num_arms)
         for rows, Z in self._feature_chunks():
             self.mean[rows] = weights @ Z
@@ -230,9 +291,10 @@ class ArmPosterior:
         self.residual[self.inducing_indices] = 0.0
         self._features = cache
 
-    def _feature_chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for rows in self._chunks(max(self.L.shape[0], 1)):
-            yield rows, self.features(rows)
+    def _feature_chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        for arms in self._chunks(max(self.L.shape[0], 1)):
+            columns = slice(int(arms[0]), int(arms[-1]) + 1)
+            yield columns, self._solve_features(arms, columns)
 
     def _chunks(self, numbers_per_arm: int) -> tuple[Tensor, ...]:
         arms = torch.arange(self.arms.shape[0], device=self.arms.device)
@@ -240,9 +302,6 @@ class ArmPosterior:
         num_bytes = CHUNK_BYTES if on_cpu else ACCELERATOR_CHUNK_BYTES
         size = num_bytes // (numbers_per_arm * self.arms.element_size())
         return arms.split(max(size, 1))
-
-    def _solve(self, K: Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(self.L, K, upper=False)
 
     @torch.no_grad()
     def _prior_variance(self, arms: Tensor) -> Tensor:

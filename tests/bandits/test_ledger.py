@@ -87,12 +87,25 @@ def test_the_first_pull_is_remembered_when_told_not_when_it_failed():
     assert ledger.first_is_told
 
 
+@pytest.mark.parametrize(
+    "rewards",
+    [[0.1, 1 / 3], (0.1, 1 / 3), torch.tensor([0.1, 1 / 3], dtype=torch.float64)],
+    ids=["list", "tuple", "tensor"],
+)
+def test_rewards_are_not_rounded(rewards):
+    ledger = asked(3, 1)
+    ledger.tell([3, 1], rewards, None, None)
+    assert ledger.told_rewards == [0.1, 1 / 3]
+    assert ledger.sums.tolist() == [0.0, 1 / 3, 0.0, 0.1, 0.0]
+
+
 def test_totals_of_the_first_pulls_are_the_totals_they_had():
     """Rewards that only float64 can hold."""
     ledger = asked()
     history = []
     for arm, reward in [(0, 0.1), (2, 1 / 3), (0, 1e-9), (2, 12345.678901234)]:
-        ledger.tell([arm], [reward], None, torch.zeros(5))
+        rewards = torch.tensor([reward], dtype=torch.float64)
+        ledger.tell([arm], rewards, None, torch.zeros(5))
         history.append((ledger.counts.clone(), ledger.sums.clone()))
     for num_pulls, (counts, sums) in enumerate(history, start=1):
         totals = ledger.totals(num_pulls)
