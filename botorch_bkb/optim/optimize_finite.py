@@ -23,7 +23,7 @@ def optimize_acqf_finite(
     *,
     unique: bool = True,
     available: Tensor | None = None,
-    chunk_size: int = 8192,
+    chunk_size: int = 2048,
 ) -> tuple[Tensor, Tensor]:
     r"""Pick the best of ``A`` choices, or ``q`` of them by sequential greedy choice.
 
@@ -93,7 +93,7 @@ def top_k_choices(
     k: int,
     *,
     available: Tensor | None = None,
-    chunk_size: int = 8192,
+    chunk_size: int = 2048,
 ) -> tuple[Tensor, Tensor]:
     r"""Return the ``k`` choices of largest value, each on its own, best first.
 
