@@ -319,6 +319,19 @@ class FiniteArmBandit(ABC):
                 f"got that of a {found[0]} over {found[1]}. Construct the bandit with "
                 "the arms and options of the saved one."
             )
+        before = self.state_dict()
+        try:
+            self._load(state)
+        except (RuntimeError, KeyError, InputDataError) as error:
+            self._load(before)
+            raise InputDataError(
+                "Expected the state of a bandit with this kernel and a schedule of the "
+                f"kind of {type(self.confidence).__name__}, but it does not fit: "
+                f"{error} Construct the bandit with the arms and options of the saved "
+                "one."
+            ) from error
+
+    def _load(self, state: dict[str, Any]) -> None:
         self._ledger.load_state_dict(state["ledger"])
         self._prior.load_state_dict(state["prior"])
         self.confidence.load_state_dict(state["confidence"])
@@ -433,6 +446,9 @@ class FiniteArmBandit(ABC):
         counts = counts[pulled].to(sums)
         sample_means = self._sign * sums[pulled] / counts
         start, log_det_start = self._restart
+        if prior is not self._prior:
+            # A fit is due, and will restart the frozen sums.
+            start, log_det_start = self.num_pulls, posterior.log_det
         frozen = self._ledger.told_scores[start:]
         in_sum = self._ledger.first_is_told and start == 0
         return ConfidenceState(

@@ -88,9 +88,18 @@ class SparseBandit(FiniteArmBandit):
         return {**super().state_dict(), "uniforms": self._uniforms}
 
     @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def _load(self, state: dict[str, Any]) -> None:
+        super()._load(state)
         self._uniforms = state["uniforms"]
+
+    @override
+    def _refresh(self) -> None:
+        uniforms = self._uniforms
+        try:
+            super()._refresh()
+        except Exception:
+            self._uniforms = uniforms
+            raise
 
     @override
     def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:

@@ -104,13 +104,19 @@ class PullLedger:
             return self.counts, self.sums
         indices = torch.tensor(self.told_indices[:num_pulls], dtype=torch.long)
         indices = indices.to(self.counts.device)
-        rewards = torch.tensor(self.told_rewards[:num_pulls]).to(self.sums)
+        told = self.told_rewards[:num_pulls]
+        rewards = torch.tensor(told, dtype=torch.float64).to(self.sums)
         counts = torch.bincount(indices, minlength=self.counts.shape[0])
         return counts, torch.zeros_like(self.sums).index_add_(0, indices, rewards)
 
     def check_indices(self, indices: Any) -> list[int]:
         """Return arm indices as a list, or raise an ``InputDataError``."""
-        values = torch.as_tensor(indices)
+        try:
+            values = torch.as_tensor(indices)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputDataError(
+                f"Expected `indices` to be row numbers of `arms`, but got {indices!r}."
+            ) from error
         if values.numel() == 0 and values.dim() <= 1:
             return []
         if values.dim() > 1 or values.is_floating_point() or values.dtype == torch.bool:
@@ -206,10 +212,9 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
             squares overflow in the dtype of the arms.
     """
     try:
-        values = torch.as_tensor(rewards)
-        if values.is_complex():
+        if isinstance(rewards, Tensor) and rewards.is_complex():
             raise TypeError("complex")
-        values = values.to(torch.float64)
+        values = torch.as_tensor(rewards, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputDataError(
             f"Expected `rewards` to be real numbers, but got {rewards!r}."

@@ -118,6 +118,11 @@ class ArmPosterior:
                 f"at least zero, but got {self.prior_variance[row].item()} for arm "
                 f"{row}."
             )
+        if not (self.prior_variance > 0).any():
+            raise InputDataError(
+                "Expected `covar_module` to give at least one arm a positive prior "
+                "variance, but all are zero: nothing could be learned."
+            )
         self.mean = torch.zeros_like(self.prior_variance)
         self._rows = KernelRows(arms.shape[0], max_feature_bytes // 2, self.mean)
         none = torch.empty(0, dtype=torch.long, device=arms.device)
@@ -267,7 +272,9 @@ class ArmPosterior:
     @torch.no_grad()
     def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the prior covariances between two lists of arms."""
-        return self.covar_module(self.arms[left], self.arms[right]).to_dense()
+        covariance = self.covar_module(self.arms[left], self.arms[right])
+        # A kernel may be careless about its dtype.
+        return covariance.to_dense().to(self.arms)
 
     def _refresh_arms(self, weights: Tensor) -> None:
         num_arms, m = self.arms.shape[0], self.L.shape[0]
@@ -305,4 +312,4 @@ class ArmPosterior:
 
     @torch.no_grad()
     def _prior_variance(self, arms: Tensor) -> Tensor:
-        return self.covar_module(arms, diag=True)
+        return self.covar_module(arms, diag=True).to(arms)

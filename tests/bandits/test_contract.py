@@ -12,6 +12,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from gpytorch.kernels import Kernel, LinearKernel
+from typing_extensions import override
 
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB, UniformRandom
 from botorch_bkb.acquisition.confidence import (
@@ -65,6 +66,7 @@ class Recorder(ConfidenceSchedule):
     def __init__(self):
         self.states = []
 
+    @override
     def __call__(self, state):
         self.states.append(state)
         return 1.0
@@ -788,8 +790,10 @@ def test_much_outside_data_does_not_make_every_arm_inducing(
     bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
     bandit.ask()
     assert len(bandit.inducing_indices) < 60
-    error = bandit.predict()[0] - true_rewards(bandit.arms)
-    assert error.abs().max() < 0.5
+    exact = make_bandit(GPUCB, random_arms(100), lengthscale=1.0)
+    exact.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    for got, expected in zip(bandit.predict(), exact.predict(), strict=True):
+        assert torch.allclose(got, expected, atol=0.01)
 
 
 # What schedules are shown -------------------------------------------------------------
@@ -831,7 +835,7 @@ def test_schedules_are_shown_told_pulls_only(bandit_class):
         arms = torch.tensor([bandit.pending_pulls[key] for key in back]).long()
         bandit.tell(arms, measure(arms), pull_ids=back)
         scores_told += [frozen[key] for key in back]
-    assert state.num_pulls > 10
+    assert state.num_pulls > 5
 
 
 @each(EXACT_BANDITS)
@@ -1055,7 +1059,7 @@ NO_KERNELS = {
     "negative": lambda x1, x2: -torch.exp(-distance(x1, x2)),
     "not a number": lambda x1, x2: distance(x1, x2) / 0 * 0,
     "far arms only": lambda x1, x2: (
-        torch.where(distance(x1, x2) > 0.7, 3.0, 0.0) + (distance(x1, x2) == 0)
+        3 * (distance(x1, x2) > 0.7).to(x1) + (distance(x1, x2) == 0)
     ),
 }
 

@@ -1,0 +1,428 @@
+"""Kernel and noise, given or learned, and answers in the user's units."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.warnings import BotorchWarning
+from gpytorch.kernels import MaternKernel
+from typing_extensions import override
+
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBBKBWidth
+from botorch_bkb.bandits import hyperparameters
+from botorch_bkb.bandits.hyperparameters import Prior
+from tests.bandits import (
+    ALL_BANDITS,
+    make_bandit,
+    noisy_rewards,
+    play,
+    random_arms,
+    rbf,
+    true_rewards,
+    unchanged,
+)
+
+
+LEARNED = {"covar_module": None, "noise_variance": None}
+each_bandit = pytest.mark.parametrize(
+    "bandit_class", ALL_BANDITS, ids=lambda item: item.__name__
+)
+
+
+def bits(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def same_bits(left, right):
+    return all(torch.equal(left[name], right[name]) for name in left)
+
+
+# The schedule of fits -----------------------------------------------------------------
+
+
+def fit_times(bandit, num_rounds, size):
+    """Tell ``size`` outside rewards at a time; return the pulls at each refit."""
+    times = []
+    for number in range(num_rounds):
+        before = bandit.state_dict()["prior"]["next_fit"]
+        indices = (torch.arange(size) + number * size) % len(bandit.arms)
+        bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+        bandit.ask(max_size=1)
+        if bandit.state_dict()["prior"]["next_fit"] != before:
+            times.append(bandit.num_pulls)
+    return times
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1, [1, 2, 4, 8, 16]), (3, [3, 6, 9, 18]), (7, [7, 14, 21])]
+)
+def test_fits_come_at_doubling_numbers_of_pulls(size, expected):
+    """At the first ask with 1, 2, 4, 8, ... told pulls, or more."""
+    num_rounds = {1: 17, 3: 6, 7: 3}[size]
+    bandit = make_bandit(GPUCB, **LEARNED)
+    assert fit_times(bandit, num_rounds, size) == expected
+
+
+def test_units_come_first_and_hyper_parameters_from_four_pulls_on():
+    bandit = make_bandit(GPUCB, **LEARNED)
+    before = bits(bandit.covar_module)
+    noises = []
+    for number in range(4):
+        bandit.tell([number], [[3.0, 5.0, 4.0, 4.5][number]], external=True)
+        bandit.ask()
+        noises.append(bandit.noise_variance)
+        assert same_bits(before, bits(bandit.covar_module)) == (number < 3)
+    # The mean reward is the prior mean; the noise scales with the spread of rewards.
+    assert noises[1] == pytest.approx(noises[0])  # the standard deviation of 3 and 5
+    assert noises[2] == noises[1]
+    assert noises[3] != noises[2]
+
+
+def test_pending_pulls_are_no_reason_to_fit():
+    bandit = make_bandit(GPUCB, **LEARNED)
+    bandit.add_pending(list(range(8)))
+    bandit.ask()
+    assert bandit.state_dict()["prior"]["next_fit"] == 1
+
+
+@pytest.mark.parametrize("bandit_class", [BKB, GPUCB])
+def test_predictions_before_the_ask_have_the_hyper_parameters_of_the_ask(bandit_class):
+    bandit = make_bandit(bandit_class, **LEARNED)
+    indices = torch.arange(0, 30, 2)
+    bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    with unchanged(bandit):
+        early = bandit.predict()
+    bandit.ask()
+    for got, expected in zip(early, bandit.predict(), strict=True):
+        assert torch.allclose(got, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_one_fit_an_ask_and_none_by_asking_twice(monkeypatch):
+    fits = []
+
+    def counting(mll, **options):
+        fits.append(mll)
+        return mll
+
+    monkeypatch.setattr(hyperparameters, "fit_gpytorch_mll", counting)
+    bandit = make_bandit(GPUCB, **LEARNED)
+    indices = torch.arange(10)
+    bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    bandit.ask()
+    bandit.ask()
+    assert len(fits) == 1
+    bandit.tell([0], [0.0], external=True)
+    bandit.ask()
+    assert len(fits) == 1
+
+
+# What is given stays ------------------------------------------------------------------
+
+
+@each_bandit
+def test_given_hyper_parameters_are_not_touched(bandit_class):
+    kernel = MaternKernel(nu=1.5, ard_num_dims=2).double()
+    kernel.lengthscale = torch.tensor([0.3, 0.7])
+    before = bits(kernel)
+    bandit = make_bandit(bandit_class, covar_module=kernel, noise_variance=0.3)
+    play(bandit, 9)
+    assert same_bits(before, bits(bandit.covar_module))
+    assert bandit.noise_variance == 0.3
+    assert bandit.covar_module is not kernel
+
+
+@each_bandit
+def test_a_given_kernel_stays_while_the_noise_is_learned(bandit_class):
+    kernel = rbf(0.5)
+    before = bits(kernel)
+    bandit = make_bandit(bandit_class, covar_module=kernel, noise_variance=None)
+    start = bandit.noise_variance
+    indices = torch.arange(30)
+    bandit.tell(indices, noisy_rewards(bandit.arms)(indices), external=True)
+    bandit.ask()
+    assert bandit.noise_variance != start
+    for module in (kernel, bandit.covar_module):
+        assert same_bits(before, bits(module))
+    assert all(parameter.requires_grad for parameter in kernel.parameters())
+    assert all(parameter.grad is None for parameter in kernel.parameters())
+
+
+@each_bandit
+def test_a_given_noise_stays_while_the_kernel_is_learned(bandit_class):
+    bandit = make_bandit(bandit_class, covar_module=None, noise_variance=0.25)
+    before = bits(bandit.covar_module)
+    indices = torch.arange(30)
+    bandit.tell(indices, noisy_rewards(bandit.arms)(indices), external=True)
+    assert bandit.noise_variance == 0.25
+    bandit.ask()
+    assert bandit.noise_variance == pytest.approx(0.25, rel=1e-12)
+    assert not same_bits(before, bits(bandit.covar_module))
+
+
+def test_a_users_kernel_may_change_without_the_bandit():
+    kernel = rbf(0.5)
+    bandit = make_bandit(GPUCB, covar_module=kernel)
+    play(bandit, 2)
+    before = bandit.predict()[1]
+    kernel.lengthscale = 5.0
+    bandit.tell([0], [1.0], external=True)
+    bandit.ask()
+    assert bandit.covar_module.lengthscale.item() == pytest.approx(0.5)
+    assert (bandit.predict()[1] <= before + 1e-9).all()
+
+
+# Units --------------------------------------------------------------------------------
+
+
+@each_bandit
+def test_answers_follow_an_affine_change_of_the_rewards(bandit_class):
+    plain = make_bandit(bandit_class, **LEARNED)
+    changed = make_bandit(bandit_class, **LEARNED)
+    shift, factor = -70.0, 300.0
+    start = torch.tensor([3, 17, 8, 25])
+    measure = noisy_rewards(plain.arms)
+    rewards = measure(start)
+    plain.tell(start, rewards, external=True)
+    changed.tell(start, shift + factor * rewards, external=True)
+    for _ in range(9):
+        indices = plain.ask()
+        assert torch.equal(changed.ask(), indices)
+        mean, variance = plain.predict()
+        got_mean, got_variance = changed.predict()
+        assert torch.allclose((got_mean - shift) / factor, mean, atol=1e-3)
+        assert torch.allclose(got_variance / factor**2, variance, atol=1e-3)
+        bound = (changed.confidence_bound() - shift) / factor
+        assert torch.allclose(bound, plain.confidence_bound(), atol=1e-2)
+        noise = changed.noise_variance / factor**2
+        assert noise == pytest.approx(plain.noise_variance, rel=1e-2)
+        assert changed.best_arm() == plain.best_arm()
+        rewards = measure(indices)
+        plain.tell(indices, rewards)
+        changed.tell(indices, shift + factor * rewards)
+
+
+@each_bandit
+def test_answers_do_not_depend_on_the_units_of_the_features(bandit_class):
+    arms = random_arms(30)
+    plain = make_bandit(bandit_class, arms, **LEARNED)
+    units = torch.tensor([1e4, -1e-3], dtype=torch.double)
+    changed = make_bandit(bandit_class, arms * units + 5, **LEARNED)
+    measure = noisy_rewards(arms)
+    start = torch.tensor([3, 17, 8, 25])
+    rewards = measure(start)
+    for bandit in (plain, changed):
+        bandit.tell(start, rewards, external=True)
+    for _ in range(6):
+        indices = plain.ask()
+        assert torch.equal(changed.ask(), indices)
+        for got, expected in zip(changed.predict(), plain.predict(), strict=True):
+            assert torch.allclose(got, expected, atol=1e-3)
+        rewards = measure(indices)
+        plain.tell(indices, rewards)
+        changed.tell(indices, rewards)
+
+
+@pytest.mark.parametrize("bandit_class", [BKB, GPBUCB, EpsilonGreedy])
+def test_learned_bandits_minimize_the_mirror_image(bandit_class):
+    up = make_bandit(bandit_class, **LEARNED)
+    down = make_bandit(bandit_class, maximize=False, **LEARNED)
+    measure = noisy_rewards(up.arms)
+    for _ in range(9):
+        indices = up.ask()
+        assert torch.equal(down.ask(), indices)
+        rewards = measure(indices)
+        up.tell(indices, rewards)
+        down.tell(indices, -rewards)
+        assert torch.equal(down.predict()[0], -up.predict()[0])
+        assert torch.equal(down.predict()[1], up.predict()[1])
+        assert torch.equal(down.confidence_bound(), -up.confidence_bound())
+
+
+@each_bandit
+def test_given_hyper_parameters_take_features_and_rewards_as_they_come(bandit_class):
+    prior = Prior(10 * random_arms(5), rbf(), 0.1)
+    assert not prior.learns
+    assert torch.equal(prior.features, 10 * random_arms(5))
+    bandit = make_bandit(bandit_class)
+    bandit.tell([0] * 50, [100.0] * 50, external=True)
+    assert bandit.predict([0])[0].item() == pytest.approx(100 * 50 / 50.1)
+
+
+def test_learned_features_fill_the_unit_cube():
+    arms = torch.tensor([[5.0, 1.0, -2.0], [7.0, 1.0, -4.0], [6.0, 1.0, -3.5]]).double()
+    features = Prior(arms, None, None).features
+    expected = torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.5, 0.0, 0.25]])
+    assert torch.allclose(features, expected.double())
+
+
+def test_without_information_learned_bandits_predict_the_mean_reward():
+    """Far from everything measured, in the user's units."""
+    arms = torch.cat([torch.linspace(0, 1, 9), torch.tensor([1000.0])]).double()
+    bandit = make_bandit(
+        GPUCB, arms.unsqueeze(-1), covar_module=rbf(1e-2), seed=0, noise_variance=None
+    )
+    bandit.tell([0, 1, 2, 3], [10.0, 12.0, 14.0, 16.0], external=True)
+    bandit.ask()
+    mean, variance = bandit.predict([9])
+    assert mean.item() == pytest.approx(13.0)
+    assert variance.item() == pytest.approx(5.0)  # that of the rewards
+
+
+# The fit itself -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB])
+@pytest.mark.parametrize("noise_std", [0.2, 1.0])
+def test_the_learned_noise_is_close_to_the_truth(bandit_class, noise_std):
+    bandit = make_bandit(bandit_class, random_arms(40), **LEARNED)
+    indices = torch.arange(40).repeat(5)
+    measure = noisy_rewards(bandit.arms, noise_std=noise_std)
+    bandit.tell(indices, measure(indices), external=True)
+    bandit.ask()
+    assert bandit.noise_variance == pytest.approx(noise_std**2, rel=0.3)
+    error = bandit.predict()[0] - true_rewards(bandit.arms)
+    assert error.abs().max() < 1.5 * noise_std
+
+
+def test_many_pulled_arms_are_fitted_on_a_part_of_them(monkeypatch):
+    monkeypatch.setattr(hyperparameters, "MAX_FIT_POINTS", 12)
+    bandit = make_bandit(BBKB, random_arms(60), **LEARNED)
+    indices = torch.arange(60).repeat(3)
+    measure = noisy_rewards(bandit.arms, noise_std=0.3)
+    bandit.tell(indices, measure(indices), external=True)
+    generator = bandit.generator.get_state()
+    bandit.predict()
+    assert torch.equal(bandit.generator.get_state(), generator)
+    assert bandit.best_arm() in true_rewards(bandit.arms).topk(5).indices.tolist()
+
+
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB])
+def test_learning_is_possible_in_float32(bandit_class):
+    bandit = make_bandit(bandit_class, random_arms(30, torch.float32), **LEARNED)
+    play(bandit, 9)
+    mean, variance = bandit.predict()
+    assert mean.dtype == variance.dtype == torch.float32
+    assert mean.isfinite().all()
+    assert (variance >= 0).all()
+
+
+@each_bandit
+@pytest.mark.parametrize("reward", [0.0, 7.0, 1e9])
+def test_rewards_that_are_all_equal_are_no_trouble(bandit_class, reward):
+    """The first few clicks of an advertisement are all zero."""
+    bandit = make_bandit(bandit_class, **LEARNED)
+    play(bandit, 5, lambda indices: torch.full((len(indices),), reward).double())
+    mean, variance = bandit.predict()
+    assert torch.allclose(mean, torch.full_like(mean, reward))
+    assert variance.isfinite().all()
+
+
+@each_bandit
+def test_pulls_of_a_single_arm_are_no_trouble(bandit_class):
+    bandit = make_bandit(bandit_class, **LEARNED)
+    bandit.tell([4] * 6, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0], external=True)
+    bandit.ask()
+    assert bandit.predict([4])[0].item() == pytest.approx(2.0, abs=0.3)
+
+
+@each_bandit
+def test_one_arm_and_constant_features_are_no_trouble(bandit_class):
+    for arms in (torch.ones(1, 1).double(), torch.ones(5, 2).double()):
+        bandit = make_bandit(bandit_class, arms, **LEARNED)
+        play(bandit, 5, lambda indices: torch.arange(len(indices)).double())
+        assert bandit.predict()[0].isfinite().all()
+
+
+def test_a_fit_that_fails_keeps_the_hyper_parameters_with_a_warning(monkeypatch):
+    def fail(mll, **options):
+        with torch.no_grad():
+            for parameter in mll.parameters():
+                parameter.fill_(float("nan"))
+        raise ModelFittingError("No luck.")
+
+    monkeypatch.setattr(hyperparameters, "fit_gpytorch_mll", fail)
+    bandit = make_bandit(GPUCB, **LEARNED)
+    kernel = bits(bandit.covar_module)
+    indices = torch.arange(10)
+    bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    with pytest.warns(BotorchWarning, match="10 pulls failed; the previous.*No luck"):
+        bandit.ask()
+    assert same_bits(kernel, bits(bandit.covar_module))
+    assert bandit.predict()[0].isfinite().all()
+
+
+def test_fitting_leaves_the_global_generator_alone():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    play(make_bandit(BBKB, **LEARNED), 9)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Frozen sums --------------------------------------------------------------------------
+
+
+class Recorder(ConfidenceSchedule):
+    def __init__(self):
+        self.states = []
+
+    @override
+    def __call__(self, state):
+        self.states.append(state)
+        return 1.0
+
+
+@pytest.mark.parametrize("bandit_class", [BKB, GPUCB])
+def test_frozen_sums_restart_after_a_refit(bandit_class):
+    recorder = Recorder()
+    bandit = make_bandit(bandit_class, confidence=recorder, **LEARNED)
+    restarts = {}
+    for _ in range(10):
+        indices = bandit.ask()
+        state = recorder.states[-1]
+        pulls = state.num_pulls
+        if pulls in (1, 2, 4, 8):
+            restarts[pulls] = state.log_det
+            assert len(state.frozen_leverage_scores) == 0
+        last = max(restarts, default=0)
+        assert len(state.frozen_leverage_scores) == pulls - last
+        assert state.log_det_start == restarts.get(last, 0.0)
+        assert state.opening_score == 0.0
+        bandit.tell(indices, noisy_rewards(bandit.arms, seed=pulls)(indices))
+    assert list(restarts) == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("bandit_class", [GPUCB, GPBUCB])
+def test_a_bound_before_the_ask_is_that_after_it(bandit_class):
+    """Frozen sums have restarted in both, if a refit is due."""
+    bandit = make_bandit(bandit_class, confidence=PracticalBBKBWidth(), **LEARNED)
+    for _ in range(8):
+        early = bandit.confidence_bound()
+        indices = bandit.ask(max_size=1)
+        assert torch.allclose(early, bandit.confidence_bound(), rtol=1e-6)
+        bandit.tell(indices, true_rewards(bandit.arms)[indices])
+
+
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB])
+def test_a_constant_width_is_in_the_units_of_the_kernel(bandit_class):
+    bandit = make_bandit(bandit_class, confidence=1.5, **LEARNED)
+    indices = torch.arange(12)
+    bandit.tell(indices, 300 * true_rewards(bandit.arms)[indices], external=True)
+    bandit.ask()
+    mean, variance = bandit.predict()
+    scale = bandit.state_dict()["prior"]["scale"]
+    bonus = 1.5 * scale * (variance / bandit.noise_variance).sqrt()
+    assert torch.allclose(bandit.confidence_bound(), mean + bonus)
+
+
+def test_the_state_of_a_prior_restores_it():
+    prior, other = (Prior(random_arms(20), None, None) for _ in range(2))
+    indices = torch.arange(20)
+    prior.fit(indices, true_rewards(random_arms(20)))
+    state = deepcopy(prior.state_dict())
+    other.load_state_dict(state)
+    assert same_bits(bits(prior.covar_module), bits(other.covar_module))
+    assert other.noise_variance == prior.noise_variance
+    assert (other.offset, other.scale) == (prior.offset, prior.scale)
+    assert [other.is_due(number) for number in (20, 31, 32)] == [False, False, True]

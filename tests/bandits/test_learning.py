@@ -1,0 +1,106 @@
+"""Whether the bandits learn: regret against uniform choice, with fixed seeds."""
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel
+
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB, UniformRandom
+from botorch_bkb.optim import FixedSize, LocalRule
+from tests.bandits import make_bandit, noisy_rewards, random_arms, true_rewards
+
+
+LEARNERS = [BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy]
+NUM_ARMS, NUM_PULLS = 60, 60
+
+
+def mean_regret(bandit_class, seed, maximize=True, **options):
+    """Return the mean regret per pull, and that of the arm that is called best."""
+    arms = random_arms(NUM_ARMS)
+    truth = true_rewards(arms)
+    sign = 1 if maximize else -1
+    bandit = make_bandit(
+        bandit_class, arms, seed, maximize=maximize, max_repeats=None, **options
+    )
+    measure = noisy_rewards(arms, seed)
+    while bandit.num_pulls < NUM_PULLS:
+        indices = bandit.ask(max_size=NUM_PULLS - bandit.num_pulls)
+        bandit.tell(indices, sign * measure(indices))
+    regrets = truth.max() - truth
+    pulled = (bandit.counts * regrets).sum() / NUM_PULLS
+    return pulled.item(), regrets[bandit.best_arm()].item()
+
+
+def uniform_regret():
+    truth = true_rewards(random_arms(NUM_ARMS))
+    return (truth.max() - truth).mean().item()
+
+
+@pytest.mark.parametrize("bandit_class", LEARNERS)
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+def test_every_bandit_beats_uniform_choice(bandit_class, seed, maximize):
+    cumulative, simple = mean_regret(bandit_class, seed, maximize)
+    assert cumulative < 0.5 * uniform_regret()
+    assert simple < 0.2
+
+
+def test_uniform_choice_has_the_regret_of_uniform_choice():
+    regrets = [mean_regret(UniformRandom, seed)[0] for seed in range(4)]
+    assert sum(regrets) / 4 == pytest.approx(uniform_regret(), rel=0.2)
+
+
+@pytest.mark.parametrize("bandit_class", LEARNERS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_rule": FixedSize(6)},
+        {"batch_rule": LocalRule()},
+        {"covar_module": MaternKernel(nu=2.5).double()},
+    ],
+    ids=["plates", "local rule", "another kernel"],
+)
+def test_every_bandit_learns_with_other_options(bandit_class, options):
+    cumulative, simple = mean_regret(bandit_class, 0, **options)
+    assert cumulative < 0.7 * uniform_regret()
+    assert simple < 0.5
+
+
+@pytest.mark.parametrize("bandit_class", [BKB, BBKB, EpsilonGreedy])
+def test_coupled_resampling_learns_too(bandit_class):
+    cumulative, simple = mean_regret(bandit_class, 0, resampling="coupled")
+    assert cumulative < 0.5 * uniform_regret()
+    assert simple < 0.2
+
+
+@pytest.mark.parametrize("bandit_class", LEARNERS)
+def test_every_bandit_learns_its_hyper_parameters(bandit_class):
+    cumulative, simple = mean_regret(
+        bandit_class, 0, covar_module=None, noise_variance=None
+    )
+    assert cumulative < 0.7 * uniform_regret()
+    assert simple < 0.5
+
+
+@pytest.mark.parametrize("bandit_class", [BBKB, GPBUCB])
+def test_batches_grow_as_the_bandit_learns(bandit_class):
+    bandit = make_bandit(bandit_class, random_arms(NUM_ARMS), noise_variance=0.5)
+    measure = noisy_rewards(bandit.arms)
+    sizes = []
+    while bandit.num_pulls < 150:
+        indices = bandit.ask()
+        bandit.tell(indices, measure(indices))
+        sizes.append(len(indices))
+    assert sizes[0] == 1
+    assert sum(sizes[-3:]) > 3 * sum(sizes[:3])
+
+
+@pytest.mark.parametrize("bandit_class", [BKB, BBKB])
+def test_the_inducing_arms_are_fewer_than_the_pulled_ones(bandit_class):
+    """On a smooth function, with every arm measured."""
+    bandit = make_bandit(bandit_class, random_arms(100), lengthscale=1.0)
+    indices = torch.arange(100).repeat(2)
+    bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    for _ in range(3):
+        indices = bandit.ask()
+        bandit.tell(indices, true_rewards(bandit.arms)[indices])
+    assert len(bandit.inducing_indices) < 40

@@ -1,0 +1,242 @@
+"""The state of a bandit: a round trip continues the run."""
+
+import io
+from copy import deepcopy
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import RBFKernel
+
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
+from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBBKBWidth
+from botorch_bkb.optim import FixedSize
+from tests.bandits import (
+    ALL_BANDITS,
+    assert_same,
+    EXACT_BANDITS,
+    make_bandit,
+    noisy_rewards,
+    play,
+    random_arms,
+    SPARSE_BANDITS,
+    unchanged,
+)
+
+
+LEARNED = {"covar_module": None, "noise_variance": None}
+
+
+# The kernel rows that a bandit keeps were evaluated in other company than those that a
+# new one evaluates, and GPyTorch's distances depend on it by a rounding error.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+
+
+def doubling():
+    return NormDoubling(PracticalBBKBWidth(norm_bound=0.01, noise_std=0.1))
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def start(bandit):
+    """Leave pulls told and not yet used, failed and pending."""
+    play(bandit, 6)
+    bandit.tell([3, 3, 8], [0.1, 1 / 3, -0.7], external=True)
+    bandit.ask(max_size=3)
+    bandit.add_pending([11, 12])
+    bandit.fail([11])
+    first = next(iter(bandit.pending_pulls.values()))
+    bandit.tell([first], [0.9])
+
+
+def compare_runs(bandit, other, num_asks=10):
+    """Ask and tell both, some pulls late; every answer must be the same."""
+    measures = [noisy_rewards(bandit.arms, seed=5) for _ in range(2)]
+    for number in range(num_asks):
+        batches = [bandit.ask(), other.ask()]
+        assert torch.equal(*batches)
+        for one, measure in zip((bandit, other), measures, strict=True):
+            told = list(one.pending_pulls.items())[: 1 + number % 3]
+            arms = torch.tensor([arm for _, arm in told])
+            one.tell(arms, measure(arms), pull_ids=[key for key, _ in told])
+        for got, expected in zip(other.predict(), bandit.predict(), strict=True):
+            assert torch.allclose(got, expected, atol=TOLERANCE[got.dtype])
+        assert bandit.best_arm() == other.best_arm()
+        assert bandit.pending_pulls == other.pending_pulls
+        assert bandit.noise_variance == other.noise_variance
+        assert torch.equal(bandit.inducing_indices, other.inducing_indices)
+        assert bandit.num_batches == other.num_batches
+    states = [one.state_dict() for one in (bandit, other)]
+    rtol = TOLERANCE[bandit.arms.dtype]
+    scores = [state["ledger"].pop("told_scores") for state in states]
+    assert scores[1] == pytest.approx(scores[0], rel=rtol, abs=rtol)
+    pending = (state["ledger"].pop("pending").values() for state in states)
+    for pulls in zip(*pending, strict=True):
+        assert pulls[0] == pytest.approx(pulls[1], rel=rtol, abs=rtol)
+    assert_same(*states)
+
+
+def reload(bandit_class, bandit, make_options):
+    """Return a new bandit, of another seed, that has read the state from a file."""
+    other = make_bandit(bandit_class, random_arms(30), seed=99, **make_options())
+    state = through_a_file(bandit.state_dict())
+    assert_same(state, bandit.state_dict())
+    other.load_state_dict(state)
+    assert_same(other.state_dict(), bandit.state_dict())
+    return other
+
+
+OPTIONS = {
+    "given": dict,
+    "minimize": lambda: {"maximize": False},
+    "limited": lambda: {"max_repeats": 2},
+    "plates": lambda: {"batch_rule": FixedSize(4)},
+    "doubling": lambda: {"confidence": doubling()},
+    "little memory": lambda: {"max_feature_bytes": 0},
+}
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+@pytest.mark.parametrize("make_options", OPTIONS.values(), ids=OPTIONS)
+def test_a_round_trip_continues_the_run(bandit_class, make_options):
+    bandit = make_bandit(bandit_class, random_arms(30), **make_options())
+    start(bandit)
+    compare_runs(bandit, reload(bandit_class, bandit, make_options))
+
+
+@pytest.mark.parametrize("bandit_class", SPARSE_BANDITS, ids=lambda item: item.__name__)
+def test_a_round_trip_keeps_the_coupled_numbers(bandit_class):
+    def make_options():
+        return {"resampling": "coupled", "oversampling": 0.3}
+
+    bandit = make_bandit(bandit_class, random_arms(30), **make_options())
+    start(bandit)
+    compare_runs(bandit, reload(bandit_class, bandit, make_options))
+
+
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, EpsilonGreedy])
+def test_a_round_trip_keeps_learned_hyper_parameters(bandit_class):
+    bandit = make_bandit(bandit_class, random_arms(30), **LEARNED)
+    start(bandit)
+    compare_runs(bandit, reload(bandit_class, bandit, lambda: LEARNED), num_asks=6)
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_round_trip_before_the_first_ask_and_before_the_first_reward(
+    bandit_class, dtype
+):
+    arms = random_arms(30, dtype)
+    bandit = make_bandit(bandit_class, arms)
+    for _ in range(2):
+        other = make_bandit(bandit_class, arms, seed=99)
+        other.load_state_dict(bandit.state_dict())
+        compare_runs(deepcopy(bandit), other, num_asks=3)
+        bandit.ask()
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+def test_a_state_does_not_change_with_its_bandit(bandit_class):
+    """Nor does the bandit with a state that it has read."""
+    bandit = make_bandit(bandit_class, random_arms(30), confidence=doubling())
+    start(bandit)
+    state = bandit.state_dict()
+    kept = deepcopy(state)
+    play(bandit, 4)
+    assert_same(state, kept)
+    bandit.load_state_dict(state)
+    play(bandit, 4)
+    assert_same(state, kept)
+
+
+@pytest.mark.parametrize("bandit_class", [BKB, GPUCB])
+def test_a_learned_state_does_not_change_with_its_bandit(bandit_class):
+    bandit = make_bandit(bandit_class, random_arms(30), **LEARNED)
+    play(bandit, 6)
+    state = bandit.state_dict()
+    kept = deepcopy(state)
+    play(bandit, 6)
+    assert_same(state, kept)
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+def test_loading_an_old_state_goes_back(bandit_class):
+    bandit = make_bandit(bandit_class, random_arms(30))
+    start(bandit)
+    state = bandit.state_dict()
+    runs = []
+    for _ in range(2):
+        bandit.load_state_dict(deepcopy(state))
+        runs.append(play(bandit, 5))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+def test_the_state_of_another_bandit_is_refused(bandit_class):
+    bandit = make_bandit(bandit_class, random_arms(30))
+    start(bandit)
+    other_class = BBKB if bandit_class is GPBUCB else GPBUCB
+    strangers = {
+        f"a {bandit_class.__name__} over 29": make_bandit(
+            bandit_class, random_arms(29)
+        ),
+        f"a {other_class.__name__} over 30": make_bandit(other_class, random_arms(30)),
+    }
+    for found, stranger in strangers.items():
+        message = f"state of a {bandit_class.__name__} over 30 arms.*that of {found}"
+        with unchanged(bandit), pytest.raises(InputDataError, match=message):
+            bandit.load_state_dict(stranger.state_dict())
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+def test_the_state_of_another_kernel_is_refused_and_changes_nothing(bandit_class):
+    bandit = make_bandit(bandit_class, random_arms(30))
+    start(bandit)
+    kernel = RBFKernel(ard_num_dims=2).double()
+    other = make_bandit(bandit_class, random_arms(30), covar_module=kernel)
+    play(other, 3)
+    with unchanged(bandit), pytest.raises((InputDataError, RuntimeError)):
+        bandit.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+def test_the_state_of_another_schedule_is_refused_and_changes_nothing(bandit_class):
+    bandit = make_bandit(bandit_class, random_arms(30))
+    start(bandit)
+    other = make_bandit(bandit_class, random_arms(30), confidence=doubling())
+    play(other, 3)
+    with unchanged(bandit), pytest.raises(InputDataError, match="schedule of the kind"):
+        bandit.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+def test_the_size_of_a_state_is_that_of_the_pulls(bandit_class):
+    """Neither features nor kernel columns of the arms."""
+    bandit = make_bandit(bandit_class, random_arms(100))
+    play(bandit, 3)
+    biggest = max(
+        value.numel()
+        for value in bandit.state_dict().values()
+        if isinstance(value, torch.Tensor) and value.dtype != torch.uint8
+    )
+    assert biggest <= bandit.num_pulls
+
+
+@pytest.mark.parametrize("bandit_class", EXACT_BANDITS, ids=lambda item: item.__name__)
+def test_exact_bandits_of_one_history_agree_however_it_was_told(bandit_class):
+    """All at once, in parts, with asks between: the posterior is the same."""
+    measure = noisy_rewards(random_arms(30))
+    indices = torch.tensor([4, 9, 4, 20, 9, 4])
+    rewards = measure(indices)
+    at_once, in_parts = (make_bandit(bandit_class, random_arms(30)) for _ in range(2))
+    at_once.tell(indices, rewards, external=True)
+    for index, reward in zip(indices, rewards, strict=True):
+        in_parts.tell(index, reward, external=True)
+        in_parts.ask(max_size=1)
+    for got, expected in zip(in_parts.predict(), at_once.predict(), strict=True):
+        assert torch.allclose(got, expected, atol=1e-9)
