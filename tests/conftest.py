@@ -2,6 +2,12 @@
 
 import pytest
 import torch
+from hypothesis import settings
+
+
+# Timing is no property: the cores may be shared.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(autouse=True)
