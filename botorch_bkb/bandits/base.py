@@ -41,7 +41,8 @@ class FiniteArmBandit(ABC):
     ``O(A)`` and the ``m x A`` features within a byte budget.
 
     Args:
-        arms: An ``A x d`` tensor of features, one row per arm.
+        arms: An ``A x d`` tensor of features, one row per arm. Merge identical rows
+            yourself: twins tie up to rounding only.
         covar_module: Any GPyTorch kernel, used as it is. None: BoTorch's default,
             fitted as data arrive.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
@@ -305,7 +306,7 @@ class FiniteArmBandit(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; the next ``ask`` is the same.
+        """Restore what :meth:`state_dict` returned; picks go on up to rounding.
 
         Raises:
             InputDataError: If the state is that of another kind of bandit or of another

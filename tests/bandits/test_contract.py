@@ -101,21 +101,21 @@ def test_same_seed_same_arms(bandit_class, dtype):
 def test_the_first_arm_is_uniform(bandit_class):
     """Chi-square with 3 degrees of freedom: 21.1 has probability 1e-4."""
     arms, counts = grid_arms(4), torch.zeros(4)
-    for seed in range(200):
+    for seed in range(120):
         indices = make_bandit(bandit_class, arms, seed=seed).ask()
         counts[indices[0]] += 1
-    assert (counts - 50).square().sum() / 50 < 21.1
+    assert (counts - 30).square().sum() / 30 < 21.1
 
 
 @each(ALL_BANDITS)
 def test_the_first_arm_is_uniform_among_available_arms(bandit_class):
     arms, counts = grid_arms(6), torch.zeros(6)
     available = torch.tensor([False, True, False, True, True, False])
-    for seed in range(90):
+    for seed in range(60):
         indices = make_bandit(bandit_class, arms, seed=seed).ask(available=available)
         counts[indices[0]] += 1
     assert counts[~available].sum() == 0
-    assert (counts[available] - 30).square().sum() / 30 < 18.5
+    assert (counts[available] - 20).square().sum() / 20 < 18.5
 
 
 @each(ALL_BANDITS)
@@ -211,10 +211,10 @@ def test_rules_that_wait_for_rewards_open_with_one_pull(bandit_class, rule):
 def test_max_size_caps_a_batch_and_changes_nothing_else(bandit_class, rule):
     """A capped batch is the start of the batch."""
     bandit = make_bandit(bandit_class, batch_rule=rule, noise_variance=3.0)
-    play(bandit, 6)
+    play(bandit, 4)
     state = bandit.state_dict()
     whole = bandit.ask().tolist()
-    for max_size in (1, 2, 4, 1000):
+    for max_size in (1, 3, 1000):
         bandit.load_state_dict(deepcopy(state))
         assert bandit.ask(max_size=max_size).tolist() == whole[:max_size]
 
@@ -487,7 +487,7 @@ def test_predictions_draw_nothing_and_change_no_later_ask(bandit_class, learned)
     quiet = make_bandit(bandit_class, confidence=None, **unknown)
     asking = make_bandit(bandit_class, confidence=None, **unknown)
     measure = noisy_rewards(quiet.arms)
-    for _ in range(9 if learned else 12):
+    for _ in range(6 if learned else 12):
         with unchanged(asking):
             answers(asking)
         expected, indices = quiet.ask(), asking.ask()
@@ -1093,7 +1093,7 @@ def test_a_failed_resampling_draws_no_coupled_numbers(bandit_class):
 
 
 @each(ALL_BANDITS)
-@each_rule
+@pytest.mark.parametrize("rule", [FixedSize(3), LocalRule()], ids=["fixed", "local"])
 @pytest.mark.parametrize("function", NO_KERNELS.values(), ids=NO_KERNELS)
 def test_a_kernel_that_is_not_psd_never_brings_another_error(
     bandit_class, rule, function
