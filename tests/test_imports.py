@@ -11,7 +11,7 @@ import botorch_bkb
 
 
 PACKAGE = Path(botorch_bkb.__file__).parent
-# A layer may import itself and what stands to its right.
+# A layer may import from its own row and from the rows below.
 LAYERS = [
     {"cli", "__main__"},
     {"plotting", "test_functions", "bandits"},
@@ -21,52 +21,72 @@ LAYERS = [
     {"_version"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {
+    path.relative_to(PACKAGE).as_posix(): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path != PACKAGE / "__init__.py"  # exports from every layer
+}
+HEAVY = ["pandas", "pyarrow", "matplotlib", "tqdm", "ax"]
 
 
-def layer_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def layer_of(module):
+    return module.split("/")[0].removesuffix(".py")
 
 
-def imported_layers(source: str) -> set[str]:
-    names: set[str] = set()
+def imported_layers(source):
+    """Return the names after ``botorch_bkb.`` of all imports, late ones included."""
+    names = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-        elif isinstance(node, ast.Import):
+        if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-    ours = {name for name in names if name.split(".")[0] == "botorch_bkb"}
-    return {name.split(".")[1] for name in ours if "." in name}
+        elif isinstance(node, ast.ImportFrom):
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return {name.split(".")[1] for name in names if name.startswith("botorch_bkb.")}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.name))
-def test_imports_point_down(path):
-    layer = layer_of(path)
-    if layer == "__init__":
-        return  # the package itself exports from every layer
-    allowed = {
-        name
-        for name, rank in RANK.items()
-        if name == layer or rank > RANK[layer] or (rank == 1 and RANK[layer] == 0)
-    }
-    if layer in LAYERS[0]:
-        allowed |= LAYERS[0]
-    assert imported_layers(path.read_text()) <= allowed
+@pytest.mark.parametrize(
+    ("source", "layers"),
+    [
+        ("import botorch_bkb.optim.batch_ucb", {"optim"}),
+        ("from botorch_bkb.models import SingleTaskDTCGP", {"models"}),
+        ("from botorch_bkb import BBKB, models", {"BBKB", "models"}),
+        ("def late():\n    from botorch_bkb.cli import demo", {"cli"}),
+        ("import botorch.models\nfrom torch import Tensor", set()),
+    ],
+)
+def test_every_form_of_import_is_seen(source, layers):
+    assert imported_layers(source) == layers
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module):
+    rank = RANK[layer_of(module)]
+    allowed = {name for name in RANK if RANK[name] >= rank}
+    assert imported_layers(MODULES[module].read_text()) <= allowed
 
 
 def test_every_layer_is_known():
-    assert {layer_of(path) for path in MODULES} - {"__init__"} == set(RANK)
+    assert {layer_of(module) for module in MODULES} == set(RANK)
+
+
+def run_python(code):
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    return set(result.stdout.split())
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    # Not what BoTorch loads: torch itself imports tqdm where it is installed.
-    code = (
+    # Beyond what BoTorch loads: torch itself imports tqdm where it is installed.
+    loaded = run_python(
         "import sys, botorch, gpytorch; before = set(sys.modules); import botorch_bkb; "
         "print(*(set(sys.modules) - before))"
     )
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    result = subprocess.run(command, check=True, capture_output=True, text=True)
-    loaded = set(result.stdout.split())
     assert "botorch_bkb.bandits" in loaded
-    heavy = {"pandas", "pyarrow", "matplotlib", "tqdm", "ax", "botorch_bkb.cli"}
-    assert not loaded & heavy
+    assert not loaded & {*HEAVY, "botorch_bkb.cli", "botorch_bkb.plotting"}
+
+
+def test_the_package_imports_where_the_extras_are_missing():
+    missing = f"sys.modules.update(dict.fromkeys({HEAVY}))"  # None: ImportError
+    assert run_python(f"import sys; {missing}; import botorch_bkb; print('ok')") == {
+        "ok"
+    }
