@@ -30,23 +30,31 @@ from botorch_bkb.models.utils.nystrom import (
     independent_points,
     span_tolerance,
 )
+from botorch_bkb.optim.feature_basis import BasisChange, BasisPosterior, change_basis
 
 
 # One chunk of features, of which three are alive at a time: what a processor's caches
 # hold, and enough to fill an accelerator.
 CHUNK_BYTES = 2**21
 ACCELERATOR_CHUNK_BYTES = 2**28
+# Rounding adds up over incremental updates: start afresh after this many.
+MAX_INCREMENTS = 64
+# How much slower the full rebuild's products are than those of the increment's pass.
+REBUILD_COST = 1.5
+# Columns of a triangular matrix that are multiplied at once.
+BLOCK_SIZE = 128
 
 
 class KernelRows:
     """Prior covariances of all arms with those that were ever inducing.
 
     Inducing arms come and go; the rows of those that stay or return are not evaluated
-    twice. Past the byte budget nothing is kept.
+    twice. Past the byte budget nothing more is kept.
 
     Args:
         num_arms: A.
-        max_bytes: The byte budget.
+        max_bytes: The byte budget; half as much again is used while the rows move to
+            more room.
         like: A tensor of the dtype and device to use.
     """
 
@@ -56,25 +64,23 @@ class KernelRows:
         self.size = 0
         self.rows = like.new_empty(0, num_arms)
 
-    def add(self, indices: Tensor, evaluate: Callable[[Tensor], Tensor]) -> bool:
+    def add(self, indices: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
         """Make sure that the rows of some arms are there, if the budget allows it."""
         missing = indices[self.slots[indices] < 0]
         needed = self.size + missing.shape[0]
-        if needed > self.limit:
-            return False
+        if needed > self.limit or needed == self.size:
+            return
         if needed > self.rows.shape[0]:
             capacity = min(max(64, 2 * needed), self.limit)
             rows = self.rows.new_empty(capacity, self.rows.shape[1])
             rows[: self.size] = self.rows[: self.size]
             self.rows = rows
-        if missing.numel():
-            self.rows[self.size : needed] = evaluate(missing)
-            self.slots[missing] = torch.arange(self.size, needed, device=indices.device)
-            self.size = needed
-        return True
+        self.rows[self.size : needed] = evaluate(missing)
+        self.slots[missing] = torch.arange(self.size, needed, device=indices.device)
+        self.size = needed
 
     def select(self, indices: Tensor, arms: Tensor | slice) -> Tensor:
-        """Return the covariances of inducing arms with some arms."""
+        """Return the covariances of inducing arms that are there with some arms."""
         if isinstance(arms, slice):
             return self.rows[:, arms].index_select(0, self.slots[indices])
         return self.rows[self.slots[indices].unsqueeze(-1), arms]
@@ -83,11 +89,12 @@ class KernelRows:
 class ArmPosterior:
     r"""Mean and variance of ``A`` arms under a sparse GP posterior.
 
-    Memory: the ``m x A`` features and the kernel rows they come from are kept if they
-    fit half of ``max_feature_bytes`` each, and are recomputed chunk by chunk where they
-    are needed otherwise (same answers); beside
-    them a few ``A``-dim vectors and three chunks (2 MiB each on a processor). Nothing
-    is ever ``A x`` (number of pulls).
+    Memory: the ``A x m`` features are kept if they fit half of ``max_feature_bytes``,
+    and the kernel rows they come from as far as they fit a third of it (half while they
+    move to more room). What does not fit is recomputed chunk by chunk where it is
+    needed, with the same answers; without features every update is a full rebuild.
+    Beside them are a few ``A``-dim vectors and three chunks (2 MiB each on a
+    processor). Nothing is ever ``A x`` (number of pulls).
 
     Args:
         arms: An ``A x d`` tensor.
@@ -107,6 +114,7 @@ class ArmPosterior:
         self.covar_module = covar_module
         self.noise_variance = noise_variance
         self.max_feature_bytes = max_feature_bytes
+        self._all_arms = torch.arange(arms.shape[0], device=arms.device)
         self.prior_variance = torch.cat(
             [self._prior_variance(arms[rows]) for rows in self._chunks(arms.shape[-1])]
         )
@@ -124,7 +132,9 @@ class ArmPosterior:
                 "variance, but all are zero: nothing could be learned."
             )
         self.mean = torch.zeros_like(self.prior_variance)
-        self._rows = KernelRows(arms.shape[0], max_feature_bytes // 2, self.mean)
+        self._rows = KernelRows(arms.shape[0], max_feature_bytes // 3, self.mean)
+        # The cache, one row per arm with room for more columns; none past the budget.
+        self._features = arms.new_empty(arms.shape[0], 0)
         none = torch.empty(0, dtype=torch.long, device=arms.device)
         self.update(none, none, self.prior_variance[:0], self.prior_variance[:0])
 
@@ -146,9 +156,14 @@ class ArmPosterior:
         counts: Tensor,
         sums: Tensor,
     ) -> None:
-        r"""Refactorize: new inducing arms, new data.
+        r"""Move to other inducing arms and data.
 
-        Two triangular solves over all arms, ``O(A m^2)``.
+        Where the features are cached and little has changed, one pass over them,
+        ``O(A m (b + d + e))`` for ``b`` arms with new pulls, ``d`` that are no longer
+        inducing and ``e`` that are new (see
+        :mod:`~botorch_bkb.optim.feature_basis`). Otherwise, and every 64 updates
+        against rounding, the full rebuild: two triangular solves over all arms, ``O(A
+        m^2)``. The results agree up to rounding.
 
         Args:
             inducing_indices: An ``m``-dim long tensor; arms that add nothing to the
@@ -160,24 +175,21 @@ class ArmPosterior:
         Raises:
             InputDataError: If the kernel is not positive semi-definite on the arms.
         """
-        K_ss = self.prior_covariance(inducing_indices, inducing_indices)
-        kept = independent_points(K_ss)
-        self.inducing_indices = inducing_indices[kept]
-        self._row_of_arm = torch.full_like(self.mean, -1, dtype=torch.long)
-        self._row_of_arm[self.inducing_indices] = torch.arange(
-            kept.shape[0], device=kept.device
-        )
-        self.L = torch.linalg.cholesky(K_ss[kept][:, kept])
+        data = self.mean.new_zeros(2, self.arms.shape[0])
+        data[:, pulled_indices] = torch.stack([counts, sums]).to(data)
+        data /= self.noise_variance
+        change = self._increment(inducing_indices, data)
         self.pulled_indices = pulled_indices
-        self.precisions = counts / self.noise_variance
-        self._features: Tensor | None = None
-        self._has_rows = self._rows.add(self.inducing_indices, self._kernel_rows)
-        Z_p = self.features(pulled_indices)  # m x P
-        V = torch.eye(kept.shape[0]).to(self.L) + (Z_p * self.precisions) @ Z_p.mT
-        self.L_v = torch.linalg.cholesky(V)
-        b = Z_p @ (sums / self.noise_variance)
-        weights = torch.cholesky_solve(b.unsqueeze(-1), self.L_v).squeeze(-1)
-        self._refresh_arms(weights)
+        self.precisions = data[0, pulled_indices]
+        self._data = data
+        if change is None:
+            self._rebuild(inducing_indices)
+        else:
+            self._advance(inducing_indices, change)
+        check_residual(self.residual, self.prior_variance)
+        self.residual.clamp_(min=0.0)
+        self.residual[self.inducing_indices] = 0.0
+        self.projected.clamp_(min=0.0)
 
     @property
     def log_det(self) -> float:
@@ -201,29 +213,46 @@ class ArmPosterior:
         """Whether this is the exact GP: every pulled arm is in the span."""
         return bool(self.pulled_in_span.all())
 
-    def features(self, indices: Tensor) -> Tensor:
-        """Return the ``m x k`` features of ``k`` arms."""
-        if self._features is not None:
-            return self._features[:, indices]
-        return self._solve_features(indices, indices)
+    @property
+    def L_v(self) -> Tensor:
+        """The ``M x M`` lower Cholesky factor of ``V``."""
+        return self._basis.L_v
 
-    def _solve_features(self, indices: Tensor, columns: Tensor | slice) -> Tensor:
-        if self._has_rows:
-            K = self._rows.select(self.inducing_indices, columns)
-        else:
-            K = self.prior_covariance(self.inducing_indices, indices)
-        Z = torch.linalg.solve_triangular(self.L, K, upper=False)
-        # Arms of S have their row of L: exact, where a solve leaves rounding behind.
-        row = self._row_of_arm[indices]
+    def features(self, indices: Tensor) -> Tensor:
+        """Return the ``M x k`` features of ``k`` arms.
+
+        Features are known up to a rotation only; these have ``M >= m`` coordinates,
+        see :mod:`~botorch_bkb.optim.feature_basis`.
+        """
+        if not self._is_cached:
+            return self._solve_features(indices)
+        return self._basis.project(self._stored_features().index_select(0, indices).mT)
+
+    @property
+    def _is_cached(self) -> bool:
+        return self._features.shape[1] > 0
+
+    def _stored_features(self) -> Tensor:
+        """Return the cached ``A x M`` features of the basis."""
+        return self._features[:, : self._basis.size]
+
+    def _solve_features(self, columns: Tensor | slice) -> Tensor:
+        basis = self._basis
+        K = self._prior_rows(basis.indices, columns)
+        Z = torch.linalg.solve_triangular(basis.L, K, upper=False)
+        # Arms of the basis have their row of L: exact, where a solve leaves rounding.
+        row = self._row_of_arm[columns]
         position = (row >= 0).nonzero().squeeze(-1)
-        Z[:, position] = self.L[row[position]].mT
+        Z[:, position] = basis.L[row[position]].mT
         return Z
 
     def dot(self, vector: Tensor) -> Tensor:
-        """Return ``z(x)^T vector`` for every arm, an ``A``-dim tensor."""
-        if self._features is not None:
-            return vector @ self._features
-        return torch.cat([vector @ Z for _, Z in self._feature_chunks()])
+        """Return the ``A`` inner products of the features with an ``M``-dim vector."""
+        if not self._is_cached:
+            products = [vector @ self._solve_features(rows) for rows in self._slices()]
+            return torch.cat(products)
+        projected = self._basis.project(vector.unsqueeze(-1)).squeeze(-1)
+        return self._stored_features() @ projected
 
     def covariance(self, left: Tensor, right: Tensor, projected: bool) -> Tensor:
         """Return posterior covariances between two lists of arms.
@@ -263,6 +292,12 @@ class ArmPosterior:
             return self.prior_covariance(one, indices).squeeze(0)
         return self._kernel_rows(one).squeeze(0)
 
+    def _prior_rows(self, indices: Tensor, arms: Tensor | slice) -> Tensor:
+        """Return prior covariances of inducing arms with some, from memory if there."""
+        if (self._rows.slots[indices] >= 0).all():
+            return self._rows.select(indices, arms)
+        return self.prior_covariance(indices, self._all_arms[arms])
+
     def _kernel_rows(self, indices: Tensor) -> Tensor:
         """Return the prior covariances of some arms with all arms."""
         chunks = self._chunks(max(self.arms.shape[-1], indices.shape[0]))
@@ -276,40 +311,161 @@ class ArmPosterior:
         # A kernel may be careless about its dtype.
         return covariance.to_dense().to(self.arms)
 
-    def _refresh_arms(self, weights: Tensor) -> None:
-        num_arms, m = self.arms.shape[0], self.L.shape[0]
-        self.mean = self.prior_variance.new_zeros(num_arms)
-        self.residual = self.prior_variance.clone()
-        self.projected = self.prior_variance.new_zeros(num_arms)
-        if m == 0:
-            return
-        cache: Tensor | None = None
-        if num_arms * m * self.L.element_size() <= self.max_feature_bytes // 2:
-            cache = self.L.new_empty(m, num_arms)
-        for rows, Z in self._feature_chunks():
-            self.mean[rows] = weights @ Z
-            self.residual[rows] -= Z.square().sum(dim=0)
-            root = torch.linalg.solve_triangular(self.L_v, Z, upper=False)
-            self.projected[rows] = root.square_().sum(dim=0)
-            if cache is not None:
-                cache[:, rows] = Z
-        check_residual(self.residual, self.prior_variance)
-        self.residual.clamp_(min=0.0)
-        self.residual[self.inducing_indices] = 0.0
-        self._features = cache
+    def _rebuild(self, inducing_indices: Tensor) -> None:
+        """Factorize from nothing; the inducing arms become the basis."""
+        self._rows.add(inducing_indices, self._kernel_rows)
+        K_ss = self._prior_rows(inducing_indices, inducing_indices)
+        kept = independent_points(K_ss)
+        basis = self.inducing_indices = inducing_indices[kept]
+        m = kept.shape[0]
+        self._row_of_arm = torch.full_like(self.mean, -1, dtype=torch.long)
+        self._row_of_arm[basis] = torch.arange(m, device=basis.device)
+        self._num_increments = 0
+        room = self._room(m)
+        before, self._features = self._features, self.arms.new_empty(len(self.mean), 0)
+        L = torch.linalg.cholesky(K_ss[kept][:, kept])
+        none = L.new_empty(m, 0)
+        empty = L.new_zeros(m, m)
+        self._basis = BasisPosterior(basis, L, none, empty, L.new_zeros(m))
+        Z_p = self._solve_features(self.pulled_indices)
+        scatter, target = _moments(Z_p, Z_p, self._data[:, self.pulled_indices])
+        self._basis = BasisPosterior(basis, L, none, scatter, target)
+        if room > before.shape[1] or room == 0:
+            del before  # gone before its successor comes
+            before = L.new_empty(len(self.mean), room)
+        self._fill(before)
+        self._features = before
 
-    def _feature_chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        for arms in self._chunks(max(self.L.shape[0], 1)):
-            columns = slice(int(arms[0]), int(arms[-1]) + 1)
-            yield columns, self._solve_features(arms, columns)
+    def _room(self, m: int) -> int:
+        """Return for how many features the cache has room; 0 if for too few."""
+        limit = self.max_feature_bytes // (2 * self.mean.nbytes)
+        return min(m + max(32, m // 8), limit) if 0 < m <= limit else 0
+
+    def _fill(self, cache: Tensor) -> None:
+        """Compute all arms' moments, and their features if the cache has room."""
+        basis = self._basis
+        m = basis.size
+        self.mean = torch.zeros_like(self.prior_variance)
+        self.residual = self.prior_variance.clone()
+        self.projected = torch.zeros_like(self.prior_variance)
+        # Multiplying by the inverse is faster than solving, and as accurate: V >= I.
+        eye = torch.eye(m).to(basis.L)
+        L_v_inverse = torch.linalg.solve_triangular(basis.L_v, eye, upper=False)
+        for rows in self._slices():
+            Z = self._solve_features(rows).mT
+            if cache.shape[1]:
+                cache[rows, :m] = Z
+            torch.mv(Z, basis.weights, out=self.mean[rows])
+            self.residual[rows] -= torch.linalg.vecdot(Z, Z)
+            for start in range(0, m, BLOCK_SIZE):
+                stop = min(start + BLOCK_SIZE, m)
+                root = Z[:, :stop] @ L_v_inverse[start:stop, :stop].mT
+                self.projected[rows] += torch.linalg.vecdot(root, root)
+
+    def _increment(self, inducing_indices: Tensor, data: Tensor) -> BasisChange | None:
+        """Return the change since the last update; None if a full rebuild is due."""
+        if not self._is_cached or self._num_increments == MAX_INCREMENTS:
+            return None
+        basis = self._basis
+        position = self._row_of_arm[inducing_indices]
+        joined = inducing_indices[position < 0]
+        M = basis.size + joined.shape[0]
+        inside = torch.zeros(M, dtype=torch.bool, device=data.device)
+        stays = inside.clone()
+        inside[self._row_of_arm[self.inducing_indices]] = True
+        stays[position[position >= 0]] = True
+        stays[basis.size :] = True
+        more = data - self._data
+        pulled = (more != 0).any(dim=0).nonzero().squeeze(-1)
+        num_rows = 2 * int((inside ^ stays).sum()) + pulled.shape[0] + joined.shape[0]
+        is_cheap = M * num_rows <= REBUILD_COST * inducing_indices.shape[0] ** 2
+        if not is_cheap or self._features.shape[1] < M or (more[0, pulled] <= 0).any():
+            return None
+        Z = self._stored_features()
+        cross = Z.index_select(0, joined).mT
+        self._rows.add(joined, self._kernel_rows)
+        schur = self._prior_rows(joined, joined) - cross.mT @ cross
+        corner, info = torch.linalg.cholesky_ex(schur)
+        added = corner.diagonal().square() / self.prior_variance[joined]
+        # A hundredfold margin: near the span's tolerance the order of arms matters.
+        if info != 0 or (added <= 100 * span_tolerance(data.dtype)).any():
+            return None
+        Z_b = Z.index_select(0, pulled).mT
+        scatter, target = _moments(Z_b, Z_b, more[:, pulled])
+        scatter += basis.scatter
+        target += basis.target
+        if joined.numel():
+            seen = data[0].nonzero().squeeze(-1)
+            Z_p = Z.index_select(0, seen).mT
+            K = self._prior_rows(joined, seen) - cross.mT @ Z_p
+            new = torch.linalg.solve_triangular(corner, K, upper=False)
+            side, _ = _moments(Z_p, new, data[:, seen])
+            below, new_target = _moments(new, new, data[:, seen])
+            scatter = torch.cat(
+                [
+                    torch.cat([scatter, side], dim=-1),
+                    torch.cat([side.mT, below], dim=-1),
+                ]
+            )
+            target = torch.cat([target, new_target])
+        return change_basis(
+            basis,
+            joined,
+            cross,
+            corner,
+            inside,
+            stays,
+            scatter,
+            target,
+            Z_b,
+            more[0, pulled],
+        )
+
+    def _advance(self, inducing_indices: Tensor, change: BasisChange) -> None:
+        """Take a change over to all arms, in one pass over their features."""
+        M_0, M = self._basis.size, change.after.size
+        joined = change.after.indices[M_0:]
+        for rows in self._slices(max(M, change.rows.shape[-1])):
+            Z = self._features[rows, :M]
+            if M > M_0:
+                K = self._prior_rows(joined, rows).mT - Z[:, :M_0] @ change.cross
+                Z[:, M_0:] = torch.linalg.solve_triangular(
+                    change.corner.mT, K, upper=True, left=False
+                )
+            products = Z @ change.rows
+            self.mean[rows] = products[:, -1]
+            moved = products.square_() @ change.signs
+            self.projected[rows] += moved[:, 0]
+            self.residual[rows] += moved[:, 1]
+        self._basis = change.after
+        self._num_increments += 1
+        self._row_of_arm[joined] = torch.arange(M_0, M, device=joined.device)
+        self._features[joined, :M] = change.after.L[M_0:]
+        self.inducing_indices = inducing_indices
+
+    def _slices(self, numbers_per_arm: int | None = None) -> Iterator[slice]:
+        if numbers_per_arm is None:
+            numbers_per_arm = max(self._basis.size, 1)
+        for arms in self._chunks(numbers_per_arm):
+            yield slice(int(arms[0]), int(arms[-1]) + 1)
 
     def _chunks(self, numbers_per_arm: int) -> tuple[Tensor, ...]:
-        arms = torch.arange(self.arms.shape[0], device=self.arms.device)
         on_cpu = self.arms.device.type == "cpu"
         num_bytes = CHUNK_BYTES if on_cpu else ACCELERATOR_CHUNK_BYTES
         size = num_bytes // (numbers_per_arm * self.arms.element_size())
-        return arms.split(max(size, 1))
+        return self._all_arms.split(max(size, 1))
 
     @torch.no_grad()
     def _prior_variance(self, arms: Tensor) -> Tensor:
         return self.covar_module(arms, diag=True).to(arms)
+
+
+def _moments(left: Tensor, right: Tensor, data: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``left W right^T`` and ``right t`` for columns of features.
+
+    Args:
+        left: An ``M x P`` matrix.
+        right: An ``a x P`` matrix.
+        data: The ``2 x P`` summed precisions and reward sums over lambda.
+    """
+    return (left * data[0]) @ right.mT, right @ data[1]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -27,18 +28,25 @@ from botorch_bkb.optim.batch_rules import BatchRule, first_crossing
 # The pool starts with this many arms and doubles; past the limit all arms are tracked.
 POOL_SIZE = 128
 MAX_POOL_SIZE = 1024
+# So few that a pool's product with them stays below the size from which BLAS libraries
+# start threads, which cost more than the product.
+MAX_DOWNDATES = 64
 
 
 class PoolPosterior:
-    r"""The covariance of a few arms as pulls without reward are added.
+    r"""The bounds of a few arms as pulls without reward are added.
 
     ``n`` pulls of an arm turn a covariance ``M`` into ``M - n m m^T / (lambda + n p)``,
     ``m`` the arm's column and ``p`` its variance. With fixed inducing arms ``M`` is the
     projected covariance, beside which the residual stays; with inducing arms that grow
     on the exact GP it is the whole covariance, and nothing is left beside it.
 
+    In NumPy on the processor: on a hundred numbers PyTorch's overhead is most of the
+    time, and an accelerator's launches are all of it.
+
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
+        scale: The number of standard deviations of the bounds.
         indices: The ``k`` arms of the pool, ascending.
         pulls: The pulls so far, by arm.
         grow: Whether pulled arms join the inducing arms.
@@ -47,45 +55,88 @@ class PoolPosterior:
     def __init__(
         self,
         posterior: ArmPosterior,
+        scale: float,
         indices: Tensor,
         pulls: dict[int, int],
         grow: bool,
     ) -> None:
         self.noise_variance = posterior.noise_variance
+        self.scale = scale
         self.indices = indices
-        self.covariance = posterior.covariance(indices, indices, projected=not grow)
-        self.residual = posterior.residual[indices]
-        if grow:
-            self.residual = torch.zeros_like(self.residual)
+        self.arms: list[int] = indices.tolist()
+        self.position = {arm: position for position, arm in enumerate(self.arms)}
+        covariance = posterior.covariance(indices, indices, projected=not grow)
         if pulls:
             arms = torch.tensor(list(pulls), device=indices.device)
-            counts = self.residual.new_tensor(list(pulls.values()))
+            counts = covariance.new_tensor(list(pulls.values()))
             K = posterior.covariance(arms, arms, projected=not grow)
             cross = posterior.covariance(arms, indices, projected=not grow)
             L = torch.linalg.cholesky(K + torch.diag(self.noise_variance / counts))
             root = torch.linalg.solve_triangular(L, cross, upper=False)
-            self.covariance -= root.mT @ root
+            covariance -= root.mT @ root
+        self.covariance = covariance.cpu().numpy()
         # Rounding can leave a variance of zero below it, and a bound that is NaN.
-        self.covariance.diagonal().clamp_(min=0.0)
+        self.projected = self.covariance.diagonal().clip(min=0.0)
+        self.mean = posterior.mean[indices].cpu().numpy()
+        self.residual = posterior.residual[indices].cpu().numpy()
+        if grow:
+            self.residual = np.zeros_like(self.residual)
+        # The downdates m sqrt(n / (lambda + n p)) not yet in `covariance`.
+        self.downdates = np.empty((MAX_DOWNDATES, len(self.arms)), self.mean.dtype)
+        self.num_downdates = 0
+        self._refresh()
 
-    @property
-    def projected(self) -> Tensor:
-        """The variances that pulls shrink."""
-        return self.covariance.diagonal()
+    def __contains__(self, index: int) -> bool:
+        """Whether an arm is in the pool."""
+        return index in self.position
+
+    def best(self) -> tuple[float, int]:
+        """Return the largest bound and its arm, the lowest index among ties."""
+        position = int(self.bounds.argmax())
+        return self.bounds.item(position), self.arms[position]
+
+    def rival(self, index: int) -> tuple[float, int]:
+        """Return the largest bound among the other arms, and its arm."""
+        position = self.position[index]
+        own = self.bounds[position]
+        self.bounds[position] = -math.inf
+        best = self.best()
+        self.bounds[position] = own
+        return best
+
+    def variances(self, index: int) -> tuple[float, float]:
+        """Return the residual and the projected variance of an arm."""
+        position = self.position[index]
+        return self.residual.item(position), self.projected.item(position)
+
+    def close(self, index: int) -> None:
+        """Let an arm never be the best again."""
+        self.mean[self.position[index]] = -math.inf
+        self._refresh()
 
     def append(self, index: int) -> None:
         """Do nothing: growth of the exact GP is in the covariance already."""
 
     def pull(self, index: int, num_pulls: int) -> None:
         """Add pulls of one arm of the pool, without rewards."""
-        position = int(torch.searchsorted(self.indices, index))
-        column = self.covariance[position].clone()
-        p = column[position].item()
+        position = self.position[index]
+        p = self.projected.item(position)
         if p <= 0:
             return
-        shrink = num_pulls / (self.noise_variance + num_pulls * p)
-        self.covariance.addr_(column, column, alpha=-shrink)
-        self.covariance.diagonal().clamp_(min=0.0)
+        if self.num_downdates == MAX_DOWNDATES:
+            self.covariance -= self.downdates.T @ self.downdates
+            self.num_downdates = 0
+        earlier = self.downdates[: self.num_downdates]
+        column = self.covariance[position] - earlier[:, position] @ earlier
+        column *= math.sqrt(num_pulls / (self.noise_variance + num_pulls * p))
+        self.downdates[self.num_downdates] = column
+        self.num_downdates += 1
+        self.projected -= column * column
+        np.maximum(self.projected, 0.0, out=self.projected)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.bounds = self.mean + self.scale * np.sqrt(self.residual + self.projected)
 
 
 class FeatureRows:
@@ -121,12 +172,19 @@ class HallucinatedPosterior:
 
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
+        scale: The number of standard deviations of the bounds.
+        capacity: An ``A``-dim long tensor, the pulls each arm still allows, or None.
     """
 
-    indices = None
-
-    def __init__(self, posterior: ArmPosterior) -> None:
+    def __init__(
+        self, posterior: ArmPosterior, scale: float, capacity: Tensor | None
+    ) -> None:
         self.posterior = posterior
+        self.scale = scale
+        self.mean = posterior.mean
+        if capacity is not None:
+            self.mean = self.mean.masked_fill(capacity <= 0, -math.inf)
+        self._bounds: Tensor | None = None
         m = posterior.L_v.shape[0]
         eye = torch.eye(m).to(posterior.L_v)
         self.R = torch.linalg.solve_triangular(posterior.L_v, eye, upper=False).mT
@@ -137,12 +195,41 @@ class HallucinatedPosterior:
         self.appended = posterior.pulled_indices[:0]
         self.B = self.R.new_empty(0, m)
         self.C = self.R.new_empty(0, 0)
-        self.arms = FeatureRows(posterior, None)
+        self.rows = FeatureRows(posterior, None)
         # Pulled arms outside the span of S change V once it grows.
         is_outside = ~posterior.pulled_in_span
         self.outside = posterior.pulled_indices[is_outside]
         self.pulled = FeatureRows(posterior, self.outside)
         self.precisions = posterior.precisions[is_outside]
+
+    def __contains__(self, index: int) -> bool:
+        """Whether an arm is tracked: all are."""
+        return True
+
+    def best(self) -> tuple[float, int]:
+        """Return the largest bound and its arm, the lowest index among ties."""
+        bounds = self._refreshed_bounds()
+        index = int(bounds.argmax())
+        return bounds[index].item(), index
+
+    def rival(self, index: int) -> tuple[float, int]:
+        """Return the largest bound among the other arms, and its arm."""
+        bounds = self._refreshed_bounds()
+        own = bounds[index].clone()
+        bounds[index] = -math.inf
+        best = self.best()
+        bounds[index] = own
+        return best
+
+    def variances(self, index: int) -> tuple[float, float]:
+        """Return the residual and the projected variance of an arm."""
+        return self.residual[index].item(), self.projected[index].item()
+
+    def close(self, index: int) -> None:
+        """Let an arm never be the best again."""
+        closed = torch.tensor([index], device=self.mean.device)
+        self.mean = self.mean.index_fill(0, closed, -math.inf)
+        self._bounds = None
 
     def append(self, index: int) -> None:
         r"""Append an arm to the inducing points, unless it is in their span.
@@ -157,18 +244,19 @@ class HallucinatedPosterior:
         residual = self.posterior.residual[index] - z[m:].square().sum()
         if residual <= span_tolerance(z.dtype) * prior:
             return
+        self._bounds = None
         root = residual.sqrt()
         a_pulled = self._new_feature(self.pulled, index, z, root)
-        a = self._new_feature(self.arms, index, z, root)
+        a = self._new_feature(self.rows, index, z, root)
         weighted = self.precisions * a_pulled
         g = self.posterior.features(self.outside) @ weighted
         h = self.R.mT @ torch.cat([g, self.pulled.appended @ weighted])
         Rh = self.R @ h
         s = 1 + (weighted @ a_pulled) - h.square().sum()
-        self.projected += (a - self.arms.dot(Rh)).square() / s
+        self.projected += (a - self.rows.dot(Rh)).square() / s
         self.residual = (self.residual - a.square()).clamp_min(0.0)
         self.pulled.append(a_pulled)
-        self.arms.append(a)
+        self.rows.append(a)
         corner = (1 / s.sqrt()).reshape(1, 1)
         self.R = _bordered(self.R, -Rh.unsqueeze(-1) * corner, corner)
         new = torch.tensor([index], device=self.appended.device)
@@ -188,14 +276,21 @@ class HallucinatedPosterior:
         p = u.square().sum()
         if p <= 0:
             return
+        self._bounds = None
         Ru = self.R @ u
         shrink = num_pulls / (noise + num_pulls * p)
-        self.projected -= shrink * self.arms.dot(Ru).square()
+        self.projected -= shrink * self.rows.dot(Ru).square()
         self.projected.clamp_(min=0.0)
         # 1 - sqrt(lambda / (lambda + n p)) without cancellation.
         share = num_pulls * p / (noise + num_pulls * p)
         alpha = share / (1 + (1 - share).sqrt())
         self.R = self.R - torch.outer(Ru, u * (alpha / p))
+
+    def _refreshed_bounds(self) -> Tensor:
+        if self._bounds is None:
+            variance = self.residual + self.projected
+            self._bounds = self.mean + self.scale * variance.sqrt()
+        return self._bounds
 
     def _features_of(self, index: int) -> Tensor:
         one = torch.tensor([index], device=self.appended.device)
@@ -254,19 +349,18 @@ def optimize_batch_ucb(
     scale = confidence_width / math.sqrt(posterior.noise_variance)
     frontier = _Frontier(posterior, scale, grow, pending_indices, capacity)
     batch = batch_rule.open(posterior, pending_scores, projected=not grow)
-    chosen: list[Tensor] = []
+    chosen: list[int] = []
 
     def take(index: int, wanted: int) -> None:
         taken = batch.take(index, wanted)
         frontier.pull(index, taken)
-        chosen.append(posterior.pulled_indices.new_full((taken,), index))
+        chosen.extend([index] * taken)
 
     if first is not None:
         frontier.append(first)
         take(first, 1)
-        if batch_rule.opens_with_one_pull:
-            return chosen[0]
-    while not chosen or not batch.is_closed:
+    done = first is not None and batch_rule.opens_with_one_pull
+    while not (done or (chosen and batch.is_closed)):
         index = frontier.best()
         if index is None:
             break
@@ -277,7 +371,7 @@ def optimize_batch_ucb(
             "Expected at least one arm that may still be pulled, but `available` and "
             "`max_repeats` leave none. Allow more repeats or stop here."
         )
-    return torch.cat(chosen)
+    return posterior.pulled_indices.new_tensor(chosen)
 
 
 class _Frontier:
@@ -301,7 +395,6 @@ class _Frontier:
         self.grow = grow
         self.capacity = None if capacity is None else capacity.clone()
         self.outside = (-math.inf, -1)
-        self.current: Tensor | None = None
         self.tracked: PoolPosterior | HallucinatedPosterior
         pending = _counts_in_order(pending_indices)
         self.pulls: dict[int, int] = {}
@@ -318,25 +411,19 @@ class _Frontier:
     def best(self) -> int | None:
         """Return the arm of the largest bound, lowest index first; None if none."""
         while True:
-            bounds = self._bounds()
-            position = int(bounds.argmax())
-            value = bounds[position].item()
-            if math.isnan(value):
+            tracked = self.tracked
+            best = tracked.best()
+            if math.isnan(best[0]):
                 raise InputDataError(
                     "Expected upper confidence bounds to be numbers, but got NaN. "
                     "Check `covar_module` and the confidence schedule."
                 )
-            if value == self.outside[0] == -math.inf:
+            if best[0] == self.outside[0] == -math.inf:
                 return None
-            index = self._arm(position)
-            if _beats((value, index), self.outside):
-                return index
-            size = 2 * bounds.shape[0]
-            if size > MAX_POOL_SIZE:
-                self._track_all(self.pulls, append=self.grow)
+            if isinstance(tracked, PoolPosterior) and _beats(self.outside, best):
+                self._enlarge(tracked)
             else:
-                self.stale[self.tracked.indices] = bounds
-                self._pool(size)
+                return best[1]
 
     def row_length(self, index: int) -> int:
         """Return how many pulls in a row keep the arm best; at most its capacity.
@@ -345,16 +432,11 @@ class _Frontier:
         p lambda / (lambda + n p))``, against bounds that can only fall.
         """
         noise = self.posterior.noise_variance
-        position = self._position(index)
-        bounds = self._bounds().clone()
-        bounds[position] = -math.inf
-        runner = int(bounds.argmax())
-        rival = (bounds[runner].item(), self._arm(runner))
+        rival = self.tracked.rival(index)
         if _beats(self.outside, rival):
             rival = self.outside
         mean = self.posterior.mean[index].item()
-        residual = self.tracked.residual[position].item()
-        p = self.tracked.projected[position].item()
+        residual, p = self.tracked.variances(index)
 
         def overtaken(num_pulls: int) -> bool:
             variance = residual + p * noise / (noise + num_pulls * p)
@@ -372,60 +454,49 @@ class _Frontier:
         """Let a chosen arm join the inducing arms, if they grow."""
         if self.grow:
             self.tracked.append(index)
-            self.current = None
 
     def pull(self, index: int, num_pulls: int) -> None:
         """Add pulls of an arm."""
         self.pulls[index] = self.pulls.get(index, 0) + num_pulls
-        if self.capacity is not None:
-            self.capacity[index] -= num_pulls
-        indices = self.tracked.indices
-        if indices is None or bool((indices == index).any()):
+        if index in self.tracked:
             self.tracked.pull(index, num_pulls)
-            self.current = None
         else:
             # A first arm that nobody chose by its bound.
-            self._pool(indices.shape[0])
+            self._pool(POOL_SIZE)
+        if self.capacity is not None:
+            self.capacity[index] -= num_pulls
+            if self.capacity[index] <= 0 and index in self.tracked:
+                self.tracked.close(index)
 
-    def _bounds(self) -> Tensor:
-        """Return the exact bounds of the tracked arms."""
-        if self.current is None:
-            tracked, means, capacity = self.tracked, self.posterior.mean, self.capacity
-            if tracked.indices is not None:
-                means = means[tracked.indices]
-                capacity = None if capacity is None else capacity[tracked.indices]
-            variance = tracked.residual + tracked.projected
-            self.current = means + self.scale * variance.sqrt()
-            if capacity is not None:
-                self.current[capacity <= 0] = -math.inf
-        return self.current
+    def _enlarge(self, pool: PoolPosterior) -> None:
+        """Track twice as many arms, or all."""
+        size = 2 * len(pool.arms)
+        if size > MAX_POOL_SIZE:
+            self._track_all(self.pulls, append=self.grow)
+            return
+        self.stale[pool.indices] = torch.as_tensor(pool.bounds).to(self.stale)
+        self._pool(size)
 
     def _pool(self, size: int) -> None:
         """Make the arms of the largest bounds exact; remember the best one outside."""
         size = min(size, self.stale.shape[0])
-        pool = self.stale.topk(size).indices.sort().values
-        self.tracked = PoolPosterior(self.posterior, pool, self.pulls, self.grow)
-        self.current = None
-        outside = self.stale.index_fill(0, pool, -math.inf)
+        arms = self.stale.topk(size).indices.sort().values
+        pool = PoolPosterior(self.posterior, self.scale, arms, self.pulls, self.grow)
+        if self.capacity is not None:
+            for closed in arms[self.capacity[arms] <= 0].tolist():
+                pool.close(closed)
+        self.tracked = pool
+        outside = self.stale.index_fill(0, arms, -math.inf)
         best = int(outside.argmax())
         self.outside = (outside[best].item(), best)
 
     def _track_all(self, pulls: dict[int, int], append: bool) -> None:
-        self.tracked = HallucinatedPosterior(self.posterior)
-        self.current = None
+        self.tracked = HallucinatedPosterior(self.posterior, self.scale, self.capacity)
         self.outside = (-math.inf, -1)
         for index, num_pulls in pulls.items():
             if append:
                 self.tracked.append(index)
             self.tracked.pull(index, num_pulls)
-
-    def _arm(self, position: int) -> int:
-        indices = self.tracked.indices
-        return position if indices is None else int(indices[position])
-
-    def _position(self, index: int) -> int:
-        indices = self.tracked.indices
-        return index if indices is None else int(torch.searchsorted(indices, index))
 
 
 def _beats(left: tuple[float, int], right: tuple[float, int]) -> bool:

@@ -1,0 +1,199 @@
+r"""Inducing arms that come and go, inside a basis that stays.
+
+Let ``L L^T`` be the Gram matrix of ``M`` basis arms and ``z_B(x) = L^{-1} k_B(x)`` the
+features of an arm. The inducing arms ``S`` are some of the basis arms, and their
+features span a subspace of the ``M`` coordinates, with orthogonal projection ``P``. All
+that the sparse posterior needs are the projected features ``P z_B(x)``: their inner
+products are those of ``z(x) = L_S^{-1} k_S(x)``. With ``W`` the summed precisions of
+the pulls,
+
+    V = I + P (sum_i W_i z_B(x_i) z_B(x_i)^T) P
+
+is block diagonal, the identity outside the subspace. Hence, with ``U`` an orthonormal
+basis of the directions that leave the subspace,
+
+    |P z|^2          falls by  |U^T z|^2,
+    z^T P V^{-1} P z falls by  |C^{-1} U^T V^{-1} z|^2,    C C^T = U^T V^{-1} U,
+
+and rises likewise by directions that enter it; new pulls lower the second form by
+Woodbury's identity. So a change of ``d`` dropped, ``e`` added and ``b`` pulled arms is
+``2 d + 2 e + b`` inner products with every arm's features, whatever the order of the
+arms; the full rebuild is ``2 m`` of them. The directions are cheap: ``L^{-1} e_j`` is
+orthogonal to the features of all basis arms but ``j``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+class BasisPosterior:
+    r"""The small matrices of the posterior, in the coordinates of the basis.
+
+    Args:
+        indices: The ``M`` basis arms.
+        L: The ``M x M`` lower Cholesky factor of their Gram matrix.
+        complement: An ``M x c`` orthonormal basis of the coordinates' directions
+            orthogonal to the features of ``S``.
+        scatter: The ``M x M`` sum of ``W_i z_B(x_i) z_B(x_i)^T`` over pulled arms.
+        target: The ``M``-dim sum of ``z_B(x_i)`` times the arm's rewards over lambda.
+    """
+
+    def __init__(
+        self,
+        indices: Tensor,
+        L: Tensor,
+        complement: Tensor,
+        scatter: Tensor,
+        target: Tensor,
+    ) -> None:
+        self.indices = indices
+        self.L = L
+        self.complement = complement
+        self.scatter = scatter
+        self.target = target
+        half = self.project(scatter)
+        eye = torch.eye(L.shape[0]).to(L)
+        self.L_v = torch.linalg.cholesky(eye + self.project(half.mT))
+        self.weights = self.solve(self.project(target.unsqueeze(-1))).squeeze(-1)
+
+    @property
+    def size(self) -> int:
+        """The number of basis arms, ``M``."""
+        return self.L.shape[0]
+
+    def project(self, coordinates: Tensor) -> Tensor:
+        """Return ``P X`` for the columns of an ``M x k`` matrix."""
+        if self.complement.shape[-1] == 0:
+            return coordinates
+        return coordinates - self.complement @ (self.complement.mT @ coordinates)
+
+    def solve(self, coordinates: Tensor) -> Tensor:
+        """Return ``V^{-1} X`` for the columns of an ``M x k`` matrix."""
+        return torch.cholesky_solve(coordinates, self.L_v)
+
+    def share(self, directions: Tensor) -> Tensor:
+        r"""Return ``V^{-1} U C^{-T}``, ``C C^T = U^T V^{-1} U``, of directions ``U``.
+
+        The inner products of its ``k`` columns with ``z`` square to what the
+        directions, orthonormal and inside the subspace, contribute to ``z^T P V^{-1} P
+        z``.
+        """
+        solved = self.solve(directions)
+        return _right_solve(directions.mT @ solved, solved)
+
+
+@dataclass(frozen=True)
+class BasisChange:
+    r"""What a change adds to the posterior of every arm.
+
+    Attributes:
+        after: The posterior after the change.
+        cross: The ``M_0 x a`` features of the ``a`` arms that joined the basis, in the
+            coordinates before.
+        corner: The ``a x a`` factor of their Schur complement.
+        rows: ``M x r`` vectors; the last one is the mean's weights. Their inner
+            products with the features of an arm, squared, times the signs are added.
+        signs: ``r x 2`` numbers in ``{-1, 0, 1}``, for ``z^T P V^{-1} P z`` and for
+            the residual ``k(x, x) - |P z|^2``.
+    """
+
+    after: BasisPosterior
+    cross: Tensor
+    corner: Tensor
+    rows: Tensor
+    signs: Tensor
+
+
+def change_basis(
+    before: BasisPosterior,
+    joined: Tensor,
+    cross: Tensor,
+    corner: Tensor,
+    inside: Tensor,
+    stays: Tensor,
+    scatter: Tensor,
+    target: Tensor,
+    pulled: Tensor,
+    precisions: Tensor,
+) -> BasisChange:
+    r"""Return the change to other inducing arms and more pulls.
+
+    Args:
+        before: The posterior before.
+        joined: The ``a`` arms that join the basis, at its end.
+        cross: Their ``M_0 x a`` features in the basis before.
+        corner: The ``a x a`` lower factor of their Schur complement.
+        inside: An ``M``-dim mask of the basis arms that are inducing before.
+        stays: An ``M``-dim mask of the basis arms that are inducing afterwards.
+        scatter: As in :class:`BasisPosterior`, afterwards.
+        target: As in :class:`BasisPosterior`, afterwards.
+        pulled: The ``M_0 x b`` features, in the basis before, of the arms with more
+            pulls.
+        precisions: The ``b`` increases of their summed precisions.
+    """
+    M_0, M = before.size, before.size + joined.shape[0]
+    top = torch.cat([before.L, before.L.new_zeros(M_0, M - M_0)], dim=-1)
+    L = torch.cat([top, torch.cat([cross.mT, corner], dim=-1)])
+    complement, dropped, added = _directions(
+        L, ~inside & ~stays, inside & ~stays, stays & ~inside
+    )
+    indices = torch.cat([before.indices, joined])
+    after = BasisPosterior(indices, L, complement, scatter, target)
+    share = before.share(dropped[:M_0])
+    # The increase of the data is seen by what neither was dropped nor is new.
+    gain = before.solve(before.project(pulled)) - share @ (share.mT @ pulled)
+    woodbury = _right_solve(torch.diag(1 / precisions) + pulled.mT @ gain, gain)
+    old = torch.cat([share, woodbury], dim=-1)
+    old = torch.cat([old, old.new_zeros(M - M_0, old.shape[-1])])
+    blocks = [old, after.share(added), dropped, added, after.weights.unsqueeze(-1)]
+    signs = [(-1, 0), (1, 0), (0, 1), (0, -1), (0, 0)]
+    return BasisChange(
+        after,
+        cross,
+        corner,
+        torch.cat(blocks, dim=-1),
+        torch.cat(
+            [
+                L.new_tensor(sign).expand(block.shape[-1], 2)
+                for sign, block in zip(signs, blocks, strict=True)
+            ]
+        ),
+    )
+
+
+def _directions(
+    L: Tensor, idle: Tensor, dropped: Tensor, added: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return orthonormal directions, given which basis arms are not inducing.
+
+    Args:
+        L: The factor of the basis.
+        idle: Those that are not inducing, before and afterwards.
+        dropped: Those that are inducing no more.
+        added: Those that become inducing.
+
+    Returns:
+        What the features of the inducing arms do not span afterwards, and the
+        directions that left and that entered their span.
+    """
+    groups = [mask.nonzero().squeeze(-1) for mask in (idle, dropped, added)]
+    eye = torch.eye(L.shape[0]).to(L)
+    normals = [
+        torch.linalg.solve_triangular(L, eye[:, group], upper=False) for group in groups
+    ]
+    left = torch.linalg.qr(torch.cat(normals, dim=-1)).Q
+    num_outside = groups[0].shape[0] + groups[1].shape[0]
+    complement, entered = left[:, :num_outside], left[:, num_outside:]
+    others = torch.cat([normals[0], normals[2], normals[1]], dim=-1)
+    gone = torch.linalg.qr(others).Q[:, others.shape[-1] - groups[1].shape[0] :]
+    return complement, gone, entered
+
+
+def _right_solve(gram: Tensor, matrix: Tensor) -> Tensor:
+    """Return ``matrix C^{-T}`` with ``C C^T = gram``."""
+    C = torch.linalg.cholesky(gram)
+    return torch.linalg.solve_triangular(C.mT, matrix, upper=True, left=False)

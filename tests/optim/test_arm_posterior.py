@@ -1,0 +1,224 @@
+"""The incremental update equals the full rebuild, over whole runs and at every edge."""
+
+import pytest
+import torch
+from gpytorch.kernels import (
+    AdditiveKernel,
+    LinearKernel,
+    MaternKernel,
+    RBFKernel,
+    ScaleKernel,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb import BBKB, BKB, GPBUCB, GPUCB
+from botorch_bkb.optim import arm_posterior, ArmPosterior
+
+
+KERNELS = {
+    "rbf": lambda: RBFKernel(),
+    "matern": lambda: ScaleKernel(MaternKernel(nu=2.5)),
+    "sum": lambda: AdditiveKernel(LinearKernel(), RBFKernel()),
+}
+
+
+def make_kernel(name, dtype, lengthscale=0.4):
+    kernel = KERNELS[name]().to(dtype)
+    for part in kernel.modules():
+        if getattr(part, "has_lengthscale", False):
+            part.lengthscale = lengthscale
+    return kernel
+
+
+class Walk:
+    """Random changes of inducing arms and data, as a bandit would make them."""
+
+    def __init__(self, seed, num_arms=80, dtype=torch.double):
+        self.generator = torch.Generator().manual_seed(seed)
+        self.arms = torch.rand(num_arms, 3, generator=self.generator, dtype=dtype)
+        self.counts = torch.zeros(num_arms, dtype=dtype)
+        self.sums = torch.zeros(num_arms, dtype=dtype)
+        self.inducing = torch.empty(0, dtype=torch.long)
+
+    def step(self):
+        """Pull up to four arms; drop and take back a few inducing ones."""
+        size = int(torch.randint(1, 5, (1,), generator=self.generator))
+        pulled = torch.randint(len(self.arms), (size,), generator=self.generator)
+        for arm in pulled.tolist():
+            self.counts[arm] += 1
+            self.sums[arm] += torch.randn((), generator=self.generator)
+        observed = self.counts.nonzero().squeeze(-1)
+        draw = torch.rand(len(observed), generator=self.generator)
+        kept = observed[draw < 0.93]
+        self.inducing = kept if len(kept) else observed[:1]
+
+    def update(self, posterior):
+        pulled = self.counts.nonzero().squeeze(-1)
+        posterior.update(self.inducing, pulled, self.counts[pulled], self.sums[pulled])
+
+
+def assert_same(left, right, atol):
+    for name in ("mean", "residual", "projected", "leverage_scores"):
+        torch.testing.assert_close(
+            getattr(left, name), getattr(right, name), rtol=0, atol=atol, msg=name
+        )
+    assert left.log_det == pytest.approx(right.log_det, rel=10 * atol, abs=10 * atol)
+    assert sorted(left.inducing_indices.tolist()) == sorted(
+        right.inducing_indices.tolist()
+    )
+    some = torch.tensor([0, 7, 30])
+    for projected in (False, True):
+        torch.testing.assert_close(
+            left.covariance(some, some, projected),
+            right.covariance(some, some, projected),
+            rtol=0,
+            atol=atol,
+        )
+        torch.testing.assert_close(
+            left.covariance_column(5, projected),
+            right.covariance_column(5, projected),
+            rtol=0,
+            atol=atol,
+        )
+
+
+@pytest.fixture
+def increments(monkeypatch):
+    """Count the incremental updates, and make them as frequent as possible."""
+    monkeypatch.setattr(arm_posterior, "REBUILD_COST", 1e9)
+    calls = []
+    advance = ArmPosterior._advance
+
+    def counted(self, *args):
+        calls.append(1)
+        return advance(self, *args)
+
+    monkeypatch.setattr(ArmPosterior, "_advance", counted)
+    return calls
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.double, 1e-9), (torch.float, 2e-3)])
+def test_equals_the_full_rebuild_over_a_walk(increments, kernel, dtype, atol):
+    walk = Walk(3, dtype=dtype)
+    covar_module = make_kernel(kernel, dtype)
+    posterior = ArmPosterior(walk.arms, covar_module, 0.3)
+    for _ in range(40):
+        walk.step()
+        walk.update(posterior)
+        fresh = ArmPosterior(walk.arms, covar_module, 0.3)
+        walk.update(fresh)
+        assert_same(posterior, fresh, atol)
+    assert len(increments) > 25
+
+
+@given(seed=st.integers(0, 100_000), noise=st.sampled_from([1e-3, 0.1, 10.0]))
+@settings(max_examples=15, deadline=None)
+def test_equals_the_full_rebuild_on_random_problems(seed, noise):
+    walk = Walk(seed, num_arms=40)
+    covar_module = make_kernel("rbf", torch.double)
+    posterior = ArmPosterior(walk.arms, covar_module, noise)
+    for _ in range(20):
+        walk.step()
+        walk.update(posterior)
+    fresh = ArmPosterior(walk.arms, covar_module, noise)
+    walk.update(fresh)
+    assert_same(posterior, fresh, 1e-9)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("bandit_class", [BKB, BBKB, GPUCB, GPBUCB])
+def test_bandits_pick_the_same_arms_without_increments(
+    monkeypatch, bandit_class, coupled
+):
+    """Over a whole run, each batch's posterior to 1e-9 and each pick."""
+    if coupled and bandit_class in (GPUCB, GPBUCB):
+        options = {"maximize": False}
+    else:
+        options = {"resampling": "coupled"} if coupled else {}
+    walk = Walk(1, num_arms=300)
+    values = (3 * walk.arms).sin().sum(dim=-1)
+
+    def run():
+        bandit = bandit_class(
+            walk.arms,
+            covar_module=make_kernel("rbf", torch.double),
+            noise_variance=0.1,
+            generator=torch.Generator().manual_seed(0),
+            **options,
+        )
+        noises = torch.Generator().manual_seed(1)
+        history = []
+        while bandit.num_pulls < 120:
+            indices = bandit.ask(max_size=20)
+            noise = torch.randn(len(indices), generator=noises, dtype=torch.double)
+            bandit.tell(indices, values[indices] + 0.3 * noise)
+            posterior = bandit._posterior
+            history.append((indices, posterior.mean.clone(), posterior.variance))
+        return history
+
+    expected = run()
+    monkeypatch.setattr(ArmPosterior, "_increment", lambda *args: None)
+    for (indices, mean, variance), plain in zip(expected, run(), strict=True):
+        assert indices.tolist() == plain[0].tolist()
+        torch.testing.assert_close(mean, plain[1], rtol=0, atol=1e-9)
+        torch.testing.assert_close(variance, plain[2], rtol=0, atol=1e-9)
+
+
+def test_near_duplicates_are_left_to_the_full_rebuild(increments):
+    walk = Walk(0)
+    walk.arms[1] = walk.arms[0] + 1e-9
+    covar_module = make_kernel("rbf", torch.double)
+    posterior = ArmPosterior(walk.arms, covar_module, 0.3)
+    pulled = torch.tensor([0, 10, 20])
+    ones = torch.ones(4).double()
+    posterior.update(pulled, pulled, ones[:3], ones[:3])
+    pulled = torch.tensor([0, 1, 10, 20])
+    posterior.update(torch.tensor([0, 10, 20, 1]), pulled, ones, ones)
+    assert not increments
+    fresh = ArmPosterior(walk.arms, covar_module, 0.3)
+    fresh.update(torch.tensor([0, 10, 20, 1]), pulled, ones, ones)
+    assert_same(posterior, fresh, 1e-9)
+
+
+def test_fewer_pulls_than_before_are_left_to_the_full_rebuild(increments):
+    walk = Walk(0)
+    posterior = ArmPosterior(walk.arms, make_kernel("rbf", torch.double), 0.3)
+    pulled = torch.tensor([0, 10, 20])
+    ones = torch.ones(3).double()
+    posterior.update(pulled, pulled, 2 * ones, ones)
+    posterior.update(pulled, pulled, ones, ones)
+    assert not increments
+    fresh = ArmPosterior(walk.arms, posterior.covar_module, 0.3)
+    fresh.update(pulled, pulled, ones, ones)
+    assert_same(posterior, fresh, 1e-12)
+
+
+@pytest.mark.parametrize("num_features", [0, 20, 60, 10_000])
+def test_the_byte_budget_changes_nothing(increments, num_features):
+    """Nothing cached, features but few kernel rows, both, more than enough."""
+    walk = Walk(5)
+    budget = 2 * 8 * len(walk.arms) * num_features
+    covar_module = make_kernel("matern", torch.double)
+    posterior = ArmPosterior(walk.arms, covar_module, 0.3, budget)
+    for _ in range(30):
+        walk.step()
+        walk.update(posterior)
+        held = posterior._features.nbytes + posterior._rows.rows.nbytes
+        assert held <= max(budget, 0)
+    assert bool(increments) == (num_features > 0)
+    fresh = ArmPosterior(walk.arms, covar_module, 0.3)
+    walk.update(fresh)
+    assert_same(posterior, fresh, 1e-9)
+
+
+def test_increments_are_cut_off_before_rounding_adds_up(increments, monkeypatch):
+    monkeypatch.setattr(arm_posterior, "MAX_INCREMENTS", 3)
+    walk = Walk(2)
+    posterior = ArmPosterior(walk.arms, make_kernel("rbf", torch.double), 0.3)
+    for _ in range(9):
+        walk.step()
+        walk.update(posterior)
+        assert posterior._num_increments <= 3
+    assert len(increments) >= 6
