@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
+from pathlib import Path
 
 import torch
 
-from benchmarks import abalone, argmax, fitting
+from benchmarks import fitting, regret, roofline, scoring
 
 
-BENCHMARKS = {"abalone": abalone, "argmax": argmax, "fitting": fitting}
+BENCHMARKS = {
+    "fitting": fitting,
+    "regret": regret,
+    "roofline": roofline,
+    "scoring": scoring,
+}
+OUTPUT = Path("botorch_bkb_output")
 
 
 def main() -> None:
@@ -17,13 +25,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="name", required=True)
     for name, module in BENCHMARKS.items():
-        command = commands.add_parser(name, help=(module.__doc__ or "").split("\n")[0])
+        description = module.__doc__ or ""
+        command = commands.add_parser(
+            name,
+            help=description.split("\n")[0],
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         command.add_argument("--threads", type=int, default=2)
+        command.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+        command.add_argument(
+            "--output",
+            type=Path,
+            help=f"folder of tables and pictures; {OUTPUT / name} if omitted, or with "
+            "--smoke a temporary one",
+        )
         command.add_argument("--smoke", action="store_true", help="small sizes")
         module.add_arguments(command)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    BENCHMARKS[args.name].run(args)
+    with tempfile.TemporaryDirectory() as scratch:
+        if args.output is None:
+            args.output = Path(scratch) if args.smoke else OUTPUT / args.name
+        BENCHMARKS[args.name].run(args)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,80 @@
-"""Where a figure comes from: commit, versions, threads."""
+"""Where figures come from, and where they go: provenance, tables, pictures."""
 
 from __future__ import annotations
 
+import platform
 import subprocess
 from importlib.metadata import version
+from pathlib import Path
 
+import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 
-def provenance() -> str:
-    """Return one line that traces a benchmark's rows."""
-    command = ["git", "describe", "--always", "--dirty"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    versions = ", ".join(
-        f"{name} {version(name)}" for name in ("torch", "botorch", "gpytorch")
+Provenance = dict[str, str | int]
+
+
+def provenance(device: str = "cpu") -> Provenance:
+    """Return what traces a benchmark's rows: commit, versions, threads, device."""
+    versions = {name: version(name) for name in ("torch", "botorch", "gpytorch")}
+    return {
+        "commit": _commit(),
+        "python": platform.python_version(),
+        **versions,
+        "threads": torch.get_num_threads(),
+        "device": _device_name(torch.device(device)),
+    }
+
+
+def caption(origin: Provenance) -> str:
+    """Return the provenance as one line."""
+    return "; ".join(f"{name} {value}" for name, value in origin.items())
+
+
+def print_table(table: pd.DataFrame) -> None:
+    """Print a table without its index, numbers to four digits."""
+    print(table.to_string(index=False, na_rep="", float_format=_format))
+
+
+class Record:
+    """The folder of one benchmark's output; every row in it carries its provenance.
+
+    Args:
+        folder: Made if missing. Files of the same name are replaced.
+        device: The device that the benchmark runs on.
+    """
+
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.origin = provenance(device)
+
+    def write_table(self, table: pd.DataFrame, name: str) -> None:
+        """Write ``NAME.csv`` with the provenance as its last columns."""
+        table.assign(**self.origin).to_csv(self.folder / f"{name}.csv", index=False)
+
+    def write_figure(self, figure: Figure, name: str) -> None:
+        """Write ``NAME.png``."""
+        figure.savefig(self.folder / f"{name}.png")
+
+
+def _format(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+
+
+def _commit() -> str:
+    result = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
     )
-    commit = result.stdout.strip() or "unknown"
-    return f"commit {commit}; {versions}; {torch.get_num_threads()} threads"
+    return result.stdout.strip() or "unknown"
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} {platform.machine()}"

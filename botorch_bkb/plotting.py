@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 
 if TYPE_CHECKING:
@@ -39,16 +41,7 @@ def plot_rounds(
             "Expected `runs` to hold at least one table, and each at least one round, "
             f"but got { ({name: len(rounds) for name, rounds in runs.items()}) }."
         )
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-    except ImportError as error:
-        raise ImportError(
-            "Drawing needs matplotlib, which is not installed. Install it with "
-            'pip install "botorch_bkb[cli]".'
-        ) from error
-    layout = ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08)
-    figure = Figure(figsize=(7.0, 5.6), dpi=150, layout=layout)
+    figure = blank_figure(7.0, 5.6)
     regret_axes, batch_axes = figure.subplots(
         2, 1, sharex=True, height_ratios=(1.7, 1.0)
     )
@@ -61,6 +54,133 @@ def plot_rounds(
     if title:
         figure.suptitle(title, fontsize="medium")
     return figure
+
+
+def plot_repetitions(
+    runs: Mapping[str, Sequence[pd.DataFrame]],
+    *,
+    title: str | None = None,
+    reward_unit: str | None = None,
+) -> Figure:
+    r"""Draw regret, seconds and batch size over pulls, as mean and deviation of runs.
+
+    The panels of figures 1 and 2 of the BBKB paper. A line is the mean over the runs of
+    a bandit and ends with the shortest of them; the band is one standard deviation on
+    either side. Regret and seconds are read between rounds by linear interpolation, the
+    batch size is that of the batch a pull belongs to.
+
+    Args:
+        runs: Tables of rounds, one per repetition, by the name of their bandit. Columns
+            as in :func:`plot_rounds`, and ``seconds`` from the start.
+        title: A title over the picture.
+        reward_unit: The unit of the rewards, and so of the regret.
+
+    Returns:
+        A figure that no global state of matplotlib knows; save it by ``savefig``.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+        ValueError: If there is no run, or a run without rounds.
+    """
+    lengths = {
+        name: [len(rounds) for rounds in tables] for name, tables in runs.items()
+    }
+    if not lengths or not all(counts and all(counts) for counts in lengths.values()):
+        raise ValueError(
+            "Expected `runs` to hold at least one table per bandit, and each at least "
+            f"one round, but got numbers of rounds {lengths}."
+        )
+    figure = blank_figure(12.0, 4.0)
+    regret_axes, seconds_axes, batch_axes = figure.subplots(1, 3)
+    everything = [rounds for tables in runs.values() for rounds in tables]
+    longest = max(everything, key=lambda rounds: rounds["num_pulls"].iloc[-1])
+    regret_axes.plot(
+        longest["num_pulls"],
+        longest["uniform_cumulative_regret"],
+        color="0.45",
+        linestyle="--",
+        linewidth=1.4,
+        label="uniform choice (expected)",
+    )
+    for name, tables in runs.items():
+        pulls = _common_pulls(tables)
+        regrets = [_interpolated(run, "cumulative_regret", pulls) for run in tables]
+        _draw_band(regret_axes, pulls, regrets, name)
+        seconds = [_interpolated(run, "seconds", pulls) for run in tables]
+        _draw_band(seconds_axes, pulls, seconds, name)
+        sizes = [_batch_sizes(run, pulls) for run in tables]
+        _draw_band(batch_axes, pulls, sizes, name)
+    unit = f"\n({reward_unit})" if reward_unit else ""
+    regret_axes.set_ylabel(f"cumulative regret{unit}")
+    seconds_axes.set_ylabel("time (seconds)")
+    batch_axes.set_ylabel("batch size (pulls)")
+    seconds_axes.set_yscale("log")
+    batch_axes.set_yscale("log")
+    # Below one pull there is no batch, though a band may reach there.
+    batch_axes.set_ylim(bottom=0.8)
+    for axes in figure.axes:
+        axes.set_xlabel("pulls")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_major_formatter("{x:,g}")
+        tidy_axes(axes)
+    regret_axes.legend(frameon=False, loc="upper left", fontsize="small")
+    if title:
+        figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def blank_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, in inches, that no global state of matplotlib knows.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+    except ImportError as error:
+        raise ImportError(
+            "Drawing needs matplotlib, which is not installed. Install it with "
+            'pip install "botorch_bkb[cli]".'
+        ) from error
+    layout = ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08)
+    return Figure(figsize=(width, height), dpi=150, layout=layout)
+
+
+def tidy_axes(axes: Axes) -> None:
+    """Draw a light grid behind the data, and no frame at the top and right."""
+    axes.grid(which="major", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _common_pulls(tables: Sequence[pd.DataFrame]) -> np.ndarray:
+    """Return up to 1,000 pull numbers that all runs have reached, from the first on."""
+    last = min(int(rounds["num_pulls"].iloc[-1]) for rounds in tables)
+    return np.unique(np.linspace(1, last, min(last, 1000)).round().astype(int))
+
+
+def _interpolated(rounds: pd.DataFrame, column: str, pulls: np.ndarray) -> np.ndarray:
+    known_pulls = np.concatenate([[0], rounds["num_pulls"]])
+    return np.interp(pulls, known_pulls, np.concatenate([[0.0], rounds[column]]))
+
+
+def _batch_sizes(rounds: pd.DataFrame, pulls: np.ndarray) -> np.ndarray:
+    batches = np.searchsorted(rounds["num_pulls"].to_numpy(), pulls)
+    return rounds["batch_size"].to_numpy(dtype="float64")[batches]
+
+
+def _draw_band(
+    axes: Axes, pulls: np.ndarray, runs: Sequence[np.ndarray], name: str
+) -> None:
+    mean = np.mean(runs, axis=0)
+    std = np.std(runs, axis=0, ddof=1) if len(runs) > 1 else np.zeros_like(mean)
+    (line,) = axes.plot(pulls, mean, linewidth=1.8, label=name)
+    # On a logarithmic axis a band cannot reach to zero.
+    lower = np.maximum(mean - std, 1e-3 * mean)
+    axes.fill_between(
+        pulls, lower, mean + std, color=line.get_color(), alpha=0.2, linewidth=0
+    )
 
 
 def _draw_regret(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
@@ -81,7 +201,7 @@ def _draw_regret(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.legend(frameon=False, loc="upper left")
-    _tidy(axes)
+    tidy_axes(axes)
 
 
 def _draw_batch_sizes(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
@@ -95,10 +215,4 @@ def _draw_batch_sizes(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
     axes.set_xlim(1, 1 + max(rounds["num_pulls"].iloc[-1] for rounds in runs.values()))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    _tidy(axes)
-
-
-def _tidy(axes: Axes) -> None:
-    axes.grid(which="major", color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy_axes(axes)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.patches import StepPatch
 
-from botorch_bkb.plotting import plot_rounds
+from botorch_bkb.plotting import plot_repetitions, plot_rounds
 
 
 @pytest.fixture
@@ -78,3 +78,49 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch, rounds):
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
     with pytest.raises(ImportError, match=r'pip install "botorch_bkb\[cli\]"'):
         plot_rounds({"BBKB": rounds})
+
+
+def repetitions():
+    # Two runs; the shorter one ends at 4 pulls.
+    columns = ["num_pulls", "batch_size", "cumulative_regret", "seconds"]
+    tables = [
+        pd.DataFrame([[1, 1, 2.0, 1.0], [5, 4, 10.0, 5.0]], columns=columns),
+        pd.DataFrame([[2, 2, 8.0, 2.0], [4, 2, 10.0, 8.0]], columns=columns),
+    ]
+    return [
+        rounds.assign(uniform_cumulative_regret=3.0 * rounds["num_pulls"])
+        for rounds in tables
+    ]
+
+
+def test_repetitions_are_drawn_as_mean_and_deviation_as_far_as_all_reach():
+    figure = plot_repetitions({"BBKB": repetitions()}, title="Runs", reward_unit="eV")
+    regret_axes, seconds_axes, batch_axes = figure.axes
+    uniform, regret = regret_axes.lines
+    np.testing.assert_array_equal(uniform.get_data(), [[1, 5], [3.0, 15.0]])
+    np.testing.assert_allclose(regret.get_data(), [[1, 2, 3, 4], [3.0, 6.0, 7.5, 9.0]])
+    (seconds,), (sizes,) = seconds_axes.lines, batch_axes.lines
+    np.testing.assert_allclose(seconds.get_ydata(), [1.0, 2.0, 4.0, 6.0])
+    np.testing.assert_allclose(sizes.get_ydata(), [1.5, 3.0, 3.0, 3.0])
+    band = regret_axes.collections[0].get_paths()[0].vertices
+    # At the last pull the regrets are 8 and 10.
+    at_end = band[band[:, 0] == 4, 1]
+    assert at_end.min() == pytest.approx(9 - np.sqrt(2))
+    assert at_end.max() == pytest.approx(9 + np.sqrt(2))
+    assert regret_axes.get_ylabel() == "cumulative regret\n(eV)"
+    assert figure.get_suptitle() == "Runs"
+
+
+def test_one_repetition_has_no_deviation():
+    figure = plot_repetitions({"BBKB": repetitions()[:1]})
+    band = figure.axes[0].collections[0].get_paths()[0].vertices
+    at_end = band[band[:, 0] == 5, 1]
+    np.testing.assert_allclose(at_end, 10.0)
+
+
+@pytest.mark.parametrize("runs", [{}, {"BBKB": []}, {"BBKB": ["empty"]}])
+def test_no_repetition_to_draw_is_refused(runs):
+    empty = repetitions()[0].iloc[:0]
+    tables = {name: [empty for _ in tables] for name, tables in runs.items()}
+    with pytest.raises(ValueError, match="at least one table per bandit"):
+        plot_repetitions(tables)

@@ -33,16 +33,15 @@ from botorch_bkb.models.utils.nystrom import (
 from botorch_bkb.optim.feature_basis import BasisChange, BasisPosterior, change_basis
 
 
-# One chunk of features, of which three are alive at a time: what a processor's caches
-# hold, and enough to fill an accelerator.
-CHUNK_BYTES = 2**21
+# One chunk of features, of which three are alive at a time: what a core's caches hold,
+# more for a pass that reads each once, and enough to fill an accelerator.
+CHUNK_BYTES = 2**20
+PASS_CHUNK_BYTES = 2**22
 ACCELERATOR_CHUNK_BYTES = 2**28
 # Rounding adds up over incremental updates: start afresh after this many.
 MAX_INCREMENTS = 64
 # How much slower the full rebuild's products are than those of the increment's pass.
 REBUILD_COST = 1.5
-# Columns of a triangular matrix that are multiplied at once.
-BLOCK_SIZE = 128
 
 
 class KernelRows:
@@ -93,8 +92,8 @@ class ArmPosterior:
     and the kernel rows they come from as far as they fit a third of it (half while they
     move to more room). What does not fit is recomputed chunk by chunk where it is
     needed, with the same answers; without features every update is a full rebuild.
-    Beside them are a few ``A``-dim vectors and three chunks (2 MiB each on a
-    processor). Nothing is ever ``A x`` (number of pulls).
+    Beside them are a few ``A``-dim vectors and three chunks (at most 4 MiB each on
+    a processor). Nothing is ever ``A x`` (number of pulls).
 
     Args:
         arms: An ``A x d`` tensor.
@@ -225,7 +224,8 @@ class ArmPosterior:
         see :mod:`~botorch_bkb.optim.feature_basis`.
         """
         if not self._is_cached:
-            return self._solve_features(indices)
+            K = self.prior_covariance(self._basis.indices, indices)
+            return self._exact_features(self._basis.L, K, indices)
         return self._basis.project(self._stored_features().index_select(0, indices).mT)
 
     @property
@@ -236,14 +236,18 @@ class ArmPosterior:
         """Return the cached ``A x M`` features of the basis."""
         return self._features[:, : self._basis.size]
 
-    def _solve_features(self, columns: Tensor | slice) -> Tensor:
+    def _solve_features(self, columns: slice) -> Tensor:
+        """Compute the ``M x k`` features of some arms from kernel rows."""
         basis = self._basis
         K = self._prior_rows(basis.indices, columns)
-        Z = torch.linalg.solve_triangular(basis.L, K, upper=False)
-        # Arms of the basis have their row of L: exact, where a solve leaves rounding.
-        row = self._row_of_arm[columns]
+        return self._exact_features(basis.L, K, self._all_arms[columns])
+
+    def _exact_features(self, L: Tensor, K: Tensor, arms: Tensor) -> Tensor:
+        """Solve for features; arms of the basis have their row of L, unrounded."""
+        Z = torch.linalg.solve_triangular(L, K, upper=False)
+        row = self._row_of_arm[arms]
         position = (row >= 0).nonzero().squeeze(-1)
-        Z[:, position] = basis.L[row[position]].mT
+        Z[:, position] = L[row[position]].mT
         return Z
 
     def dot(self, vector: Tensor) -> Tensor:
@@ -314,7 +318,7 @@ class ArmPosterior:
     def _rebuild(self, inducing_indices: Tensor) -> None:
         """Factorize from nothing; the inducing arms become the basis."""
         self._rows.add(inducing_indices, self._kernel_rows)
-        K_ss = self._prior_rows(inducing_indices, inducing_indices)
+        K_ss = self.prior_covariance(inducing_indices, inducing_indices)
         kept = independent_points(K_ss)
         basis = self.inducing_indices = inducing_indices[kept]
         m = kept.shape[0]
@@ -324,12 +328,10 @@ class ArmPosterior:
         room = self._room(m)
         before, self._features = self._features, self.arms.new_empty(len(self.mean), 0)
         L = torch.linalg.cholesky(K_ss[kept][:, kept])
-        none = L.new_empty(m, 0)
-        empty = L.new_zeros(m, m)
-        self._basis = BasisPosterior(basis, L, none, empty, L.new_zeros(m))
-        Z_p = self._solve_features(self.pulled_indices)
+        K_sp = self.prior_covariance(basis, self.pulled_indices)
+        Z_p = self._exact_features(L, K_sp, self.pulled_indices)
         scatter, target = _moments(Z_p, Z_p, self._data[:, self.pulled_indices])
-        self._basis = BasisPosterior(basis, L, none, scatter, target)
+        self._basis = BasisPosterior(basis, L, L.new_empty(m, 0), scatter, target)
         if room > before.shape[1] or room == 0:
             del before  # gone before its successor comes
             before = L.new_empty(len(self.mean), room)
@@ -348,19 +350,15 @@ class ArmPosterior:
         self.mean = torch.zeros_like(self.prior_variance)
         self.residual = self.prior_variance.clone()
         self.projected = torch.zeros_like(self.prior_variance)
-        # Multiplying by the inverse is faster than solving, and as accurate: V >= I.
-        eye = torch.eye(m).to(basis.L)
-        L_v_inverse = torch.linalg.solve_triangular(basis.L_v, eye, upper=False)
         for rows in self._slices():
-            Z = self._solve_features(rows).mT
+            Z = self._solve_features(rows)
             if cache.shape[1]:
-                cache[rows, :m] = Z
-            torch.mv(Z, basis.weights, out=self.mean[rows])
-            self.residual[rows] -= torch.linalg.vecdot(Z, Z)
-            for start in range(0, m, BLOCK_SIZE):
-                stop = min(start + BLOCK_SIZE, m)
-                root = Z[:, :stop] @ L_v_inverse[start:stop, :stop].mT
-                self.projected[rows] += torch.linalg.vecdot(root, root)
+                cache[rows, :m] = Z.mT
+            root = torch.linalg.solve_triangular(basis.L_v, Z, upper=False)
+            torch.mv(Z.mT, basis.weights, out=self.mean[rows])
+            # A third of the time of squaring and summing.
+            self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
+            self.projected[rows] = torch.linalg.vector_norm(root, dim=0).square()
 
     def _increment(self, inducing_indices: Tensor, data: Tensor) -> BasisChange | None:
         """Return the change since the last update; None if a full rebuild is due."""
@@ -425,16 +423,22 @@ class ArmPosterior:
         """Take a change over to all arms, in one pass over their features."""
         M_0, M = self._basis.size, change.after.size
         joined = change.after.indices[M_0:]
-        for rows in self._slices(max(M, change.rows.shape[-1])):
+        num_rows = change.rows.shape[-1]
+        # One product reads the old features once, for the new ones as well.
+        left = torch.cat([change.rows[:M_0], change.cross], dim=-1)
+        for rows in self._slices(PASS_CHUNK_BYTES):
             Z = self._features[rows, :M]
+            products = Z[:, :M_0] @ left
+            moves = products[:, :num_rows]
             if M > M_0:
-                K = self._prior_rows(joined, rows).mT - Z[:, :M_0] @ change.cross
-                Z[:, M_0:] = torch.linalg.solve_triangular(
+                K = self._prior_rows(joined, rows).mT - products[:, num_rows:]
+                new = torch.linalg.solve_triangular(
                     change.corner.mT, K, upper=True, left=False
                 )
-            products = Z @ change.rows
-            self.mean[rows] = products[:, -1]
-            moved = products.square_() @ change.signs
+                Z[:, M_0:] = new
+                moves = moves.addmm_(new, change.rows[M_0:])
+            self.mean[rows] = moves[:, -1]
+            moved = moves.square() @ change.signs
             self.projected[rows] += moved[:, 0]
             self.residual[rows] += moved[:, 1]
         self._basis = change.after
@@ -443,15 +447,17 @@ class ArmPosterior:
         self._features[joined, :M] = change.after.L[M_0:]
         self.inducing_indices = inducing_indices
 
-    def _slices(self, numbers_per_arm: int | None = None) -> Iterator[slice]:
-        if numbers_per_arm is None:
-            numbers_per_arm = max(self._basis.size, 1)
-        for arms in self._chunks(numbers_per_arm):
+    def _slices(self, num_bytes: int | None = None) -> Iterator[slice]:
+        for arms in self._chunks(max(self._basis.size, 1), num_bytes):
             yield slice(int(arms[0]), int(arms[-1]) + 1)
 
-    def _chunks(self, numbers_per_arm: int) -> tuple[Tensor, ...]:
-        on_cpu = self.arms.device.type == "cpu"
-        num_bytes = CHUNK_BYTES if on_cpu else ACCELERATOR_CHUNK_BYTES
+    def _chunks(
+        self, numbers_per_arm: int, num_bytes: int | None = None
+    ) -> tuple[Tensor, ...]:
+        if self.arms.device.type != "cpu":
+            num_bytes = ACCELERATOR_CHUNK_BYTES
+        elif num_bytes is None:
+            num_bytes = CHUNK_BYTES
         size = num_bytes // (numbers_per_arm * self.arms.element_size())
         return self._all_arms.split(max(size, 1))
 

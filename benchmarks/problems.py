@@ -1,0 +1,70 @@
+"""The problems that the bandits run on: two tables and a test function."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import torch
+from botorch.test_functions import Hartmann
+from gpytorch.kernels import RBFKernel
+
+from botorch_bkb.test_functions import FiniteArmProblem
+from botorch_bkb.test_functions.datasets import load_abalone, load_cadata
+
+
+# Of the noise on a reward, in standard deviations of the reward over the arms.
+NOISE_STD = 0.1
+NUM_HARTMANN_ARMS = 10_000
+NUM_SMOKE_ARMS = 300
+# The papers' "Gaussian kernel with sigma^2 = 5".
+LENGTHSCALE = math.sqrt(5)
+
+DATA_SETS = ("abalone", "cadata", "hartmann")
+
+
+def load_problem(data: str, path: Path | None, smoke: bool) -> FiniteArmProblem:
+    """Return one of the problems, its features and rewards standardized.
+
+    Args:
+        data: One of ``DATA_SETS``.
+        path: The file of a table; None to look for it in the folder that the
+            environment variable BOTORCH_BKB_DATA names.
+        smoke: Whether to make up a small table in place of a file, and take few arms.
+    """
+    if data == "hartmann":
+        table, reward = _hartmann(NUM_SMOKE_ARMS if smoke else NUM_HARTMANN_ARMS)
+    elif smoke:
+        table, reward = _made_up()
+    elif data == "abalone":
+        table, reward = load_abalone(path), "rings"
+    else:
+        table, reward = load_cadata(path), "median_house_value"
+    return FiniteArmProblem.from_table(
+        table, reward, noise_std=NOISE_STD, standardize_reward=True
+    )
+
+
+def new_kernel() -> RBFKernel:
+    """Return the papers' kernel, ``exp(-|x - x'|^2 / (2 sigma^2))``, sigma^2 = 5."""
+    kernel = RBFKernel().double()
+    kernel.lengthscale = LENGTHSCALE
+    return kernel
+
+
+def _hartmann(num_arms: int) -> tuple[pd.DataFrame, str]:
+    generator = torch.Generator().manual_seed(0)
+    function = Hartmann(dim=6, dtype=torch.double)
+    problem = FiniteArmProblem.from_test_function(
+        function, num_arms, noise_std=0.0, generator=generator
+    )
+    table = pd.DataFrame(problem.arms.numpy()).add_prefix("x")
+    return table.assign(reward=problem.mean_rewards.numpy()), "reward"
+
+
+def _made_up() -> tuple[pd.DataFrame, str]:
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.randn(NUM_SMOKE_ARMS, 3, generator=generator, dtype=torch.double)
+    table = pd.DataFrame(arms.numpy()).add_prefix("x")
+    return table.assign(reward=arms.sum(dim=-1).sin().numpy()), "reward"

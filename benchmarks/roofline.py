@@ -1,0 +1,130 @@
+"""What share of the machine's rates the full rebuild and the incremental update reach.
+
+The machine's rates are measured in the same run: a square matrix product, and the sum
+of a vector too large for any cache. The full rebuild at m inducing arms counts 2 A m^2
+operations for its two triangular solves, and is timed whole: kernel rows gathered (they
+are in memory, as in a run), features and moments of all arms. The incremental update of
+a few arms counts the bytes of the A x m features, which its one pass reads once; the
+small matrices before the pass are timed apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+
+import pandas as pd
+import torch
+from gpytorch.kernels import RBFKernel
+from torch import Tensor
+
+from benchmarks.measure import seconds_of
+from benchmarks.record import caption, print_table, Record
+from botorch_bkb.optim import ArmPosterior
+
+
+NOISE_VARIANCE = 0.2
+NUM_FEATURES = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's options."""
+    parser.add_argument("--num-arms", type=int, default=20_640)
+    parser.add_argument("--num-inducing", type=int, default=512)
+    parser.add_argument("--num-new", type=int, default=4, help="arms pulled per update")
+    parser.add_argument("--repeats", type=int, default=15)
+
+
+class Updates:
+    """A posterior whose inducing arms are all pulled arms, and updates of it."""
+
+    def __init__(self, num_arms: int, num_inducing: int, device: str) -> None:
+        generator = torch.Generator().manual_seed(0)
+        arms = torch.randn(
+            num_arms, NUM_FEATURES, generator=generator, dtype=torch.double
+        )
+        kernel = RBFKernel().double().to(device)
+        kernel.lengthscale = 5**0.5
+        self.posterior = ArmPosterior(arms.to(device), kernel, NOISE_VARIANCE)
+        self.order = torch.randperm(num_arms, generator=generator).to(device)
+        self.rewards = torch.randn(num_arms, generator=generator).double().to(device)
+        self.num_pulled = num_inducing
+        self.counts = torch.ones(num_arms, dtype=torch.double, device=device)
+        self.update()
+
+    def data(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the arguments of ``ArmPosterior.update``."""
+        pulled = self.order[: self.num_pulled]
+        counts = self.counts[pulled]
+        return pulled, pulled, counts, counts * self.rewards[pulled]
+
+    def update(self) -> None:
+        """Update by whatever is cheaper."""
+        self.posterior.update(*self.data())
+
+    def rebuild(self) -> None:
+        """Rebuild, the kernel rows in memory."""
+        self.posterior._rebuild(self.posterior.inducing_indices)
+
+    def increment(self, num_new: int, device: str) -> tuple[float, float]:
+        """Pull new arms, which become inducing; return seconds of the two parts."""
+        posterior = self.posterior
+        self.num_pulled += num_new
+        inducing, pulled, counts, sums = self.data()
+        data = posterior._data.clone()
+        data[:, pulled] = torch.stack([counts, sums]) / NOISE_VARIANCE
+        changes = []
+        small = seconds_of(
+            lambda: changes.append(posterior._increment(inducing, data)), device
+        )
+        change = changes[0]
+        if change is None:
+            raise RuntimeError("Expected an incremental update, but a rebuild is due.")
+        one_pass = seconds_of(lambda: posterior._advance(inducing, change), device)
+        self.update()  # leaves the posterior as an update would
+        return small, one_pass
+
+
+def median_seconds(function: Callable[[], object], repeats: int, device: str) -> float:
+    """Return the median of some calls, after one that warms up."""
+    function()
+    return statistics.median(seconds_of(function, device) for _ in range(repeats))
+
+
+def machine_rates(size: int, repeats: int, device: str) -> tuple[float, float]:
+    """Return operations a second of a matrix product, and bytes read a second."""
+    matrix = torch.randn(size, size, dtype=torch.double, device=device)
+    product = median_seconds(lambda: matrix @ matrix, repeats, device)
+    vector = torch.randn(20 * size * size, dtype=torch.double, device=device)
+    total = median_seconds(vector.sum, repeats, device)
+    return 2 * size**3 / product, vector.nbytes / total
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure the machine and both updates in one run; print the shares."""
+    num_arms, m = args.num_arms, args.num_inducing
+    repeats, size = args.repeats, 1500
+    if args.smoke:
+        num_arms, m, repeats, size = 2000, 64, 3, 200
+    record = Record(args.output, args.device)
+    rate, bandwidth = machine_rates(size, repeats, args.device)
+    updates = Updates(num_arms, m, args.device)
+    rebuild = median_seconds(updates.rebuild, repeats, args.device)
+    parts = [updates.increment(args.num_new, args.device) for _ in range(4)]
+    small, one_pass = (statistics.median(part) for part in zip(*parts, strict=True))
+    num_bytes = 8.0 * num_arms * updates.posterior.L_v.shape[0]
+    rows = [
+        ("matrix product", 1.0, rate / 1e9, "Gflop/s", 1.0),
+        ("reading", 1.0, bandwidth / 1e9, "GB/s", 1.0),
+        ("full rebuild", rebuild, 2 * num_arms * m**2 / rebuild / 1e9, "Gflop/s", 0.0),
+        ("increment: pass", one_pass, num_bytes / one_pass / 1e9, "GB/s", 0.0),
+        ("increment: small matrices", small, float("nan"), "", float("nan")),
+    ]
+    table = pd.DataFrame(rows, columns=["what", "seconds", "rate", "unit", "share"])
+    table.loc[2, "share"] = table.rate[2] * 1e9 / rate
+    table.loc[3, "share"] = table.rate[3] * 1e9 / bandwidth
+    print(caption(record.origin))
+    print(f"{num_arms:,} arms, m = {m}, {args.num_new} arms pulled per increment")
+    print_table(table)
+    record.write_table(table.assign(num_arms=num_arms, num_inducing=m), "roofline")
