@@ -31,6 +31,7 @@ from botorch_bkb.models.utils.nystrom import (
     span_tolerance,
 )
 from botorch_bkb.optim.feature_basis import BasisChange, BasisPosterior, change_basis
+from botorch_bkb.optim.threads import threads_for
 
 
 # One chunk of features, of which three are alive at a time: what a core's caches hold,
@@ -174,6 +175,16 @@ class ArmPosterior:
         Raises:
             InputDataError: If the kernel is not positive semi-definite on the arms.
         """
+        with threads_for(self.mean.nbytes * inducing_indices.shape[0]):
+            self._update(inducing_indices, pulled_indices, counts, sums)
+
+    def _update(
+        self,
+        inducing_indices: Tensor,
+        pulled_indices: Tensor,
+        counts: Tensor,
+        sums: Tensor,
+    ) -> None:
         data = self.mean.new_zeros(2, self.arms.shape[0])
         data[:, pulled_indices] = torch.stack([counts, sums]).to(data)
         data /= self.noise_variance
@@ -211,6 +222,11 @@ class ArmPosterior:
     def is_exact(self) -> bool:
         """Whether this is the exact GP: every pulled arm is in the span."""
         return bool(self.pulled_in_span.all())
+
+    @property
+    def feature_bytes(self) -> int:
+        """The size of all arms' features, kept or not."""
+        return self.mean.nbytes * self._basis.size
 
     @property
     def L_v(self) -> Tensor:
