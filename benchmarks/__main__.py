@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import fitting, regret, roofline, scoring
+from benchmarks import fitting, regret, roofline, scoring, starvation, theorems
 
 
 BENCHMARKS = {
@@ -16,6 +16,8 @@ BENCHMARKS = {
     "regret": regret,
     "roofline": roofline,
     "scoring": scoring,
+    "starvation": starvation,
+    "theorems": theorems,
 }
 OUTPUT = Path("botorch_bkb_output")
 

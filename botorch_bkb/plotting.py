@@ -129,6 +129,50 @@ def plot_repetitions(
     return figure
 
 
+def plot_posterior(
+    axes: Axes,
+    x: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    *,
+    function: np.ndarray | None = None,
+    inducing: np.ndarray | None = None,
+    num_deviations: float = 3.0,
+) -> Axes:
+    """Draw a posterior over a line: mean, band, and where the inducing points are.
+
+    Args:
+        axes: The axes to draw on.
+        x: The ``n`` positions, ascending.
+        mean: The ``n`` posterior means.
+        variance: The ``n`` posterior variances.
+        function: The ``n`` true values, if they are known.
+        inducing: The positions of the inducing points, drawn as ticks at the bottom.
+        num_deviations: Half the height of the band, in deviations.
+
+    Returns:
+        The axes.
+    """
+    half = num_deviations * np.sqrt(variance)
+    label = f"mean and {num_deviations:g} deviations"
+    axes.fill_between(x, mean - half, mean + half, alpha=0.25, linewidth=0)
+    axes.plot(x, mean, label=label)
+    if function is not None:
+        axes.plot(x, function, "k--", linewidth=1, label="function")
+    if inducing is not None:
+        bottom = np.full(len(inducing), 0.02)
+        axes.plot(
+            inducing,
+            bottom,
+            "|",
+            color="C3",
+            transform=axes.get_xaxis_transform(),
+            label="inducing points",
+        )
+    tidy_axes(axes)
+    return axes
+
+
 def blank_figure(width: float, height: float) -> Figure:
     """Return an empty figure, in inches, that no global state of matplotlib knows.
 

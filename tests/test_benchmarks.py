@@ -7,7 +7,7 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import regret, scoring
+from benchmarks import regret, roofline, scoring, starvation
 from benchmarks.batch_bkb import load_library
 from benchmarks.growth import exponents, Growth, growths
 from benchmarks.measure import fitted_exponent, in_own_process, Outcome
@@ -285,3 +285,28 @@ def test_the_authors_code_has_no_width_of_the_theorem(tmp_path):
     args.batch_bkb = tmp_path
     with pytest.raises(SystemExit, match="--setting practical"):
         regret.run(args)
+
+
+def test_the_starvation_figure_tells_sor_from_dtc(tmp_path):
+    """DTC's variance is the exact one's far away, that of SoR is zero."""
+    args = options(starvation, "--smoke", "--seed", "1")
+    args.output = tmp_path
+    starvation.run(args)
+    table = pd.read_csv(tmp_path / "starvation.csv").set_index("posterior")
+    far = table.least_far_variance
+    assert far["exact GP"].min() > 0.9
+    assert (far["BKB (DTC)"] >= far["exact GP"].to_numpy() - 1e-6).all()
+    assert far["SoR"].max() < 1e-3
+    assert (tmp_path / "starvation.png").stat().st_size > 10_000
+
+
+def test_the_roofline_counts_what_it_says(tmp_path):
+    args = options(roofline, "--smoke")
+    args.output = tmp_path
+    roofline.run(args)
+    table = pd.read_csv(tmp_path / "roofline.csv").set_index("what")
+    rebuild = table.loc["full rebuild"]
+    assert rebuild.rate * rebuild.seconds * 1e9 == pytest.approx(2 * 2000 * 64**2)
+    share = rebuild.rate / table.loc["matrix product"].rate
+    assert rebuild.share == pytest.approx(share)
+    assert {"commit", "threads", "torch", "device"} <= set(table.columns)

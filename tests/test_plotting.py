@@ -6,7 +6,12 @@ import pandas as pd
 import pytest
 from matplotlib.patches import StepPatch
 
-from botorch_bkb.plotting import plot_repetitions, plot_rounds
+from botorch_bkb.plotting import (
+    blank_figure,
+    plot_posterior,
+    plot_repetitions,
+    plot_rounds,
+)
 
 
 @pytest.fixture
@@ -124,3 +129,22 @@ def test_no_repetition_to_draw_is_refused(runs):
     tables = {name: [empty for _ in tables] for name, tables in runs.items()}
     with pytest.raises(ValueError, match="at least one table per bandit"):
         plot_repetitions(tables)
+
+
+def test_a_posterior_is_drawn_as_mean_band_function_and_inducing_points():
+    x = np.linspace(0, 1, 5)
+    axes = blank_figure(4, 3).subplots()
+    variance = np.array([0.0, 1.0, 4.0, 1.0, 0.0])
+    drawn = plot_posterior(
+        axes, x, 2 * x, variance, function=x, inducing=x[1:3], num_deviations=2.0
+    )
+    assert drawn is axes
+    mean, function, inducing = axes.lines
+    np.testing.assert_array_equal(mean.get_data(), [x, 2 * x])
+    np.testing.assert_array_equal(function.get_data(), [x, x])
+    np.testing.assert_array_equal(inducing.get_xdata(), x[1:3])
+    (band,) = axes.collections
+    corners = band.get_paths()[0].vertices
+    assert corners[:, 1].max() == 1.0 + 2 * 2.0
+    assert corners[:, 1].min() == 1.0 - 2 * 2.0
+    assert mean.get_label() == "mean and 2 deviations"

@@ -333,10 +333,10 @@ class ArmPosterior:
 
     def _rebuild(self, inducing_indices: Tensor) -> None:
         """Factorize from nothing; the inducing arms become the basis."""
-        self._rows.add(inducing_indices, self._kernel_rows)
         K_ss = self.prior_covariance(inducing_indices, inducing_indices)
         kept = independent_points(K_ss)
         basis = self.inducing_indices = inducing_indices[kept]
+        self._rows.add(basis, self._kernel_rows)
         m = kept.shape[0]
         self._row_of_arm = torch.full_like(self.mean, -1, dtype=torch.long)
         self._row_of_arm[basis] = torch.arange(m, device=basis.device)
