@@ -8,11 +8,20 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import fitting, regret, roofline, scoring, starvation, theorems
+from benchmarks import (
+    fitting,
+    million,
+    regret,
+    roofline,
+    scoring,
+    starvation,
+    theorems,
+)
 
 
 BENCHMARKS = {
     "fitting": fitting,
+    "million": million,
     "regret": regret,
     "roofline": roofline,
     "scoring": scoring,

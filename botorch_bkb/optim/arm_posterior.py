@@ -35,9 +35,11 @@ from botorch_bkb.optim.threads import threads_for
 
 
 # One chunk of features, of which three are alive at a time: what a core's caches hold,
-# more for a pass that reads each once, and enough to fill an accelerator.
+# more for a pass that reads each once, still more for a kernel's many small operations,
+# and enough to fill an accelerator.
 CHUNK_BYTES = 2**20
 PASS_CHUNK_BYTES = 2**22
+KERNEL_CHUNK_BYTES = 2**24
 ACCELERATOR_CHUNK_BYTES = 2**28
 # Rounding adds up over incremental updates: start afresh after this many.
 MAX_INCREMENTS = 64
@@ -93,7 +95,7 @@ class ArmPosterior:
     and the kernel rows they come from as far as they fit a third of it (half while they
     move to more room). What does not fit is recomputed chunk by chunk where it is
     needed, with the same answers; without features every update is a full rebuild.
-    Beside them are a few ``A``-dim vectors and three chunks (at most 4 MiB each on
+    Beside them are a few ``A``-dim vectors and three chunks (at most 16 MiB each on
     a processor). Nothing is ever ``A x`` (number of pulls).
 
     Args:
@@ -320,7 +322,8 @@ class ArmPosterior:
 
     def _kernel_rows(self, indices: Tensor) -> Tensor:
         """Return the prior covariances of some arms with all arms."""
-        chunks = self._chunks(max(self.arms.shape[-1], indices.shape[0]))
+        numbers_per_arm = max(self.arms.shape[-1], indices.shape[0])
+        chunks = self._chunks(numbers_per_arm, KERNEL_CHUNK_BYTES)
         blocks = [self.prior_covariance(indices, rows) for rows in chunks]
         return torch.cat(blocks, dim=-1)
 
