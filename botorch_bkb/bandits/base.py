@@ -23,6 +23,7 @@ from botorch_bkb.bandits.ledger import PullLedger
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, Capped, check_size, UNLIMITED
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
+from botorch_bkb.optim.threads import threads_for
 
 
 # The default cap of a batch whose rule sets no size.
@@ -183,6 +184,10 @@ class FiniteArmBandit(ABC):
             max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
         rule = Capped(self.batch_rule, max_size)
         self._check_left(rule, capacity)
+        with threads_for(self._posterior.feature_bytes):
+            return self._ask(rule, capacity)
+
+    def _ask(self, rule: BatchRule, capacity: Tensor | None) -> Tensor:
         self._refresh()
         is_first = self.num_pulls == 0 and not self._ledger.pending
         generator_state = self.generator.get_state()

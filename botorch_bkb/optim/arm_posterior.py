@@ -35,11 +35,10 @@ from botorch_bkb.optim.threads import threads_for
 
 
 # One chunk of features, of which three are alive at a time: what a core's caches hold,
-# more for a pass that reads each once, still more for a kernel's many small operations,
-# and enough to fill an accelerator.
+# more where it is read once or where every small operation has threads to wait for, and
+# enough to fill an accelerator.
 CHUNK_BYTES = 2**20
-PASS_CHUNK_BYTES = 2**22
-KERNEL_CHUNK_BYTES = 2**24
+PASS_CHUNK_BYTES = 2**24
 ACCELERATOR_CHUNK_BYTES = 2**28
 # Rounding adds up over incremental updates: start afresh after this many.
 MAX_INCREMENTS = 64
@@ -242,8 +241,7 @@ class ArmPosterior:
         see :mod:`~botorch_bkb.optim.feature_basis`.
         """
         if not self._is_cached:
-            K = self.prior_covariance(self._basis.indices, indices)
-            return self._exact_features(self._basis.L, K, indices)
+            return self._features_from(self._basis.L, self._basis.indices, indices)
         return self._basis.project(self._stored_features().index_select(0, indices).mT)
 
     @property
@@ -255,17 +253,24 @@ class ArmPosterior:
         return self._features[:, : self._basis.size]
 
     def _solve_features(self, columns: slice) -> Tensor:
-        """Compute the ``M x k`` features of some arms from kernel rows."""
+        """Compute the ``M x k`` features of some arms in a row."""
         basis = self._basis
         K = self._prior_rows(basis.indices, columns)
-        return self._exact_features(basis.L, K, self._all_arms[columns])
-
-    def _exact_features(self, L: Tensor, K: Tensor, arms: Tensor) -> Tensor:
-        """Solve for features; arms of the basis have their row of L, unrounded."""
-        Z = torch.linalg.solve_triangular(L, K, upper=False)
-        row = self._row_of_arm[arms]
+        Z = torch.linalg.solve_triangular(basis.L, K, upper=False)
+        # Arms of the basis have their row of L, exact where a solve leaves rounding.
+        row = self._row_of_arm[columns]
         position = (row >= 0).nonzero().squeeze(-1)
-        Z[:, position] = L[row[position]].mT
+        Z[:, position] = basis.L[row[position]].mT
+        return Z
+
+    def _features_from(self, L: Tensor, basis: Tensor, arms: Tensor) -> Tensor:
+        """Compute the ``M x k`` features of a few arms, without kernel rows."""
+        row = self._row_of_arm[arms]
+        is_basis = row >= 0
+        Z = L.new_empty(L.shape[0], arms.shape[0])
+        Z[:, is_basis] = L[row[is_basis]].mT
+        K = self.prior_covariance(basis, arms[~is_basis])
+        Z[:, ~is_basis] = torch.linalg.solve_triangular(L, K, upper=False)
         return Z
 
     def dot(self, vector: Tensor) -> Tensor:
@@ -323,7 +328,7 @@ class ArmPosterior:
     def _kernel_rows(self, indices: Tensor) -> Tensor:
         """Return the prior covariances of some arms with all arms."""
         numbers_per_arm = max(self.arms.shape[-1], indices.shape[0])
-        chunks = self._chunks(numbers_per_arm, KERNEL_CHUNK_BYTES)
+        chunks = self._chunks(numbers_per_arm, PASS_CHUNK_BYTES)
         blocks = [self.prior_covariance(indices, rows) for rows in chunks]
         return torch.cat(blocks, dim=-1)
 
@@ -347,8 +352,7 @@ class ArmPosterior:
         room = self._room(m)
         before, self._features = self._features, self.arms.new_empty(len(self.mean), 0)
         L = torch.linalg.cholesky(K_ss[kept][:, kept])
-        K_sp = self.prior_covariance(basis, self.pulled_indices)
-        Z_p = self._exact_features(L, K_sp, self.pulled_indices)
+        Z_p = self._features_from(L, basis, self.pulled_indices)
         scatter, target = _moments(Z_p, Z_p, self._data[:, self.pulled_indices])
         self._basis = BasisPosterior(basis, L, L.new_empty(m, 0), scatter, target)
         if room > before.shape[1] or room == 0:

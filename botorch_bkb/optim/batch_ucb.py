@@ -23,7 +23,6 @@ from torch import Tensor
 from botorch_bkb.models.utils.nystrom import span_tolerance
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, first_crossing
-from botorch_bkb.optim.threads import threads_for
 
 
 # The pool starts with this many arms and doubles; past the limit all arms are tracked.
@@ -349,25 +348,24 @@ def optimize_batch_ucb(
     """
     scale = confidence_width / math.sqrt(posterior.noise_variance)
     chosen: list[int] = []
-    with threads_for(posterior.feature_bytes):
-        frontier = _Frontier(posterior, scale, grow, pending_indices, capacity)
-        batch = batch_rule.open(posterior, pending_scores, projected=not grow)
+    frontier = _Frontier(posterior, scale, grow, pending_indices, capacity)
+    batch = batch_rule.open(posterior, pending_scores, projected=not grow)
 
-        def take(index: int, wanted: int) -> None:
-            taken = batch.take(index, wanted)
-            frontier.pull(index, taken)
-            chosen.extend([index] * taken)
+    def take(index: int, wanted: int) -> None:
+        taken = batch.take(index, wanted)
+        frontier.pull(index, taken)
+        chosen.extend([index] * taken)
 
-        if first is not None:
-            frontier.append(first)
-            take(first, 1)
-        done = first is not None and batch_rule.opens_with_one_pull
-        while not (done or (chosen and batch.is_closed)):
-            index = frontier.best()
-            if index is None:
-                break
-            frontier.append(index)
-            take(index, frontier.row_length(index))
+    if first is not None:
+        frontier.append(first)
+        take(first, 1)
+    done = first is not None and batch_rule.opens_with_one_pull
+    while not (done or (chosen and batch.is_closed)):
+        index = frontier.best()
+        if index is None:
+            break
+        frontier.append(index)
+        take(index, frontier.row_length(index))
     if not chosen:
         raise InputDataError(
             "Expected at least one arm that may still be pulled, but `available` and "
