@@ -176,31 +176,22 @@ class ArmPosterior:
         Raises:
             InputDataError: If the kernel is not positive semi-definite on the arms.
         """
-        with threads_for(self.mean.nbytes * inducing_indices.shape[0]):
-            self._update(inducing_indices, pulled_indices, counts, sums)
-
-    def _update(
-        self,
-        inducing_indices: Tensor,
-        pulled_indices: Tensor,
-        counts: Tensor,
-        sums: Tensor,
-    ) -> None:
         data = self.mean.new_zeros(2, self.arms.shape[0])
         data[:, pulled_indices] = torch.stack([counts, sums]).to(data)
         data /= self.noise_variance
-        change = self._increment(inducing_indices, data)
-        self.pulled_indices = pulled_indices
-        self.precisions = data[0, pulled_indices]
-        self._data = data
-        if change is None:
-            self._rebuild(inducing_indices)
-        else:
-            self._advance(inducing_indices, change)
-        check_residual(self.residual, self.prior_variance)
-        self.residual.clamp_(min=0.0)
-        self.residual[self.inducing_indices] = 0.0
-        self.projected.clamp_(min=0.0)
+        with threads_for(self.mean.nbytes * inducing_indices.shape[0]):
+            change = self._increment(inducing_indices, data)
+            self.pulled_indices = pulled_indices
+            self.precisions = data[0, pulled_indices]
+            self._data = data
+            if change is None:
+                self._rebuild(inducing_indices)
+            else:
+                self._advance(inducing_indices, change)
+            check_residual(self.residual, self.prior_variance)
+            self.residual.clamp_(min=0.0)
+            self.residual[self.inducing_indices] = 0.0
+            self.projected.clamp_(min=0.0)
 
     @property
     def log_det(self) -> float:
@@ -429,18 +420,21 @@ class ArmPosterior:
                 ]
             )
             target = torch.cat([target, new_target])
-        return change_basis(
-            basis,
-            joined,
-            cross,
-            corner,
-            inside,
-            stays,
-            scatter,
-            target,
-            Z_b,
-            more[0, pulled],
-        )
+        try:
+            return change_basis(
+                basis,
+                joined,
+                cross,
+                corner,
+                inside,
+                stays,
+                scatter,
+                target,
+                Z_b,
+                more[0, pulled],
+            )
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            return None  # rounding has the last word; the rebuild pivots
 
     def _advance(self, inducing_indices: Tensor, change: BasisChange) -> None:
         """Take a change over to all arms, in one pass over their features."""

@@ -222,3 +222,20 @@ def test_increments_are_cut_off_before_rounding_adds_up(increments, monkeypatch)
         walk.update(posterior)
         assert posterior._num_increments <= 3
     assert len(increments) >= 6
+
+
+def test_a_breakdown_of_the_increment_is_left_to_the_full_rebuild(monkeypatch):
+    def broken(*args):
+        raise torch.linalg.LinAlgError("not positive-definite")
+
+    walk = Walk(4)
+    posterior = ArmPosterior(walk.arms, make_kernel("rbf", torch.double), 0.3)
+    walk.step()
+    walk.update(posterior)
+    monkeypatch.setattr(arm_posterior, "REBUILD_COST", 1e9)
+    monkeypatch.setattr(arm_posterior, "change_basis", broken)
+    walk.step()
+    walk.update(posterior)
+    fresh = ArmPosterior(walk.arms, posterior.covar_module, 0.3)
+    walk.update(fresh)
+    assert_same(posterior, fresh, 1e-12)
