@@ -377,3 +377,17 @@ def run_bandit(*problem, width="bbkb", merged=True, **options):
     options |= {"width": names.get(width, width), "merged": merged}
     run = simulate(*problem, whole_own=True, skip_opening=True, **options)
     return run.batches, run.inducing_sets
+
+
+# Drift: equations (7) and (8) of [TV-GP-UCB], DESIGN 7 --------------------------------
+
+
+def time_varying_posterior(gram, noise, rate, arms, times, rewards, decision):
+    """Return mean and variance of all arms at a time, from all observations at once."""
+    gaps = np.abs(times[:, None] - times[None])
+    K = gram[np.ix_(arms, arms)] * (1 - rate) ** (gaps / 2)
+    decay = (1 - rate) ** (np.abs(decision - times) / 2)
+    cross = gram[arms] * decay[:, None]
+    solved = np.linalg.solve(K + noise * np.eye(len(arms)), cross)
+    variance = np.diagonal(gram) - (cross * solved).sum(axis=0)
+    return solved.T @ rewards, variance

@@ -1,0 +1,186 @@
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from gpytorch.constraints import Interval
+from gpytorch.kernels import RBFKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import UniformPrior
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb import BBKB
+from botorch_bkb.models.kernels import (
+    nearest_covariance,
+    PrecomputedKernel,
+    TemporalDecayKernel,
+)
+
+
+def times(*shape, dtype=torch.double):
+    generator = torch.Generator().manual_seed(0)
+    return (10 * torch.rand(*shape, 1, generator=generator)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+@pytest.mark.parametrize("batch_shape", [(), (3,), (2, 3)])
+def test_temporal_decay_is_the_paper_s_formula(dtype, batch_shape):
+    kernel = TemporalDecayKernel().to(dtype)
+    kernel.forgetting_rate = 0.3
+    x1, x2 = times(*batch_shape, 4, dtype=dtype), times(*batch_shape, 5, dtype=dtype)
+    expected = 0.7 ** (np.abs(x1.numpy() - np.swapaxes(x2.numpy(), -1, -2)) / 2)
+    rtol = 1e-10 if dtype == torch.double else 1e-5
+    with torch.no_grad():
+        found = kernel(x1, x2).to_dense()
+        np.testing.assert_allclose(found, expected, rtol=rtol)
+        np.testing.assert_allclose(kernel(x1, diag=True), np.ones_like(x1)[..., 0])
+    assert found.dtype == dtype
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_the_ends_of_the_interval_remember_everything_and_nothing(rate):
+    kernel = TemporalDecayKernel().double()
+    kernel.forgetting_rate = rate
+    t = torch.tensor([[0.0], [1.0], [1.0]]).double()
+    with torch.no_grad():
+        gram = kernel(t).to_dense()
+    same = torch.tensor([[1, 0, 0], [0, 1, 1], [0, 1, 1]]).double()
+    torch.testing.assert_close(gram, same if rate else torch.ones(3, 3).double())
+
+
+def test_a_batch_of_rates():
+    kernel = TemporalDecayKernel(batch_shape=torch.Size([2])).double()
+    kernel.forgetting_rate = torch.tensor([0.1, 0.5]).reshape(2, 1, 1)
+    t = times(2, 3)
+    with torch.no_grad():
+        gram, diagonal = kernel(t).to_dense(), kernel(t, diag=True)
+    for index, rate in enumerate((0.1, 0.5)):
+        gap = (t[index] - t[index].T).abs()
+        torch.testing.assert_close(gram[index], (1 - rate) ** (gap / 2))
+    torch.testing.assert_close(diagonal, torch.ones(2, 3).double())
+
+
+@given(rate=st.floats(0.01, 0.9), seed=st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_the_marginal_likelihood_and_its_gradient_are_equations_24_and_25(rate, seed):
+    generator = np.random.default_rng(seed)
+    space, t = generator.uniform(size=(8, 1)), generator.uniform(0, 9, size=(8, 1))
+    y, noise = generator.normal(size=8), 0.3
+    K = np.exp(-((space - space.T) ** 2) / (2 * 0.4**2))
+    gap = np.abs(t - t.T)
+    D = (1 - rate) ** (gap / 2)
+    covariance = K * D + noise * np.eye(8)
+    alpha = np.linalg.solve(covariance, y)
+    log_likelihood = -0.5 * (
+        y @ alpha + np.linalg.slogdet(covariance)[1] + 8 * np.log(2 * np.pi)
+    )
+    slope = -(gap / 2) * (1 - rate) ** (gap / 2 - 1)
+    outer = np.outer(alpha, alpha) - np.linalg.inv(covariance)
+    gradient = 0.5 * np.trace(outer @ (K * slope))
+
+    decay = TemporalDecayKernel(active_dims=(1,)).double()
+    decay.forgetting_rate = rate
+    rbf = RBFKernel(active_dims=(0,)).double()
+    rbf.lengthscale = 0.4
+    X = torch.as_tensor(np.hstack([space, t]))
+    gram = (rbf * decay)(X).to_dense() + noise * torch.eye(8).double()
+    value = torch.distributions.MultivariateNormal(
+        torch.zeros(8).double(), gram
+    ).log_prob(torch.as_tensor(y))
+    assert value.item() == pytest.approx(log_likelihood, rel=1e-7)
+    (raw_gradient,) = torch.autograd.grad(value, decay.raw_forgetting_rate)
+    # d eps / d raw of the sigmoid.
+    chain = rate * (1 - rate)
+    assert raw_gradient.item() == pytest.approx(gradient * chain, rel=1e-5, abs=1e-7)
+
+
+def test_the_forgetting_rate_is_learned_by_a_botorch_model():
+    generator = torch.Generator().manual_seed(1)
+    t = torch.arange(300).double().unsqueeze(-1)
+    function = [torch.randn((), generator=generator).double()]
+    for _ in range(299):
+        step = torch.randn((), generator=generator).double()
+        function.append(0.9**0.5 * function[-1] + 0.1**0.5 * step)
+    Y = torch.stack(function).unsqueeze(-1)
+    kernel = TemporalDecayKernel(forgetting_rate_prior=UniformPrior(0.0, 1.0))
+    model = SingleTaskGP(
+        t,
+        Y,
+        torch.full_like(Y, 1e-4),
+        covar_module=kernel.double(),
+        outcome_transform=None,
+    )
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    assert 0.05 < kernel.forgetting_rate.item() < 0.2
+    sampled = TemporalDecayKernel(forgetting_rate_prior=UniformPrior(0.0, 1.0))
+    sampled.sample_from_prior("forgetting_rate_prior")
+    assert 0 < sampled.forgetting_rate.item() < 1
+
+
+def test_a_narrower_interval_holds():
+    kernel = TemporalDecayKernel(forgetting_rate_constraint=Interval(0.0, 0.1))
+    kernel.forgetting_rate = 0.05
+    assert kernel.forgetting_rate.item() == pytest.approx(0.05)
+    with pytest.raises(RuntimeError):
+        kernel.forgetting_rate = 0.5
+
+
+def test_more_columns_than_the_time_are_refused():
+    with pytest.raises(BotorchTensorDimensionError, match="the time, but got 2"):
+        TemporalDecayKernel()(torch.rand(3, 2)).to_dense()
+
+
+@pytest.fixture
+def table():
+    readings = torch.randn(
+        40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.double
+    )
+    return readings.T.cov()
+
+
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_precomputed_covariances_are_looked_up(table, batch_shape):
+    kernel = PrecomputedKernel(table)
+    x1 = torch.tensor([[0.0], [3.0]]).double().expand(*batch_shape, 2, 1)
+    x2 = torch.tensor([[5.0], [0.0], [2.0]]).double().expand(*batch_shape, 3, 1)
+    expected = table[[0, 3]][:, [5, 0, 2]].expand(*batch_shape, 2, 3)
+    torch.testing.assert_close(kernel(x1, x2).to_dense(), expected)
+    expected = table.diagonal()[[0, 3]].expand(*batch_shape, 2)
+    torch.testing.assert_close(kernel(x1, diag=True), expected)
+
+
+def test_a_bandit_runs_on_a_table_of_covariances(table):
+    arms = torch.arange(6).double().unsqueeze(-1)
+    bandit = BBKB(arms, covar_module=PrecomputedKernel(table), noise_variance=0.1)
+    while bandit.num_pulls < 30:
+        indices = bandit.ask(max_size=5)
+        bandit.tell(indices, indices.double())
+    assert bandit.best_arm() == 5
+
+
+def test_a_repair_is_the_nearest_table(table):
+    broken = table - 1.5 * torch.eye(6).double()
+    with pytest.raises(InputDataError, match="smallest eigenvalue is -"):
+        PrecomputedKernel(broken)
+    repaired = nearest_covariance(broken)
+    PrecomputedKernel(repaired)
+    eigenvalues = np.linalg.eigvalsh(broken.numpy())
+    distance = np.sqrt((eigenvalues[eigenvalues < 0] ** 2).sum())
+    assert (repaired - broken).norm().item() == pytest.approx(distance, rel=1e-9)
+    torch.testing.assert_close(nearest_covariance(table), table)
+
+
+def test_bad_tables_and_inputs_are_refused(table):
+    with pytest.raises(BotorchTensorDimensionError, match="of shape A x A"):
+        PrecomputedKernel(table[:3])
+    with pytest.raises(InputDataError, match="NaN or infinity"):
+        PrecomputedKernel(table * torch.nan)
+    skewed = table.clone()
+    skewed[0, 1] += 1
+    with pytest.raises(InputDataError, match="from the transpose"):
+        PrecomputedKernel(skewed)
+    for bad in (0.5, 6.0, -1.0):
+        with pytest.raises(InputDataError, match="arm indices from 0 to 5"):
+            PrecomputedKernel(table)(torch.tensor([[bad]]).double()).to_dense()
