@@ -2,6 +2,7 @@
 
 from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.baselines import EpsilonGreedy, UniformRandom
+from botorch_bkb.bandits.thompson import GPThompsonSampling
 from botorch_bkb.bandits.ucb import BBKB, BKB, GPBUCB, GPUCB
 
 
@@ -12,5 +13,6 @@ __all__ = [
     "GPUCB",
     "EpsilonGreedy",
     "FiniteArmBandit",
+    "GPThompsonSampling",
     "UniformRandom",
 ]
