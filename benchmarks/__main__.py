@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import fitting, regret, roofline, scoring
+from benchmarks import fitting, regret, roofline, scoring, thompson_decay
 
 
 BENCHMARKS = {
@@ -16,6 +16,7 @@ BENCHMARKS = {
     "regret": regret,
     "roofline": roofline,
     "scoring": scoring,
+    "thompson_decay": thompson_decay,
 }
 OUTPUT = Path("botorch_bkb_output")
 

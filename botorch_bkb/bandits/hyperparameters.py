@@ -62,11 +62,22 @@ class Prior:
         self.given_noise = noise_variance
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
-        self.features = _unit_cube(arms) if self.learns else arms
+        self._low, high = arms.amin(dim=0), arms.amax(dim=0)
+        # A constant feature becomes 0.
+        self._width = torch.where(high > self._low, high - self._low, 1.0).to(arms)
+        self.features = self.to_features(arms)
         if covar_module is None:
             covar_module = get_covar_module_with_dim_scaled_prior(arms.shape[-1])
         self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
         self.likelihood = get_gaussian_likelihood_with_lognormal_prior().to(arms)
+
+    def to_features(self, points: Tensor) -> Tensor:
+        """Return ``... x d`` points in the units of the kernel."""
+        return (points - self._low) / self._width if self.learns else points
+
+    def to_points(self, features: Tensor) -> Tensor:
+        """Undo :meth:`to_features`."""
+        return features * self._width + self._low if self.learns else features
 
     @property
     def learns(self) -> bool:
@@ -150,10 +161,3 @@ class Prior:
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset, self.scale = state["offset"], state["scale"]
         self.next_fit = state["next_fit"]
-
-
-def _unit_cube(arms: Tensor) -> Tensor:
-    """Scale every feature to [0, 1]; a constant one becomes 0."""
-    low, high = arms.amin(dim=0), arms.amax(dim=0)
-    width = high - low
-    return (arms - low) / torch.where(width > 0, width, torch.ones_like(width))
