@@ -8,7 +8,14 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import fitting, regret, roofline, scoring, thompson_decay
+from benchmarks import (
+    fitting,
+    regret,
+    roofline,
+    scoring,
+    thompson_decay,
+    thompson_draws,
+)
 
 
 BENCHMARKS = {
@@ -17,6 +24,7 @@ BENCHMARKS = {
     "roofline": roofline,
     "scoring": scoring,
     "thompson_decay": thompson_decay,
+    "thompson_draws": thompson_draws,
 }
 OUTPUT = Path("botorch_bkb_output")
 

@@ -298,7 +298,7 @@ class BoxBandit(ABC):
             return
         inducing = self._resample()
         if self._prior.is_due(self.num_pulls):
-            self._prior = self._refitted_prior()
+            self._prior = self._refitted_prior(inducing)
         self._inducing, self._num_processed = inducing, self.num_pulls
         self._models.clear()
 
@@ -317,11 +317,13 @@ class BoxBandit(ABC):
         probabilities = (self.oversampling * scores.detach()).clamp(max=1.0)
         return sample_inducing_indices(probabilities, scores, uniforms)
 
-    def _refitted_prior(self) -> Prior:
+    def _refitted_prior(self, inducing: Tensor) -> Prior:
         prior = deepcopy(self._prior)
         prior.features = prior.to_features(self._told_points)
         everything = torch.arange(self.num_pulls, device=self.bounds.device)
-        prior.fit(everything, self._signed_rewards())
+        # Points gather around the optimum: evenly chosen ones would be all but equal.
+        sparse = self.oversampling is not None and inducing.numel() > 0
+        prior.fit(everything, self._signed_rewards(), inducing if sparse else None)
         return prior
 
     def _predictive(self) -> tuple[Prior, SingleTaskDTCGP]:
@@ -333,7 +335,7 @@ class BoxBandit(ABC):
         if num_pulls not in self._models:
             prior, inducing = self._prior, self._inducing
             if num_pulls > self._num_processed and prior.is_due(num_pulls):
-                prior = self._refitted_prior()
+                prior = self._refitted_prior(inducing)
             x = prior.to_features(self._told_points[:num_pulls])
             targets = (self._signed_rewards()[:num_pulls] - prior.offset) / prior.scale
             targets = targets.unsqueeze(-1)

@@ -95,10 +95,18 @@ class Prior:
         """Whether the schedule asks for a fit."""
         return self.learns and num_pulls >= self.next_fit
 
-    def fit(self, indices: Tensor, rewards: Tensor) -> None:
+    def fit(
+        self, indices: Tensor, rewards: Tensor, inducing: Tensor | None = None
+    ) -> None:
         """Fit units and hyper-parameters to all told pulls, ``n`` of them.
 
         Keeps the hyper-parameters, with a warning, if the optimizer fails.
+
+        Args:
+            indices: The arms, rows of ``features``.
+            rewards: Their rewards.
+            inducing: The arms on which the likelihood stands. If omitted, all, or
+                evenly chosen ones where they are too many.
         """
         num_pulls = indices.shape[0]
         self.next_fit = 2 ** num_pulls.bit_length()
@@ -108,7 +116,8 @@ class Prior:
         if num_pulls < MIN_PULLS_TO_FIT:
             return
         # In double whatever the arms are: the optimizer's line search needs it.
-        model = self._model(indices, (rewards.double() - self.offset) / self.scale)
+        targets = (rewards.double() - self.offset) / self.scale
+        model = self._model(indices, targets, inducing)
         try:
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         except ModelFittingError as error:
@@ -123,14 +132,16 @@ class Prior:
         if self.given_noise is None:
             self.likelihood.load_state_dict(model.likelihood.state_dict())
 
-    def _model(self, indices: Tensor, targets: Tensor) -> SingleTaskDTCGP:
+    def _model(
+        self, indices: Tensor, targets: Tensor, inducing: Tensor | None
+    ) -> SingleTaskDTCGP:
         features = self.features.double()
         pulled = indices.unique()
-        inducing_points = None
-        if pulled.shape[0] > MAX_FIT_POINTS:
+        if inducing is None and pulled.shape[0] > MAX_FIT_POINTS:
             # Evenly by row number: the choice draws nothing.
             spread = torch.linspace(0, pulled.shape[0] - 1, MAX_FIT_POINTS)
-            inducing_points = features[pulled[spread.round().long()]]
+            inducing = pulled[spread.round().long()]
+        inducing_points = None if inducing is None else features[inducing]
         covar_module = deepcopy(self.covar_module).double()
         known = self.given_noise is not None
         targets = targets.unsqueeze(-1)
