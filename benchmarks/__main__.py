@@ -16,6 +16,8 @@ from benchmarks import (
     scoring,
     starvation,
     theorems,
+    thompson_decay,
+    thompson_draws,
 )
 
 
@@ -27,6 +29,8 @@ BENCHMARKS = {
     "scoring": scoring,
     "starvation": starvation,
     "theorems": theorems,
+    "thompson_decay": thompson_decay,
+    "thompson_draws": thompson_draws,
 }
 OUTPUT = Path("botorch_bkb_output")
 

@@ -21,6 +21,9 @@ Data: `abalone` (A = 4,177) and `cadata` (A = 20,640) are the paper's tables, re
 function; `hartmann` is BoTorch's Hartmann function in six dimensions on 10,000
 scrambled Sobol points. `--smoke` makes up a small table instead.
 
+`--bandits GPThompsonSampling` adds Thompson sampling, thirty draws a batch, on the same
+model (it has no width).
+
 A run that has used `--seconds-per-run` is stopped: its rows say so (`truncated`), and
 its curve ends early. Only the bandit's own seconds count.
 
@@ -46,7 +49,7 @@ from torch import Tensor
 from benchmarks.batch_bkb import AuthorsBBKB, load_library
 from benchmarks.problems import DATA_SETS, load_problem, new_kernel
 from benchmarks.record import caption, print_table, Record
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPUCB
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPThompsonSampling, GPUCB
 from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
     BKBWidth,
@@ -71,7 +74,9 @@ BANDITS: dict[str, type[FiniteArmBandit]] = {
     "GPUCB": GPUCB,
     "BKB": BKB,
     "BBKB": BBKB,
+    "GPThompsonSampling": GPThompsonSampling,
 }
+PAPER_BANDITS = ["EpsilonGreedy", "GPUCB", "BKB", "BBKB"]
 RESAMPLINGS = {
     "independent": ("independent",),
     "coupled": ("coupled",),
@@ -87,7 +92,7 @@ class Setting:
 
     Attributes:
         norm_bound: F.
-        bkb: The width of BKB (and of EpsilonGreedy, which does not use it to choose).
+        bkb: The width of BKB (and of bandits that do not use it to choose).
         bbkb: The width of BBKB.
     """
 
@@ -143,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bandits",
         nargs="+",
         choices=BANDITS,
-        help="BBKB with --batch-bkb, all otherwise",
+        help="BBKB with --batch-bkb, the paper's otherwise",
     )
     parser.add_argument("--batch-bkb", type=Path, metavar="PATH", help="a checkout")
     parser.add_argument("--seconds-per-run", type=float, default=600.0)
@@ -203,7 +208,7 @@ def new_players(
     setting = SETTINGS[args.setting]
     norm_bound = args.norm_bound or setting.norm_bound
     compared = args.batch_bkb is not None
-    bandits = args.bandits or (["BBKB"] if compared else list(BANDITS))
+    bandits = args.bandits or (["BBKB"] if compared else PAPER_BANDITS)
     resampling = args.resampling or ("both" if compared else "independent")
     arms = problem.arms.to(args.device)
     kernel = new_kernel().to(args.device)
@@ -212,6 +217,7 @@ def new_players(
         "GPUCB": ChowdhuryGopalanWidth,
         "BKB": setting.bkb,
         "BBKB": setting.bbkb,
+        "GPThompsonSampling": setting.bkb,
     }
     players: dict[str, PlayerFactory] = {}
     if compared:

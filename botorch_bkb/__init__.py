@@ -3,6 +3,7 @@
 - ``botorch_bkb.bandits``: ask/tell bandits (also exported here).
 - ``botorch_bkb.models``: the sparse DTC posterior as a BoTorch model.
 - ``botorch_bkb.acquisition``: confidence widths and upper confidence bounds.
+- ``botorch_bkb.generation``: Thompson draws, the distribution of the maximizer.
 - ``botorch_bkb.optim``: exact optimizers over finite sets of arms, batch rules.
 - ``botorch_bkb.test_functions``: problems with known regret.
 """
@@ -13,6 +14,7 @@ from botorch_bkb.bandits import (
     BKB,
     EpsilonGreedy,
     GPBUCB,
+    GPThompsonSampling,
     GPUCB,
     UniformRandom,
 )
@@ -24,6 +26,7 @@ __all__ = [
     "GPBUCB",
     "GPUCB",
     "EpsilonGreedy",
+    "GPThompsonSampling",
     "UniformRandom",
     "__version__",
 ]

@@ -15,7 +15,7 @@ PACKAGE = Path(botorch_bkb.__file__).parent
 LAYERS = [
     {"cli", "__main__"},
     {"plotting", "test_functions", "bandits"},
-    {"optim"},
+    {"generation", "optim"},
     {"acquisition"},
     {"models"},
     {"_version"},

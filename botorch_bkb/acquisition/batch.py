@@ -99,7 +99,7 @@ class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
             X_pending = None
         if X_pending is not None:
             deviation = PosteriorStandardDeviation(
-                model=_condition_on_means(self.model, X_pending.detach()),
+                model=condition_on_means(self.model, X_pending.detach()),
                 posterior_transform=self.posterior_transform,
             )
         AcquisitionFunction.set_X_pending(self, X_pending)
@@ -118,7 +118,7 @@ class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
 
 
 @torch.no_grad()
-def _condition_on_means(model: Model, X: Tensor) -> Model:
+def condition_on_means(model: Model, X: Tensor) -> Model:
     """Return ``model`` after observing its own posterior mean at each row of ``X``."""
     # Evaluating the posterior also fills the caches that conditioning needs.
     Y = cast(GPyTorchPosterior, model.posterior(X)).mean  # n x 1

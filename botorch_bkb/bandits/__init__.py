@@ -1,7 +1,11 @@
-"""Ask/tell bandits over a finite set of arms."""
+"""Ask/tell bandits over a finite set of arms, and over a box."""
 
 from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.baselines import EpsilonGreedy, UniformRandom
+from botorch_bkb.bandits.box import BoxBandit
+from botorch_bkb.bandits.box_thompson import BoxThompsonSampling
+from botorch_bkb.bandits.box_ucb import BoxBKB, BoxGPUCB
+from botorch_bkb.bandits.thompson import GPThompsonSampling
 from botorch_bkb.bandits.ucb import BBKB, BKB, GPBUCB, GPUCB
 
 
@@ -10,7 +14,12 @@ __all__ = [
     "BKB",
     "GPBUCB",
     "GPUCB",
+    "BoxBKB",
+    "BoxBandit",
+    "BoxGPUCB",
+    "BoxThompsonSampling",
     "EpsilonGreedy",
     "FiniteArmBandit",
+    "GPThompsonSampling",
     "UniformRandom",
 ]

@@ -20,6 +20,8 @@ from botorch_bkb.acquisition.confidence import (
 )
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.ledger import PullLedger
+from botorch_bkb.generation.maximizer import MaximizerDistribution
+from botorch_bkb.generation.thompson import ArmSampler
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, Capped, check_size, UNLIMITED
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
@@ -290,6 +292,33 @@ class FiniteArmBandit(ABC):
         if among_pulled and pulled.any():
             mean = mean.masked_fill(~pulled, -torch.inf)
         return int(mean.argmax())
+
+    def maximizer_distribution(
+        self, num_draws: int = 256, generator: torch.Generator | None = None
+    ) -> MaximizerDistribution:
+        """Return how likely each arm is the best, from draws of the posterior.
+
+        Given all told pulls, as in ``predict``; uniform before the first. The draws
+        omit what the inducing arms do not explain, see
+        :mod:`botorch_bkb.generation.thompson`.
+
+        Args:
+            num_draws: The number of draws.
+            generator: Their source of randomness. None: a new one with a random seed;
+                that of the bandit stays as it is.
+        """
+        if generator is None:
+            generator = torch.Generator()
+            generator.seed()
+        if self.num_pulls == 0:
+            size, device = (num_draws,), generator.device
+            best = torch.randint(
+                self.arms.shape[0], size, generator=generator, device=device
+            )
+        else:
+            sampler = ArmSampler(self._predictive()[1])
+            best = sampler.draw_best_arms(num_draws, generator)
+        return MaximizerDistribution(self.arms, best.to(self.arms.device))
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.ucb import BKB
-from botorch_bkb.optim.batch_rules import BatchRule
+from botorch_bkb.bandits.drawn import check_uniform_probability, DrawnBandit
+from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 
 
-class EpsilonGreedy(BKB):
+class EpsilonGreedy(DrawnBandit):
     """The arm of the largest posterior mean, or with some probability a uniform one.
 
     Args:
@@ -33,42 +33,24 @@ class EpsilonGreedy(BKB):
         uniform_probability: float = 0.1,
         **options: Any,
     ) -> None:
-        if not 0 <= uniform_probability <= 1:
-            raise InputDataError(
-                "Expected `uniform_probability` between 0 and 1, but got "
-                f"{uniform_probability}."
-            )
+        check_uniform_probability(uniform_probability)
         super().__init__(arms, covar_module, noise_variance, **options)
         self.uniform_probability = uniform_probability
 
     @override
-    def _choose(
-        self, rule: BatchRule, capacity: Tensor | None, first: int | None
-    ) -> Tensor:
-        pending = [pull.score for pull in self._ledger.pending.values()]
-        scores = self._posterior.mean.new_tensor(pending)
-        batch = rule.open(self._posterior, scores, projected=True)
-        left = None if capacity is None else capacity.clone()
-        chosen: list[int] = []
-        while not chosen or not batch.is_closed:
-            if left is not None and not (left > 0).any():
-                break
-            index = first if first is not None and not chosen else self._pick(left)
-            batch.take(index, 1)
-            chosen.append(index)
-            if left is not None:
-                left[index] -= 1
-            if first is not None and rule.opens_with_one_pull:
-                break
-        return self._indices(chosen)
+    def default_batch_rule(self) -> BatchRule:
+        return FixedSize(1)
 
-    def _pick(self, capacity: Tensor | None) -> int:
-        if self._draw(1) < self.uniform_probability:
-            return self._draw_arm(capacity)
-        mean = self._posterior.mean
-        if capacity is not None:
-            mean = mean.masked_fill(capacity <= 0, -torch.inf)
-        return int(mean.argmax())
+    @override
+    def _picks(self, left: Tensor | None) -> Iterator[int]:
+        while True:
+            if self._draw(1) < self.uniform_probability:
+                yield self._draw_arm(left)
+                continue
+            mean = self._posterior.mean
+            if left is not None:
+                mean = mean.masked_fill(left <= 0, -torch.inf)
+            yield int(mean.argmax())
 
 
 class UniformRandom(EpsilonGreedy):

@@ -62,11 +62,22 @@ class Prior:
         self.given_noise = noise_variance
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
-        self.features = _unit_cube(arms) if self.learns else arms
+        self._low, high = arms.amin(dim=0), arms.amax(dim=0)
+        # A constant feature becomes 0.
+        self._width = torch.where(high > self._low, high - self._low, 1.0).to(arms)
+        self.features = self.to_features(arms)
         if covar_module is None:
             covar_module = get_covar_module_with_dim_scaled_prior(arms.shape[-1])
         self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
         self.likelihood = get_gaussian_likelihood_with_lognormal_prior().to(arms)
+
+    def to_features(self, points: Tensor) -> Tensor:
+        """Return ``... x d`` points in the units of the kernel."""
+        return (points - self._low) / self._width if self.learns else points
+
+    def to_points(self, features: Tensor) -> Tensor:
+        """Undo :meth:`to_features`."""
+        return features * self._width + self._low if self.learns else features
 
     @property
     def learns(self) -> bool:
@@ -84,10 +95,18 @@ class Prior:
         """Whether the schedule asks for a fit."""
         return self.learns and num_pulls >= self.next_fit
 
-    def fit(self, indices: Tensor, rewards: Tensor) -> None:
+    def fit(
+        self, indices: Tensor, rewards: Tensor, inducing: Tensor | None = None
+    ) -> None:
         """Fit units and hyper-parameters to all told pulls, ``n`` of them.
 
         Keeps the hyper-parameters, with a warning, if the optimizer fails.
+
+        Args:
+            indices: The arms, rows of ``features``.
+            rewards: Their rewards.
+            inducing: The arms on which the likelihood stands. If omitted, all, or
+                evenly chosen ones where they are too many.
         """
         num_pulls = indices.shape[0]
         self.next_fit = 2 ** num_pulls.bit_length()
@@ -97,7 +116,8 @@ class Prior:
         if num_pulls < MIN_PULLS_TO_FIT:
             return
         # In double whatever the arms are: the optimizer's line search needs it.
-        model = self._model(indices, (rewards.double() - self.offset) / self.scale)
+        targets = (rewards.double() - self.offset) / self.scale
+        model = self._model(indices, targets, inducing)
         try:
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         except ModelFittingError as error:
@@ -112,14 +132,16 @@ class Prior:
         if self.given_noise is None:
             self.likelihood.load_state_dict(model.likelihood.state_dict())
 
-    def _model(self, indices: Tensor, targets: Tensor) -> SingleTaskDTCGP:
+    def _model(
+        self, indices: Tensor, targets: Tensor, inducing: Tensor | None
+    ) -> SingleTaskDTCGP:
         features = self.features.double()
         pulled = indices.unique()
-        inducing_points = None
-        if pulled.shape[0] > MAX_FIT_POINTS:
+        if inducing is None and pulled.shape[0] > MAX_FIT_POINTS:
             # Evenly by row number: the choice draws nothing.
             spread = torch.linspace(0, pulled.shape[0] - 1, MAX_FIT_POINTS)
-            inducing_points = features[pulled[spread.round().long()]]
+            inducing = pulled[spread.round().long()]
+        inducing_points = None if inducing is None else features[inducing]
         covar_module = deepcopy(self.covar_module).double()
         known = self.given_noise is not None
         targets = targets.unsqueeze(-1)
@@ -150,10 +172,3 @@ class Prior:
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset, self.scale = state["offset"], state["scale"]
         self.next_fit = state["next_fit"]
-
-
-def _unit_cube(arms: Tensor) -> Tensor:
-    """Scale every feature to [0, 1]; a constant one becomes 0."""
-    low, high = arms.amin(dim=0), arms.amax(dim=0)
-    width = high - low
-    return (arms - low) / torch.where(width > 0, width, torch.ones_like(width))

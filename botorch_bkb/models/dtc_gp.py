@@ -401,6 +401,35 @@ class SingleTaskDTCGP(SingleTaskGP):
             return points
         return self.input_transform.preprocess_transform(points)
 
+    def merged_observations(self) -> Observations:
+        """Return the training data, repeats merged, without mean and transformed.
+
+        Raises:
+            UnsupportedError: If the training data are batched (fantasies).
+        """
+        self.eval()
+        X = self.train_inputs[0]
+        if X.dim() != 2:
+            raise UnsupportedError(
+                "Expected unbatched training data to factor the posterior anew, but "
+                f"got shape {tuple(X.shape)}. A batch of fantasy models keeps its "
+                "factors as long as neither its data nor its mode change."
+            )
+        centered = self.train_targets - self.mean_module(X)
+        noise = self._train_noise
+        return merge_observations(X, centered, noise, find_replicates(X))
+
+    def sparse_inducing_inputs(self) -> Tensor | None:
+        """Return the transformed inducing points; None if they span all training data.
+
+        The model is the exact GP then.
+        """
+        self.eval()
+        if self._inducing_points is None:
+            return None
+        S = self._inducing_inputs(self._inducing_points)
+        return None if _covers(S, self.merged_observations().inputs) else S
+
     def _posterior_factors(self) -> FactoredPosterior:
         factors, targets = self.prediction_strategy, self.train_targets
         # `Module.to` moves data and parameters, not factors.
@@ -416,21 +445,8 @@ class SingleTaskDTCGP(SingleTaskGP):
         return self.prediction_strategy
 
     def _factorize(self) -> FactoredPosterior:
-        X = self.train_inputs[0]
-        if X.dim() != 2:
-            raise UnsupportedError(
-                "Expected unbatched training data to factor the posterior anew, but "
-                f"got shape {tuple(X.shape)}. A batch of fantasy models keeps its "
-                "factors as long as neither its data nor its mode change."
-            )
-        replicates = find_replicates(X)
-        observations = merge_observations(
-            X, self.train_targets - self.mean_module(X), self._train_noise, replicates
-        )
-        if self._inducing_points is None:
-            return ExactPosterior.from_observations(self.covar_module, observations)
-        S = self._inducing_inputs(self._inducing_points)
-        if _covers(S, observations.inputs):
+        observations, S = self.merged_observations(), self.sparse_inducing_inputs()
+        if S is None:
             return ExactPosterior.from_observations(self.covar_module, observations)
         return SparsePosterior.from_observations(self.covar_module, observations, S)
 

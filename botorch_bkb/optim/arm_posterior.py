@@ -272,6 +272,23 @@ class ArmPosterior:
         projected = self._basis.project(vector.unsqueeze(-1)).squeeze(-1)
         return self._stored_features() @ projected
 
+    def inner_products(self, vectors: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield, chunk by chunk, the arms' inner products with several vectors.
+
+        Args:
+            vectors: An ``M x k`` matrix.
+
+        Yields:
+            Which arms, and their ``chunk x k`` inner products.
+        """
+        projected = self._basis.project(vectors)
+        for arms in self._chunks(max(*vectors.shape, 1)):
+            rows = slice(int(arms[0]), int(arms[-1]) + 1)
+            if self._is_cached:
+                yield rows, self._stored_features()[rows] @ projected
+            else:
+                yield rows, self._solve_features(rows).mT @ projected
+
     def covariance(self, left: Tensor, right: Tensor, projected: bool) -> Tensor:
         """Return posterior covariances between two lists of arms.
 

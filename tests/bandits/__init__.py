@@ -12,14 +12,24 @@ import torch
 from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB, UniformRandom
+from botorch_bkb import (
+    BBKB,
+    BKB,
+    EpsilonGreedy,
+    GPBUCB,
+    GPThompsonSampling,
+    GPUCB,
+    UniformRandom,
+)
 from botorch_bkb.bandits import FiniteArmBandit
+from botorch_bkb.optim import FixedSize
 
 
 EXACT_BANDITS = (GPUCB, GPBUCB)
 UCB_BANDITS = (BKB, BBKB, GPUCB, GPBUCB)
-SPARSE_BANDITS = (BKB, BBKB, EpsilonGreedy, UniformRandom)
-ALL_BANDITS = (*UCB_BANDITS, EpsilonGreedy, UniformRandom)
+DRAWN_BANDITS = (EpsilonGreedy, UniformRandom, GPThompsonSampling)
+SPARSE_BANDITS = (BKB, BBKB, *DRAWN_BANDITS)
+ALL_BANDITS = (*UCB_BANDITS, *DRAWN_BANDITS)
 NOISE = 0.1
 
 
@@ -48,6 +58,8 @@ def make_bandit(
 ) -> FiniteArmBandit:
     """Return a bandit of known hyper-parameters, if no option says otherwise."""
     options.setdefault("covar_module", rbf(lengthscale))
+    if bandit_class is GPThompsonSampling:
+        options.setdefault("batch_rule", FixedSize(1))  # of 30 if not given
     options.setdefault("noise_variance", NOISE)
     options.setdefault("generator", torch.Generator().manual_seed(seed))
     return bandit_class(random_arms(30) if arms is None else arms, **options)

@@ -546,7 +546,7 @@ def test_sparse_bandits_predict_with_the_inducing_arms_of_the_last_ask(
     bandit = make_bandit(bandit_class, maximize=maximize, oversampling=0.3)
     gram = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
     measure, num_sparse = noisy_rewards(bandit.arms), 0
-    play(bandit, 4, measure)
+    play(bandit, 12, measure)
     for _ in range(6):
         indices = bandit.ask()
         num_sparse += bandit.inducing_indices.numel() < (bandit.counts > 0).sum()

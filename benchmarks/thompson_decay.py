@@ -1,0 +1,357 @@
+"""Figures 1 to 7 of the Thompson sampling paper: the error decays exponentially.
+
+Section 5 of K. Basu and S. Ghosh, "Analysis of Thompson sampling for Gaussian process
+optimization in the bandit setting": f1 (bimodal, on [0, 7]), f2 (bimodal, on [0, 7]^2)
+with noise of standard deviation 0.1 to 5, and f_beta (flatter and flatter) with 0.1;
+one uniform point, then thirty points a round, kernel RBF with hyper-parameters by
+maximum a posteriori, here re-estimated as the number of pulls passes powers of two, xi
+= 0.05. The paper leaves open the box of f_beta ([0, 10] here), xi and the number of
+rounds.
+
+After every round x_t is the mode of 64 draws from the distribution of the maximizer,
+and its error is 2 log10(max(|x_t - x*| / |x*|, 1e-6)) with the true x*, which is not
+exactly 5 in f1 and f2. The straight line is fitted by least squares over all rounds,
+`--rounds` of them, 40 by default: fixed beforehand, on six runs of other seeds (100).
+The slope has a 95 % interval by a moving block bootstrap of the residuals (blocks of
+five rounds, 2,000 resamples), which keeps the rounds as they are and the dependence
+between neighbours. (Resampling blocks of whole rounds instead leaves out the first ones
+in most resamples, and with them the decay.) Uniform points do not
+enter x_t; the pictures show the errors of single points of the batches, in grey, where
+they stand out.
+
+The bar: over f1 and f2 with noise of at most 1, the slope is negative beyond its
+interval in at least 90 % of the runs.
+
+Writes `rounds.csv`, `slopes.csv` and `figure_1.png` to `figure_7.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from benchmarks.record import caption, print_table, Record
+from benchmarks.thompson_functions import bimodal, Bumps, flat
+from botorch_bkb.bandits import BoxThompsonSampling
+from botorch_bkb.plotting import blank_figure
+
+
+NOISE_STDS = (0.1, 0.5, 1.0, 2.0, 5.0)
+BETAS = (4.0, 2.0, 1.0, 0.5, 0.25)
+FLAT_NOISE_STD = 0.1
+MAX_BAR_NOISE_STD = 1.0
+NUM_DRAWS = 64
+ERROR_FLOOR = 1e-6
+BLOCK_LENGTH = 5
+NUM_RESAMPLES = 2000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's options."""
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--repetitions", type=int, default=10)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run all functions, noises and seeds; write, draw and print."""
+    rounds, repetitions = args.rounds, args.repetitions
+    noise_stds: tuple[float, ...] = NOISE_STDS
+    betas: tuple[float, ...] = BETAS
+    if args.smoke:
+        rounds, repetitions, noise_stds, betas = 6, 1, (0.1, 5.0), (4.0, 0.25)
+    record = Record(args.output, args.device)
+    print(caption(record.origin))
+    tasks = [(bimodal(d), noise_std) for d in (1, 2) for noise_std in noise_stds]
+    tasks += [(flat(beta), FLAT_NOISE_STD) for beta in betas]
+    tables: list[pd.DataFrame] = []
+    for seed in range(repetitions):
+        for function, noise_std in tasks:
+            tables.append(play(function, noise_std, rounds, seed))
+            last = tables[-1]["error"].iloc[-5:].median()
+            print(
+                f"{function.name}, noise {noise_std:g}, seed {seed}: error {last:.2f} "
+                f"over the last rounds, {tables[-1]['seconds'].iloc[-1]:.0f} s",
+                flush=True,
+            )
+            # After every run: a program that is stopped leaves what it has.
+            record.write_table(pd.concat(tables, ignore_index=True), "rounds")
+    table = pd.concat(tables, ignore_index=True)
+    slopes = fit_slopes(table)
+    record.write_table(slopes, "slopes")
+    print()
+    print_table(summarize(slopes))
+    print_bar(slopes)
+    for number, figure in draw_figures(table, slopes).items():
+        record.write_figure(figure, f"figure_{number}")
+    print(f"\nWrote rounds, slopes and seven figures to {record.folder}")
+
+
+def play(
+    function: Bumps, noise_std: float, rounds: int, seed: int, batch_size: int = 30
+) -> pd.DataFrame:
+    """Return one row per round: errors of x_t and of one point of the batch.
+
+    The first round is one uniform point, as in the paper's algorithm.
+    """
+    bandit = BoxThompsonSampling(
+        function.bounds,
+        raw_samples=256,
+        num_restarts=2,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    noises = torch.Generator().manual_seed(1000 + seed)
+    draws = torch.Generator().manual_seed(2000 + seed)
+    rows = []
+    start = time.perf_counter()
+    for number in range(1, rounds + 1):
+        points = bandit.ask(1 if number == 1 else batch_size)
+        noise = torch.randn(len(points), generator=noises, dtype=torch.double)
+        bandit.tell(points, function(points) + noise_std * noise)
+        distribution = bandit.maximizer_distribution(NUM_DRAWS, draws)
+        rows.append(
+            {
+                "function": function.name,
+                "noise_std": noise_std,
+                "seed": seed,
+                "round": number,
+                "error": log_error(function, distribution.mode),
+                "point_error": log_error(function, points[0]),
+                "deviation": distribution.variance.sum().sqrt().item(),
+                "seconds": time.perf_counter() - start,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def log_error(function: Bumps, point: torch.Tensor) -> float:
+    """Return twice the decimal logarithm of the relative error, floored."""
+    error = function.relative_error(point).clamp_min(ERROR_FLOOR)
+    return 2 * error.log10().item()
+
+
+def slope_interval(
+    errors: NDArray[np.float64], seed: int = 0
+) -> tuple[float, float, float]:
+    """Return the least-squares slope per round, and its 95 % bootstrap interval.
+
+    A moving block bootstrap of the residuals; the percentiles of the resampled slopes.
+    """
+    rng = np.random.default_rng(seed)
+    n = len(errors)
+    x = np.arange(n) - (n - 1) / 2
+    line = np.polyfit(x, errors, deg=1)
+    residuals = errors - np.polyval(line, x)
+    length = min(BLOCK_LENGTH, n)
+    starts = rng.integers(0, n - length + 1, (NUM_RESAMPLES, -(-n // length)))
+    rows = (starts[:, :, None] + np.arange(length)).reshape(NUM_RESAMPLES, -1)[:, :n]
+    moves = residuals[rows] @ x / (x @ x)
+    # Blocks at the ends are drawn less often: the moves do not average to zero.
+    low, high = np.quantile(moves - moves.mean(), [0.025, 0.975])
+    return float(line[0]), float(line[0] + low), float(line[0] + high)
+
+
+def fit_slopes(table: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per run."""
+    rows = []
+    keys = ["function", "noise_std", "seed"]
+    for (function, noise_std, seed), one in table.groupby(keys, sort=False):
+        slope, low, high = slope_interval(one["error"].to_numpy())
+        rows.append(
+            {
+                "function": function,
+                "noise_std": noise_std,
+                "seed": seed,
+                "slope": slope,
+                "low": low,
+                "high": high,
+                "is_negative": high < 0,
+                "last_error": one["error"].iloc[-5:].median(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def summarize(slopes: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per function and noise: means over the seeds."""
+    groups = slopes.groupby(["function", "noise_std"], sort=False)
+    return groups.agg(
+        runs=("slope", "size"),
+        slope=("slope", "mean"),
+        slope_deviation=("slope", "std"),
+        share_negative=("is_negative", "mean"),
+        last_error=("last_error", "median"),
+    ).reset_index()
+
+
+def print_bar(slopes: pd.DataFrame) -> None:
+    """Print the share of runs in which the error surely decays."""
+    inside = slopes["function"].isin(["f1", "f2"])
+    inside &= slopes["noise_std"] <= MAX_BAR_NOISE_STD
+    share = slopes.loc[inside, "is_negative"].mean()
+    print(
+        f"\nslope negative beyond its 95 % interval in {share:.0%} of "
+        f"{inside.sum()} runs of f1 and f2 with noise of at most "
+        f"{MAX_BAR_NOISE_STD:g} (bar: 90 %)"
+    )
+
+
+def draw_figures(table: pd.DataFrame, slopes: pd.DataFrame) -> dict[int, Figure]:
+    """Return the figures by their number in the paper."""
+    noise_stds = sorted(table.loc[table["function"] == "f1", "noise_std"].unique())
+    flat_names = [name for name in table["function"].unique() if "beta" in name]
+    betas = [float(name.split("= ")[1]) for name in flat_names]
+    decays = {
+        3: {f"noise {s:g}": ("f1", s) for s in noise_stds},
+        4: {f"noise {s:g}": ("f2", s) for s in noise_stds},
+        7: {name: (name, FLAT_NOISE_STD) for name in flat_names},
+    }
+    titles = {
+        3: "Figure 3: decay for f1 by noise",
+        4: "Figure 4: decay for f2 by noise",
+        7: "Figure 7: decay for f_beta, flatter and flatter",
+    }
+    figures = {
+        1: draw_bimodal(noise_stds),
+        2: draw_surface(),
+        5: draw_distributions(int(table["round"].max())),
+        6: draw_flat(betas),
+    }
+    for number, curves in decays.items():
+        figures[number] = draw_decay(table, slopes, curves, titles[number])
+    return dict(sorted(figures.items()))
+
+
+def draw_bimodal(noise_stds: Sequence[float]) -> Figure:
+    """Draw f1, its 95 % bands of noise, and thirty observations."""
+    function = bimodal(1)
+    x = torch.linspace(0, 7, 300, dtype=torch.double).unsqueeze(-1)
+    chosen = [noise_stds[0], noise_stds[len(noise_stds) // 2], noise_stds[-1]]
+    figure = blank_figure(9.5, 3.2)
+    stream = torch.Generator().manual_seed(0)
+    for axes, noise_std in zip(figure.subplots(1, 3), chosen, strict=True):
+        y = function(x)
+        axes.fill_between(
+            x.squeeze(-1), y - 1.96 * noise_std, y + 1.96 * noise_std, alpha=0.2
+        )
+        axes.plot(x, y, linewidth=1.6)
+        points = 7 * torch.rand(30, 1, generator=stream, dtype=torch.double)
+        noise = torch.randn(30, generator=stream, dtype=torch.double)
+        axes.plot(points, function(points) + noise_std * noise, "k.", markersize=4)
+        axes.set_title(f"noise {noise_std:g}", fontsize="medium")
+        _tidy(axes, "x", "f1(x)")
+    figure.suptitle("Figure 1: f1 with 95 % bands and thirty observations")
+    return figure
+
+
+def draw_surface() -> Figure:
+    """Draw f2."""
+    function = bimodal(2)
+    side = torch.linspace(0, 7, 120, dtype=torch.double)
+    grid = torch.cartesian_prod(side, side)
+    figure = blank_figure(5.2, 4.2)
+    axes = figure.subplots()
+    shown = axes.pcolormesh(side, side, function(grid).reshape(120, 120).mT)
+    axes.plot(*function.maximizer, "r+", markersize=10, label="maximizer")
+    axes.legend(loc="upper left")
+    axes.set_aspect("equal")
+    axes.set(xlabel="x1", ylabel="x2", title="Figure 2: f2")
+    figure.colorbar(shown, ax=axes)
+    return figure
+
+
+def draw_flat(betas: Sequence[float]) -> Figure:
+    """Draw f_beta."""
+    x = torch.linspace(0, 10, 300, dtype=torch.double).unsqueeze(-1)
+    figure = blank_figure(5.2, 3.6)
+    axes = figure.subplots()
+    for beta in betas:
+        axes.plot(x, flat(beta)(x), label=f"beta = {beta:g}")
+    axes.legend(frameon=False, fontsize="small")
+    axes.set_title("Figure 6: f_beta, flatter as beta falls", fontsize="medium")
+    _tidy(axes, "x", "f(x)")
+    return figure
+
+
+def draw_decay(
+    table: pd.DataFrame,
+    slopes: pd.DataFrame,
+    curves: Mapping[str, tuple[str, float]],
+    title: str,
+) -> Figure:
+    """Draw errors over rounds, a panel for each curve: medians, runs and the fit."""
+    figure = blank_figure(2.6 * len(curves), 3.4)
+    panels = figure.subplots(1, len(curves), sharey=True, squeeze=False)[0]
+    for axes, (label, (function, noise_std)) in zip(
+        panels, curves.items(), strict=True
+    ):
+        one = _select(table, function, noise_std)
+        wide = one.pivot(index="round", columns="seed", values="error")
+        points = one.pivot(index="round", columns="seed", values="point_error")
+        axes.plot(points.iloc[:, 0], color="0.7", linewidth=0.8, label="one point")
+        axes.plot(wide, color="C0", alpha=0.2, linewidth=0.8)
+        median = wide.median(axis=1)
+        axes.plot(median, color="C0", linewidth=1.8, label="mode, median")
+        line = np.polyfit(median.index, median, deg=1)
+        axes.plot(
+            median.index,
+            np.polyval(line, median.index),
+            "k--",
+            linewidth=1,
+            label="fit",
+        )
+        fits = _select(slopes, function, noise_std)
+        share = fits["is_negative"].mean()
+        axes.set_title(
+            f"{label}\nslope {fits['slope'].mean():.3f}; surely negative {share:.0%}",
+            fontsize="small",
+        )
+        _tidy(axes, "round", "")
+    panels[0].set_ylabel("2 log10 relative error")
+    panels[0].legend(frameon=False, fontsize="x-small", loc="lower left")
+    figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def draw_distributions(rounds: int) -> Figure:
+    """Draw how the distribution of the maximizer of f1 closes in, noise 5."""
+    function = bimodal(1)
+    bandit = BoxThompsonSampling(
+        function.bounds, generator=torch.Generator().manual_seed(0)
+    )
+    noises = torch.Generator().manual_seed(1)
+    draws = torch.Generator().manual_seed(2)
+    shown = sorted({0, *np.linspace(1, rounds, 5).round().astype(int).tolist()})
+    figure = blank_figure(2.1 * len(shown), 3.0)
+    panels = iter(figure.subplots(1, len(shown), sharex=True))
+    for number in range(rounds + 1):
+        if number in shown:
+            best = bandit.maximizer_distribution(400, draws).maximizers.squeeze(-1)
+            axes = next(panels)
+            axes.hist(best, bins=np.linspace(0, 7, 57).tolist(), density=True)
+            axes.axvline(function.maximizer.item(), color="r", linewidth=1)
+            axes.set_title(f"after round {number}", fontsize="medium")
+            _tidy(axes, "x", "density" if number == 0 else "")
+        points = bandit.ask()
+        noise = torch.randn(len(points), generator=noises, dtype=torch.double)
+        bandit.tell(points, function(points) + 5 * noise)
+    figure.suptitle("Figure 5: the distribution of the maximizer of f1, noise 5")
+    return figure
+
+
+def _select(table: pd.DataFrame, function: str, noise_std: float) -> pd.DataFrame:
+    return table[(table["function"] == function) & (table["noise_std"] == noise_std)]
+
+
+def _tidy(axes: Axes, xlabel: str, ylabel: str) -> None:
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

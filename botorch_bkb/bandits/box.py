@@ -1,0 +1,447 @@
+"""Ask and tell over a box: what bandits whose arms are points share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from copy import deepcopy
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.sampling.pathwise import draw_kernel_feature_paths
+from botorch.sampling.pathwise.prior_samplers import TPathwisePriorSampler
+from gpytorch.kernels import Kernel
+from gpytorch.means import ZeroMean
+from torch import Tensor
+
+from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.ledger import check_rewards
+from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
+from botorch_bkb.generation.paths import draw_posterior_paths, maximize_paths
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.leverage_scores import sample_inducing_indices
+from botorch_bkb.optim.batch_rules import check_size
+
+
+class BoxBandit(ABC):
+    r"""A GP bandit over the points of a box, with delayed and failed pulls.
+
+    The contract is that of the bandits over arms: ``ask`` returns points, ``tell``
+    brings rewards of any of them in any order, and what is neither told nor failed
+    stays pending and keeps shrinking the variance. The posterior is updated once, in
+    the first ``ask`` after new rewards. Before the first reward points are uniform.
+
+    Args:
+        bounds: A ``2 x d`` tensor, the lower and the upper corner.
+        covar_module: Any GPyTorch kernel, used as it is. None: BoTorch's default,
+            fitted as data arrive.
+        noise_variance: lambda, the variance of the rewards' noise. None: learned.
+        batch_size: How many points ``ask`` returns if it is not told.
+        maximize: Whether large rewards are good.
+        generator: The source of all randomness. None: a new one with a random seed.
+        num_restarts: How many points the gradient optimizer improves.
+        raw_samples: The number of points among which these are the best.
+        prior_sampler: The prior part of draws from the posterior, see
+            :mod:`botorch_bkb.generation.paths`, in the units that the kernel works in.
+            If omitted, random Fourier features (stationary kernels and products).
+
+    If ``covar_module`` or ``noise_variance`` is None, the box is scaled to the unit
+    cube and rewards are standardized inside, and what is None is fitted by maximum a
+    posteriori when the number of told pulls reaches 4, 8, 16, ...; every answer is in
+    the user's units. **Fitted hyper-parameters void the regret guarantees.**
+
+    Raises:
+        BotorchTensorDimensionError: If ``bounds`` is not ``2 x d``.
+        InputDataError: If the box is empty or not finite, or an option out of range.
+    """
+
+    # Which share of the leverage score makes a told point inducing; None for all.
+    oversampling: float | None = None
+
+    def __init__(
+        self,
+        bounds: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        batch_size: int = 1,
+        maximize: bool = True,
+        generator: torch.Generator | None = None,
+        num_restarts: int = 4,
+        raw_samples: int = 512,
+        prior_sampler: TPathwisePriorSampler = draw_kernel_feature_paths,
+    ) -> None:
+        _check_bounds(bounds)
+        check_size("batch_size", batch_size)
+        check_size("num_restarts", num_restarts)
+        check_size("raw_samples", raw_samples)
+        if generator is None:
+            generator = torch.Generator()
+            generator.seed()
+        # The optimizers need double precision; points come in the dtype of the box.
+        self.bounds, self._dtype = bounds.double(), bounds.dtype
+        self.batch_size = batch_size
+        self.maximize = maximize
+        self.generator = generator
+        self.num_restarts = num_restarts
+        self.raw_samples = raw_samples
+        self.prior_sampler = prior_sampler
+        self._prior = Prior(self.bounds, covar_module, noise_variance)
+        self._told_points = self.bounds[:0]
+        self._told_rewards: list[float] = []
+        self._pending: dict[int, Tensor] = {}
+        self._next_id = 0
+        # What the last `ask` knew: the first told pulls, and the inducing ones of them.
+        self._num_processed = 0
+        self._inducing = torch.empty(0, dtype=torch.long, device=bounds.device)
+        self._models: dict[int, tuple[Prior, SingleTaskDTCGP]] = {}
+
+    @abstractmethod
+    def _choose(self, model: SingleTaskDTCGP, size: int) -> Tensor:
+        """Return ``size x d`` points, in the units of the model."""
+
+    @property
+    def num_pulls(self) -> int:
+        """The number of told pulls."""
+        return len(self._told_rewards)
+
+    @property
+    def pending_points(self) -> Tensor:
+        """The ``n x d`` points of pending pulls, in order of asking."""
+        return self._stacked_pending().to(self._dtype)
+
+    @property
+    def inducing_points(self) -> Tensor:
+        """The ``m x d`` told points on which the posterior of the last ask stands."""
+        return self._told_points[self._inducing].to(self._dtype)
+
+    @property
+    def noise_variance(self) -> float:
+        """Lambda, in the user's units."""
+        return self._prior.noise_variance * self._prior.scale**2
+
+    @property
+    def covar_module(self) -> Kernel:
+        """The kernel, given or fitted so far, in the units that it works in."""
+        return self._prior.covar_module
+
+    def ask(self, size: int | None = None) -> Tensor:
+        """Choose the next points; they become pending.
+
+        Args:
+            size: How many; ``batch_size`` if omitted.
+
+        Returns:
+            A ``size x d`` tensor of points in the box.
+
+        Raises:
+            InputDataError: If ``size`` is not an integer of at least 1.
+        """
+        size = self.batch_size if size is None else size
+        check_size("size", size)
+        before = self.state_dict()
+        try:
+            self._refresh()
+            if self.num_pulls == 0:
+                points = self._draw_points(size)
+            else:
+                prior, model = self._posterior(self._num_processed)
+                points = prior.to_points(self._choose(model, size))
+        except Exception:
+            self.load_state_dict(before)
+            raise
+        # Rounding may leave the box by a bit.
+        points = points.clamp(*self.bounds).detach().to(self._dtype)
+        for point in points.to(self.bounds):
+            self._pending[self._next_id] = point.clone()
+            self._next_id += 1
+        return points
+
+    def tell(self, points: Tensor, rewards: Tensor, external: bool = False) -> None:
+        """Bring rewards, in any order and any part of what was asked.
+
+        Args:
+            points: The ``q x d`` points, exactly as they were asked.
+            rewards: Their ``q`` rewards (or ``q x 1``).
+            external: Whether rewards of points that are not pending are welcome:
+                historical or outside data. Pending pulls are settled first.
+
+        Raises:
+            BotorchTensorDimensionError: If ``points`` is not ``q x d``, or ``rewards``
+                does not fit it.
+            InputDataError: If a number is not finite, or a point is not pending.
+                Nothing has changed then.
+        """
+        points = self._check_points(points)
+        values = check_rewards(rewards, len(points), self.bounds.dtype)
+        for key in self._match(points, external):
+            del self._pending[key]
+        known = self._num_processed
+        self._models = {n: self._models[n] for n in self._models if n == known}
+        self._told_points = torch.cat([self._told_points, points])
+        self._told_rewards.extend(values)
+
+    def fail(self, points: Tensor) -> None:
+        """Release pending pulls that will bring no reward; points as in ``tell``."""
+        for key in self._match(self._check_points(points), external=False):
+            del self._pending[key]
+
+    def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return posterior means and variances at points, in the user's units.
+
+        All told pulls count, pending ones do not; nothing is drawn.
+
+        Args:
+            points: A ``q x d`` tensor.
+        """
+        points = self._check_points(points)
+        if self.num_pulls == 0:
+            prior_variance = self._prior.covar_module(
+                self._prior.to_features(points), diag=True
+            )
+            variance = prior_variance.detach().to(self._dtype)
+            return torch.zeros_like(variance), variance
+        prior, model = self._predictive()
+        with torch.no_grad():
+            posterior = model(prior.to_features(points).unsqueeze(-2))
+        mean = posterior.mean.squeeze(-1) * prior.scale + prior.offset
+        variance = posterior.variance.squeeze(-1) * prior.scale**2
+        mean = mean if self.maximize else -mean
+        return mean.to(self._dtype), variance.to(self._dtype)
+
+    def best_point(self) -> Tensor:
+        """Return the told point of the best posterior mean, a ``d``-dim tensor.
+
+        Raises:
+            InputDataError: If no reward has been told.
+        """
+        if self.num_pulls == 0:
+            raise InputDataError(
+                "Expected a reward before the best point is known, but none was told."
+            )
+        mean = self.predict(self._told_points)[0]
+        best = mean.argmax() if self.maximize else mean.argmin()
+        return self._told_points[best].to(self._dtype)
+
+    def maximizer_distribution(
+        self, num_draws: int = 256, generator: torch.Generator | None = None
+    ) -> BoxMaximizerDistribution:
+        """Return where the best point is, from draws of the posterior.
+
+        Given all told pulls, as in ``predict``; uniform before the first.
+
+        Args:
+            num_draws: The number of draws.
+            generator: Their source of randomness. None: a new one with a random seed;
+                that of the bandit stays as it is.
+        """
+        check_size("num_draws", num_draws)
+        if generator is None:
+            generator = torch.Generator()
+            generator.seed()
+        if self.num_pulls == 0:
+            best = self._draw_points(num_draws, generator)
+        else:
+            prior, model = self._predictive()
+            best = prior.to_points(self._draw_maximizers(model, num_draws, generator))
+        return BoxMaximizerDistribution(best.to(self._dtype))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next ``ask`` depends on.
+
+        Load it into a bandit constructed with the same box and options.
+        """
+        return {
+            "bandit": type(self).__name__,
+            "bounds": self.bounds.clone(),
+            "told_points": self._told_points.clone(),
+            "told_rewards": list(self._told_rewards),
+            "pending": {key: point.clone() for key, point in self._pending.items()},
+            "next_id": self._next_id,
+            "num_processed": self._num_processed,
+            "inducing": self._inducing.clone(),
+            "prior": deepcopy(self._prior.state_dict()),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned.
+
+        Raises:
+            InputDataError: If the state is that of another kind of bandit or of another
+                box. Nothing has changed then.
+        """
+        found = state.get("bandit")
+        if found != type(self).__name__ or not torch.equal(
+            self.bounds, state["bounds"].to(self.bounds)
+        ):
+            raise InputDataError(
+                f"Expected the state of a {type(self).__name__} over the same box, but "
+                f"got that of a {found}, or its `bounds` differ. Construct the bandit "
+                "with the box and options of the saved one."
+            )
+        self._prior.load_state_dict(state["prior"])
+        self._told_points = state["told_points"].to(self.bounds)
+        self._told_rewards = list(state["told_rewards"])
+        self._pending = {
+            key: point.to(self.bounds) for key, point in state["pending"].items()
+        }
+        self._next_id = state["next_id"]
+        self._num_processed = state["num_processed"]
+        self._inducing = state["inducing"].to(self.bounds.device)
+        self.generator.set_state(state["generator"])
+        self._models.clear()
+
+    def _refresh(self) -> None:
+        """Refit and resample, if there are rewards not yet used."""
+        if self._num_processed == self.num_pulls:
+            return
+        inducing = self._resample()
+        if self._prior.is_due(self.num_pulls):
+            self._prior = self._refitted_prior(inducing)
+        self._inducing, self._num_processed = inducing, self.num_pulls
+        self._models.clear()
+
+    def _resample(self) -> Tensor:
+        """Choose inducing points among the told ones, by the posterior before them."""
+        if self.oversampling is None:
+            return torch.arange(self.num_pulls, device=self.bounds.device)
+        prior = self._prior
+        x = prior.to_features(self._told_points)
+        if self._num_processed:
+            _, model = self._posterior(self._num_processed)
+            scores = model.leverage_scores(x, x.new_tensor(prior.noise_variance))
+        else:
+            scores = prior.covar_module(x, diag=True) / prior.noise_variance
+        uniforms = self._uniform(len(scores)).to(scores)
+        probabilities = (self.oversampling * scores.detach()).clamp(max=1.0)
+        return sample_inducing_indices(probabilities, scores, uniforms)
+
+    def _refitted_prior(self, inducing: Tensor) -> Prior:
+        prior = deepcopy(self._prior)
+        prior.features = prior.to_features(self._told_points)
+        everything = torch.arange(self.num_pulls, device=self.bounds.device)
+        # Points gather around the optimum: evenly chosen ones would be all but equal.
+        sparse = self.oversampling is not None and inducing.numel() > 0
+        prior.fit(everything, self._signed_rewards(), inducing if sparse else None)
+        return prior
+
+    def _predictive(self) -> tuple[Prior, SingleTaskDTCGP]:
+        """Return prior and model given all told pulls, without a draw."""
+        return self._posterior(self.num_pulls)
+
+    def _posterior(self, num_pulls: int) -> tuple[Prior, SingleTaskDTCGP]:
+        """Return prior and model given the first told pulls."""
+        if num_pulls not in self._models:
+            prior, inducing = self._prior, self._inducing
+            if num_pulls > self._num_processed and prior.is_due(num_pulls):
+                prior = self._refitted_prior(inducing)
+            x = prior.to_features(self._told_points[:num_pulls])
+            targets = (self._signed_rewards()[:num_pulls] - prior.offset) / prior.scale
+            targets = targets.unsqueeze(-1)
+            # Before the first ask with rewards, and where nothing is left out: exact.
+            sparse = self.oversampling is not None and inducing.numel() > 0
+            model = SingleTaskDTCGP(
+                x,
+                targets,
+                torch.full_like(targets, prior.noise_variance),
+                inducing_points=x[inducing] if sparse else None,
+                covar_module=prior.covar_module,
+                mean_module=ZeroMean(),
+                outcome_transform=None,
+            )
+            self._models[num_pulls] = prior, model.eval()
+        return self._models[num_pulls]
+
+    def _draw_maximizers(
+        self,
+        model: SingleTaskDTCGP,
+        num_draws: int,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Return the ``num_draws x d`` maximizers of draws, in the model's units."""
+        paths = draw_posterior_paths(model, num_draws, generator, self.prior_sampler)
+        return maximize_paths(
+            paths,
+            self._prior.to_features(self.bounds),
+            generator,
+            candidates=model.inducing_points,
+            raw_samples=self.raw_samples,
+            num_restarts=self.num_restarts,
+        )
+
+    def _draw_points(
+        self, size: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw ``size x d`` uniform points of the box."""
+        low, high = self.bounds
+        u = self._uniform(size * len(low), generator).reshape(size, len(low))
+        return low + (high - low) * u.to(low)
+
+    def _uniform(self, size: int, generator: torch.Generator | None = None) -> Tensor:
+        source = self.generator if generator is None else generator
+        return torch.rand(
+            size, generator=source, device=source.device, dtype=torch.float64
+        )
+
+    def _signed_rewards(self) -> Tensor:
+        rewards = self.bounds.new_tensor(self._told_rewards)
+        return rewards if self.maximize else -rewards
+
+    def _pending_features(self) -> Tensor:
+        return self._prior.to_features(self._stacked_pending())
+
+    def _stacked_pending(self) -> Tensor:
+        return torch.stack([*self._pending.values(), *self.bounds])[:-2]
+
+    def _check_points(self, points: Tensor) -> Tensor:
+        points = torch.as_tensor(points).detach().to(self.bounds)
+        if points.dim() != 2 or points.shape[-1] != self.bounds.shape[-1]:
+            raise BotorchTensorDimensionError(
+                f"Expected `points` of shape q x {self.bounds.shape[-1]}, but got "
+                f"{tuple(points.shape)}."
+            )
+        inside = (points >= self.bounds[0]) & (points <= self.bounds[1])
+        if not inside.all():
+            row = int((~inside.all(dim=-1)).nonzero()[0])
+            raise InputDataError(
+                f"Expected `points` inside `bounds`, but row {row} is "
+                f"{points[row].tolist()}."
+            )
+        return points
+
+    def _match(self, points: Tensor, external: bool) -> list[int]:
+        """Return the oldest pending pull of each point; none for external ones."""
+        waiting: dict[tuple[float, ...], list[int]] = {}
+        for key, point in self._pending.items():
+            waiting.setdefault(tuple(point.tolist()), []).append(key)
+        matched = []
+        for point in points.tolist():
+            keys = waiting.get(tuple(point), [])
+            if keys:
+                matched.append(keys.pop(0))
+            elif not external:
+                raise InputDataError(
+                    f"Expected a pending pull of {point}, but there is none left to "
+                    "settle. Tell points exactly as `ask` returned them, or pass "
+                    "`external=True` to `tell` if the reward is historical or outside "
+                    "data."
+                )
+        return matched
+
+
+def _check_bounds(bounds: Tensor) -> None:
+    if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.shape[1] == 0:
+        raise BotorchTensorDimensionError(
+            f"Expected `bounds` of shape 2 x d, but got {tuple(bounds.shape)}."
+        )
+    if bounds.dtype not in (torch.float32, torch.float64):
+        raise InputDataError(
+            f"Expected `bounds` of dtype float64 or float32, but got {bounds.dtype}. "
+            "Use `bounds.double()`."
+        )
+    if not (bounds[1] > bounds[0]).all() or not bounds.isfinite().all():
+        raise InputDataError(
+            "Expected finite `bounds` with every upper one above the lower one, but "
+            f"got {bounds.tolist()}."
+        )

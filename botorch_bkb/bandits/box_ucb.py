@@ -1,0 +1,137 @@
+r"""Upper confidence bounds over a box.
+
+References:
+    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
+    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
+    regret. COLT 2019.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from botorch.optim import optimize_acqf
+from botorch.utils.sampling import manual_seed
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound
+from botorch_bkb.acquisition.confidence import (
+    as_schedule,
+    ChowdhuryGopalanWidth,
+    ConfidenceSchedule,
+    PracticalBKBWidth,
+)
+from botorch_bkb.bandits.box import BoxBandit
+from botorch_bkb.generation.paths import draw_seed
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.leverage_scores import validate_oversampling
+
+
+class BoxUCB(BoxBandit):
+    """Upper confidence bounds, maximized by BoTorch's gradient optimizer.
+
+    Args:
+        confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number (a
+            constant width ``w``). None: the bandit's default.
+
+    All other arguments are those of :class:`BoxBandit`.
+    """
+
+    def __init__(
+        self,
+        bounds: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        confidence: ConfidenceSchedule | float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(bounds, covar_module, noise_variance, **options)
+        self.confidence = (
+            self.default_confidence() if confidence is None else as_schedule(confidence)
+        )
+
+    @abstractmethod
+    def default_confidence(self) -> ConfidenceSchedule:
+        """Return the schedule used if none is given."""
+
+    @override
+    def _choose(self, model: SingleTaskDTCGP, size: int) -> Tensor:
+        acqf = BatchUpperConfidenceBound(model, self.confidence)
+        chosen = self._pending_features()
+        for _ in range(size):
+            acqf.set_X_pending(chosen)
+            with manual_seed(draw_seed(self.generator)):
+                point, _ = optimize_acqf(
+                    acqf,
+                    self._prior.to_features(self.bounds),
+                    q=1,
+                    num_restarts=self.num_restarts,
+                    raw_samples=self.raw_samples,
+                )
+            chosen = torch.cat([chosen, point])
+        return chosen[-size:]
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "confidence": self.confidence.state_dict()}
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.confidence.load_state_dict(state["confidence"])
+
+
+class BoxGPUCB(BoxUCB):
+    """GP-UCB on a box, on the exact posterior.
+
+    Points pending or chosen earlier in the batch lower the variance (GP-BUCB). The
+    arguments are those of :class:`BoxBandit`, and ``confidence``, a schedule or a
+    number; by default the width of Chowdhury and Gopalan.
+
+    Example:
+        >>> bandit = BoxGPUCB(bounds, covar_module=RBFKernel(), noise_variance=0.2)
+        >>> points = bandit.ask()
+        >>> bandit.tell(points, measure(points))
+    """
+
+    @override
+    def default_confidence(self) -> ConfidenceSchedule:
+        return ChowdhuryGopalanWidth()
+
+
+class BoxBKB(BoxUCB):
+    """BKB on a box: GP-UCB on the sparse posterior.
+
+    Algorithm 1 of [calandriello2019bkb]_ on an infinite set of arms: each told point is
+    inducing with probability ``min(1, oversampling * var / lambda)``, with the variance
+    before the update, drawn anew after every batch. The gradient optimizer finds a
+    local maximum of the bound, where the theorem asks for the global one.
+
+    Args:
+        oversampling: q-bar.
+
+    All other arguments are those of :class:`BoxGPUCB`; by default the width is the
+    practical one of BKB.
+    """
+
+    def __init__(
+        self,
+        bounds: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        oversampling: float = 2.0,
+        **options: Any,
+    ) -> None:
+        validate_oversampling(oversampling)
+        super().__init__(bounds, covar_module, noise_variance, **options)
+        self.oversampling = oversampling
+
+    @override
+    def default_confidence(self) -> ConfidenceSchedule:
+        return PracticalBKBWidth()

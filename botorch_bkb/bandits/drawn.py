@@ -1,0 +1,66 @@
+"""Bandits that draw their arms one by one instead of maximizing a bound."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBKBWidth
+from botorch_bkb.bandits.inducing import SparseBandit
+from botorch_bkb.optim.batch_rules import BatchRule
+
+
+class DrawnBandit(SparseBandit):
+    """A bandit on the posterior of BKB whose picks do not depend on each other.
+
+    Any batch rule closes its batches, by the variances at their start. The confidence
+    schedule only serves ``confidence_bound``.
+    """
+
+    @abstractmethod
+    def _picks(self, left: Tensor | None) -> Iterator[int]:
+        """Yield arms to pull, without end.
+
+        Args:
+            left: The ``A`` numbers of pulls that arms still allow, of which at least
+                one is positive; kept up to date between picks. None for no limit.
+        """
+
+    @override
+    def default_confidence(self) -> ConfidenceSchedule:
+        return PracticalBKBWidth()
+
+    @override
+    def _choose(
+        self, rule: BatchRule, capacity: Tensor | None, first: int | None
+    ) -> Tensor:
+        pending = [pull.score for pull in self._ledger.pending.values()]
+        scores = self._posterior.mean.new_tensor(pending)
+        batch = rule.open(self._posterior, scores, projected=True)
+        left = None if capacity is None else capacity.clone()
+        picks = self._picks(left)
+        chosen: list[int] = []
+        while not chosen or not batch.is_closed:
+            if left is not None and not (left > 0).any():
+                break
+            index = first if first is not None and not chosen else next(picks)
+            batch.take(index, 1)
+            chosen.append(index)
+            if left is not None:
+                left[index] -= 1
+            if first is not None and rule.opens_with_one_pull:
+                break
+        return self._indices(chosen)
+
+
+def check_uniform_probability(uniform_probability: float) -> None:
+    """Raise an ``InputDataError`` unless this is a probability."""
+    if not 0 <= uniform_probability <= 1:
+        raise InputDataError(
+            "Expected `uniform_probability` between 0 and 1, but got "
+            f"{uniform_probability}."
+        )

@@ -1,0 +1,29 @@
+"""Thompson draws over arms and on a box, and the distribution of the maximizer."""
+
+from botorch_bkb.generation.maximizer import (
+    BoxMaximizerDistribution,
+    MaximizerDistribution,
+    VarianceStoppingRule,
+)
+from botorch_bkb.generation.paths import (
+    draw_eigenfeature_paths,
+    draw_posterior_paths,
+    draw_weight_paths,
+    EigenfeatureMap,
+    maximize_paths,
+)
+from botorch_bkb.generation.thompson import ArmSampler, ResidualPart
+
+
+__all__ = [
+    "ArmSampler",
+    "BoxMaximizerDistribution",
+    "EigenfeatureMap",
+    "MaximizerDistribution",
+    "ResidualPart",
+    "VarianceStoppingRule",
+    "draw_eigenfeature_paths",
+    "draw_posterior_paths",
+    "draw_weight_paths",
+    "maximize_paths",
+]

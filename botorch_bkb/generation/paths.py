@@ -1,0 +1,488 @@
+r"""Thompson draws on a box: differentiable functions, in BoTorch's path machinery.
+
+Importing this module makes ``draw_matheron_paths``, and with it
+``get_matheron_path_model``, ``PathwiseThompsonSampling`` and
+``optimize_posterior_samples``, work with ``SingleTaskDTCGP``, and BoTorch's random
+Fourier features with products of stationary kernels.
+
+A draw from the sparse posterior is a prior draw, moved by what the data say about the
+inducing points alone ("decoupled", section 3.2 of [wilson2020]_):
+
+    f(x) = f_0(x) + z(x)^T V^{-1} Z^T W (ybar - Z^T u_0 - eps),
+    u_0 = L^{-1} f_0(S),    eps ~ N(0, W^{-1}),    V = I + Z^T W Z.
+
+If ``f_0`` is an exact draw from the prior, ``f`` has the posterior's mean and its whole
+covariance ``k - z^T z' + z^T V^{-1} z'`` (DTC with the residual). With every training
+input inducing this is the exact GP, by Matheron's rule. ``f_0`` is approximate:
+
+- Random Fourier features (``draw_kernel_feature_paths``, BoTorch's default; stationary
+  kernels only) give every point the right prior variance, and covariances wrong by
+  ``O(1 / sqrt(number of features))`` in either direction: right far from the data,
+  and over- or under-confident by that much near them, nowhere systematically.
+- The paper's feature map (:func:`draw_eigenfeature_paths`; any kernel), the top
+  eigenpairs of the kernel matrix of some points, never has more than the prior
+  covariance: draws are **over-confident away from these points**, and everywhere by
+  the eigenvalues left out.
+- No prior draw at all (:func:`draw_weight_paths`): ``z(x)^T theta``, the paper's draw.
+  Its covariance lacks the whole residual: draws are **over-confident far from the
+  inducing points**, where they fall back to the mean.
+
+Randomness: BoTorch's own functions, and so ``draw_matheron_paths``, draw from the
+global generator. :func:`draw_posterior_paths` takes a generator and leaves the global
+one as it was.
+
+References:
+    [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
+    optimization in the bandit setting. 2017.
+    [wilson2020] J. Wilson, V. Borovitskiy, A. Terenin, P. Mostowsky, M. Deisenroth.
+    Efficiently sampling functions from Gaussian process posteriors. ICML 2020.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.generation.gen import gen_candidates_scipy
+from botorch.sampling.pathwise import (
+    draw_kernel_feature_paths,
+    draw_matheron_paths,
+    gaussian_update,
+    GeneralizedLinearPath,
+    MatheronPath,
+)
+from botorch.sampling.pathwise.features.generators import (
+    gen_kernel_features,
+    GenKernelFeatures,
+)
+from botorch.sampling.pathwise.features.maps import (
+    FeatureMap,
+    KernelEvaluationMap,
+    KernelFeatureMap,
+)
+from botorch.sampling.pathwise.paths import SamplePath
+from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+from botorch.sampling.pathwise.prior_samplers import TPathwisePriorSampler
+from botorch.sampling.pathwise.update_strategies import GaussianUpdate, TPathwiseUpdate
+from botorch.sampling.pathwise.utils import (
+    get_input_transform,
+    get_output_transform,
+    SineCosineTransform,
+)
+from botorch.utils.context_managers import delattr_ctx
+from botorch.utils.sampling import manual_seed
+from botorch.utils.transforms import unnormalize
+from gpytorch.kernels import Kernel, ProductKernel
+from gpytorch.likelihoods import _GaussianLikelihoodBase
+from torch import Size, Tensor
+from torch.quasirandom import SobolEngine
+from typing_extensions import override
+
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.nystrom import (
+    independent_points,
+    KernelFeatures,
+    span_tolerance,
+)
+from botorch_bkb.models.utils.prediction import Observations
+from botorch_bkb.optim.batch_rules import check_size
+
+
+# All draws are one problem for the optimizer, whose steps they share.
+MAX_ITERATIONS = 100
+
+
+def draw_posterior_paths(
+    model: SingleTaskDTCGP,
+    num_draws: int,
+    generator: torch.Generator,
+    prior_sampler: TPathwisePriorSampler = draw_kernel_feature_paths,
+) -> MatheronPath:
+    """Draw functions from the posterior, with randomness from a generator.
+
+    BoTorch's ``draw_matheron_paths`` under a seed that the generator draws.
+
+    Args:
+        model: The model; it is put in eval mode.
+        num_draws: The number of draws.
+        generator: The source of randomness.
+        prior_sampler: The prior part, see the module.
+
+    Returns:
+        A differentiable path: ``num_draws x q`` values of ``q x d`` points, in the
+        units of the outcome.
+    """
+    check_size("num_draws", num_draws)
+    with manual_seed(draw_seed(generator)):
+        return draw_matheron_paths(
+            model, sample_shape=Size([num_draws]), prior_sampler=prior_sampler
+        )
+
+
+def maximize_paths(
+    paths: SamplePath,
+    bounds: Tensor,
+    generator: torch.Generator,
+    candidates: Tensor | None = None,
+    raw_samples: int = 1024,
+    num_restarts: int = 4,
+) -> Tensor:
+    """Maximize every draw over a box, by BoTorch's gradient optimizer.
+
+    Each draw is evaluated at the same points, a scrambled Sobol sequence and the
+    candidates; its best ones are improved by L-BFGS-B.
+
+    Args:
+        paths: ``n`` draws: a path that returns ``n x q`` values of ``q x d`` points.
+        bounds: A ``2 x d`` tensor.
+        generator: The source of randomness.
+        candidates: A ``k x d`` tensor of further points to start from, such as the
+            inducing points: they lie where maximizers are likely.
+        raw_samples: The number of points of the Sobol sequence.
+        num_restarts: How many of the best points are improved, for each draw.
+
+    Returns:
+        An ``n x d`` tensor of points in the box.
+    """
+    engine = SobolEngine(bounds.shape[-1], scramble=True, seed=draw_seed(generator))
+    X = unnormalize(engine.draw(raw_samples).to(bounds), bounds)
+    if candidates is not None:
+        X = torch.cat([X, candidates])
+    with torch.no_grad():
+        starts = X[paths(X).topk(min(num_restarts, len(X))).indices]
+        # The sum of all draws is maximized: with its scale the tolerances are right.
+        scale = paths(starts).std().clamp_min(torch.finfo(X.dtype).tiny)
+    found, _ = gen_candidates_scipy(
+        starts,
+        # Any function of points will do.
+        cast(AcquisitionFunction, lambda points: paths(points) / scale),
+        lower_bounds=bounds[0],
+        upper_bounds=bounds[1],
+        options={"maxiter": MAX_ITERATIONS},
+        use_parallel_mode=False,
+    )
+    with torch.no_grad():
+        best = paths(found).argmax(dim=-1)
+    return found[torch.arange(len(found)), best]
+
+
+def draw_seed(generator: torch.Generator) -> int:
+    """Draw a seed for what cannot take a generator."""
+    size, device = (1,), generator.device
+    seeds = torch.randint(2**31 - 1, size, generator=generator, device=device)
+    return int(seeds)
+
+
+class EigenfeatureMap(FeatureMap):
+    r"""The paper's feature map, from the top eigenpairs of a kernel matrix.
+
+    Equation (4) of [basu2017]_, ``phi_j(x) = sqrt(lambda_j) psi_j(x)``. With eigenpairs
+    ``K = U D U^T`` of the kernel matrix of some points, the eigenfunctions extend to
+    all ``x`` (Nystrom) as
+
+        phi(x) = D^{-1/2} U^T k(points, x),
+
+    so that ``phi(x)^T phi(x')`` is the kernel on the points, up to the eigenvalues left
+    out, and never has more variance than the kernel elsewhere.
+
+    Args:
+        kernel: The kernel.
+        points: An ``n x d`` tensor, in the kernel's units.
+        num_features: The paper's ``m*``: at most this many eigenpairs; those that are
+            zero to rounding are left out in any case (its equation (3)). None for all.
+        input_transform: As in BoTorch's feature maps.
+
+    Raises:
+        BotorchTensorDimensionError: If ``points`` is not ``n x d`` with ``n >= 1``.
+        InputDataError: If the kernel matrix of the points is zero.
+    """
+
+    points: Tensor
+    projection: Tensor
+    output_transform = None
+    batch_shape = Size()
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        points: Tensor,
+        num_features: int | None = None,
+        input_transform: Any = None,
+    ) -> None:
+        super().__init__()
+        if points.dim() != 2 or points.shape[0] == 0:
+            raise BotorchTensorDimensionError(
+                "Expected `points` of shape n x d with at least one point, but got "
+                f"{tuple(points.shape)}."
+            )
+        if num_features is None:
+            num_features = points.shape[0]
+        check_size("num_features", num_features)
+        self.kernel = kernel
+        self.input_transform = input_transform
+        with torch.no_grad():
+            values, vectors = torch.linalg.eigh(kernel(points).to_dense())
+        largest = values[-1].item()
+        kept = (values > span_tolerance(values.dtype) * largest).nonzero().squeeze(-1)
+        if not largest > 0:
+            raise InputDataError(
+                "Expected `kernel` to have a positive eigenvalue on `points`, but the "
+                f"largest is {largest}."
+            )
+        kept = kept[-num_features:]
+        self.num_outputs = kept.shape[0]
+        self.register_buffer("points", points)
+        self.register_buffer("projection", vectors[:, kept] / values[kept].sqrt())
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the ``... x q x m`` features of ``... x q x d`` points."""
+        return self.kernel(x, self.points).to_dense() @ self.projection
+
+
+def draw_eigenfeature_paths(
+    model: SingleTaskDTCGP,
+    sample_shape: Size,
+    points: Tensor,
+    num_features: int | None = None,
+    generator: torch.Generator | None = None,
+) -> GeneralizedLinearPath:
+    """Draw functions from the prior by the paper's feature map.
+
+    A prior sampler for ``draw_matheron_paths``, with ``functools.partial``. Cost
+    ``O(n^3)`` once for ``n`` points, then ``O(n m*)`` a point.
+
+    Args:
+        model: The model.
+        sample_shape: The shape of the draws.
+        points: An ``n x d`` tensor of points that fill the region of interest, in the
+            units of the training inputs. Draws are over-confident away from them.
+        num_features: At most this many eigenpairs; all if None.
+        generator: The source of randomness; None for a new one, never the global.
+
+    Raises:
+        BotorchTensorDimensionError: If ``points`` is not ``n x d`` with ``n >= 1``.
+    """
+    model.eval()
+    feature_map = EigenfeatureMap(
+        model.covar_module, model.transform_inputs(points), num_features
+    )
+    weight = _normal((*sample_shape, feature_map.num_outputs), points, generator)
+    return GeneralizedLinearPath(
+        feature_map=feature_map,
+        weight=weight,
+        bias_module=model.mean_module,
+        input_transform=get_input_transform(model),
+        output_transform=get_output_transform(model),
+    )
+
+
+def draw_weight_paths(
+    model: SingleTaskDTCGP,
+    sample_shape: Size,
+    points: Tensor | None = None,
+    num_features: int | None = None,
+    generator: torch.Generator | None = None,
+) -> GeneralizedLinearPath:
+    r"""Draw functions ``phi(x)^T theta`` from the posterior of the weights alone.
+
+    The paper's draw, equation (5) of [basu2017]_: ``theta ~ N(A^{-1} Phi^T y, sigma^2
+    A^{-1})`` with ``A = Phi^T Phi + sigma^2 I``, ``phi`` the top eigenpairs of the
+    kernel matrix of some points. With the inducing points these are the weights of the
+    sparse model. Draws are over-confident far from the points; see the module.
+
+    Args:
+        model: The model.
+        sample_shape: The shape of the draws.
+        points: An ``n x d`` tensor, in the units of the training inputs. None for the
+            inducing points.
+        num_features: At most this many eigenpairs; all if None.
+        generator: The source of randomness; None for a new one, never the global.
+
+    Raises:
+        BotorchTensorDimensionError: If ``points`` is not ``n x d`` with ``n >= 1``.
+        UnsupportedError: If the training data are batched.
+    """
+    X, W, means = model.merged_observations()
+    points = model.inducing_points if points is None else points
+    feature_map = EigenfeatureMap(
+        model.covar_module, model.transform_inputs(points), num_features
+    )
+    with torch.no_grad():
+        Phi = feature_map.forward(X)  # P x m
+        precision = torch.eye(Phi.shape[-1]).to(Phi) + (Phi.mT * W) @ Phi
+        L = torch.linalg.cholesky(precision)
+        theta = torch.cholesky_solve((Phi.mT @ (W * means)).unsqueeze(-1), L)
+        eps = _normal((*sample_shape, Phi.shape[-1]), Phi, generator)
+        spread = torch.linalg.solve_triangular(L.mT, eps.unsqueeze(-1), upper=True)
+    return GeneralizedLinearPath(
+        feature_map=feature_map,
+        weight=(theta + spread).squeeze(-1),
+        bias_module=model.mean_module,
+        input_transform=get_input_transform(model),
+        output_transform=get_output_transform(model),
+    )
+
+
+@DrawMatheronPaths.register(SingleTaskDTCGP)
+def _draw_matheron_paths_dtc(
+    model: SingleTaskDTCGP,
+    *,
+    sample_shape: Size,
+    prior_sampler: TPathwisePriorSampler = draw_kernel_feature_paths,
+    update_strategy: TPathwiseUpdate = gaussian_update,
+) -> MatheronPath:
+    model.eval()
+    with delattr_ctx(model, "outcome_transform"):
+        prior_paths = prior_sampler(model, sample_shape)
+        # `forward` takes transformed points.
+        sample_values = prior_paths.forward(_update_points(model))
+        update_paths = update_strategy(model, sample_values)
+    return MatheronPath(
+        prior_paths=prior_paths,
+        update_paths=update_paths,
+        output_transform=get_output_transform(model),
+    )
+
+
+@GaussianUpdate.register(SingleTaskDTCGP, _GaussianLikelihoodBase)
+@torch.no_grad()
+def _gaussian_update_dtc(
+    model: SingleTaskDTCGP,
+    likelihood: _GaussianLikelihoodBase,
+    *,
+    sample_values: Tensor,
+) -> GeneralizedLinearPath:
+    """Return the update, given prior values at :func:`_update_points`."""
+    points = _update_points(model)
+    if sample_values.shape[-1] != points.shape[0]:
+        raise BotorchTensorDimensionError(
+            f"Expected `sample_values` at the {points.shape[0]} inducing points (all "
+            "unique training inputs if the model is exact), but got "
+            f"{sample_values.shape[-1]} values. Use `draw_matheron_paths`."
+        )
+    observations = model.merged_observations()
+    centered = sample_values - model.mean_module(points)
+    if model.sparse_inducing_inputs() is None:
+        weight = _exact_update(model.covar_module, observations, centered)
+    else:
+        points, weight = _sparse_update(
+            model.covar_module, observations, points, centered
+        )
+    return GeneralizedLinearPath(
+        feature_map=KernelEvaluationMap(
+            kernel=model.covar_module,
+            points=points,
+            input_transform=get_input_transform(model),
+        ),
+        weight=weight,
+    )
+
+
+def _update_points(model: SingleTaskDTCGP) -> Tensor:
+    """Return the transformed points at which the update needs prior values."""
+    S = model.sparse_inducing_inputs()
+    return model.merged_observations().inputs if S is None else S
+
+
+def _exact_update(
+    covar_module: Kernel,
+    observations: Observations,
+    f_0: Tensor,  # ... x P, prior draws
+) -> Tensor:  # ... x P
+    r"""Return ``(K + W^{-1})^{-1} (ybar - f_0(X) - eps)``."""
+    X, W, means = observations
+    L = torch.linalg.cholesky(covar_module(X).to_dense() + torch.diag(1 / W))
+    errors = means - f_0 - torch.randn_like(f_0) / W.sqrt()
+    return torch.cholesky_solve(errors.unsqueeze(-1), L).squeeze(-1)
+
+
+def _sparse_update(
+    covar_module: Kernel,
+    observations: Observations,
+    S: Tensor,  # m x d
+    f_0: Tensor,  # ... x m, prior draws
+) -> tuple[Tensor, Tensor]:  # m' x d, ... x m'
+    r"""Return the independent inducing points and, on ``k_S(x)``, the coefficients.
+
+    ``L^{-T} V^{-1} Z^T W (ybar - Z^T u_0 - eps)``. Where the data say nothing the prior
+    draw stays as it is, so that errors of an approximate one are not amplified there.
+    """
+    X, W, means = observations
+    K_ss = covar_module(S).to_dense()
+    kept = independent_points(K_ss)
+    L, S = torch.linalg.cholesky(K_ss[kept][:, kept]), S[kept]
+    u_0 = torch.linalg.solve_triangular(L, f_0[..., kept].unsqueeze(-1), upper=False)
+    Z = KernelFeatures(covar_module, S, L)(X)  # m' x P
+    V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
+    explained = (Z.mT @ u_0).squeeze(-1)  # ... x P
+    errors = means - explained - torch.randn_like(explained) / W.sqrt()
+    target = Z @ (W * errors).unsqueeze(-1)
+    theta = torch.cholesky_solve(target, torch.linalg.cholesky(V))
+    weight = torch.linalg.solve_triangular(L.mT, theta, upper=True)
+    return S, weight.squeeze(-1)
+
+
+def _gen_kernel_features_product(
+    kernel: ProductKernel, *, num_inputs: int, num_outputs: int
+) -> KernelFeatureMap:
+    r"""Return Fourier features of a product: its frequencies are sums of the factors'.
+
+    The spectral density of a product is the convolution of the factors' densities.
+    """
+    if len(kernel.batch_shape) > 0:
+        raise UnsupportedError(
+            "Expected an unbatched `kernel`, but got a product of batch shape "
+            f"{tuple(kernel.batch_shape)}."
+        )
+    frequencies = torch.stack(  # num_inputs x num_outputs / 2
+        [_frequencies(factor, num_inputs, num_outputs) for factor in kernel.kernels]
+    ).sum(dim=0)
+    origin = torch.zeros(1, num_inputs, dtype=kernel.dtype, device=kernel.device)
+    with torch.no_grad():
+        variance = kernel(origin, diag=True)
+    # Each frequency has a sine and a cosine, whose squares add to one.
+    scale = (2 * variance / num_outputs).sqrt()
+    return KernelFeatureMap(
+        kernel=kernel,
+        weight=frequencies.mT,
+        output_transform=SineCosineTransform(scale),
+    )
+
+
+def _frequencies(kernel: Kernel, num_inputs: int, num_outputs: int) -> Tensor:
+    """Draw frequencies of a stationary kernel, ``num_inputs x num_outputs / 2``."""
+    feature_map = gen_kernel_features(
+        kernel, num_inputs=num_inputs, num_outputs=num_outputs
+    )
+    # Phases are linear in x: those of the unit vectors are the frequencies.
+    eye = torch.eye(num_inputs, dtype=kernel.dtype, device=kernel.device)
+    if feature_map.input_transform is not None:
+        eye = feature_map.input_transform(eye)
+    with torch.no_grad():
+        phases: Tensor = feature_map.forward(eye)
+    # BoTorch draws them by scrambled Sobol sequences, and two of these go together.
+    return phases[:, torch.randperm(phases.shape[-1], device=phases.device)]
+
+
+# Should BoTorch learn this some day, its own features go first.
+if GenKernelFeatures.dispatch(ProductKernel) is None:
+    GenKernelFeatures.register(ProductKernel)(_gen_kernel_features_product)
+
+
+def _normal(
+    shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
+    draws = torch.randn(
+        shape, generator=generator, device=generator.device, dtype=torch.float64
+    )
+    return draws.to(like)

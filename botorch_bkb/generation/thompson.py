@@ -1,0 +1,221 @@
+r"""Thompson draws over arms, from the weights of the sparse posterior.
+
+With the features ``z(x)`` of the inducing arms and ``V = I + Z^T W Z`` (see
+:mod:`~botorch_bkb.optim.arm_posterior`), the weights are ``theta ~ N(V^{-1} Z^T W ybar,
+V^{-1})``, equation (5) of [basu2017]_ in the units of the GP, and a draw is
+
+    f(x) = z(x)^T theta = mean(x) + z(x)^T L_v^{-T} eps,    eps ~ N(0, I),
+
+jointly over all arms, at ``O(A m)`` a draw and never an ``A x A`` covariance. It has
+the posterior's mean, and the covariance ``z(x)^T V^{-1} z(x')``: that of the exact GP
+where the inducing arms span all arms, and too small by the residual ``k(x, x') -
+z(x)^T z(x')`` elsewhere, which makes draws **over-confident far from the inducing
+arms**. With ``residual="independent"`` every arm gets a residual of the right variance
+on its own: the marginals are then those of the posterior, but the residuals of
+neighbours, which the GP correlates, are not correlated. Differences between neighbours
+vary too much, and the largest of many independent residuals makes arms in unexplored
+regions best **too often**. Joint draws, and so the probability of being best, equal the
+exact GP's only where the inducing arms span all arms.
+
+References:
+    [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
+    optimization in the bandit setting. 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+
+from botorch_bkb.models.utils.nystrom import independent_points, span_tolerance
+from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.optim.batch_rules import check_size
+
+
+ResidualPart = Literal["omitted", "independent"]
+
+
+def validate_residual(residual: str) -> None:
+    """Raise an ``InputDataError`` unless this way to treat the residual exists."""
+    if residual not in ("omitted", "independent"):
+        raise InputDataError(
+            "Expected `residual` to be 'omitted' (over-confident far from the inducing "
+            "arms) or 'independent' (right marginals, uncorrelated residuals), but got "
+            f"{residual!r}."
+        )
+
+
+class ArmSampler:
+    r"""Draws the values of all arms, and the arms that are best in a draw.
+
+    Pulls without reward enter as everywhere outside a batch: their arms join the
+    inducing arms and their noise enters ``V``, so that draws vary less there, around
+    the mean of the posterior. Nothing is passed over all arms before the first draw.
+
+    Memory: chunks of arms, and ``O(A)`` numbers for :meth:`draw_best_arms` or
+    ``O(A num_draws)`` for :meth:`draw_values`, which returns them.
+
+    Args:
+        posterior: The posterior given all rewards; it is not changed.
+        pending_indices: A long tensor of the pulls still without reward, repeats
+            included. None for none.
+        residual: ``"omitted"`` or ``"independent"``; see the module.
+
+    Raises:
+        InputDataError: If ``residual`` is something else.
+
+    Example:
+        >>> sampler = ArmSampler(posterior)
+        >>> best = sampler.draw_best_arms(30, generator)
+    """
+
+    def __init__(
+        self,
+        posterior: ArmPosterior,
+        pending_indices: Tensor | None = None,
+        residual: ResidualPart = "omitted",
+    ) -> None:
+        validate_residual(residual)
+        self.posterior = posterior
+        self.residual = residual
+        self._L_v = posterior.L_v
+        none = torch.empty(0, dtype=torch.long, device=posterior.arms.device)
+        self._append(none)
+        if pending_indices is not None and pending_indices.numel():
+            self._hallucinate(pending_indices.to(none.device))
+
+    def draw_values(
+        self,
+        num_draws: int,
+        generator: torch.Generator,
+        indices: Tensor | None = None,
+    ) -> Tensor:
+        """Draw values of the arms, jointly.
+
+        Args:
+            num_draws: The number of draws.
+            generator: The source of randomness.
+            indices: A ``k``-dim long tensor of the arms to return; all if None. The
+                values do not depend on it.
+
+        Returns:
+            A ``num_draws x k`` tensor, in the units of the posterior.
+        """
+        size = len(self.posterior.mean) if indices is None else indices.numel()
+        values = self.posterior.mean.new_empty(num_draws, size)
+        for rows, chunk in self._draw_chunks(num_draws, generator):
+            if indices is None:
+                values[:, rows] = chunk.mT
+                continue
+            inside = (indices >= rows.start) & (indices < rows.stop)
+            values[:, inside] = chunk[indices[inside] - rows.start].mT
+        return values
+
+    def draw_best_arms(
+        self,
+        num_draws: int,
+        generator: torch.Generator,
+        allowed: Tensor | None = None,
+    ) -> Tensor:
+        """Draw the arm of the largest value, the lowest index among ties.
+
+        Args:
+            num_draws: The number of draws.
+            generator: The source of randomness.
+            allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
+
+        Returns:
+            A ``num_draws``-dim long tensor of arm indices, in order of drawing.
+
+        Raises:
+            BotorchTensorDimensionError: If ``allowed`` has another shape.
+            InputDataError: If no arm is allowed.
+        """
+        mean = self.posterior.mean
+        if allowed is not None and allowed.shape != mean.shape:
+            raise BotorchTensorDimensionError(
+                f"Expected `allowed` of shape {tuple(mean.shape)}, but got "
+                f"{tuple(allowed.shape)}."
+            )
+        if allowed is not None and not allowed.any():
+            raise InputDataError(
+                "Expected `allowed` to hold at least one arm, but none is allowed."
+            )
+        best = mean.new_full((num_draws,), -torch.inf)
+        arms = torch.zeros(num_draws, dtype=torch.long, device=mean.device)
+        for rows, chunk in self._draw_chunks(num_draws, generator):
+            if allowed is not None:
+                chunk.masked_fill_(~allowed[rows].unsqueeze(-1), -torch.inf)
+            values, positions = chunk.max(dim=0)
+            # Strictly larger: among ties the lower chunk keeps the arm.
+            better = values > best
+            best = torch.where(better, values, best)
+            arms = torch.where(better, positions + rows.start, arms)
+        return arms
+
+    def _draw_chunks(
+        self, num_draws: int, generator: torch.Generator
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Yield which arms, and their ``chunk x num_draws`` values."""
+        check_size("num_draws", num_draws)
+        posterior = self.posterior
+        eps = self._normal(self._L_v.shape[0], num_draws, generator)
+        theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
+        M = self._B.shape[0]
+        vectors = torch.cat([theta[:M], self._B], dim=-1)
+        for rows, products in posterior.inner_products(vectors):
+            values = products[:, :num_draws] + posterior.mean[rows].unsqueeze(-1)
+            residual = posterior.residual[rows]
+            if self._appended.numel():
+                arms = torch.arange(rows.start, rows.stop, device=eps.device)
+                K = posterior.prior_covariance(arms, self._appended)
+                new = self._new_features(K - products[:, num_draws:])
+                values = values.addmm_(new, theta[M:])
+                residual = residual - new.square().sum(dim=-1)
+            if self.residual == "independent":
+                noise = self._normal(len(values), num_draws, generator)
+                values += noise * residual.clamp_min(0.0).sqrt().unsqueeze(-1)
+            yield rows, values
+
+    def _hallucinate(self, pending_indices: Tensor) -> None:
+        """Add pending pulls to V, and their arms to the inducing arms."""
+        posterior = self.posterior
+        pending, counts = pending_indices.unique(return_counts=True)
+        prior = posterior.prior_variance[pending]
+        rtol = 100 * span_tolerance(prior.dtype)
+        self._append(pending[posterior.residual[pending] > rtol * prior])
+        seen = torch.cat([posterior.pulled_indices, pending])
+        W = torch.cat([posterior.precisions, counts / posterior.noise_variance])
+        Z = posterior.features(seen)  # M x P
+        K = posterior.prior_covariance(seen, self._appended)
+        Z = torch.cat([Z, self._new_features(K - Z.mT @ self._B).mT])
+        V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
+        self._L_v = torch.linalg.cholesky(V)
+
+    def _append(self, indices: Tensor) -> None:
+        """Append arms to the inducing ones: their features B, the Schur factor C."""
+        B = self.posterior.features(indices)  # M x f
+        schur = self.posterior.prior_covariance(indices, indices) - B.mT @ B
+        kept = independent_points(schur)
+        self._appended, self._B = indices[kept], B[:, kept]
+        self._C = torch.linalg.cholesky(schur[kept][:, kept])
+
+    def _new_features(self, residual: Tensor) -> Tensor:
+        """Return the appended features, given ``k x f`` residual covariances."""
+        return torch.linalg.solve_triangular(
+            self._C.mT, residual, upper=True, left=False
+        )
+
+    def _normal(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
+        draws = torch.randn(
+            rows,
+            columns,
+            generator=generator,
+            device=generator.device,
+            dtype=torch.float64,
+        )
+        return draws.to(self.posterior.mean)

@@ -1,0 +1,393 @@
+"""Bandits on a box: contract, law of the picks, and what they find."""
+
+import io
+from copy import deepcopy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.kernels import LinearKernel, RBFKernel
+
+from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBKBWidth
+from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
+from botorch_bkb.generation import draw_eigenfeature_paths, VarianceStoppingRule
+from tests.bandits import assert_same
+from tests.reference import exact_posterior
+
+
+NOISE = 0.01
+BOUNDS = torch.tensor([[-1.0, 0.0], [3.0, 2.0]], dtype=torch.double)
+ALL_BOX_BANDITS = (BoxThompsonSampling, BoxBKB, BoxGPUCB)
+each = pytest.mark.parametrize(
+    "bandit_class", ALL_BOX_BANDITS, ids=lambda item: item.__name__
+)
+both_signs = pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+
+
+def rbf(lengthscale=1.0):
+    kernel = RBFKernel().double()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+def make_bandit(bandit_class, seed=0, bounds=BOUNDS, **options):
+    options = {
+        "covar_module": rbf(),
+        "noise_variance": NOISE,
+        "batch_size": 2,
+        "raw_samples": 64,
+        "num_restarts": 2,
+        "generator": torch.Generator().manual_seed(seed),
+        **options,
+    }
+    return bandit_class(bounds, **options)
+
+
+def truth(points):
+    """A bump at (1, 1.2)."""
+    center = torch.tensor([1.0, 1.2]).to(points)
+    return (-(points - center).square().sum(dim=-1)).exp()
+
+
+def measurement(seed=0, sign=1):
+    stream = torch.Generator().manual_seed(seed)
+
+    def measure(points):
+        noises = torch.randn(len(points), generator=stream, dtype=torch.double)
+        return sign * truth(points.double()) + NOISE**0.5 * noises
+
+    return measure
+
+
+def play(bandit, num_rounds, measure=None):
+    measure = measurement() if measure is None else measure
+    batches = []
+    for _ in range(num_rounds):
+        points = bandit.ask()
+        bandit.tell(points, measure(points))
+        batches.append(points)
+    return batches
+
+
+# The contract -------------------------------------------------------------------------
+
+
+@each
+def test_same_seed_same_points_and_nothing_from_the_global_generator(bandit_class):
+    before = torch.get_rng_state()
+    runs = [torch.cat(play(make_bandit(bandit_class, seed), 3)) for seed in (0, 0, 1)]
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@each
+def test_the_first_points_are_uniform(bandit_class):
+    points = make_bandit(bandit_class, batch_size=4000).ask()
+    cell = ((points - BOUNDS[0]) / (BOUNDS[1] - BOUNDS[0]) * 3).long()
+    counts = np.bincount(cell[:, 0] * 3 + cell[:, 1], minlength=9)
+    expected = 4000 / 9
+    # Chi-square with 8 degrees of freedom: 31.8 has probability 1e-4.
+    assert ((counts - expected) ** 2 / expected).sum() < 31.8
+
+
+@each
+@both_signs
+def test_points_lie_in_the_box_and_gather_at_the_optimum(bandit_class, maximize):
+    bandit = make_bandit(bandit_class, maximize=maximize)
+    batches = play(bandit, 15, measurement(sign=1 if maximize else -1))
+    points = torch.cat(batches)
+    assert ((points >= BOUNDS[0]) & (points <= BOUNDS[1])).all()
+    assert truth(bandit.best_point().unsqueeze(0)) > 0.93
+    assert truth(torch.cat(batches[-5:])).mean() > truth(torch.cat(batches[:5])).mean()
+    assert bandit.num_pulls == 30
+
+
+@each
+@both_signs
+def test_predictions_are_the_dense_posterior(bandit_class, maximize):
+    bandit = make_bandit(bandit_class, maximize=maximize, **exact(bandit_class))
+    X = torch.cat(play(bandit, 4))
+    y = bandit._told_rewards
+    bandit.ask()  # pending points do not count
+    test_X = torch.tensor([[0.0, 0.5], [2.5, 1.9], [1.0, 1.0]], dtype=torch.double)
+    K = [
+        rbf()(left, right).to_dense().detach().numpy()
+        for left, right in ((X, X), (X, test_X), (test_X, test_X))
+    ]
+    mean, covariance = exact_posterior(*K, np.full(8, NOISE), np.array(y))
+    for _ in range(2):
+        got = bandit.predict(test_X)
+        np.testing.assert_allclose(got[0], mean, atol=1e-8)
+        np.testing.assert_allclose(got[1], np.diag(covariance), atol=1e-8)
+    assert bandit.noise_variance == pytest.approx(NOISE)
+
+
+def exact(bandit_class):
+    """Return options that make every told point inducing."""
+    return {} if bandit_class is BoxGPUCB else {"oversampling": 1e9}
+
+
+@each
+def test_before_any_reward_the_prior_is_predicted(bandit_class):
+    bandit = make_bandit(bandit_class)
+    mean, variance = bandit.predict(BOUNDS)
+    assert mean.tolist() == [0, 0]
+    assert variance.tolist() == [1, 1]
+    with pytest.raises(InputDataError, match="Expected a reward"):
+        bandit.best_point()
+
+
+@pytest.mark.parametrize("bandit_class", [BoxThompsonSampling, BoxBKB])
+def test_some_told_points_are_inducing(bandit_class):
+    bandit = make_bandit(bandit_class, batch_size=5)
+    play(bandit, 10)
+    bandit.ask()
+    told = bandit.num_pulls
+    assert 0 < len(bandit.inducing_points) < told
+    rows = (bandit.inducing_points.unsqueeze(1) == bandit._told_points).all(dim=-1)
+    assert rows.any(dim=-1).all()
+
+
+@each
+def test_rewards_come_late_in_any_order_or_never(bandit_class):
+    bandit = make_bandit(bandit_class, batch_size=3)
+    first = bandit.ask()
+    second = bandit.ask(size=2)
+    assert torch.equal(bandit.pending_points, torch.cat([first, second]))
+    bandit.tell(second.flip(0), torch.tensor([0.1, 0.2]))
+    bandit.fail(first[1:2])
+    bandit.tell(first[2:], [0.3])
+    assert torch.equal(bandit.pending_points, first[:1])
+    assert bandit.num_pulls == 3
+    third = bandit.ask()
+    assert third.shape == (3, 2)
+    with pytest.raises(InputDataError, match="there is none left to settle"):
+        bandit.tell(first[1:2], [0.0])
+    bandit.tell(first[1:2], [0.0], external=True)
+    bandit.tell(torch.ones(1, 2), [[5.0]], external=True)
+    assert bandit.num_pulls == 5
+    assert torch.equal(bandit.pending_points, torch.cat([first[:1], third]))
+
+
+@each
+def test_pending_points_push_the_next_ones_away(bandit_class):
+    """Pulls pending at 1 leave nothing to learn there."""
+    box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+    options = {"covar_module": rbf(0.3), "bounds": box}
+    if bandit_class is BoxThompsonSampling:
+        options.update(uniform_probability=0.0, batch_size=300)
+    else:  # all width, no mean
+        options.update(confidence=100.0, batch_size=1)
+    shares = []
+    for is_pending in (False, True):
+        bandit = make_bandit(bandit_class, **options)
+        bandit.tell([[0.45]], [0.0], external=True)
+        if is_pending:
+            for _ in range(40):
+                bandit._pending[bandit._next_id] = box.new_tensor([1.0])
+                bandit._next_id += 1
+        shares.append((bandit.ask() > 0.85).double().mean().item())
+    # Of the two ends 1 is the farther one from the data.
+    assert shares[0] > 0.2
+    assert shares[1] < 0.35 * shares[0]
+
+
+@each
+def test_a_saved_state_goes_on(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 3)
+    pending = bandit.ask()
+    bandit.tell(pending[:1], [0.4])
+    file = io.BytesIO()
+    torch.save(bandit.state_dict(), file)
+    file.seek(0)
+    other = make_bandit(bandit_class, seed=9)
+    other.load_state_dict(torch.load(file))
+    assert_same(other.state_dict(), bandit.state_dict())
+    measures = measurement(3), measurement(3)
+    for _ in range(3):
+        batches = [
+            play(one, 1, measure)[0]
+            for one, measure in zip((bandit, other), measures, strict=True)
+        ]
+        torch.testing.assert_close(batches[0], batches[1])
+    with pytest.raises(InputDataError, match="over the same box"):
+        make_bandit(bandit_class, bounds=BOUNDS + 1).load_state_dict(other.state_dict())
+
+
+def test_a_schedule_that_learns_is_saved():
+    bandit, other = (
+        make_bandit(BoxBKB, confidence=NormDoubling(PracticalBKBWidth(norm_bound=0.01)))
+        for _ in range(2)
+    )
+    play(bandit, 4, lambda points: 30 * truth(points))
+    assert bandit.state_dict()["confidence"] != other.state_dict()["confidence"]
+    other.load_state_dict(bandit.state_dict())
+    assert_same(other.state_dict(), bandit.state_dict())
+
+
+@each
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_learned_hyper_parameters(bandit_class, dtype):
+    bandit = bandit_class(
+        BOUNDS.to(dtype),
+        batch_size=4,
+        raw_samples=64,
+        num_restarts=2,
+        generator=torch.Generator().manual_seed(0),
+    )
+    measure = measurement()
+    play(bandit, 10, lambda points: 50 + 10 * measure(points))
+    best = bandit.best_point()
+    assert best.dtype == dtype
+    assert truth(best.unsqueeze(0)) > 0.9
+    mean, _ = bandit.predict(best.unsqueeze(0))
+    assert mean.item() == pytest.approx(60, abs=2)
+
+
+@each
+def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 2)
+    bandit.ask()
+    bandit.tell([[0.0, 1.0]], [0.0], external=True)
+    before = deepcopy(bandit.state_dict())
+
+    def broken(model, size):
+        bandit._uniform(3)
+        raise RuntimeError("the optimizer failed")
+
+    monkeypatch.setattr(bandit, "_choose", broken)
+    with pytest.raises(RuntimeError, match="the optimizer failed"):
+        bandit.ask()
+    assert_same(bandit.state_dict(), before)
+
+
+# Thompson sampling --------------------------------------------------------------------
+
+
+def test_points_follow_the_distribution_of_the_maximizer():
+    """Against the argmax of dense draws on a fine grid, by quantiles."""
+    box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+    bandit = make_bandit(
+        BoxThompsonSampling,
+        bounds=box,
+        covar_module=rbf(0.3),
+        uniform_probability=0.0,
+        batch_size=1500,
+    )
+    X = torch.tensor([[0.1], [0.45], [0.8]], dtype=torch.double)
+    y = torch.tensor([0.0, 0.6, 0.4])
+    bandit.tell(X, y, external=True)
+    points = np.sort(bandit.ask().squeeze(-1))
+    grid = torch.linspace(0, 1, 201, dtype=torch.double).unsqueeze(-1)
+    K = [
+        rbf(0.3)(left, right).to_dense().detach().numpy()
+        for left, right in ((X, X), (X, grid), (grid, grid))
+    ]
+    mean, covariance = exact_posterior(*K, np.full(3, NOISE), y.double().numpy())
+    draws = np.random.default_rng(0).multivariate_normal(mean, covariance, 20_000)
+    best = np.sort(grid.squeeze(-1).numpy()[draws.argmax(axis=1)])
+    # Kolmogorov and Smirnov: 1.95 sqrt(1 / 1500 + 1 / 20,000) has probability 1e-3;
+    # half a cell of the grid and the Fourier features come on top.
+    ends = np.linspace(0, 1, 50)
+    gap = np.abs(
+        np.searchsorted(points, ends + 0.0026) / 1500
+        - np.searchsorted(best, ends + 0.0026) / 20_000
+    ).max()
+    assert gap < 1.95 * np.sqrt(1 / 1500 + 1 / 20_000) + 0.02
+
+
+def test_some_points_are_uniform_and_all_if_asked():
+    for xi, low, high in ((0.0, 0, 0.02), (1.0, 0.6, 1.0)):
+        bandit = make_bandit(
+            BoxThompsonSampling, uniform_probability=xi, batch_size=200
+        )
+        grid = torch.rand(
+            300, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0)
+        )
+        points = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * grid
+        bandit.tell(points, measurement()(points), external=True)
+        share = (truth(bandit.ask()) < 0.8).double().mean()
+        assert low <= share <= high
+
+
+def test_any_kernel_with_the_papers_feature_map(generator):
+    sampler = partial(
+        draw_eigenfeature_paths,
+        points=BOUNDS[1] * torch.rand(50, 2, generator=generator, dtype=torch.double),
+        generator=generator,
+    )
+    kernel = rbf() + LinearKernel().double()
+    bandit = make_bandit(
+        BoxThompsonSampling, covar_module=kernel, prior_sampler=sampler
+    )
+    play(bandit, 4)
+    assert bandit.maximizer_distribution(10).maximizers.shape == (10, 2)
+
+
+# The distribution of the maximizer ----------------------------------------------------
+
+
+@each
+def test_the_distribution_of_the_maximizer_closes_in(bandit_class):
+    bandit = make_bandit(bandit_class, batch_size=4)
+    generator = torch.Generator().manual_seed(0)
+    rule = VarianceStoppingRule(0.1)
+    before = bandit.maximizer_distribution(300, generator)
+    width = BOUNDS[1] - BOUNDS[0]
+    np.testing.assert_allclose(before.variance, width**2 / 12, rtol=0.25)
+    play(bandit, 15)
+    state = deepcopy(bandit.state_dict())
+    after = bandit.maximizer_distribution(60, generator)
+    assert_same(bandit.state_dict(), state)
+    assert not rule(before)
+    assert rule(after)
+    assert truth(after.mode.unsqueeze(0)) > 0.9
+
+
+# Errors -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bounds", "error", "message"),
+    [
+        (torch.zeros(3, 2), BotorchTensorDimensionError, "shape 2 x d"),
+        (torch.zeros(2, 1), InputDataError, "every upper one above"),
+        (torch.tensor([[0.0], [torch.inf]]), InputDataError, "finite `bounds`"),
+        (torch.tensor([[0], [1]]), InputDataError, "dtype float64 or float32"),
+    ],
+)
+def test_bad_boxes_are_refused(bounds, error, message):
+    with pytest.raises(error, match=message):
+        make_bandit(BoxBKB, bounds=bounds)
+
+
+def test_bad_arguments_are_refused():
+    for name in ("batch_size", "num_restarts", "raw_samples"):
+        with pytest.raises(InputDataError, match=f"`{name}` to be an integer"):
+            make_bandit(BoxGPUCB, **{name: 0})
+    with pytest.raises(InputDataError, match="`uniform_probability` between"):
+        make_bandit(BoxThompsonSampling, uniform_probability=2)
+    for bandit_class in (BoxThompsonSampling, BoxBKB):
+        with pytest.raises(InputDataError, match="`oversampling` to be positive"):
+            make_bandit(bandit_class, oversampling=0)
+    bandit = make_bandit(BoxGPUCB)
+    with pytest.raises(InputDataError, match="`size` to be an integer"):
+        bandit.ask(0)
+    points = bandit.ask()
+    before = deepcopy(bandit.state_dict())
+    with pytest.raises(BotorchTensorDimensionError, match="`points` of shape q x 2"):
+        bandit.tell(points[0], [0.0])
+    with pytest.raises(InputDataError, match="inside `bounds`, but row 1"):
+        bandit.tell([[0.0, 0.0], [9.0, 0.0]], [0.0, 0.0], external=True)
+    with pytest.raises(InputDataError, match="Expected finite `rewards`"):
+        bandit.tell(points, [0.0, torch.nan])
+    with pytest.raises(BotorchTensorDimensionError, match="one number per index"):
+        bandit.tell(points, [0.0])
+    with pytest.raises(InputDataError, match="there is none left"):
+        bandit.fail(torch.cat([points, points]))
+    assert_same(bandit.state_dict(), before)

@@ -1,0 +1,249 @@
+"""Thompson sampling over arms: the law of its picks, and what it learns."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+
+from botorch_bkb import BBKB, GPThompsonSampling, GPUCB, UniformRandom
+from botorch_bkb.generation import MaximizerDistribution, VarianceStoppingRule
+from botorch_bkb.optim import FixedSize, LocalRule, SumRule
+from tests.bandits import (
+    ALL_BANDITS,
+    grid_arms,
+    make_bandit,
+    NOISE,
+    noisy_rewards,
+    play,
+    random_arms,
+    rbf,
+    true_rewards,
+    unchanged,
+)
+from tests.reference import dtc_parts
+
+
+# Under the null hypothesis some cell of 12 exceeds this with probability 1e-4.
+MAX_Z = 4.5
+
+
+def told_bandit(num_arms=12, **options):
+    """Return a bandit with a few pulls told, its arms on a line."""
+    options = {"uniform_probability": 0.0, "lengthscale": 0.15, **options}
+    bandit = make_bandit(GPThompsonSampling, grid_arms(num_arms), **options)
+    bandit.tell([1, 5, 5, 9], [0.2, 0.5, 0.1, 0.3], external=True)
+    return bandit
+
+
+def dense_probabilities(bandit, pending=(), allowed=None, num_draws=100_000):
+    """Return how often each arm is best in dense Gaussian draws of the weights."""
+    K = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
+    pulled, counts = np.unique([1, 5, 5, 9], return_counts=True)
+    targets = np.array([0.2, 0.3, 0.3])
+    S = bandit.inducing_indices.numpy()
+    p = pulled
+    mean = dtc_parts(
+        K[np.ix_(S, S)], K[np.ix_(S, p)], K[S], K, counts / NOISE, targets
+    )[0]
+    S = np.union1d(S, pending).astype(int)
+    p = np.concatenate([pulled, pending]).astype(int)
+    weights = np.concatenate([counts, np.ones(len(pending))]) / NOISE
+    covariance = dtc_parts(
+        K[np.ix_(S, S)], K[np.ix_(S, p)], K[S], K, weights, np.zeros(len(p))
+    )[2]
+    draws = np.random.default_rng(0).multivariate_normal(mean, covariance, num_draws)
+    if allowed is not None:
+        draws[:, ~allowed] = -np.inf
+    return np.bincount(draws.argmax(axis=1), minlength=len(K)) / num_draws
+
+
+def largest_z(counts, probabilities, num_picks, num_draws=100_000):
+    p = probabilities
+    error = np.sqrt(p * (1 - p) * (1 / num_picks + 1 / num_draws)) + 1 / num_picks
+    return (np.abs(counts / num_picks - p) / error).max()
+
+
+def test_picks_follow_the_probability_of_being_best():
+    bandit = told_bandit(batch_rule=FixedSize(8000))
+    picks = bandit.ask()
+    p = dense_probabilities(bandit)
+    assert (p > 0.1).sum() >= 3  # the draws disagree
+    assert largest_z(np.bincount(picks, minlength=12), p, 8000) < MAX_Z
+
+
+def test_pending_pulls_shrink_the_draws():
+    bandit = told_bandit(batch_rule=FixedSize(8000))
+    pending = [3] * 30 + [7] * 30 + [11]
+    bandit.add_pending(pending)
+    picks = np.bincount(bandit.ask(), minlength=12)
+    p = dense_probabilities(bandit, pending)
+    assert largest_z(picks, p, 8000) < MAX_Z
+    assert largest_z(picks, dense_probabilities(bandit), 8000) > 2 * MAX_Z
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_arms_that_run_out_leave_the_draw_to_the_others(size):
+    """The last pick of a batch is the best of what is left, whatever the blocks."""
+    bandit = told_bandit(max_repeats=2, batch_rule=FixedSize(size))
+    batch = bandit.ask(max_size=size)
+    used = np.bincount(batch, minlength=12) + np.array([0, 1, 0, 0, 0, 2] + [0] * 6)
+    used[9] += 1
+    assert used.max() <= 2
+    # From here on by hand: whatever is left, one more pick of it has the right law.
+    bandit.fail(batch)
+    counts = np.zeros(12)
+    for _ in range(1500):
+        picks = bandit.ask(max_size=1)
+        counts[picks] += 1
+        bandit.fail(picks)
+    allowed = np.ones(12, dtype=bool)
+    allowed[5] = False
+    assert counts[5] == 0
+    assert largest_z(counts, dense_probabilities(bandit, (), allowed), 1500) < MAX_Z
+
+
+def test_a_batch_uses_up_repeats_and_stops_there():
+    bandit = told_bandit(max_repeats=3, batch_rule=SumRule(ratio_threshold=1e6))
+    picks = bandit.ask()
+    assert len(picks) == 3 * 12 - 4
+    assert (np.bincount(picks, minlength=12) + bandit.counts.numpy() == 3).all()
+
+
+@pytest.mark.parametrize("xi", [0.3, 1.0])
+def test_uniform_picks_come_with_their_probability(xi):
+    bandit = told_bandit(batch_rule=FixedSize(8000), uniform_probability=xi)
+    picks = bandit.ask()
+    p = (1 - xi) * dense_probabilities(bandit) + xi / 12
+    assert largest_z(np.bincount(picks, minlength=12), p, 8000) < MAX_Z
+
+
+def test_before_the_first_reward_all_pulls_are_uniform():
+    bandit = make_bandit(GPThompsonSampling, grid_arms(12), batch_rule=FixedSize(3000))
+    for _ in range(2):  # the second time with pulls pending
+        counts = np.bincount(bandit.ask(), minlength=12)
+        assert largest_z(counts, np.full(12, 1 / 12), 3000) < MAX_Z
+
+
+def test_thirty_draws_a_round_are_the_default():
+    bandit = GPThompsonSampling(random_arms(50), rbf(), NOISE)
+    assert len(bandit.ask()) == 30
+
+
+@pytest.mark.parametrize("rule", [SumRule(), LocalRule()], ids=["sum", "local"])
+def test_the_rules_of_bbkb_close_batches_of_draws(rule):
+    arms = random_arms(60)
+    bandit = make_bandit(GPThompsonSampling, arms, batch_rule=rule)
+    measure, sizes = noisy_rewards(arms), []
+    for _ in range(25):
+        indices = bandit.ask()
+        if len(sizes) > 0 and isinstance(rule, SumRule):
+            scores = bandit.predict()[1][indices] / NOISE
+            assert 1 + scores.sum() > 2  # the last one crosses
+            assert 1 + scores[:-1].sum() <= 2
+        bandit.tell(indices, measure(indices))
+        sizes.append(len(indices))
+    assert sizes[0] == 1
+    assert max(sizes) > 3
+
+
+@pytest.mark.parametrize("residual", ["omitted", "independent"])
+@pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+def test_regret_is_below_that_of_uniform_pulls(residual, maximize):
+    arms = random_arms(200)
+    regrets = {}
+    sign = 1 if maximize else -1
+    means = sign * true_rewards(arms)
+    gaps = means.max() - means
+    for bandit_class in (GPThompsonSampling, UniformRandom):
+        options = {"residual": residual} if bandit_class is GPThompsonSampling else {}
+        total = 0.0
+        for seed in range(3):
+            bandit = make_bandit(
+                bandit_class,
+                arms,
+                seed,
+                maximize=maximize,
+                batch_rule=FixedSize(10),
+                **options,
+            )
+            measure = noisy_rewards(arms, seed)
+            total += sum(
+                gaps[batch].sum().item() for batch in play(bandit, 20, measure)
+            )
+        regrets[bandit_class] = total
+        if bandit_class is GPThompsonSampling:
+            assert gaps[bandit.best_arm()] < 0.1
+    assert regrets[GPThompsonSampling] < 0.4 * regrets[UniformRandom]
+
+
+def test_learned_hyper_parameters_and_float32():
+    arms = random_arms(80, torch.float32)
+    bandit = GPThompsonSampling(
+        arms, batch_rule=FixedSize(10), generator=torch.Generator().manual_seed(0)
+    )
+    play(bandit, 6)
+    gaps = true_rewards(arms).max() - true_rewards(arms)
+    assert gaps[bandit.best_arm()] < 0.6
+    assert bandit.predict()[0].dtype == torch.float32
+
+
+# The distribution of the maximizer ----------------------------------------------------
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+@pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+def test_any_bandit_has_a_distribution_of_the_maximizer(bandit_class, maximize):
+    arms = random_arms(40)
+    bandit = make_bandit(bandit_class, arms, maximize=maximize)
+    generator = torch.Generator().manual_seed(3)
+    before = bandit.maximizer_distribution(4000, generator)
+    p = before.probabilities.numpy()
+    assert largest_z(p * 4000, np.full(40, 1 / 40), 4000) < MAX_Z
+    play(bandit, 30)
+    with unchanged(bandit):
+        after = bandit.maximizer_distribution(500, generator)
+    assert isinstance(after, MaximizerDistribution)
+    assert after.num_draws == 500
+    assert after.entropy < before.entropy
+    # The mode is a good arm: within the noise of the best posterior mean.
+    mean, variance = bandit.predict()
+    sign = 1 if maximize else -1
+    assert sign * mean[after.mode] > (sign * mean).max() - 2 * variance.max().sqrt()
+
+
+def test_draws_of_the_distribution_come_from_its_generator_only():
+    bandit = told_bandit()
+    first, second = (
+        bandit.maximizer_distribution(50, torch.Generator().manual_seed(1)).indices
+        for _ in range(2)
+    )
+    assert torch.equal(first, second)
+    before = torch.get_rng_state()
+    bandit.maximizer_distribution(50)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("bandit_class", [GPThompsonSampling, BBKB, GPUCB])
+def test_any_bandit_can_stop_by_the_papers_rule(bandit_class):
+    arms = grid_arms(60)
+    bandit = make_bandit(bandit_class, arms, batch_rule=FixedSize(5))
+    rule, generator = VarianceStoppingRule(0.002), torch.Generator().manual_seed(0)
+    measure = noisy_rewards(arms)
+    for _ in range(60):
+        distribution = bandit.maximizer_distribution(generator=generator)
+        if rule(distribution):
+            break
+        play(bandit, 1, measure)
+    assert 0 < bandit.num_pulls < 300
+    best = arms[true_rewards(arms).argmax()]
+    assert (arms[distribution.mode] - best).abs() < 0.1
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(InputDataError, match="`uniform_probability` between 0 and 1"):
+        make_bandit(GPThompsonSampling, uniform_probability=1.5)
+    with pytest.raises(InputDataError, match="Expected `residual`"):
+        make_bandit(GPThompsonSampling, residual="none")
+    bandit = told_bandit()
+    with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
+        bandit.maximizer_distribution(0)

@@ -1,0 +1,160 @@
+"""The distribution of the maximizer, and the rule that stops on it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.kernels import RBFKernel
+from hypothesis import given
+from hypothesis import strategies as st
+
+from botorch_bkb.generation import (
+    ArmSampler,
+    BoxMaximizerDistribution,
+    MaximizerDistribution,
+    VarianceStoppingRule,
+)
+from botorch_bkb.optim.arm_posterior import ArmPosterior
+
+
+ARMS = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
+
+
+def test_numbers_of_a_small_distribution():
+    distribution = MaximizerDistribution(ARMS, torch.tensor([3, 3, 1, 3, 1, 5, 3, 3]))
+    p = np.array([0, 2, 0, 5, 0, 1]) / 8
+    np.testing.assert_allclose(distribution.probabilities, p)
+    np.testing.assert_allclose(distribution.standard_errors, np.sqrt(p * (1 - p) / 8))
+    assert distribution.num_draws == 8
+    assert distribution.mode == 3
+    expected = -sum(x * math.log(x) for x in p if x > 0)
+    assert distribution.entropy == pytest.approx(expected)
+    x = ARMS.squeeze(-1).numpy()
+    variance = (p * x**2).sum() - (p * x).sum() ** 2
+    assert distribution.variance.item() == pytest.approx(variance)
+    assert distribution.credible_set(0.625).tolist() == [3]
+    assert distribution.credible_set(0.626).tolist() == [3, 1]
+    assert distribution.credible_set(1.0).tolist() == [3, 1, 5]
+
+
+def test_ties_go_to_the_lowest_index():
+    distribution = MaximizerDistribution(ARMS, torch.tensor([4, 2, 4, 2]))
+    assert distribution.mode == 2
+    assert distribution.credible_set(0.1).tolist() == [2]
+    assert distribution.credible_set(0.9).tolist() == [2, 4]
+
+
+@given(
+    draws=st.lists(st.integers(0, 5), min_size=1, max_size=60),
+    level=st.floats(0.01, 1.0),
+)
+def test_a_credible_set_is_the_smallest_that_holds_its_level(draws, level):
+    distribution = MaximizerDistribution(ARMS, torch.tensor(draws))
+    chosen = distribution.credible_set(level)
+    p = distribution.probabilities
+    assert p[chosen].sum() >= level - 1e-8
+    assert p[chosen[:-1]].sum() < level
+    others = torch.ones(6, dtype=torch.bool)
+    others[chosen] = False
+    assert p[chosen].min() >= p[others].max() if others.any() else True
+    assert 0 <= distribution.entropy <= math.log(6) + 1e-12
+
+
+def test_probabilities_of_draws_are_those_of_dense_gaussian_draws():
+    """All arms inducing: the probability of being best is the exact GP's."""
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 0.2
+    arms = torch.linspace(0, 1, 15, dtype=torch.double).unsqueeze(-1)
+    posterior = ArmPosterior(arms, kernel, 0.1)
+    pulled = torch.tensor([2, 7, 12])
+    sums = torch.tensor([0.5, 1.0, 0.8], dtype=torch.double)
+    posterior.update(torch.arange(15), pulled, torch.ones(3).double(), sums)
+    generator = torch.Generator().manual_seed(0)
+    best = ArmSampler(posterior).draw_best_arms(40_000, generator)
+    distribution = MaximizerDistribution(arms, best)
+
+    K = kernel(arms).to_dense().detach().numpy()
+    gain = np.linalg.solve(K[np.ix_(pulled, pulled)] + 0.1 * np.eye(3), K[pulled]).T
+    rng = np.random.default_rng(1)
+    covariance = K - gain @ K[pulled]
+    draws = rng.multivariate_normal(gain @ sums.numpy(), covariance, 40_000)
+    p = np.bincount(draws.argmax(axis=1), minlength=15) / 40_000
+    error = np.sqrt(2) * np.sqrt(p * (1 - p) / 40_000) + 1e-4
+    assert (np.abs(distribution.probabilities.numpy() - p) / error).max() < 4.5
+
+
+def two_modes(seed=0, size=4000):
+    """Return draws of 0.9 N(5, 0.3^2) + 0.1 N(2, 0.3^2)."""
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.rand(size, generator=generator) < 0.9
+    x = torch.randn(size, generator=generator, dtype=torch.double)
+    return torch.where(first, 5 + 0.3 * x, 2 + 0.3 * x).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_gaussian_of_maximizers_on_a_box(dtype):
+    generator = torch.Generator().manual_seed(0)
+    center, deviation = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])
+    x = torch.randn(4000, 2, generator=generator) * deviation + center
+    distribution = BoxMaximizerDistribution(x.to(dtype))
+    assert ((distribution.mode - center) / deviation).abs().max() < 0.5
+    np.testing.assert_allclose(distribution.variance, deviation**2, rtol=0.1)
+    exact = math.log(2 * math.pi * math.e) + deviation.log().sum().item()
+    assert distribution.entropy == pytest.approx(exact, abs=0.1)
+    inside = distribution.credible_set(0.5)
+    assert inside.shape == (2000, 2)
+    # Half of a Gaussian lies within sqrt(2 log 2) deviations.
+    radius = ((inside - center) / deviation).norm(dim=-1).max().item()
+    assert radius == pytest.approx(math.sqrt(2 * math.log(2)), abs=0.25)
+
+
+def test_the_mode_of_two_peaks_is_the_higher_one_and_not_their_mean():
+    assert BoxMaximizerDistribution(two_modes()).mode.item() == pytest.approx(
+        5, abs=0.2
+    )
+
+
+def test_draws_that_agree():
+    points = torch.ones(5, 2, dtype=torch.double)
+    distribution = BoxMaximizerDistribution(points)
+    assert (distribution.variance == 0).all()
+    assert distribution.entropy == -math.inf
+    assert torch.equal(distribution.mode, points[0])
+    single = BoxMaximizerDistribution(points[:1])
+    assert single.credible_set(0.5).shape == (1, 2)
+    assert single.entropy == -math.inf
+
+
+def test_the_rule_looks_at_every_coordinate():
+    x = torch.tensor([[0.0, 0.0], [2.0, 20.0]])  # variances 1 and 100
+    distribution = BoxMaximizerDistribution(x)
+    assert VarianceStoppingRule(100.0)(distribution)
+    assert not VarianceStoppingRule(99.0)(distribution)
+    assert VarianceStoppingRule(torch.tensor([1.0, 100.0]))(distribution)
+    assert not VarianceStoppingRule(torch.tensor([0.9, 100.0]))(distribution)
+    arms = MaximizerDistribution(ARMS, torch.tensor([0, 5]))  # variance 1 / 4
+    assert VarianceStoppingRule(0.26)(arms)
+    assert not VarianceStoppingRule(0.24)(arms)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(BotorchTensorDimensionError, match="at least one draw"):
+        MaximizerDistribution(ARMS, torch.empty(0, dtype=torch.long))
+    with pytest.raises(InputDataError, match="between 0 and 5"):
+        MaximizerDistribution(ARMS, torch.tensor([6]))
+    with pytest.raises(BotorchTensorDimensionError, match="shape n x d"):
+        BoxMaximizerDistribution(torch.ones(3))
+    distribution = MaximizerDistribution(ARMS, torch.tensor([1]))
+    box = BoxMaximizerDistribution(ARMS)
+    for level in (0.0, 1.1):
+        with pytest.raises(InputDataError, match="Expected `level` above 0"):
+            distribution.credible_set(level)
+        with pytest.raises(InputDataError, match="Expected `level` above 0"):
+            box.credible_set(level)
+    with pytest.raises(InputDataError, match="`max_variance` to be positive"):
+        VarianceStoppingRule(0.0)
+    rule = VarianceStoppingRule(torch.ones(3))
+    with pytest.raises(BotorchTensorDimensionError, match="one entry per coordinate"):
+        rule(box)

@@ -1,0 +1,408 @@
+"""Draws on a box: moments against dense Gaussians, and BoTorch's path machinery."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import ModelListGP
+from botorch.models.transforms import Normalize
+from botorch.optim import optimize_acqf
+from botorch.sampling.pathwise import (
+    draw_kernel_feature_paths,
+    draw_matheron_paths,
+    gaussian_update,
+    gen_kernel_features,
+    get_matheron_path_model,
+)
+from botorch.utils.sampling import manual_seed, optimize_posterior_samples
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.means import ZeroMean
+
+from botorch_bkb.generation import (
+    draw_eigenfeature_paths,
+    draw_posterior_paths,
+    draw_weight_paths,
+    EigenfeatureMap,
+)
+from botorch_bkb.models import SingleTaskDTCGP
+from tests.generation.test_thompson import largest_z, MAX_Z
+from tests.reference import dtc_parts
+
+
+NOISE = 0.05
+NUM_DRAWS = 20_000
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+
+
+def rbf(lengthscale=0.3, **options):
+    kernel = RBFKernel(**options).double()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+def scaled(base, outputscale):
+    kernel = ScaleKernel(base).double()
+    kernel.outputscale = outputscale
+    return kernel
+
+
+def product():
+    """A product with a scale, an active dimension and a product inside."""
+    inner = rbf(0.8) * scaled(MaternKernel(nu=1.5).double(), 0.5)
+    return scaled(rbf(0.5, active_dims=[1]), 2.0) * inner
+
+
+class Data:
+    """Repeated measurements in a box, and test points far from and near them."""
+
+    def __init__(self, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+
+        def uniform(size):
+            return torch.rand(size, 2, generator=generator, dtype=torch.double)
+
+        distinct = 0.6 * uniform(8)
+        rows = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 0, 0, 3, 5])
+        self.X = distinct[rows]
+        noise = torch.randn(12, 1, generator=generator, dtype=torch.double)
+        self.Y = (4 * self.X.sum(dim=-1, keepdim=True)).sin() + 0.2 * noise
+        self.S = distinct[:4]
+        self.test_X = torch.cat([uniform(8), distinct[3:6], distinct[:1] + 1e-3])
+        self.generator = generator
+
+    def model(self, kernel=None, inducing_points=None, **options):
+        options.setdefault("outcome_transform", None)
+        return SingleTaskDTCGP(
+            self.X,
+            self.Y,
+            torch.full_like(self.Y, NOISE),
+            inducing_points=inducing_points,
+            covar_module=rbf() if kernel is None else kernel,
+            mean_module=ZeroMean(),
+            **options,
+        )
+
+    def dense(self, kernel, S):
+        """Return mean, covariance and projected covariance at the test points."""
+        if S is None:
+            S = self.X
+
+        def K(left, right):
+            return kernel(left, right).to_dense().detach().numpy()
+
+        weights = np.full(12, 1 / NOISE)
+        return dtc_parts(
+            K(S, S),
+            K(S, self.X),
+            K(S, self.test_X),
+            K(self.test_X, self.test_X),
+            weights,
+            self.Y.squeeze(-1).numpy(),
+        )
+
+
+def values(paths, X):
+    with torch.no_grad():
+        return paths(X)
+
+
+kernels = pytest.mark.parametrize(
+    "kernel",
+    [
+        rbf(),
+        scaled(MaternKernel(nu=2.5).double(), 1.5),
+        product(),
+        LinearKernel().double(),
+    ],
+    ids=["rbf", "matern", "product", "linear"],
+)
+models = pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "exact"])
+
+
+# Moments ------------------------------------------------------------------------------
+
+
+@kernels
+@models
+def test_with_an_exact_prior_draw_paths_have_the_whole_posterior(kernel, sparse):
+    """Eigenpairs of all points in question: their prior is exact there."""
+    data = Data()
+    S = data.S if sparse else None
+    model = data.model(kernel, S)
+    sampler = partial(
+        draw_eigenfeature_paths,
+        points=torch.cat([data.test_X, data.X[:8]]),
+        generator=data.generator,
+    )
+    paths = draw_posterior_paths(model, NUM_DRAWS, data.generator, sampler)
+    draws = values(paths, data.test_X)
+    assert draws.shape == (NUM_DRAWS, 12)
+    mean, covariance, _ = data.dense(kernel, S)
+    assert largest_z(draws, mean, covariance, 1e-4) < MAX_Z
+
+
+@kernels
+@models
+def test_weight_paths_have_the_projected_covariance(kernel, sparse):
+    data = Data()
+    S = data.S if sparse else None
+    model = data.model(kernel, S)
+    draw = draw_weight_paths(model, torch.Size([NUM_DRAWS]), generator=data.generator)
+    mean, _, projected = data.dense(kernel, S)
+    assert largest_z(values(draw, data.test_X), mean, projected, 1e-6) < MAX_Z
+
+
+@pytest.mark.parametrize("num_features", [None, 3])
+def test_weight_paths_of_the_papers_feature_map(num_features):
+    """Equation (5) of the paper, with the top eigenpairs of K at a few points."""
+    data, kernel = Data(), rbf()
+    points = torch.rand(15, 2, generator=data.generator, dtype=torch.double)
+    draws = draw_weight_paths(
+        data.model(kernel),
+        torch.Size([NUM_DRAWS]),
+        points,
+        num_features,
+        data.generator,
+    )
+    eigenvalues, U = np.linalg.eigh(kernel(points).to_dense().detach().numpy())
+    kept = slice(-num_features if num_features else None, None)
+    root = U[:, kept] / np.sqrt(eigenvalues[kept])
+    Phi = kernel(data.X, points).to_dense().detach().numpy() @ root
+    phi = kernel(data.test_X, points).to_dense().detach().numpy() @ root
+    A = Phi.T @ Phi + NOISE * np.eye(Phi.shape[1])
+    mean = phi @ np.linalg.solve(A, Phi.T @ data.Y.squeeze(-1).numpy())
+    covariance = NOISE * phi @ np.linalg.solve(A, phi.T)
+    assert largest_z(values(draws, data.test_X), mean, covariance, 1e-6) < MAX_Z
+
+
+@models
+def test_fourier_paths_are_close_to_the_posterior(sparse):
+    """The Monte Carlo error and O(1 / sqrt(features)): here 4,096 of them."""
+    data, kernel = Data(), rbf()
+    S = data.S if sparse else None
+    sampler = partial(draw_kernel_feature_paths, num_features=4096)
+    paths = draw_posterior_paths(data.model(kernel, S), 4000, data.generator, sampler)
+    draws = values(paths, data.test_X).numpy()
+    mean, covariance, _ = data.dense(kernel, S)
+    scale = 3 / np.sqrt(4096) + 5 * np.sqrt(2 / 4000)
+    assert np.abs(np.cov(draws.T) - covariance).max() < scale
+    assert np.abs(draws.mean(axis=0) - mean).max() < scale
+    # Not starved: away from all data the deviation is the prior's.
+    assert np.diag(np.cov(draws.T)).max() > 0.9 * np.diag(covariance).max() > 0.5
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_which_prior_part_is_over_confident_where(seed):
+    """The draws' covariance, of each prior part, against that of the posterior."""
+    data, kernel = Data(seed), rbf()
+    model = data.model(kernel, data.S)
+    # The last test points lie on and beside the data; eigenpairs know no others.
+    near = torch.cat([data.test_X[8:], data.S])
+    samplers = {
+        "fourier": draw_kernel_feature_paths,
+        "eigenpairs": partial(
+            draw_eigenfeature_paths, points=near, generator=data.generator
+        ),
+    }
+    draws = {
+        name: draw_posterior_paths(model, 6000, data.generator, sampler)
+        for name, sampler in samplers.items()
+    }
+    draws["weights"] = draw_weight_paths(
+        model, torch.Size([6000]), generator=data.generator
+    )
+    _, covariance, _ = data.dense(kernel, data.S)
+    ratio = {
+        name: values(path, data.test_X).var(dim=0).numpy() / np.diag(covariance)
+        for name, path in draws.items()
+    }
+    error = 5 * np.sqrt(2 / 6000)
+    far = torch.cdist(data.test_X[:8], near).amin(dim=-1).argmax()
+    # Fourier features: right far away.
+    assert ratio["fourier"][far] == pytest.approx(1, abs=error + 0.1)
+    # The others never have too much, and far from their points much too little.
+    for name in ("eigenpairs", "weights"):
+        assert (ratio[name] < 1 + error).all(), name
+        assert ratio[name][far] < 0.5, name
+    # Each is right at its own points.
+    assert ratio["eigenpairs"][8:] == pytest.approx(np.ones(4), abs=error + 1e-3)
+    at_S = values(draws["weights"], data.S).var(dim=0)
+    data.test_X = data.S
+    expected = np.diag(data.dense(kernel, data.S)[1])
+    assert at_S.numpy() == pytest.approx(expected, rel=error)
+
+
+def test_truncated_eigenpairs_have_too_little_variance():
+    points = torch.linspace(0, 1, 40, dtype=torch.double).unsqueeze(-1)
+    kernel = rbf(0.1)
+    whole = EigenfeatureMap(kernel, points)
+    K = kernel(points).to_dense()
+    Phi = whole(points)
+    torch.testing.assert_close(Phi @ Phi.mT, K, atol=1e-9, rtol=0)
+    few = EigenfeatureMap(kernel, points, 6)
+    assert few.num_outputs == 6
+    Phi = few(points)
+    values_left_out = torch.linalg.eigvalsh(K)[:-6]
+    missing = (K - Phi @ Phi.mT).diagonal()
+    assert (missing > -1e-9).all()
+    torch.testing.assert_close(missing.sum(), values_left_out.sum())
+
+
+# Features of products -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_features_of_a_product_approximate_its_kernel(seed):
+    kernel, X = product(), Data(seed).test_X
+    with manual_seed(seed):
+        features = gen_kernel_features(kernel, num_inputs=2, num_outputs=2**15)
+    phi = features(X)
+    assert phi.shape == (12, 2**15)
+    torch.testing.assert_close(phi @ phi.mT, kernel(X).to_dense(), atol=0.04, rtol=0)
+    # Sines and cosines of the same phases: every variance is exact.
+    torch.testing.assert_close((phi @ phi.mT).diagonal(), kernel(X, diag=True))
+
+
+def test_stationary_kernels_have_features_and_others_say_so():
+    with pytest.raises(NotImplementedError, match="LinearKernel"):
+        gen_kernel_features(
+            rbf() * LinearKernel().double(), num_inputs=2, num_outputs=8
+        )
+    batched = RBFKernel(batch_shape=torch.Size([3])) * RBFKernel()
+    with pytest.raises(UnsupportedError, match="unbatched `kernel`"):
+        gen_kernel_features(batched, num_inputs=2, num_outputs=8)
+
+
+# BoTorch's machinery ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", [rbf(), product()], ids=["rbf", "product"])
+@models
+def test_botorch_maximizes_the_paths(kernel, sparse):
+    data = Data()
+    model = data.model(kernel, data.S if sparse else None)
+    with manual_seed(0):
+        paths = get_matheron_path_model(model, sample_shape=torch.Size([3]))
+        X, f = optimize_posterior_samples(paths, BOUNDS, 128, 4)
+    assert X.shape == (3, 2)
+    assert f.shape == (3, 1)
+    grid = torch.rand(500, 2, generator=data.generator, dtype=torch.double)
+    with torch.no_grad():
+        assert (paths(grid).squeeze(-1).amax(dim=-1) < f.squeeze(-1) + 0.05).all()
+    with manual_seed(0):
+        acqf = PathwiseThompsonSampling(model)
+        candidates, _ = optimize_acqf(acqf, BOUNDS, q=2, num_restarts=2, raw_samples=16)
+    assert candidates.shape == (2, 2)
+    assert ((candidates >= 0) & (candidates <= 1)).all()
+
+
+@models
+def test_paths_are_differentiable(sparse):
+    data = Data()
+    model = data.model(product(), data.S if sparse else None)
+    for paths in (
+        draw_posterior_paths(model, 2, data.generator),
+        draw_weight_paths(model, torch.Size([2]), generator=data.generator),
+    ):
+        X = data.test_X[:3].clone().requires_grad_()
+        assert torch.autograd.gradcheck(paths, X)
+
+
+@models
+def test_transforms_of_inputs_and_outcomes(sparse):
+    """A model in other units draws the same functions in these units."""
+    data = Data()
+    S = data.S if sparse else None
+    plain = data.model(inducing_points=S)
+    bounds = torch.tensor([[-3.0, 10.0], [7.0, 12.0]], dtype=torch.double)
+    width = bounds[1] - bounds[0]
+    stretched = SingleTaskDTCGP(
+        data.X * width + bounds[0],
+        data.Y,
+        torch.full_like(data.Y, NOISE),
+        inducing_points=None if S is None else S * width + bounds[0],
+        covar_module=rbf(),
+        mean_module=ZeroMean(),
+        input_transform=Normalize(2, bounds=bounds),
+        outcome_transform=None,
+    )
+    for draw in (
+        lambda model: draw_posterior_paths(model, 3, generator()),
+        lambda model: draw_weight_paths(model, torch.Size([3]), generator=generator()),
+    ):
+        expected = values(draw(plain), data.test_X)
+        got = values(draw(stretched), data.test_X * width + bounds[0])
+        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
+
+
+def generator():
+    return torch.Generator().manual_seed(9)
+
+
+def test_standardized_outcomes_come_back_in_their_units():
+    data = Data()
+    data.Y = 100 + 10 * data.Y
+    model = SingleTaskDTCGP(data.X, data.Y, inducing_points=data.S, covar_module=rbf())
+    model.likelihood.noise = 0.05
+    draws = values(draw_posterior_paths(model, 4000, data.generator), data.X[:4])
+    with torch.no_grad():
+        posterior = model.posterior(data.X[:4])
+    mean, variance = posterior.mean.squeeze(-1), posterior.variance.squeeze(-1)
+    assert ((draws.mean(dim=0) - mean) / variance.sqrt()).abs().max() < 0.2
+    torch.testing.assert_close(draws.var(dim=0), variance, rtol=0.2, atol=0)
+
+
+def test_a_list_of_models_and_a_conditioned_model():
+    data = Data()
+    sparse = data.model(inducing_points=data.S)
+    with manual_seed(0):
+        both = draw_matheron_paths(
+            ModelListGP(sparse, data.model()), sample_shape=torch.Size([2])
+        )
+    assert [value.shape for value in both(data.test_X)] == [(2, 12), (2, 12)]
+    extra = torch.tensor([[0.9, 0.9]], dtype=torch.double)
+    noise = torch.full((1, 1), 1e-4, dtype=torch.double)
+    conditioned = sparse.condition_on_observations(extra, noise + 3.0, noise)
+    draws = values(draw_posterior_paths(conditioned, 50, data.generator), extra)
+    assert (draws - 3).abs().max() < 0.2
+
+
+def test_draws_come_from_the_generator_and_leave_the_global_one():
+    data = Data()
+    model = data.model(inducing_points=data.S)
+    before = torch.get_rng_state()
+    first, again, other = (
+        values(draw_posterior_paths(model, 2, source), data.test_X)
+        for source in (generator(), generator(), data.generator)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    draw_weight_paths(model, torch.Size([2]))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_bad_arguments_are_refused():
+    data = Data()
+    model = data.model(inducing_points=data.S)
+    with pytest.raises(BotorchTensorDimensionError, match="at the 4 inducing points"):
+        gaussian_update(model, torch.zeros(12, dtype=torch.double))
+    with pytest.raises(BotorchTensorDimensionError, match="`points` of shape n x d"):
+        EigenfeatureMap(rbf(), torch.empty(0, 2, dtype=torch.double))
+    with pytest.raises(InputDataError, match="`num_features` to be an integer"):
+        EigenfeatureMap(rbf(), data.X, 0)
+    with pytest.raises(InputDataError, match="positive eigenvalue"):
+        EigenfeatureMap(LinearKernel().double(), torch.zeros(3, 2, dtype=torch.double))
+    with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
+        draw_posterior_paths(model, 0, data.generator)
+    fantasies = model.condition_on_observations(
+        data.X[:3, None], data.Y[:3, None], torch.full((3, 1, 1), NOISE).double()
+    )
+    with pytest.raises(UnsupportedError, match="unbatched training data"):
+        draw_posterior_paths(fantasies, 2, data.generator)

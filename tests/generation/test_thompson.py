@@ -1,0 +1,298 @@
+"""Draws over arms against dense Gaussians, up to a stated Monte Carlo error."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.generation import ArmSampler
+from botorch_bkb.optim.arm_posterior import ArmPosterior
+from tests.helpers import LargestTensor
+from tests.reference import dtc_parts, exact_posterior
+
+
+NOISE = 0.1
+NUM_DRAWS = 20_000
+# Of all the means and covariances of one comparison, some 400 numbers, the largest
+# standardized error exceeds this with a probability under 1e-3.
+MAX_Z = 4.8
+# Relative to the prior variance: what rounding adds to a Monte Carlo error.
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+both_caches = pytest.mark.parametrize("max_bytes", [0, 2**31], ids=["chunks", "cache"])
+
+
+def rbf(lengthscale=0.3):
+    kernel = RBFKernel().double()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+class Problem:
+    """Random arms, pulls and inducing arms, and the dense posterior of any choice."""
+
+    def __init__(self, seed=0, num_arms=25, num_pulled=8, kernel=None):
+        self.generator = torch.Generator().manual_seed(seed)
+        self.arms = torch.rand(
+            num_arms, 2, generator=self.generator, dtype=torch.double
+        )
+        self.kernel = rbf() if kernel is None else kernel.double()
+        self.K = self.kernel(self.arms).to_dense().detach().numpy()
+        order = torch.randperm(num_arms, generator=self.generator)
+        self.pulled = order[:num_pulled].sort().values
+        self.counts = torch.randint(1, 5, (num_pulled,), generator=self.generator)
+        self.sums = self.counts * torch.randn(
+            num_pulled, generator=self.generator, dtype=torch.double
+        )
+
+    def posterior(self, inducing, dtype=torch.float64, max_bytes=2**31):
+        posterior = ArmPosterior(
+            self.arms.to(dtype), self.kernel.to(dtype), NOISE, max_bytes
+        )
+        posterior.update(
+            inducing, self.pulled, self.counts.to(dtype), self.sums.to(dtype)
+        )
+        self.kernel.double()
+        return posterior
+
+    def dense(self, inducing, pending=()):
+        """Return mean, covariance and projected covariance of all arms."""
+        seen, weights = self.pulled.tolist(), (self.counts / NOISE).tolist()
+        targets = (self.sums / self.counts).tolist()
+        for arm in pending:
+            seen, weights = [*seen, arm], [*weights, 1 / NOISE]
+            targets = [*targets, 0.0]
+        S = sorted({*inducing.tolist(), *pending})
+        K = self.K
+        parts = (K[np.ix_(S, S)], K[np.ix_(S, seen)], K[S], K)
+        return dtc_parts(*parts, np.array(weights), np.array(targets))
+
+
+def largest_z(draws, mean, covariance, rounding=1e-9):
+    """Return the largest standardized error of the moments of Gaussian draws.
+
+    The standard error of a mean is sqrt(C_ii / n), and that of a covariance about the
+    known mean sqrt((C_ii C_jj + C_ij^2) / n).
+    """
+    n = len(draws)
+    centered = draws.double().numpy() - mean
+    scale = np.diag(covariance)
+    error = np.sqrt(scale / n) + rounding
+    z_mean = np.abs(centered.mean(axis=0)) / error
+    error = np.sqrt((np.outer(scale, scale) + covariance**2) / n) + rounding
+    z_covariance = np.abs(centered.T @ centered / n - covariance) / error
+    return max(z_mean.max(), z_covariance.max())
+
+
+# Moments ------------------------------------------------------------------------------
+
+
+@both_dtypes
+@both_caches
+@pytest.mark.parametrize("num_inducing", [1, 4, 8])
+def test_draws_have_the_moments_of_the_weight_posterior(dtype, max_bytes, num_inducing):
+    problem = Problem()
+    inducing = problem.pulled[:num_inducing]
+    posterior = problem.posterior(inducing, dtype, max_bytes)
+    draws = ArmSampler(posterior).draw_values(NUM_DRAWS, problem.generator)
+    assert draws.dtype == dtype
+    assert draws.shape == (NUM_DRAWS, 25)
+    mean, _, projected = problem.dense(inducing)
+    assert largest_z(draws, mean, projected, ROUNDING[dtype]) < MAX_Z
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "kernel",
+    [MaternKernel(nu=2.5), LinearKernel(), rbf(0.5) * MaternKernel(nu=1.5)],
+    ids=["matern", "linear", "product"],
+)
+def test_draws_have_the_moments_of_the_weight_posterior_for_any_kernel(kernel, seed):
+    problem = Problem(seed, kernel=kernel)
+    inducing = problem.pulled[::2]
+    sampler = ArmSampler(problem.posterior(inducing))
+    draws = sampler.draw_values(NUM_DRAWS, problem.generator)
+    mean, _, projected = problem.dense(inducing)
+    assert largest_z(draws, mean, projected) < MAX_Z
+
+
+@both_caches
+def test_with_all_arms_inducing_draws_are_those_of_the_exact_gp(max_bytes):
+    problem = Problem(num_arms=20)
+    everything = torch.arange(20)
+    sampler = ArmSampler(problem.posterior(everything, max_bytes=max_bytes))
+    draws = sampler.draw_values(NUM_DRAWS, problem.generator)
+    pulled = problem.pulled.numpy()
+    noise = NOISE / problem.counts.numpy()
+    targets = (problem.sums / problem.counts).numpy()
+    K = problem.K
+    exact = exact_posterior(K[np.ix_(pulled, pulled)], K[pulled], K, noise, targets)
+    assert largest_z(draws, *exact) < MAX_Z
+
+
+def test_an_omitted_residual_is_over_confident_far_from_the_inducing_arms():
+    """The covariance falls short of the exact GP's by a positive semi-definite part."""
+    problem = Problem(num_arms=40)
+    sampler = ArmSampler(problem.posterior(problem.pulled))
+    draws = sampler.draw_values(NUM_DRAWS, problem.generator).numpy()
+    # With every pulled arm inducing the whole covariance is the exact GP's.
+    mean, exact, projected = problem.dense(problem.pulled)
+    assert np.linalg.eigvalsh(exact - projected).min() > -1e-9
+    distance = torch.cdist(problem.arms, problem.arms[problem.pulled]).amin(dim=-1)
+    far, near = int(distance.argmax()), int(problem.pulled[0])
+    ratio = draws.var(axis=0) / np.diag(exact)
+    assert ratio[near] == pytest.approx(1, abs=5 * math.sqrt(2 / NUM_DRAWS))
+    assert ratio[far] < 0.5
+    # Means are right all the same.
+    errors = np.abs(draws.mean(axis=0) - mean) / np.sqrt(np.diag(projected))
+    assert errors.max() < MAX_Z / math.sqrt(NUM_DRAWS)
+
+
+@both_dtypes
+@both_caches
+def test_an_independent_residual_has_the_right_marginals_only(dtype, max_bytes):
+    problem = Problem()
+    inducing = problem.pulled[:4]
+    posterior = problem.posterior(inducing, dtype, max_bytes)
+    sampler = ArmSampler(posterior, residual="independent")
+    draws = sampler.draw_values(NUM_DRAWS, problem.generator)
+    mean, whole, projected = problem.dense(inducing)
+    independent = projected + np.diag(np.diag(whole - projected))
+    assert largest_z(draws, mean, independent, ROUNDING[dtype]) < MAX_Z
+    assert largest_z(draws, mean, whole) > 2 * MAX_Z  # the test can tell
+    # Differences between neighbours whose residuals correlate vary too much.
+    residual = whole - projected
+    i, j = np.unravel_index(np.triu(residual, 1).argmax(), residual.shape)
+    contrast = (draws[:, i] - draws[:, j]).double().var()
+    exact = whole[i, i] + whole[j, j] - 2 * whole[i, j]
+    assert contrast > 1.2 * exact
+
+
+# Pending pulls ------------------------------------------------------------------------
+
+
+@both_dtypes
+@both_caches
+@pytest.mark.parametrize("residual", ["omitted", "independent"])
+def test_pending_pulls_join_the_inducing_arms_and_lower_the_variance(
+    dtype, max_bytes, residual
+):
+    problem = Problem(num_pulled=6)
+    inducing = problem.pulled[:3]
+    pending = [0, 0, 0, 7, int(problem.pulled[0]), int(problem.pulled[5]), 11]
+    posterior = problem.posterior(inducing, dtype, max_bytes)
+    sampler = ArmSampler(posterior, torch.tensor(pending), residual)
+    draws = sampler.draw_values(NUM_DRAWS, problem.generator)
+    mean = problem.dense(inducing)[0]  # as if nothing were pending
+    _, whole, projected = problem.dense(inducing, pending)
+    if residual == "independent":
+        projected = projected + np.diag(np.diag(whole - projected))
+    assert largest_z(draws, mean, projected, 10 * ROUNDING[dtype]) < MAX_Z
+
+
+def test_pending_pulls_come_before_any_reward():
+    problem = Problem()
+    nothing = torch.empty(0, dtype=torch.long)
+    posterior = ArmPosterior(problem.arms, problem.kernel, NOISE)
+    pending = torch.tensor([3, 3, 9])
+    draws = ArmSampler(posterior, pending).draw_values(NUM_DRAWS, problem.generator)
+    problem.pulled, problem.counts, problem.sums = nothing, nothing, nothing
+    _, _, projected = problem.dense(nothing, pending.tolist())
+    assert largest_z(draws, np.zeros(25), projected) < MAX_Z
+
+
+def test_a_posterior_without_inducing_arms_is_its_mean():
+    problem = Problem()
+    sampler = ArmSampler(ArmPosterior(problem.arms, problem.kernel, NOISE))
+    assert (sampler.draw_values(3, problem.generator) == 0).all()
+    assert sampler.draw_best_arms(3, problem.generator).tolist() == [0, 0, 0]
+
+
+# Best arms ----------------------------------------------------------------------------
+
+
+@both_caches
+@pytest.mark.parametrize("num_allowed", [None, 1, 9])
+def test_best_arms_are_the_argmax_of_the_values(max_bytes, num_allowed):
+    problem = Problem()
+    posterior = problem.posterior(problem.pulled, max_bytes=max_bytes)
+    sampler = ArmSampler(posterior, torch.tensor([2, 5]))
+    values = sampler.draw_values(500, torch.Generator().manual_seed(5))
+    allowed = None
+    if num_allowed is not None:
+        allowed = torch.zeros(25, dtype=torch.bool)
+        allowed[torch.randperm(25, generator=problem.generator)[:num_allowed]] = True
+        values[:, ~allowed] = -torch.inf
+    best = sampler.draw_best_arms(500, torch.Generator().manual_seed(5), allowed)
+    assert torch.equal(best, values.argmax(dim=-1))
+
+
+def test_twins_tie_to_the_lowest_index_across_chunks(monkeypatch):
+    # Twins far apart in a table of one-arm chunks: the first one always wins.
+    monkeypatch.setattr("botorch_bkb.optim.arm_posterior.CHUNK_BYTES", 8)
+    problem = Problem()
+    arms = torch.cat([problem.arms, problem.arms])
+    posterior = ArmPosterior(arms, problem.kernel, NOISE)
+    posterior.update(
+        problem.pulled, problem.pulled, problem.counts.double(), problem.sums
+    )
+    best = ArmSampler(posterior).draw_best_arms(200, problem.generator)
+    assert best.max() < 25
+
+
+@given(seed=st.integers(0, 2**31), num_draws=st.integers(1, 40))
+@settings(max_examples=25)
+def test_some_values_are_those_of_all(seed, num_draws):
+    problem = Problem(seed % 7)
+    sampler = ArmSampler(problem.posterior(problem.pulled[:5]))
+    first, second = (torch.Generator().manual_seed(seed) for _ in range(2))
+    chosen = torch.randint(0, 25, (6,), generator=problem.generator)
+    values = sampler.draw_values(num_draws, first)
+    some = sampler.draw_values(num_draws, second, chosen)
+    assert torch.equal(some, values[:, chosen])
+
+
+def test_draws_come_from_the_generator_and_nothing_else():
+    problem = Problem()
+    sampler = ArmSampler(problem.posterior(problem.pulled), residual="independent")
+    before = torch.get_rng_state()
+    first = sampler.draw_values(7, torch.Generator().manual_seed(1))
+    assert torch.equal(first, sampler.draw_values(7, torch.Generator().manual_seed(1)))
+    assert not torch.equal(
+        first, sampler.draw_values(7, torch.Generator().manual_seed(2))
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_no_tensor_is_larger_than_the_features():
+    """Never A x A, and never A x (number of draws) for the best arms."""
+    problem = Problem(num_arms=3000, num_pulled=20)
+    sampler = ArmSampler(
+        problem.posterior(problem.pulled, max_bytes=0), torch.arange(10)
+    )
+    with LargestTensor() as largest:
+        sampler.draw_best_arms(5000, problem.generator)
+    # A chunk of 2 MiB with the appended columns of the pending arms.
+    assert largest.nbytes <= 2**21 * 1.1
+
+
+# Errors -------------------------------------------------------------------------------
+
+
+def test_bad_arguments_are_refused():
+    problem = Problem()
+    posterior = problem.posterior(problem.pulled)
+    with pytest.raises(InputDataError, match="Expected `residual` to be 'omitted'"):
+        ArmSampler(posterior, residual="exact")
+    sampler = ArmSampler(posterior)
+    with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
+        sampler.draw_values(0, problem.generator)
+    with pytest.raises(BotorchTensorDimensionError, match=r"`allowed` of shape \(25,"):
+        sampler.draw_best_arms(3, problem.generator, torch.ones(4, dtype=torch.bool))
+    with pytest.raises(InputDataError, match="none is allowed"):
+        sampler.draw_best_arms(3, problem.generator, torch.zeros(25, dtype=torch.bool))
