@@ -14,6 +14,7 @@ from botorch.models.utils.gpytorch_modules import (
     get_covar_module_with_dim_scaled_prior,
     get_gaussian_likelihood_with_lognormal_prior,
 )
+from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -119,7 +120,9 @@ class Prior:
         targets = (rewards.double() - self.offset) / self.scale
         model = self._model(indices, targets, inducing)
         try:
-            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+            # Attempts after the first start from draws of the global generator.
+            with manual_seed(num_pulls):
+                fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         except ModelFittingError as error:
             warnings.warn(
                 f"Fitting the hyper-parameters to {num_pulls} pulls failed; the "
