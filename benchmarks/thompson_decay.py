@@ -280,7 +280,9 @@ def draw_surface() -> Figure:
     grid = torch.cartesian_prod(side, side)
     figure = blank_figure(5.2, 4.2)
     axes = figure.subplots()
-    shown = axes.pcolormesh(side, side, function(grid).reshape(120, 120).mT)
+    shown = axes.pcolormesh(
+        side.numpy(), side.numpy(), function(grid).reshape(120, 120).mT.numpy()
+    )
     axes.plot(*function.maximizer, "r+", markersize=10, label="maximizer")
     axes.legend(loc="upper left")
     axes.set_aspect("equal")
