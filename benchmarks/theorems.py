@@ -70,7 +70,7 @@ CONFIDENCE = 0.1  # Theorem 1 holds for any width
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
-    parser.add_argument("--num-arms", type=int, default=8000)
+    parser.add_argument("--num-arms", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--late-steps", type=int, default=3, help="of BKB")
 
