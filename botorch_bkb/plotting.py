@@ -1,4 +1,11 @@
-"""Pictures of a bandit's run."""
+"""Pictures of bandits: functions that draw on axes and return them, and two figures.
+
+Everything needs matplotlib, of the extra ``plot``; :func:`plot_rounds` and
+:func:`plot_repetitions` put whole figures together. Tables of rounds have one row per
+batch and the columns ``num_pulls`` (after the round), ``batch_size``,
+``cumulative_regret`` and ``uniform_cumulative_regret``, as in the command line's
+``rounds.csv``; :func:`plot_repetitions` also wants ``seconds`` from the start.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from botorch_bkb.generation import MaximizerDistribution
+
 
 def plot_rounds(
     runs: Mapping[str, pd.DataFrame],
@@ -23,9 +32,7 @@ def plot_rounds(
     r"""Draw cumulative regret, beside uniform choice, and batch size over pulls.
 
     Args:
-        runs: A table of rounds by the name of its bandit, with the columns
-            ``num_pulls`` (after the round), ``batch_size``, ``cumulative_regret`` and
-            ``uniform_cumulative_regret``, as in the command line's ``rounds.csv``.
+        runs: A table of rounds by the name of its bandit.
         title: A title over the picture.
         reward_unit: The unit of the rewards, and so of the regret.
 
@@ -64,14 +71,11 @@ def plot_repetitions(
 ) -> Figure:
     r"""Draw regret, seconds and batch size over pulls, as mean and deviation of runs.
 
-    The panels of figures 1 and 2 of the BBKB paper. A line is the mean over the runs of
-    a bandit and ends with the shortest of them; the band is one standard deviation on
-    either side. Regret and seconds are read between rounds by linear interpolation, the
-    batch size is that of the batch a pull belongs to.
+    The panels of figures 1 and 2 of the BBKB paper, as :func:`plot_regret` and
+    :func:`plot_batch_sizes` draw them.
 
     Args:
-        runs: Tables of rounds, one per repetition, by the name of their bandit. Columns
-            as in :func:`plot_rounds`, and ``seconds`` from the start.
+        runs: Tables of rounds, one per repetition, by the name of their bandit.
         title: A title over the picture.
         reward_unit: The unit of the rewards, and so of the regret.
 
@@ -82,51 +86,79 @@ def plot_repetitions(
         ImportError: If matplotlib is not installed.
         ValueError: If there is no run, or a run without rounds.
     """
-    lengths = {
-        name: [len(rounds) for rounds in tables] for name, tables in runs.items()
-    }
-    if not lengths or not all(counts and all(counts) for counts in lengths.values()):
-        raise ValueError(
-            "Expected `runs` to hold at least one table per bandit, and each at least "
-            f"one round, but got numbers of rounds {lengths}."
-        )
+    _check_runs(runs)
     figure = blank_figure(12.0, 4.0)
     regret_axes, seconds_axes, batch_axes = figure.subplots(1, 3)
-    everything = [rounds for tables in runs.values() for rounds in tables]
-    longest = max(everything, key=lambda rounds: rounds["num_pulls"].iloc[-1])
-    regret_axes.plot(
-        longest["num_pulls"],
-        longest["uniform_cumulative_regret"],
-        color="0.45",
-        linestyle="--",
-        linewidth=1.4,
-        label="uniform choice (expected)",
-    )
-    for name, tables in runs.items():
-        pulls = _common_pulls(tables)
-        regrets = [_interpolated(run, "cumulative_regret", pulls) for run in tables]
-        _draw_band(regret_axes, pulls, regrets, name)
-        seconds = [_interpolated(run, "seconds", pulls) for run in tables]
-        _draw_band(seconds_axes, pulls, seconds, name)
-        sizes = [_batch_sizes(run, pulls) for run in tables]
-        _draw_band(batch_axes, pulls, sizes, name)
-    unit = f"\n({reward_unit})" if reward_unit else ""
-    regret_axes.set_ylabel(f"cumulative regret{unit}")
+    plot_regret(regret_axes, runs, reward_unit=reward_unit)
+    _plot_column(seconds_axes, runs, "seconds")
     seconds_axes.set_ylabel("time (seconds)")
-    batch_axes.set_ylabel("batch size (pulls)")
     seconds_axes.set_yscale("log")
-    batch_axes.set_yscale("log")
-    # Below one pull there is no batch, though a band may reach there.
-    batch_axes.set_ylim(bottom=0.8)
-    for axes in figure.axes:
-        axes.set_xlabel("pulls")
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.yaxis.set_major_formatter("{x:,g}")
-        tidy_axes(axes)
-    regret_axes.legend(frameon=False, loc="upper left", fontsize="small")
+    seconds_axes.yaxis.set_major_formatter("{x:,g}")
+    plot_batch_sizes(batch_axes, runs)
     if title:
         figure.suptitle(title, fontsize="medium")
     return figure
+
+
+def plot_regret(
+    axes: Axes,
+    runs: Mapping[str, Sequence[pd.DataFrame]],
+    *,
+    reward_unit: str | None = None,
+) -> Axes:
+    """Draw cumulative regret over pulls, beside that of uniform choice.
+
+    A line is the mean over the runs of a bandit and ends with the shortest of them; the
+    band is one standard deviation on either side. Between rounds, regret is read by
+    linear interpolation.
+
+    Args:
+        axes: The axes to draw on.
+        runs: Tables of rounds, one per repetition, by the name of their bandit.
+        reward_unit: The unit of the rewards, and so of the regret.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If there is no run, or a run without rounds.
+    """
+    _check_runs(runs)
+    everything = [rounds for tables in runs.values() for rounds in tables]
+    _draw_uniform(axes, everything)
+    _plot_column(axes, runs, "cumulative_regret")
+    unit = f"\n({reward_unit})" if reward_unit else ""
+    axes.set_ylabel(f"cumulative regret{unit}")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.legend(frameon=False, loc="upper left", fontsize="small")
+    return axes
+
+
+def plot_batch_sizes(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> Axes:
+    """Draw the size of the batch that each pull belongs to.
+
+    Args:
+        axes: The axes to draw on.
+        runs: Tables of rounds, one per repetition, by the name of their bandit.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If there is no run, or a run without rounds.
+    """
+    _check_runs(runs)
+    for name, tables in runs.items():
+        pulls = _common_pulls(tables)
+        _draw_band(axes, pulls, [_batch_sizes(run, pulls) for run in tables], name)
+    axes.set_yscale("log")
+    # Below one pull there is no batch, though a band may reach there.
+    axes.set_ylim(bottom=0.8)
+    axes.set(xlabel="pulls", ylabel="batch size (pulls)")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    tidy_axes(axes)
+    return axes
 
 
 def plot_posterior(
@@ -173,6 +205,121 @@ def plot_posterior(
     return axes
 
 
+def plot_arm_values(
+    axes: Axes,
+    arms: np.ndarray,
+    values: np.ndarray,
+    *,
+    counts: np.ndarray | None = None,
+    inducing: np.ndarray | None = None,
+    label: str | None = None,
+) -> Axes:
+    """Draw arms in the plane, colored by a posterior's mean, variance or the like.
+
+    Args:
+        axes: The axes to draw on.
+        arms: The ``A x 2`` arms.
+        values: The ``A`` numbers that color them.
+        counts: The ``A`` numbers of pulls; circles, whose area grows with them.
+        inducing: The indices of the inducing arms, drawn as crosses.
+        label: What the colors mean, for the color bar; without it there is none.
+
+    Returns:
+        The axes.
+    """
+    order = np.argsort(values)  # the largest are drawn last, and so seen
+    shown = axes.scatter(
+        arms[order, 0], arms[order, 1], c=values[order], s=8, linewidths=0
+    )
+    if counts is not None:
+        pulled = np.flatnonzero(counts)
+        axes.scatter(
+            arms[pulled, 0],
+            arms[pulled, 1],
+            s=14 * counts[pulled],
+            facecolors="none",
+            edgecolors="0.2",
+            label="pulls",
+        )
+    if inducing is not None:
+        x, y = arms[inducing].T
+        axes.plot(x, y, "x", color="C3", markersize=5, label="inducing arms")
+    figure = axes.get_figure(root=True)
+    if label is not None and figure is not None:
+        figure.colorbar(shown, ax=axes, label=label)
+    axes.set_aspect("equal")
+    tidy_axes(axes)
+    return axes
+
+
+def plot_maximizer_distribution(
+    axes: Axes, distribution: MaximizerDistribution, *, max_arms: int = 20
+) -> Axes:
+    """Draw the probabilities of being the best arm, with their standard errors.
+
+    Arms of one coordinate stand at their place; others in order of probability, under
+    their index.
+
+    Args:
+        axes: The axes to draw on.
+        distribution: The distribution of the maximizer.
+        max_arms: How many arms of more than one coordinate are shown at most.
+
+    Returns:
+        The axes.
+    """
+    arms = distribution.credible_set(1.0)
+    on_line = distribution.maximizers.shape[-1] == 1
+    if not on_line:
+        arms = arms[:max_arms]
+    height = distribution.probabilities[arms].tolist()
+    error = distribution.standard_errors[arms].tolist()
+    if on_line:
+        first = [int((distribution.indices == arm).nonzero()[0]) for arm in arms]
+        x = distribution.maximizers[first, 0].tolist()
+        axes.vlines(x, 0, height, linewidth=2.5)
+        axes.errorbar(x, height, error, fmt="none", ecolor="0.4", elinewidth=0.8)
+        axes.set_xlabel("arm")
+    else:
+        places = range(len(arms))
+        axes.bar(places, height, yerr=error, error_kw={"ecolor": "0.4"})
+        axes.set_xticks(places, [str(int(arm)) for arm in arms], rotation=90)
+        axes.set_xlabel("arm (index)")
+    axes.set_ylabel("probability of being best")
+    axes.set_ylim(bottom=0)
+    tidy_axes(axes)
+    return axes
+
+
+def plot_inducing_points(
+    axes: Axes, num_pulls: Sequence[int], inducing: Sequence[np.ndarray]
+) -> Axes:
+    """Draw which inducing points there were over time, a mark for each.
+
+    Args:
+        axes: The axes to draw on.
+        num_pulls: The number of pulls at each time that is shown.
+        inducing: The inducing points at that time: their positions on a line, or the
+            indices of the arms.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If the two do not have the same length.
+    """
+    times = np.concatenate(
+        [
+            np.full(len(points), pulls)
+            for pulls, points in zip(num_pulls, inducing, strict=True)
+        ]
+    )
+    axes.plot(times, np.concatenate(inducing), "_", color="C3", markersize=3)
+    axes.set(xlabel="pulls", ylabel="inducing points")
+    tidy_axes(axes)
+    return axes
+
+
 def blank_figure(width: float, height: float) -> Figure:
     """Return an empty figure, in inches, that no global state of matplotlib knows.
 
@@ -185,7 +332,7 @@ def blank_figure(width: float, height: float) -> Figure:
     except ImportError as error:
         raise ImportError(
             "Drawing needs matplotlib, which is not installed. Install it with "
-            'pip install "botorch_bkb[cli]".'
+            'pip install "botorch_bkb[plot]".'
         ) from error
     layout = ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08)
     return Figure(figsize=(width, height), dpi=150, layout=layout)
@@ -196,6 +343,42 @@ def tidy_axes(axes: Axes) -> None:
     axes.grid(which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _check_runs(runs: Mapping[str, Sequence[pd.DataFrame]]) -> None:
+    lengths = {
+        name: [len(rounds) for rounds in tables] for name, tables in runs.items()
+    }
+    if not lengths or not all(counts and all(counts) for counts in lengths.values()):
+        raise ValueError(
+            "Expected `runs` to hold at least one table per bandit, and each at least "
+            f"one round, but got numbers of rounds {lengths}."
+        )
+
+
+def _plot_column(
+    axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]], column: str
+) -> None:
+    for name, tables in runs.items():
+        pulls = _common_pulls(tables)
+        values = [_interpolated(run, column, pulls) for run in tables]
+        _draw_band(axes, pulls, values, name)
+    axes.set_xlabel("pulls")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    tidy_axes(axes)
+
+
+def _draw_uniform(axes: Axes, runs: Sequence[pd.DataFrame]) -> None:
+    """Draw the expected regret of uniform choice, as far as the longest run."""
+    longest = max(runs, key=lambda rounds: rounds["num_pulls"].iloc[-1])
+    axes.plot(
+        longest["num_pulls"],
+        longest["uniform_cumulative_regret"],
+        color="0.45",
+        linestyle="--",
+        linewidth=1.4,
+        label="uniform choice (expected)",
+    )
 
 
 def _common_pulls(tables: Sequence[pd.DataFrame]) -> np.ndarray:
@@ -228,15 +411,7 @@ def _draw_band(
 
 
 def _draw_regret(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
-    longest = max(runs.values(), key=lambda rounds: rounds["num_pulls"].iloc[-1])
-    axes.plot(
-        longest["num_pulls"],
-        longest["uniform_cumulative_regret"],
-        color="0.45",
-        linestyle="--",
-        linewidth=1.4,
-        label="uniform choice (expected)",
-    )
+    _draw_uniform(axes, list(runs.values()))
     for name, rounds in runs.items():
         axes.plot(
             rounds["num_pulls"], rounds["cumulative_regret"], linewidth=1.8, label=name

@@ -4,11 +4,18 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from matplotlib.patches import StepPatch
 
+from botorch_bkb.generation import MaximizerDistribution
 from botorch_bkb.plotting import (
     blank_figure,
+    plot_arm_values,
+    plot_batch_sizes,
+    plot_inducing_points,
+    plot_maximizer_distribution,
     plot_posterior,
+    plot_regret,
     plot_repetitions,
     plot_rounds,
 )
@@ -81,7 +88,7 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch, rounds):
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
-    with pytest.raises(ImportError, match=r'pip install "botorch_bkb\[cli\]"'):
+    with pytest.raises(ImportError, match=r'pip install "botorch_bkb\[plot\]"'):
         plot_rounds({"BBKB": rounds})
 
 
@@ -148,3 +155,74 @@ def test_a_posterior_is_drawn_as_mean_band_function_and_inducing_points():
     assert corners[:, 1].max() == 1.0 + 2 * 2.0
     assert corners[:, 1].min() == 1.0 - 2 * 2.0
     assert mean.get_label() == "mean and 2 deviations"
+
+
+def test_regret_and_batch_sizes_are_drawn_on_the_axes_that_are_given():
+    left, right = blank_figure(8, 3).subplots(1, 2)
+    runs = {"BBKB": repetitions(), "BKB": repetitions()[:1]}
+    assert plot_regret(left, runs, reward_unit="eV") is left
+    assert plot_batch_sizes(right, runs) is right
+    _, labels = left.get_legend_handles_labels()
+    assert labels == ["uniform choice (expected)", "BBKB", "BKB"]
+    assert left.get_ylabel() == "cumulative regret\n(eV)"
+    sizes = right.lines[1]
+    np.testing.assert_array_equal(sizes.get_data(), [[1, 2, 3, 4, 5], [1, 4, 4, 4, 4]])
+    assert right.get_yscale() == "log"
+
+
+@pytest.mark.parametrize("plot", [plot_regret, plot_batch_sizes])
+def test_axes_without_a_run_are_refused(plot):
+    axes = blank_figure(4, 3).subplots()
+    with pytest.raises(ValueError, match="at least one table per bandit"):
+        plot(axes, {"BBKB": []})
+
+
+def test_arm_values_are_drawn_with_pulls_and_inducing_arms():
+    axes = blank_figure(4, 3).subplots()
+    arms = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    counts, inducing = np.array([0, 3, 1]), np.array([2])
+    values = np.array([0.5, 2.0, 1.0])
+    drawn = plot_arm_values(
+        axes, arms, values, counts=counts, inducing=inducing, label="mean"
+    )
+    assert drawn is axes
+    points, pulls = axes.collections
+    np.testing.assert_array_equal(points.get_array(), [0.5, 1.0, 2.0])
+    np.testing.assert_array_equal(points.get_offsets(), arms[[0, 2, 1]])
+    np.testing.assert_array_equal(pulls.get_offsets(), arms[1:])
+    assert pulls.get_sizes()[0] == 3 * pulls.get_sizes()[1]
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), arms[[2]])
+    assert axes.figure.axes[1].get_ylabel() == "mean"
+
+
+def test_the_maximizer_on_a_line_stands_at_its_arms():
+    arms = torch.tensor([[0.0], [2.0], [5.0]])
+    distribution = MaximizerDistribution(arms, torch.tensor([2, 1, 2, 2]))
+    axes = blank_figure(4, 3).subplots()
+    assert plot_maximizer_distribution(axes, distribution) is axes
+    bars = axes.collections[0].get_segments()
+    np.testing.assert_allclose(bars, [[[5, 0], [5, 0.75]], [[2, 0], [2, 0.25]]])
+    ends = [path[:, 1] for path in axes.collections[1].get_segments()]
+    error = np.sqrt(0.75 * 0.25 / 4)
+    np.testing.assert_allclose(ends[0], [0.75 - error, 0.75 + error])
+
+
+def test_the_maximizer_elsewhere_is_drawn_by_probability():
+    arms = torch.rand(30, 2)
+    indices = torch.tensor([7, 7, 7, 3, 3, 9])
+    axes = blank_figure(4, 3).subplots()
+    distribution = MaximizerDistribution(arms, indices)
+    plot_maximizer_distribution(axes, distribution, max_arms=2)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["7", "3"]
+    heights = [bar.get_height() for bar in axes.patches]
+    np.testing.assert_allclose(heights, [1 / 2, 1 / 3])
+
+
+def test_inducing_points_are_drawn_where_they_were():
+    axes = blank_figure(4, 3).subplots()
+    drawn = plot_inducing_points(axes, [5, 9], [np.array([0.5]), np.array([0.2, 0.5])])
+    assert drawn is axes
+    (marks,) = axes.lines
+    np.testing.assert_array_equal(marks.get_data(), [[5, 9, 9], [0.5, 0.2, 0.5]])
+    with pytest.raises(ValueError, match="zip"):
+        plot_inducing_points(axes, [5], [])
