@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -9,7 +10,11 @@ from typing_extensions import override
 
 
 class LargestTensor(TorchDispatchMode):
-    """Records the largest storage, in bytes, that any torch operation returns."""
+    """Records the largest storage, in bytes, that any torch operation makes.
+
+    That is what it returns, and the copies of a factor that a triangular solve makes
+    where it broadcasts it over a batch, which nobody sees.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,6 +24,11 @@ class LargestTensor(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func is torch.ops.aten.linalg_solve_triangular.default:
+            L, rhs = args[:2]
+            batch = torch.broadcast_shapes(L.shape[:-2], rhs.shape[:-2])
+            copied = batch.numel() * L.shape[-2] * L.shape[-1] * L.element_size()
+            self.nbytes = max(self.nbytes, copied)
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):

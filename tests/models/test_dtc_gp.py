@@ -643,14 +643,23 @@ def test_a_large_joint_posterior_stays_lazy(generator):
     )
 
 
-def test_a_t_batch_does_not_expand_the_training_data(generator):
-    X, Y = make_data(generator, n=200)
-    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:20])
-    X_test = torch.rand(1000, 1, 3, generator=generator, dtype=torch.double)
+@pytest.mark.parametrize("pending", [False, True], ids=["plain", "conditioned"])
+@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "exact"])
+def test_a_t_batch_copies_neither_training_data_nor_factors(
+    sparse, q, pending, generator
+):
+    X, Y = make_data(generator, n=200 if sparse else 20)
+    S = X[:20] if sparse else None
+    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=S)
+    X_test = torch.rand(1000, q, 3, generator=generator, dtype=torch.double)
+    if pending:
+        model.posterior(X_test[:1])  # fantasies start from a posterior
+        model = model.condition_on_observations(X_test[:5, 0], Y[:5])
     largest = LargestTensor()
     with torch.no_grad(), largest:
         _ = model.posterior(X_test).variance
-    assert largest.nbytes <= 1000 * 20 * 8
+    assert largest.nbytes <= 1000 * 25 * q * 8
 
 
 def test_bad_input_is_refused(generator):

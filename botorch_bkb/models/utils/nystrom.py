@@ -163,6 +163,16 @@ class KernelFeatures:
         return flat.reshape(flat.shape[0], *X.shape[:-1]).movedim(0, -2)
 
 
+def solve_lower(L: Tensor, rhs: Tensor) -> Tensor:
+    """Solve a lower triangular system; batched factors broadcast over the points."""
+    if L.dim() > 2 or rhs.dim() == 2:
+        return torch.linalg.solve_triangular(L, rhs, upper=False)
+    # Broadcasting would copy L for every batch element: solve for all at once.
+    columns = rhs.movedim(-2, 0)  # m x ... x q
+    flat = torch.linalg.solve_triangular(L, columns.flatten(start_dim=1), upper=False)
+    return flat.reshape(columns.shape).movedim(0, -2)
+
+
 class AppendedFeatures:
     r"""A feature map extended by ``q`` points: ``L_new = [[L, 0], [B, C]]``.
 
@@ -194,7 +204,7 @@ class AppendedFeatures:
     def appended(self, X: Tensor, z: Tensor) -> Tensor:
         """Return the new coordinates only, ``... x q' x q``, given ``z = base(X)``."""
         residual = self.covar_module(self.points, X).to_dense() - self.B @ z
-        new = torch.linalg.solve_triangular(self.C, residual, upper=False)
+        new = solve_lower(self.C, residual)
         return torch.where(self.keep, new, torch.zeros_like(new))
 
     def __call__(self, X: Tensor) -> Tensor:

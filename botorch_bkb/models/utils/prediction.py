@@ -37,6 +37,7 @@ from botorch_bkb.models.utils.nystrom import (
     independent_points,
     KernelFeatures,
     masked_cholesky,
+    solve_lower,
 )
 
 
@@ -136,7 +137,7 @@ class ExactPosterior(FactoredPosterior):
         return cls(
             covar_module,
             KernelFeatures(covar_module, X, L),
-            _solve(L, means.unsqueeze(-1)).squeeze(-1),
+            solve_lower(L, means.unsqueeze(-1)).squeeze(-1),
             2 * L.diagonal().log().sum() + W.log().sum(),
         )
 
@@ -147,7 +148,7 @@ class ExactPosterior(FactoredPosterior):
         schur = self.covar_module(X).to_dense() - B @ B.mT
         C = torch.linalg.cholesky(schur + torch.diag_embed(1 / W))
         explained = (B @ self.weights.unsqueeze(-1)).squeeze(-1)
-        weights = _solve(C, (means - explained).unsqueeze(-1)).squeeze(-1)
+        weights = solve_lower(C, (means - explained).unsqueeze(-1)).squeeze(-1)
         keep = torch.ones_like(W, dtype=torch.bool)
         log_diagonal = C.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         return ExactPosterior(
@@ -196,7 +197,7 @@ class SparsePosterior(FactoredPosterior):
         self.L_v = torch.linalg.cholesky(V)
         self.observations = observations
         log_diagonal = self.L_v.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-        weights = _solve(self.L_v, b.unsqueeze(-1)).squeeze(-1)
+        weights = solve_lower(self.L_v, b.unsqueeze(-1)).squeeze(-1)
         super().__init__(covar_module, features, weights, 2 * log_diagonal)
 
     @classmethod
@@ -238,7 +239,7 @@ class SparsePosterior(FactoredPosterior):
 
     @override
     def _root(self, z: Tensor) -> Tensor:
-        return _solve(self.L_v, z)
+        return solve_lower(self.L_v, z)
 
     @override
     def _regained_variance(self, root: Tensor) -> Tensor:
@@ -257,11 +258,6 @@ def nystrom_features(covar_module: Kernel, inducing_points: Tensor) -> KernelFea
     kept = independent_points(K_ss)
     L = torch.linalg.cholesky(K_ss[kept][:, kept])
     return KernelFeatures(covar_module, inducing_points[kept], L)
-
-
-def _solve(L: Tensor, rhs: Tensor) -> Tensor:
-    """Solve a lower triangular system; batched factors broadcast over the points."""
-    return torch.linalg.solve_triangular(L, rhs, upper=False)
 
 
 def _cat(left: Tensor, right: Tensor) -> Tensor:
