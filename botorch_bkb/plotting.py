@@ -238,12 +238,12 @@ def plot_arm_values(
             arms[pulled, 1],
             s=14 * counts[pulled],
             facecolors="none",
-            edgecolors="0.2",
+            edgecolors="C3",
             label="pulls",
         )
     if inducing is not None:
         x, y = arms[inducing].T
-        axes.plot(x, y, "x", color="C3", markersize=5, label="inducing arms")
+        axes.plot(x, y, "x", color="k", markersize=5, label="inducing arms")
     figure = axes.get_figure(root=True)
     if label is not None and figure is not None:
         figure.colorbar(shown, ax=axes, label=label)
