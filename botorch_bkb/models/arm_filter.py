@@ -8,7 +8,9 @@ over the arms. That is a linear state-space model, so equations (7) and (8) of
     mean <- (1 - eps)^(D / 2) mean
     C    <- (1 - eps)^D C + (1 - (1 - eps)^D) K
 
-and every observation is an update of rank one.
+and every observation is an update of rank one. :class:`ArmFilter` does this for all
+arms, :class:`SparseArmFilter` for a few inducing arms, whose values determine what data
+on them say of all others.
 
 References:
     [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
@@ -18,59 +20,76 @@ References:
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from copy import copy
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.kernels import Kernel
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.models.utils.nystrom import span_tolerance
 
 
-class ArmFilter:
-    r"""The exact posterior over ``A`` arms that drift; equations (7) and (8).
+# The inducing arms are looked through after this many observations.
+REVIEW_INTERVAL = 64
+CHUNK_BYTES = 2**24
 
-    ``O(A^2)`` time for every observation and every change of time, ``O(A^2)`` memory,
-    both independent of how much was observed before. Times are real numbers; several
-    observations at one time, or none for long, are fine.
 
-    Args:
-        prior_covariance: The ``A x A`` covariance ``K`` of the function at one time.
-        noise_variance: lambda.
-        forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time.
+class DriftingPosterior(ABC):
+    r"""The posterior over arms that drift, moved on from observation to observation.
 
     Attributes:
-        time: The time of ``mean`` and ``covariance``; None before the first
-            observation.
+        prior_variance: The ``A`` prior variances.
+        noise_variance: lambda.
+        forgetting_rate: ``eps``, per unit of time.
+        time: The time of the moments; None before the first observation.
         mean: The ``A`` posterior means at that time.
-        covariance: The ``A x A`` posterior covariance at that time.
-
-    Raises:
-        BotorchTensorDimensionError: If ``prior_covariance`` is not square.
-        InputDataError: If ``noise_variance`` or ``forgetting_rate`` is out of range.
+        log_det: ``log det(I + K / lambda)`` of all observations with the covariances of
+            the drifting function, twice the mutual information (14).
     """
 
     def __init__(
-        self, prior_covariance: Tensor, noise_variance: float, forgetting_rate: float
+        self, prior_variance: Tensor, noise_variance: float, forgetting_rate: float
     ) -> None:
-        shape = tuple(prior_covariance.shape)
-        if len(shape) != 2 or shape[0] != shape[1]:
-            raise BotorchTensorDimensionError(
-                f"Expected `prior_covariance` of shape A x A, but got {shape}."
-            )
         if not 0 < noise_variance < math.inf:
             raise InputDataError(
                 "Expected `noise_variance` to be positive, but got "
                 f"{noise_variance}. For exact rewards, use a small one."
             )
-        if not 0 <= forgetting_rate <= 1:
-            raise InputDataError(
-                "Expected `forgetting_rate` between 0 (nothing drifts) and 1 (nothing "
-                f"is remembered), but got {forgetting_rate}."
-            )
-        self.prior_covariance = prior_covariance
+        check_forgetting_rate(forgetting_rate)
+        self.prior_variance = prior_variance
         self.noise_variance = noise_variance
         self.forgetting_rate = forgetting_rate
         self.time: float | None = None
-        self.mean = prior_covariance.new_zeros(shape[0])
-        self.covariance = prior_covariance.clone()
+        self.mean = torch.zeros_like(prior_variance)
+        self.log_det = 0.0
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """The ``A`` posterior variances at ``time``."""
+
+    @abstractmethod
+    def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
+        """Return a ``num_draws x A`` tensor of joint draws of the arms at ``time``."""
+
+    @abstractmethod
+    def _decay(self, kept: float) -> None:
+        """Move on while the share ``kept`` of the variance is remembered."""
+
+    @abstractmethod
+    def _condition(self, index: int, reward: float) -> None:
+        """Take in one reward."""
+
+    def copy(self) -> DriftingPosterior:
+        """Return one that takes other observations from here; the cache is shared.
+
+        This posterior must not be moved on before the copy is no longer used.
+        """
+        return copy(self)
 
     @torch.no_grad()
     def observe(self, indices: Tensor, rewards: Tensor, time: float) -> None:
@@ -104,13 +123,21 @@ class ArmFilter:
                 f"Expected finite `rewards`, but got {rewards.tolist()}. Leave failed "
                 "measurements out."
             )
-        self.mean, self.covariance = self._moments(time)
-        self.time = time
+        self.advance(time)
         for index, reward in zip(indices.tolist(), rewards.tolist(), strict=True):
-            column = self.covariance[:, index].clone()
-            total = column[index] + self.noise_variance
-            self.mean = self.mean + column * ((reward - self.mean[index]) / total)
-            self.covariance.addr_(column, column, alpha=-1 / total.item())
+            self._condition(index, reward)
+
+    @torch.no_grad()
+    def advance(self, time: float) -> None:
+        """Move on to a time without an observation.
+
+        Raises:
+            InputDataError: If the time goes back or is not finite.
+        """
+        kept = self._remembered(time)
+        if kept < 1:
+            self._decay(kept)
+        self.time = time
 
     @torch.no_grad()
     def predict(self, time: float) -> tuple[Tensor, Tensor]:
@@ -125,20 +152,12 @@ class ArmFilter:
             InputDataError: If the time is before the last observation.
         """
         kept = self._remembered(time)
-        prior, variance = self.prior_covariance.diagonal(), self.covariance.diagonal()
-        variance = (kept * variance + (1 - kept) * prior).clamp_min(0.0)
-        return math.sqrt(kept) * self.mean, variance
-
-    def _moments(self, time: float) -> tuple[Tensor, Tensor]:
-        """Return mean and covariance, decayed to a time."""
-        kept = self._remembered(time)
-        covariance = kept * self.covariance + (1 - kept) * self.prior_covariance
-        return math.sqrt(kept) * self.mean, covariance
+        variance = kept * self.variance + (1 - kept) * self.prior_variance
+        return math.sqrt(kept) * self.mean, variance.clamp_min(0.0)
 
     def _remembered(self, time: float) -> float:
         """Return ``(1 - eps)^D`` for the gap since the last observation."""
-        if not math.isfinite(time):
-            raise InputDataError(f"Expected a finite `time`, but got {time}.")
+        check_time(time)
         if self.time is None:
             return 1.0
         if time < self.time:
@@ -147,3 +166,321 @@ class ArmFilter:
                 f"observation, but got {time:g}. Bring observations in order of time."
             )
         return float((1 - self.forgetting_rate) ** (time - self.time))
+
+
+class ArmFilter(DriftingPosterior):
+    r"""The exact posterior over ``A`` arms that drift; equations (7) and (8).
+
+    ``O(A^2)`` time for every observation and every change of time, ``O(A^2)`` memory,
+    both independent of how much was observed before. Times are real numbers; several
+    observations at one time, or none for long, are fine.
+
+    Args:
+        prior_covariance: The ``A x A`` covariance ``K`` of the function at one time.
+        noise_variance: lambda.
+        forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time.
+
+    Attributes:
+        covariance: The ``A x A`` posterior covariance at ``time``.
+
+    Raises:
+        BotorchTensorDimensionError: If ``prior_covariance`` is not square.
+        InputDataError: If ``noise_variance`` or ``forgetting_rate`` is out of range.
+    """
+
+    def __init__(
+        self, prior_covariance: Tensor, noise_variance: float, forgetting_rate: float
+    ) -> None:
+        shape = tuple(prior_covariance.shape)
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise BotorchTensorDimensionError(
+                f"Expected `prior_covariance` of shape A x A, but got {shape}."
+            )
+        super().__init__(prior_covariance.diagonal(), noise_variance, forgetting_rate)
+        self.prior_covariance = prior_covariance
+        self.covariance = prior_covariance.clone()
+
+    @property
+    @override
+    def variance(self) -> Tensor:
+        return self.covariance.diagonal().clamp_min(0.0)
+
+    @override
+    def copy(self) -> ArmFilter:
+        other = copy(self)
+        other.covariance = self.covariance.clone()
+        return other
+
+    @override
+    @torch.no_grad()
+    def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
+        root = psd_safe_cholesky(self.covariance)
+        eps = _normal(num_draws, root.shape[-1], generator).to(root)
+        return self.mean + eps @ root.mT
+
+    @override
+    def _decay(self, kept: float) -> None:
+        self.mean = math.sqrt(kept) * self.mean
+        self.covariance *= kept
+        self.covariance.add_(self.prior_covariance, alpha=1 - kept)
+
+    @override
+    def _condition(self, index: int, reward: float) -> None:
+        column = self.covariance[:, index].clone()
+        variance = column[index].clamp_min(0.0).item()
+        total = variance + self.noise_variance
+        self.mean = self.mean + column * ((reward - self.mean[index].item()) / total)
+        self.covariance.addr_(column, column, alpha=-1 / total)
+        self.log_det += math.log1p(variance / self.noise_variance)
+
+
+class SparseArmFilter(DriftingPosterior):
+    r"""The posterior over drifting arms that stands on a few inducing ones.
+
+    The values of the inducing arms ``S`` drift by the same law, and given them what
+    they were before says nothing more about the other arms. So the filter over ``S``
+    alone, with the features ``z(x) = L^{-1} k_S(x)`` and weights ``theta`` of mean
+    ``mu`` and covariance ``P``,
+
+        mean(x) = z(x)^T mu,    var(x) = k(x, x) - |z(x)|^2 + z(x)^T P z(x),
+
+    which is the variance of DTC, is exact while ``S`` holds every arm that was pulled,
+    and an arm joins ``S`` when it is pulled.
+
+    What is approximate is that arms leave. The *leverage* of an inducing arm is the
+    share of the variance of ``d_j``, its value less what the other inducing arms say of
+    it, that the data have removed: ``1 - var(d_j | data) / var(d_j)``. A single pull
+    starts near ``r / (r + lambda)``, with ``r`` the variance of ``d_j``, and a pull of
+    age ``D`` has ``(1 - eps)^D`` of that. Where the leverage is under ``tolerance``, or
+    is the least of too many, the arm leaves: ``d_j`` goes back to its prior and the
+    rest of the posterior stays. Leaving with leverage ``tau`` changes the variance of
+    no arm by more than ``(tau + sqrt(tau)) k(x, x)``, and its mean by no more than
+    ``sqrt(k(x, x))`` times the mean of ``d_j`` over its prior deviation, whose expected
+    square is ``tau``; both errors fade as ``(1 - eps)^D``.
+
+    An observation costs one pass over the features, ``O(A m)``, whatever was observed
+    before; every 64 observations, and when the variance remembered has halved, the
+    inducing arms are looked through, which is ``O(A m^2)`` if some leave.
+
+    Args:
+        arms: The ``A x d`` arms.
+        covar_module: The kernel at one time.
+        noise_variance: lambda.
+        forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time.
+        tolerance: The leverage under which an inducing arm leaves.
+        max_inducing: The most inducing arms; memory is ``A x max_inducing``.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel,
+        noise_variance: float,
+        forgetting_rate: float,
+        tolerance: float = 1e-3,
+        max_inducing: int = 512,
+    ) -> None:
+        if not 0 <= tolerance < 1:
+            raise InputDataError(
+                f"Expected `tolerance` from 0 to 1, but got {tolerance}. At 0 no "
+                "inducing arm leaves while there is room."
+            )
+        if max_inducing < 2:
+            raise InputDataError(
+                f"Expected `max_inducing` to be at least 2, but got {max_inducing}."
+            )
+        with torch.no_grad():
+            prior_variance = covar_module(arms, diag=True).to(arms)
+        super().__init__(prior_variance, noise_variance, forgetting_rate)
+        self.arms = arms
+        self.covar_module = covar_module
+        self.tolerance = tolerance
+        self.max_inducing = max_inducing
+        self.inducing_indices = torch.empty(0, dtype=torch.long, device=arms.device)
+        self._position: dict[int, int] = {}
+        self._L = arms.new_empty(0, 0)
+        self._cache = arms.new_empty(arms.shape[0], 0)
+        self._mu = arms.new_empty(0)
+        self._P = arms.new_empty(0, 0)
+        self._squared = torch.zeros_like(prior_variance)  # |z|^2
+        self._projected = torch.zeros_like(prior_variance)  # z^T P z
+        self._num_unseen, self._kept = 0, 1.0
+
+    @property
+    @override
+    def variance(self) -> Tensor:
+        residual = (self.prior_variance - self._squared).clamp_min(0.0)
+        return residual + self._projected.clamp_min(0.0)
+
+    @override
+    def copy(self) -> SparseArmFilter:
+        other = copy(self)
+        other._position = dict(self._position)
+        return other
+
+    @override
+    @torch.no_grad()
+    def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
+        """Return joint draws of the weights' part, without the residual."""
+        root = psd_safe_cholesky(self._P)
+        eps = _normal(num_draws, root.shape[-1], generator).to(root)
+        return self.mean + (eps @ root.mT) @ self._features.mT
+
+    @property
+    def _features(self) -> Tensor:
+        """The ``A x m`` features."""
+        return self._cache[:, : self._L.shape[0]]
+
+    @override
+    def _decay(self, kept: float) -> None:
+        self.mean = math.sqrt(kept) * self.mean
+        self._projected = kept * self._projected + (1 - kept) * self._squared
+        self._mu = math.sqrt(kept) * self._mu
+        self._P = kept * self._P
+        self._P.diagonal().add_(1 - kept)
+        self._kept *= kept
+        if self._num_unseen >= REVIEW_INTERVAL or self._kept < 0.5:
+            self._review(self.max_inducing)
+
+    @override
+    def _condition(self, index: int, reward: float) -> None:
+        if index not in self._position:
+            prior = self.prior_variance[index].item()
+            residual = prior - self._squared[index].item()
+            # A hundredfold margin: nearer to the span its features are mostly rounding.
+            if residual > 100 * span_tolerance(self.mean.dtype) * prior:
+                if len(self._position) >= self.max_inducing:
+                    self._review(self.max_inducing - self.max_inducing // 8 - 1)
+                self._join(index)
+        features = self._features
+        z = features[index]
+        gain = self._P @ z
+        variance = (z @ gain).clamp_min(0.0).item()
+        total = variance + self.noise_variance
+        column = features @ gain
+        surprise = (reward - self.mean[index].item()) / total
+        self.mean = self.mean + column * surprise
+        self._projected = self._projected - column.square() / total
+        self._mu = self._mu + gain * surprise
+        self._P = self._P - torch.outer(gain, gain) / total
+        self.log_det += math.log1p(variance / self.noise_variance)
+        self._num_unseen += 1
+
+    def _join(self, index: int) -> None:
+        """Make an arm inducing; what is new about it has its prior."""
+        m, features = self._L.shape[0], self._features
+        one = torch.tensor([index], device=self.arms.device)
+        z = features[index].clone()
+        column = self._prior_covariance(one).squeeze(0) - features @ z
+        corner = (self.prior_variance[index] - z.square().sum()).sqrt()
+        column /= corner
+        column[self.inducing_indices] = 0.0
+        column[index] = corner
+        if m == self._cache.shape[1]:
+            room = min(max(64, 2 * m), self.max_inducing)
+            cache = features.new_empty(features.shape[0], room)
+            cache[:, :m] = features
+            self._cache = cache
+        self._cache[:, m] = column
+        self._L = torch.nn.functional.pad(self._L, (0, 1, 0, 1))
+        self._L[m, :m], self._L[m, m] = z, corner
+        self._mu = torch.nn.functional.pad(self._mu, (0, 1))
+        self._P = torch.nn.functional.pad(self._P, (0, 1, 0, 1))
+        self._P[m, m] = 1.0
+        self._squared = self._squared + column.square()
+        self._projected = self._projected + column.square()
+        self.inducing_indices = torch.cat([self.inducing_indices, one])
+        self._position[index] = m
+
+    def _review(self, max_size: int) -> None:
+        """Let arms of too little leverage leave, and the least beyond ``max_size``."""
+        self._num_unseen, self._kept = 0, 1.0
+        keep = self._lasting(max_size)
+        if len(keep) == len(self._position):
+            return
+        S = self.inducing_indices[keep]
+        # theta_new = T theta for T = L_new^{-1} L_old, whose rows are orthonormal: the
+        # other directions go back to their prior.
+        L = torch.linalg.cholesky(self._L[keep] @ self._L[keep].mT)
+        T = torch.linalg.solve_triangular(L, self._L[keep], upper=False)
+        self._mu, self._P = T @ self._mu, T @ self._P @ T.mT
+        old, self._L = self._features, L
+        self._cache = old.new_empty(
+            old.shape[0], min(len(keep) + 64, self.max_inducing)
+        )
+        root = psd_safe_cholesky(self._P) if len(keep) else self._P
+        self.mean = torch.zeros_like(self.mean)
+        self._squared = torch.zeros_like(self.mean)
+        self._projected = torch.zeros_like(self.mean)
+        size = max(1, CHUNK_BYTES // (max(old.shape[1], 1) * old.element_size()))
+        for start in range(0, old.shape[0], size):
+            rows = slice(start, start + size)
+            new = old[rows] @ T.mT
+            self._cache[rows, : len(keep)] = new
+            self.mean[rows] = new @ self._mu
+            self._squared[rows] = new.square().sum(dim=-1)
+            self._projected[rows] = (new @ root).square().sum(dim=-1)
+        self._cache[S, : len(keep)] = L
+        self.inducing_indices = S
+        self._position = {int(arm): row for row, arm in enumerate(S)}
+
+    def _lasting(self, max_size: int) -> list[int]:
+        """Return the positions of the inducing arms that stay."""
+        m = self._L.shape[0]
+        inverse = torch.linalg.solve_triangular(
+            self._L, torch.eye(m).to(self._L), upper=False
+        )
+        # Of d_j: the prior precision is Q_jj, and G_jj / Q_jj^2 the variance now.
+        Q, G = inverse.mT @ inverse, inverse.mT @ self._P @ inverse
+        keep = list(range(m))
+        while keep:
+            leverage = 1 - G.diagonal() / Q.diagonal()
+            least = int(leverage.argmin())
+            if leverage[least] >= self.tolerance and len(keep) <= max_size:
+                break
+            rest = [row for row in range(len(keep)) if row != least]
+            # The others' precision and covariance without this arm.
+            move = Q[rest, least] / Q[least, least]
+            g = G[rest, least]
+            G = (
+                G[rest][:, rest]
+                - torch.outer(move, g)
+                - torch.outer(g, move)
+                + G[least, least] * torch.outer(move, move)
+            )
+            Q = Q[rest][:, rest] - torch.outer(Q[rest, least], move)
+            del keep[least]
+        return keep
+
+    def _prior_covariance(self, indices: Tensor) -> Tensor:
+        """Return the prior covariances of a few arms with all."""
+        covariance = self.covar_module(self.arms[indices], self.arms)
+        return covariance.to_dense().to(self.arms)
+
+
+def check_forgetting_rate(forgetting_rate: float) -> None:
+    """Raise an ``InputDataError`` unless this is a forgetting rate."""
+    if not 0 <= forgetting_rate <= 1:
+        raise InputDataError(
+            "Expected `forgetting_rate` between 0 (nothing drifts) and 1 (nothing "
+            f"is remembered), but got {forgetting_rate}."
+        )
+
+
+def check_time(time: float) -> None:
+    """Raise an ``InputDataError`` unless a time is finite."""
+    if not math.isfinite(time):
+        raise InputDataError(f"Expected a finite `time`, but got {time}.")
+
+
+def _normal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(
+        rows,
+        columns,
+        generator=generator,
+        device=generator.device,
+        dtype=torch.float64,
+    )
