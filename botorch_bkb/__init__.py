@@ -16,6 +16,8 @@ from botorch_bkb.bandits import (
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
+    RGPUCB,
+    TVGPUCB,
     UniformRandom,
 )
 
@@ -25,6 +27,8 @@ __all__ = [
     "BKB",
     "GPBUCB",
     "GPUCB",
+    "RGPUCB",
+    "TVGPUCB",
     "EpsilonGreedy",
     "GPThompsonSampling",
     "UniformRandom",

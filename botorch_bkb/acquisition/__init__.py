@@ -23,6 +23,12 @@ from botorch_bkb.acquisition.confidence import (
     SrinivasWidth,
 )
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
+from botorch_bkb.acquisition.time_varying import (
+    RTVWidth,
+    SmoothBox,
+    TimeVaryingUpperConfidenceBound,
+    TVWidth,
+)
 
 
 __all__ = [
@@ -40,7 +46,11 @@ __all__ = [
     "NormDoubling",
     "PracticalBBKBWidth",
     "PracticalBKBWidth",
+    "RTVWidth",
+    "SmoothBox",
     "SrinivasWidth",
+    "TVWidth",
+    "TimeVaryingUpperConfidenceBound",
     "as_schedule",
     "bbkb_oversampling",
     "beta_from_confidence_width",

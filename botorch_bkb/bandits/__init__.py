@@ -5,7 +5,14 @@ from botorch_bkb.bandits.baselines import EpsilonGreedy, UniformRandom
 from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.bandits.box_thompson import BoxThompsonSampling
 from botorch_bkb.bandits.box_ucb import BoxBKB, BoxGPUCB
+from botorch_bkb.bandits.drifting import (
+    DriftingBandit,
+    matern_block_size,
+    rbf_block_size,
+    RGPUCB,
+)
 from botorch_bkb.bandits.thompson import GPThompsonSampling
+from botorch_bkb.bandits.time_varying import TVGPUCB
 from botorch_bkb.bandits.ucb import BBKB, BKB, GPBUCB, GPUCB
 
 
@@ -14,12 +21,17 @@ __all__ = [
     "BKB",
     "GPBUCB",
     "GPUCB",
+    "RGPUCB",
+    "TVGPUCB",
     "BoxBKB",
     "BoxBandit",
     "BoxGPUCB",
     "BoxThompsonSampling",
+    "DriftingBandit",
     "EpsilonGreedy",
     "FiniteArmBandit",
     "GPThompsonSampling",
     "UniformRandom",
+    "matern_block_size",
+    "rbf_block_size",
 ]

@@ -104,7 +104,7 @@ class FiniteArmBandit(ABC):
         self.max_feature_bytes = max_feature_bytes
         self.num_batches = 0
         self.inducing_indices = torch.empty(0, dtype=torch.long, device=arms.device)
-        self._prior = Prior(arms, covar_module, noise_variance)
+        self._prior = self._new_prior(arms, covar_module, noise_variance)
         self._ledger = PullLedger(arms.shape[0], like=arms)
         # What the posterior of the last `ask` knew: the first told pulls, and where the
         # frozen sums of the confidence schedules restarted.
@@ -125,6 +125,15 @@ class FiniteArmBandit(ABC):
     @abstractmethod
     def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
         """Choose inducing arms among the pulled ones, before the posterior changes."""
+
+    def _new_prior(
+        self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
+    ) -> Prior:
+        return Prior(arms, covar_module, noise_variance)
+
+    def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
+        """Return counts and sums of the first told pulls, those that still count."""
+        return self._ledger.totals(num_pulls)
 
     def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
         """Return the inducing arms for a prediction between two asks: no draw."""
@@ -456,7 +465,7 @@ class FiniteArmBandit(ABC):
         inducing_indices: Tensor,
         num_pulls: int,
     ) -> None:
-        counts, sums = self._ledger.totals(num_pulls)
+        counts, sums = self._totals(num_pulls)
         pulled = self._pulled(num_pulls)
         counts, sums = counts[pulled].to(sums), self._sign * sums[pulled]
         centered = (sums - prior.offset * counts) / prior.scale
@@ -477,7 +486,7 @@ class FiniteArmBandit(ABC):
         self, prior: Prior, posterior: ArmPosterior
     ) -> ConfidenceState:
         pulled = posterior.pulled_indices
-        counts, sums = self._ledger.totals(self.num_pulls)
+        counts, sums = self._totals(self.num_pulls)
         counts = counts[pulled].to(sums)
         sample_means = self._sign * sums[pulled] / counts
         start, log_det_start = self._restart
@@ -557,7 +566,7 @@ class FiniteArmBandit(ABC):
         return 1.0 if self.maximize else -1.0
 
     def _pulled(self, num_pulls: int) -> Tensor:
-        return self._ledger.totals(num_pulls)[0].nonzero().squeeze(-1)
+        return self._totals(num_pulls)[0].nonzero().squeeze(-1)
 
     def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
         if indices is None:

@@ -10,6 +10,7 @@ import torch
 from botorch.exceptions.errors import InputDataError, ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
 from botorch.models.utils.gpytorch_modules import (
     get_covar_module_with_dim_scaled_prior,
     get_gaussian_likelihood_with_lognormal_prior,
@@ -110,30 +111,27 @@ class Prior:
                 evenly chosen ones where they are too many.
         """
         num_pulls = indices.shape[0]
-        self.next_fit = 2 ** num_pulls.bit_length()
-        self.offset = rewards.mean().item()
-        spread = rewards.std(correction=0).item()
-        self.scale = spread if spread > 1e-12 * max(1.0, abs(self.offset)) else 1.0
+        self._set_units(rewards)
         if num_pulls < MIN_PULLS_TO_FIT:
             return
-        # In double whatever the arms are: the optimizer's line search needs it.
-        targets = (rewards.double() - self.offset) / self.scale
-        model = self._model(indices, targets, inducing)
-        try:
-            # Attempts after the first start from draws of the global generator.
-            with manual_seed(num_pulls):
-                fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-        except ModelFittingError as error:
-            warnings.warn(
-                f"Fitting the hyper-parameters to {num_pulls} pulls failed; the "
-                f"previous ones stay. {error}",
-                BotorchWarning,
-                stacklevel=2,
-            )
+        model = self._model(indices, self._targets(rewards), inducing)
+        if not fit_or_warn(model, num_pulls):
             return
         self.covar_module.load_state_dict(model.covar_module.state_dict())
         if self.given_noise is None:
             self.likelihood.load_state_dict(model.likelihood.state_dict())
+
+    def _set_units(self, rewards: Tensor) -> None:
+        self.next_fit = 2 ** rewards.shape[0].bit_length()
+        if not self.learns:
+            return
+        self.offset = rewards.mean().item()
+        spread = rewards.std(correction=0).item()
+        self.scale = spread if spread > 1e-12 * max(1.0, abs(self.offset)) else 1.0
+
+    def _targets(self, rewards: Tensor) -> Tensor:
+        # In double whatever the arms are: the optimizer's line search needs it.
+        return ((rewards.double() - self.offset) / self.scale).unsqueeze(-1)
 
     def _model(
         self, indices: Tensor, targets: Tensor, inducing: Tensor | None
@@ -147,7 +145,6 @@ class Prior:
         inducing_points = None if inducing is None else features[inducing]
         covar_module = deepcopy(self.covar_module).double()
         known = self.given_noise is not None
-        targets = targets.unsqueeze(-1)
         return SingleTaskDTCGP(
             features[indices],
             targets,
@@ -175,3 +172,20 @@ class Prior:
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset, self.scale = state["offset"], state["scale"]
         self.next_fit = state["next_fit"]
+
+
+def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:
+    """Fit a model; return whether that worked, and warn if not."""
+    try:
+        # Attempts after the first start from draws of the global generator.
+        with manual_seed(num_pulls):
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    except ModelFittingError as error:
+        warnings.warn(
+            f"Fitting the hyper-parameters to {num_pulls} pulls failed; the "
+            f"previous ones stay. {error}",
+            BotorchWarning,
+            stacklevel=2,
+        )
+        return False
+    return True

@@ -98,13 +98,13 @@ class PullLedger:
         indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)
         return torch.bincount(indices, minlength=self.counts.shape[0])
 
-    def totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
-        """Return counts and sums of the first told pulls."""
-        if num_pulls == self.num_pulls:
+    def totals(self, num_pulls: int, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Return counts and sums of the first told pulls, from ``start`` on."""
+        if num_pulls == self.num_pulls and start == 0:
             return self.counts, self.sums
-        indices = torch.tensor(self.told_indices[:num_pulls], dtype=torch.long)
+        indices = torch.tensor(self.told_indices[start:num_pulls], dtype=torch.long)
         indices = indices.to(self.counts.device)
-        told = self.told_rewards[:num_pulls]
+        told = self.told_rewards[start:num_pulls]
         rewards = torch.tensor(told, dtype=torch.float64).to(self.sums)
         counts = torch.bincount(indices, minlength=self.counts.shape[0])
         return counts, torch.zeros_like(self.sums).index_add_(0, indices, rewards)

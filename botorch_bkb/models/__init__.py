@@ -1,6 +1,8 @@
 """GP models as BoTorch models."""
 
+from botorch_bkb.models.arm_filter import ArmFilter, SparseArmFilter
 from botorch_bkb.models.dtc_gp import SingleTaskDTCGP
+from botorch_bkb.models.time_varying_gp import TimeVaryingGP
 
 
-__all__ = ["SingleTaskDTCGP"]
+__all__ = ["ArmFilter", "SingleTaskDTCGP", "SparseArmFilter", "TimeVaryingGP"]

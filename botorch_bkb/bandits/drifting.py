@@ -1,0 +1,269 @@
+r"""Bandits on objectives that drift: smooth forgetting, and resets.
+
+References:
+    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
+    process bandit optimization. AISTATS 2016.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
+from botorch_bkb.acquisition.time_varying import RTVWidth
+from botorch_bkb.bandits.base import FiniteArmBandit
+from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.inducing import ExactBandit
+from botorch_bkb.models.arm_filter import check_forgetting_rate
+from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.optim.batch_rules import BatchRule, check_size, FixedSize
+
+
+class DriftingBandit(FiniteArmBandit):
+    r"""A bandit whose pulls have times.
+
+    Times are real numbers that never go back. Without them, every ``ask`` is one step
+    later than the last time known, starting at 1, and rewards are measured at the time
+    of the last ``ask``. ``predict``, ``confidence_bound`` and ``best_arm`` speak of the
+    next decision time.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._times: list[float] = []  # of told pulls
+        self._now: float | None = None
+        self._decision: float | None = None  # of the ask under way
+        super().__init__(*args, **options)
+
+    @override
+    def default_batch_rule(self) -> BatchRule:
+        return FixedSize(1)
+
+    @property
+    def decision_time(self) -> float:
+        """The time of the next decision, unless ``ask`` names another."""
+        if self._decision is not None:
+            return self._decision
+        return 1.0 if self._now is None else self._now + 1.0
+
+    @override
+    def ask(
+        self,
+        max_size: int | None = None,
+        available: Tensor | None = None,
+        time: float | None = None,
+    ) -> Tensor:
+        """Choose the next batch; see :meth:`FiniteArmBandit.ask`.
+
+        Args:
+            max_size: A cap on the size of this batch.
+            available: An ``A``-dim boolean tensor of the arms that can be pulled now.
+            time: When the pulls will be made; ``decision_time`` if None.
+
+        Raises:
+            InputDataError: As there; and if ``time`` is not finite or goes back.
+                Nothing has changed then.
+        """
+        self._decision = self._checked(self.decision_time if time is None else time)
+        try:
+            indices = super().ask(max_size, available)
+            self._now = self._decision
+        finally:
+            self._decision = None
+        return indices
+
+    @override
+    def tell(
+        self,
+        indices: Tensor | Sequence[int],
+        rewards: Tensor | Sequence[float],
+        pull_ids: Sequence[int] | None = None,
+        external: bool = False,
+        time: float | None = None,
+    ) -> None:
+        """Bring rewards of one time; see :meth:`FiniteArmBandit.tell`.
+
+        Args:
+            indices: The ``q`` arms.
+            rewards: Their ``q`` rewards.
+            pull_ids: Which pulls these are.
+            external: Whether rewards of arms without a pending pull are welcome.
+            time: When they were measured; that of the last ``ask`` if None. Not before
+                rewards that have been told: bring late results in order of time.
+
+        Raises:
+            BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
+            InputDataError: If a reward is not finite, an arm is unknown, a pull is not
+                pending, or ``time`` is not finite or goes back. Nothing has changed
+                then.
+        """
+        if time is None:
+            time = 0.0 if self._now is None else self._now
+            time = max([time, *self._times[-1:]])
+        time = self._checked(time)
+        super().tell(indices, rewards, pull_ids, external)
+        told = self.num_pulls - len(self._times)
+        self._times += told * [time]
+        self._now = time if self._now is None else max(self._now, time)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "times": list(self._times), "now": self._now}
+
+    @override
+    def _load(self, state: dict[str, Any]) -> None:
+        self._times, self._now = list(state["times"]), state["now"]
+        super()._load(state)
+
+    def _checked(self, time: float) -> float:
+        last = self._times[-1] if self._times else -math.inf
+        if not isinstance(time, (int, float)) or not last <= time < math.inf:
+            raise InputDataError(
+                "Expected `time` to be a finite number"
+                f"{f' not before {last:g}, the last that was told' * bool(self._times)}"
+                f", but got {time!r}. Bring rewards in order of time."
+            )
+        return float(time)
+
+    @override
+    def _confidence_state(
+        self, prior: Prior, posterior: ArmPosterior
+    ) -> ConfidenceState:
+        state = super()._confidence_state(prior, posterior)
+        return replace(state, decision_time=self.decision_time)
+
+
+class RGPUCB(DriftingBandit, ExactBandit):
+    r"""R-GP-UCB: GP-UCB that starts afresh with every block of time.
+
+    Algorithm 1 of [bogunovic2016tvgpucb]_. A block is ``block_size`` long, the first
+    starts at time 1, and a decision uses the rewards of its own block. The width goes
+    on with the number of all pulls. Where nothing is known, as at the start of a block,
+    the lowest index wins.
+
+    Args:
+        block_size: The paper's ``N``, in units of time; see :func:`rbf_block_size` and
+            :func:`matern_block_size` for its formulas.
+
+    All other arguments are those of :class:`FiniteArmBandit`; hyper-parameters that are
+    not given are fitted to all rewards as if nothing drifted. The default
+    ``confidence`` is :class:`~botorch_bkb.acquisition.RTVWidth`.
+
+    Raises:
+        InputDataError: If ``block_size`` or another argument is out of range.
+
+    Example:
+        >>> N = rbf_block_size(forgetting_rate=0.01, horizon=200)
+        >>> bandit = RGPUCB(arms, RBFKernel(), 0.01, block_size=N)
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        block_size: float,
+        **options: Any,
+    ) -> None:
+        if not 0 < block_size < math.inf:
+            raise InputDataError(
+                f"Expected `block_size` to be a positive time, but got {block_size}."
+            )
+        self.block_size = block_size
+        self._block = 0
+        super().__init__(arms, covar_module, noise_variance, **options)
+
+    @override
+    def default_confidence(self) -> ConfidenceSchedule:
+        return RTVWidth()
+
+    @override
+    def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
+        start = 1 + self._block * self.block_size
+        first = bisect.bisect_left(self._times, start) if self._block > 0 else 0
+        return self._ledger.totals(num_pulls, first)
+
+    @override
+    def _refresh(self) -> None:
+        self._open_block()
+        super()._refresh()
+
+    @override
+    def _predictive(self) -> tuple[Prior, ArmPosterior]:
+        self._open_block()
+        return super()._predictive()
+
+    def _open_block(self) -> None:
+        """Turn to the block of the next decision."""
+        block = math.floor((self.decision_time - 1) / self.block_size)
+        if block != self._block:
+            self._block = block
+            self._num_processed = -1  # what was processed no longer counts
+            self._prediction = None
+
+    @override
+    def _load(self, state: dict[str, Any]) -> None:
+        self._block = state["block"]
+        super()._load(state)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "block": self._block}
+
+
+def rbf_block_size(forgetting_rate: float, horizon: int) -> int:
+    r"""Return R-GP-UCB's ``N`` for an RBF kernel: ``ceil(min(T, 12 eps^{-1/4}))``.
+
+    Section 5 of [bogunovic2016tvgpucb]_.
+
+    Args:
+        forgetting_rate: ``eps``.
+        horizon: ``T``.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    return _block_size(forgetting_rate, horizon, 12.0, 1 / 4)
+
+
+def matern_block_size(
+    forgetting_rate: float, horizon: int, nu: float, dimension: int
+) -> int:
+    r"""Return R-GP-UCB's ``N`` for a Matern kernel.
+
+    ``ceil(min(T, 24 eps^{-1/(4 - c)}))`` with ``c = d (d + 1) / (2 nu + d (d + 1))``;
+    section 5 of [bogunovic2016tvgpucb]_.
+
+    Args:
+        forgetting_rate: ``eps``.
+        horizon: ``T``.
+        nu: The smoothness of the kernel.
+        dimension: ``d``.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    check_size("dimension", dimension)
+    if not 0 < nu < math.inf:
+        raise InputDataError(f"Expected `nu` to be positive, but got {nu}.")
+    c = dimension * (dimension + 1) / (2 * nu + dimension * (dimension + 1))
+    return _block_size(forgetting_rate, horizon, 24.0, 1 / (4 - c))
+
+
+def _block_size(
+    forgetting_rate: float, horizon: int, factor: float, exponent: float
+) -> int:
+    check_size("horizon", horizon)
+    check_forgetting_rate(forgetting_rate)
+    if forgetting_rate == 0:
+        return horizon
+    return math.ceil(min(horizon, factor * forgetting_rate**-exponent))

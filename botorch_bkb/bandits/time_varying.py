@@ -1,0 +1,328 @@
+r"""TV-GP-UCB, exact and sparse.
+
+References:
+    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
+    process bandit optimization. AISTATS 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, cast
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule
+from botorch_bkb.acquisition.time_varying import TVWidth
+from botorch_bkb.bandits.drift_prior import DriftPrior
+from botorch_bkb.bandits.drifting import DriftingBandit
+from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.generation.maximizer import MaximizerDistribution
+from botorch_bkb.models.arm_filter import (
+    ArmFilter,
+    check_forgetting_rate,
+    DriftingPosterior,
+    SparseArmFilter,
+)
+from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.optim.batch_rules import (
+    BatchRule,
+)
+
+
+@dataclass
+class ArmMoments:
+    """Mean and variance of all arms at one time, and what widths need beside them.
+
+    Has what bandits read off an :class:`~botorch_bkb.optim.ArmPosterior`.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    prior_variance: Tensor
+    noise_variance: float
+    pulled_indices: Tensor
+    inducing_indices: Tensor
+    log_det: float
+    effective_dimension: float
+    feature_bytes: int = 0
+
+    @property
+    def leverage_scores(self) -> Tensor:
+        """The ``A`` variances over lambda."""
+        return self.variance / self.noise_variance
+
+
+class TVGPUCB(DriftingBandit):
+    r"""TV-GP-UCB: forgets smoothly. Algorithm 2 of [bogunovic2016tvgpucb]_.
+
+    The posterior is that of ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``,
+    equations (7) and (8), filtered from step to step at a cost that does not grow with
+    time: :class:`~botorch_bkb.models.arm_filter.ArmFilter` over all arms, ``O(A^2)`` a
+    step and in memory, or :class:`~botorch_bkb.models.arm_filter.SparseArmFilter`,
+    ``O(A m)``, which says what it approximates. Batches are picked one by one with
+    the variance of those before, as if each had brought its mean; so are pulls still
+    pending. The theorem covers single pulls at times 1, 2, 3, ...
+
+    Args:
+        forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time. None: learned by the
+            marginal likelihood, equation (24), when the number of told pulls reaches 4,
+            8, 16, ..., from at most the last 512 of them.
+        sparse: Whether to filter a few inducing arms instead of all arms.
+        tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
+        max_inducing: The most inducing arms, if ``sparse``.
+
+    All other arguments are those of :class:`FiniteArmBandit`. The default
+    ``confidence`` is :class:`~botorch_bkb.acquisition.TVWidth`, and the paper's
+    experiments take ``LogWidth``. A kernel or noise that is None is fitted together
+    with ``eps``. Batch rules that need more than variances, the local and the projected
+    ones, are refused.
+
+    Raises:
+        InputDataError: If ``forgetting_rate`` or another argument is out of range.
+        UnsupportedError: If ``batch_rule`` needs covariances.
+
+    Example:
+        >>> bandit = TVGPUCB(arms, RBFKernel(), 0.01, forgetting_rate=0.03)
+        >>> indices = bandit.ask(time=7.5)
+        >>> bandit.tell(indices, measure(indices), time=7.6)
+    """
+
+    # The filter takes the place of the posterior that other bandits update.
+    _prior: DriftPrior
+    _posterior: ArmMoments  # type: ignore[assignment]
+    _prediction: tuple[DriftPrior, DriftingPosterior] | None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        forgetting_rate: float | None = None,
+        sparse: bool = False,
+        tolerance: float = 1e-3,
+        max_inducing: int = 512,
+        **options: Any,
+    ) -> None:
+        if forgetting_rate is not None:
+            check_forgetting_rate(forgetting_rate)
+        self._given_rate = forgetting_rate
+        self.sparse = sparse
+        self.tolerance = tolerance
+        self.max_inducing = max_inducing
+        super().__init__(arms, covar_module, noise_variance, **options)
+        _refuse_covariances(self.batch_rule)
+
+    @override
+    def default_confidence(self) -> ConfidenceSchedule:
+        return TVWidth()
+
+    @property
+    def forgetting_rate(self) -> float:
+        """``eps`` per unit of time, given or learned so far."""
+        return self._prior.forgetting_rate
+
+    @override
+    def maximizer_distribution(
+        self, num_draws: int = 256, generator: torch.Generator | None = None
+    ) -> MaximizerDistribution:
+        """Return how likely each arm is the best at the next decision time.
+
+        Args:
+            num_draws: The number of draws; ``num_draws x A`` numbers are held.
+            generator: Their source of randomness. None: a new one with a random seed.
+        """
+        if generator is None:
+            generator = torch.Generator()
+            generator.seed()
+        moving = self._present()[1].copy()
+        moving.advance(self.decision_time)
+        best = moving.draw_values(num_draws, generator).argmax(dim=-1)
+        return MaximizerDistribution(self.arms, best)
+
+    @override
+    def _new_prior(
+        self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
+    ) -> DriftPrior:
+        return DriftPrior(arms, covar_module, noise_variance, self._given_rate)
+
+    @override
+    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
+        """Return what is there: the filter chooses its inducing arms."""
+        return self.inducing_indices
+
+    def _new_filter(self, prior: DriftPrior) -> DriftingPosterior:
+        if self.sparse:
+            return SparseArmFilter(
+                prior.features,
+                prior.covar_module,
+                prior.noise_variance,
+                prior.forgetting_rate,
+                self.tolerance,
+                self.max_inducing,
+            )
+        with torch.no_grad():
+            K = prior.covar_module(prior.features).to_dense().to(self.arms)
+        return ArmFilter(K, prior.noise_variance, prior.forgetting_rate)
+
+    @override
+    def _new_posterior(  # type: ignore[override]
+        self, prior: DriftPrior, max_feature_bytes: int | None = None
+    ) -> ArmMoments:
+        self._filter = self._new_filter(prior)
+        return self._moments(prior, self._filter)
+
+    @override
+    def _refitted_prior(self) -> DriftPrior:
+        prior = deepcopy(self._prior)
+        rewards = self._sign * self.arms.new_tensor(self._ledger.told_rewards)
+        times = self.arms.new_tensor(self._times, dtype=torch.float64)
+        prior.fit_over_time(self._indices(self._ledger.told_indices), rewards, times)
+        return prior
+
+    def _bring(
+        self, prior: DriftPrior, moving: DriftingPosterior, start: int, stop: int
+    ) -> None:
+        """Let a filter observe told pulls."""
+        told = zip(
+            self._times[start:stop],
+            self._ledger.told_indices[start:stop],
+            self._ledger.told_rewards[start:stop],
+            strict=True,
+        )
+        for time, pulls in groupby(told, key=lambda pull: pull[0]):
+            _, arms, values = zip(*pulls, strict=True)
+            rewards = self._sign * self.arms.new_tensor(values)
+            rewards = (rewards - prior.offset) / prior.scale
+            moving.observe(self._indices(arms), rewards, time)
+
+    @override
+    def _refresh(self) -> None:
+        if self._num_processed != self.num_pulls:
+            prior, moving, start = self._prior, self._filter, self._num_processed
+            refit = prior.is_due(self.num_pulls)
+            try:
+                if refit:
+                    prior = self._refitted_prior()
+                    moving, start = self._new_filter(prior), 0
+                self._bring(prior, moving, start, self.num_pulls)
+            except Exception:
+                self._rebuild_posterior()
+                raise
+            self._prior, self._filter = prior, moving
+            self._num_processed = self.num_pulls
+            self._prediction = None
+            if refit:
+                self._restart = (self.num_pulls, moving.log_det)
+        self._posterior = self._moments(self._prior, self._filter)
+        self.inducing_indices = self._posterior.inducing_indices
+
+    @override
+    def _rebuild_posterior(self) -> None:
+        self._prediction = None
+        self._filter = self._new_filter(self._prior)
+        self._bring(self._prior, self._filter, 0, self._num_processed)
+        self._posterior = self._moments(self._prior, self._filter)
+
+    def _present(self) -> tuple[DriftPrior, DriftingPosterior]:
+        """Return prior and filter given all told pulls, without a draw."""
+        if self._num_processed == self.num_pulls:
+            return self._prior, self._filter
+        if self._prediction is None:
+            prior, moving, start = self._prior, self._filter.copy(), self._num_processed
+            if prior.is_due(self.num_pulls):
+                prior = self._refitted_prior()
+                moving, start = self._new_filter(prior), 0
+            self._bring(prior, moving, start, self.num_pulls)
+            self._prediction = (prior, moving)
+        return self._prediction
+
+    @override
+    def _predictive(self) -> tuple[DriftPrior, ArmMoments]:  # type: ignore[override]
+        prior, moving = self._present()
+        return prior, self._moments(prior, moving)
+
+    def _moments(self, prior: DriftPrior, moving: DriftingPosterior) -> ArmMoments:
+        """Return what is known at the next decision time."""
+        mean, variance = moving.predict(self.decision_time)
+        pulled = self._ledger.counts.nonzero().squeeze(-1)
+        inducing = pulled
+        if isinstance(moving, SparseArmFilter):
+            inducing = moving.inducing_indices
+        return ArmMoments(
+            mean=mean,
+            variance=variance,
+            prior_variance=moving.prior_variance,
+            noise_variance=prior.noise_variance,
+            pulled_indices=pulled,
+            inducing_indices=inducing,
+            log_det=moving.log_det,
+            effective_dimension=sum(self._ledger.told_scores),
+        )
+
+    @override
+    def _choose(
+        self, rule: BatchRule, capacity: Tensor | None, first: int | None
+    ) -> Tensor:
+        posterior = cast(ArmPosterior, self._posterior)  # as far as these look
+        width = self.confidence(self._confidence_state(self._prior, posterior))
+        pending = list(self._ledger.pending.values())
+        scores = self.arms.new_tensor([pull.score for pull in pending])
+        batch = rule.open(posterior, scores, projected=False)
+        factor = width / math.sqrt(self._prior.noise_variance)
+        left = None if capacity is None else capacity.clone()
+        mean, variance = self._posterior.mean, self._posterior.variance
+        imagined = None
+        if pending:
+            imagined = self._imagine(None, [pull.arm for pull in pending])
+            variance = imagined.variance
+        chosen: list[int] = []
+        while not chosen or not batch.is_closed:
+            if left is not None and not (left > 0).any():
+                break
+            if first is not None and not chosen:
+                index = first
+            else:
+                score = mean + factor * variance.sqrt()
+                if left is not None:
+                    score = score.masked_fill(left <= 0, -torch.inf)
+                index = int(score.argmax())
+            batch.take(index, 1)
+            chosen.append(index)
+            if left is not None:
+                left[index] -= 1
+            if batch.is_closed or (first is not None and rule.opens_with_one_pull):
+                break
+            imagined = self._imagine(imagined, [index])
+            variance = imagined.variance
+        return self._indices(chosen)
+
+    def _imagine(
+        self, moving: DriftingPosterior | None, arms: list[int]
+    ) -> DriftingPosterior:
+        """Return a filter at the decision time that has had the means of some arms."""
+        if moving is None:
+            moving = self._filter.copy()
+            moving.advance(self.decision_time)
+        for arm in arms:
+            one = self._indices([arm])
+            moving.observe(one, moving.mean[one], self.decision_time)
+        return moving
+
+
+def _refuse_covariances(rule: BatchRule) -> None:
+    """Raise an ``UnsupportedError`` for a rule that looks at more than variances."""
+    inner = rule.rule if isinstance(rule, Capped) else rule
+    if isinstance(inner, LocalRule) or getattr(inner, "projected", False):
+        raise UnsupportedError(
+            "Expected `batch_rule` to look at variances only, such as FixedSize, "
+            f"SumRule() or ProductRule(), but got {inner!r}, which needs covariances."
+        )

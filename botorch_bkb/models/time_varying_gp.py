@@ -1,0 +1,137 @@
+r"""The exact GP over space and time, as a BoTorch model.
+
+References:
+    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
+    process bandit optimization. AISTATS 2016.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from botorch.utils.types import _DefaultType, DEFAULT
+from gpytorch.kernels import Kernel, ProductKernel
+from gpytorch.likelihoods import Likelihood
+from gpytorch.means import Mean
+from gpytorch.priors import GammaPrior
+from torch import Tensor
+
+from botorch_bkb.models.kernels import TemporalDecayKernel
+
+
+class TimeVaryingGP(SingleTaskGP):
+    r"""A GP whose function drifts: a kernel over space times one over time.
+
+    The last column of the inputs is time. With the default kernel over time this is the
+    model of equations (3) and (4) of [bogunovic2016tvgpucb]_, and its posterior is that
+    of equations (7) and (8), at ``O(n^3)``; over a finite set of arms
+    :class:`~botorch_bkb.models.arm_filter.ArmFilter` gives the same at a cost that does
+    not grow with ``n``. Hyper-parameters, the forgetting rate among them, are learned
+    by the marginal likelihood, equation (24), as in any BoTorch model. At a decision,
+    time is fixed: ``fixed_features={d: time}`` in ``optimize_acqf``, or
+    :class:`~botorch_bkb.acquisition.TimeVaryingUpperConfidenceBound`.
+
+    Mind that an input transform sees the time column too, and that a scaled time
+    changes the unit of the forgetting rate.
+
+    Args:
+        train_X: An ``n x (d + 1)`` tensor, time last.
+        train_Y: An ``n x 1`` tensor.
+        train_Yvar: An ``n x 1`` tensor of noise variances. None: one that is learned.
+        likelihood: As in ``SingleTaskGP``.
+        covar_module: The kernel over the ``d`` columns of space. None: BoTorch's
+            default.
+        temporal_kernel: The kernel over the time column, which decays or is stationary.
+            None: :class:`TemporalDecayKernel` with an exponential prior of mean 0.1.
+        mean_module: As in ``SingleTaskGP``.
+        outcome_transform: As in ``SingleTaskGP``.
+        input_transform: As in ``SingleTaskGP``.
+
+    Raises:
+        BotorchTensorDimensionError: If ``train_X`` has no column beside time.
+
+    Example:
+        >>> model = TimeVaryingGP(torch.cat([X, times], dim=-1), Y)
+        >>> fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        >>> model.forgetting_rate
+    """
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        likelihood: Likelihood | None = None,
+        covar_module: Kernel | None = None,
+        temporal_kernel: Kernel | None = None,
+        mean_module: Mean | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        input_transform: InputTransform | None = None,
+    ) -> None:
+        d = train_X.shape[-1] - 1
+        if train_X.dim() < 2 or d < 1:
+            raise BotorchTensorDimensionError(
+                "Expected `train_X` of shape n x (d + 1), with time as its last column,"
+                f" but got {tuple(train_X.shape)}."
+            )
+        if covar_module is None:
+            covar_module = get_covar_module_with_dim_scaled_prior(d)
+        if temporal_kernel is None:
+            temporal_kernel = default_temporal_kernel()
+        super().__init__(
+            train_X,
+            train_Y,
+            train_Yvar,
+            likelihood=likelihood,
+            covar_module=ProductKernel(
+                over_columns(covar_module, range(d)),
+                over_columns(temporal_kernel, [d]),
+            ),
+            mean_module=mean_module,
+            outcome_transform=outcome_transform,
+            input_transform=input_transform,
+        )
+
+    @property
+    def spatial_kernel(self) -> Kernel:
+        """The kernel over space."""
+        return self.covar_module.kernels[0]
+
+    @property
+    def temporal_kernel(self) -> Kernel:
+        """The kernel over time."""
+        return self.covar_module.kernels[1]
+
+    @property
+    def forgetting_rate(self) -> float:
+        """``eps``, per unit of time, where time has the default kernel."""
+        return self.temporal_kernel.forgetting_rate.item()
+
+
+def default_temporal_kernel() -> TemporalDecayKernel:
+    """Return the decay over time whose rate is learned, from 0.1 on."""
+    kernel = TemporalDecayKernel(forgetting_rate_prior=GammaPrior(1.0, 10.0))
+    kernel.forgetting_rate = 0.1
+    return kernel
+
+
+def over_columns(kernel: Kernel, columns: range | list[int]) -> Kernel:
+    """Return a copy of a kernel that sees these columns only.
+
+    A kernel with active dimensions of its own keeps them: they count from the first.
+    """
+    kernel = deepcopy(kernel)
+    if kernel.active_dims is None:
+        kernel.register_buffer("active_dims", _long(columns))
+    return kernel
+
+
+def _long(columns: range | list[int]) -> Tensor:
+    import torch
+
+    return torch.tensor(list(columns), dtype=torch.long)
