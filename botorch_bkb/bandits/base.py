@@ -325,9 +325,13 @@ class FiniteArmBandit(ABC):
                 self.arms.shape[0], size, generator=generator, device=device
             )
         else:
-            sampler = ArmSampler(self._predictive()[1])
-            best = sampler.draw_best_arms(num_draws, generator)
+            best = self._draw_best_arms(num_draws, generator)
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
+
+    def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
+        """Draw the best arms of draws from the posterior."""
+        sampler = ArmSampler(self._predictive()[1])
+        return sampler.draw_best_arms(num_draws, generator)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.

@@ -24,7 +24,6 @@ from botorch_bkb.acquisition.time_varying import TVWidth
 from botorch_bkb.bandits.drift_prior import DriftPrior
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.hyperparameters import Prior
-from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.models.arm_filter import (
     ArmFilter,
     check_forgetting_rate,
@@ -32,9 +31,7 @@ from botorch_bkb.models.arm_filter import (
     SparseArmFilter,
 )
 from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import (
-    BatchRule,
-)
+from botorch_bkb.optim.batch_rules import BatchRule, Capped, LocalRule
 
 
 @dataclass
@@ -131,22 +128,11 @@ class TVGPUCB(DriftingBandit):
         return self._prior.forgetting_rate
 
     @override
-    def maximizer_distribution(
-        self, num_draws: int = 256, generator: torch.Generator | None = None
-    ) -> MaximizerDistribution:
-        """Return how likely each arm is the best at the next decision time.
-
-        Args:
-            num_draws: The number of draws; ``num_draws x A`` numbers are held.
-            generator: Their source of randomness. None: a new one with a random seed.
-        """
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
+    def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
+        """Draw the best arms at the next decision time; ``num_draws x A`` numbers."""
         moving = self._present()[1].copy()
         moving.advance(self.decision_time)
-        best = moving.draw_values(num_draws, generator).argmax(dim=-1)
-        return MaximizerDistribution(self.arms, best)
+        return moving.draw_values(num_draws, generator).argmax(dim=-1)
 
     @override
     def _new_prior(

@@ -30,7 +30,11 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.nystrom import span_tolerance
+from botorch_bkb.models.utils.nystrom import (
+    check_prior_variance,
+    check_residual,
+    span_tolerance,
+)
 
 
 # The inducing arms are looked through after this many observations.
@@ -60,6 +64,7 @@ class DriftingPosterior(ABC):
                 f"{noise_variance}. For exact rewards, use a small one."
             )
         check_forgetting_rate(forgetting_rate)
+        check_prior_variance(prior_variance)
         self.prior_variance = prior_variance
         self.noise_variance = noise_variance
         self.forgetting_rate = forgetting_rate
@@ -103,7 +108,8 @@ class DriftingPosterior(ABC):
         Raises:
             BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
             InputDataError: If a reward is not finite, an arm is unknown, or the time
-                goes back. Nothing has changed then.
+                goes back. Nothing has changed then. Or if the prior covariance turns
+                out not to be positive semi-definite, which ends this posterior.
         """
         if indices.dim() != 1 or rewards.shape != indices.shape:
             raise BotorchTensorDimensionError(
@@ -231,6 +237,7 @@ class ArmFilter(DriftingPosterior):
         total = variance + self.noise_variance
         self.mean = self.mean + column * ((reward - self.mean[index].item()) / total)
         self.covariance.addr_(column, column, alpha=-1 / total)
+        check_residual(self.covariance.diagonal(), self.prior_variance)
         self.log_det += math.log1p(variance / self.noise_variance)
 
 
@@ -376,6 +383,7 @@ class SparseArmFilter(DriftingPosterior):
         z = features[index].clone()
         column = self._prior_covariance(one).squeeze(0) - features @ z
         corner = (self.prior_variance[index] - z.square().sum()).sqrt()
+        check_residual(corner.reshape(1), self.prior_variance[index].reshape(1))
         column /= corner
         column[self.inducing_indices] = 0.0
         column[index] = corner
@@ -391,6 +399,7 @@ class SparseArmFilter(DriftingPosterior):
         self._P = torch.nn.functional.pad(self._P, (0, 1, 0, 1))
         self._P[m, m] = 1.0
         self._squared = self._squared + column.square()
+        check_residual(self.prior_variance - self._squared, self.prior_variance)
         self._projected = self._projected + column.square()
         self.inducing_indices = torch.cat([self.inducing_indices, one])
         self._position[index] = m

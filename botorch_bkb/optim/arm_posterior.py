@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_bkb.models.utils.nystrom import (
+    check_prior_variance,
     check_residual,
     independent_points,
     span_tolerance,
@@ -119,19 +119,7 @@ class ArmPosterior:
         self.prior_variance = torch.cat(
             [self._prior_variance(arms[rows]) for rows in self._chunks(arms.shape[-1])]
         )
-        bad = (~(self.prior_variance >= 0) | self.prior_variance.isinf()).nonzero()
-        if bad.numel():
-            row = int(bad[0])
-            raise InputDataError(
-                "Expected `covar_module` to give every arm a finite prior variance of "
-                f"at least zero, but got {self.prior_variance[row].item()} for arm "
-                f"{row}."
-            )
-        if not (self.prior_variance > 0).any():
-            raise InputDataError(
-                "Expected `covar_module` to give at least one arm a positive prior "
-                "variance, but all are zero: nothing could be learned."
-            )
+        check_prior_variance(self.prior_variance)
         self.mean = torch.zeros_like(self.prior_variance)
         self._rows = KernelRows(arms.shape[0], max_feature_bytes // 3, self.mean)
         # The cache, one row per arm with room for more columns; none past the budget.

@@ -19,6 +19,8 @@ from botorch_bkb import (
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
+    RGPUCB,
+    TVGPUCB,
     UniformRandom,
 )
 from botorch_bkb.bandits import FiniteArmBandit
@@ -29,7 +31,10 @@ EXACT_BANDITS = (GPUCB, GPBUCB)
 UCB_BANDITS = (BKB, BBKB, GPUCB, GPBUCB)
 DRAWN_BANDITS = (EpsilonGreedy, UniformRandom, GPThompsonSampling)
 SPARSE_BANDITS = (BKB, BBKB, *DRAWN_BANDITS)
-ALL_BANDITS = (*UCB_BANDITS, *DRAWN_BANDITS)
+DRIFTING_BANDITS = (TVGPUCB, RGPUCB)
+# Those for which time does not matter.
+STILL_BANDITS = (*UCB_BANDITS, *DRAWN_BANDITS)
+ALL_BANDITS = (*STILL_BANDITS, *DRIFTING_BANDITS)
 NOISE = 0.1
 
 
@@ -60,6 +65,10 @@ def make_bandit(
     options.setdefault("covar_module", rbf(lengthscale))
     if bandit_class is GPThompsonSampling:
         options.setdefault("batch_rule", FixedSize(1))  # of 30 if not given
+    if bandit_class is TVGPUCB:
+        options.setdefault("forgetting_rate", 0.05)
+    if bandit_class is RGPUCB:
+        options.setdefault("block_size", 20)
     options.setdefault("noise_variance", NOISE)
     options.setdefault("generator", torch.Generator().manual_seed(seed))
     return bandit_class(random_arms(30) if arms is None else arms, **options)

@@ -20,6 +20,7 @@ from tests.bandits import (
     play,
     random_arms,
     rbf,
+    STILL_BANDITS,
     true_rewards,
     unchanged,
 )
@@ -240,7 +241,7 @@ def test_learned_bandits_minimize_the_mirror_image(bandit_class):
         assert torch.equal(down.confidence_bound(), -up.confidence_bound())
 
 
-@each_bandit
+@pytest.mark.parametrize("bandit_class", STILL_BANDITS, ids=lambda item: item.__name__)
 def test_given_hyper_parameters_take_features_and_rewards_as_they_come(bandit_class):
     prior = Prior(10 * random_arms(5), rbf(), 0.1)
     assert not prior.learns

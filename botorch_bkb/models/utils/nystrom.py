@@ -25,6 +25,27 @@ SPAN_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 PSD_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}
 
 
+def check_prior_variance(prior_variance: Tensor) -> None:
+    """Raise unless the ``A`` prior variances of arms are those of some kernel.
+
+    Raises:
+        InputDataError: If one is negative or not finite, or all are zero.
+    """
+    bad = (~(prior_variance >= 0) | prior_variance.isinf()).nonzero()
+    if bad.numel():
+        row = int(bad[0])
+        raise InputDataError(
+            "Expected `covar_module` to give every arm a finite prior variance of "
+            f"at least zero, but got {prior_variance[row].item()} for arm "
+            f"{row}."
+        )
+    if not (prior_variance > 0).any():
+        raise InputDataError(
+            "Expected `covar_module` to give at least one arm a positive prior "
+            "variance, but all are zero: nothing could be learned."
+        )
+
+
 def check_residual(residual: Tensor, prior: Tensor) -> None:
     """Raise unless variances left after conditioning are positive up to rounding.
 

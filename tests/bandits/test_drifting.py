@@ -1,0 +1,313 @@
+"""Bandits whose pulls have times, against the dense posterior over space and time."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.kernels import MaternKernel
+
+from botorch_bkb import GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb.acquisition import LogWidth, SrinivasWidth, TVWidth
+from botorch_bkb.bandits import matern_block_size, rbf_block_size
+from botorch_bkb.models.kernels import PrecomputedKernel
+from botorch_bkb.optim import FixedSize, LocalRule, SumRule
+from tests.bandits import (
+    assert_same,
+    make_bandit,
+    NOISE,
+    noisy_rewards,
+    play,
+    random_arms,
+    rbf,
+    unchanged,
+)
+from tests.reference import time_varying_posterior
+
+
+RATE = 0.1
+WIDTH = LogWidth(0.8, 4.0)
+both_filters = pytest.mark.parametrize("sparse", [False, True], ids=["exact", "sparse"])
+
+
+def gram(bandit):
+    return rbf()(bandit.arms).to_dense().detach().numpy()
+
+
+def dense(bandit, pulls, time, rate=RATE):
+    """Return means and variances by equations (7) and (8)."""
+    arms, rewards, times = (np.array(column) for column in zip(*pulls, strict=True))
+    return time_varying_posterior(
+        gram(bandit), NOISE, rate, arms.astype(int), times, rewards, time
+    )
+
+
+def tv_bandit(**options):
+    options = {"forgetting_rate": RATE, "confidence": WIDTH, "tolerance": 0.0} | options
+    return make_bandit(TVGPUCB, **options)
+
+
+# TV-GP-UCB ----------------------------------------------------------------------------
+
+
+@both_filters
+@pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+def test_a_whole_run_is_that_of_algorithm_2(sparse, maximize):
+    """Real times, with gaps; picks, means, variances by the dense formulas."""
+    bandit = tv_bandit(sparse=sparse, maximize=maximize)
+    sign, rng, pulls, time = (1 if maximize else -1), np.random.default_rng(0), [], 0.0
+    for number in range(40):
+        time += rng.exponential()
+        (index,) = bandit.ask(time=time).tolist()
+        if number:
+            mean, variance = dense(bandit, pulls, time)
+            beta = 0.8 * math.log(4 * number)
+            score = sign * mean + np.sqrt(beta * variance)
+            assert score[index] > score.max() - 1e-9
+        time += rng.exponential()
+        reward = math.sin(6 * bandit.arms[index].sum() + time / 5) + rng.normal() / 3
+        bandit.tell([index], [reward], time=time)
+        pulls.append((index, reward, time))
+        mean, variance = dense(bandit, pulls, time + 1)
+        np.testing.assert_allclose(bandit.predict()[0], mean, atol=1e-7)
+        np.testing.assert_allclose(bandit.predict()[1], variance, atol=1e-7)
+
+
+@both_filters
+def test_batches_and_pending_pulls_shrink_the_variance_as_if_told(sparse):
+    bandit = tv_bandit(sparse=sparse, batch_rule=FixedSize(4))
+    measure, pulls = noisy_rewards(bandit.arms), []
+    for _ in range(3):
+        indices = bandit.ask()
+        rewards = measure(indices)
+        bandit.tell(indices[:3], rewards[:3])  # one of four stays out
+        time = bandit.decision_time - 1
+        pulls += zip(
+            indices[:3].tolist(), rewards[:3].tolist(), 3 * [time], strict=True
+        )
+    waiting = list(bandit.pending_pulls.values())
+    batch, time = bandit.ask().tolist(), bandit.decision_time - 1
+    mean, _ = dense(bandit, pulls, time)
+    beta = 0.8 * math.log(4 * bandit.num_pulls)
+    for index in batch:
+        imagined = pulls + [(arm, mean[arm], time) for arm in waiting]
+        _, variance = dense(bandit, imagined, time)
+        score = mean + np.sqrt(beta * variance)
+        assert score[index] > score.max() - 1e-9
+        waiting.append(index)
+
+
+def test_nothing_is_forgotten_at_rate_zero():
+    bandit = tv_bandit(forgetting_rate=0.0)
+    still = make_bandit(GPUCB, confidence=WIDTH)
+    assert play(bandit, 15) == play(still, 15)
+    torch.testing.assert_close(bandit.predict()[0], still.predict()[0])
+
+
+def test_everything_is_forgotten_at_rate_one():
+    bandit = tv_bandit(forgetting_rate=1.0)
+    play(bandit, 3)
+    assert bandit.predict()[0].abs().max() == 0
+    torch.testing.assert_close(bandit.predict()[1], torch.ones(30, dtype=torch.double))
+
+
+def test_a_table_of_covariances_is_a_kernel():
+    table = torch.tensor([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 1.0]]).double()
+    arms = torch.arange(3, dtype=torch.double).unsqueeze(-1)
+    bandit = TVGPUCB(arms, PrecomputedKernel(table), 0.1, forgetting_rate=0.5)
+    bandit.tell([0], [1.0], external=True, time=0.0)
+    mean, variance = bandit.predict()
+    kept = 0.5  # until the decision at time 1
+    expected = math.sqrt(kept) * table[0] / 2.1
+    torch.testing.assert_close(mean, expected)
+    torch.testing.assert_close(variance, table.diagonal() - kept * table[0] ** 2 / 2.1)
+
+
+@both_filters
+def test_an_unknown_rate_is_learned(sparse):
+    """A function that forgets a tenth at each step, and one that stays."""
+    arms = random_arms(40)
+    K = rbf()(arms).to_dense().detach() + 1e-9 * torch.eye(40).double()
+    root = torch.linalg.cholesky(K)
+    learned = []
+    for rate in (0.1, 0.0):
+        stream = torch.Generator().manual_seed(1)
+        f = root @ torch.randn(40, generator=stream, dtype=torch.double)
+        bandit = TVGPUCB(
+            arms,
+            rbf(),
+            0.01,
+            sparse=sparse,
+            batch_rule=FixedSize(3),
+            generator=torch.Generator().manual_seed(0),
+        )
+        for _ in range(50):
+            indices = bandit.ask()
+            noise = torch.randn(3, generator=stream, dtype=torch.double)
+            bandit.tell(indices, f[indices] + 0.1 * noise)
+            new = root @ torch.randn(40, generator=stream, dtype=torch.double)
+            f = math.sqrt(1 - rate) * f + math.sqrt(rate) * new
+        learned.append(bandit.forgetting_rate)
+    assert 0.05 < learned[0] < 0.2
+    assert learned[1] < 0.01
+
+
+def test_kernel_noise_and_rate_are_learned_together():
+    bandit = TVGPUCB(10 * random_arms(30), generator=torch.Generator().manual_seed(0))
+    measure = noisy_rewards(bandit.arms / 10)
+    play(bandit, 20, lambda indices: 1e3 + 50 * measure(indices))
+    mean, variance = bandit.predict()
+    assert 800 < mean.min() < mean.max() < 1200
+    assert (variance > 0).all()
+    assert 0 <= bandit.forgetting_rate <= 1
+
+
+def test_the_sparse_filter_follows_what_still_matters():
+    bandit = tv_bandit(sparse=True, tolerance=1e-2, forgetting_rate=0.3)
+    play(bandit, 80)
+    busy = len(bandit.inducing_indices)
+    assert busy < 25
+    bandit.tell([3], [1.0], external=True, time=bandit.decision_time + 60)
+    bandit.ask()
+    assert bandit.inducing_indices.tolist() == [3]
+
+
+def test_rules_that_need_covariances_are_refused():
+    for rule in (LocalRule(), SumRule(projected=True)):
+        with pytest.raises(UnsupportedError, match=r"`batch_rule`.*covariances"):
+            tv_bandit(batch_rule=rule)
+
+
+# R-GP-UCB -----------------------------------------------------------------------------
+
+
+def test_every_block_is_a_gp_ucb_of_its_own():
+    bandit = make_bandit(RGPUCB, block_size=8, confidence=1.0)
+    measure = noisy_rewards(bandit.arms)
+    for _ in range(3):
+        fresh = make_bandit(GPUCB, confidence=1.0)
+        for step in range(8):
+            indices = bandit.ask()
+            rewards = measure(indices)
+            bandit.tell(indices, rewards)
+            fresh.tell(indices, rewards, external=True)
+            if step < 7:
+                torch.testing.assert_close(bandit.predict()[0], fresh.predict()[0])
+                torch.testing.assert_close(bandit.predict()[1], fresh.predict()[1])
+        # The next decision is in a new block.
+        assert bandit.predict()[0].abs().max() == 0
+    assert bandit.num_pulls == 24
+
+
+def test_blocks_are_of_time_not_of_pulls():
+    bandit = make_bandit(RGPUCB, block_size=10)
+    bandit.tell([0, 1], [1.0, 2.0], external=True, time=10.9)
+    assert bandit.predict()[0].abs().max() == 0  # the decision at 11.9 is in block 1
+    bandit.tell([2], [5.0], external=True, time=11.0)
+    mean, _ = bandit.predict([2])
+    assert mean.item() == pytest.approx(5 / (1 + NOISE))
+
+
+@pytest.mark.parametrize(
+    ("rate", "horizon", "rbf_size", "matern_size"),
+    [(0.01, 200, 38, 92), (0.03, 200, 29, 67), (0.5, 10, 10, 10), (0.0, 70, 70, 70)],
+)
+def test_block_sizes_are_the_papers(rate, horizon, rbf_size, matern_size):
+    assert rbf_block_size(rate, horizon) == rbf_size
+    # nu = 5/2 in two dimensions: c = 6 / 11, so 24 eps^(-11 / 38).
+    assert matern_block_size(rate, horizon, nu=2.5, dimension=2) == matern_size
+
+
+# Time ---------------------------------------------------------------------------------
+
+each_kind = pytest.mark.parametrize("bandit_class", [TVGPUCB, RGPUCB])
+
+
+@each_kind
+def test_without_times_every_ask_is_one_step(bandit_class):
+    bandit = make_bandit(bandit_class)
+    assert bandit.decision_time == 1
+    first = bandit.ask()
+    assert bandit.decision_time == 2
+    bandit.tell(first, [0.0])
+    assert bandit.decision_time == 2
+    second = bandit.ask(time=7.5)
+    bandit.tell(second, [0.0], time=9.0)
+    assert bandit.decision_time == 10
+
+
+@each_kind
+@pytest.mark.parametrize("bad", [3.9, math.nan, math.inf, "noon", None.__class__])
+def test_bad_times_are_refused_and_change_nothing(bandit_class, bad):
+    bandit = make_bandit(bandit_class)
+    indices = bandit.ask(time=2.0)
+    bandit.tell(indices, [1.0], time=4.0)
+    pending = bandit.ask(time=5.0)
+    with unchanged(bandit), pytest.raises(InputDataError, match=r"`time`.*4, the last"):
+        bandit.tell(pending, [1.0], time=bad)
+    with unchanged(bandit), pytest.raises(InputDataError, match=r"`time`.*4, the last"):
+        bandit.ask(time=bad)
+    assert bandit.decision_time == 6
+
+
+@each_kind
+def test_a_refused_tell_leaves_the_clock_alone(bandit_class):
+    bandit = make_bandit(bandit_class)
+    indices = bandit.ask()
+    with unchanged(bandit), pytest.raises(InputDataError, match="finite `rewards`"):
+        bandit.tell(indices, [math.nan], time=5.0)
+    with unchanged(bandit), pytest.raises(InputDataError, match="pending pull"):
+        bandit.tell((indices + 1) % 30, [1.0], time=5.0)
+
+
+@each_kind
+def test_a_restored_run_goes_on_the_same(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 10)
+    waiting = bandit.ask()
+    restored = make_bandit(bandit_class, seed=5)
+    restored.load_state_dict(bandit.state_dict())
+    for one in (bandit, restored):
+        one.tell(waiting, [0.3], time=20.0)
+    assert play(bandit, 10) == play(restored, 10)
+    assert_same(bandit.state_dict(), restored.state_dict())
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan])
+def test_a_rate_outside_the_interval_is_refused(rate):
+    with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
+        make_bandit(TVGPUCB, forgetting_rate=rate)
+    with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
+        rbf_block_size(rate, 10)
+
+
+def test_other_bad_arguments_are_refused():
+    for size in (0, -1.0, math.inf, math.nan):
+        with pytest.raises(InputDataError, match="`block_size` to be a positive time"):
+            make_bandit(RGPUCB, block_size=size)
+    with pytest.raises(InputDataError, match="`tolerance` from 0 to 1"):
+        tv_bandit(sparse=True, tolerance=1.0)
+    with pytest.raises(InputDataError, match="`max_inducing` to be at least 2"):
+        tv_bandit(sparse=True, max_inducing=1)
+    with pytest.raises(InputDataError, match="`horizon`"):
+        rbf_block_size(0.1, 0)
+    with pytest.raises(InputDataError, match="`nu` to be positive"):
+        matern_block_size(0.1, 10, nu=0.0, dimension=2)
+
+
+def test_defaults_are_the_papers():
+    bandit = TVGPUCB(random_arms(5), MaternKernel().double(), 0.1, forgetting_rate=0.1)
+    assert isinstance(bandit.confidence, TVWidth)
+    assert len(bandit.ask()) == 1
+    # On arms both are 2 log(A pi^2 t^2 / (6 delta)).
+    still = TVGPUCB(
+        random_arms(5),
+        MaternKernel().double(),
+        0.1,
+        forgetting_rate=0.1,
+        confidence=SrinivasWidth(),
+    )
+    for one in (bandit, still):
+        one.tell([1, 2], [0.5, 1.0], external=True)
+    torch.testing.assert_close(bandit.confidence_bound(), still.confidence_bound())
