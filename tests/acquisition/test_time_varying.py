@@ -1,0 +1,85 @@
+"""Widths (16) and (19), and the upper confidence bound at a decision time."""
+
+import math
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+
+from botorch_bkb.acquisition import (
+    ConfidenceState,
+    LogWidth,
+    RTVWidth,
+    SmoothBox,
+    TimeVaryingUpperConfidenceBound,
+    TVWidth,
+)
+from botorch_bkb.optim import optimize_acqf_finite
+from tests.models.test_time_varying_gp import drifting_data, make_model
+
+
+def state(num_pulls, num_arms=None, noise_variance=0.25):
+    return ConfidenceState(
+        num_pulls=num_pulls,
+        num_arms=num_arms,
+        noise_variance=noise_variance,
+        max_prior_variance=1.0,
+        effective_dimension=1.0,
+        log_det=1.0,
+        frozen_leverage_scores=torch.zeros(num_pulls),
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "union"),
+    [
+        (TVWidth, lambda t, d: math.pi**2 * t**2 / (2 * d)),
+        (RTVWidth, lambda t, d: 2 * math.pi**2 * t**2 / (3 * d)),
+    ],
+    ids=["19", "16"],
+)
+def test_widths_are_those_of_equations_16_and_19(width, union):
+    box, delta, t = SmoothBox(dimension=2, side_length=1.5, a=3.0, b=0.7), 0.1, 40
+    u = union(t, delta)
+    cells = 1.5 * 2 * 0.7 * t**2 * math.sqrt(math.log(2 * 3.0 * u))
+    beta = 2 * math.log(u) + 2 * 2 * math.log(cells)
+    w = width(delta, box)(state(t))
+    assert w == pytest.approx(math.sqrt(beta * 0.25), rel=1e-12)
+    # On arms no derivative is needed.
+    beta = 2 * math.log(50 * math.pi**2 * t**2 / (6 * delta))
+    w = width(delta)(state(t, num_arms=50))
+    assert w == pytest.approx(math.sqrt(beta * 0.25), rel=1e-12)
+
+
+def test_widths_refuse_what_they_cannot_use():
+    with pytest.raises(UnsupportedError, match="`box` or the number of arms for TV"):
+        TVWidth()(state(3))
+    with pytest.raises(InputDataError, match="`failure_probability` between 0 and 1"):
+        RTVWidth(1.0)
+    with pytest.raises(InputDataError, match="SmoothBox to be positive"):
+        SmoothBox(2, 0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+def test_the_score_is_the_bound_at_the_decision_time(maximize):
+    X, times, Y = drifting_data(0.1, num_times=12)
+    model = make_model(X, times, Y)
+    acqf = TimeVaryingUpperConfidenceBound(
+        model, LogWidth(0.8, 4.0), 14.0, maximize=maximize
+    )
+    points = torch.linspace(0, 1, 9, dtype=torch.double).reshape(9, 1, 1)
+    posterior = model.posterior(torch.cat([points, torch.full_like(points, 14.0)], -1))
+    mean, variance = posterior.mean.flatten(), posterior.variance.flatten()
+    beta = 0.8 * math.log(4 * 36)
+    score = (mean if maximize else -mean) + (beta * variance).sqrt()
+    torch.testing.assert_close(acqf(points), score)
+    later = TimeVaryingUpperConfidenceBound(model, LogWidth(0.8, 4.0), 60.0)
+    assert later(points).std() < 0.1 * acqf(points).std()  # all is forgotten
+    (index,), _ = optimize_acqf_finite(acqf, points.squeeze(1))
+    assert index == score.argmax()
+
+
+def test_a_time_that_is_none_is_refused():
+    X, times, Y = drifting_data(0.1, num_times=4)
+    with pytest.raises(InputDataError, match="finite `decision_time`"):
+        TimeVaryingUpperConfidenceBound(make_model(X, times, Y), 1.0, math.nan)

@@ -1,0 +1,192 @@
+"""The sparse filter: exact while nobody leaves, and within its bound when one does."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.models.arm_filter import ArmFilter, SparseArmFilter
+from tests.helpers import LargestTensor
+from tests.models.test_arm_filter import history
+from tests.reference import time_varying_posterior
+
+
+NOISE = 0.2
+
+
+def kernel_of(name):
+    kernels = {"rbf": RBFKernel(), "matern": MaternKernel(), "linear": LinearKernel()}
+    kernel = kernels[name].double()
+    if kernel.has_lengthscale:
+        kernel.lengthscale = 0.3
+    return kernel
+
+
+def filters(num_arms=40, rate=0.05, kernel="rbf", dtype=torch.float64, **options):
+    """Return an exact and a sparse filter over the same arms."""
+    arms = torch.as_tensor(np.random.default_rng(0).uniform(size=(num_arms, 2)))
+    kernel = kernel_of(kernel)
+    K = kernel(arms).to_dense().detach()
+    sparse = SparseArmFilter(arms.to(dtype), kernel.to(dtype), NOISE, rate, **options)
+    return ArmFilter(K, NOISE, rate), sparse
+
+
+def bring(filters, steps):
+    for time, arms, rewards in steps:
+        for one in filters:
+            rewards_ = torch.as_tensor(rewards).to(one.mean)
+            one.observe(torch.as_tensor(arms), rewards_, time)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern", "linear"])
+@pytest.mark.parametrize("rate", [0.0, 0.05, 1.0])
+def test_it_is_exact_while_every_pulled_arm_is_inducing(kernel, rate):
+    """A linear kernel, and pulls of all arms, make most of them redundant."""
+    exact, sparse = filters(rate=rate, kernel=kernel, tolerance=0.0)
+    steps = history(40, 120, 1)
+    bring((exact, sparse), steps)
+    for time in (steps[-1][0], steps[-1][0] + 2.5):
+        for left, right in zip(sparse.predict(time), exact.predict(time), strict=True):
+            torch.testing.assert_close(left, right, atol=1e-7, rtol=1e-7)
+    assert sparse.log_det == pytest.approx(exact.log_det, rel=1e-8)
+
+
+def test_it_is_that_of_equations_7_and_8():
+    _, sparse = filters(tolerance=0.0)
+    steps = history(40, 60, 2)
+    bring((sparse,), steps)
+    times = np.concatenate([np.full(len(arms), time) for time, arms, _ in steps])
+    arms = np.concatenate([arms for _, arms, _ in steps])
+    rewards = np.concatenate([rewards for *_, rewards in steps])
+    gram = kernel_of("rbf")(sparse.arms).to_dense().detach().numpy()
+    decision = steps[-1][0] + 1
+    expected = time_varying_posterior(gram, NOISE, 0.05, arms, times, rewards, decision)
+    mean, variance = sparse.predict(decision)
+    np.testing.assert_allclose(mean, expected[0], atol=1e-7)
+    np.testing.assert_allclose(variance, expected[1], atol=1e-7)
+
+
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 12))
+@settings(max_examples=60)
+def test_one_arm_that_leaves_costs_no_more_than_the_bound(seed, size):
+    """(tau + sqrt(tau)) k(x, x) in the variance; the mean by that of its own part."""
+    _, sparse = filters(tolerance=0.0)
+    rng = np.random.default_rng(seed)
+    pulled = torch.as_tensor(rng.choice(40, size=size, replace=False))
+    for time in range(3):
+        rewards = torch.as_tensor(rng.normal(size=size))
+        sparse.observe(pulled, rewards, float(time))
+    before, mean = sparse.variance, sparse.mean
+    # The leverage of each, from the values of the inducing arms, densely.
+    S = sparse.inducing_indices
+    L, P, mu = sparse._L, sparse._P, sparse._mu
+    Q = torch.linalg.inv(L @ L.mT)
+    C, u = L @ P @ L.mT, L @ mu
+    own = (Q @ C @ Q).diagonal() / Q.diagonal() ** 2  # variance of d_j
+    leverage = 1 - own * Q.diagonal()
+    least = int(leverage.argmin())
+    part = ((Q @ u)[least] / Q[least, least].sqrt()).abs()  # its mean, in deviations
+    sparse._review(len(S) - 1)
+    assert S[least] not in sparse.inducing_indices
+    assert len(sparse.inducing_indices) == len(S) - 1
+    tau = leverage[least].clamp_min(0.0)
+    bound = (tau + tau.sqrt()) * sparse.prior_variance + 1e-9
+    assert ((sparse.variance - before).abs() <= bound).all()
+    limit = part * sparse.prior_variance.sqrt() + 1e-9
+    assert ((sparse.mean - mean).abs() <= limit).all()
+
+
+def test_the_error_falls_with_the_tolerance():
+    errors = {}
+    for tolerance in (1e-4, 1e-3, 1e-2, 1e-1):
+        exact, sparse = filters(kernel="matern", tolerance=tolerance)
+        bring((exact, sparse), history(40, 400, 3))
+        errors[tolerance] = (
+            (sparse.mean - exact.mean).abs().max().item(),
+            (sparse.variance - exact.variance).abs().max().item(),
+            len(sparse.inducing_indices),
+        )
+    for tolerance, (mean, variance, _) in errors.items():
+        assert mean < 2 * math.sqrt(tolerance)
+        assert variance < tolerance + math.sqrt(tolerance)
+    sizes = [size for *_, size in errors.values()]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < 0.8 * sizes[0]
+
+
+def test_no_more_than_max_inducing_arms_ever():
+    exact, sparse = filters(num_arms=200, rate=0.01, kernel="matern", max_inducing=24)
+    for step in history(200, 300, 4):
+        bring((exact, sparse), [step])
+        assert len(sparse.inducing_indices) <= 24
+    # It knows less than all, and what it knows is right.
+    assert (sparse.variance > 0.5 * exact.variance).all()
+    deviation = (sparse.mean - exact.mean) / sparse.variance.sqrt()
+    assert deviation.abs().max() < 3
+
+
+def test_inducing_arms_leave_when_their_pulls_fade():
+    _, sparse = filters(rate=0.1, tolerance=1e-2)
+    bring((sparse,), [(float(t), [t % 40], [1.0]) for t in range(40)])
+    assert len(sparse.inducing_indices) > 10
+    sparse.advance(39.0 + 80)  # 0.9^80 = 2e-4
+    assert len(sparse.inducing_indices) == 0
+    torch.testing.assert_close(sparse.variance, sparse.prior_variance)
+    assert sparse.mean.abs().max() == 0
+
+
+def test_a_copy_leaves_the_original_alone():
+    _, sparse = filters()
+    bring((sparse,), history(40, 10, 5))
+    before = [value.clone() for value in (*sparse.predict(99.0), sparse.mean)]
+    other = sparse.copy()
+    bring((other,), [(98.0, [1, 2, 3], [1.0, 2.0, 3.0])])
+    after = [*sparse.predict(99.0), sparse.mean]
+    for left, right in zip(before, after, strict=True):
+        assert torch.equal(left, right)
+
+
+def test_draws_have_the_moments_of_the_weights():
+    """5,000 draws: a mean is right to 4.5 standard errors with all of 40 at 1e-3."""
+    exact, sparse = filters(rate=0.05, tolerance=0.0)
+    bring((exact, sparse), [(0.0, list(range(40)), np.sin(np.arange(40)))])
+    for one in (exact, sparse):
+        draws = one.draw_values(5000, torch.Generator().manual_seed(0))
+        error = (exact.variance / 5000).sqrt() + 1e-6
+        assert ((draws.mean(dim=0) - exact.mean).abs() / error).max() < 4.5
+        ratio = draws.var(dim=0) / (exact.variance + 1e-9)
+        assert ((ratio - 1).abs() < 4.5 * math.sqrt(2 / 5000)).all()
+
+
+def test_float32_follows_float64():
+    _, double = filters(tolerance=1e-3)
+    _, single = filters(dtype=torch.float32, tolerance=1e-3)
+    bring((double, single), history(40, 200, 6))
+    assert single.mean.dtype == torch.float32
+    torch.testing.assert_close(single.mean.double(), double.mean, atol=5e-2, rtol=0)
+    torch.testing.assert_close(
+        single.variance.double(), double.variance, atol=5e-3, rtol=0
+    )
+
+
+def test_nothing_is_arms_times_arms():
+    _, sparse = filters(num_arms=3000, max_inducing=32)
+    largest = LargestTensor()
+    with largest:
+        bring((sparse,), history(3000, 60, 7))
+    assert largest.nbytes <= 3000 * 33 * 8
+
+
+def test_bad_arguments_are_refused():
+    for tolerance in (-0.1, 1.0, math.nan):
+        with pytest.raises(InputDataError, match="`tolerance` from 0 to 1"):
+            filters(tolerance=tolerance)
+    with pytest.raises(InputDataError, match="`max_inducing` to be at least 2"):
+        filters(max_inducing=1)
+    with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
+        filters(rate=1.5)
