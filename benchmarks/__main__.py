@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import (
+    drift,
+    drift_steps,
     fitting,
     million,
     regret,
@@ -22,6 +24,8 @@ from benchmarks import (
 
 
 BENCHMARKS = {
+    "drift": drift,
+    "drift_steps": drift_steps,
     "fitting": fitting,
     "million": million,
     "regret": regret,

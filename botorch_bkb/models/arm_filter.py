@@ -227,8 +227,7 @@ class ArmFilter(DriftingPosterior):
     @override
     def _decay(self, kept: float) -> None:
         self.mean = math.sqrt(kept) * self.mean
-        self.covariance *= kept
-        self.covariance.add_(self.prior_covariance, alpha=1 - kept)
+        self.covariance.lerp_(self.prior_covariance, 1 - kept)  # in one pass
 
     @override
     def _condition(self, index: int, reward: float) -> None:

@@ -1,4 +1,4 @@
-"""Loaders of the tabular data sets of the BKB and BBKB papers.
+"""Loaders of the tabular data sets of the BKB, BBKB and TV-GP-UCB papers.
 
 The files are not part of the package. Name one by argument, or name the folder that
 holds them by the environment variable ``BOTORCH_BKB_DATA``.
@@ -53,6 +53,60 @@ def load_cadata(path: str | os.PathLike[str] | None = None) -> pd.DataFrame:
         ImportError: If pandas is not installed.
     """
     return _read_csv(path, "cadata.csv.gz")
+
+
+def load_intel_temperature(path: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    r"""Load the Intel lab's temperatures: 240 half hours of 5 days, 50 sensors.
+
+    The TV-GP-UCB paper has 46 sensors at 10 minutes.
+
+    Args:
+        path: The CSV file; None for ``intel_temperature.csv.gz`` in the folder that the
+            environment variable ``BOTORCH_BKB_DATA`` names.
+
+    Returns:
+        A table in degrees Celsius with a column per sensor, indexed by day and hour.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ImportError: If pandas is not installed.
+    """
+    return _read_csv(path, "intel_temperature.csv.gz").set_index(["day", "hour"])
+
+
+def load_traffic_speed(
+    path: str | os.PathLike[str] | None = None,
+    stations_path: str | os.PathLike[str] | None = None,
+    min_observed: float = 75.0,
+) -> pd.DataFrame:
+    r"""Load speeds on freeways of San Diego: 14 mornings of 60 slots of 5 minutes.
+
+    The TV-GP-UCB paper has another freeway and a month.
+
+    Args:
+        path: The CSV file of speeds; None for ``traffic_speed.csv.gz`` in the folder
+            that the environment variable ``BOTORCH_BKB_DATA`` names.
+        stations_path: That of the stations; None for ``traffic_stations.csv``.
+        min_observed: The percentage of readings that must have been measured; PeMS
+            makes up those of stations that do not report.
+
+    Returns:
+        A table in miles per hour with a column per station that is left, indexed by
+        ``day``, a date, and ``slot``, from 0 on.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ImportError: If pandas is not installed.
+    """
+    import pandas as pd
+
+    table = _read_csv(path, "traffic_speed.csv.gz")
+    stations = _read_csv(stations_path, "traffic_stations.csv")
+    time = pd.to_datetime(table.pop("timestamp"))
+    day = time.dt.date.rename("day")
+    slot = day.groupby(day).cumcount().rename("slot")
+    measured = stations.loc[stations["pct_observed"] >= min_observed, "station"]
+    return table[measured.astype(str).tolist()].set_index([day, slot])
 
 
 def _read_csv(path: str | os.PathLike[str] | None, file_name: str) -> pd.DataFrame:

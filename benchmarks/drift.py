@@ -1,0 +1,255 @@
+r"""Figure 2 of the TV-GP-UCB paper: average regret on functions that drift.
+
+A grid of 50 x 50 arms on the unit square, functions of the paper's model with a squared
+exponential or Matern-5/2 kernel of lengthscale 0.2, noise variance 0.01, beta_t = 0.8
+log(4 t), T = 200; eps of 0.001, 0.01 and 0.03. TV-GP-UCB (exact and sparse) with the
+true eps, R-GP-UCB with the paper's N, GP-UCB, and a uniform choice. Trials are paired:
+all bandits of a trial see the same function and the same noise.
+
+(a), (b): matched, either kernel. (c), (d): squared exponential, eps = 0.01, and another
+eps or N in the algorithm; the band is one standard deviation.
+
+The paper has 200 trials; `--trials` of them here. What the paper reports: TV-GP-UCB
+below R-GP-UCB for every eps and both kernels, the curves of R-GP-UCB oscillate; in (c)
+an eps too large costs little, one too small soon costs much, and GP-UCB (eps = 0) is
+worst; in (d) small N is bad, and the deviation grows with N.
+
+Writes `trials.csv`, `matched.csv`, `mismatched.csv` and `figure_2.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+import pandas as pd
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from benchmarks.record import caption, print_table, Record
+from botorch_bkb import GPUCB, RGPUCB, TVGPUCB, UniformRandom
+from botorch_bkb.acquisition import LogWidth
+from botorch_bkb.bandits import FiniteArmBandit, matern_block_size, rbf_block_size
+from botorch_bkb.plotting import blank_figure, tidy_axes
+from botorch_bkb.test_functions import MarkovGPProblem
+
+
+NOISE_VARIANCE = 0.01
+RATES = (0.001, 0.01, 0.03)
+MISMATCHED_RATE = 0.01
+WRONG_RATES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+WRONG_BLOCKS = (5, 10, 20, 38, 60, 100, 200)
+FIRST_SEED = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's options."""
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--horizon", type=int, default=200)
+    parser.add_argument("--side", type=int, default=50)
+
+
+def new_kernel(name: str) -> Kernel:
+    """Return one of the paper's kernels."""
+    kernel = (RBFKernel() if name == "SE" else MaternKernel(nu=2.5)).double()
+    kernel.lengthscale = 0.2
+    return kernel.requires_grad_(False)
+
+
+def matched_bandits(
+    arms: Tensor, name: str, rate: float, horizon: int, seed: int
+) -> dict[str, FiniteArmBandit]:
+    """Return the bandits of figures (a) and (b)."""
+    if name == "SE":
+        block_size = rbf_block_size(rate, horizon)
+    else:
+        block_size = matern_block_size(rate, horizon, nu=2.5, dimension=2)
+    common = {"confidence": LogWidth(0.8, 4.0)}
+    model = (arms, new_kernel(name), NOISE_VARIANCE)
+
+    def stream() -> torch.Generator:
+        return torch.Generator().manual_seed(seed)
+
+    return {
+        "TV-GP-UCB": TVGPUCB(
+            *model, forgetting_rate=rate, generator=stream(), **common
+        ),
+        "TV-GP-UCB, sparse": TVGPUCB(
+            *model, forgetting_rate=rate, sparse=True, generator=stream(), **common
+        ),
+        "R-GP-UCB": RGPUCB(
+            *model, block_size=block_size, generator=stream(), **common
+        ),
+        "GP-UCB": GPUCB(*model, generator=stream(), **common),
+        "uniform": UniformRandom(*model, generator=stream()),
+    }
+
+
+def mismatched_bandits(
+    arms: Tensor, rates: tuple[float, ...], blocks: tuple[int, ...], seed: int
+) -> dict[str, FiniteArmBandit]:
+    """Return the bandits of figures (c) and (d)."""
+    model = (arms, new_kernel("SE"), NOISE_VARIANCE)
+    bandits: dict[str, FiniteArmBandit] = {}
+    for rate in rates:
+        bandits[f"eps = {rate:g}"] = TVGPUCB(
+            *model,
+            forgetting_rate=rate,
+            sparse=True,
+            confidence=LogWidth(0.8, 4.0),
+            generator=torch.Generator().manual_seed(seed),
+        )
+    for block_size in blocks:
+        bandits[f"N = {block_size}"] = RGPUCB(
+            *model,
+            block_size=block_size,
+            confidence=LogWidth(0.8, 4.0),
+            generator=torch.Generator().manual_seed(seed),
+        )
+    return bandits
+
+
+def play(
+    problem: MarkovGPProblem,
+    bandits: dict[str, FiniteArmBandit],
+    horizon: int,
+    seed: int,
+) -> dict[str, list[float]]:
+    """Let all bandits pull one arm a step; return their regrets."""
+    streams = {name: torch.Generator().manual_seed(seed) for name in bandits}
+    regrets: dict[str, list[float]] = {name: [] for name in bandits}
+    for step in range(horizon):
+        if step:
+            problem.advance()
+        for name, bandit in bandits.items():
+            indices = bandit.ask()
+            regrets[name].append(problem.regret(indices).item())
+            bandit.tell(indices, problem.sample(indices, streams[name]))
+    return regrets
+
+
+def run(args: argparse.Namespace) -> None:
+    """Play all trials; write, draw and print."""
+    side, horizon, trials = args.side, args.horizon, args.trials
+    rates, blocks = WRONG_RATES, WRONG_BLOCKS
+    if args.smoke:
+        side, horizon, trials, rates, blocks = 8, 20, 2, (0.0, 0.01), (5, 20)
+    record = Record(args.output, args.device)
+    print(caption(record.origin))
+    line = torch.linspace(0, 1, side, dtype=torch.double)
+    arms = torch.cartesian_prod(line, line)
+    tables: list[pd.DataFrame] = []
+    start = time.perf_counter()
+    for trial in range(trials):
+        seed = FIRST_SEED + trial
+        for name in ("SE", "Matern-5/2"):
+            for rate in RATES:
+                problem = new_problem(arms, name, rate, seed)
+                bandits = matched_bandits(arms, name, rate, horizon, seed)
+                regrets = play(problem, bandits, horizon, seed)
+                tables.append(_long(regrets, "matched", name, rate, seed))
+        problem = new_problem(arms, "SE", MISMATCHED_RATE, seed)
+        bandits = mismatched_bandits(arms, rates, blocks, seed)
+        regrets = play(problem, bandits, horizon, seed)
+        tables.append(_long(regrets, "mismatched", "SE", MISMATCHED_RATE, seed))
+        # After every trial: a program that is stopped leaves what it has.
+        record.write_table(pd.concat(tables, ignore_index=True), "trials")
+        print(f"trial {trial}: {time.perf_counter() - start:.0f} s", flush=True)
+    steps = pd.concat(tables, ignore_index=True)
+    matched = compare(steps)
+    record.write_table(matched, "matched")
+    print_table(matched)
+    mismatched = summarize_mismatch(steps)
+    record.write_table(mismatched, "mismatched")
+    print_table(mismatched)
+    record.write_figure(draw(steps), "figure_2")
+    print(f"\nWrote trials, matched, mismatched and figure_2 to {record.folder}")
+
+
+def new_problem(arms: Tensor, name: str, rate: float, seed: int) -> MarkovGPProblem:
+    """Return a function of the paper's model."""
+    stream = torch.Generator().manual_seed(seed)
+    return MarkovGPProblem(arms, new_kernel(name), rate, NOISE_VARIANCE**0.5, stream)
+
+
+def _long(
+    regrets: dict[str, list[float]], part: str, name: str, rate: float, seed: int
+) -> pd.DataFrame:
+    """Return average regrets up to every tenth step."""
+    rows = []
+    for bandit, values in regrets.items():
+        average = np.cumsum(values) / np.arange(1, len(values) + 1)
+        for step in range(10, len(values) + 1, 10):
+            rows.append((part, name, rate, seed, bandit, step, average[step - 1]))
+    columns = ["part", "kernel", "eps", "seed", "bandit", "step", "average_regret"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _last(steps: pd.DataFrame, part: str) -> pd.DataFrame:
+    chosen = steps[(steps["part"] == part) & (steps["step"] == steps["step"].max())]
+    return chosen.drop(columns=["part", "step"])
+
+
+def compare(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return R_T / T by bandit, and the paired differences to TV-GP-UCB."""
+    rows = []
+    for (kernel, rate), one in _last(steps, "matched").groupby(["kernel", "eps"]):
+        wide = one.pivot(index="seed", columns="bandit", values="average_regret")
+        for bandit in wide.columns:
+            gap = wide[bandit] - wide["TV-GP-UCB"]
+            error = gap.std() / np.sqrt(len(gap)) if len(gap) > 1 else np.nan
+            rows.append(
+                {
+                    "kernel": kernel,
+                    "eps": rate,
+                    "bandit": bandit,
+                    "average_regret": wide[bandit].mean(),
+                    "over_tv": gap.mean(),
+                    "standard_error": error,
+                    "z": gap.mean() / error if error else np.nan,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def summarize_mismatch(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return mean and deviation of R_T / T by the eps or N of the algorithm."""
+    groups = _last(steps, "mismatched").groupby("bandit", sort=False)
+    return groups["average_regret"].agg(["mean", "std"]).reset_index()
+
+
+def draw(steps: pd.DataFrame) -> Figure:
+    """Draw the four panels."""
+    figure = blank_figure(11.0, 8.0)
+    (a, b), (c, d) = figure.subplots(2, 2)
+    for axes, name, letter in ((a, "SE", "a"), (b, "Matern-5/2", "b")):
+        one = steps[(steps["part"] == "matched") & (steps["kernel"] == name)]
+        for color, rate in enumerate(RATES):
+            for bandit, style in (("TV-GP-UCB", "-"), ("R-GP-UCB", "--")):
+                chosen = one[(one["eps"] == rate) & (one["bandit"] == bandit)]
+                mean = chosen.groupby("step")["average_regret"].mean()
+                label = f"{bandit}, eps = {rate:g}"
+                axes.plot(mean.index, mean, style, color=f"C{color}", label=label)
+        axes.set(title=f"({letter}) {name} kernel, matched", xlabel="time")
+        axes.set_ylabel("average regret R_T / T")
+        axes.legend(fontsize="x-small", ncols=2)
+        tidy_axes(axes)
+    summary = summarize_mismatch(steps).set_index("bandit")
+    _draw_mismatch(c, summary, "eps = ", f"(c) TV-GP-UCB, true eps {MISMATCHED_RATE:g}")
+    _draw_mismatch(d, summary, "N = ", "(d) R-GP-UCB, the same functions")
+    return figure
+
+
+def _draw_mismatch(axes: Axes, summary: pd.DataFrame, key: str, title: str) -> None:
+    chosen = summary[summary.index.str.startswith(key)].fillna(0.0)
+    places = np.arange(len(chosen))
+    mean, std = chosen["mean"].to_numpy(), chosen["std"].to_numpy()
+    axes.fill_between(places, mean - std, mean + std, alpha=0.2, linewidth=0)
+    axes.plot(places, mean, "o-")
+    axes.set_xticks(places, [label.removeprefix(key) for label in chosen.index])
+    axes.set(title=title, xlabel=key.strip(" ="), ylabel="average regret R_T / T")
+    tidy_axes(axes)

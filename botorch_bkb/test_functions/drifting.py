@@ -1,0 +1,209 @@
+r"""Finite sets of arms whose mean rewards move, with regret against the moving maximum.
+
+References:
+    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
+    process bandit optimization. AISTATS 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.kernels import Kernel
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+from typing_extensions import override
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class DriftingProblem(ABC):
+    r"""A bandit problem over finitely many arms that goes from step to step.
+
+    Pulling arm ``i`` returns ``mean_rewards[i] + noise_std * N(0, 1)``; its regret is
+    the distance of ``mean_rewards[i]`` from the largest of the same step. Larger is
+    better.
+
+    Attributes:
+        arms: An ``A x d``-dim tensor of features.
+        noise_std: The standard deviation of the noise, in the rewards' unit.
+        time: The number of the step, from 1 on.
+        mean_rewards: The ``A`` mean rewards now.
+    """
+
+    mean_rewards: Tensor
+
+    def __init__(self, arms: Tensor, noise_std: float) -> None:
+        if arms.dim() != 2 or 0 in arms.shape:
+            raise BotorchTensorDimensionError(
+                f"Expected `arms` of shape A x d, but got {tuple(arms.shape)}."
+            )
+        if not 0 <= noise_std < math.inf:
+            raise InputDataError(
+                f"Expected `noise_std` to be zero or more, but got {noise_std}."
+            )
+        self.arms = arms
+        self.noise_std = noise_std
+        self.time = 1
+
+    def advance(self) -> None:
+        """Go on to the next step."""
+        self._move()
+        self.time += 1
+
+    @abstractmethod
+    def _move(self) -> None:
+        """Set the mean rewards of the next step."""
+
+    @property
+    def best_arm(self) -> int:
+        """The arm that is best now, the lowest index among ties."""
+        return int(self.mean_rewards.argmax())
+
+    def sample(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return noisy rewards of some arms, now.
+
+        Args:
+            indices: A ``q``-dim long tensor.
+            generator: The source of the noise.
+        """
+        noise = torch.randn(
+            indices.shape,
+            generator=generator,
+            device=generator.device,
+            dtype=torch.float64,
+        )
+        return self.mean_rewards[indices] + self.noise_std * noise.to(self.arms)
+
+    def regret(self, indices: Tensor) -> Tensor:
+        """Return the regrets of pulling some arms now, never negative."""
+        return self.mean_rewards.max() - self.mean_rewards[indices]
+
+    def mean_regret(self) -> float:
+        """Return the expected regret of uniform choice, now."""
+        return (self.mean_rewards.max() - self.mean_rewards.mean()).item()
+
+
+class MarkovGPProblem(DriftingProblem):
+    r"""The paper's model: a GP that forgets, (3) and (4) of [bogunovic2016tvgpucb]_.
+
+    ``f_1 = g_1`` and ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``, every ``g`` an
+    independent draw from the GP over the arms. ``O(A^2)`` a step, after one Cholesky
+    factorization.
+
+    Args:
+        arms: An ``A x d``-dim tensor of features.
+        covar_module: The kernel.
+        forgetting_rate: ``eps``.
+        noise_std: The standard deviation of the noise.
+        generator: The source of all draws of the function; noise has its own, so two
+            bandits see the same function whatever they pull.
+
+    Raises:
+        BotorchTensorDimensionError: If ``arms`` is not ``A x d``.
+        InputDataError: If ``forgetting_rate`` or ``noise_std`` is out of range.
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel,
+        forgetting_rate: float,
+        noise_std: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(arms, noise_std)
+        if not 0 <= forgetting_rate <= 1:
+            raise InputDataError(
+                "Expected `forgetting_rate` between 0 and 1, but got "
+                f"{forgetting_rate}."
+            )
+        self.forgetting_rate = forgetting_rate
+        self._generator = generator
+        with torch.no_grad():
+            # In double: smooth kernels over many arms are singular to rounding.
+            K = covar_module(arms).to_dense().double()
+            self._root = psd_safe_cholesky(K)
+        self.mean_rewards = self._draw()
+
+    @override
+    def _move(self) -> None:
+        kept = 1 - self.forgetting_rate
+        new = math.sqrt(self.forgetting_rate) * self._draw()
+        self.mean_rewards = math.sqrt(kept) * self.mean_rewards + new
+
+    def _draw(self) -> Tensor:
+        normal = torch.randn(
+            self._root.shape[0],
+            generator=self._generator,
+            device=self._generator.device,
+            dtype=torch.float64,
+        )
+        return (self._root @ normal.to(self._root)).to(self.arms)
+
+
+class TimeSeriesProblem(DriftingProblem):
+    r"""Rewards read from a table of time by arm.
+
+    Args:
+        values: A ``T x A``-dim tensor: the mean rewards of every step.
+        arms: An ``A x d``-dim tensor of features. None: the arms' column numbers, for
+            :class:`~botorch_bkb.models.kernels.PrecomputedKernel`.
+        noise_std: The standard deviation of noise on top; zero reads the table.
+
+    Raises:
+        BotorchTensorDimensionError: If ``values`` is not ``T x A``, or does not fit
+            ``arms``.
+        InputDataError: If a value is not finite, or ``noise_std`` is negative.
+    """
+
+    def __init__(
+        self, values: Tensor, arms: Tensor | None = None, noise_std: float = 0.0
+    ) -> None:
+        if values.dim() != 2 or 0 in values.shape:
+            raise BotorchTensorDimensionError(
+                f"Expected `values` of shape T x A, but got {tuple(values.shape)}."
+            )
+        if arms is None:
+            arms = torch.arange(values.shape[1]).to(values).unsqueeze(-1)
+        super().__init__(arms, noise_std)
+        if arms.shape[0] != values.shape[1]:
+            raise BotorchTensorDimensionError(
+                f"Expected one column of `values` per arm, but got {values.shape[1]} "
+                f"columns and {arms.shape[0]} arms."
+            )
+        bad = (~values.isfinite()).nonzero()
+        if bad.numel():
+            raise InputDataError(
+                "Expected finite `values`, but the first that is not is in row "
+                f"{int(bad[0, 0])}, column {int(bad[0, 1])}."
+            )
+        self.values = values
+        self.mean_rewards = values[0]
+
+    @classmethod
+    def from_table(
+        cls, table: pd.DataFrame, noise_std: float = 0.0
+    ) -> TimeSeriesProblem:
+        """Read a table with one row per step and one numeric column per arm."""
+        values = torch.from_numpy(table.to_numpy(dtype="float64", copy=True))
+        return cls(values, noise_std=noise_std)
+
+    @property
+    def horizon(self) -> int:
+        """The number of steps."""
+        return self.values.shape[0]
+
+    @override
+    def _move(self) -> None:
+        if self.time >= self.horizon:
+            raise InputDataError(
+                f"Expected a step after {self.time}, but the table ends there."
+            )
+        self.mean_rewards = self.values[self.time]
