@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import (
     drift,
+    drift_real,
     drift_steps,
     fitting,
     million,
@@ -25,6 +26,7 @@ from benchmarks import (
 
 BENCHMARKS = {
     "drift": drift,
+    "drift_real": drift_real,
     "drift_steps": drift_steps,
     "fitting": fitting,
     "million": million,

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,24 +69,20 @@ def matched_bandits(
         block_size = rbf_block_size(rate, horizon)
     else:
         block_size = matern_block_size(rate, horizon, nu=2.5, dimension=2)
-    common = {"confidence": LogWidth(0.8, 4.0)}
     model = (arms, new_kernel(name), NOISE_VARIANCE)
 
-    def stream() -> torch.Generator:
-        return torch.Generator().manual_seed(seed)
+    def options() -> dict[str, Any]:
+        stream = torch.Generator().manual_seed(seed)
+        return {"confidence": LogWidth(0.8, 4.0), "generator": stream}
 
     return {
-        "TV-GP-UCB": TVGPUCB(
-            *model, forgetting_rate=rate, generator=stream(), **common
-        ),
+        "TV-GP-UCB": TVGPUCB(*model, forgetting_rate=rate, **options()),
         "TV-GP-UCB, sparse": TVGPUCB(
-            *model, forgetting_rate=rate, sparse=True, generator=stream(), **common
+            *model, forgetting_rate=rate, sparse=True, **options()
         ),
-        "R-GP-UCB": RGPUCB(
-            *model, block_size=block_size, generator=stream(), **common
-        ),
-        "GP-UCB": GPUCB(*model, generator=stream(), **common),
-        "uniform": UniformRandom(*model, generator=stream()),
+        "R-GP-UCB": RGPUCB(*model, block_size=block_size, **options()),
+        "GP-UCB": GPUCB(*model, **options()),
+        "uniform": UniformRandom(*model, **options()),
     }
 
 
@@ -135,7 +132,8 @@ def play(
 def run(args: argparse.Namespace) -> None:
     """Play all trials; write, draw and print."""
     side, horizon, trials = args.side, args.horizon, args.trials
-    rates, blocks = WRONG_RATES, WRONG_BLOCKS
+    rates: tuple[float, ...] = WRONG_RATES
+    blocks: tuple[int, ...] = WRONG_BLOCKS
     if args.smoke:
         side, horizon, trials, rates, blocks = 8, 20, 2, (0.0, 0.01), (5, 20)
     record = Record(args.output, args.device)

@@ -40,6 +40,8 @@ from botorch_bkb.models.utils.nystrom import (
 # The inducing arms are looked through after this many observations.
 REVIEW_INTERVAL = 64
 CHUNK_BYTES = 2**24
+# Before the numbers under a scale this small become too large, in float32 as well.
+MIN_SCALE = 1e-12
 
 
 class DriftingPosterior(ABC):
@@ -187,7 +189,7 @@ class ArmFilter(DriftingPosterior):
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time.
 
     Attributes:
-        covariance: The ``A x A`` posterior covariance at ``time``.
+        prior_covariance: ``K``.
 
     Raises:
         BotorchTensorDimensionError: If ``prior_covariance`` is not square.
@@ -204,17 +206,25 @@ class ArmFilter(DriftingPosterior):
             )
         super().__init__(prior_covariance.diagonal(), noise_variance, forgetting_rate)
         self.prior_covariance = prior_covariance
-        self.covariance = prior_covariance.clone()
+        # C = K - scale * R: what the data have removed decays by the scale alone.
+        self._removed = torch.zeros_like(prior_covariance)
+        self._scale = 1.0
+
+    @property
+    def covariance(self) -> Tensor:
+        """The ``A x A`` posterior covariance at ``time``."""
+        return self.prior_covariance - self._scale * self._removed
 
     @property
     @override
     def variance(self) -> Tensor:
-        return self.covariance.diagonal().clamp_min(0.0)
+        removed = self._scale * self._removed.diagonal()
+        return (self.prior_variance - removed).clamp_min(0.0)
 
     @override
     def copy(self) -> ArmFilter:
         other = copy(self)
-        other.covariance = self.covariance.clone()
+        other._removed = self._removed.clone()
         return other
 
     @override
@@ -227,16 +237,21 @@ class ArmFilter(DriftingPosterior):
     @override
     def _decay(self, kept: float) -> None:
         self.mean = math.sqrt(kept) * self.mean
-        self.covariance.lerp_(self.prior_covariance, 1 - kept)  # in one pass
+        self._scale *= kept
+        if self._scale < MIN_SCALE:
+            self._removed *= self._scale
+            self._scale = 1.0
 
     @override
     def _condition(self, index: int, reward: float) -> None:
-        column = self.covariance[:, index].clone()
+        removed = self._removed[:, index]
+        column = self.prior_covariance[:, index] - self._scale * removed
         variance = column[index].clamp_min(0.0).item()
         total = variance + self.noise_variance
         self.mean = self.mean + column * ((reward - self.mean[index].item()) / total)
-        self.covariance.addr_(column, column, alpha=-1 / total)
-        check_residual(self.covariance.diagonal(), self.prior_variance)
+        self._removed.addr_(column, column, alpha=1 / (self._scale * total))
+        removed = self._scale * self._removed.diagonal()
+        check_residual(self.prior_variance - removed, self.prior_variance)
         self.log_det += math.log1p(variance / self.noise_variance)
 
 

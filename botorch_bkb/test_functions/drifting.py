@@ -8,6 +8,7 @@ References:
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import Kernel
 from linear_operator.utils.cholesky import psd_safe_cholesky
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 from typing_extensions import override
 
@@ -93,8 +95,8 @@ class DriftingProblem(ABC):
 class MarkovGPProblem(DriftingProblem):
     r"""The paper's model: a GP that forgets, (3) and (4) of [bogunovic2016tvgpucb]_.
 
-    ``f_1 = g_1`` and ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``, every ``g`` an
-    independent draw from the GP over the arms. ``O(A^2)`` a step, after one Cholesky
+    ``f_1 = g_1`` and ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``, every ``g``
+    an independent draw from the GP over the arms. ``O(A^2)`` a step, after one Cholesky
     factorization.
 
     Args:
@@ -129,6 +131,8 @@ class MarkovGPProblem(DriftingProblem):
         with torch.no_grad():
             # In double: smooth kernels over many arms are singular to rounding.
             K = covar_module(arms).to_dense().double()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NumericalWarning)  # of a jitter of 1e-8
             self._root = psd_safe_cholesky(K)
         self.mean_rewards = self._draw()
 

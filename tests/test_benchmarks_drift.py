@@ -1,0 +1,116 @@
+"""The benchmarks of drift run small, and their sums are right."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from benchmarks import drift, drift_real, drift_steps
+from botorch_bkb import TVGPUCB
+from tests.test_benchmarks import options
+
+
+def test_figure_2_writes_tables_and_a_picture(tmp_path):
+    args = options(drift, "--smoke")
+    args.output = tmp_path
+    drift.run(args)
+    matched = pd.read_csv(tmp_path / "matched.csv")
+    assert len(matched) == 2 * 3 * 5
+    assert (matched["average_regret"] >= 0).all()
+    assert (tmp_path / "figure_2.png").stat().st_size > 10_000
+    assert {"eps = 0", "N = 5"} < set(
+        pd.read_csv(tmp_path / "mismatched.csv")["bandit"]
+    )
+
+
+def test_differences_are_paired():
+    values = {"TV-GP-UCB": [1.0, 2.0, 3.0], "R-GP-UCB": [2.0, 3.5, 4.5]}
+    steps = pd.DataFrame(
+        [
+            ("matched", "SE", 0.01, seed, name, step, value if step == 20 else 9.0)
+            for name, rows in values.items()
+            for seed, value in enumerate(rows)
+            for step in (10, 20)
+        ],
+        columns=["part", "kernel", "eps", "seed", "bandit", "step", "average_regret"],
+    )
+    table = drift.compare(steps).set_index("bandit")
+    gaps = np.array([1.0, 1.5, 1.5])
+    error = gaps.std(ddof=1) / math.sqrt(3)
+    assert table.loc["R-GP-UCB", "over_tv"] == pytest.approx(gaps.mean())
+    assert table.loc["R-GP-UCB", "standard_error"] == pytest.approx(error)
+    assert table.loc["TV-GP-UCB", "over_tv"] == 0
+
+
+@pytest.mark.parametrize("data", ["intel", "traffic"])
+def test_figure_3_writes_tables_and_a_picture(tmp_path, data, capsys):
+    args = options(drift_real, "--smoke", "--data", data)
+    args.output = tmp_path
+    drift_real.run(args)
+    summary = pd.read_csv(tmp_path / "summary.csv")
+    expected = {"TV-GP-UCB", "GP-UCB", "random"}
+    if data == "intel":
+        expected.add("R-GP-UCB")
+    assert set(summary["bandit"]) == expected
+    assert (tmp_path / f"figure_3_{data}.png").stat().st_size > 10_000
+    assert "eps" in capsys.readouterr().out
+
+
+def test_the_rate_maximizes_the_marginal_likelihood():
+    """Against the dense Gaussian density of all readings, on a grid."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(4, 4))
+    K, noise = A @ A.T / 4, 0.1
+    root = np.linalg.cholesky(K)
+    days = []
+    for _ in range(3):
+        f, rows = root @ rng.normal(size=4), []
+        for _ in range(25):
+            rows.append(f + math.sqrt(noise) * rng.normal(size=4))
+            f = math.sqrt(0.8) * f + math.sqrt(0.2) * (root @ rng.normal(size=4))
+        days.append(np.array(rows))
+    steps = np.arange(25)
+
+    def loss(rate):
+        D = (1 - rate) ** (np.abs(steps[:, None] - steps) / 2)
+        C = np.kron(D, K) + noise * np.eye(100)
+        _, log_det = np.linalg.slogdet(C)
+        return sum(
+            log_det + day.ravel() @ np.linalg.solve(C, day.ravel()) for day in days
+        )
+
+    grid = np.exp(np.linspace(math.log(0.05), math.log(0.6), 150))
+    best = grid[np.argmin([loss(rate) for rate in grid])]
+    tensors = [torch.as_tensor(day) for day in days]
+    found = drift_real.learn_rate(tensors, torch.as_tensor(K), noise)
+    assert found == pytest.approx(best, rel=0.03)
+
+
+def test_runs_begin_with_the_start_they_are_given():
+    table = drift_real.made_up_table("intel")
+    series = drift_real.intel_series(table)
+    values = series.test["days 4 and 5"]
+    for start in (0, 3):
+        bandit = drift_real.new_bandit("TV-GP-UCB", series, 5, seed=0)
+        regrets = drift_real.play(values, bandit, start)
+        assert isinstance(bandit, TVGPUCB)
+        assert regrets[0] == pytest.approx((values[0].max() - values[0, start]).item())
+        assert len(regrets) == bandit.num_pulls == len(values)
+    # The table's mean over the training days is what is taken off.
+    assert series.mean == pytest.approx(table.iloc[:36].to_numpy().mean())
+
+
+def test_steps_are_timed_and_agree(tmp_path, capsys):
+    args = options(drift_steps, "--smoke")
+    args.output = tmp_path
+    drift_steps.run(args)
+    out = capsys.readouterr().out
+    error = float(out.split("dense update: ")[1].split()[0])
+    assert error < 1e-9
+    assert set(pd.read_csv(tmp_path / "steps.csv")["way"]) == {
+        "exact",
+        "dense",
+        "sparse",
+    }
