@@ -1,7 +1,8 @@
 """Gaussian process bandits over large finite sets of candidates, on BoTorch.
 
 - ``botorch_bkb.bandits``: ask/tell bandits (also exported here).
-- ``botorch_bkb.models``: the sparse DTC posterior as a BoTorch model.
+- ``botorch_bkb.models``: the sparse DTC posterior as a BoTorch model, and models of
+  functions that drift.
 - ``botorch_bkb.acquisition``: confidence widths and upper confidence bounds.
 - ``botorch_bkb.generation``: Thompson draws, the distribution of the maximizer.
 - ``botorch_bkb.optim``: exact optimizers over finite sets of arms, batch rules.

@@ -23,10 +23,18 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBBKBWidth,
     PracticalBKBWidth,
 )
+from botorch_bkb.acquisition.time_varying import (
+    TimeVaryingUpperConfidenceBound,
+    TVWidth,
+)
 
 
 # BoTorch refuses to register a class twice, which a reload of this module does.
-for _acqf_class in (BudgetedUpperConfidenceBound, BatchUpperConfidenceBound):
+for _acqf_class in (
+    BudgetedUpperConfidenceBound,
+    BatchUpperConfidenceBound,
+    TimeVaryingUpperConfidenceBound,
+):
     ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(_acqf_class, None)
 
 
@@ -96,6 +104,38 @@ def construct_inputs_batch_ucb(
         "model": model,
         "confidence": PracticalBBKBWidth() if confidence is None else confidence,
         "X_pending": X_pending,
+        "num_arms": num_arms,
+        "posterior_transform": posterior_transform,
+        "maximize": maximize,
+    }
+
+
+@acqf_input_constructor(TimeVaryingUpperConfidenceBound)
+def construct_inputs_time_varying_ucb(
+    model: Model,
+    decision_time: float,
+    posterior_transform: PosteriorTransform | None = None,
+    confidence: ConfidenceSchedule | float | None = None,
+    num_arms: int | None = None,
+    maximize: bool = True,
+) -> dict[str, Any]:
+    r"""Construct the arguments of ``TimeVaryingUpperConfidenceBound``.
+
+    Args:
+        model: The model, as the acquisition function takes it.
+        decision_time: When the candidate will be evaluated.
+        posterior_transform: Ax minimizes by one with weight -1.
+        confidence: A schedule or a constant width; None for ``TVWidth``.
+        num_arms: The number of arms, for schedules that depend on it.
+        maximize: As the acquisition function takes it.
+
+    Returns:
+        The keyword arguments of the acquisition function.
+    """
+    return {
+        "model": model,
+        "confidence": TVWidth() if confidence is None else confidence,
+        "decision_time": decision_time,
         "num_arms": num_arms,
         "posterior_transform": posterior_transform,
         "maximize": maximize,

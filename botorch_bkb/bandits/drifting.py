@@ -125,13 +125,17 @@ class DriftingBandit(FiniteArmBandit):
 
     def _checked(self, time: float) -> float:
         last = self._times[-1] if self._times else -math.inf
-        if not isinstance(time, (int, float)) or not last <= time < math.inf:
+        try:
+            value = math.nan if isinstance(time, str) else float(time)
+        except (TypeError, ValueError, RuntimeError):
+            value = math.nan
+        if not last <= value < math.inf or value == -math.inf:
             raise InputDataError(
                 "Expected `time` to be a finite number"
                 f"{f' not before {last:g}, the last that was told' * bool(self._times)}"
                 f", but got {time!r}. Bring rewards in order of time."
             )
-        return float(time)
+        return value
 
     @override
     def _confidence_state(
@@ -207,7 +211,7 @@ class RGPUCB(DriftingBandit, ExactBandit):
         block = math.floor((self.decision_time - 1) / self.block_size)
         if block != self._block:
             self._block = block
-            self._num_processed = -1  # what was processed no longer counts
+            self._num_processed = 0  # what was processed no longer counts
             self._prediction = None
 
     @override

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
 from botorch_bkb.acquisition import (
@@ -83,3 +84,15 @@ def test_a_time_that_is_none_is_refused():
     X, times, Y = drifting_data(0.1, num_times=4)
     with pytest.raises(InputDataError, match="finite `decision_time`"):
         TimeVaryingUpperConfidenceBound(make_model(X, times, Y), 1.0, math.nan)
+
+
+def test_the_input_constructor_is_registered():
+    X, times, Y = drifting_data(0.1, num_times=6)
+    model = make_model(X, times, Y)
+    construct = get_acqf_input_constructor(TimeVaryingUpperConfidenceBound)
+    acqf = TimeVaryingUpperConfidenceBound(
+        **construct(model=model, decision_time=8.0, num_arms=15)
+    )
+    expected = TimeVaryingUpperConfidenceBound(model, TVWidth(), 8.0, num_arms=15)
+    point = torch.full((1, 1, 1), 0.3, dtype=torch.double)
+    torch.testing.assert_close(acqf(point), expected(point))
