@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import (
+    ax_overhead,
     drift,
     drift_real,
     drift_steps,
@@ -25,6 +26,7 @@ from benchmarks import (
 
 
 BENCHMARKS = {
+    "ax_overhead": ax_overhead,
     "drift": drift,
     "drift_real": drift_real,
     "drift_steps": drift_steps,

@@ -13,7 +13,7 @@ import botorch_bkb
 PACKAGE = Path(botorch_bkb.__file__).parent
 # A layer may import from its own row and from the rows below.
 LAYERS = [
-    {"cli", "__main__"},
+    {"integrations", "cli", "__main__"},
     {"plotting", "test_functions", "bandits"},
     {"generation", "optim"},
     {"acquisition"},

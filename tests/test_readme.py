@@ -33,7 +33,9 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_python_blocks_run_in_order(capsys):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what Ax imports
+def test_python_blocks_run_in_order(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     namespace = {}
     with torch.random.fork_rng():
         for block in blocks("python"):

@@ -1,0 +1,1 @@
+"""Bridges to other packages, each behind an extra; importing this loads none."""

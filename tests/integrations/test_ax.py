@@ -1,0 +1,490 @@
+"""Bandits in Ax experiments: pending pulls, storage, and the traps of Ax."""
+
+import logging
+import math
+import random
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.kernels import RBFKernel
+
+from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB, TVGPUCB
+from botorch_bkb.acquisition import BatchUpperConfidenceBound
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.optim import FixedSize
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from ax.adapter.registry import Generators
+    from ax.api.client import Client
+    from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+    from ax.generation_strategy.generation_node import GenerationNode
+    from ax.generation_strategy.generation_strategy import GenerationStrategy
+    from ax.generation_strategy.generator_spec import GeneratorSpec
+    from ax.generation_strategy.transition_criterion import MinTrials
+    from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
+    from ax.generators.torch.botorch_modular.utils import ModelConfig
+
+    from botorch_bkb.integrations.ax import (
+        ArmFile,
+        BanditNode,
+        ChoiceGrid,
+        FiniteArmAcquisition,
+        register_all,
+        register_bandit,
+    )
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ax and what it imports warn a lot
+NOISE = 0.01
+BANDITS = {
+    "BKB": (BKB, {}),
+    "BBKB": (BBKB, {}),
+    "GPUCB": (GPUCB, {}),
+    "GPThompsonSampling": (GPThompsonSampling, {"batch_rule": FixedSize(1)}),
+    "TVGPUCB": (TVGPUCB, {"forgetting_rate": 0.01}),
+}
+
+
+def rbf():
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 0.3
+    return kernel
+
+
+def factory(name):
+    bandit_class, options = BANDITS[name]
+
+    def make(arms, maximize, generator):
+        return bandit_class(
+            arms, rbf(), NOISE, maximize=maximize, generator=generator, **options
+        )
+
+    return make
+
+
+for _name in BANDITS:
+    register_bandit(factory(_name), _name)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def arm_file(tmp_path):
+    return write_arms(tmp_path, 300)
+
+
+def write_arms(folder, num_arms):
+    path = folder / "arms.npy"
+    np.save(path, np.random.default_rng(0).uniform(size=(num_arms, 2)))
+    return path
+
+
+def reward(arm, arms):
+    return math.sin(5 * arms[arm].sum())
+
+
+def new_client(nodes, num_arms, objective="y"):
+    client = Client(random_seed=0)
+    client.configure_experiment(
+        name="e",
+        parameters=[
+            RangeParameterConfig(
+                name="arm", bounds=(0, num_arms - 1), parameter_type="int"
+            )
+        ],
+    )
+    client.configure_optimization(objective=objective)
+    client.set_generation_strategy(GenerationStrategy(name="s", nodes=nodes))
+    return client
+
+
+@pytest.mark.parametrize("name", BANDITS)
+def test_two_hundred_trials_are_those_of_the_bandit_outside(name, arm_file):
+    """Eight pending, results in any order, 5 % failed, 5 % abandoned; repeats."""
+    arms = np.load(arm_file)
+    node = BanditNode(name, ArmFile(arm_file), seed=3)
+    client = new_client([node], len(arms))
+    alone = factory(name)(torch.as_tensor(arms), True, torch.Generator().manual_seed(3))
+    rng, out, num_trials = random.Random(0), {}, 0
+    completed, told, news = Counter(), 0, []
+    while num_trials < 200:
+        # What the node does at its next call: results by number, then releases.
+        for _, arm, value in sorted(item for item in news if item[2] is not None):
+            alone.tell([arm], [value])
+        for _, arm, value in news:
+            if value is None:
+                alone.fail([arm])
+        news = []
+        new = client.get_next_trials(max_trials=8 - len(out))
+        for number, parameters in new.items():
+            (expected,) = alone.ask(max_size=1).tolist()
+            assert parameters == {"arm": expected}
+            out[number] = expected
+        num_trials += len(new)
+        # The experiment's own records.
+        live = Counter(
+            trial.arm.parameters["arm"]
+            for trial in client._experiment.trials.values()
+            if trial.status.is_running or trial.status.is_candidate
+        )
+        assert live == Counter(out.values())
+        assert Counter(node.bandit.pending_pulls.values()) == live
+        for number in rng.sample(sorted(out), 3):
+            arm, chance = out.pop(number), rng.random()
+            if chance < 0.05:
+                client.mark_trial_failed(number)
+                news.append((number, arm, None))
+            elif chance < 0.1:
+                client.mark_trial_abandoned(number)
+                news.append((number, arm, None))
+            else:
+                value = reward(arm, arms) + 0.1 * rng.gauss(0, 1)
+                client.complete_trial(number, raw_data={"y": value})
+                news.append((number, arm, value))
+                completed[arm] += 1
+                told += 1
+    client.get_next_trials(max_trials=1)
+    assert node.bandit.num_pulls == told  # none lost, none twice
+    counts = node.bandit.counts
+    assert {arm: int(counts[arm]) for arm in completed} == dict(completed)
+    assert max(completed.values()) > 3
+    best = max(reward(arm, arms) for arm in range(len(arms)))
+    assert reward(node.bandit.best_arm(), arms) > best - 0.2
+
+
+def test_minimization_and_results_that_come_late(arm_file):
+    arms = np.load(arm_file)
+    node = BanditNode("BKB", ArmFile(arm_file))
+    client = new_client([node], len(arms), objective="-y")
+    late = client.get_next_trials(max_trials=4)
+    for _ in range(40):
+        for number, parameters in client.get_next_trials(max_trials=1).items():
+            client.complete_trial(
+                number, raw_data={"y": reward(parameters["arm"], arms)}
+            )
+    assert len(node.bandit.pending_pulls) == 5  # the last is told at the next call
+    for number, parameters in late.items():
+        client.complete_trial(number, raw_data={"y": reward(parameters["arm"], arms)})
+    client.get_next_trials(max_trials=1)
+    assert node.bandit.num_pulls == 44
+    assert not node.bandit.maximize
+    worst = min(reward(arm, arms) for arm in range(len(arms)))
+    assert reward(node.bandit.best_arm(), arms) < worst + 0.1
+
+
+def test_ax_resets_the_global_stream_but_not_the_bandits(arm_file):
+    """Thompson draws differ from trial to trial."""
+    node = BanditNode("GPThompsonSampling", ArmFile(arm_file))
+    client = new_client([node], 300)
+    chosen = set()
+    for _ in range(12):
+        for number, parameters in client.get_next_trials(max_trials=1).items():
+            client.complete_trial(number, raw_data={"y": 0.0})
+            chosen.add(parameters["arm"])
+    assert len(chosen) > 2
+
+
+def test_trials_of_others_count(arm_file):
+    """A Sobol node first, a trial attached by hand, and one that is pending."""
+    sobol = GenerationNode(
+        name="Sobol",
+        generator_specs=[GeneratorSpec(Generators.SOBOL, generator_kwargs={"seed": 0})],
+        transition_criteria=[
+            MinTrials(threshold=3, transition_to="Bandit", use_all_trials_in_exp=True)
+        ],
+    )
+    node = BanditNode("BBKB", ArmFile(arm_file))
+    client = new_client([sobol, node], 300)
+    for _ in range(3):
+        for number in client.get_next_trials(max_trials=1):
+            client.complete_trial(number, raw_data={"y": 1.0})
+    by_hand = client.attach_trial(parameters={"arm": 7})
+    client.get_next_trials(max_trials=1)
+    assert node.bandit.num_pulls == 3
+    assert 7 in node.bandit.pending_pulls.values()
+    client.complete_trial(by_hand, raw_data={"y": 2.0})
+    client.get_next_trials(max_trials=1)
+    assert node.bandit.counts[7] == 1
+
+
+def test_results_without_a_number_stay_pending(arm_file):
+    node = BanditNode("BBKB", ArmFile(arm_file))
+    client = new_client([node], 300)
+    (number,) = client.get_next_trials(max_trials=1)
+    client.complete_trial(number, raw_data={"y": math.nan})
+    client.get_next_trials(max_trials=1)
+    assert node.bandit.num_pulls == 0
+    assert len(node.bandit.pending_pulls) == 2
+
+
+# Arms ---------------------------------------------------------------------------------
+
+
+def test_a_product_of_choices():
+    client = Client(random_seed=0)
+    parameters = [
+        ChoiceParameterConfig(
+            name="a", values=list(range(20)), parameter_type="int", is_ordered=True
+        ),
+        ChoiceParameterConfig(name="b", values=["x", "y", "z"], parameter_type="str"),
+        ChoiceParameterConfig(
+            name="c",
+            values=[i / 9 for i in range(10)],
+            parameter_type="float",
+            is_ordered=True,
+        ),
+    ]
+    client.configure_experiment(name="e", parameters=parameters)
+    client.configure_optimization(objective="y")
+    grid = ChoiceGrid()
+    node = BanditNode("BBKB", grid)
+    client.set_generation_strategy(GenerationStrategy(name="s", nodes=[node]))
+    for _ in range(6):
+        for number, chosen in client.get_next_trials(max_trials=2).items():
+            value = -((chosen["a"] / 19 - 0.5) ** 2) + (chosen["b"] == "y")
+            client.complete_trial(number, raw_data={"y": value})
+    bandit = node.bandit
+    assert bandit.arms.shape == (600, 5)
+    for index in (0, 1, 29, 599):
+        chosen = grid.parameters(index)
+        assert list(chosen) == ["a", "b", "c"]
+        assert grid.index(chosen) == index
+        row = bandit.arms[index].tolist()
+        one_hot = [float(chosen["b"] == value) for value in "xyz"]
+        assert row == [chosen["a"], *one_hot, chosen["c"]]
+
+
+def test_a_hundred_thousand_arms_by_reference(tmp_path):
+    path = write_arms(tmp_path, 100_000)
+    node = BanditNode("BBKB", ArmFile(path))
+    client = new_client([node], 100_000)
+    arms = np.load(path)
+    for _ in range(15):
+        for number, parameters in client.get_next_trials(max_trials=2).items():
+            value = reward(parameters["arm"], arms)
+            client.complete_trial(number, raw_data={"y": value})
+    assert node.bandit.arms.shape == (100_000, 2)
+    register_all()
+    client.save_to_json_file(str(tmp_path / "e.json"))
+    # The table alone would be 4 MB.
+    assert (tmp_path / "e.json").stat().st_size < 800_000
+
+
+def test_tables_of_other_kinds(tmp_path):
+    table = pd.DataFrame({"u": [0.1, 0.2, 0.9], "v": [1.0, 2.0, 3.0]})
+    table.to_csv(tmp_path / "arms.csv", index=False)
+    node = BanditNode("BKB", ArmFile(tmp_path / "arms.csv"))
+    client = new_client([node], 3)
+    client.get_next_trials(max_trials=1)
+    np.testing.assert_array_equal(node.bandit.arms, table)
+    table.assign(name=["x", "y", "z"]).to_csv(tmp_path / "names.csv", index=False)
+    node = BanditNode("BKB", ArmFile(tmp_path / "names.csv"))
+    with pytest.raises(InputDataError, match=r"names\.csv to be a table of numbers"):
+        new_client([node], 3).get_next_trials(max_trials=1)
+
+
+def test_what_does_not_fit_is_refused(tmp_path, arm_file):
+    with pytest.raises(InputDataError, match=r"`factory` to be registered, but 'none'"):
+        BanditNode("none", ArmFile(arm_file))
+    node = BanditNode("BKB", ArmFile(arm_file))
+    with pytest.raises(UnsupportedError, match="a trial before the bandit"):
+        _ = node.bandit
+    with pytest.raises(InputDataError, match=r"'arm' from 0 to 299"):
+        new_client([node], 200).get_next_trials(max_trials=1)
+    with pytest.raises(UnsupportedError, match=r"'arm' is a RangeParameter"):
+        new_client([BanditNode("BKB", ChoiceGrid())], 300).get_next_trials(1)
+    with pytest.raises(FileNotFoundError):
+        ArmFile(tmp_path / "none.npy")
+    source = ArmFile(arm_file)
+    np.save(arm_file, np.zeros((300, 2)))
+    with pytest.raises(InputDataError, match="has changed"):
+        ArmFile(arm_file, checksum=source.checksum)
+
+
+# Storage ------------------------------------------------------------------------------
+
+CONTINUE = """
+import json, logging, sys, warnings
+warnings.simplefilter("ignore")
+logging.disable(logging.CRITICAL)
+from ax.api.client import Client
+from gpytorch.kernels import RBFKernel
+from botorch_bkb import BBKB
+from botorch_bkb.integrations.ax import register_all, register_bandit
+
+def BBKB_again(arms, maximize, generator):
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 0.3
+    return BBKB(arms, kernel, 0.01, maximize=maximize, generator=generator)
+
+register_bandit(BBKB_again, "BBKB")
+register_all()
+client = Client.load_from_json_file(sys.argv[1])
+chosen = []
+for _ in range(5):
+    for number, parameters in client.get_next_trials(max_trials=2).items():
+        chosen.append(parameters["arm"])
+        client.complete_trial(number, raw_data={"y": parameters["arm"] / 300})
+print(json.dumps(chosen))
+"""
+
+
+def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file):
+    register_all()
+    register_all()  # again does no harm
+    node = BanditNode("BBKB", ArmFile(arm_file), seed=1)
+    client = new_client([node], 300)
+    for _ in range(12):
+        out = client.get_next_trials(max_trials=2)
+        for number, parameters in list(out.items())[:1]:
+            client.complete_trial(number, raw_data={"y": parameters["arm"] / 300})
+    path = tmp_path / "experiment.json"
+    client.save_to_json_file(str(path))
+    chosen = []
+    for _ in range(5):
+        for number, parameters in client.get_next_trials(max_trials=2).items():
+            chosen.append(parameters["arm"])
+            client.complete_trial(number, raw_data={"y": parameters["arm"] / 300})
+    done = subprocess.run(
+        [sys.executable, "-c", CONTINUE, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip().split("\n")[-1] == str(chosen)
+
+
+def run_python(code):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_importing_the_package_never_loads_ax():
+    code = """
+        import sys
+        import botorch_bkb, botorch_bkb.bandits, botorch_bkb.integrations
+        print(any(name == "ax" or name.startswith("ax.") for name in sys.modules))
+    """
+    assert run_python(code).strip() == "False"
+
+
+def test_without_ax_the_error_names_the_extra():
+    code = """
+        import sys
+        sys.modules["ax"] = None
+        try:
+            import botorch_bkb.integrations.ax
+        except ImportError as error:
+            print(error)
+    """
+    assert 'pip install "botorch_bkb[ax]"' in run_python(code)
+
+
+# The modular route --------------------------------------------------------------------
+
+
+def modular_client(**grid):
+    node = GenerationNode(
+        name="BKB",
+        generator_specs=[
+            GeneratorSpec(
+                Generators.BOTORCH_MODULAR,
+                generator_kwargs={
+                    "surrogate_spec": SurrogateSpec(
+                        model_configs=[ModelConfig(botorch_model_class=SingleTaskDTCGP)]
+                    ),
+                    "acquisition_class": FiniteArmAcquisition,
+                    "botorch_acqf_class": BatchUpperConfidenceBound,
+                },
+            )
+        ],
+        should_deduplicate=False,
+    )
+    sobol = GenerationNode(
+        name="Sobol",
+        generator_specs=[GeneratorSpec(Generators.SOBOL, generator_kwargs={"seed": 0})],
+        transition_criteria=[
+            MinTrials(threshold=5, transition_to="BKB", use_all_trials_in_exp=True)
+        ],
+    )
+    client = Client(random_seed=0)
+    client.configure_experiment(
+        name="e",
+        parameters=[
+            ChoiceParameterConfig(
+                name=name,
+                values=[i / (size - 1) for i in range(size)],
+                parameter_type="float",
+                is_ordered=True,
+            )
+            for name, size in grid.items()
+        ],
+    )
+    client.configure_optimization(objective="-y")
+    client.set_generation_strategy(GenerationStrategy(name="s", nodes=[sobol, node]))
+    return client
+
+
+def test_the_modular_route_searches_all_points_and_repeats():
+    """12,000 points, which Ax would not enumerate; more trials than 6 points."""
+    client = modular_client(a=30, b=20, c=20)
+    for _ in range(6):
+        for number, p in client.get_next_trials(max_trials=2).items():
+            value = (p["a"] - 0.5) ** 2 + (p["b"] - 0.4) ** 2 + (p["c"] - 0.6) ** 2
+            client.complete_trial(number, raw_data={"y": value})
+    best, prediction, *_ = client.get_best_parameterization()
+    assert (best["a"] - 0.5) ** 2 + (best["b"] - 0.4) ** 2 < 0.1
+    assert set(prediction) == {"y"}
+    small = modular_client(a=3, b=2)
+    for _ in range(9):
+        for number, p in small.get_next_trials(max_trials=1).items():
+            small.complete_trial(number, raw_data={"y": p["a"]})
+
+
+def test_pending_points_count_as_often_as_they_are_pending(monkeypatch):
+    seen = []
+    original = BatchUpperConfidenceBound.set_X_pending
+
+    def spy(self, X_pending=None):
+        seen.append(0 if X_pending is None else len(X_pending))
+        original(self, X_pending)
+
+    monkeypatch.setattr(BatchUpperConfidenceBound, "set_X_pending", spy)
+    client = modular_client(a=3, b=2)
+    for _ in range(5):
+        for number, p in client.get_next_trials(max_trials=1).items():
+            client.complete_trial(number, raw_data={"y": p["a"]})
+    for _ in range(3):
+        client.attach_trial(parameters={"a": 0.5, "b": 1.0})
+    client.get_next_trials(max_trials=1)
+    assert max(seen) == 3
+
+
+def test_the_modular_route_is_stored(tmp_path):
+    register_all()
+    client = modular_client(a=4, b=3)
+    for _ in range(6):
+        for number, p in client.get_next_trials(max_trials=1).items():
+            client.complete_trial(number, raw_data={"y": p["a"]})
+    client.save_to_json_file(str(tmp_path / "e.json"))
+    again = Client.load_from_json_file(str(tmp_path / "e.json"))
+    assert again.get_next_trials(max_trials=1) == client.get_next_trials(max_trials=1)
