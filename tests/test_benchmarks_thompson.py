@@ -1,5 +1,3 @@
-import argparse
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,16 +7,7 @@ from benchmarks import regret, thompson_decay, thompson_draws
 from benchmarks.problems import load_problem
 from benchmarks.thompson_functions import bimodal, flat
 from botorch_bkb import GPThompsonSampling
-
-
-def options(module, *words):
-    parser = argparse.ArgumentParser()
-    for name in ("--device", "--output"):
-        parser.add_argument(name)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--smoke", action="store_true")
-    module.add_arguments(parser)
-    return parser.parse_args(["--device", "cpu", *words])
+from tests.test_benchmarks import options
 
 
 # --- the paper's functions

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
     ConfidenceState,
 )
+from botorch_bkb.bandits.checks import check_arms
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.ledger import PullLedger
 from botorch_bkb.generation.maximizer import MaximizerDistribution
@@ -80,7 +81,7 @@ class FiniteArmBandit(ABC):
         generator: torch.Generator | None = None,
         max_feature_bytes: int = 2**31,
     ) -> None:
-        _check_arms(arms)
+        check_arms(arms)
         if max_repeats is not None:
             check_size("max_repeats", max_repeats)
         if batch_rule is not None and not isinstance(batch_rule, BatchRule):
@@ -579,27 +580,3 @@ class FiniteArmBandit(ABC):
 
     def _indices(self, arms: Sequence[int]) -> Tensor:
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
-
-
-def _check_arms(arms: Tensor) -> None:
-    if not isinstance(arms, Tensor):
-        raise InputDataError(
-            f"Expected `arms` to be a tensor, but got {type(arms).__name__}. Use "
-            "`torch.as_tensor(arms)`."
-        )
-    if arms.dim() != 2 or 0 in arms.shape:
-        raise BotorchTensorDimensionError(
-            "Expected `arms` of shape A x d with at least one arm and one feature, but "
-            f"got {tuple(arms.shape)}."
-        )
-    if arms.dtype not in (torch.float32, torch.float64):
-        raise InputDataError(
-            f"Expected `arms` of dtype float64 or float32, but got {arms.dtype}. Use "
-            "`arms.double()`."
-        )
-    bad = (~arms.isfinite()).any(dim=-1).nonzero()
-    if bad.numel():
-        raise InputDataError(
-            f"Expected finite `arms`, but {bad.shape[0]} rows hold NaN or infinity, "
-            f"the first is row {int(bad[0])}. Impute or drop them."
-        )

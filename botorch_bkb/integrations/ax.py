@@ -358,13 +358,14 @@ class BanditNode(ExternalGenerationNode):
 
     def _new_results(self, data: Data, metric: str) -> dict[int, float]:
         """Return the results of trials that have not been told."""
-        table = data.df
+        # Not `data.df`, which sums up the steps of all trials at every call.
+        table = data.full_df
         if table.empty:
             return {}
-        # Rows are many and new ones few: no operation on the whole table but one.
-        new = np.isin(table["trial_index"].to_numpy(), list(self._open))
-        rows = table[new]
+        rows = table[np.isin(table["trial_index"].to_numpy(), list(self._open))]
         rows = rows[rows["metric_name"] == metric].dropna(subset="mean")
+        if "step" in rows:
+            rows = rows.sort_values("step", kind="stable")  # the last one counts
         return {
             int(number): float(mean)
             for number, mean in zip(rows["trial_index"], rows["mean"], strict=True)
