@@ -11,16 +11,16 @@ variance, and ``tau`` a ridge leverage score ``var / lambda`` (the papers'
 References:
     [srinivas2010] N. Srinivas, A. Krause, S. Kakade, M. Seeger. Gaussian process
     optimization in the bandit setting: no regret and experimental design. ICML 2010.
-    [bogunovic2016] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian process
-    bandit optimization. AISTATS 2016.
+    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
+    process bandit optimization. AISTATS 2016.
     [chowdhury2017] S. R. Chowdhury, A. Gopalan. On kernelized multi-armed bandits.
     ICML 2017.
     [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
     Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
     regret. COLT 2019.
-    [calandriello2019bbkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
+    [calandriello2020bbkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
     Rosasco. Near-linear time Gaussian process optimization with adaptive batching and
-    resparsification. Workshop version of the ICML 2020 paper.
+    resparsification. ICML 2020.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class BKBWidth(NormBoundedWidth):
 
 @dataclass(frozen=True)
 class BBKBWidth(NormBoundedWidth):
-    r"""Width of BBKB, Theorem 2 of [calandriello2019bbkb]_.
+    r"""Width of BBKB, Theorem 2 of [calandriello2020bbkb]_.
 
     With ``tau_s`` the leverage score of pull ``s`` at the start of its batch,
 
@@ -284,7 +284,7 @@ class PracticalBBKBWidth(NormBoundedWidth):
     with ``tau_s`` the leverage score of pull ``s`` at the start of its batch. As in
     that code, the sum runs over the pulls that were chosen: not over the uniform draw
     that opens a run (``opening_score``), which on Abalone raises the regret by 5 %. No
-    theorem covers it. Compare Theorem 2 of [calandriello2019bbkb]_ (``BBKBWidth``).
+    theorem covers it. Compare Theorem 2 of [calandriello2020bbkb]_ (``BBKBWidth``).
     """
 
     @override
@@ -344,7 +344,7 @@ class SrinivasWidth(ConfidenceSchedule):
 
 @dataclass(frozen=True)
 class LogWidth(ConfidenceSchedule):
-    r"""The practical schedule of [bogunovic2016]_, section 5.
+    r"""The practical schedule of [bogunovic2016tvgpucb]_, section 5.
 
         beta_t = max(0, c1 log(c2 t)),   w = sqrt(beta_t lambda)
 
@@ -375,7 +375,7 @@ class NormDoubling(ConfidenceSchedule):
 
     Starts at the norm bound of ``schedule`` and doubles it, for good, while the data
     contradict the band, that is while for some pulled arm ``i``, with ``n_i`` pulls,
-    sample mean ``ybar_i``, posterior mean ``mu_i`` and leverage score ``tau_i``,
+    sample mean ``ybar_i``, posterior mean ``mu_i`` and leverage score ``tau_i``, ::
 
         |ybar_i - mu_i| > w sqrt(tau_i) + xi sqrt( 2 log(pi^2 n_i^2 P/(3 delta)) / n_i )
 
@@ -524,7 +524,7 @@ def bbkb_oversampling(
     failure_probability: float = 0.05,
     ratio_threshold: float | None = None,
 ) -> float:
-    r"""Return the least ``qbar`` of the theorems of [calandriello2019bbkb]_.
+    r"""Return the least ``qbar`` of the theorems of [calandriello2020bbkb]_.
 
     Theorem 1 (size and run time) asks ``8 log(4 T / delta)``, Theorem 2 (regret)
     ``72 C~ log(4 T / delta)``.

@@ -81,6 +81,8 @@ class TimeVaryingUpperConfidenceBound(BudgetedUpperConfidenceBound):
 class SmoothBox:
     r"""A box with bounds on derivatives of draws, (10) of [bogunovic2016tvgpucb]_.
 
+    For every derivative ::
+
         P( sup_x |df / dx_j| > L ) <= a exp(-(L / b)^2)    for all L >= 0 and all j.
 
     Attributes:

@@ -15,7 +15,7 @@ from botorch_bkb.test_functions import FiniteArmProblem
 
 
 # Chosen so that the default horizon finds a good arm in seconds on two cores. The width
-# is the schedule of [bogunovic2016], far narrower than those of the theorems.
+# is the schedule of [bogunovic2016tvgpucb], far narrower than those of the theorems.
 LENGTHSCALE = 0.35
 NOISE_STD = 0.2
 WIDTH = LogWidth(0.8, 4.0)

@@ -261,7 +261,7 @@ class SparseArmFilter(DriftingPosterior):
     The values of the inducing arms ``S`` drift by the same law, and given them what
     they were before says nothing more about the other arms. So the filter over ``S``
     alone, with the features ``z(x) = L^{-1} k_S(x)`` and weights ``theta`` of mean
-    ``mu`` and covariance ``P``,
+    ``mu`` and covariance ``P``, ::
 
         mean(x) = z(x)^T mu,    var(x) = k(x, x) - |z(x)|^2 + z(x)^T P z(x),
 

@@ -59,7 +59,7 @@ class SingleTaskDTCGP(SingleTaskGP):
     r"""A single-task GP with the DTC posterior of BKB.
 
     With inducing points ``S``, ``K_S = L L^T`` and Nystrom features
-    ``z(x) = L^{-1} k_S(x)``, the posterior is
+    ``z(x) = L^{-1} k_S(x)``, the posterior is ::
 
         V = Z^T N Z + lambda I
         mean(x) = z(x)^T V^{-1} Z^T s
