@@ -16,7 +16,7 @@ import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import RBFKernel
 
-from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB, TVGPUCB
+from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import FixedSize
@@ -51,7 +51,10 @@ BANDITS = {
     "BBKB": (BBKB, {}),
     "GPUCB": (GPUCB, {}),
     "GPThompsonSampling": (GPThompsonSampling, {"batch_rule": FixedSize(1)}),
+    "GPBUCB": (GPBUCB, {}),
     "TVGPUCB": (TVGPUCB, {"forgetting_rate": 0.01}),
+    "TVGPUCB, sparse": (TVGPUCB, {"forgetting_rate": 0.01, "sparse": True}),
+    "RGPUCB": (RGPUCB, {"block_size": 120}),
 }
 
 
@@ -235,13 +238,16 @@ def test_results_without_a_number_stay_pending(arm_file):
 # Arms ---------------------------------------------------------------------------------
 
 
-def test_a_product_of_choices():
+LETTERS = "abcdefghij"
+
+
+def test_a_product_of_2000_choices():
     client = Client(random_seed=0)
     parameters = [
         ChoiceParameterConfig(
             name="a", values=list(range(20)), parameter_type="int", is_ordered=True
         ),
-        ChoiceParameterConfig(name="b", values=["x", "y", "z"], parameter_type="str"),
+        ChoiceParameterConfig(name="b", values=list(LETTERS), parameter_type="str"),
         ChoiceParameterConfig(
             name="c",
             values=[i / 9 for i in range(10)],
@@ -254,18 +260,21 @@ def test_a_product_of_choices():
     grid = ChoiceGrid()
     node = BanditNode("BBKB", grid)
     client.set_generation_strategy(GenerationStrategy(name="s", nodes=[node]))
-    for _ in range(6):
-        for number, chosen in client.get_next_trials(max_trials=2).items():
-            value = -((chosen["a"] / 19 - 0.5) ** 2) + (chosen["b"] == "y")
+    for _ in range(20):
+        for number, chosen in client.get_next_trials(max_trials=4).items():
+            value = -((chosen["a"] / 19 - 0.5) ** 2) + (chosen["b"] == "d")
             client.complete_trial(number, raw_data={"y": value})
     bandit = node.bandit
-    assert bandit.arms.shape == (600, 5)
-    for index in (0, 1, 29, 599):
+    best = grid.parameters(bandit.best_arm())
+    assert best["b"] == "d"
+    assert bandit.num_pulls == 76  # the last four are told at the next call
+    assert bandit.arms.shape == (2000, 12)
+    for index in (0, 1, 99, 1999):
         chosen = grid.parameters(index)
         assert list(chosen) == ["a", "b", "c"]
         assert grid.index(chosen) == index
         row = bandit.arms[index].tolist()
-        one_hot = [float(chosen["b"] == value) for value in "xyz"]
+        one_hot = [float(chosen["b"] == value) for value in LETTERS]
         assert row == [chosen["a"], *one_hot, chosen["c"]]
 
 
