@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
@@ -21,6 +22,7 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.bandits.checks import check_arms
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.ledger import PullLedger
+from botorch_bkb.bandits.storage import load_state, save_state
 from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.generation.thompson import ArmSampler
 from botorch_bkb.optim.arm_posterior import ArmPosterior
@@ -352,6 +354,20 @@ class FiniteArmBandit(ABC):
             "opening_score": self._opening_score,
             "num_batches": self.num_batches,
         }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file; a crash leaves the old one or the new one."""
+        save_state(self.state_dict(), path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            InputDataError: If the file is damaged or none of ours, or its state does
+                not fit. Nothing has changed then.
+        """
+        self.load_state_dict(load_state(path))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned; picks go on up to rounding.

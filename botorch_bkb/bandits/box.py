@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.ledger import check_rewards
+from botorch_bkb.bandits.storage import load_state, save_state
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
 from botorch_bkb.generation.paths import draw_posterior_paths, maximize_paths
 from botorch_bkb.models import SingleTaskDTCGP
@@ -263,6 +265,20 @@ class BoxBandit(ABC):
             "prior": deepcopy(self._prior.state_dict()),
             "generator": self.generator.get_state(),
         }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file; a crash leaves the old one or the new one."""
+        save_state(self.state_dict(), path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            InputDataError: If the file is damaged or none of ours, or its state does
+                not fit. Nothing has changed then.
+        """
+        self.load_state_dict(load_state(path))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned.

@@ -41,6 +41,7 @@ from botorch_bkb.acquisition import (
     TimeVaryingUpperConfidenceBound,
 )
 from botorch_bkb.bandits import FiniteArmBandit
+from botorch_bkb.bandits.storage import from_json, to_json
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 from botorch_bkb.optim import optimize_acqf_finite
 
@@ -377,7 +378,7 @@ class BanditNode(ExternalGenerationNode):
             return self._state
         return {
             "told": sorted(self._told),
-            "bandit": _to_json(self.bandit.state_dict()),
+            "bandit": to_json(self.bandit.state_dict()),
         }
 
     @classmethod
@@ -402,7 +403,7 @@ class BanditNode(ExternalGenerationNode):
             generator=torch.Generator().manual_seed(self.seed),
         )
         if self._state is not None:
-            bandit.load_state_dict(_from_json(self._state["bandit"]))
+            bandit.load_state_dict(from_json(self._state["bandit"]))
             self._told = set(self._state["told"])
         self._bandit = bandit
 
@@ -564,35 +565,3 @@ def _encode_file(arms: ArmFile) -> dict[str, Any]:
 
 def _encode_grid(arms: ChoiceGrid) -> dict[str, Any]:
     return {"__type": "ChoiceGrid"}
-
-
-def _to_json(value: Any) -> Any:
-    """Return plain JSON of nested states; floats keep all their digits."""
-    if isinstance(value, Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {
-            "tensor": value.flatten().tolist(),
-            "shape": list(value.shape),
-            "dtype": dtype,
-        }
-    if isinstance(value, Mapping):
-        pairs = [[_to_json(key), _to_json(item)] for key, item in value.items()]
-        return {"pairs": pairs}
-    if isinstance(value, tuple | list):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_to_json(item) for item in value]}
-    return value
-
-
-def _from_json(value: Any) -> Any:
-    """Undo :func:`_to_json`."""
-    if not isinstance(value, Mapping):
-        return value
-    if "tensor" in value:
-        dtype = getattr(torch, value["dtype"])
-        return torch.tensor(value["tensor"], dtype=dtype).reshape(value["shape"])
-    if "pairs" in value:
-        return {_from_json(key): _from_json(item) for key, item in value["pairs"]}
-    if "tuple" in value:
-        return tuple(_from_json(item) for item in value["tuple"])
-    return [_from_json(item) for item in value["list"]]

@@ -1,0 +1,258 @@
+"""Files of a bandit's state: the same picks, never half a file, no damage unseen."""
+
+import hashlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from typing_extensions import override
+
+from botorch_bkb import BBKB
+from botorch_bkb.bandits import BoxBKB, storage
+from botorch_bkb.bandits.storage import from_json, load_state, save_state, to_json
+from tests.bandits import (
+    ALL_BANDITS,
+    assert_same,
+    make_bandit,
+    noisy_rewards,
+    play,
+    random_arms,
+    rbf,
+    unchanged,
+)
+
+
+each_bandit = pytest.mark.parametrize(
+    "bandit_class", ALL_BANDITS, ids=lambda item: item.__name__
+)
+
+
+@each_bandit
+def test_after_a_reload_the_next_hundred_picks_are_the_same(bandit_class, tmp_path):
+    """Late results and random stream included."""
+    arms = random_arms(60)
+    bandit = make_bandit(bandit_class, arms)
+    play(bandit, 12)
+    waiting = bandit.ask()
+    bandit.save(tmp_path / "state")
+    restored = make_bandit(bandit_class, arms, seed=9)
+    restored.load(tmp_path / "state")
+    assert_same(restored.state_dict(), bandit.state_dict())
+    picks = []
+    for one in (bandit, restored):
+        measure, picked = noisy_rewards(arms, seed=3), []
+        one.tell(waiting, measure(waiting))
+        while len(picked) < 100:
+            indices = one.ask(max_size=10)
+            one.tell(indices, measure(indices))
+            picked += indices.tolist()
+        picks.append(picked)
+    assert picks[0] == picks[1]
+
+
+def test_learned_hyper_parameters_and_coupled_draws_are_stored(tmp_path):
+    arms = random_arms(40)
+    bandits = [
+        BBKB(arms, resampling="coupled", generator=torch.Generator().manual_seed(seed))
+        for seed in (0, 1)
+    ]
+    play(bandits[0], 10)
+    bandits[0].save(tmp_path / "state")
+    bandits[1].load(tmp_path / "state")
+    assert play(bandits[0], 10) == play(bandits[1], 10)
+
+
+def test_bandits_on_a_box_are_stored(tmp_path):
+    bounds = torch.tensor([[0.0], [1.0]]).double()
+    options = {"raw_samples": 16, "num_restarts": 1}
+    bandits = [
+        BoxBKB(
+            bounds, rbf(), 0.1, generator=torch.Generator().manual_seed(seed), **options
+        )
+        for seed in (0, 1)
+    ]
+    for _ in range(4):
+        points = bandits[0].ask()
+        bandits[0].tell(points, points.sin().squeeze(-1))
+    bandits[0].save(tmp_path / "state")
+    bandits[1].load(tmp_path / "state")
+    assert torch.equal(bandits[0].ask(), bandits[1].ask())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, 2.5, None, True, "x"], 3: (1, (2,)), "inf": [float("inf"), -0.0]},
+        {"t": torch.tensor([[0.1, 1 / 3]]), "e": torch.empty(0, 2, dtype=torch.long)},
+        {"f": torch.tensor(0.1, dtype=torch.float32), "b": torch.tensor([True, False])},
+    ],
+)
+def test_plain_json_keeps_every_digit(value):
+    assert_same(from_json(json.loads(json.dumps(to_json(value)))), value)
+
+
+# Crashes ------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    pass
+
+
+def test_a_crash_at_any_step_leaves_a_whole_file(tmp_path, monkeypatch):
+    """Before and after every call by which a file is written."""
+    path = tmp_path / "state"
+    save_state({"old": 1}, path)
+    for module, name in ((os, "fsync"), (os, "replace")):
+        for happens in (False, True):
+            original = getattr(module, name)
+
+            def crash(*args, original=original, happens=happens, **kwargs):
+                if happens:
+                    original(*args, **kwargs)
+                raise Crash
+
+            with monkeypatch.context() as patch:
+                patch.setattr(storage.os, name, crash)
+                with pytest.raises(Crash):
+                    save_state({"new": 2}, path)
+            assert load_state(path) in ({"old": 1}, {"new": 2})
+            save_state({"old": 1}, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["state"]
+
+
+WRITER = """
+import sys
+from botorch_bkb.bandits.storage import save_state
+print("ready", flush=True)
+number = 0
+while True:
+    number += 1
+    save_state({"number": number, "numbers": [number] * 20_000}, sys.argv[1])
+"""
+
+
+def test_a_killed_process_leaves_a_whole_file(tmp_path):
+    """One process that saves without end, stopped 200 times, then killed."""
+    path = tmp_path / "state"
+    save_state({"number": 0, "numbers": []}, path)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE
+    )
+    rng = np.random.default_rng(0)
+    assert writer.stdout.readline() == b"ready\n"
+    seen = set()
+    for _ in range(200):
+        time.sleep(rng.uniform(0, 0.02))
+        writer.send_signal(signal.SIGSTOP)
+        # What is on disk now is what a kill at this point would leave.
+        state = load_state(path)
+        assert set(state["numbers"]) <= {state["number"]}
+        seen.add(state["number"])
+        writer.send_signal(signal.SIGCONT)
+    writer.kill()
+    writer.wait()
+    writer.stdout.close()
+    assert set(load_state(path)) == {"number", "numbers"}
+    assert len(seen) > 2
+
+
+# Damage -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def whole(tmp_path):
+    bandit = make_bandit(BBKB)
+    play(bandit, 5)
+    bandit.save(tmp_path / "state")
+    return (tmp_path / "state").read_bytes()
+
+
+def refused(tmp_path, content, match):
+    path, bandit = tmp_path / "damaged", make_bandit(BBKB)
+    path.write_bytes(content)
+    with unchanged(bandit), pytest.raises(InputDataError, match=match):
+        bandit.load(path)
+
+
+def test_every_cut_and_every_flipped_bit_is_seen(whole, tmp_path):
+    rng = np.random.default_rng(0)
+    cuts = {0, 1, len(whole) - 1, *rng.integers(len(whole), size=40).tolist()}
+    for cut in sorted(cuts):
+        refused(tmp_path, whole[:cut], "damaged")
+    refused(tmp_path, whole + b" ", "cut off, or something was added")
+    start = whole.index(b"\n") + 1
+    for place in rng.integers(start, len(whole), size=60).tolist():
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << int(rng.integers(8))
+        refused(tmp_path, bytes(flipped), "checksum differs")
+
+
+def with_header(whole, **changes):
+    line, payload = whole.split(b"\n", 1)
+    return json.dumps({**json.loads(line), **changes}).encode() + b"\n" + payload
+
+
+def test_other_files_are_refused(whole, tmp_path):
+    class Bomb:
+        @override
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "exploded"),))
+
+    refused(tmp_path, pickle.dumps(Bomb()), "no file of a bandit's state")
+    assert not (tmp_path / "exploded").exists()
+    refused(tmp_path, b"[" * 100_000, "no file of a bandit's state")
+    refused(tmp_path, b"\x00" * 5000, "no file of a bandit's state")
+    refused(tmp_path, with_header(whole, version=2), "version 1, but it has 2")
+    refused(tmp_path, with_header(whole, bytes=2**60), "cut off")
+    refused(tmp_path, with_header(whole, bytes="many"), "first line of .* is damaged")
+    refused(tmp_path, with_header(whole, padding="x" * 10**6), "no file of a bandit")
+    other = make_bandit(BBKB, random_arms(7))
+    other.save(tmp_path / "other")
+    refused(tmp_path, (tmp_path / "other").read_bytes(), "30 arms, but got .* 7")
+
+
+def write_payload(path, payload):
+    state = {"x": 1}
+    save_state(state, path)
+    line, _ = path.read_bytes().split(b"\n", 1)
+    header = json.loads(line) | {
+        "bytes": len(payload),
+        "sha256": hashlib.sha256(payload).hexdigest(),
+    }
+    path.write_bytes(json.dumps(header).encode() + b"\n" + payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"{",
+        b"[" * 100_000,
+        b"[1, 2]",
+        b'{"pairs": [["a", {"tensor": [1], "shape": [2], "dtype": "float64"}]]}',
+        b'{"pairs": [["a", {"tensor": [1], "shape": [1], "dtype": "load"}]]}',
+        b'{"what": 1}',
+        b'{"pairs": 7}',
+        b"\xff\xfe",
+    ],
+)
+def test_states_that_are_none_are_refused(payload, tmp_path):
+    path = tmp_path / "state"
+    write_payload(path, payload)
+    with pytest.raises(InputDataError, match="holds no state of a bandit"):
+        load_state(path)
+
+
+def test_a_file_that_is_too_large_is_not_read(whole, tmp_path):
+    (tmp_path / "large").write_bytes(whole)
+    with pytest.raises(InputDataError, match="at most 100 bytes"):
+        load_state(tmp_path / "large", max_bytes=100)
+    with pytest.raises(FileNotFoundError):
+        load_state(tmp_path / "none")
