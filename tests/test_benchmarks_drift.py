@@ -40,8 +40,37 @@ def test_differences_are_paired():
     gaps = np.array([1.0, 1.5, 1.5])
     error = gaps.std(ddof=1) / math.sqrt(3)
     assert table.loc["R-GP-UCB", "over_tv"] == pytest.approx(gaps.mean())
+    assert table.loc["R-GP-UCB", "ratio_to_tv"] == pytest.approx(10 / 6)
     assert table.loc["R-GP-UCB", "standard_error"] == pytest.approx(error)
     assert table.loc["TV-GP-UCB", "over_tv"] == 0
+
+
+class Recorder:
+    """Pulls arm 0 and keeps what it is told."""
+
+    def __init__(self):
+        self.rewards = []
+
+    def ask(self):
+        return torch.tensor([0])
+
+    def tell(self, indices, rewards):
+        self.rewards.append(rewards.item())
+
+
+def test_noise_has_nothing_to_do_with_the_function():
+    """Of arms far apart, so that their values are the draws of the function."""
+    arms = torch.arange(8).double().unsqueeze(-1)
+    functions, noises = [], []
+    for seed in range(drift.FIRST_SEED, drift.FIRST_SEED + 300):
+        problem, recorder = drift.new_problem(arms, "SE", 0.0, seed), Recorder()
+        drift.play(problem, {"recorder": recorder}, horizon=8, seed=seed)
+        functions.append(problem.mean_rewards.numpy())
+        noises.append(np.array(recorder.rewards) - functions[-1][0])
+    functions, noises = np.array(functions).T, np.array(noises).T
+    correlations = np.corrcoef(functions, noises)[:8, 8:]
+    assert noises.std() == pytest.approx(drift.NOISE_VARIANCE**0.5, rel=0.06)
+    assert np.abs(correlations).max() < 4.5 / math.sqrt(300)
 
 
 @pytest.mark.parametrize("data", ["intel", "traffic"])
