@@ -1,17 +1,28 @@
-"""Ask and tell over a finite set of arms: what all bandits share."""
+r"""Ask and tell over a finite set of arms: what all bandits share.
+
+References:
+    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
+    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
+    regret. COLT 2019.
+    [calandriello2020bbkb] The same authors. Near-linear time Gaussian process
+    optimization with adaptive batching and resparsification. ICML 2020.
+    [desautels2014gpbucb] T. Desautels, A. Krause, J. W. Burdick. Parallelizing
+    exploration-exploitation tradeoffs in Gaussian process bandit optimization. JMLR
+    2014.
+"""
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
+from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import (
     ArmObservations,
@@ -19,14 +30,13 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
     ConfidenceState,
 )
-from botorch_bkb.bandits.checks import check_arms
+from botorch_bkb.bandits.arms import ArmBandit
+from botorch_bkb.bandits.checks import check_batch_rule
 from botorch_bkb.bandits.hyperparameters import Prior
-from botorch_bkb.bandits.ledger import PullLedger
-from botorch_bkb.bandits.storage import load_state, save_state
 from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.generation.thompson import ArmSampler
 from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import BatchRule, Capped, check_size, UNLIMITED
+from botorch_bkb.optim.batch_rules import BatchRule, Capped
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
 from botorch_bkb.optim.threads import threads_for
 
@@ -35,13 +45,23 @@ from botorch_bkb.optim.threads import threads_for
 MAX_BATCH_SIZE = 10_000
 
 
-class FiniteArmBandit(ABC):
+class FiniteArmBandit(ArmBandit):
     r"""A GP bandit over ``A`` arms with delayed, repeated and failed pulls.
 
     ``ask`` returns arms to pull; ``tell`` brings rewards, in any order and any part of
     what was asked; what is neither told nor failed stays pending and keeps shrinking
     the variance. The posterior is updated once, in the first ``ask`` after new rewards.
     A subclass names its inducing arms, its confidence schedule and its batch rule.
+
+    Batches may overlap: an ``ask`` while pulls are pending starts its batch rule from
+    what they have used up, so the variance that the rule bounds has at most fallen by
+    ``ratio_threshold`` since the last reward, but for the one arm that every ``ask``
+    returns. The theorems of [calandriello2020bbkb]_ assume that all rewards of a batch
+    come before the next batch is asked for, those of [calandriello2019bkb]_ that every
+    reward comes before the next pull. [desautels2014gpbucb]_ cover rewards that are
+    late by a bounded number of pulls, for the exact posterior and a width multiplied by
+    what that many pulls can tell. For rewards of the sparse bandits that are later than
+    their batch, and for those that never come, there is no theorem.
 
     Memory is that of :class:`~botorch_bkb.optim.arm_posterior.ArmPosterior`:
     ``O(A)`` and the ``m x A`` features within a byte budget.
@@ -83,39 +103,27 @@ class FiniteArmBandit(ABC):
         generator: torch.Generator | None = None,
         max_feature_bytes: int = 2**31,
     ) -> None:
-        check_arms(arms)
-        if max_repeats is not None:
-            check_size("max_repeats", max_repeats)
-        if batch_rule is not None and not isinstance(batch_rule, BatchRule):
-            raise InputDataError(
-                "Expected `batch_rule` to be a rule of `botorch_bkb.optim`, such as "
-                f"`FixedSize(96)`, but got {batch_rule!r}."
-            )
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
-        self.arms = arms
+        super().__init__(
+            arms, maximize=maximize, max_repeats=max_repeats, generator=generator
+        )
+        check_batch_rule(batch_rule)
         self.confidence = (
             self.default_confidence() if confidence is None else as_schedule(confidence)
         )
         self.batch_rule = (
             self.default_batch_rule() if batch_rule is None else batch_rule
         )
-        self.maximize = maximize
-        self.max_repeats = max_repeats
-        self.generator = generator
         self.max_feature_bytes = max_feature_bytes
-        self.num_batches = 0
         self.inducing_indices = torch.empty(0, dtype=torch.long, device=arms.device)
         self._prior = self._new_prior(arms, covar_module, noise_variance)
-        self._ledger = PullLedger(arms.shape[0], like=arms)
         # What the posterior of the last `ask` knew: the first told pulls, and where the
         # frozen sums of the confidence schedules restarted.
         self._num_processed = 0
         self._restart = (0, 0.0)
         self._opening_score = 0.0
         self._posterior = self._new_posterior(self._prior)
-        self._prediction: tuple[Prior, ArmPosterior] | None = None
+        # Of how many told pulls, and what.
+        self._prediction: tuple[int, Prior, ArmPosterior] | None = None
 
     @abstractmethod
     def default_confidence(self) -> ConfidenceSchedule:
@@ -146,21 +154,6 @@ class FiniteArmBandit(ABC):
     _always_grows = False
 
     @property
-    def counts(self) -> Tensor:
-        """The ``A`` numbers of told pulls."""
-        return self._ledger.counts.clone()
-
-    @property
-    def num_pulls(self) -> int:
-        """The number of told pulls."""
-        return self._ledger.num_pulls
-
-    @property
-    def pending_pulls(self) -> dict[int, int]:
-        """The arms of pending pulls by pull id, in order of asking."""
-        return {key: pull.arm for key, pull in self._ledger.pending.items()}
-
-    @property
     def noise_variance(self) -> float:
         """Lambda, in the user's units."""
         return self._prior.noise_variance * self._prior.scale**2
@@ -171,7 +164,11 @@ class FiniteArmBandit(ABC):
         return self._prior.covar_module
 
     def ask(
-        self, max_size: int | None = None, available: Tensor | None = None
+        self,
+        max_size: int | None = None,
+        available: Tensor | None = None,
+        *,
+        arms: Tensor | None = None,
     ) -> Tensor:
         r"""Choose the next batch; its pulls become pending.
 
@@ -180,83 +177,89 @@ class FiniteArmBandit(ABC):
         it is time), resamples the inducing arms and refactorizes. With pulls pending,
         the batch rule starts from what they have used up; at least one arm is returned.
 
+        Where arms come and go, as contexts do, pass those of this round. What is chosen
+        of them joins the table (retired: a plain ``ask`` does not offer it), the rest
+        is forgotten; the returned indices are rows of the table, as always. That costs
+        the features of the round's arms, ``O(k m^2)``, and a copy of the cache.
+
         Args:
             max_size: A cap on the size of this batch. If omitted, 10,000 for rules that
                 close by themselves: on an arm that is all but known they may take more
                 pulls than anybody can use.
             available: An ``A``-dim boolean tensor of the arms that can be pulled now.
+            arms: A ``k x d`` tensor of the arms of this round, in place of all that are
+                not retired. Rows that the table has are those arms.
 
         Returns:
-            A long tensor of arm indices in order of choice, repeats included.
+            A long tensor of arm indices in order of choice, repeats included. Their
+            pull ids are the last of ``pending``.
 
         Raises:
-            InputDataError: If ``max_size`` or ``available`` does not fit, or no arm may
-                be pulled; or if the kernel turns out not to be positive semi-definite.
+            BotorchTensorDimensionError: If ``arms`` is not ``k x d``.
+            InputDataError: If an argument does not fit, or no arm may be pulled; or if
+                the kernel turns out not to be positive semi-definite.
+
+        Example:
+            >>> indices = bandit.ask(arms=torch.cat([context.expand(k, -1), X], dim=-1))
+            >>> pulled = bandit.arms[indices]
         """
-        capacity = self._capacity(available)
+        if arms is None:
+            offered, visitors = self._offered(available), self.arms[:0]
+        else:
+            offered, visitors = self._offered_of(arms, available)
+        capacity = self._capacity(offered)
         if max_size is None:
             max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
         rule = Capped(self.batch_rule, max_size)
-        self._check_left(rule, capacity)
+        _check_left(rule, capacity)
         with threads_for(self._posterior.feature_bytes):
-            return self._ask(rule, capacity)
+            return self._ask(rule, capacity, visitors)
 
-    def _ask(self, rule: BatchRule, capacity: Tensor | None) -> Tensor:
+    def _offered_of(
+        self, arms: Tensor, available: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return which arms of the table and of the new ones are here, and the new."""
+        if available is not None:
+            raise InputDataError(
+                "Expected `available` or `arms`, but got both. Leave arms that cannot "
+                "be pulled out of `arms`."
+            )
+        indices, visitors = self._match(arms)
+        num_arms = self.arms.shape[0] + visitors.shape[0]
+        offered = self.is_retired.new_zeros(num_arms)
+        offered[indices] = True
+        return offered, visitors
+
+    def _ask(
+        self, rule: BatchRule, capacity: Tensor | None, visitors: Tensor
+    ) -> Tensor:
         self._refresh()
         is_first = self.num_pulls == 0 and not self._ledger.pending
+        host = self
+        if visitors.shape[0]:
+            host = copy(self)
+            host._extend(visitors)
         generator_state = self.generator.get_state()
         try:
             first = self._draw_arm(capacity) if is_first else None
-            indices = self._choose(rule, capacity, first)
+            indices = host._choose(rule, capacity, first)
         except Exception:
             self.generator.set_state(generator_state)
             raise
+        indices = self._adopt(visitors, indices)
         if is_first:
             self._opening_score = self._posterior.leverage_scores[indices[0]].item()
         self._add_pending(indices)
         self.num_batches += 1
         return indices
 
-    def tell(
-        self,
-        indices: Tensor | Sequence[int],
-        rewards: Tensor | Sequence[float],
-        pull_ids: Sequence[int] | None = None,
-        external: bool = False,
-    ) -> None:
-        """Bring rewards, in any order and any part of what was asked.
-
-        Args:
-            indices: The ``q`` arms.
-            rewards: Their ``q`` rewards (or ``q x 1``).
-            pull_ids: Which pulls these are, see ``pending_pulls``. If None, the oldest
-                pending pulls of those arms.
-            external: Whether rewards of arms without a pending pull are welcome:
-                historical or outside data. Pending pulls are settled first.
-
-        Raises:
-            BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
-            InputDataError: If a reward is not finite, an arm is unknown, or a pull is
-                not pending. Nothing has changed then.
-        """
-        scores = self._posterior.leverage_scores if external else None
-        self._ledger.tell(indices, rewards, pull_ids, scores)
-        self._prediction = None
-
-    def fail(
-        self, indices: Tensor | Sequence[int], pull_ids: Sequence[int] | None = None
-    ) -> None:
-        """Release pending pulls that will bring no reward; arguments as in ``tell``."""
-        self._ledger.fail(indices, pull_ids)
-
-    def add_pending(self, indices: Tensor | Sequence[int]) -> None:
-        """Count pulls that somebody else has started as pending, repeats included.
-
-        Raises:
-            InputDataError: If an arm is unknown.
-        """
-        arms = self._ledger.check_indices(indices)
-        self._add_pending(torch.tensor(arms, dtype=torch.long))
+    def _adopt(self, visitors: Tensor, indices: Tensor) -> Tensor:
+        """Let chosen visitors stay; return the indices that they have then."""
+        num_arms = self.arms.shape[0]
+        chosen = indices[indices >= num_arms].unique()
+        self._append(visitors[chosen - num_arms], is_retired=True)
+        stays = num_arms + torch.searchsorted(chosen, indices)
+        return torch.where(indices < num_arms, indices, stays)
 
     def predict(
         self, indices: Tensor | Sequence[int] | None = None
@@ -295,24 +298,26 @@ class FiniteArmBandit(ABC):
     def best_arm(self, among_pulled: bool = True) -> int:
         """Return the arm of the best posterior mean, the lowest index among ties.
 
+        Retired arms do not count, unless all are retired.
+
         Args:
             among_pulled: Whether only arms with told pulls count (all arms count before
                 the first).
         """
-        mean = self._predictive()[1].mean
-        pulled = self._ledger.counts > 0
+        mean, among = self._predictive()[1].mean, self._in_play()
+        pulled = among & (self._ledger.counts > 0)
         if among_pulled and pulled.any():
-            mean = mean.masked_fill(~pulled, -torch.inf)
-        return int(mean.argmax())
+            among = pulled
+        return int(mean.masked_fill(~among, -torch.inf).argmax())
 
     def maximizer_distribution(
         self, num_draws: int = 256, generator: torch.Generator | None = None
     ) -> MaximizerDistribution:
         """Return how likely each arm is the best, from draws of the posterior.
 
-        Given all told pulls, as in ``predict``; uniform before the first. The draws
-        omit what the inducing arms do not explain, see
-        :mod:`botorch_bkb.generation.thompson`.
+        Given all told pulls, as in ``predict``; uniform before the first. Retired arms
+        do not compete, unless all are retired. The draws omit what the inducing arms do
+        not explain, see :mod:`botorch_bkb.generation.thompson`.
 
         Args:
             num_draws: The number of draws.
@@ -323,10 +328,10 @@ class FiniteArmBandit(ABC):
             generator = torch.Generator()
             generator.seed()
         if self.num_pulls == 0:
+            arms = self._in_play().nonzero().squeeze(-1)
             size, device = (num_draws,), generator.device
-            best = torch.randint(
-                self.arms.shape[0], size, generator=generator, device=device
-            )
+            best = torch.randint(len(arms), size, generator=generator, device=device)
+            best = arms[best.to(arms.device)]
         else:
             best = self._draw_best_arms(num_draws, generator)
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
@@ -334,79 +339,47 @@ class FiniteArmBandit(ABC):
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
         """Draw the best arms of draws from the posterior."""
         sampler = ArmSampler(self._predictive()[1])
-        return sampler.draw_best_arms(num_draws, generator)
+        return sampler.draw_best_arms(num_draws, generator, self._in_play())
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
-
-        Load it into a bandit constructed with the same arms and options.
-        """
         return {
-            "bandit": type(self).__name__,
-            "num_arms": self.arms.shape[0],
-            "ledger": self._ledger.state_dict(),
+            **super().state_dict(),
             "prior": deepcopy(self._prior.state_dict()),
             "confidence": self.confidence.state_dict(),
-            "generator": self.generator.get_state(),
             "inducing_indices": self.inducing_indices.clone(),
             "num_processed": self._num_processed,
             "restart": self._restart,
             "opening_score": self._opening_score,
-            "num_batches": self.num_batches,
         }
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a file; a crash leaves the old one or the new one."""
-        save_state(self.state_dict(), path)
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            InputDataError: If the file is damaged or none of ours, or its state does
-                not fit. Nothing has changed then.
-        """
-        self.load_state_dict(load_state(path))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; picks go on up to rounding.
-
-        Raises:
-            InputDataError: If the state is that of another kind of bandit or of another
-                number of arms. Nothing has changed then.
-        """
-        expected = (type(self).__name__, self.arms.shape[0])
-        found = (state.get("bandit"), state.get("num_arms"))
-        if found != expected:
-            raise InputDataError(
-                f"Expected the state of a {expected[0]} over {expected[1]} arms, but "
-                f"got that of a {found[0]} over {found[1]}. Construct the bandit with "
-                "the arms and options of the saved one."
-            )
-        before = self.state_dict()
-        try:
-            self._load(state)
-        except (RuntimeError, KeyError, InputDataError) as error:
-            self._load(before)
-            raise InputDataError(
-                "Expected the state of a bandit with this kernel and a schedule of the "
-                f"kind of {type(self.confidence).__name__}, but it does not fit: "
-                f"{error} Construct the bandit with the arms and options of the saved "
-                "one."
-            ) from error
-
+    @override
     def _load(self, state: dict[str, Any]) -> None:
-        self._ledger.load_state_dict(state["ledger"])
+        super()._load(state)
         self._prior.load_state_dict(state["prior"])
+        self._prior.features = self._prior.to_features(self.arms)
         self.confidence.load_state_dict(state["confidence"])
-        self.generator.set_state(state["generator"])
         self.inducing_indices = state["inducing_indices"].to(self.arms.device)
         self._num_processed = state["num_processed"]
         self._restart = tuple(state["restart"])
         self._opening_score = state["opening_score"]
-        self.num_batches = state["num_batches"]
         self._rebuild_posterior()
+
+    @override
+    def _leverage_scores(self) -> Tensor:
+        return self._posterior.leverage_scores
+
+    @override
+    def _extend(self, arms: Tensor) -> None:
+        prior, features = copy(self._prior), self._prior.to_features(arms)
+        prior.features = torch.cat([prior.features, features])
+        self._posterior = self._extended_posterior(prior, features)
+        self._prior, self._prediction = prior, None
+        self.arms = torch.cat([self.arms, arms])
+
+    def _extended_posterior(self, prior: Prior, features: Tensor) -> ArmPosterior:
+        """Return the posterior of more arms as well, the last of the prior's."""
+        return self._posterior.extended(features)
 
     def _choose(
         self, rule: BatchRule, capacity: Tensor | None, first: int | None
@@ -453,7 +426,7 @@ class FiniteArmBandit(ABC):
         """Return prior and posterior given all told pulls, without a draw."""
         if self._num_processed == self.num_pulls:
             return self._prior, self._posterior
-        if self._prediction is None:
+        if self._prediction is None or self._prediction[0] != self.num_pulls:
             prior = self._prior
             if prior.is_due(self.num_pulls):
                 prior = self._refitted_prior()
@@ -461,8 +434,8 @@ class FiniteArmBandit(ABC):
             pulled = self._pulled(self.num_pulls)
             inducing_indices = self._present_inducing_indices(pulled)
             self._update(posterior, prior, inducing_indices, self.num_pulls)
-            self._prediction = (prior, posterior)
-        return self._prediction
+            self._prediction = (self.num_pulls, prior, posterior)
+        return self._prediction[1:]
 
     def _refitted_prior(self) -> Prior:
         prior = deepcopy(self._prior)
@@ -509,7 +482,7 @@ class FiniteArmBandit(ABC):
         pulled = posterior.pulled_indices
         counts, sums = self._totals(self.num_pulls)
         counts = counts[pulled].to(sums)
-        sample_means = self._sign * sums[pulled] / counts
+        sample_means = (self._sign * sums[pulled] / counts - prior.offset) / prior.scale
         start, log_det_start = self._restart
         if prior is not self._prior:
             # A fit is due, and will restart the frozen sums.
@@ -528,71 +501,24 @@ class FiniteArmBandit(ABC):
             opening_score=self._opening_score if in_sum else 0.0,
             ratio_threshold=self.batch_rule.ratio_threshold,
             observations=ArmObservations(
-                counts=counts,
-                sample_means=(sample_means - prior.offset) / prior.scale,
+                counts=counts.to(posterior.mean),
+                sample_means=sample_means.to(posterior.mean),
                 posterior_means=posterior.mean[pulled],
                 leverage_scores=posterior.leverage_scores[pulled],
             ),
         )
 
-    def _capacity(self, available: Tensor | None) -> Tensor | None:
-        """Return how many more pulls each arm allows; None for no limit."""
-        if available is not None:
-            num_arms = self.arms.shape[0]
-            available = torch.as_tensor(available)
-            if available.shape != (num_arms,) or available.dtype != torch.bool:
-                raise InputDataError(
-                    f"Expected `available` to be a boolean tensor of shape ({num_arms},"
-                    f"), but got {available.dtype} of shape {tuple(available.shape)}."
-                )
-        if self.max_repeats is None and available is None:
-            return None
-        capacity = torch.full_like(self._ledger.counts, UNLIMITED)
-        if self.max_repeats is not None:
-            used = self._ledger.counts + self._ledger.pending_counts()
-            capacity = (self.max_repeats - used).clamp_min(0)
-        if available is not None:
-            capacity = capacity * available.to(self.arms.device)
-        return capacity
-
-    def _check_left(self, rule: BatchRule, capacity: Tensor | None) -> None:
-        if capacity is None:
-            return
-        left = int(capacity.clamp(max=rule.min_size).sum())
-        if left < rule.min_size:
-            raise InputDataError(
-                f"Expected at least {rule.min_size} more pulls to be allowed, the size "
-                f"of the batch, but {left} are left: all other arms are unavailable or "
-                "have had their repeats. Ask for a smaller batch or allow more repeats."
-            )
-
-    def _draw_arm(self, capacity: Tensor | None) -> int:
-        """Draw one of the arms that may be pulled, uniformly."""
-        if capacity is None:
-            return self._draw_index(self.arms.shape[0])
-        allowed = (capacity > 0).nonzero().squeeze(-1)
-        return int(allowed[self._draw_index(len(allowed))])
-
-    def _draw_index(self, size: int) -> int:
-        generator = self.generator
-        draw = torch.randint(size, (1,), generator=generator, device=generator.device)
-        return int(draw)
-
-    def _add_pending(self, indices: Tensor) -> None:
-        scores = self._posterior.leverage_scores[indices.to(self.arms.device)]
-        self._ledger.ask(indices.tolist(), scores.tolist())
-
-    @property
-    def _sign(self) -> float:
-        return 1.0 if self.maximize else -1.0
-
     def _pulled(self, num_pulls: int) -> Tensor:
         return self._totals(num_pulls)[0].nonzero().squeeze(-1)
 
-    def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
-        if indices is None:
-            return torch.arange(self.arms.shape[0], device=self.arms.device)
-        return self._indices(self._ledger.check_indices(indices))
 
-    def _indices(self, arms: Sequence[int]) -> Tensor:
-        return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
+def _check_left(rule: BatchRule, capacity: Tensor | None) -> None:
+    if capacity is None:
+        return
+    left = int(capacity.clamp(max=rule.min_size).sum())
+    if left < rule.min_size:
+        raise InputDataError(
+            f"Expected at least {rule.min_size} more pulls to be allowed, the size of "
+            f"the batch, but {left} are left: all other arms are unavailable, retired "
+            "or have had their repeats. Ask for a smaller batch, or allow more repeats."
+        )

@@ -10,7 +10,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.drawn import check_uniform_probability, DrawnBandit
+from botorch_bkb.bandits.checks import check_probability
+from botorch_bkb.bandits.drawn import DrawnBandit
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 
 
@@ -33,7 +34,7 @@ class EpsilonGreedy(DrawnBandit):
         uniform_probability: float = 0.1,
         **options: Any,
     ) -> None:
-        check_uniform_probability(uniform_probability)
+        check_probability("uniform_probability", uniform_probability)
         super().__init__(arms, covar_module, noise_variance, **options)
         self.uniform_probability = uniform_probability
 

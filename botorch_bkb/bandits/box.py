@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from copy import deepcopy
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from botorch.sampling.pathwise import draw_kernel_feature_paths
 from botorch.sampling.pathwise.prior_samplers import TPathwisePriorSampler
 from gpytorch.kernels import Kernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
+from typing_extensions import override
 
+from botorch_bkb.bandits.checks import check_bounds, check_points, check_rewards
 from botorch_bkb.bandits.hyperparameters import Prior
-from botorch_bkb.bandits.ledger import check_rewards
-from botorch_bkb.bandits.storage import load_state, save_state
+from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
 from botorch_bkb.generation.paths import draw_posterior_paths, maximize_paths
 from botorch_bkb.models import SingleTaskDTCGP
@@ -25,7 +25,7 @@ from botorch_bkb.models.utils.leverage_scores import sample_inducing_indices
 from botorch_bkb.optim.batch_rules import check_size
 
 
-class BoxBandit(ABC):
+class BoxBandit(StoredBandit):
     r"""A GP bandit over the points of a box, with delayed and failed pulls.
 
     The contract is that of the bandits over arms: ``ask`` returns points, ``tell``
@@ -73,7 +73,7 @@ class BoxBandit(ABC):
         raw_samples: int = 512,
         prior_sampler: TPathwisePriorSampler = draw_kernel_feature_paths,
     ) -> None:
-        _check_bounds(bounds)
+        check_bounds(bounds)
         check_size("batch_size", batch_size)
         check_size("num_restarts", num_restarts)
         check_size("raw_samples", raw_samples)
@@ -174,7 +174,7 @@ class BoxBandit(ABC):
             InputDataError: If a number is not finite, or a point is not pending.
                 Nothing has changed then.
         """
-        points = self._check_points(points)
+        points = check_points(points, self.bounds)
         values = check_rewards(rewards, len(points), self.bounds.dtype)
         for key in self._match(points, external):
             del self._pending[key]
@@ -185,7 +185,7 @@ class BoxBandit(ABC):
 
     def fail(self, points: Tensor) -> None:
         """Release pending pulls that will bring no reward; points as in ``tell``."""
-        for key in self._match(self._check_points(points), external=False):
+        for key in self._match(check_points(points, self.bounds), external=False):
             del self._pending[key]
 
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,7 +196,7 @@ class BoxBandit(ABC):
         Args:
             points: A ``q x d`` tensor.
         """
-        points = self._check_points(points)
+        points = check_points(points, self.bounds)
         if self.num_pulls == 0:
             prior_variance = self._prior.covar_module(
                 self._prior.to_features(points), diag=True
@@ -248,6 +248,7 @@ class BoxBandit(ABC):
             best = prior.to_points(self._draw_maximizers(model, num_draws, generator))
         return BoxMaximizerDistribution(best.to(self._dtype))
 
+    @override
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next ``ask`` depends on.
 
@@ -266,39 +267,24 @@ class BoxBandit(ABC):
             "generator": self.generator.get_state(),
         }
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a file; a crash leaves the old one or the new one."""
-        save_state(self.state_dict(), path)
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            InputDataError: If the file is damaged or none of ours, or its state does
-                not fit. Nothing has changed then.
-        """
-        self.load_state_dict(load_state(path))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned.
-
-        Raises:
-            InputDataError: If the state is that of another kind of bandit or of another
-                box. Nothing has changed then.
-        """
-        found = state.get("bandit")
-        if found != type(self).__name__ or not torch.equal(
+    @override
+    def _check_state(self, state: dict[str, Any]) -> None:
+        expected, found = type(self).__name__, state.get("bandit")
+        if found != expected or not torch.equal(
             self.bounds, state["bounds"].to(self.bounds)
         ):
             raise InputDataError(
-                f"Expected the state of a {type(self).__name__} over the same box, but "
-                f"got that of a {found}, or its `bounds` differ. Construct the bandit "
-                "with the box and options of the saved one."
+                f"Expected the state of a {expected} over the same box, but got that "
+                f"of a {found}, or its `bounds` differ. Construct the bandit with the "
+                "box and options of the saved one."
             )
+
+    @override
+    def _load(self, state: dict[str, Any]) -> None:
+        told = check_points(state["told_points"], self.bounds)
+        rewards = check_rewards(state["told_rewards"], len(told), self.bounds.dtype)
         self._prior.load_state_dict(state["prior"])
-        self._told_points = state["told_points"].to(self.bounds)
-        self._told_rewards = list(state["told_rewards"])
+        self._told_points, self._told_rewards = told, rewards
         self._pending = {
             key: point.to(self.bounds) for key, point in state["pending"].items()
         }
@@ -410,22 +396,6 @@ class BoxBandit(ABC):
     def _stacked_pending(self) -> Tensor:
         return torch.stack([*self._pending.values(), *self.bounds])[:-2]
 
-    def _check_points(self, points: Tensor) -> Tensor:
-        points = torch.as_tensor(points).detach().to(self.bounds)
-        if points.dim() != 2 or points.shape[-1] != self.bounds.shape[-1]:
-            raise BotorchTensorDimensionError(
-                f"Expected `points` of shape q x {self.bounds.shape[-1]}, but got "
-                f"{tuple(points.shape)}."
-            )
-        inside = (points >= self.bounds[0]) & (points <= self.bounds[1])
-        if not inside.all():
-            row = int((~inside.all(dim=-1)).nonzero()[0])
-            raise InputDataError(
-                f"Expected `points` inside `bounds`, but row {row} is "
-                f"{points[row].tolist()}."
-            )
-        return points
-
     def _match(self, points: Tensor, external: bool) -> list[int]:
         """Return the oldest pending pull of each point; none for external ones."""
         waiting: dict[tuple[float, ...], list[int]] = {}
@@ -444,20 +414,3 @@ class BoxBandit(ABC):
                     "data."
                 )
         return matched
-
-
-def _check_bounds(bounds: Tensor) -> None:
-    if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.shape[1] == 0:
-        raise BotorchTensorDimensionError(
-            f"Expected `bounds` of shape 2 x d, but got {tuple(bounds.shape)}."
-        )
-    if bounds.dtype not in (torch.float32, torch.float64):
-        raise InputDataError(
-            f"Expected `bounds` of dtype float64 or float32, but got {bounds.dtype}. "
-            "Use `bounds.double()`."
-        )
-    if not (bounds[1] > bounds[0]).all() or not bounds.isfinite().all():
-        raise InputDataError(
-            "Expected finite `bounds` with every upper one above the lower one, but "
-            f"got {bounds.tolist()}."
-        )

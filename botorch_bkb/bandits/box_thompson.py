@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.batch import condition_on_means
 from botorch_bkb.bandits.box import BoxBandit
-from botorch_bkb.bandits.drawn import check_uniform_probability
+from botorch_bkb.bandits.checks import check_probability
 from botorch_bkb.bandits.thompson import DRAWS_PER_ROUND
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.leverage_scores import validate_oversampling
@@ -53,7 +53,7 @@ class BoxThompsonSampling(BoxBandit):
         batch_size: int = DRAWS_PER_ROUND,
         **options: Any,
     ) -> None:
-        check_uniform_probability(uniform_probability)
+        check_probability("uniform_probability", uniform_probability)
         validate_oversampling(oversampling)
         super().__init__(
             bounds, covar_module, noise_variance, batch_size=batch_size, **options

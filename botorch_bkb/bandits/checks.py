@@ -1,10 +1,21 @@
-"""What every bandit asks of its arms."""
+"""What bandits ask of their input: one function each, all called before any change.
+
+Every one raises an ``InputDataError``, or a ``BotorchTensorDimensionError`` where a
+shape is wrong, that names the argument, what was expected, what came and what to do.
+The table in the documentation lists them.
+"""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.kernels import Kernel
 from torch import Tensor
+
+from botorch_bkb.optim.batch_rules import BatchRule
 
 
 def check_arms(arms: Tensor) -> None:
@@ -35,3 +46,191 @@ def check_arms(arms: Tensor) -> None:
             f"Expected finite `arms`, but {bad.shape[0]} rows hold NaN or infinity, "
             f"the first is row {int(bad[0])}. Impute or drop them."
         )
+
+
+def check_bounds(bounds: Tensor) -> None:
+    """Raise unless this is a box, ``2 x d`` finite corners with room between them."""
+    if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.shape[1] == 0:
+        raise BotorchTensorDimensionError(
+            f"Expected `bounds` of shape 2 x d, but got {tuple(bounds.shape)}."
+        )
+    if bounds.dtype not in (torch.float32, torch.float64):
+        raise InputDataError(
+            f"Expected `bounds` of dtype float64 or float32, but got {bounds.dtype}. "
+            "Use `bounds.double()`."
+        )
+    if not (bounds[1] > bounds[0]).all() or not bounds.isfinite().all():
+        raise InputDataError(
+            "Expected finite `bounds` with every upper one above the lower one, but "
+            f"got {bounds.tolist()}."
+        )
+
+
+def check_points(points: Tensor, bounds: Tensor) -> Tensor:
+    """Return ``q x d`` points as numbers like the bounds, or raise."""
+    points = torch.as_tensor(points).detach().to(bounds)
+    if points.dim() != 2 or points.shape[-1] != bounds.shape[-1]:
+        raise BotorchTensorDimensionError(
+            f"Expected `points` of shape q x {bounds.shape[-1]}, but got "
+            f"{tuple(points.shape)}."
+        )
+    inside = (points >= bounds[0]) & (points <= bounds[1])
+    if not inside.all():
+        row = int((~inside.all(dim=-1)).nonzero()[0])
+        raise InputDataError(
+            f"Expected `points` inside `bounds`, but row {row} is "
+            f"{points[row].tolist()}."
+        )
+    return points
+
+
+def check_covar_module(covar_module: Kernel | None) -> None:
+    """Raise unless this is a kernel, or None."""
+    if covar_module is not None and not isinstance(covar_module, Kernel):
+        raise InputDataError(
+            "Expected `covar_module` to be a GPyTorch kernel object, such as "
+            f"`RBFKernel()`, but got {covar_module!r}. Pass None to learn one."
+        )
+    if covar_module is not None and covar_module.batch_shape:
+        raise InputDataError(
+            "Expected `covar_module` to be one kernel, but it is a batch of shape "
+            f"{tuple(covar_module.batch_shape)}. Leave out `batch_shape`."
+        )
+
+
+def check_noise_variance(noise_variance: float | None) -> None:
+    """Raise unless this is a positive number, or None."""
+    try:
+        value = 1.0 if noise_variance is None else float(noise_variance)
+    except (TypeError, ValueError, RuntimeError):
+        value = math.nan
+    if isinstance(noise_variance, str) or not 0 < value < math.inf:
+        raise InputDataError(
+            "Expected `noise_variance` to be a positive number, but got "
+            f"{noise_variance!r}. Pass None to learn it; for rewards without noise, "
+            "pass a small part of their variance, such as 1e-6 of it."
+        )
+
+
+def check_batch_rule(batch_rule: BatchRule | None) -> None:
+    """Raise unless this is a batch rule, or None."""
+    if batch_rule is not None and not isinstance(batch_rule, BatchRule):
+        raise InputDataError(
+            "Expected `batch_rule` to be a rule of `botorch_bkb.optim`, such as "
+            f"`FixedSize(96)`, but got {batch_rule!r}."
+        )
+
+
+def check_probability(name: str, value: float) -> None:
+    """Raise unless an argument is a probability."""
+    if not 0 <= value <= 1:
+        raise InputDataError(f"Expected `{name}` between 0 and 1, but got {value}.")
+
+
+def check_available(available: Any, num_arms: int) -> Tensor:
+    """Return an ``A``-dim boolean tensor, or raise."""
+    mask = torch.as_tensor(available)
+    if mask.shape != (num_arms,) or mask.dtype != torch.bool:
+        raise InputDataError(
+            f"Expected `available` to be a boolean tensor of shape ({num_arms},), but "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}."
+        )
+    return mask
+
+
+def check_indices(indices: Any, num_arms: int) -> list[int]:
+    """Return arm indices as a list, or raise."""
+    arms = _integers("indices", indices, "row numbers of `arms`")
+    unknown = [arm for arm in arms if not 0 <= arm < num_arms]
+    if unknown:
+        raise InputDataError(
+            f"Expected `indices` between 0 and {num_arms - 1}, but got {unknown[0]}. "
+            "Indices are row numbers of `arms`."
+        )
+    return arms
+
+
+def check_pull_ids(pull_ids: Any, num_pulls: int) -> list[int]:
+    """Return the ids of pulls as a list, one per pull and each once, or raise."""
+    ids = _integers("pull_ids", pull_ids, "ids of pending pulls")
+    if len(ids) != num_pulls or len(set(ids)) != num_pulls:
+        raise InputDataError(
+            f"Expected `pull_ids` to hold {num_pulls} different ids, one per index, "
+            f"but got {ids}."
+        )
+    return ids
+
+
+def _integers(name: str, values: Any, meaning: str) -> list[int]:
+    try:
+        found = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputDataError(
+            f"Expected `{name}` to be {meaning}, but got {values!r}."
+        ) from error
+    if found.numel() == 0 and found.dim() <= 1:
+        return []
+    if (
+        found.dim() > 1
+        or found.is_floating_point()
+        or found.is_complex()
+        or found.dtype == torch.bool
+    ):
+        raise InputDataError(
+            f"Expected `{name}` to be a one-dimensional tensor or list of integers, "
+            f"but got {found.dtype} of shape {tuple(found.shape)}."
+        )
+    integers: list[int] = found.reshape(-1).tolist()
+    return integers
+
+
+def check_time(time: Any, last: float = -math.inf) -> float:
+    """Return a time as a number, or raise if it is not finite or before another."""
+    try:
+        value = math.nan if isinstance(time, str) else float(time)
+    except (TypeError, ValueError, RuntimeError):
+        value = math.nan
+    if not last <= value < math.inf or value == -math.inf:
+        raise InputDataError(
+            "Expected `time` to be a finite number"
+            f"{f' not before {last:g}, the last that was told' * (last > -math.inf)}"
+            f", but got {time!r}. Bring rewards in order of time."
+        )
+    return value
+
+
+def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[float]:
+    """Return rewards as a list, or raise.
+
+    Raises:
+        BotorchTensorDimensionError: If there is not one reward per pull; one output.
+        InputDataError: If a reward is no number, NaN, infinite, or so large that
+            squares overflow in the dtype of the arms.
+    """
+    try:
+        if isinstance(rewards, Tensor) and rewards.is_complex():
+            raise TypeError("complex")
+        values = torch.as_tensor(rewards, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputDataError(
+            f"Expected `rewards` to be real numbers, but got {rewards!r}."
+        ) from error
+    if values.dim() == 2 and values.shape[-1] == 1:
+        values = values.squeeze(-1)
+    values = values.reshape(1) if values.dim() == 0 else values
+    if values.shape != (num_pulls,):
+        raise BotorchTensorDimensionError(
+            "Expected `rewards` to hold one number per index, i.e. shape "
+            f"({num_pulls},) or ({num_pulls}, 1), but got {tuple(values.shape)}. One "
+            "output only."
+        )
+    usable = values.abs() < 1e-6 * torch.finfo(dtype).max ** 0.5
+    if not usable.all():
+        position = int((~usable).nonzero()[0])
+        raise InputDataError(
+            f"Expected finite `rewards` that {dtype} can square, but got "
+            f"{values[position].item()} at position {position}. Use `fail` for a pull "
+            "that brought no reward."
+        )
+    result: list[float] = values.tolist()
+    return result

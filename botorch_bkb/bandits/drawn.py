@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 
-from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
@@ -55,12 +54,3 @@ class DrawnBandit(SparseBandit):
             if first is not None and rule.opens_with_one_pull:
                 break
         return self._indices(chosen)
-
-
-def check_uniform_probability(uniform_probability: float) -> None:
-    """Raise an ``InputDataError`` unless this is a probability."""
-    if not 0 <= uniform_probability <= 1:
-        raise InputDataError(
-            "Expected `uniform_probability` between 0 and 1, but got "
-            f"{uniform_probability}."
-        )

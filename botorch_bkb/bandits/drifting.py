@@ -21,6 +21,7 @@ from typing_extensions import override
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
 from botorch_bkb.acquisition.time_varying import RTVWidth
 from botorch_bkb.bandits.base import FiniteArmBandit
+from botorch_bkb.bandits.checks import check_time
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.inducing import ExactBandit
 from botorch_bkb.models.arm_filter import check_forgetting_rate
@@ -60,6 +61,8 @@ class DriftingBandit(FiniteArmBandit):
         max_size: int | None = None,
         available: Tensor | None = None,
         time: float | None = None,
+        *,
+        arms: Tensor | None = None,
     ) -> Tensor:
         """Choose the next batch; see :meth:`FiniteArmBandit.ask`.
 
@@ -67,6 +70,7 @@ class DriftingBandit(FiniteArmBandit):
             max_size: A cap on the size of this batch.
             available: An ``A``-dim boolean tensor of the arms that can be pulled now.
             time: When the pulls will be made; ``decision_time`` if None.
+            arms: A ``k x d`` tensor of the arms of this round.
 
         Raises:
             InputDataError: As there; and if ``time`` is not finite or goes back.
@@ -74,7 +78,7 @@ class DriftingBandit(FiniteArmBandit):
         """
         self._decision = self._checked(self.decision_time if time is None else time)
         try:
-            indices = super().ask(max_size, available)
+            indices = super().ask(max_size, available, arms=arms)
             self._now = self._decision
         finally:
             self._decision = None
@@ -85,7 +89,7 @@ class DriftingBandit(FiniteArmBandit):
         self,
         indices: Tensor | Sequence[int],
         rewards: Tensor | Sequence[float],
-        pull_ids: Sequence[int] | None = None,
+        pull_ids: Tensor | Sequence[int] | None = None,
         external: bool = False,
         time: float | None = None,
     ) -> None:
@@ -124,18 +128,7 @@ class DriftingBandit(FiniteArmBandit):
         super()._load(state)
 
     def _checked(self, time: float) -> float:
-        last = self._times[-1] if self._times else -math.inf
-        try:
-            value = math.nan if isinstance(time, str) else float(time)
-        except (TypeError, ValueError, RuntimeError):
-            value = math.nan
-        if not last <= value < math.inf or value == -math.inf:
-            raise InputDataError(
-                "Expected `time` to be a finite number"
-                f"{f' not before {last:g}, the last that was told' * bool(self._times)}"
-                f", but got {time!r}. Bring rewards in order of time."
-            )
-        return value
+        return check_time(time, self._times[-1] if self._times else -math.inf)
 
     @override
     def _confidence_state(

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError, ModelFittingError
+from botorch.exceptions.errors import ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
@@ -21,6 +21,7 @@ from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
+from botorch_bkb.bandits.checks import check_covar_module, check_noise_variance
 from botorch_bkb.models import SingleTaskDTCGP
 
 
@@ -50,16 +51,8 @@ class Prior:
     def __init__(
         self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
     ) -> None:
-        if covar_module is not None and not isinstance(covar_module, Kernel):
-            raise InputDataError(
-                "Expected `covar_module` to be a GPyTorch kernel object, such as "
-                f"`RBFKernel()`, but got {covar_module!r}. Pass None to learn one."
-            )
-        if noise_variance is not None and not 0 < float(noise_variance) < float("inf"):
-            raise InputDataError(
-                "Expected `noise_variance` to be a positive number, but got "
-                f"{noise_variance}. Pass None to learn it."
-            )
+        check_covar_module(covar_module)
+        check_noise_variance(noise_variance)
         self.learns_kernel = covar_module is None
         self.given_noise = noise_variance
         self.offset, self.scale = 0.0, 1.0

@@ -81,7 +81,8 @@ class SparseBandit(FiniteArmBandit):
         self.oversampling = oversampling
         self.resampling = resampling
         self.inclusion = inclusion
-        self._uniforms: Tensor | None = None
+        # One per arm, for the coupled law; drawn when they are needed.
+        self._uniforms = self._draw(0)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class SparseBandit(FiniteArmBandit):
     @override
     def _load(self, state: dict[str, Any]) -> None:
         super()._load(state)
-        self._uniforms = state["uniforms"]
+        self._uniforms = state["uniforms"].to(self._uniforms)
 
     @override
     def _refresh(self) -> None:
@@ -144,8 +145,9 @@ class SparseBandit(FiniteArmBandit):
         """Return one uniform number per pulled arm, by the law of ``resampling``."""
         if self.resampling == "independent":
             return self._draw(pulled.shape[0])
-        if self._uniforms is None:
-            self._uniforms = self._draw(self.arms.shape[0])
+        missing = self.arms.shape[0] - self._uniforms.shape[0]
+        if missing:
+            self._uniforms = torch.cat([self._uniforms, self._draw(missing)])
         return self._uniforms[pulled.to(self._uniforms.device)]
 
     def _draw(self, size: int) -> Tensor:

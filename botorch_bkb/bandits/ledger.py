@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
+
+from botorch_bkb.bandits.checks import check_indices, check_pull_ids, check_rewards
 
 
 class Pull(NamedTuple):
@@ -25,7 +28,7 @@ class PullLedger:
 
     Attributes:
         counts: An ``A``-dim long tensor of told pulls.
-        sums: An ``A``-dim tensor of summed rewards, as told.
+        sums: An ``A``-dim double tensor of summed rewards, as told.
         told_indices: The arms of told pulls, in order of telling.
         told_rewards: Their rewards.
         told_scores: Their leverage scores, frozen at the start of their batch.
@@ -35,8 +38,10 @@ class PullLedger:
     """
 
     def __init__(self, num_arms: int, like: Tensor) -> None:
+        self.dtype = like.dtype
         self.counts = torch.zeros(num_arms, dtype=torch.long, device=like.device)
-        self.sums = like.new_zeros(num_arms)
+        # In double whatever the arms are: a million small rewards still add up.
+        self.sums = like.new_zeros(num_arms, dtype=torch.float64)
         self.told_indices: list[int] = []
         self.told_rewards: list[float] = []
         self.told_scores: list[float] = []
@@ -49,6 +54,11 @@ class PullLedger:
         """The number of told pulls."""
         return len(self.told_indices)
 
+    def add_arms(self, num_arms: int) -> None:
+        """Make room for more arms, at the end."""
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(num_arms)])
+        self.sums = torch.cat([self.sums, self.sums.new_zeros(num_arms)])
+
     def ask(self, indices: Sequence[int], scores: Sequence[float]) -> None:
         """Make pulls pending."""
         for index, score in zip(indices, scores, strict=True):
@@ -59,7 +69,7 @@ class PullLedger:
         self,
         indices: Any,
         rewards: Any,
-        pull_ids: Sequence[int] | None,
+        pull_ids: Any,
         external_scores: Tensor | None,
     ) -> None:
         """Settle pending pulls with rewards.
@@ -71,23 +81,25 @@ class PullLedger:
             external_scores: An ``A``-dim tensor of leverage scores for pulls that were
                 never asked; None if there must not be any.
         """
-        arms = self.check_indices(indices)
-        values = check_rewards(rewards, len(arms), self.sums.dtype)
+        arms = check_indices(indices, self.counts.shape[0])
+        values = check_rewards(rewards, len(arms), self.dtype)
         settled = self._match(arms, pull_ids, external=external_scores is not None)
-        for arm, value, pull_id in zip(arms, values, settled, strict=True):
+        scores = [0.0] * len(arms)
+        if external_scores is not None:
+            scores = external_scores.tolist()
+            scores = [scores[arm] for arm in arms]
+        for position, pull_id in enumerate(settled):
             if pull_id is not None:
-                score = self.pending.pop(pull_id).score
-            elif external_scores is not None:
-                score = external_scores[arm].item()
-            self.told_indices.append(arm)
-            self.told_rewards.append(value)
-            self.told_scores.append(score)
-            self.first_is_told |= pull_id == 0
+                scores[position] = self.pending.pop(pull_id).score
+                self.first_is_told |= pull_id == 0
+        self.told_indices += arms
+        self.told_rewards += values
+        self.told_scores += scores
         self._add(arms, values)
 
-    def fail(self, indices: Any, pull_ids: Sequence[int] | None) -> None:
+    def fail(self, indices: Any, pull_ids: Any) -> None:
         """Release pending pulls without reward."""
-        arms = self.check_indices(indices)
+        arms = check_indices(indices, self.counts.shape[0])
         for pull_id in self._match(arms, pull_ids, external=False):
             if pull_id is not None:
                 del self.pending[pull_id]
@@ -105,48 +117,23 @@ class PullLedger:
         indices = torch.tensor(self.told_indices[start:num_pulls], dtype=torch.long)
         indices = indices.to(self.counts.device)
         told = self.told_rewards[start:num_pulls]
-        rewards = torch.tensor(told, dtype=torch.float64).to(self.sums)
+        rewards = self.sums.new_tensor(told)
         counts = torch.bincount(indices, minlength=self.counts.shape[0])
         return counts, torch.zeros_like(self.sums).index_add_(0, indices, rewards)
 
-    def check_indices(self, indices: Any) -> list[int]:
-        """Return arm indices as a list, or raise an ``InputDataError``."""
-        try:
-            values = torch.as_tensor(indices)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputDataError(
-                f"Expected `indices` to be row numbers of `arms`, but got {indices!r}."
-            ) from error
-        if values.numel() == 0 and values.dim() <= 1:
-            return []
-        if values.dim() > 1 or values.is_floating_point() or values.dtype == torch.bool:
-            raise InputDataError(
-                "Expected `indices` to be a one-dimensional tensor or list of "
-                f"integers, but got {values.dtype} of shape {tuple(values.shape)}."
-            )
-        num_arms = self.counts.shape[0]
-        arms: list[int] = values.reshape(-1).tolist()
-        unknown = [arm for arm in arms if not 0 <= arm < num_arms]
-        if unknown:
-            raise InputDataError(
-                f"Expected `indices` between 0 and {num_arms - 1}, but got "
-                f"{unknown[0]}. Indices are row numbers of `arms`."
-            )
-        return arms
-
     def _match(
-        self, arms: list[int], pull_ids: Sequence[int] | None, external: bool
+        self, arms: list[int], pull_ids: Any, external: bool
     ) -> list[int | None]:
         if pull_ids is not None:
-            return self._match_ids(arms, [int(pull_id) for pull_id in pull_ids])
-        waiting: dict[int, list[int]] = {arm: [] for arm in arms}
+            return self._match_ids(arms, check_pull_ids(pull_ids, len(arms)))
+        waiting: dict[int, deque[int]] = {arm: deque() for arm in arms}
         for pull_id, pull in self.pending.items():
             if pull.arm in waiting:
                 waiting[pull.arm].append(pull_id)
         matched: list[int | None] = []
         for arm in arms:
             if waiting[arm]:
-                matched.append(waiting[arm].pop(0))
+                matched.append(waiting[arm].popleft())
             elif external:
                 matched.append(None)
             else:
@@ -158,18 +145,18 @@ class PullLedger:
         return matched
 
     def _match_ids(self, arms: list[int], pull_ids: list[int]) -> list[int | None]:
-        if len(pull_ids) != len(arms) or len(set(pull_ids)) != len(pull_ids):
-            raise InputDataError(
-                f"Expected `pull_ids` to hold {len(arms)} different ids, one per "
-                f"index, but got {pull_ids}."
-            )
         for arm, pull_id in zip(arms, pull_ids, strict=True):
             pull = self.pending.get(pull_id)
             if pull is None or pull.arm != arm:
-                found = "no pending pull" if pull is None else f"arm {pull.arm}"
+                if pull is not None:
+                    found = f"a pull of arm {pull.arm}"
+                elif 0 <= pull_id < self.next_id:
+                    found = "settled: its result was told, or it failed"
+                else:
+                    found = "no pull that was asked for"
                 raise InputDataError(
                     f"Expected pull {pull_id} to be a pending pull of arm {arm}, but "
-                    f"it is {found}. `pending_pulls` lists ids and arms."
+                    f"it is {found}. `pending` lists ids and arms."
                 )
         return list(pull_ids)
 
@@ -185,13 +172,28 @@ class PullLedger:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        self.told_indices = list(state["told_indices"])
-        self.told_rewards = list(state["told_rewards"])
-        self.told_scores = list(state["told_scores"])
-        self.pending = {key: Pull(*pull) for key, pull in state["pending"].items()}
-        self.next_id = state["next_id"]
-        self.first_is_told = state["first_is_told"]
+        """Restore what :meth:`state_dict` returned.
+
+        Raises:
+            InputDataError: If these are no pulls of these arms. Nothing has changed
+                then.
+        """
+        num_arms = self.counts.shape[0]
+        told = check_indices(state["told_indices"], num_arms)
+        rewards = check_rewards(state["told_rewards"], len(told), self.dtype)
+        scores = [float(score) for score in state["told_scores"]]
+        pending = {int(key): Pull(*pull) for key, pull in state["pending"].items()}
+        check_indices([pull.arm for pull in pending.values()], num_arms)
+        next_id = int(state["next_id"])
+        if len(scores) != len(told) or not all(0 <= key < next_id for key in pending):
+            raise InputDataError(
+                "Expected a score per told pull, and pending pulls with ids below "
+                f"{next_id}, but got {len(scores)} scores for {len(told)} pulls, and "
+                f"ids {list(pending)[-5:]}."
+            )
+        self.told_indices, self.told_rewards = told, rewards
+        self.told_scores, self.pending, self.next_id = scores, pending, next_id
+        self.first_is_told = bool(state["first_is_told"])
         self.counts = torch.zeros_like(self.counts)
         self.sums = torch.zeros_like(self.sums)
         self._add(self.told_indices, self.told_rewards)
@@ -199,42 +201,4 @@ class PullLedger:
     def _add(self, arms: list[int], rewards: list[float]) -> None:
         indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)
         self.counts.index_add_(0, indices, torch.ones_like(indices))
-        values = torch.tensor(rewards, dtype=torch.float64).to(self.sums)
-        self.sums.index_add_(0, indices, values)
-
-
-def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[float]:
-    """Return rewards as a list, or raise.
-
-    Raises:
-        BotorchTensorDimensionError: If there is not one reward per pull; one output.
-        InputDataError: If a reward is no number, NaN, infinite, or so large that
-            squares overflow in the dtype of the arms.
-    """
-    try:
-        if isinstance(rewards, Tensor) and rewards.is_complex():
-            raise TypeError("complex")
-        values = torch.as_tensor(rewards, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputDataError(
-            f"Expected `rewards` to be real numbers, but got {rewards!r}."
-        ) from error
-    if values.dim() == 2 and values.shape[-1] == 1:
-        values = values.squeeze(-1)
-    values = values.reshape(1) if values.dim() == 0 else values
-    if values.shape != (num_pulls,):
-        raise BotorchTensorDimensionError(
-            "Expected `rewards` to hold one number per index, i.e. shape "
-            f"({num_pulls},) or ({num_pulls}, 1), but got {tuple(values.shape)}. One "
-            "output only."
-        )
-    usable = values.abs() < 1e-6 * torch.finfo(dtype).max ** 0.5
-    if not usable.all():
-        position = int((~usable).nonzero()[0])
-        raise InputDataError(
-            f"Expected finite `rewards` that {dtype} can square, but got "
-            f"{values[position].item()} at position {position}. Use `fail` for a pull "
-            "that brought no reward."
-        )
-    result: list[float] = values.tolist()
-    return result
+        self.sums.index_add_(0, indices, self.sums.new_tensor(rewards))

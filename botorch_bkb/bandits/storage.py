@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,73 @@ DTYPES = {
     name: getattr(torch, name)
     for name in ("float32", "float64", "int64", "uint8", "bool")
 }
+
+
+# What code that restores a state raises where it is none.
+MISFITS = (
+    AttributeError,
+    IndexError,
+    InputDataError,
+    KeyError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+class StoredBandit(ABC):
+    """A bandit whose state can be taken out, put back, and kept in a file."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next ``ask`` depends on."""
+
+    @abstractmethod
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Raise an ``InputDataError`` unless this is the state of such a bandit."""
+
+    @abstractmethod
+    def _load(self, state: dict[str, Any]) -> None:
+        """Restore a state; may fail half way."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned; picks go on up to rounding.
+
+        Raises:
+            InputDataError: If the state is that of another kind of bandit, of other
+                arms or another box, or does not fit its options. Nothing has changed
+                then.
+        """
+        before = None
+        try:
+            self._check_state(state)
+            before = self.state_dict()
+            self._load(state)
+        except MISFITS as error:
+            if before is not None:
+                self._load(before)
+            raise InputDataError(
+                f"The state does not fit this {type(self).__name__} and its options: "
+                f"{error}"
+            ) from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file; a crash leaves the old one or the new one.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        save_state(self.state_dict(), path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            InputDataError: If the file is damaged or none of ours, or its state does
+                not fit. Nothing has changed then.
+        """
+        self.load_state_dict(load_state(path))
 
 
 def save_state(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

@@ -14,7 +14,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.drawn import check_uniform_probability, DrawnBandit
+from botorch_bkb.bandits.checks import check_probability
+from botorch_bkb.bandits.drawn import DrawnBandit
 from botorch_bkb.generation.thompson import (
     ArmSampler,
     ResidualPart,
@@ -70,7 +71,7 @@ class GPThompsonSampling(DrawnBandit):
         residual: ResidualPart = "omitted",
         **options: Any,
     ) -> None:
-        check_uniform_probability(uniform_probability)
+        check_probability("uniform_probability", uniform_probability)
         validate_residual(residual)
         super().__init__(arms, covar_module, noise_variance, **options)
         self.uniform_probability = uniform_probability

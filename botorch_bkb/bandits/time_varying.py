@@ -95,7 +95,7 @@ class TVGPUCB(DriftingBandit):
     # The filter takes the place of the posterior that other bandits update.
     _prior: DriftPrior
     _posterior: ArmMoments  # type: ignore[assignment]
-    _prediction: tuple[DriftPrior, DriftingPosterior] | None  # type: ignore[assignment]
+    _prediction: tuple[int, DriftPrior, DriftingPosterior] | None  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -132,7 +132,8 @@ class TVGPUCB(DriftingBandit):
         """Draw the best arms at the next decision time; ``num_draws x A`` numbers."""
         moving = self._present()[1].copy()
         moving.advance(self.decision_time)
-        return moving.draw_values(num_draws, generator).argmax(dim=-1)
+        values = moving.draw_values(num_draws, generator)
+        return values.masked_fill(~self._in_play(), -torch.inf).argmax(dim=-1)
 
     @override
     def _new_prior(
@@ -165,6 +166,16 @@ class TVGPUCB(DriftingBandit):
     ) -> ArmMoments:
         self._filter = self._new_filter(prior)
         return self._moments(prior, self._filter)
+
+    @override
+    def _extended_posterior(  # type: ignore[override]
+        self, prior: DriftPrior, features: Tensor
+    ) -> ArmMoments:
+        """Filter all results again, ``O(num_pulls)`` observations."""
+        moving = self._new_filter(prior)
+        self._bring(prior, moving, 0, self._num_processed)
+        self._filter = moving
+        return self._moments(prior, moving)
 
     @override
     def _refitted_prior(self) -> DriftPrior:
@@ -222,14 +233,14 @@ class TVGPUCB(DriftingBandit):
         """Return prior and filter given all told pulls, without a draw."""
         if self._num_processed == self.num_pulls:
             return self._prior, self._filter
-        if self._prediction is None:
+        if self._prediction is None or self._prediction[0] != self.num_pulls:
             prior, moving, start = self._prior, self._filter.copy(), self._num_processed
             if prior.is_due(self.num_pulls):
                 prior = self._refitted_prior()
                 moving, start = self._new_filter(prior), 0
             self._bring(prior, moving, start, self.num_pulls)
-            self._prediction = (prior, moving)
-        return self._prediction
+            self._prediction = (self.num_pulls, prior, moving)
+        return self._prediction[1:]
 
     @override
     def _predictive(self) -> tuple[DriftPrior, ArmMoments]:  # type: ignore[override]

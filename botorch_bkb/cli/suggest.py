@@ -159,7 +159,7 @@ def print_summary(
 ) -> None:
     """Print what is known and what was chosen."""
     num_measured = int((bandit.counts > 0).sum())
-    in_flight = len(bandit.pending_pulls) - int(batch["repeats"].sum())
+    in_flight = len(bandit.pending) - int(batch["repeats"].sum())
     print(
         f"{len(ids):,} candidates, {num_measured:,} of them measured, "
         f"{bandit.num_pulls:,} measurements in all, {in_flight:,} in flight."

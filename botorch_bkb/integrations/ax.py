@@ -419,7 +419,7 @@ class BanditNode(ExternalGenerationNode):
 
     def _reconcile(self, live: Counter[int]) -> None:
         """Make the bandit's pending pulls these, arm by arm."""
-        pending = Counter(self.bandit.pending_pulls.values())
+        pending = Counter(self.bandit.pending.values())
         self.bandit.fail(list((pending - live).elements()))
         self.bandit.add_pending(list((live - pending).elements()))
 

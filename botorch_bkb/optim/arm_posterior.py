@@ -19,6 +19,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 
 import torch
 from gpytorch.kernels import Kernel
@@ -79,6 +80,33 @@ class KernelRows:
         self.rows[self.size : needed] = evaluate(missing)
         self.slots[missing] = torch.arange(self.size, needed, device=indices.device)
         self.size = needed
+
+    def extended(
+        self,
+        max_bytes: int,
+        more: tuple[Tensor, ...],
+        evaluate: Callable[[Tensor, Tensor], Tensor],
+    ) -> KernelRows:
+        """Return rows for more arms as well, or none if they outgrow the budget.
+
+        Args:
+            max_bytes: The byte budget.
+            more: Chunks of the arms' indices, which follow those that are there.
+            evaluate: The prior covariances of two lists of arms.
+        """
+        before = self.slots.shape[0]
+        after = before + sum(len(arms) for arms in more)
+        other = KernelRows(after, max_bytes, self.rows)
+        if self.size > other.limit:
+            return other
+        other.size = self.size
+        other.slots[:before] = self.slots
+        other.rows = self.rows.new_empty(min(len(self.rows), other.limit), after)
+        other.rows[: self.size, :before] = self.rows[: self.size]
+        held = self.slots.argsort()[before - self.size :]
+        for arms in more:
+            other.rows[: self.size, arms] = evaluate(held, arms)
+        return other
 
     def select(self, indices: Tensor, arms: Tensor | slice) -> Tensor:
         """Return the covariances of inducing arms that are there with some arms."""
@@ -176,10 +204,58 @@ class ArmPosterior:
                 self._rebuild(inducing_indices)
             else:
                 self._advance(inducing_indices, change)
-            check_residual(self.residual, self.prior_variance)
-            self.residual.clamp_(min=0.0)
-            self.residual[self.inducing_indices] = 0.0
-            self.projected.clamp_(min=0.0)
+            self._settle()
+
+    @torch.no_grad()
+    def extended(self, arms: Tensor) -> ArmPosterior:
+        """Return the posterior of more arms beside these, given the same data.
+
+        ``O(k m^2)`` for ``k`` more arms, and a copy of what is cached; where the byte
+        budget cannot hold all features any longer, a full rebuild. This posterior stays
+        as it is.
+
+        Args:
+            arms: A ``k x d`` tensor; their indices follow those that are there.
+
+        Raises:
+            InputDataError: If the kernel is not positive semi-definite on the arms.
+        """
+        other, num_arms = copy(self), self.arms.shape[0]
+        other.arms = torch.cat([self.arms, arms])
+        other._all_arms = torch.arange(other.arms.shape[0], device=arms.device)
+        added = [self._prior_variance(arms), arms.new_zeros(arms.shape[0])]
+        other.prior_variance = torch.cat([self.prior_variance, added[0]])
+        check_prior_variance(other.prior_variance)
+        other.mean = torch.cat([self.mean, added[1]])
+        other.residual = torch.cat([self.residual, added[0]])
+        other.projected = torch.cat([self.projected, added[1]])
+        other._data = torch.cat([self._data, torch.stack(2 * added[1:])], dim=-1)
+        outside = torch.full_like(other._all_arms[num_arms:], -1)
+        other._row_of_arm = torch.cat([self._row_of_arm, outside])
+        M = self._basis.size
+        with threads_for(other.mean.nbytes * M):
+            other._rows = self._rows.extended(
+                self.max_feature_bytes // 3,
+                other._chunks(max(self._rows.size, 1), PASS_CHUNK_BYTES, num_arms),
+                other.prior_covariance,
+            )
+            room = min(self._features.shape[1], other._max_room)
+            if room < M and self._is_cached:
+                other._rebuild(self.inducing_indices)
+            else:
+                other._features = arms.new_empty(other.arms.shape[0], room)
+                if room:
+                    other._features[:num_arms, :M] = self._stored_features()
+                other._fill(other._features, num_arms)
+            other._settle()
+        return other
+
+    def _settle(self) -> None:
+        """Check what rounding left, and make no variance negative."""
+        check_residual(self.residual, self.prior_variance)
+        self.residual.clamp_(min=0.0)
+        self.residual[self.inducing_indices] = 0.0
+        self.projected.clamp_(min=0.0)
 
     @property
     def log_det(self) -> float:
@@ -354,25 +430,36 @@ class ArmPosterior:
         if room > before.shape[1] or room == 0:
             del before  # gone before its successor comes
             before = L.new_empty(len(self.mean), room)
+        self.mean = torch.zeros_like(self.prior_variance)
+        self.residual = self.prior_variance.clone()
+        self.projected = torch.zeros_like(self.prior_variance)
         self._fill(before)
         self._features = before
 
     def _room(self, m: int) -> int:
         """Return for how many features the cache has room; 0 if for too few."""
-        limit = self.max_feature_bytes // (2 * self.mean.nbytes)
+        limit = self._max_room
         return min(m + max(32, m // 8), limit) if 0 < m <= limit else 0
 
-    def _fill(self, cache: Tensor) -> None:
-        """Compute all arms' moments, and their features if the cache has room."""
+    @property
+    def _max_room(self) -> int:
+        """How many features of all arms the byte budget holds."""
+        return self.max_feature_bytes // (2 * self.mean.nbytes)
+
+    def _fill(self, cache: Tensor, first: int = 0) -> None:
+        """Compute the moments of the arms from ``first`` on, and cache their features.
+
+        Args:
+            cache: Where to; nothing is cached if it has no columns.
+            first: The arms before it are left as they are. The moments of the others
+                must be those of the prior.
+        """
         basis = self._basis
-        m = basis.size
-        self.mean = torch.zeros_like(self.prior_variance)
-        self.residual = self.prior_variance.clone()
-        self.projected = torch.zeros_like(self.prior_variance)
-        for rows in self._slices():
+        for rows in self._slices(first=first):
             Z = self._solve_features(rows)
             if cache.shape[1]:
-                cache[rows, :m] = Z.mT
+                cache[rows, : basis.size] = Z.mT
+            Z = basis.project(Z)
             root = torch.linalg.solve_triangular(basis.L_v, Z, upper=False)
             torch.mv(Z.mT, basis.weights, out=self.mean[rows])
             # A third of the time of squaring and summing.
@@ -469,19 +556,19 @@ class ArmPosterior:
         self._features[joined, :M] = change.after.L[M_0:]
         self.inducing_indices = inducing_indices
 
-    def _slices(self, num_bytes: int | None = None) -> Iterator[slice]:
-        for arms in self._chunks(max(self._basis.size, 1), num_bytes):
+    def _slices(self, num_bytes: int | None = None, first: int = 0) -> Iterator[slice]:
+        for arms in self._chunks(max(self._basis.size, 1), num_bytes, first):
             yield slice(int(arms[0]), int(arms[-1]) + 1)
 
     def _chunks(
-        self, numbers_per_arm: int, num_bytes: int | None = None
+        self, numbers_per_arm: int, num_bytes: int | None = None, first: int = 0
     ) -> tuple[Tensor, ...]:
         if self.arms.device.type != "cpu":
             num_bytes = ACCELERATOR_CHUNK_BYTES
         elif num_bytes is None:
             num_bytes = CHUNK_BYTES
         size = num_bytes // (numbers_per_arm * self.arms.element_size())
-        return self._all_arms.split(max(size, 1))
+        return self._all_arms[first:].split(max(size, 1))
 
     @torch.no_grad()
     def _prior_variance(self, arms: Tensor) -> Tensor:

@@ -247,19 +247,19 @@ def test_the_sum_rule_starts_from_pending_pulls_and_the_crossing_one_is_last(
     measure, frozen, rng = noisy_rewards(bandit.arms), {}, np.random.default_rng(0)
     sizes = []
     for number in range(25):
-        pending = sum(frozen[key] for key in bandit.pending_pulls)
-        known = set(bandit.pending_pulls)
+        pending = sum(frozen[key] for key in bandit.pending)
+        known = set(bandit.pending)
         indices = bandit.ask()
         scores = leverage_at_ask(bandit, indices)
         sums = 1 + pending + np.cumsum(scores)
         if number > 0:
             assert (sums[:-1] <= 2).all()
             assert sums[-1] > 2
-        new = [key for key in bandit.pending_pulls if key not in known]
+        new = [key for key in bandit.pending if key not in known]
         frozen.update(zip(new, scores, strict=True))
         sizes.append(len(indices))
-        back = [key for key in bandit.pending_pulls if rng.random() < 0.8]
-        arms = torch.tensor([bandit.pending_pulls[key] for key in back])
+        back = [key for key in bandit.pending if rng.random() < 0.8]
+        arms = torch.tensor([bandit.pending[key] for key in back])
         if back:
             bandit.tell(arms, measure(arms), pull_ids=back)
     assert max(sizes) > 3
@@ -270,7 +270,7 @@ def test_the_product_rule_starts_from_pending_pulls(bandit_class):
     bandit = make_bandit(bandit_class, batch_rule=ProductRule(), noise_variance=2.0)
     play(bandit, 6)
     bandit.ask(max_size=2)
-    pending = leverage_at_ask(bandit, list(bandit.pending_pulls.values()))
+    pending = leverage_at_ask(bandit, list(bandit.pending.values()))
     scores = leverage_at_ask(bandit, bandit.ask())
     products = np.prod(1 + np.array(pending)) * np.cumprod(1 + np.array(scores))
     assert (products[:-1] <= 2).all()
@@ -290,7 +290,7 @@ def test_with_much_pending_an_ask_still_returns_an_arm(bandit_class, rule):
 def test_an_ask_with_nothing_told_but_pending(bandit_class):
     bandit = make_bandit(bandit_class)
     asked = [bandit.ask() for _ in range(6)]
-    assert list(bandit.pending_pulls.values()) == torch.cat(asked).tolist()
+    assert list(bandit.pending.values()) == torch.cat(asked).tolist()
     assert bandit.num_pulls == 0
     assert bandit.inducing_indices.numel() == 0
 
@@ -353,7 +353,7 @@ def test_failed_pulls_teach_nothing(bandit_class):
     indices = bandit.ask()
     before = answers(bandit)
     bandit.fail(indices)
-    assert bandit.pending_pulls == {}
+    assert bandit.pending == {}
     assert torch.equal(bandit.counts, counts)
     for value, expected in zip(answers(bandit), before, strict=True):
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(expected))
@@ -363,7 +363,7 @@ def test_failed_pulls_teach_nothing(bandit_class):
 def test_pulls_that_somebody_else_started_are_pending(bandit_class):
     bandit = make_bandit(bandit_class, max_repeats=2)
     bandit.add_pending([4, 4, 7])
-    assert list(bandit.pending_pulls.values()) == [4, 4, 7]
+    assert list(bandit.pending.values()) == [4, 4, 7]
     bandit.tell([4], [1.0])
     available = torch.zeros(30, dtype=torch.bool)
     available[[4, 7]] = True
@@ -413,7 +413,7 @@ def test_no_arm_is_asked_more_than_max_repeats_times(bandit_class, rule):
     rng, failed = np.random.default_rng(0), 0
     for _ in range(100):
         used = bandit.counts + torch.bincount(
-            torch.tensor(list(bandit.pending_pulls.values()), dtype=torch.long),
+            torch.tensor(list(bandit.pending.values()), dtype=torch.long),
             minlength=8,
         )
         assert (used <= 3).all()
@@ -421,7 +421,7 @@ def test_no_arm_is_asked_more_than_max_repeats_times(bandit_class, rule):
         if left < rule.min_size:
             break
         bandit.ask(max_size=4)
-        for key, arm in list(bandit.pending_pulls.items()):
+        for key, arm in list(bandit.pending.items()):
             if rng.random() < 0.4:
                 bandit.tell([arm], [rng.normal()], pull_ids=[key])
             elif rng.random() < 0.1:
@@ -572,7 +572,7 @@ def test_sparse_bandits_predict_with_the_inducing_arms_of_the_last_ask(
             got_mean, got_variance = bandit.predict()
             assert np.allclose(got_mean, mean, atol=1e-7)
             assert np.allclose(got_variance, np.diag(covariance), atol=1e-7)
-            if len(bandit.pending_pulls):
+            if len(bandit.pending):
                 bandit.tell(indices, measure(indices))
     assert num_sparse > 0
 
@@ -719,7 +719,7 @@ def test_failures_are_no_reason_to_resample(bandit_class):
     play(bandit, 6)
     bandit.ask()
     before = bandit.inducing_indices.clone()
-    bandit.fail(list(bandit.pending_pulls.values()))
+    bandit.fail(list(bandit.pending.values()))
     bandit.ask()
     assert torch.equal(bandit.inducing_indices, before)
 
@@ -738,7 +738,7 @@ def test_inducing_arms_have_been_pulled(bandit_class, resampling, inclusion):
         inducing_indices = bandit.inducing_indices
         assert (bandit.counts[inducing_indices] > 0).all()
         assert len(inducing_indices.unique()) == len(inducing_indices)
-        arms = torch.tensor(list(bandit.pending_pulls.values())[:-1])
+        arms = torch.tensor(list(bandit.pending.values())[:-1])
         bandit.tell(arms, true_rewards(bandit.arms)[arms])
         sizes.append(len(inducing_indices))
     assert 0 < sizes[-1] < (bandit.counts > 0).sum()
@@ -813,10 +813,10 @@ def test_schedules_are_shown_told_pulls_only(bandit_class):
     scores_told: list[float] = []
     measure = noisy_rewards(bandit.arms)
     for _ in range(10):
-        known = set(bandit.pending_pulls)
+        known = set(bandit.pending)
         bandit.ask(max_size=3)
-        new = [key for key in bandit.pending_pulls if key not in known]
-        arms = [bandit.pending_pulls[key] for key in new]
+        new = [key for key in bandit.pending if key not in known]
+        arms = [bandit.pending[key] for key in new]
         frozen.update(zip(new, leverage_at_ask(bandit, arms), strict=True))
         state = recorder.states[-1]
         assert state.num_pulls == bandit.num_pulls == len(scores_told)
@@ -837,8 +837,8 @@ def test_schedules_are_shown_told_pulls_only(bandit_class):
         assert torch.allclose(
             state.observations.leverage_scores, variance[pulled] / NOISE
         )
-        back = list(bandit.pending_pulls)[:-1]
-        arms = torch.tensor([bandit.pending_pulls[key] for key in back]).long()
+        back = list(bandit.pending)[:-1]
+        arms = torch.tensor([bandit.pending[key] for key in back]).long()
         bandit.tell(arms, measure(arms), pull_ids=back)
         scores_told += [frozen[key] for key in back]
     assert state.num_pulls > 5

@@ -86,7 +86,7 @@ def test_batches_and_pending_pulls_shrink_the_variance_as_if_told(sparse):
         pulls += zip(
             indices[:3].tolist(), rewards[:3].tolist(), 3 * [time], strict=True
         )
-    waiting = list(bandit.pending_pulls.values())
+    waiting = list(bandit.pending.values())
     batch, time = bandit.ask().tolist(), bandit.decision_time - 1
     mean, _ = dense(bandit, pulls, time)
     beta = 0.8 * math.log(4 * bandit.num_pulls)

@@ -50,7 +50,7 @@ def start(bandit):
     bandit.ask(max_size=3)
     bandit.add_pending([11, 12])
     bandit.fail([11])
-    first = next(iter(bandit.pending_pulls.values()))
+    first = next(iter(bandit.pending.values()))
     bandit.tell([first], [0.9])
 
 
@@ -61,13 +61,13 @@ def compare_runs(bandit, other, num_asks=10):
         batches = [bandit.ask(), other.ask()]
         assert torch.equal(*batches)
         for one, measure in zip((bandit, other), measures, strict=True):
-            told = list(one.pending_pulls.items())[: 1 + number % 3]
+            told = list(one.pending.items())[: 1 + number % 3]
             arms = torch.tensor([arm for _, arm in told])
             one.tell(arms, measure(arms), pull_ids=[key for key, _ in told])
         for got, expected in zip(other.predict(), bandit.predict(), strict=True):
             assert torch.allclose(got, expected, atol=TOLERANCE[got.dtype])
         assert bandit.best_arm() == other.best_arm()
-        assert bandit.pending_pulls == other.pending_pulls
+        assert bandit.pending == other.pending
         assert bandit.noise_variance == other.noise_variance
         assert torch.equal(bandit.inducing_indices, other.inducing_indices)
         assert bandit.num_batches == other.num_batches

@@ -146,7 +146,7 @@ def test_two_hundred_trials_are_those_of_the_bandit_outside(name, arm_file):
             if trial.status.is_running or trial.status.is_candidate
         )
         assert live == Counter(out.values())
-        assert Counter(node.bandit.pending_pulls.values()) == live
+        assert Counter(node.bandit.pending.values()) == live
         for number in rng.sample(sorted(out), 3):
             arm, chance = out.pop(number), rng.random()
             if chance < 0.05:
@@ -180,7 +180,7 @@ def test_minimization_and_results_that_come_late(arm_file):
             client.complete_trial(
                 number, raw_data={"y": reward(parameters["arm"], arms)}
             )
-    assert len(node.bandit.pending_pulls) == 5  # the last is told at the next call
+    assert len(node.bandit.pending) == 5  # the last is told at the next call
     for number, parameters in late.items():
         client.complete_trial(number, raw_data={"y": reward(parameters["arm"], arms)})
     client.get_next_trials(max_trials=1)
@@ -219,7 +219,7 @@ def test_trials_of_others_count(arm_file):
     by_hand = client.attach_trial(parameters={"arm": 7})
     client.get_next_trials(max_trials=1)
     assert node.bandit.num_pulls == 3
-    assert 7 in node.bandit.pending_pulls.values()
+    assert 7 in node.bandit.pending.values()
     client.complete_trial(by_hand, raw_data={"y": 2.0})
     client.get_next_trials(max_trials=1)
     assert node.bandit.counts[7] == 1
@@ -232,7 +232,7 @@ def test_results_without_a_number_stay_pending(arm_file):
     client.complete_trial(number, raw_data={"y": math.nan})
     client.get_next_trials(max_trials=1)
     assert node.bandit.num_pulls == 0
-    assert len(node.bandit.pending_pulls) == 2
+    assert len(node.bandit.pending) == 2
 
 
 # Arms ---------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """The incremental update equals the full rebuild, over whole runs and at every edge."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import (
     AdditiveKernel,
     LinearKernel,
@@ -239,3 +242,41 @@ def test_a_breakdown_of_the_increment_is_left_to_the_full_rebuild(monkeypatch):
     fresh = ArmPosterior(walk.arms, posterior.covar_module, 0.3)
     walk.update(fresh)
     assert_same(posterior, fresh, 1e-12)
+
+
+@pytest.mark.parametrize("num_features", [0, 20, 45, 10_000])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_arms_that_join_get_the_posterior_they_would_have_had(
+    increments, kernel, num_features
+):
+    """Between increments, before any data, and where the cache bursts its budget."""
+    walk = Walk(6)
+    everything = walk.arms
+    covar_module = make_kernel(kernel, torch.double)
+    walk.arms = everything[:40]
+    walk.counts, walk.sums = walk.counts[:40], walk.sums[:40]
+    budget = 2 * 8 * len(everything) * num_features
+    posterior = ArmPosterior(walk.arms, covar_module, 0.3, budget)
+    for num_arms in (42, 55, 80):
+        before, num_before = deepcopy(posterior), len(walk.arms)
+        grown = posterior.extended(everything[num_before:num_arms])
+        assert_same(posterior, before, 0.0)
+        posterior, walk.arms = grown, everything[:num_arms]
+        none = torch.zeros(num_arms - num_before).double()
+        walk.counts = torch.cat([walk.counts, none])
+        walk.sums = torch.cat([walk.sums, none])
+        for _ in range(8):
+            fresh = ArmPosterior(walk.arms, covar_module, 0.3)
+            walk.update(fresh)
+            assert_same(posterior, fresh, 1e-9)
+            held = posterior._features.nbytes + posterior._rows.rows.nbytes
+            assert held <= budget
+            walk.step()
+            walk.update(posterior)
+
+
+def test_an_arm_that_no_kernel_allows_does_not_join():
+    posterior = ArmPosterior(torch.rand(4, 2).double(), LinearKernel().double(), 0.3)
+    with pytest.raises(InputDataError, match=r"finite prior variance .* for arm 5"):
+        posterior.extended(torch.tensor([[0.0, 1.0], [1e200, 1e200]]).double())
+    assert posterior.mean.shape == (4,)

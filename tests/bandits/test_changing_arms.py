@@ -1,0 +1,339 @@
+"""Arms that come and go: as if all had been there from the start, and masked."""
+
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.kernels import LinearKernel
+from hypothesis import given
+from hypothesis import strategies as st
+
+from botorch_bkb import (
+    BBKB,
+    EpsilonGreedy,
+    GPThompsonSampling,
+    GPUCB,
+    UniformRandom,
+)
+from botorch_bkb.bandits.arms import match_rows
+from botorch_bkb.optim import FixedSize
+from tests.bandits import (
+    ALL_BANDITS,
+    assert_same,
+    DRIFTING_BANDITS,
+    EXACT_BANDITS,
+    make_bandit,
+    noisy_rewards,
+    play,
+    random_arms,
+    true_rewards,
+    unchanged,
+)
+
+
+ARMS = random_arms(60)
+# Draw by position, and what visits is last.
+UNIFORM_BANDITS = [EpsilonGreedy, UniformRandom]
+DECIDED_BANDITS = [item for item in ALL_BANDITS if item not in UNIFORM_BANDITS]
+each_bandit = pytest.mark.parametrize(
+    "bandit_class", ALL_BANDITS, ids=lambda item: item.__name__
+)
+
+
+def make(bandit_class, arms, **options):
+    if bandit_class is GPThompsonSampling:
+        options["uniform_probability"] = 0.0
+    if bandit_class in DRIFTING_BANDITS:
+        options["confidence"] = 2.0  # their default knows the number of arms
+    return make_bandit(bandit_class, arms, **options)
+
+
+def measure_by_features(seed=0):
+    """Return a measurement that does not depend on the numbers of arms."""
+    stream = torch.Generator().manual_seed(seed)
+
+    def measure(points):
+        noise = torch.randn(len(points), generator=stream, dtype=torch.double)
+        return true_rewards(points) + 0.3 * noise
+
+    return measure
+
+
+def step(bandit, measure, **options):
+    """Ask and tell; return the points that were pulled."""
+    indices = bandit.ask(max_size=6, **options)
+    points = bandit.arms[indices]
+    bandit.tell(indices, measure(points))
+    return points
+
+
+def mask(*parts):
+    available = torch.zeros(len(ARMS), dtype=torch.bool)
+    for part in parts:
+        available[part] = True
+    return available
+
+
+@each_bandit
+def test_added_and_retired_arms_are_those_of_a_masked_table(bandit_class):
+    bandit, whole = make(bandit_class, ARMS[:30]), make(bandit_class, ARMS)
+    measures = [measure_by_features() for _ in range(2)]
+
+    def run(num_rounds, available):
+        for _ in range(num_rounds):
+            ours = step(bandit, measures[0])
+            expected = step(whole, measures[1], available=available)
+            assert torch.equal(ours, expected)
+
+    run(5, mask(slice(0, 30)))
+    assert bandit.add_arms(ARMS[25:50]).tolist() == list(range(25, 50))
+    run(5, mask(slice(0, 50)))
+    bandit.retire_arms(range(10, 35))
+    run(5, mask(slice(0, 10), slice(35, 50)))
+    assert bandit.replace_arms(ARMS[40:]).tolist() == list(range(40, 60))
+    run(5, mask(slice(40, 60)))
+    assert torch.equal(bandit.arms, ARMS)
+    assert torch.equal(~bandit.is_retired, mask(slice(40, 60)))
+    assert torch.equal(bandit.counts, whole.counts)
+    for ours, expected in zip(bandit.predict(), whole.predict(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("bandit_class", DECIDED_BANDITS)
+@pytest.mark.parametrize("learned", [False, True])
+def test_arms_of_one_round_are_those_of_a_masked_table(bandit_class, learned):
+    """Some rows are known, some twice in a round; what was not pulled is forgotten."""
+    options = {"covar_module": None, "noise_variance": None} if learned else {}
+    # The corners are in both tables: the unit cube is that of the first arms.
+    corners = torch.stack([ARMS.amin(dim=0), ARMS.amax(dim=0)])
+    table = torch.cat([corners, ARMS])
+    bandit = make(bandit_class, corners, **options)
+    whole = make(bandit_class, table, **options)
+    measures = [measure_by_features() for _ in range(2)]
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(12):
+        rows = torch.randint(len(table), (15,), generator=generator)
+        available = torch.zeros(len(table), dtype=torch.bool)
+        available[rows] = True
+        # In the order of the whole table: ties go to the lowest index.
+        ours = step(bandit, measures[0], arms=table[rows.sort().values])
+        assert torch.equal(ours, step(whole, measures[1], available=available))
+    pulled = whole.counts.nonzero().squeeze(-1)
+    assert len(bandit.arms) == 2 + int((pulled >= 2).sum())
+    known, new = match_rows(bandit.arms, table[pulled])
+    assert len(new) == 0
+    assert torch.equal(bandit.counts[known], whole.counts[pulled])
+    for ours, theirs in zip(bandit.predict(known), whole.predict(pulled), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("bandit_class", UNIFORM_BANDITS)
+def test_uniform_draws_are_among_the_arms_of_the_round(bandit_class):
+    bandit = make(bandit_class, ARMS[:2])
+    for start in range(0, 50, 10):
+        offered = ARMS[start : start + 10]
+        pulled = step(bandit, measure_by_features(), arms=offered)
+        assert len(match_rows(offered, pulled)[1]) == 0
+
+
+def test_visitors_that_were_pulled_are_known_but_not_offered_again():
+    bandit = make(BBKB, ARMS[:2])
+    for seed in range(4):
+        step(bandit, measure_by_features(seed), arms=ARMS[10:20])
+    assert len(bandit.arms) > 2
+    assert bandit.is_retired.tolist() == [False, False] + [True] * (
+        len(bandit.arms) - 2
+    )
+    assert set(bandit.ask(max_size=5).tolist()) <= {0, 1}
+    assert bandit.best_arm() in (0, 1)
+    best = bandit.maximizer_distribution(50, torch.Generator().manual_seed(0))
+    assert best.probabilities[2:].sum() == 0
+    bandit.retire_arms([0, 1])
+    assert bandit.counts[bandit.best_arm()] > 0
+
+
+@each_bandit
+def test_retired_arms_can_be_told_and_taken_back(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 4)
+    waiting = bandit.ask(max_size=3)
+    bandit.retire_arms(waiting.unique())
+    with pytest.raises(InputDataError, match="retired"):
+        bandit.ask(available=torch.zeros(30).index_fill(0, waiting, 1).bool())
+    bandit.tell(waiting, noisy_rewards(bandit.arms)(waiting))
+    assert not torch.isin(bandit.ask(max_size=4), waiting).any()
+    before = bandit.predict()
+    assert bandit.add_arms(bandit.arms[waiting]).tolist() == waiting.tolist()
+    assert not bandit.is_retired.any()
+    assert_same(bandit.predict(), before)
+
+
+def test_a_bandit_of_retired_arms_has_nothing_to_ask():
+    bandit = make_bandit(GPUCB)
+    bandit.retire_arms(range(30))
+    with (
+        unchanged(bandit),
+        pytest.raises(InputDataError, match="all other arms are unavailable"),
+    ):
+        bandit.ask()
+    assert 0 <= bandit.best_arm() < 30
+    assert bandit.ask(arms=random_arms(30)[3:4]).tolist() == [3]
+
+
+def test_repeats_are_counted_over_rounds():
+    bandit = make_bandit(BBKB, ARMS[:1], batch_rule=FixedSize(1), max_repeats=2)
+    for _ in range(4):
+        step(bandit, measure_by_features(), arms=ARMS[5:7])
+    assert sorted(bandit.counts.tolist()) == [0, 2, 2]
+    with unchanged(bandit), pytest.raises(InputDataError, match="0 are left"):
+        bandit.ask(arms=ARMS[5:7])
+
+
+@pytest.mark.parametrize(
+    ("arms", "error", "match"),
+    [
+        (torch.rand(3, 5), BotorchTensorDimensionError, "2 features.* but got 5"),
+        (torch.rand(3), BotorchTensorDimensionError, "A x d"),
+        (torch.empty(0, 2), BotorchTensorDimensionError, "at least one arm"),
+        (torch.tensor([[0.1, torch.nan]]), InputDataError, "1 rows hold NaN"),
+        (torch.ones(2, 2, dtype=torch.long), InputDataError, "float64 or float32"),
+        ([[1.0, 2.0]], InputDataError, "to be a tensor, but got list"),
+    ],
+)
+@pytest.mark.parametrize("bandit_class", [BBKB, DRIFTING_BANDITS[0]])
+def test_arms_that_are_none_change_nothing(bandit_class, arms, error, match):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 3)
+    changes = (bandit.add_arms, bandit.replace_arms, lambda new: bandit.ask(arms=new))
+    for change in changes:
+        with unchanged(bandit), pytest.raises(error, match=match):
+            change(arms)
+    with unchanged(bandit), pytest.raises(InputDataError, match="but got both"):
+        bandit.ask(arms=ARMS, available=torch.ones(30, dtype=torch.bool))
+    with unchanged(bandit), pytest.raises(InputDataError, match="between 0 and 29"):
+        bandit.retire_arms([30])
+
+
+def test_a_kernel_that_refuses_an_arm_changes_nothing():
+    bandit = make_bandit(BBKB, covar_module=LinearKernel().double())
+    play(bandit, 3)
+    bandit.ask(max_size=1)  # takes in the rewards
+    huge = torch.tensor([[1e200, 1.0]], dtype=torch.double)
+    for change in (bandit.add_arms, lambda new: bandit.ask(arms=new)):
+        with unchanged(bandit), pytest.raises(InputDataError, match="arm 30"):
+            change(huge)
+    assert len(bandit.arms) == len(bandit.counts) == 30
+
+
+# State --------------------------------------------------------------------------------
+
+
+@each_bandit
+def test_arms_that_joined_are_part_of_the_state(bandit_class, tmp_path):
+    bandit = make(bandit_class, ARMS[:20])
+    play(bandit, 4, measure_of(bandit))
+    bandit.add_arms(ARMS[20:40])
+    bandit.retire_arms([0, 5, 25])
+    step(bandit, measure_by_features(), arms=ARMS[40:])
+    bandit.save(tmp_path / "state")
+    other = make(bandit_class, ARMS[:20], seed=4)
+    other.load(tmp_path / "state")
+    assert torch.equal(other.arms, bandit.arms)
+    assert_same(other.state_dict(), bandit.state_dict())
+    assert play(bandit, 5, measure_of(bandit)) == play(other, 5, measure_of(other))
+    # Back to before, in a bandit that has had other arms since.
+    other.add_arms(torch.rand(3, 2).double())
+    other.load(tmp_path / "state")
+    assert len(other.arms) == len(other.counts) == len(other.predict()[0])
+
+
+def measure_of(bandit):
+    measure = measure_by_features(3)
+    return lambda indices: measure(bandit.arms[indices])
+
+
+def test_a_state_goes_to_its_own_arms_only(tmp_path):
+    bandit = make_bandit(BBKB)
+    play(bandit, 3)
+    bandit.save(tmp_path / "state")
+    others = {
+        "flipped": bandit.arms.flip(0),
+        "swapped": bandit.arms[[1, 0, *range(2, 30)]],
+        "moved": bandit.arms + 1e-6 * torch.eye(30, 2).double(),
+    }
+    for arms in others.values():
+        other = make_bandit(BBKB, arms)
+        with unchanged(other), pytest.raises(InputDataError, match="to wrong arms"):
+            other.load(tmp_path / "state")
+    single = make_bandit(BBKB, bandit.arms.float())
+    single.load(tmp_path / "state")
+    assert torch.equal(single.counts, bandit.counts)
+    assert single.predict()[0].dtype == torch.float32
+    torch.testing.assert_close(
+        single.predict()[0].double(), bandit.predict()[0], rtol=0, atol=1e-3
+    )
+    single.save(tmp_path / "single")
+    bandit.load(tmp_path / "single")
+    assert bandit.predict()[0].dtype == torch.float64
+
+
+def test_coupled_numbers_of_arms_that_join_are_drawn_when_they_are_needed():
+    bandits = [
+        make_bandit(bandit_class, ARMS[:20], resampling="coupled")
+        for bandit_class in (BBKB, BBKB)
+    ]
+    for bandit in bandits:
+        play(bandit, 3, measure_of(bandit))
+        before = bandit.state_dict()["uniforms"]
+        bandit.add_arms(ARMS[20:])
+        play(bandit, 3, measure_of(bandit))
+        after = bandit.state_dict()["uniforms"]
+        assert torch.equal(after[:20], before)
+        assert len(after) == 60
+    assert_same(bandits[0].state_dict(), bandits[1].state_dict())
+
+
+# Rows ---------------------------------------------------------------------------------
+
+few_rows = st.lists(st.tuples(*[st.sampled_from([-0.0, 0.0, 1.0, 2.5])] * 2))
+
+
+@given(table=few_rows, rows=few_rows)
+def test_rows_are_matched_like_keys_of_a_dictionary(table, rows):
+    known = {}
+    for index, row in enumerate(table):
+        known.setdefault(row, index)
+    expected, new = [], []
+    for row in rows:
+        if row not in known:
+            known[row] = len(table) + len(new)
+            new.append(row)
+        expected.append(known[row])
+    tensors = [torch.tensor(part).double().reshape(-1, 2) for part in (table, rows)]
+    found, left = match_rows(*tensors)
+    assert found.tolist() == expected
+    assert left.tolist() == [list(row) for row in new]
+
+
+def test_draws_of_thompson_sampling_leave_retired_arms_out():
+    bandit = make_bandit(GPThompsonSampling)
+    play(bandit, 5)
+    bandit.retire_arms(range(25))
+    assert min(bandit.ask(max_size=20).tolist()) >= 25
+
+
+@pytest.mark.parametrize("bandit_class", EXACT_BANDITS)
+def test_results_of_retired_arms_keep_informing(bandit_class):
+    """Against the dense equations, over all arms that were ever there."""
+    bandit = make_bandit(bandit_class, ARMS[:20])
+    play(bandit, 6, measure_of(bandit))
+    told = bandit.state_dict()["ledger"]
+    indices = bandit.replace_arms(ARMS[20:])
+    K = bandit.covar_module(ARMS).to_dense().detach()
+    pulls = torch.tensor(told["told_indices"])
+    rewards = torch.tensor(told["told_rewards"]).double()
+    gram = K[pulls][:, pulls] + 0.1 * torch.eye(len(pulls)).double()
+    gain = torch.linalg.solve(gram, K[pulls][:, indices]).mT
+    mean, variance = bandit.predict(indices)
+    torch.testing.assert_close(mean, gain @ rewards)
+    reduction = (gain * K[indices][:, pulls]).sum(dim=-1)
+    torch.testing.assert_close(variance, K.diagonal()[indices] - reduction)
