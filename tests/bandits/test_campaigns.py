@@ -1,0 +1,345 @@
+"""Months of a campaign in random order, against a dictionary of what has happened."""
+
+import shutil
+import tempfile
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    RuleBasedStateMachine,
+)
+
+from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb.bandits import storage
+from tests.bandits import make_bandit, NOISE, rbf, unchanged
+
+
+# Rows to take arms from, so few that they meet again.
+POOL = [(x / 4, y / 2) for x in range(5) for y in range(3)]
+values = st.floats(-3, 3).map(lambda value: round(value, 3))
+some_rows = st.lists(st.sampled_from(POOL), min_size=1, max_size=5)
+numbers = st.integers(0, 10_000)
+
+
+@dataclass
+class Record:
+    """What has happened, as plain as it can be written down."""
+
+    rows: list[tuple[float, float]]
+    retired: set[int] = field(default_factory=set)
+    asked: list[int] = field(default_factory=list)  # the arm of every pull id
+    results: dict[int, float] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    external: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def pending(self) -> dict[int, int]:
+        settled = self.failed | set(self.results)
+        return {key: arm for key, arm in enumerate(self.asked) if key not in settled}
+
+    @property
+    def told(self) -> list[tuple[int, float]]:
+        by_id = [(self.asked[key], value) for key, value in self.results.items()]
+        return by_id + self.external
+
+    @property
+    def active(self) -> list[int]:
+        return [arm for arm in range(len(self.rows)) if arm not in self.retired]
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash(*args):
+    raise Crash
+
+
+def tensor(rows):
+    return torch.tensor(rows, dtype=torch.double).reshape(-1, 2)
+
+
+class Campaign(RuleBasedStateMachine):
+    """A bandit in use; subclasses say which."""
+
+    bandit_class = GPUCB
+    is_exact = True
+    options: ClassVar[dict[str, Any]] = {}
+
+    @initialize(rows=some_rows)
+    def start(self, rows):
+        self.folder = Path(tempfile.mkdtemp())
+        self.path = self.folder / "state"
+        self.given = list(dict.fromkeys(rows))
+        self.record = Record(list(self.given))
+        self.bandit = self.make(seed=0)
+        self.save()
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+    def make(self, seed):
+        arms = tensor(self.given)
+        return make_bandit(self.bandit_class, arms, seed, **self.options)
+
+    def call(self, name, *args, **options):
+        """Call a method, and note it down with its answer for who restores a file."""
+        answer = getattr(self.bandit, name)(*args, **options)
+        self.journal.append((name, args, options, answer))
+        return answer
+
+    def pick(self, choices, number):
+        return choices[number % len(choices)]
+
+    # Pulls ----------------------------------------------------------------------------
+
+    def asked(self, indices):
+        self.record.asked += indices.tolist()
+
+    @precondition(lambda self: self.record.active)
+    @rule(size=st.integers(1, 6))
+    def ask(self, size):
+        indices = self.call("ask", max_size=size)
+        assert 1 <= len(indices) <= size
+        assert not set(indices.tolist()) & self.record.retired
+        self.asked(indices)
+
+    @rule(rows=some_rows, size=st.integers(1, 4))
+    def ask_visitors(self, rows, size):
+        indices = self.call("ask", max_size=size, arms=tensor(rows))
+        assert 1 <= len(indices) <= size
+        table = [tuple(row) for row in self.bandit.arms.tolist()]
+        known = len(self.record.rows)
+        assert table[:known] == self.record.rows
+        assert set(table[known:]) <= set(rows)
+        assert {table[arm] for arm in indices.tolist()} <= set(rows)
+        assert set(range(known, len(table))) <= set(indices.tolist())
+        self.record.rows = table
+        self.record.retired |= set(range(known, len(table)))
+        self.asked(indices)
+
+    @precondition(lambda self: self.record.pending)
+    @rule(start=numbers, stride=st.integers(1, 3), told=st.lists(values, max_size=8))
+    def tell(self, start, stride, told):
+        """Any part of what is out, in any order."""
+        keys = list(self.record.pending)
+        chosen = keys[start % len(keys) :: stride][: len(told)][::-1]
+        told = told[: len(chosen)]
+        arms = [self.record.asked[key] for key in chosen]
+        self.call("tell", arms, told, pull_ids=chosen)
+        self.record.results.update(zip(chosen, told, strict=True))
+
+    @precondition(lambda self: self.record.pending)
+    @rule(number=numbers, value=values)
+    def tell_the_oldest(self, number, value):
+        arm = self.pick(list(self.record.pending.values()), number)
+        self.call("tell", [arm], [value])
+        oldest = next(key for key, it in self.record.pending.items() if it == arm)
+        self.record.results[oldest] = value
+
+    @precondition(lambda self: self.record.pending)
+    @rule(number=numbers)
+    def fail(self, number):
+        key = self.pick(list(self.record.pending), number)
+        self.call("fail", [self.record.asked[key]], pull_ids=[key])
+        self.record.failed.add(key)
+
+    @rule(number=numbers, told=st.lists(values, min_size=1, max_size=4))
+    def tell_from_outside(self, number, told):
+        free = set(range(len(self.record.rows))) - set(self.record.pending.values())
+        if free:
+            arm = self.pick(sorted(free), number)
+            self.call("tell", len(told) * [arm], told, external=True)
+            self.record.external += [(arm, value) for value in told]
+
+    @precondition(lambda self: self.record.asked)
+    @rule(number=numbers, offset=st.integers(-2, 4), value=values)
+    def tell_what_is_not_out(self, number, offset, value):
+        """Twice, after it failed, or never asked."""
+        key = number % len(self.record.asked) + offset
+        arm = self.record.asked[key] if 0 <= key < len(self.record.asked) else 0
+        if key in self.record.pending:
+            key = len(self.record.asked)
+        for method, args in (("tell", ([arm], [value])), ("fail", ([arm],))):
+            with unchanged(self.bandit), pytest.raises(InputDataError, match="pull"):
+                getattr(self.bandit, method)(*args, pull_ids=[key])
+
+    @precondition(lambda self: self.record.pending)
+    @rule(bad=st.sampled_from([np.nan, np.inf, -np.inf, 1e200]))
+    def tell_no_number(self, bad):
+        keys = list(self.record.pending)
+        arms = list(self.record.pending.values())
+        told = [0.5] * (len(arms) - 1) + [bad]
+        with unchanged(self.bandit), pytest.raises(InputDataError, match="finite"):
+            self.bandit.tell(arms, told, pull_ids=keys)
+
+    # Arms -----------------------------------------------------------------------------
+
+    def joined(self, indices, rows):
+        self.record.rows += [
+            row for row in dict.fromkeys(rows) if row not in self.record.rows
+        ]
+        assert indices.tolist() == [self.record.rows.index(row) for row in rows]
+
+    @rule(rows=some_rows)
+    def add_arms(self, rows):
+        self.joined(self.call("add_arms", tensor(rows)), rows)
+        self.record.retired -= {self.record.rows.index(row) for row in rows}
+
+    @rule(rows=some_rows)
+    def replace_arms(self, rows):
+        self.joined(self.call("replace_arms", tensor(rows)), rows)
+        stay = {self.record.rows.index(row) for row in rows}
+        self.record.retired = set(range(len(self.record.rows))) - stay
+
+    @rule(number=numbers)
+    def retire_arm(self, number):
+        arm = number % len(self.record.rows)
+        self.call("retire_arms", [arm])
+        self.record.retired.add(arm)
+
+    # Crashes --------------------------------------------------------------------------
+
+    @rule()
+    def save(self):
+        self.bandit.save(self.path)
+        self.saved, self.journal = deepcopy(self.record), []
+
+    @rule(name=st.sampled_from(["fsync", "replace"]))
+    def crash_while_saving(self, name):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(storage.os, name, crash)
+            with pytest.raises(Crash):
+                self.bandit.save(self.path)
+        assert [file.name for file in self.folder.iterdir()] == ["state"]
+        self.crash()
+
+    @rule(place=numbers, bit=st.integers(0, 7))
+    def load_a_damaged_copy(self, place, bit):
+        damaged = bytearray(self.path.read_bytes())
+        damaged[place % len(damaged)] ^= 1 << bit
+        copy = self.folder / "copy"
+        copy.write_bytes(bytes(damaged))
+        with unchanged(self.bandit), pytest.raises(InputDataError):
+            self.bandit.load(copy)
+        copy.unlink()
+
+    @rule()
+    def crash(self):
+        """Load the file elsewhere, and do again what the journal says."""
+        journal, self.bandit = self.journal, self.make(seed=99)
+        self.bandit.load(self.path)
+        now, self.record = self.record, self.saved
+        self.agrees_with_the_record()
+        self.journal = []
+        for name, args, options, answer in journal:
+            again = self.call(name, *args, **options)
+            assert (again is None) if answer is None else torch.equal(again, answer)
+        self.record, self.saved = now, deepcopy(self.saved)
+
+    @rule()
+    def lose_what_was_not_saved(self):
+        self.bandit = self.make(seed=99)
+        self.bandit.load(self.path)
+        self.record, self.journal = deepcopy(self.saved), []
+
+    # What must hold -------------------------------------------------------------------
+
+    @invariant()
+    def agrees_with_the_record(self):
+        if not hasattr(self, "bandit"):
+            return
+        bandit, record = self.bandit, self.record
+        assert [tuple(row) for row in bandit.arms.tolist()] == record.rows
+        assert set(bandit.is_retired.nonzero().flatten().tolist()) == record.retired
+        assert bandit.pending == record.pending
+        assert bandit.num_pulls == len(record.told)
+        ledger = bandit.state_dict()["ledger"]
+        kept = zip(ledger["told_indices"], ledger["told_rewards"], strict=True)
+        assert sorted(kept) == sorted(record.told)
+        mean, variance = (moment.numpy() for moment in bandit.predict())
+        assert np.isfinite(mean).all()
+        assert (variance >= 0).all()
+        if self.is_exact:
+            expected = dense_posterior(np.array(record.rows), record.told)
+            np.testing.assert_allclose(mean, expected[0], rtol=0, atol=1e-8)
+            np.testing.assert_allclose(variance, expected[1], rtol=0, atol=1e-8)
+
+
+def dense_posterior(rows, told):
+    """Return mean and variance of an exact GP, from all results one by one."""
+    squares = ((rows[:, None] - rows[None]) ** 2).sum(axis=-1)
+    K = np.exp(-squares / (2 * rbf().lengthscale.item() ** 2))
+    arms = np.array([arm for arm, _ in told], dtype=int)
+    rewards = np.array([value for _, value in told])
+    gram = K[np.ix_(arms, arms)] + NOISE * np.eye(len(arms))
+    gain = np.linalg.solve(gram, K[arms]).T
+    return gain @ rewards, np.diag(K) - (gain * K[:, arms]).sum(axis=1)
+
+
+class BatchCampaign(Campaign):
+    bandit_class = GPBUCB
+
+
+class SparseCampaign(Campaign):
+    bandit_class = BBKB
+    is_exact = False
+    options: ClassVar[dict[str, Any]] = {"resampling": "coupled"}
+
+
+class BKBCampaign(Campaign):
+    bandit_class = BKB
+    is_exact = False
+
+
+class ThompsonCampaign(Campaign):
+    bandit_class = GPThompsonSampling
+    is_exact = False
+
+
+class DriftingCampaign(Campaign):
+    bandit_class = TVGPUCB
+    is_exact = False
+    options: ClassVar[dict[str, Any]] = {"confidence": 2.0}
+
+
+class ResettingCampaign(Campaign):
+    bandit_class = RGPUCB
+    is_exact = False
+
+
+class LearningCampaign(Campaign):
+    bandit_class = BBKB
+    is_exact = False
+    options: ClassVar[dict[str, Any]] = {"covar_module": None, "noise_variance": None}
+
+
+def case(machine, num_examples):
+    test = machine.TestCase
+    test.settings = settings(
+        max_examples=num_examples, stateful_step_count=50, deadline=None
+    )
+    return test
+
+
+TestExact = case(Campaign, 20)
+TestBatch = case(BatchCampaign, 10)
+TestSparse = case(SparseCampaign, 20)
+TestBKB = case(BKBCampaign, 10)
+TestThompson = case(ThompsonCampaign, 10)
+TestDrifting = case(DriftingCampaign, 10)
+TestResetting = case(ResettingCampaign, 10)
+TestLearning = case(LearningCampaign, 4)
