@@ -35,6 +35,7 @@ from botorch_bkb.models.utils.nystrom import (
     check_residual,
     span_tolerance,
 )
+from botorch_bkb.models.utils.rounding import RoundingReport
 
 
 # The inducing arms are looked through after this many observations.
@@ -73,6 +74,7 @@ class DriftingPosterior(ABC):
         self.time: float | None = None
         self.mean = torch.zeros_like(prior_variance)
         self.log_det = 0.0
+        self._rounding_report = RoundingReport(prior_variance.dtype)
 
     @property
     @abstractmethod
@@ -90,6 +92,14 @@ class DriftingPosterior(ABC):
     @abstractmethod
     def _condition(self, index: int, reward: float) -> None:
         """Take in one reward."""
+
+    @abstractmethod
+    def _rounding(self, index: int) -> float:
+        """Return by which share of itself the variance of this arm is rounding.
+
+        Args:
+            index: The arm of the last reward.
+        """
 
     def copy(self) -> DriftingPosterior:
         """Return one that takes other observations from here; the cache is shared.
@@ -134,6 +144,7 @@ class DriftingPosterior(ABC):
         self.advance(time)
         for index, reward in zip(indices.tolist(), rewards.tolist(), strict=True):
             self._condition(index, reward)
+            self._rounding_report.note(self._rounding(index), index)
 
     @torch.no_grad()
     def advance(self, time: float) -> None:
@@ -209,6 +220,7 @@ class ArmFilter(DriftingPosterior):
         # C = K - scale * R: what the data have removed decays by the scale alone.
         self._removed = torch.zeros_like(prior_covariance)
         self._scale = 1.0
+        self._told = 0.0  # what the last reward had to leave of its arm's variance
 
     @property
     def covariance(self) -> Tensor:
@@ -253,6 +265,13 @@ class ArmFilter(DriftingPosterior):
         removed = self._scale * self._removed.diagonal()
         check_residual(self.prior_variance - removed, self.prior_variance)
         self.log_det += math.log1p(variance / self.noise_variance)
+        self._told = variance * self.noise_variance / total
+
+    @override
+    def _rounding(self, index: int) -> float:
+        removed = self._scale * self._removed[index, index].item()
+        variance = self.prior_variance[index].item() - removed
+        return abs(variance / self._told - 1) if self._told > 0 else 0.0
 
 
 class SparseArmFilter(DriftingPosterior):
@@ -389,6 +408,15 @@ class SparseArmFilter(DriftingPosterior):
         self._P = self._P - torch.outer(gain, gain) / total
         self.log_det += math.log1p(variance / self.noise_variance)
         self._num_unseen += 1
+
+    @override
+    def _rounding(self, index: int) -> float:
+        # What is not of the inducing arms' span, as far as numbers go, is not told.
+        prior, projected = self.prior_variance[index], self._projected[index]
+        rest = (prior - self._squared[index]).clamp_min(
+            torch.finfo(prior.dtype).eps * prior
+        )
+        return (rest / projected.clamp_min(torch.finfo(prior.dtype).tiny)).item()
 
     def _join(self, index: int) -> None:
         """Make an arm inducing; what is new about it has its prior."""

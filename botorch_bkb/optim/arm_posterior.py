@@ -18,7 +18,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
 
 import torch
@@ -31,7 +31,9 @@ from botorch_bkb.models.utils.nystrom import (
     independent_points,
     span_tolerance,
 )
+from botorch_bkb.models.utils.rounding import ROUNDING_THRESHOLD, RoundingReport
 from botorch_bkb.optim.feature_basis import BasisChange, BasisPosterior, change_basis
+from botorch_bkb.optim.kernel_rows import KernelRows
 from botorch_bkb.optim.threads import threads_for
 
 
@@ -45,74 +47,6 @@ ACCELERATOR_CHUNK_BYTES = 2**28
 MAX_INCREMENTS = 64
 # How much slower the full rebuild's products are than those of the increment's pass.
 REBUILD_COST = 1.5
-
-
-class KernelRows:
-    """Prior covariances of all arms with those that were ever inducing.
-
-    Inducing arms come and go; the rows of those that stay or return are not evaluated
-    twice. Past the byte budget nothing more is kept.
-
-    Args:
-        num_arms: A.
-        max_bytes: The byte budget; half as much again is used while the rows move to
-            more room.
-        like: A tensor of the dtype and device to use.
-    """
-
-    def __init__(self, num_arms: int, max_bytes: int, like: Tensor) -> None:
-        self.limit = max_bytes // max(num_arms * like.element_size(), 1)
-        self.slots = torch.full((num_arms,), -1, dtype=torch.long, device=like.device)
-        self.size = 0
-        self.rows = like.new_empty(0, num_arms)
-
-    def add(self, indices: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
-        """Make sure that the rows of some arms are there, if the budget allows it."""
-        missing = indices[self.slots[indices] < 0]
-        needed = self.size + missing.shape[0]
-        if needed > self.limit or needed == self.size:
-            return
-        if needed > self.rows.shape[0]:
-            capacity = min(max(64, 2 * needed), self.limit)
-            rows = self.rows.new_empty(capacity, self.rows.shape[1])
-            rows[: self.size] = self.rows[: self.size]
-            self.rows = rows
-        self.rows[self.size : needed] = evaluate(missing)
-        self.slots[missing] = torch.arange(self.size, needed, device=indices.device)
-        self.size = needed
-
-    def extended(
-        self,
-        max_bytes: int,
-        more: tuple[Tensor, ...],
-        evaluate: Callable[[Tensor, Tensor], Tensor],
-    ) -> KernelRows:
-        """Return rows for more arms as well, or none if they outgrow the budget.
-
-        Args:
-            max_bytes: The byte budget.
-            more: Chunks of the arms' indices, which follow those that are there.
-            evaluate: The prior covariances of two lists of arms.
-        """
-        before = self.slots.shape[0]
-        after = before + sum(len(arms) for arms in more)
-        other = KernelRows(after, max_bytes, self.rows)
-        if self.size > other.limit:
-            return other
-        other.size = self.size
-        other.slots[:before] = self.slots
-        other.rows = self.rows.new_empty(min(len(self.rows), other.limit), after)
-        other.rows[: self.size, :before] = self.rows[: self.size]
-        held = self.slots.argsort()[before - self.size :]
-        for arms in more:
-            other.rows[: self.size, arms] = evaluate(held, arms)
-        return other
-
-    def select(self, indices: Tensor, arms: Tensor | slice) -> Tensor:
-        """Return the covariances of inducing arms that are there with some arms."""
-        if isinstance(arms, slice):
-            return self.rows[:, arms].index_select(0, self.slots[indices])
-        return self.rows[self.slots[indices].unsqueeze(-1), arms]
 
 
 class ArmPosterior:
@@ -149,6 +83,7 @@ class ArmPosterior:
         )
         check_prior_variance(self.prior_variance)
         self.mean = torch.zeros_like(self.prior_variance)
+        self._rounding_report = RoundingReport(self.mean.dtype)
         self._rows = KernelRows(arms.shape[0], max_feature_bytes // 3, self.mean)
         # The cache, one row per arm with room for more columns; none past the budget.
         self._features = arms.new_empty(arms.shape[0], 0)
@@ -204,7 +139,9 @@ class ArmPosterior:
                 self._rebuild(inducing_indices)
             else:
                 self._advance(inducing_indices, change)
-            self._settle()
+                if self._rounding(inducing_indices).max() > ROUNDING_THRESHOLD:
+                    self._rebuild(inducing_indices)
+            self._settle(inducing_indices)
 
     @torch.no_grad()
     def extended(self, arms: Tensor) -> ArmPosterior:
@@ -247,15 +184,43 @@ class ArmPosterior:
                 if room:
                     other._features[:num_arms, :M] = self._stored_features()
                 other._fill(other._features, num_arms)
-            other._settle()
+            other._settle(self.inducing_indices)
         return other
 
-    def _settle(self) -> None:
-        """Check what rounding left, and make no variance negative."""
+    def _settle(self, wanted: Tensor) -> None:
+        """Check what rounding left, and make no variance negative.
+
+        Args:
+            wanted: The arms that were to be inducing.
+        """
         check_residual(self.residual, self.prior_variance)
+        share, arm = self._rounding(wanted).max(dim=0)
+        self._rounding_report.note(share.item(), int(arm))
         self.residual.clamp_(min=0.0)
         self.residual[self.inducing_indices] = 0.0
         self.projected.clamp_(min=0.0)
+
+    def _rounding(self, wanted: Tensor) -> Tensor:
+        """Return by which share of itself rounding may change each arm's variance.
+
+        ``k(x, x) - |z|^2`` and incremental updates leave a rounding error of the prior
+        variance. And what an arm adds to the span is lost where it is too little to
+        be inducing, although its own pulls would tell it: with precision ``W`` they
+        leave ``r / (1 + W r)`` of a residual ``r``.
+        """
+        noise = torch.finfo(self.mean.dtype).eps * self.prior_variance
+        if self._num_increments == 0:
+            noise[self.inducing_indices] = 0.0  # in the span by construction
+        residual, projected = self.residual.clamp_min(0), self.projected.clamp_min(0)
+        share = noise / (projected + (residual - 4 * noise).clamp_min(0))
+        dropped = wanted[~torch.isin(wanted, self.inducing_indices)]
+        if dropped.numel():
+            r, W = residual[dropped], self._data[0, dropped]
+            told = r / (1 + W * r)
+            # Of the arm itself; and its leverage, which is lost for all others.
+            own, leverage = (r - told) / (projected[dropped] + told), 1 - told / r
+            share[dropped] = own.maximum(leverage.nan_to_num(0.0))
+        return share.nan_to_num(0.0)  # no prior variance, no error
 
     @property
     def log_det(self) -> float:

@@ -20,9 +20,10 @@ from hypothesis.stateful import (
     rule,
     RuleBasedStateMachine,
 )
+from typing_extensions import override
 
 from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
-from botorch_bkb.bandits import storage
+from botorch_bkb.bandits import FiniteArmBandit, storage
 from tests.bandits import make_bandit, NOISE, rbf, unchanged
 
 
@@ -74,7 +75,7 @@ def tensor(rows):
 class Campaign(RuleBasedStateMachine):
     """A bandit in use; subclasses say which."""
 
-    bandit_class = GPUCB
+    bandit_class: type[FiniteArmBandit] = GPUCB
     is_exact = True
     options: ClassVar[dict[str, Any]] = {}
 
@@ -87,6 +88,7 @@ class Campaign(RuleBasedStateMachine):
         self.bandit = self.make(seed=0)
         self.save()
 
+    @override
     def teardown(self):
         if hasattr(self, "folder"):
             shutil.rmtree(self.folder)

@@ -60,7 +60,7 @@ def check_residual(residual: Tensor, prior: Tensor) -> None:
         raise InputDataError(
             "Expected `covar_module` to be positive semi-definite on these inputs, but "
             f"conditioning left a variance of {worst:.1e} times the prior variance. "
-            "Check the kernel, or repair its Gram matrix."
+            "Check the kernel, or repair its Gram matrix; in float32, try float64."
         )
 
 
