@@ -17,7 +17,12 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import check_arms, check_available, check_indices
+from botorch_bkb.bandits.checks import (
+    check_arms,
+    check_available,
+    check_generator,
+    check_indices,
+)
 from botorch_bkb.bandits.ledger import PullLedger
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.optim.batch_rules import check_size, UNLIMITED
@@ -49,6 +54,7 @@ class ArmBandit(StoredBandit):
         check_arms(arms)
         if max_repeats is not None:
             check_size("max_repeats", max_repeats)
+        check_generator(generator)
         if generator is None:
             generator = torch.Generator()
             generator.seed()

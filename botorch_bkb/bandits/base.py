@@ -31,7 +31,7 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceState,
 )
 from botorch_bkb.bandits.arms import ArmBandit
-from botorch_bkb.bandits.checks import check_batch_rule
+from botorch_bkb.bandits.checks import check_batch_rule, check_max_feature_bytes
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.generation.thompson import ArmSampler
@@ -107,6 +107,7 @@ class FiniteArmBandit(ArmBandit):
             arms, maximize=maximize, max_repeats=max_repeats, generator=generator
         )
         check_batch_rule(batch_rule)
+        check_max_feature_bytes(max_feature_bytes)
         self.confidence = (
             self.default_confidence() if confidence is None else as_schedule(confidence)
         )

@@ -15,7 +15,12 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import check_bounds, check_points, check_rewards
+from botorch_bkb.bandits.checks import (
+    check_bounds,
+    check_generator,
+    check_points,
+    check_rewards,
+)
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
@@ -77,6 +82,7 @@ class BoxBandit(StoredBandit):
         check_size("batch_size", batch_size)
         check_size("num_restarts", num_restarts)
         check_size("raw_samples", raw_samples)
+        check_generator(generator)
         if generator is None:
             generator = torch.Generator()
             generator.seed()

@@ -30,6 +30,11 @@ def check_arms(arms: Tensor) -> None:
             f"Expected `arms` to be a tensor, but got {type(arms).__name__}. Use "
             "`torch.as_tensor(arms)`."
         )
+    if arms.layout != torch.strided:
+        raise InputDataError(
+            f"Expected `arms` to be a dense tensor, but got {arms.layout}. Use "
+            "`arms.to_dense()`."
+        )
     if arms.dim() != 2 or 0 in arms.shape:
         raise BotorchTensorDimensionError(
             "Expected `arms` of shape A x d with at least one arm and one feature, but "
@@ -48,8 +53,34 @@ def check_arms(arms: Tensor) -> None:
         )
 
 
-def check_bounds(bounds: Tensor) -> None:
+def as_tensor(
+    name: str, values: Any, meaning: str, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return a dense tensor of real numbers, or raise."""
+    try:
+        found = torch.as_tensor(values)
+        if dtype is not None and not found.is_complex():
+            # From the values: a list of floats has become single precision.
+            found = torch.as_tensor(values, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputDataError(
+            f"Expected `{name}` to be {meaning}, but got {values!r}."
+        ) from error
+    if found.is_complex() or found.layout != torch.strided:
+        raise InputDataError(
+            f"Expected `{name}` to be {meaning}, but got a tensor of {found.dtype}, "
+            f"{found.layout}."
+        )
+    return found.detach()
+
+
+def check_bounds(bounds: Any) -> None:
     """Raise unless this is a box, ``2 x d`` finite corners with room between them."""
+    if not isinstance(bounds, Tensor):
+        raise InputDataError(
+            f"Expected `bounds` to be a tensor, but got {type(bounds).__name__}. Use "
+            "`torch.as_tensor(bounds)`."
+        )
     if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.shape[1] == 0:
         raise BotorchTensorDimensionError(
             f"Expected `bounds` of shape 2 x d, but got {tuple(bounds.shape)}."
@@ -66,9 +97,10 @@ def check_bounds(bounds: Tensor) -> None:
         )
 
 
-def check_points(points: Tensor, bounds: Tensor) -> Tensor:
+def check_points(points: Any, bounds: Tensor) -> Tensor:
     """Return ``q x d`` points as numbers like the bounds, or raise."""
-    points = torch.as_tensor(points).detach().to(bounds)
+    points = as_tensor("points", points, "a tensor of points", bounds.dtype)
+    points = points.to(bounds.device)
     if points.dim() != 2 or points.shape[-1] != bounds.shape[-1]:
         raise BotorchTensorDimensionError(
             f"Expected `points` of shape q x {bounds.shape[-1]}, but got "
@@ -104,7 +136,7 @@ def check_noise_variance(noise_variance: float | None) -> None:
         value = 1.0 if noise_variance is None else float(noise_variance)
     except (TypeError, ValueError, RuntimeError):
         value = math.nan
-    if isinstance(noise_variance, str) or not 0 < value < math.inf:
+    if isinstance(noise_variance, str | bytes) or not 0 < value < math.inf:
         raise InputDataError(
             "Expected `noise_variance` to be a positive number, but got "
             f"{noise_variance!r}. Pass None to learn it; for rewards without noise, "
@@ -121,15 +153,33 @@ def check_batch_rule(batch_rule: BatchRule | None) -> None:
         )
 
 
+def check_max_feature_bytes(max_feature_bytes: int) -> None:
+    """Raise unless this is a number of bytes."""
+    if not isinstance(max_feature_bytes, int) or max_feature_bytes < 0:
+        raise InputDataError(
+            "Expected `max_feature_bytes` to be an integer of at least 0, but got "
+            f"{max_feature_bytes!r}."
+        )
+
+
+def check_generator(generator: torch.Generator | None) -> None:
+    """Raise unless this is a generator, or None."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InputDataError(
+            "Expected `generator` to be a torch.Generator, such as "
+            f"`torch.Generator().manual_seed(0)`, but got {generator!r}."
+        )
+
+
 def check_probability(name: str, value: float) -> None:
     """Raise unless an argument is a probability."""
-    if not 0 <= value <= 1:
-        raise InputDataError(f"Expected `{name}` between 0 and 1, but got {value}.")
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InputDataError(f"Expected `{name}` between 0 and 1, but got {value!r}.")
 
 
 def check_available(available: Any, num_arms: int) -> Tensor:
     """Return an ``A``-dim boolean tensor, or raise."""
-    mask = torch.as_tensor(available)
+    mask = as_tensor("available", available, "a boolean tensor")
     if mask.shape != (num_arms,) or mask.dtype != torch.bool:
         raise InputDataError(
             f"Expected `available` to be a boolean tensor of shape ({num_arms},), but "
@@ -162,20 +212,10 @@ def check_pull_ids(pull_ids: Any, num_pulls: int) -> list[int]:
 
 
 def _integers(name: str, values: Any, meaning: str) -> list[int]:
-    try:
-        found = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputDataError(
-            f"Expected `{name}` to be {meaning}, but got {values!r}."
-        ) from error
+    found = as_tensor(name, values, meaning)
     if found.numel() == 0 and found.dim() <= 1:
         return []
-    if (
-        found.dim() > 1
-        or found.is_floating_point()
-        or found.is_complex()
-        or found.dtype == torch.bool
-    ):
+    if found.dim() > 1 or found.is_floating_point() or found.dtype == torch.bool:
         raise InputDataError(
             f"Expected `{name}` to be a one-dimensional tensor or list of integers, "
             f"but got {found.dtype} of shape {tuple(found.shape)}."
@@ -187,7 +227,7 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
 def check_time(time: Any, last: float = -math.inf) -> float:
     """Return a time as a number, or raise if it is not finite or before another."""
     try:
-        value = math.nan if isinstance(time, str) else float(time)
+        value = math.nan if isinstance(time, str | bytes) else float(time)
     except (TypeError, ValueError, RuntimeError):
         value = math.nan
     if not last <= value < math.inf or value == -math.inf:
@@ -207,14 +247,7 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
         InputDataError: If a reward is no number, NaN, infinite, or so large that
             squares overflow in the dtype of the arms.
     """
-    try:
-        if isinstance(rewards, Tensor) and rewards.is_complex():
-            raise TypeError("complex")
-        values = torch.as_tensor(rewards, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputDataError(
-            f"Expected `rewards` to be real numbers, but got {rewards!r}."
-        ) from error
+    values = as_tensor("rewards", rewards, "real numbers", torch.float64)
     if values.dim() == 2 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     values = values.reshape(1) if values.dim() == 0 else values

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import BotorchError, InputDataError
 from torch import Tensor
 
 
@@ -33,8 +33,8 @@ DTYPES = {
 # What code that restores a state raises where it is none.
 MISFITS = (
     AttributeError,
+    BotorchError,
     IndexError,
-    InputDataError,
     KeyError,
     RuntimeError,
     TypeError,

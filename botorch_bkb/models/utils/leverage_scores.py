@@ -24,7 +24,7 @@ Inclusion = Literal["merged", "per_pull"]
 
 def validate_resampling(resampling: str) -> None:
     """Raise an ``InputDataError`` unless the law of the draws exists."""
-    if resampling not in ("independent", "coupled"):
+    if not isinstance(resampling, str) or resampling not in ("independent", "coupled"):
         raise InputDataError(
             "Expected `resampling` to be 'independent' (fresh draws, as the theorems "
             "assume) or 'coupled' (one uniform number per arm for good), but got "
@@ -34,7 +34,7 @@ def validate_resampling(resampling: str) -> None:
 
 def validate_inclusion(inclusion: str) -> None:
     """Raise an ``InputDataError`` unless the law of the probabilities exists."""
-    if inclusion not in ("merged", "per_pull"):
+    if not isinstance(inclusion, str) or inclusion not in ("merged", "per_pull"):
         raise InputDataError(
             "Expected `inclusion` to be 'merged' (the pulls of an arm are one row) or "
             f"'per_pull' (each pull is kept on its own), but got {inclusion!r}."
@@ -64,9 +64,9 @@ def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
 
 def validate_oversampling(oversampling: float) -> None:
     """Raise an ``InputDataError`` unless the oversampling factor is positive."""
-    if not oversampling > 0:
+    if not isinstance(oversampling, int | float) or not oversampling > 0:
         raise InputDataError(
-            f"Expected `oversampling` to be positive, but got {oversampling}. The "
+            f"Expected `oversampling` to be positive, but got {oversampling!r}. The "
             "papers' experiments use 2."
         )
 

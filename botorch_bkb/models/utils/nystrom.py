@@ -91,11 +91,12 @@ def independent_points(K_ss: Tensor) -> Tensor:
     scale = K_ss.diagonal().clamp_min(0.0).sqrt()
     # Cauchy-Schwarz, k(x, x')^2 <= k(x, x) k(x', x'): also where variances are zero.
     bound = scale.unsqueeze(-1) * scale
-    if (K_ss.abs() > (1 + PSD_TOLERANCE.get(K_ss.dtype, 1e-1)) * bound + 1e-30).any():
+    bound = (1 + PSD_TOLERANCE.get(K_ss.dtype, 1e-1)) * bound + 1e-30
+    if not (K_ss.abs() <= bound).all():
         raise InputDataError(
             "Expected `covar_module` to be positive semi-definite on these inputs, but "
-            "a covariance is larger than the variances allow. Check the kernel, or "
-            "repair its Gram matrix."
+            "a covariance is NaN, or larger than the variances allow. Check the "
+            "kernel, or repair its Gram matrix."
         )
     alive = (scale > 0).nonzero().squeeze(-1)  # no variance, nothing to add
     if alive.numel() == 0:

@@ -1,0 +1,251 @@
+"""Whatever is passed: an answer, or an error that says so and changes nothing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from gpytorch.kernels import Kernel, LinearKernel, PolynomialKernel, RBFKernel
+from typing_extensions import override
+
+from botorch_bkb import BBKB, GPUCB, TVGPUCB
+from botorch_bkb.bandits import BoxBKB
+from tests.bandits import ALL_BANDITS, make_bandit, NOISE, play, rbf, unchanged
+
+
+REFUSED = (InputDataError, BotorchTensorDimensionError, UnsupportedError)
+JUNK = {
+    "none": None,
+    "text": "3",
+    "bytes": b"3",
+    "empty": [],
+    "nones": [None],
+    "texts": ["3"],
+    "dictionary": {},
+    "set": {1, 2},
+    "object": object(),
+    "fraction": 1.5,
+    "fractions": [1.5],
+    "nan": math.nan,
+    "infinity": [-math.inf],
+    "negative": [-1],
+    "huge": [10**30],
+    "true": True,
+    "truths": [True, False],
+    "complex": [1 + 2j],
+    "complex tensor": torch.tensor([1 + 2j]),
+    "ragged": [[1, 2], [3]],
+    "deep": [[[1]]],
+    "columns": torch.ones(3, 1, dtype=torch.long),
+    "numpy": np.array([1.5, np.nan]),
+    "objects": np.array([object()]),
+    "sparse": torch.eye(3).to_sparse(),
+    "no numbers": torch.empty(0),
+    "double": torch.ones(30, 2).double(),
+}
+
+
+def answers(call):
+    """Call; return whether that was taken, and let no other error pass."""
+    try:
+        call()
+    except REFUSED:
+        return False
+    return True
+
+
+def waiting_bandit(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 3)
+    bandit.ask(max_size=3)
+    return bandit
+
+
+@pytest.mark.parametrize("name", JUNK)
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
+def test_junk_is_refused_and_changes_nothing(bandit_class, name):
+    junk = JUNK[name]
+    bandit = waiting_bandit(bandit_class)
+    arm = next(iter(bandit.pending.values()))
+    calls = {
+        "ask size": lambda: bandit.ask(max_size=junk),
+        "ask available": lambda: bandit.ask(available=junk),
+        "ask arms": lambda: bandit.ask(arms=junk),
+        "tell": lambda: bandit.tell(junk, [1.0]),
+        "tell rewards": lambda: bandit.tell([arm], junk),
+        "tell ids": lambda: bandit.tell([arm], [1.0], pull_ids=junk),
+        "tell outside": lambda: bandit.tell(junk, [1.0], external=True),
+        "fail": lambda: bandit.fail(junk),
+        "fail ids": lambda: bandit.fail([arm], pull_ids=junk),
+        "pending": lambda: bandit.add_pending(junk),
+        "add": lambda: bandit.add_arms(junk),
+        "replace": lambda: bandit.replace_arms(junk),
+        "retire": lambda: bandit.retire_arms(junk),
+        "predict": lambda: bandit.predict(junk),
+        "bound": lambda: bandit.confidence_bound(junk),
+    }
+    if bandit_class is TVGPUCB:
+        calls["time"] = lambda: bandit.ask(time=junk)
+        calls["tell time"] = lambda: bandit.tell([arm], [1.0], time=junk)
+    for call in calls.values():
+        state = bandit.state_dict()
+        with unchanged(bandit):
+            if answers(call):
+                bandit.load_state_dict(state)  # some of it is no junk there
+
+
+@pytest.mark.parametrize("name", JUNK)
+def test_junk_makes_no_bandit(name):
+    arms = torch.rand(5, 2).double()
+    for option in (
+        "arms",
+        "covar_module",
+        "noise_variance",
+        "confidence",
+        "batch_rule",
+        "max_repeats",
+        "generator",
+        "max_feature_bytes",
+        "oversampling",
+        "resampling",
+        "inclusion",
+    ):
+        options = {"arms": arms, "covar_module": RBFKernel(), "noise_variance": 0.1}
+        answers(
+            lambda options=options, option=option: BBKB(
+                **options | {option: JUNK[name]}
+            )
+        )
+
+
+@pytest.mark.parametrize("name", JUNK)
+def test_junk_is_no_point_of_a_box(name):
+    junk = JUNK[name]
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    bandit = BoxBKB(bounds, rbf(), 0.1, raw_samples=8, num_restarts=1)
+    point = bandit.ask()
+    for call in (
+        lambda: bandit.ask(junk),
+        lambda: bandit.tell(junk, [1.0]),
+        lambda: bandit.tell(point, junk),
+        lambda: bandit.fail(junk),
+        lambda: bandit.predict(junk),
+        lambda: BoxBKB(junk),
+        lambda: BoxBKB(bounds, junk),
+        lambda: BoxBKB(bounds, None, junk),
+    ):
+        state = bandit.state_dict()
+        if answers(call):
+            bandit.load_state_dict(state)
+        assert torch.equal(bandit.pending_points, point)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize("name", JUNK)
+def test_junk_is_no_state(name):
+    bandit = waiting_bandit(BBKB)
+    state = bandit.state_dict()
+    for key in state:
+        for junk in (JUNK[name], {**state["ledger"], "told_scores": JUNK[name]}):
+            wrong = {**state, key: junk}
+            with unchanged(bandit):
+                if answers(lambda wrong=wrong: bandit.load_state_dict(wrong)):
+                    bandit.load_state_dict(state)
+    with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
+        bandit.load_state_dict({key: state[key] for key in list(state)[:-1]})
+
+
+def test_pulls_that_cannot_be_are_no_state():
+    bandit = waiting_bandit(BBKB)
+    state = bandit.state_dict()
+    ledger = state["ledger"]
+    for changes, match in (
+        ({"told_indices": [*ledger["told_indices"][:-1], 99]}, "between 0 and 29"),
+        ({"told_rewards": ledger["told_rewards"][:-1]}, "one number per index"),
+        ({"told_rewards": [math.nan] * len(ledger["told_rewards"])}, "finite"),
+        ({"told_scores": ledger["told_scores"][:-1]}, "a score per told pull"),
+        ({"pending": {99: (1, 0.5)}}, "ids below"),
+        ({"pending": {0: (30, 0.5)}}, "between 0 and 29"),
+    ):
+        with unchanged(bandit), pytest.raises(InputDataError, match=match):
+            bandit.load_state_dict({**state, "ledger": {**ledger, **changes}})
+
+
+# Kernels ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", [LinearKernel(), PolynomialKernel(power=3)])
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS)
+def test_unbounded_kernels_are_bounded_on_arms(bandit_class, kernel):
+    arms = 100 * torch.rand(20, 2, generator=torch.Generator().manual_seed(0)).double()
+    options = {"confidence": 2.0} if bandit_class is TVGPUCB else {}
+    bandit = make_bandit(bandit_class, arms, covar_module=kernel, **options)
+    for _ in range(5):
+        indices = bandit.ask(max_size=4)
+        bandit.tell(indices, arms[indices].sum(dim=-1) / 100)
+    mean, variance = bandit.predict()
+    assert mean.isfinite().all()
+    assert (variance >= 0).all()
+
+
+def test_what_overflows_is_refused():
+    arms = torch.tensor([[1.0], [1e160]], dtype=torch.double)
+    with pytest.raises(InputDataError, match=r"prior variance .* inf for arm 1"):
+        BBKB(arms, LinearKernel().double(), NOISE)
+
+
+class Constant(Kernel):
+    """Gives what it is told to."""
+
+    def __init__(self, variance: float, covariance: float) -> None:
+        super().__init__()
+        self.values = variance, covariance
+
+    @override
+    def forward(self, x1, x2, diag=False, **params):
+        if diag:
+            return torch.full(x1.shape[:-1], self.values[0], dtype=x1.dtype)
+        same = (x1.unsqueeze(-2) == x2.unsqueeze(-3)).all(dim=-1)
+        return torch.where(same, *self.values).to(x1)
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ((-1.0, 0.0), "prior variance of at least zero, but got -1.0 for arm 0"),
+        ((math.nan, 0.0), "prior variance of at least zero, but got nan"),
+        ((0.0, 0.0), "all are zero"),
+        ((1.0, -0.9), "positive semi-definite"),
+        ((1.0, 1.1), "positive semi-definite"),
+        ((1.0, math.nan), "positive semi-definite"),
+    ],
+)
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS)
+def test_kernels_that_are_none_are_refused(bandit_class, values, match):
+    arms = torch.linspace(0, 1, 8).double().unsqueeze(-1)
+
+    def run():
+        bandit = make_bandit(bandit_class, arms, covar_module=Constant(*values))
+        bandit.tell(range(8), range(8), external=True)
+        for _ in range(12):
+            indices = bandit.ask(max_size=2)
+            bandit.tell(indices, torch.ones(len(indices)))
+
+    with pytest.raises(InputDataError, match=match):
+        run()
+
+
+def test_a_batch_of_kernels_is_refused():
+    with pytest.raises(InputDataError, match=r"one kernel, but it is a batch"):
+        BBKB(torch.rand(4, 2), RBFKernel(batch_shape=torch.Size([2])), 0.1)
+
+
+@pytest.mark.parametrize("noise", [0, 0.0, -1.0, math.nan, math.inf])
+def test_zero_noise_is_refused_with_what_to_do(noise):
+    with pytest.raises(InputDataError, match="for rewards without noise"):
+        BBKB(torch.rand(4, 2), RBFKernel(), noise)
