@@ -7,7 +7,7 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import regret, roofline, scoring, starvation
+from benchmarks import regret, roofline, scoring, soak, starvation
 from benchmarks.batch_bkb import load_library
 from benchmarks.growth import exponents, Growth, growths
 from benchmarks.measure import fitted_exponent, in_own_process, Outcome
@@ -310,3 +310,31 @@ def test_the_roofline_counts_what_it_says(tmp_path):
     share = rebuild.rate / table.loc["matrix product"].rate
     assert rebuild.share == pytest.approx(share)
     assert {"commit", "threads", "torch", "device"} <= set(table.columns)
+
+
+# --- a long campaign
+
+
+def test_a_soak_counts_every_pull(tmp_path, capsys):
+    args = options(soak, "--output", str(tmp_path), "--smoke")
+    args.output = tmp_path
+    soak.run(args)
+    said = capsys.readouterr().out
+    assert "the next batch is the same" in said
+    assert "pulls per second" in said
+    table = pd.read_csv(tmp_path / "soak.csv")
+    assert table["pulls"].iloc[-1] >= 1500
+    assert table["pulls"].is_monotonic_increasing
+    assert (tmp_path / "soak.png").stat().st_size > 0
+
+
+def test_a_laboratory_tells_every_pull_once(problem):
+    bandit = soak.new_bandit(problem.arms, 0)
+    laboratory = soak.Laboratory(problem, 0)
+    for _ in range(60):
+        laboratory.receive(bandit, bandit.ask(max_size=50))
+    out = sorted(key for keys in laboratory.drawers.values() for key in keys)
+    assert out == sorted(bandit.pending)
+    assert bandit.num_pulls + laboratory.lost + len(out) == laboratory.asked
+    assert laboratory.lost > 0
+    assert laboratory.late > 0

@@ -286,7 +286,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="default: %(default)s"
+        "--seed", type=seed, default=0, metavar="N", help="default: %(default)s"
     )
 
 
@@ -295,6 +295,16 @@ def positive_integer(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, but got {text}")
+    return value
+
+
+def seed(text: str) -> int:
+    """Read an integer that a random generator takes."""
+    value = int(text)
+    if not 0 <= value < 2**63:
+        raise argparse.ArgumentTypeError(
+            f"expected 0 or more, and less than 2 to the 63rd, but got {text}"
+        )
     return value
 
 

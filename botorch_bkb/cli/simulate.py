@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+import pandas as pd
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
@@ -31,7 +32,12 @@ from botorch_bkb.bandits import (
     UniformRandom,
 )
 from botorch_bkb.cli.simulation import report, run_bandit
-from botorch_bkb.cli.tables import feature_table, read_table, require_column
+from botorch_bkb.cli.tables import (
+    feature_table,
+    read_table,
+    require_column,
+    reward_column,
+)
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
 from botorch_bkb.test_functions import FiniteArmProblem
 
@@ -65,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     """Run the bandit over the table and write its outcome."""
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    problem, notes = load_problem(args)
+    problem, notes, rows = load_problem(args)
     generator = torch.Generator().manual_seed(args.seed)
     bandit = build_bandit(args, problem, generator)
     for note in notes:
@@ -82,32 +88,33 @@ def run(args: argparse.Namespace) -> None:
         f"{problem.num_arms:,} arms, {args.horizon:,} pulls, "
         f"noise {args.noise_std:g}",
         reward_unit=f"standard deviations of {args.reward}",
-        arm_name=lambda arm: f"row {arm + 1:,}",
+        arm_name=lambda arm: f"row {rows[arm] + 1:,}",
     )
 
 
 def load_problem(
     args: argparse.Namespace,
-) -> tuple[FiniteArmProblem, tuple[str, ...]]:
-    """Return the table's problem, and notes on what became of its columns."""
+) -> tuple[FiniteArmProblem, tuple[str, ...], pd.Index]:
+    """Return the table's problem, notes on its columns, and its rows in the file."""
     table = read_table(args.table)
     require_column(table, args.reward, args.table, "--reward")
     features = feature_table(
         table, exclude=[args.reward], drop=args.drop, codes=dict(args.code)
     )
+    rewards = reward_column(table[args.reward])
     problem = FiniteArmProblem.from_table(
-        features.values.assign(**{args.reward: table[args.reward]}),
+        features.values.assign(**{args.reward: rewards}),
         args.reward,
         noise_std=args.noise_std,
         maximize=not args.minimize,
         standardize_reward=True,
     )
-    unit = table[args.reward].std(ddof=0)
+    unit = rewards.std(ddof=0)
     standardized = (
         "features and reward are standardized; rewards, regret and --noise-std are in\n"
         f"standard deviations of {args.reward!r}, which is {unit:.4g}"
     )
-    return problem, (*features.notes, standardized)
+    return problem, (*features.notes, standardized), table.index
 
 
 def build_bandit(

@@ -17,9 +17,11 @@ from botorch_bkb.bandits import BBKB
 from botorch_bkb.cli.tables import (
     feature_table,
     is_parquet,
+    MAX_NUMBER,
     read_table,
     require_column,
     row_name,
+    to_numbers,
     write_table,
 )
 from botorch_bkb.optim.batch_rules import FixedSize
@@ -39,8 +41,8 @@ def run(args: argparse.Namespace) -> None:
     _require_other_file(args.output, [args.arms, args.observations])
     arms = read_table(args.arms, text_columns=[args.id])
     require_column(arms, args.id, args.arms, "--id")
+    _require_ids(arms[args.id], args.arms)
     ids = pd.Index(arms[args.id])
-    _require_ids(ids, args.arms)
     # Measurements are often kept in a copy of the candidates' table.
     features = feature_table(
         arms,
@@ -103,28 +105,32 @@ def read_observations(
         return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.float64)
     require_column(table, id_column, path, "--id")
     require_column(table, reward_column, path, "--reward")
-    missing = table[id_column].isna().to_numpy()
+    missing = table[id_column].isna()
     if missing.any():
-        raise InputDataError(f"{path} has no id in {row_name(missing)}.")
+        raise InputDataError(
+            f"{path} has no id in {row_name(missing)}, column {id_column!r}."
+        )
     indices = ids.get_indexer(pd.Index(table[id_column]))
     # A column of whole numbers with a gap becomes 1.0, 2.0, ... in many programs.
     whole = table[id_column].astype(str).str.replace(r"\.0+$", "", regex=True)
     indices = np.where(indices < 0, ids.get_indexer(pd.Index(whole)), indices)
-    unknown = indices < 0
+    unknown = pd.Series(indices < 0, index=table.index)
     if unknown.any():
         raise InputDataError(
             f"{path} measures id {table[id_column][unknown].iloc[0]!r} in "
-            f"{row_name(unknown)}, which the table of candidates lacks."
+            f"{row_name(unknown)}, column {id_column!r}, which the table of candidates "
+            "lacks."
         )
-    rewards = pd.to_numeric(table[reward_column], errors="coerce").to_numpy("float64")
-    wrong = np.isinf(rewards) | (np.isnan(rewards) & table[reward_column].notna())
+    rewards = to_numbers(table[reward_column])
+    wrong = table[reward_column].notna() & ~(rewards.abs() <= MAX_NUMBER)
     if wrong.any():
         raise InputDataError(
-            f"{path} has the reward {table[reward_column][wrong].iloc[0]} in "
-            f"{row_name(np.asarray(wrong))}, which is no finite number. Leave it empty "
-            "if the measurement is in flight; remove the row if it failed."
+            f"{path} has the reward {str(table[reward_column][wrong].iloc[0])!r} in "
+            f"{row_name(wrong)}, column {reward_column!r}, which is no finite number. "
+            "Leave it empty if the measurement is in flight; remove the row if it "
+            "failed."
         )
-    return torch.from_numpy(indices.astype("int64")), torch.tensor(rewards)
+    return torch.from_numpy(indices.astype("int64")), torch.tensor(rewards.to_numpy())
 
 
 def describe_batch(
@@ -190,13 +196,21 @@ def _require_other_file(output: Path, inputs: Sequence[Path | None]) -> None:
             )
 
 
-def _require_ids(ids: pd.Index, path: Path) -> None:
-    missing = np.asarray(ids.isna())
+def _require_ids(ids: pd.Series, path: Path) -> None:
+    missing = ids.isna()
     if missing.any():
-        raise InputDataError(f"{path} has no id in {row_name(missing)}.")
+        raise InputDataError(
+            f"{path} has no id in {row_name(missing)}, column {ids.name!r}."
+        )
+    broken = ids.str.contains(r"[\r\n]")
+    if broken.any():
+        raise InputDataError(
+            f"{path} has the id {ids[broken].iloc[0]!r} in {row_name(broken)}, column "
+            f"{ids.name!r}, over several lines. Close the quotation mark before it."
+        )
     repeated = ids.duplicated()
     if repeated.any():
         raise InputDataError(
-            f"{path} has the id {ids[repeated][0]!r} more than once, again in "
-            f"{row_name(np.asarray(repeated))}. Keep one row per candidate."
+            f"{path} has the id {ids[repeated].iloc[0]!r} more than once, again in "
+            f"{row_name(repeated)}, column {ids.name!r}. Keep one row per candidate."
         )

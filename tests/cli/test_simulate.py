@@ -94,7 +94,7 @@ def test_minimizing_finds_a_small_reward(table, path, tmp_path, capsys):
 
 
 def test_columns_can_be_dropped_and_coded(path):
-    problem, notes = load_problem(
+    problem, notes, _ = load_problem(
         arguments(path, "--drop", "x", "--code", "kind:a=1,b=2")
     )
     assert problem.arms.shape == (60, 2)
@@ -105,7 +105,7 @@ def test_columns_can_be_dropped_and_coded(path):
 def test_the_model_follows_the_options(path):
     def build(*words):
         args = arguments(path, "--drop", "kind", *words)
-        problem, _ = load_problem(args)
+        problem, _, _ = load_problem(args)
         return build_bandit(args, problem, torch.Generator())
 
     bandit = build()
@@ -144,7 +144,7 @@ def test_the_model_follows_the_options(path):
 )
 def test_the_confidence_width_follows_the_options(path, words, expected):
     args = arguments(path, *words)
-    problem, _ = load_problem(args)
+    problem, _, _ = load_problem(args)
     assert build_bandit(args, problem, torch.Generator()).confidence == expected
 
 
@@ -159,7 +159,7 @@ def test_the_confidence_width_follows_the_options(path, words, expected):
 )
 def test_the_batch_rule_follows_the_options(path, words, expected):
     args = arguments(path, *words)
-    problem, _ = load_problem(args)
+    problem, _, _ = load_problem(args)
     assert build_bandit(args, problem, torch.Generator()).batch_rule == expected
 
 
@@ -173,7 +173,7 @@ def test_the_batch_rule_follows_the_options(path, words, expected):
 )
 def test_an_option_without_meaning_is_refused(path, words):
     args = arguments(path, *words)
-    problem, _ = load_problem(args)
+    problem, _, _ = load_problem(args)
     with pytest.raises(UnsupportedError, match=f"{words[2]} means nothing to"):
         build_bandit(args, problem, torch.Generator())
 
@@ -192,8 +192,8 @@ def test_threads_are_torchs(path, tmp_path):
     [
         ({}, ["--reward", "cost"], "no column 'cost'"),
         ({"gain": 1.0}, [], "'gain' to vary"),
-        ({"gain": "high"}, [], "'gain' to be numeric"),
-        ({"x": np.nan}, [], "'x' has a missing or infinite value in row 1"),
+        ({"gain": "high"}, [], "'gain' has the reward 'high' in row 1"),
+        ({"x": np.nan}, [], "'x' has a missing, infinite or huge value in row 1"),
         ({}, ["--bandit", "bkb", "--ratio-threshold", "2"], "means nothing"),
     ],
 )

@@ -156,8 +156,8 @@ def test_tables_may_be_parquet_with_other_column_names(arms, tmp_path):
     [
         ("000,1\n999,2\n", "measures id '999' in row 2"),
         ("000,1\n,2\n", "has no id in row 2"),
-        ("000,1\n001,good\n", "reward good in row 2"),
-        ("000,inf\n", "reward inf in row 1"),
+        ("000,1\n001,good\n", "reward 'good' in row 2"),
+        ("000,inf\n", "reward 'inf' in row 1"),
     ],
 )
 def test_bad_results_are_refused(folder, capsys, rows, message):

@@ -30,7 +30,7 @@ def test_a_table_survives_writing_and_reading(table, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_text_columns_keep_their_text(tmp_path, name):
-    write_table(pd.DataFrame({"id": ["007", " 7 ", None]}), tmp_path / name)
+    write_table(pd.DataFrame({"id": ["007", " 7 ", None], "x": 1}), tmp_path / name)
     ids = read_table(tmp_path / name, text_columns=["id", "absent"])["id"]
     assert ids[:2].tolist() == ["007", "7"]
     assert ids.isna().tolist() == [False, False, True]
