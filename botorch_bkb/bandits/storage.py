@@ -24,6 +24,8 @@ from torch import Tensor
 FORMAT = "botorch_bkb bandit"
 VERSION = 1
 MAX_HEADER_BYTES = 1024
+# A million pulls are some 50 MB. What is read takes up to twenty times as much memory.
+MAX_BYTES = 2**28
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float32", "float64", "int64", "uint8", "bool")
@@ -81,20 +83,26 @@ class StoredBandit(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file; a crash leaves the old one or the new one.
 
+        A process that is killed may leave its unfinished ``.NAME.*`` beside it.
+
         Raises:
             OSError: If the file cannot be written.
         """
         save_state(self.state_dict(), path)
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def load(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
         """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
+
+        Args:
+            path: The file.
+            max_bytes: The largest file that is read.
 
         Raises:
             FileNotFoundError: If there is no such file.
             InputDataError: If the file is damaged or none of ours, or its state does
                 not fit. Nothing has changed then.
         """
-        self.load_state_dict(load_state(path))
+        self.load_state_dict(load_state(path, max_bytes))
 
 
 def save_state(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -129,7 +137,9 @@ def save_state(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     _sync_folder(path.parent)
 
 
-def load_state(path: str | os.PathLike[str], max_bytes: int = 2**31) -> dict[str, Any]:
+def load_state(
+    path: str | os.PathLike[str], max_bytes: int = MAX_BYTES
+) -> dict[str, Any]:
     """Read a state that :func:`save_state` wrote.
 
     Args:
