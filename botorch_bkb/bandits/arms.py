@@ -23,7 +23,7 @@ from botorch_bkb.bandits.checks import (
     check_generator,
     check_indices,
 )
-from botorch_bkb.bandits.ledger import PullLedger
+from botorch_bkb.bandits.ledger import Pull, PullLedger
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.optim.batch_rules import check_size, UNLIMITED
 
@@ -115,8 +115,14 @@ class ArmBandit(StoredBandit):
             InputDataError: If a reward is not finite, an arm is unknown, or a pull is
                 not pending. Nothing has changed then.
         """
+        self._settle(indices, rewards, pull_ids, external)
+
+    def _settle(
+        self, indices: Any, rewards: Any, pull_ids: Any, external: bool
+    ) -> list[Pull | None]:
+        """Bring rewards; return the pulls, None for those from outside."""
         scores = self._leverage_scores() if external else None
-        self._ledger.tell(indices, rewards, pull_ids, scores)
+        return self._ledger.tell(indices, rewards, pull_ids, scores)
 
     def fail(
         self,
@@ -239,7 +245,12 @@ class ArmBandit(StoredBandit):
 
     def _add_pending(self, indices: Tensor) -> None:
         scores = self._leverage_scores()[indices.to(self.arms.device)]
-        self._ledger.ask(indices.tolist(), scores.tolist())
+        self._ledger.ask(indices.tolist(), scores.tolist(), self._time_of_asking)
+
+    @property
+    def _time_of_asking(self) -> float:
+        """The time of the pulls that become pending now, if there is time."""
+        return 0.0
 
     @property
     def _sign(self) -> float:

@@ -231,10 +231,11 @@ def check_time(time: Any, last: float = -math.inf) -> float:
     except (TypeError, ValueError, RuntimeError):
         value = math.nan
     if not last <= value < math.inf or value == -math.inf:
+        since = (
+            f" not before {last:g}, the last that is known" if last > -math.inf else ""
+        )
         raise InputDataError(
-            "Expected `time` to be a finite number"
-            f"{f' not before {last:g}, the last that was told' * (last > -math.inf)}"
-            f", but got {time!r}. Bring rewards in order of time."
+            f"Expected `time` to be a finite number{since}, but got {time!r}."
         )
     return value
 

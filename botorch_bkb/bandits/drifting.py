@@ -7,12 +7,12 @@ References:
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -32,10 +32,11 @@ from botorch_bkb.optim.batch_rules import BatchRule, check_size, FixedSize
 class DriftingBandit(FiniteArmBandit):
     r"""A bandit whose pulls have times.
 
-    Times are real numbers that never go back. Without them, every ``ask`` is one step
-    later than the last time known, starting at 1, and rewards are measured at the time
-    of the last ``ask``. ``predict``, ``confidence_bound`` and ``best_arm`` speak of the
-    next decision time.
+    Times are real numbers, and those of asks never go back. Without them, every ``ask``
+    is one step later than the last time known, starting at 1, and a reward is of the
+    time at which its pull was asked for, however late it is told; one from outside of
+    that of the last ``ask``. ``predict``, ``confidence_bound`` and ``best_arm`` speak
+    of the next decision time.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -73,10 +74,12 @@ class DriftingBandit(FiniteArmBandit):
             arms: A ``k x d`` tensor of the arms of this round.
 
         Raises:
-            InputDataError: As there; and if ``time`` is not finite or goes back.
-                Nothing has changed then.
+            InputDataError: As there; and if ``time`` is not finite, or before that of
+                the last ask or of a reward. Nothing has changed then.
         """
-        self._decision = self._checked(self.decision_time if time is None else time)
+        last = -math.inf if self._now is None else self._now
+        time = self.decision_time if time is None else time
+        self._decision = check_time(time, last)
         try:
             indices = super().ask(max_size, available, arms=arms)
             self._now = self._decision
@@ -100,23 +103,30 @@ class DriftingBandit(FiniteArmBandit):
             rewards: Their ``q`` rewards.
             pull_ids: Which pulls these are.
             external: Whether rewards of arms without a pending pull are welcome.
-            time: When they were measured; that of the last ``ask`` if None. Not before
-                rewards that have been told: bring late results in order of time.
+            time: When they were measured; if None, when they were asked for. Rewards
+                may come in any order of their times.
 
         Raises:
             BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
             InputDataError: If a reward is not finite, an arm is unknown, a pull is not
-                pending, or ``time`` is not finite or goes back. Nothing has changed
-                then.
+                pending, or ``time`` is not finite. Nothing has changed then.
         """
-        if time is None:
-            time = 0.0 if self._now is None else self._now
-            time = max([time, *self._times[-1:]])
-        time = self._checked(time)
-        super().tell(indices, rewards, pull_ids, external)
-        told = self.num_pulls - len(self._times)
-        self._times += told * [time]
-        self._now = time if self._now is None else max(self._now, time)
+        given = None if time is None else check_time(time)
+        pulls = self._settle(indices, rewards, pull_ids, external)
+        now = self._time_of_asking
+        for pull in pulls:
+            asked = now if pull is None else pull.time
+            self._times.append(asked if given is None else given)
+        if pulls:
+            last = -math.inf if self._now is None else self._now
+            self._now = max([last, *self._times[-len(pulls) :]])
+
+    @property
+    @override
+    def _time_of_asking(self) -> float:
+        if self._decision is not None:
+            return self._decision
+        return 0.0 if self._now is None else self._now
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -126,9 +136,6 @@ class DriftingBandit(FiniteArmBandit):
     def _load(self, state: dict[str, Any]) -> None:
         self._times, self._now = list(state["times"]), state["now"]
         super()._load(state)
-
-    def _checked(self, time: float) -> float:
-        return check_time(time, self._times[-1] if self._times else -math.inf)
 
     @override
     def _confidence_state(
@@ -185,9 +192,11 @@ class RGPUCB(DriftingBandit, ExactBandit):
 
     @override
     def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
+        if self._block <= 0:
+            return self._ledger.totals(num_pulls)
         start = 1 + self._block * self.block_size
-        first = bisect.bisect_left(self._times, start) if self._block > 0 else 0
-        return self._ledger.totals(num_pulls, first)
+        times = torch.tensor(self._times[:num_pulls], dtype=torch.float64)
+        return self._ledger.totals(num_pulls, times >= start)
 
     @override
     def _refresh(self) -> None:

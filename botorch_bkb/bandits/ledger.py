@@ -14,10 +14,14 @@ from botorch_bkb.bandits.checks import check_indices, check_pull_ids, check_rewa
 
 
 class Pull(NamedTuple):
-    """A pull without reward: its arm, and its leverage score when it was asked."""
+    """A pull without reward: its arm, and leverage score and time of the ask.
+
+    Times are those of bandits on objectives that drift; others leave them at zero.
+    """
 
     arm: int
     score: float
+    time: float = 0.0
 
 
 class PullLedger:
@@ -59,10 +63,12 @@ class PullLedger:
         self.counts = torch.cat([self.counts, self.counts.new_zeros(num_arms)])
         self.sums = torch.cat([self.sums, self.sums.new_zeros(num_arms)])
 
-    def ask(self, indices: Sequence[int], scores: Sequence[float]) -> None:
+    def ask(
+        self, indices: Sequence[int], scores: Sequence[float], time: float = 0.0
+    ) -> None:
         """Make pulls pending."""
         for index, score in zip(indices, scores, strict=True):
-            self.pending[self.next_id] = Pull(index, score)
+            self.pending[self.next_id] = Pull(index, score, time)
             self.next_id += 1
 
     def tell(
@@ -71,7 +77,7 @@ class PullLedger:
         rewards: Any,
         pull_ids: Any,
         external_scores: Tensor | None,
-    ) -> None:
+    ) -> list[Pull | None]:
         """Settle pending pulls with rewards.
 
         Args:
@@ -80,6 +86,9 @@ class PullLedger:
             pull_ids: Which pulls these are; if None, the oldest pending ones.
             external_scores: An ``A``-dim tensor of leverage scores for pulls that were
                 never asked; None if there must not be any.
+
+        Returns:
+            The pulls that the rewards are of, None for those that were never asked.
         """
         arms = check_indices(indices, self.counts.shape[0])
         values = check_rewards(rewards, len(arms), self.dtype)
@@ -88,14 +97,17 @@ class PullLedger:
         if external_scores is not None:
             scores = external_scores.tolist()
             scores = [scores[arm] for arm in arms]
+        pulls: list[Pull | None] = [None] * len(arms)
         for position, pull_id in enumerate(settled):
             if pull_id is not None:
-                scores[position] = self.pending.pop(pull_id).score
+                pull = pulls[position] = self.pending.pop(pull_id)
+                scores[position] = pull.score
                 self.first_is_told |= pull_id == 0
         self.told_indices += arms
         self.told_rewards += values
         self.told_scores += scores
         self._add(arms, values)
+        return pulls
 
     def fail(self, indices: Any, pull_ids: Any) -> None:
         """Release pending pulls without reward."""
@@ -110,14 +122,23 @@ class PullLedger:
         indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)
         return torch.bincount(indices, minlength=self.counts.shape[0])
 
-    def totals(self, num_pulls: int, start: int = 0) -> tuple[Tensor, Tensor]:
-        """Return counts and sums of the first told pulls, from ``start`` on."""
-        if num_pulls == self.num_pulls and start == 0:
+    def totals(
+        self, num_pulls: int, which: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return counts and sums of the first told pulls.
+
+        Args:
+            num_pulls: How many.
+            which: A boolean tensor of those that count; all if None.
+        """
+        if num_pulls == self.num_pulls and which is None:
             return self.counts, self.sums
-        indices = torch.tensor(self.told_indices[start:num_pulls], dtype=torch.long)
+        indices = torch.tensor(self.told_indices[:num_pulls], dtype=torch.long)
         indices = indices.to(self.counts.device)
-        told = self.told_rewards[start:num_pulls]
-        rewards = self.sums.new_tensor(told)
+        rewards = self.sums.new_tensor(self.told_rewards[:num_pulls])
+        if which is not None:
+            which = which.to(indices.device)
+            indices, rewards = indices[which], rewards[which]
         counts = torch.bincount(indices, minlength=self.counts.shape[0])
         return counts, torch.zeros_like(self.sums).index_add_(0, indices, rewards)
 

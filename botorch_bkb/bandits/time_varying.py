@@ -66,7 +66,8 @@ class TVGPUCB(DriftingBandit):
     step and in memory, or :class:`~botorch_bkb.models.arm_filter.SparseArmFilter`,
     ``O(A m)``, which says what it approximates. Batches are picked one by one with
     the variance of those before, as if each had brought its mean; so are pulls still
-    pending. The theorem covers single pulls at times 1, 2, 3, ...
+    pending. A reward of a time before others that were told starts the filter anew,
+    ``O(num_pulls)`` steps. The theorem covers single pulls at times 1, 2, 3, ...
 
     Args:
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time. None: learned by the
@@ -173,33 +174,38 @@ class TVGPUCB(DriftingBandit):
     ) -> ArmMoments:
         """Filter all results again, ``O(num_pulls)`` observations."""
         moving = self._new_filter(prior)
-        self._bring(prior, moving, 0, self._num_processed)
-        self._filter = moving
-        return self._moments(prior, moving)
+        self._filter = self._brought(prior, moving, 0, self._num_processed)
+        return self._moments(prior, self._filter)
 
     @override
     def _refitted_prior(self) -> DriftPrior:
         prior = deepcopy(self._prior)
         rewards = self._sign * self.arms.new_tensor(self._ledger.told_rewards)
         times = self.arms.new_tensor(self._times, dtype=torch.float64)
-        prior.fit_over_time(self._indices(self._ledger.told_indices), rewards, times)
+        order = times.argsort(stable=True)
+        indices = self._indices(self._ledger.told_indices)
+        prior.fit_over_time(indices[order], rewards[order], times[order])
         return prior
 
-    def _bring(
+    def _brought(
         self, prior: DriftPrior, moving: DriftingPosterior, start: int, stop: int
-    ) -> None:
-        """Let a filter observe told pulls."""
-        told = zip(
-            self._times[start:stop],
-            self._ledger.told_indices[start:stop],
-            self._ledger.told_rewards[start:stop],
-            strict=True,
+    ) -> DriftingPosterior:
+        """Return the filter after told pulls, or a new one if some come too late."""
+        time_of = self._times.__getitem__
+        late = moving.time is not None and any(
+            time < moving.time for time in self._times[start:stop]
         )
-        for time, pulls in groupby(told, key=lambda pull: pull[0]):
-            _, arms, values = zip(*pulls, strict=True)
+        if late:
+            moving, start = self._new_filter(prior), 0
+        in_order = sorted(range(start, stop), key=time_of)
+        for time, pulls in groupby(in_order, key=time_of):
+            one = list(pulls)
+            arms = [self._ledger.told_indices[pull] for pull in one]
+            values = [self._ledger.told_rewards[pull] for pull in one]
             rewards = self._sign * self.arms.new_tensor(values)
             rewards = (rewards - prior.offset) / prior.scale
             moving.observe(self._indices(arms), rewards, time)
+        return moving
 
     @override
     def _refresh(self) -> None:
@@ -210,7 +216,7 @@ class TVGPUCB(DriftingBandit):
                 if refit:
                     prior = self._refitted_prior()
                     moving, start = self._new_filter(prior), 0
-                self._bring(prior, moving, start, self.num_pulls)
+                moving = self._brought(prior, moving, start, self.num_pulls)
             except Exception:
                 self._rebuild_posterior()
                 raise
@@ -225,8 +231,8 @@ class TVGPUCB(DriftingBandit):
     @override
     def _rebuild_posterior(self) -> None:
         self._prediction = None
-        self._filter = self._new_filter(self._prior)
-        self._bring(self._prior, self._filter, 0, self._num_processed)
+        moving = self._new_filter(self._prior)
+        self._filter = self._brought(self._prior, moving, 0, self._num_processed)
         self._posterior = self._moments(self._prior, self._filter)
 
     def _present(self) -> tuple[DriftPrior, DriftingPosterior]:
@@ -238,7 +244,7 @@ class TVGPUCB(DriftingBandit):
             if prior.is_due(self.num_pulls):
                 prior = self._refitted_prior()
                 moving, start = self._new_filter(prior), 0
-            self._bring(prior, moving, start, self.num_pulls)
+            moving = self._brought(prior, moving, start, self.num_pulls)
             self._prediction = (self.num_pulls, prior, moving)
         return self._prediction[1:]
 
