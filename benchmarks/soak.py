@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import psutil
@@ -185,7 +184,8 @@ def report(bandit: BBKB, laboratory: Laboratory, table: pd.DataFrame) -> None:
 
 def draw(table: pd.DataFrame) -> Figure:
     """Draw memory and seconds over the run."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    axes = figure.subplots(1, 2)
     axes[0].plot(table["pulls"], table["mebibytes"])
     axes[0].set(xlabel="pulls", ylabel="resident memory, MiB", ylim=(0, None))
     axes[1].plot(table["pulls"], table["seconds"])
