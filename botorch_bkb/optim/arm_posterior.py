@@ -83,6 +83,7 @@ class ArmPosterior:
         )
         check_prior_variance(self.prior_variance)
         self.mean = torch.zeros_like(self.prior_variance)
+        self._scale = self.prior_variance.max().item()
         self._rounding_report = RoundingReport(self.mean.dtype)
         self._rows = KernelRows(arms.shape[0], max_feature_bytes // 3, self.mean)
         # The cache, one row per arm with room for more columns; none past the budget.
@@ -139,9 +140,11 @@ class ArmPosterior:
                 self._rebuild(inducing_indices)
             else:
                 self._advance(inducing_indices, change)
-                if self._rounding(inducing_indices).max() > ROUNDING_THRESHOLD:
-                    self._rebuild(inducing_indices)
-            self._settle(inducing_indices)
+            share, arm = self._rounding(inducing_indices)
+            if self._num_increments and share > ROUNDING_THRESHOLD:
+                self._rebuild(inducing_indices)
+                share, arm = self._rounding(inducing_indices)
+            self._settle(share, arm)
 
     @torch.no_grad()
     def extended(self, arms: Tensor) -> ArmPosterior:
@@ -163,6 +166,7 @@ class ArmPosterior:
         added = [self._prior_variance(arms), arms.new_zeros(arms.shape[0])]
         other.prior_variance = torch.cat([self.prior_variance, added[0]])
         check_prior_variance(other.prior_variance)
+        other._scale = other.prior_variance.max().item()
         other.mean = torch.cat([self.mean, added[1]])
         other.residual = torch.cat([self.residual, added[0]])
         other.projected = torch.cat([self.projected, added[1]])
@@ -184,43 +188,46 @@ class ArmPosterior:
                 if room:
                     other._features[:num_arms, :M] = self._stored_features()
                 other._fill(other._features, num_arms)
-            other._settle(self.inducing_indices)
+            other._settle(*other._rounding(self.inducing_indices))
         return other
 
-    def _settle(self, wanted: Tensor) -> None:
-        """Check what rounding left, and make no variance negative.
-
-        Args:
-            wanted: The arms that were to be inducing.
-        """
+    def _settle(self, share: float, arm: int) -> None:
+        """Say what rounding did, and make no variance negative."""
         check_residual(self.residual, self.prior_variance)
-        share, arm = self._rounding(wanted).max(dim=0)
-        self._rounding_report.note(share.item(), int(arm))
+        self._rounding_report.note(share, arm)
         self.residual.clamp_(min=0.0)
         self.residual[self.inducing_indices] = 0.0
         self.projected.clamp_(min=0.0)
 
-    def _rounding(self, wanted: Tensor) -> Tensor:
-        """Return by which share of itself rounding may change each arm's variance.
+    def _rounding(self, wanted: Tensor) -> tuple[float, int]:
+        """Return which arm's variance rounding may change most, by which share of it.
 
         ``k(x, x) - |z|^2`` and incremental updates leave a rounding error of the prior
         variance. And what an arm adds to the span is lost where it is too little to
         be inducing, although its own pulls would tell it: with precision ``W`` they
         leave ``r / (1 + W r)`` of a residual ``r``.
+
+        Args:
+            wanted: The arms that were to be inducing.
         """
-        noise = torch.finfo(self.mean.dtype).eps * self.prior_variance
+        eps = torch.finfo(self.mean.dtype).eps
+        dropped = wanted[~torch.isin(wanted, self.inducing_indices)]
+        least = (self.residual + self.projected).amin().item()
+        if not dropped.numel() and 2 * eps * self._scale < ROUNDING_THRESHOLD * least:
+            return 0.0, 0  # for less time than it takes to look at every arm
+        noise = eps * self.prior_variance
         if self._num_increments == 0:
             noise[self.inducing_indices] = 0.0  # in the span by construction
         residual, projected = self.residual.clamp_min(0), self.projected.clamp_min(0)
         share = noise / (projected + (residual - 4 * noise).clamp_min(0))
-        dropped = wanted[~torch.isin(wanted, self.inducing_indices)]
         if dropped.numel():
             r, W = residual[dropped], self._data[0, dropped]
             told = r / (1 + W * r)
             # Of the arm itself; and its leverage, which is lost for all others.
             own, leverage = (r - told) / (projected[dropped] + told), 1 - told / r
             share[dropped] = own.maximum(leverage.nan_to_num(0.0))
-        return share.nan_to_num(0.0)  # no prior variance, no error
+        worst, arm = share.nan_to_num(0.0).max(dim=0)  # no prior variance, no error
+        return worst.item(), int(arm)
 
     @property
     def log_det(self) -> float:
