@@ -173,7 +173,11 @@ class ArmBandit(StoredBandit):
         self._retire(self._rows(indices), True)
 
     def replace_arms(self, arms: Tensor) -> Tensor:
-        """Retire all arms but these; arguments, returns and errors of ``add_arms``."""
+        """Retire all arms but these; arguments, returns and errors of ``add_arms``.
+
+        Arms that are retired keep their row, and cost what others do. Where one table
+        follows another, ``ask(arms=...)`` keeps only what was pulled.
+        """
         indices, new = self._match(arms)
         self._append(new, is_retired=False)
         self.is_retired = torch.ones_like(self.is_retired)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy, deepcopy
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -34,15 +34,42 @@ from botorch_bkb.bandits.arms import ArmBandit
 from botorch_bkb.bandits.checks import check_batch_rule, check_max_feature_bytes
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.generation.maximizer import MaximizerDistribution
-from botorch_bkb.generation.thompson import ArmSampler
-from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, Capped
-from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
 from botorch_bkb.optim.threads import threads_for
 
 
 # The default cap of a batch whose rule sets no size.
 MAX_BATCH_SIZE = 10_000
+
+
+class Moments(Protocol):
+    """What is known of all arms: what every bandit reads off its posterior."""
+
+    mean: Tensor
+    prior_variance: Tensor
+    noise_variance: float
+    pulled_indices: Tensor
+    inducing_indices: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """The ``A`` posterior variances."""
+
+    @property
+    def leverage_scores(self) -> Tensor:
+        """The ``A`` variances over lambda."""
+
+    @property
+    def log_det(self) -> float:
+        """``log det(I + K / lambda)`` of the pulls."""
+
+    @property
+    def effective_dimension(self) -> float:
+        """The sum of the pulls' leverage scores."""
+
+    @property
+    def feature_bytes(self) -> int:
+        """How much data a choice passes over."""
 
 
 class FiniteArmBandit(ArmBandit):
@@ -51,7 +78,7 @@ class FiniteArmBandit(ArmBandit):
     ``ask`` returns arms to pull; ``tell`` brings rewards, in any order and any part of
     what was asked; what is neither told nor failed stays pending and keeps shrinking
     the variance. The posterior is updated once, in the first ``ask`` after new rewards.
-    A subclass names its inducing arms, its confidence schedule and its batch rule.
+    A subclass names its posterior, its confidence schedule and its batch rule.
 
     Batches may overlap: an ``ask`` while pulls are pending starts its batch rule from
     what they have used up, so the variance that the rule bounds has at most fallen by
@@ -122,9 +149,12 @@ class FiniteArmBandit(ArmBandit):
         self._num_processed = 0
         self._restart = (0, 0.0)
         self._opening_score = 0.0
-        self._posterior = self._new_posterior(self._prior)
-        # Of how many told pulls, and what.
-        self._prediction: tuple[int, Prior, ArmPosterior] | None = None
+        # What a subclass predicts by between two asks.
+        self._prediction: Any = None
+        self._rebuild_posterior()
+
+    # What is known of the arms since the last ask.
+    _posterior: Moments
 
     @abstractmethod
     def default_confidence(self) -> ConfidenceSchedule:
@@ -134,25 +164,40 @@ class FiniteArmBandit(ArmBandit):
     def default_batch_rule(self) -> BatchRule:
         """Return the batch rule used if none is given."""
 
-    @abstractmethod
-    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
-        """Choose inducing arms among the pulled ones, before the posterior changes."""
-
     def _new_prior(
         self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
     ) -> Prior:
         return Prior(arms, covar_module, noise_variance)
 
+    @abstractmethod
+    def _extended_posterior(self, features: Tensor) -> Moments:
+        """Return the posterior of more arms as well, now the last of the prior's."""
+
+    @abstractmethod
+    def _refresh(self) -> None:
+        """Bring prior, posterior and inducing arms up to the rewards told."""
+
+    @abstractmethod
+    def _rebuild_posterior(self) -> None:
+        """Make the posterior of the last ask anew."""
+
+    @abstractmethod
+    def _predictive(self) -> tuple[Prior, Moments]:
+        """Return prior and posterior given all told pulls, without a draw."""
+
+    @abstractmethod
+    def _choose(
+        self, rule: BatchRule, capacity: Tensor | None, first: int | None
+    ) -> Tensor:
+        """Choose a batch by the posterior; ``first`` is already chosen."""
+
+    @abstractmethod
+    def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
+        """Draw the best arms of draws from the posterior."""
+
     def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
         """Return counts and sums of the first told pulls, those that still count."""
         return self._ledger.totals(num_pulls)
-
-    def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
-        """Return the inducing arms for a prediction between two asks: no draw."""
-        return self.inducing_indices if self.inducing_indices.numel() else pulled
-
-    # Whether chosen arms join the inducing arms inside a batch whatever the rule says.
-    _always_grows = False
 
     @property
     def noise_variance(self) -> float:
@@ -337,11 +382,6 @@ class FiniteArmBandit(ArmBandit):
             best = self._draw_best_arms(num_draws, generator)
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
 
-    def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
-        """Draw the best arms of draws from the posterior."""
-        sampler = ArmSampler(self._predictive()[1])
-        return sampler.draw_best_arms(num_draws, generator, self._in_play())
-
     @override
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -372,114 +412,18 @@ class FiniteArmBandit(ArmBandit):
 
     @override
     def _extend(self, arms: Tensor) -> None:
-        prior, features = copy(self._prior), self._prior.to_features(arms)
-        prior.features = torch.cat([prior.features, features])
-        self._posterior = self._extended_posterior(prior, features)
-        self._prior, self._prediction = prior, None
-        self.arms = torch.cat([self.arms, arms])
-
-    def _extended_posterior(self, prior: Prior, features: Tensor) -> ArmPosterior:
-        """Return the posterior of more arms as well, the last of the prior's."""
-        return self._posterior.extended(features)
-
-    def _choose(
-        self, rule: BatchRule, capacity: Tensor | None, first: int | None
-    ) -> Tensor:
-        """Choose a batch by upper confidence bounds; ``first`` is already chosen."""
-        state = self._confidence_state(self._prior, self._posterior)
-        pending = self._ledger.pending.values()
-        return optimize_batch_ucb(
-            self._posterior,
-            self.confidence(state),
-            rule,
-            grow=self._always_grows or not rule.keeps_inducing_points,
-            pending_indices=self._indices([pull.arm for pull in pending]),
-            pending_scores=self.arms.new_tensor([pull.score for pull in pending]),
-            capacity=capacity,
-            first=first,
-        )
-
-    def _refresh(self) -> None:
-        """Refit, resample and refactorize, if there are rewards not yet used."""
-        if self._num_processed == self.num_pulls:
-            return
-        generator_state = self.generator.get_state()
-        prior, posterior = self._prior, self._posterior
-        refit = prior.is_due(self.num_pulls)
-        if refit:
-            prior = self._refitted_prior()
-            posterior = self._new_posterior(prior)
+        before = self.arms, self._prior
+        features = self._prior.to_features(arms)
+        self.arms, self._prior = torch.cat([self.arms, arms]), copy(self._prior)
+        self._prior.features = torch.cat([self._prior.features, features])
         try:
-            inducing_indices = self._resample(prior, self._pulled(self.num_pulls))
-            self._update(posterior, prior, inducing_indices, self.num_pulls)
+            self._posterior = self._extended_posterior(features)
         except Exception:
-            self.generator.set_state(generator_state)
-            self._rebuild_posterior()
+            self.arms, self._prior = before
             raise
-        self._prior, self._posterior = prior, posterior
-        self.inducing_indices = inducing_indices
-        self._num_processed = self.num_pulls
         self._prediction = None
-        if refit:
-            self._restart = (self.num_pulls, posterior.log_det)
 
-    def _predictive(self) -> tuple[Prior, ArmPosterior]:
-        """Return prior and posterior given all told pulls, without a draw."""
-        if self._num_processed == self.num_pulls:
-            return self._prior, self._posterior
-        if self._prediction is None or self._prediction[0] != self.num_pulls:
-            prior = self._prior
-            if prior.is_due(self.num_pulls):
-                prior = self._refitted_prior()
-            posterior = self._new_posterior(prior, max_feature_bytes=0)
-            pulled = self._pulled(self.num_pulls)
-            inducing_indices = self._present_inducing_indices(pulled)
-            self._update(posterior, prior, inducing_indices, self.num_pulls)
-            self._prediction = (self.num_pulls, prior, posterior)
-        return self._prediction[1:]
-
-    def _refitted_prior(self) -> Prior:
-        prior = deepcopy(self._prior)
-        rewards = self.arms.new_tensor(self._ledger.told_rewards)
-        prior.fit(self._indices(self._ledger.told_indices), self._sign * rewards)
-        return prior
-
-    def _new_posterior(
-        self, prior: Prior, max_feature_bytes: int | None = None
-    ) -> ArmPosterior:
-        if max_feature_bytes is None:
-            max_feature_bytes = self.max_feature_bytes
-        return ArmPosterior(
-            prior.features, prior.covar_module, prior.noise_variance, max_feature_bytes
-        )
-
-    def _update(
-        self,
-        posterior: ArmPosterior,
-        prior: Prior,
-        inducing_indices: Tensor,
-        num_pulls: int,
-    ) -> None:
-        counts, sums = self._totals(num_pulls)
-        pulled = self._pulled(num_pulls)
-        counts, sums = counts[pulled].to(sums), self._sign * sums[pulled]
-        centered = (sums - prior.offset * counts) / prior.scale
-        posterior.update(inducing_indices, pulled, counts, centered)
-
-    def _rebuild_posterior(self) -> None:
-        self._prediction = None
-        self._posterior = self._new_posterior(self._prior)
-        if self._num_processed:
-            self._update(
-                self._posterior,
-                self._prior,
-                self.inducing_indices,
-                self._num_processed,
-            )
-
-    def _confidence_state(
-        self, prior: Prior, posterior: ArmPosterior
-    ) -> ConfidenceState:
+    def _confidence_state(self, prior: Prior, posterior: Moments) -> ConfidenceState:
         pulled = posterior.pulled_indices
         counts, sums = self._totals(self.num_pulls)
         counts = counts[pulled].to(sums)
@@ -508,9 +452,6 @@ class FiniteArmBandit(ArmBandit):
                 leverage_scores=posterior.leverage_scores[pulled],
             ),
         )
-
-    def _pulled(self, num_pulls: int) -> Tensor:
-        return self._totals(num_pulls)[0].nonzero().squeeze(-1)
 
 
 def _check_left(rule: BatchRule, capacity: Tensor | None) -> None:

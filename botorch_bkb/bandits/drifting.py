@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
 from botorch_bkb.acquisition.time_varying import RTVWidth
-from botorch_bkb.bandits.base import FiniteArmBandit
+from botorch_bkb.bandits.base import FiniteArmBandit, Moments
 from botorch_bkb.bandits.checks import check_time
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.inducing import ExactBandit
@@ -138,9 +138,7 @@ class DriftingBandit(FiniteArmBandit):
         super()._load(state)
 
     @override
-    def _confidence_state(
-        self, prior: Prior, posterior: ArmPosterior
-    ) -> ConfidenceState:
+    def _confidence_state(self, prior: Prior, posterior: Moments) -> ConfidenceState:
         state = super()._confidence_state(prior, posterior)
         return replace(state, decision_time=self.decision_time)
 

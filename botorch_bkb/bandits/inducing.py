@@ -9,8 +9,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.posterior import PosteriorBandit
 from botorch_bkb.models.utils.leverage_scores import (
     Inclusion,
     inclusion_probabilities,
@@ -27,7 +27,7 @@ from botorch_bkb.optim.arm_posterior import ArmPosterior
 BULK_SIZE = 256
 
 
-class ExactBandit(FiniteArmBandit):
+class ExactBandit(PosteriorBandit):
     """A bandit on the exact GP: every pulled arm is inducing.
 
     Cost ``O(A P^2)`` an ask for ``P`` distinct pulled arms.
@@ -44,7 +44,7 @@ class ExactBandit(FiniteArmBandit):
         return pulled
 
 
-class SparseBandit(FiniteArmBandit):
+class SparseBandit(PosteriorBandit):
     r"""A bandit on the DTC posterior, its inducing arms drawn by leverage scores.
 
     Args:
@@ -60,7 +60,7 @@ class SparseBandit(FiniteArmBandit):
             the papers print it; see
             ``models.utils.leverage_scores.inclusion_probabilities`` for why not.
 
-    All other arguments are those of :class:`FiniteArmBandit`.
+    All other arguments are those of :class:`~botorch_bkb.bandits.FiniteArmBandit`.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.acquisition.time_varying import TVWidth
 from botorch_bkb.bandits.drift_prior import DriftPrior
 from botorch_bkb.bandits.drifting import DriftingBandit
-from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.models.arm_filter import (
     ArmFilter,
     check_forgetting_rate,
@@ -93,10 +92,9 @@ class TVGPUCB(DriftingBandit):
         >>> bandit.tell(indices, measure(indices), time=7.6)
     """
 
-    # The filter takes the place of the posterior that other bandits update.
     _prior: DriftPrior
-    _posterior: ArmMoments  # type: ignore[assignment]
-    _prediction: tuple[int, DriftPrior, DriftingPosterior] | None  # type: ignore[assignment]
+    _posterior: ArmMoments
+    _prediction: tuple[int, DriftPrior, DriftingPosterior] | None
 
     def __init__(
         self,
@@ -142,11 +140,6 @@ class TVGPUCB(DriftingBandit):
     ) -> DriftPrior:
         return DriftPrior(arms, covar_module, noise_variance, self._given_rate)
 
-    @override
-    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
-        """Return what is there: the filter chooses its inducing arms."""
-        return self.inducing_indices
-
     def _new_filter(self, prior: DriftPrior) -> DriftingPosterior:
         if self.sparse:
             return SparseArmFilter(
@@ -162,22 +155,12 @@ class TVGPUCB(DriftingBandit):
         return ArmFilter(K, prior.noise_variance, prior.forgetting_rate)
 
     @override
-    def _new_posterior(  # type: ignore[override]
-        self, prior: DriftPrior, max_feature_bytes: int | None = None
-    ) -> ArmMoments:
-        self._filter = self._new_filter(prior)
-        return self._moments(prior, self._filter)
-
-    @override
-    def _extended_posterior(  # type: ignore[override]
-        self, prior: DriftPrior, features: Tensor
-    ) -> ArmMoments:
+    def _extended_posterior(self, features: Tensor) -> ArmMoments:
         """Filter all results again, ``O(num_pulls)`` observations."""
-        moving = self._new_filter(prior)
-        self._filter = self._brought(prior, moving, 0, self._num_processed)
-        return self._moments(prior, self._filter)
+        moving = self._new_filter(self._prior)
+        self._filter = self._brought(self._prior, moving, 0, self._num_processed)
+        return self._moments(self._prior, self._filter)
 
-    @override
     def _refitted_prior(self) -> DriftPrior:
         prior = deepcopy(self._prior)
         rewards = self._sign * self.arms.new_tensor(self._ledger.told_rewards)
@@ -249,7 +232,7 @@ class TVGPUCB(DriftingBandit):
         return self._prediction[1:]
 
     @override
-    def _predictive(self) -> tuple[DriftPrior, ArmMoments]:  # type: ignore[override]
+    def _predictive(self) -> tuple[DriftPrior, ArmMoments]:
         prior, moving = self._present()
         return prior, self._moments(prior, moving)
 

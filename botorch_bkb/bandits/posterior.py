@@ -1,0 +1,147 @@
+"""Bandits on the posterior of a function that does not drift."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.bandits.base import FiniteArmBandit
+from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.generation.thompson import ArmSampler
+from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.optim.batch_rules import BatchRule
+from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
+
+
+class PosteriorBandit(FiniteArmBandit):
+    """A bandit on :class:`~botorch_bkb.optim.ArmPosterior`, by upper confidence bounds.
+
+    A subclass names its inducing arms.
+    """
+
+    # Whether chosen arms join the inducing arms inside a batch whatever the rule says.
+    _always_grows = False
+
+    _posterior: ArmPosterior
+    # Of how many told pulls, and what.
+    _prediction: tuple[int, Prior, ArmPosterior] | None
+
+    @abstractmethod
+    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
+        """Choose inducing arms among the pulled ones, before the posterior changes."""
+
+    def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
+        """Return the inducing arms for a prediction between two asks: no draw."""
+        return self.inducing_indices if self.inducing_indices.numel() else pulled
+
+    @override
+    def _choose(
+        self, rule: BatchRule, capacity: Tensor | None, first: int | None
+    ) -> Tensor:
+        state = self._confidence_state(self._prior, self._posterior)
+        pending = self._ledger.pending.values()
+        return optimize_batch_ucb(
+            self._posterior,
+            self.confidence(state),
+            rule,
+            grow=self._always_grows or not rule.keeps_inducing_points,
+            pending_indices=self._indices([pull.arm for pull in pending]),
+            pending_scores=self.arms.new_tensor([pull.score for pull in pending]),
+            capacity=capacity,
+            first=first,
+        )
+
+    @override
+    def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
+        sampler = ArmSampler(self._predictive()[1])
+        return sampler.draw_best_arms(num_draws, generator, self._in_play())
+
+    @override
+    def _refresh(self) -> None:
+        if self._num_processed == self.num_pulls:
+            return
+        generator_state = self.generator.get_state()
+        prior, posterior = self._prior, self._posterior
+        refit = prior.is_due(self.num_pulls)
+        if refit:
+            prior = self._refitted_prior()
+            posterior = self._new_posterior(prior)
+        try:
+            inducing_indices = self._resample(prior, self._pulled(self.num_pulls))
+            self._update(posterior, prior, inducing_indices, self.num_pulls)
+        except Exception:
+            self.generator.set_state(generator_state)
+            self._rebuild_posterior()
+            raise
+        self._prior, self._posterior = prior, posterior
+        self.inducing_indices = inducing_indices
+        self._num_processed = self.num_pulls
+        self._prediction = None
+        if refit:
+            self._restart = (self.num_pulls, posterior.log_det)
+
+    @override
+    def _predictive(self) -> tuple[Prior, ArmPosterior]:
+        if self._num_processed == self.num_pulls:
+            return self._prior, self._posterior
+        if self._prediction is None or self._prediction[0] != self.num_pulls:
+            prior = self._prior
+            if prior.is_due(self.num_pulls):
+                prior = self._refitted_prior()
+            posterior = self._new_posterior(prior, max_feature_bytes=0)
+            pulled = self._pulled(self.num_pulls)
+            inducing_indices = self._present_inducing_indices(pulled)
+            self._update(posterior, prior, inducing_indices, self.num_pulls)
+            self._prediction = (self.num_pulls, prior, posterior)
+        return self._prediction[1:]
+
+    def _refitted_prior(self) -> Prior:
+        prior = deepcopy(self._prior)
+        rewards = self.arms.new_tensor(self._ledger.told_rewards)
+        prior.fit(self._indices(self._ledger.told_indices), self._sign * rewards)
+        return prior
+
+    def _new_posterior(
+        self, prior: Prior, max_feature_bytes: int | None = None
+    ) -> ArmPosterior:
+        if max_feature_bytes is None:
+            max_feature_bytes = self.max_feature_bytes
+        return ArmPosterior(
+            prior.features, prior.covar_module, prior.noise_variance, max_feature_bytes
+        )
+
+    def _update(
+        self,
+        posterior: ArmPosterior,
+        prior: Prior,
+        inducing_indices: Tensor,
+        num_pulls: int,
+    ) -> None:
+        counts, sums = self._totals(num_pulls)
+        pulled = self._pulled(num_pulls)
+        counts, sums = counts[pulled].to(sums), self._sign * sums[pulled]
+        centered = (sums - prior.offset * counts) / prior.scale
+        posterior.update(inducing_indices, pulled, counts, centered)
+
+    @override
+    def _extended_posterior(self, features: Tensor) -> ArmPosterior:
+        return self._posterior.extended(features)
+
+    @override
+    def _rebuild_posterior(self) -> None:
+        self._prediction = None
+        self._posterior = self._new_posterior(self._prior)
+        if self._num_processed:
+            self._update(
+                self._posterior,
+                self._prior,
+                self.inducing_indices,
+                self._num_processed,
+            )
+
+    def _pulled(self, num_pulls: int) -> Tensor:
+        return self._totals(num_pulls)[0].nonzero().squeeze(-1)
