@@ -20,6 +20,7 @@ from typing_extensions import override
 from botorch_bkb.bandits.checks import (
     check_arms,
     check_available,
+    check_count,
     check_generator,
     check_indices,
 )
@@ -170,7 +171,8 @@ class ArmBandit(StoredBandit):
         Raises:
             InputDataError: If an arm is unknown. Nothing has changed then.
         """
-        self._retire(self._rows(indices), True)
+        arms = check_indices(indices, self.arms.shape[0])
+        self._retire(self._indices(arms), True)
 
     def replace_arms(self, arms: Tensor) -> Tensor:
         """Retire all arms but these; arguments, returns and errors of ``add_arms``.
@@ -311,12 +313,13 @@ class ArmBandit(StoredBandit):
     def _load(self, state: dict[str, Any]) -> None:
         added = state["added_arms"].to(self.arms)
         self.arms = torch.cat([self.arms[: self._num_given], added])
+        check_arms(self.arms)
         self.is_retired = torch.zeros_like(self.arms[:, 0], dtype=torch.bool)
-        self._retire(state["retired"].to(self.arms.device), True)
+        self.retire_arms(state["retired"])
         self._ledger = PullLedger(self.arms.shape[0], like=self.arms)
         self._ledger.load_state_dict(state["ledger"])
         self.generator.set_state(state["generator"])
-        self.num_batches = state["num_batches"]
+        self.num_batches = check_count("num_batches", state["num_batches"])
 
 
 def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,13 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceState,
 )
 from botorch_bkb.bandits.arms import ArmBandit
-from botorch_bkb.bandits.checks import check_batch_rule, check_max_feature_bytes
+from botorch_bkb.bandits.checks import (
+    check_batch_rule,
+    check_count,
+    check_indices,
+    check_max_feature_bytes,
+    check_number,
+)
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.optim.batch_rules import BatchRule, Capped
@@ -400,10 +406,17 @@ class FiniteArmBandit(ArmBandit):
         self._prior.load_state_dict(state["prior"])
         self._prior.features = self._prior.to_features(self.arms)
         self.confidence.load_state_dict(state["confidence"])
-        self.inducing_indices = state["inducing_indices"].to(self.arms.device)
-        self._num_processed = state["num_processed"]
-        self._restart = tuple(state["restart"])
-        self._opening_score = state["opening_score"]
+        inducing = check_indices(state["inducing_indices"], self.arms.shape[0])
+        self.inducing_indices = self._indices(inducing)
+        num_pulls, (start, log_det) = self.num_pulls, state["restart"]
+        self._num_processed = check_count(
+            "num_processed", state["num_processed"], num_pulls
+        )
+        self._restart = (
+            check_count("restart", start, num_pulls),
+            check_number("restart", log_det),
+        )
+        self._opening_score = check_number("opening_score", state["opening_score"])
         self._rebuild_posterior()
 
     @override

@@ -17,7 +17,9 @@ from typing_extensions import override
 
 from botorch_bkb.bandits.checks import (
     check_bounds,
+    check_count,
     check_generator,
+    check_indices,
     check_points,
     check_rewards,
 )
@@ -291,12 +293,19 @@ class BoxBandit(StoredBandit):
         rewards = check_rewards(state["told_rewards"], len(told), self.bounds.dtype)
         self._prior.load_state_dict(state["prior"])
         self._told_points, self._told_rewards = told, rewards
+        self._next_id = check_count("next_id", state["next_id"])
         self._pending = {
-            key: point.to(self.bounds) for key, point in state["pending"].items()
+            check_count("pending", key, self._next_id): point
+            for key, point in state["pending"].items()
         }
-        self._next_id = state["next_id"]
-        self._num_processed = state["num_processed"]
-        self._inducing = state["inducing"].to(self.bounds.device)
+        check_points(self._stacked_pending(), self.bounds)
+        self._num_processed = check_count(
+            "num_processed", state["num_processed"], len(told)
+        )
+        inducing = check_indices(state["inducing"], len(told))
+        self._inducing = torch.tensor(
+            inducing, dtype=torch.long, device=self.bounds.device
+        )
         self.generator.set_state(state["generator"])
         self._models.clear()
 

@@ -81,8 +81,8 @@ class BoxUCB(BoxBandit):
         return {**super().state_dict(), "confidence": self.confidence.state_dict()}
 
     @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def _load(self, state: dict[str, Any]) -> None:
+        super()._load(state)
         self.confidence.load_state_dict(state["confidence"])
 
 

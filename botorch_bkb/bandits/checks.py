@@ -224,6 +224,22 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
     return integers
 
 
+def check_count(name: str, value: Any, most: float = math.inf) -> int:
+    """Return a number of something, or raise unless it is one and not above another."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise InputDataError(
+            f"Expected `{name}` to be an integer from 0 to {most}, but got {value!r}."
+        )
+    return value
+
+
+def check_number(name: str, value: Any) -> float:
+    """Return a finite number, or raise."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputDataError(f"Expected `{name}` to be a number, but got {value!r}.")
+    return float(value)
+
+
 def check_time(time: Any, last: float = -math.inf) -> float:
     """Return a time as a number, or raise if it is not finite or before another."""
     try:

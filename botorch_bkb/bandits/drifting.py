@@ -21,7 +21,7 @@ from typing_extensions import override
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
 from botorch_bkb.acquisition.time_varying import RTVWidth
 from botorch_bkb.bandits.base import FiniteArmBandit, Moments
-from botorch_bkb.bandits.checks import check_time
+from botorch_bkb.bandits.checks import check_number, check_time
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.inducing import ExactBandit
 from botorch_bkb.models.arm_filter import check_forgetting_rate
@@ -134,8 +134,15 @@ class DriftingBandit(FiniteArmBandit):
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
-        self._times, self._now = list(state["times"]), state["now"]
+        now = state["now"]
+        self._now = None if now is None else check_time(now)
+        self._times = [check_time(time) for time in state["times"]]
         super()._load(state)
+        if len(self._times) != self.num_pulls:
+            raise InputDataError(
+                f"Expected a time for each of {self.num_pulls} pulls, but got "
+                f"{len(self._times)}."
+            )
 
     @override
     def _confidence_state(self, prior: Prior, posterior: Moments) -> ConfidenceState:
@@ -216,7 +223,7 @@ class RGPUCB(DriftingBandit, ExactBandit):
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
-        self._block = state["block"]
+        self._block = int(check_number("block", state["block"]))
         super()._load(state)
 
     @override

@@ -21,7 +21,12 @@ from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from botorch_bkb.bandits.checks import check_covar_module, check_noise_variance
+from botorch_bkb.bandits.checks import (
+    check_count,
+    check_covar_module,
+    check_noise_variance,
+    check_number,
+)
 from botorch_bkb.models import SingleTaskDTCGP
 
 
@@ -163,8 +168,9 @@ class Prior:
         """Restore what :meth:`state_dict` returned."""
         self.covar_module.load_state_dict(state["covar_module"])
         self.likelihood.load_state_dict(state["likelihood"])
-        self.offset, self.scale = state["offset"], state["scale"]
-        self.next_fit = state["next_fit"]
+        self.offset = check_number("offset", state["offset"])
+        self.scale = check_number("scale", state["scale"])
+        self.next_fit = check_count("next_fit", state["next_fit"])
 
 
 def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:

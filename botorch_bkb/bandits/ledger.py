@@ -10,7 +10,12 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.bandits.checks import check_indices, check_pull_ids, check_rewards
+from botorch_bkb.bandits.checks import (
+    check_count,
+    check_indices,
+    check_pull_ids,
+    check_rewards,
+)
 
 
 class Pull(NamedTuple):
@@ -205,7 +210,7 @@ class PullLedger:
         scores = [float(score) for score in state["told_scores"]]
         pending = {int(key): Pull(*pull) for key, pull in state["pending"].items()}
         check_indices([pull.arm for pull in pending.values()], num_arms)
-        next_id = int(state["next_id"])
+        next_id = check_count("next_id", state["next_id"])
         if len(scores) != len(told) or not all(0 <= key < next_id for key in pending):
             raise InputDataError(
                 "Expected a score per told pull, and pending pulls with ids below "

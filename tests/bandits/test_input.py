@@ -13,9 +13,17 @@ from botorch.exceptions.errors import (
 from gpytorch.kernels import Kernel, LinearKernel, PolynomialKernel, RBFKernel
 from typing_extensions import override
 
-from botorch_bkb import BBKB, GPUCB, TVGPUCB
+from botorch_bkb import BBKB, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.bandits import BoxBKB
-from tests.bandits import ALL_BANDITS, make_bandit, NOISE, play, rbf, unchanged
+from tests.bandits import (
+    ALL_BANDITS,
+    assert_same,
+    make_bandit,
+    NOISE,
+    play,
+    rbf,
+    unchanged,
+)
 
 
 REFUSED = (InputDataError, BotorchTensorDimensionError, UnsupportedError)
@@ -147,8 +155,9 @@ def test_junk_is_no_point_of_a_box(name):
 
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("name", JUNK)
-def test_junk_is_no_state(name):
-    bandit = waiting_bandit(BBKB)
+@pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB, RGPUCB])
+def test_junk_is_no_state(bandit_class, name):
+    bandit = waiting_bandit(bandit_class)
     state = bandit.state_dict()
     for key in state:
         for junk in (JUNK[name], {**state["ledger"], "told_scores": JUNK[name]}):
@@ -158,6 +167,22 @@ def test_junk_is_no_state(name):
                     bandit.load_state_dict(state)
     with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
         bandit.load_state_dict({key: state[key] for key in list(state)[:-1]})
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize("name", JUNK)
+def test_junk_is_no_state_of_a_box(name):
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    bandit = BoxBKB(bounds, rbf(), 0.1, raw_samples=8, num_restarts=1)
+    bandit.tell(torch.rand(3, 2), [1.0, 2.0, 3.0], external=True)
+    waiting = bandit.ask()
+    state = bandit.state_dict()
+    for key in state:
+        wrong = {**state, key: JUNK[name]}
+        if answers(lambda wrong=wrong: bandit.load_state_dict(wrong)):
+            bandit.load_state_dict(state)
+        assert_same(bandit.state_dict(), state)
+    bandit.tell(waiting, [1.0])
 
 
 def test_pulls_that_cannot_be_are_no_state():
