@@ -87,14 +87,15 @@ class FiniteArmBandit(ArmBandit):
     A subclass names its posterior, its confidence schedule and its batch rule.
 
     Batches may overlap: an ``ask`` while pulls are pending starts its batch rule from
-    what they have used up, so the variance that the rule bounds has at most fallen by
-    ``ratio_threshold`` since the last reward, but for the one arm that every ``ask``
-    returns. The theorems of [calandriello2020bbkb]_ assume that all rewards of a batch
-    come before the next batch is asked for, those of [calandriello2019bkb]_ that every
-    reward comes before the next pull. [desautels2014gpbucb]_ cover rewards that are
-    late by a bounded number of pulls, for the exact posterior and a width multiplied by
-    what that many pulls can tell. For rewards of the sparse bandits that are later than
-    their batch, and for those that never come, there is no theorem.
+    what they have used up. So a variance given the rewards so far is, on the exact
+    posterior, at most ``ratio_threshold`` times the one that counts pending pulls, up
+    to the pull that closes a batch and the one arm that every ``ask`` returns. The
+    theorems of [calandriello2020bbkb]_ assume that all rewards of a batch come before
+    the next batch is asked for, those of [calandriello2019bkb]_ that every reward comes
+    before the next pull. [desautels2014gpbucb]_ cover rewards that are late by a
+    bounded number of pulls, for the exact posterior and a width multiplied by the
+    exponential of what that many pulls can tell. For rewards of the sparse bandits that
+    are later than their batch, and for those that never come, there is no theorem.
 
     Memory is that of :class:`~botorch_bkb.optim.arm_posterior.ArmPosterior`:
     ``O(A)`` and the ``m x A`` features within a byte budget.
