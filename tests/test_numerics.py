@@ -8,7 +8,7 @@ import torch
 from botorch.exceptions.warnings import NumericsWarning
 from gpytorch.kernels import RBFKernel
 
-from botorch_bkb import BBKB, BKB, GPUCB
+from botorch_bkb import BBKB, BKB, GPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import ConstantWidth
 from botorch_bkb.models import ArmFilter, SparseArmFilter
 from botorch_bkb.models.utils.rounding import RoundingReport
@@ -267,6 +267,23 @@ def test_constant_rewards_are_learned(bandit_class, value, learned, dtype):
     else:
         assert (mean[pulled] * (1 if value >= 0 else -1) >= 0).all()
         assert (mean.abs() <= 1.5 * abs(value)).all()
+
+
+@pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
+def test_an_offset_of_the_rewards_is_not_rounded_away(bandit_class):
+    """In float32 numbers around 1e7 are 1 apart: units are taken out in double."""
+    arms = torch.tensor(SPREAD)
+    values = torch.sin(4 * arms.sum(dim=-1))
+    means = []
+    for dtype, offset in ((torch.float64, 0.0), (torch.float32, 1e7)):
+        bandit = bandit_class(
+            arms.to(dtype), generator=torch.Generator().manual_seed(0)
+        )
+        bandit.tell(range(30), offset + values, external=True)
+        prior, posterior = bandit._predictive()
+        means.append(posterior.mean.double() * prior.scale + prior.offset - offset)
+    torch.testing.assert_close(means[0], means[1], rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("lengthscale", [1e-12, 1e-3, 1e3, 1e12])

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from copy import copy, deepcopy
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
@@ -455,7 +456,7 @@ class FiniteArmBandit(ArmBandit):
             max_prior_variance=posterior.prior_variance.max().item(),
             effective_dimension=posterior.effective_dimension,
             log_det=posterior.log_det,
-            frozen_leverage_scores=torch.tensor(frozen, dtype=torch.float64),
+            frozen_leverage_scores=torch.from_numpy(np.array(frozen)),
             log_det_start=log_det_start,
             opening_score=self._opening_score if in_sum else 0.0,
             ratio_threshold=self.batch_rule.ratio_threshold,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -51,9 +53,10 @@ class PullLedger:
         self.counts = torch.zeros(num_arms, dtype=torch.long, device=like.device)
         # In double whatever the arms are: a million small rewards still add up.
         self.sums = like.new_zeros(num_arms, dtype=torch.float64)
-        self.told_indices: list[int] = []
-        self.told_rewards: list[float] = []
-        self.told_scores: list[float] = []
+        # Arrays: a number is 8 bytes, and a million become a tensor at once.
+        self.told_indices = array("q")
+        self.told_rewards = array("d")
+        self.told_scores = array("d")
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
         self.first_is_told = False
@@ -100,17 +103,16 @@ class PullLedger:
         settled = self._match(arms, pull_ids, external=external_scores is not None)
         scores = [0.0] * len(arms)
         if external_scores is not None:
-            scores = external_scores.tolist()
-            scores = [scores[arm] for arm in arms]
+            scores = external_scores[arms].tolist()
         pulls: list[Pull | None] = [None] * len(arms)
         for position, pull_id in enumerate(settled):
             if pull_id is not None:
                 pull = pulls[position] = self.pending.pop(pull_id)
                 scores[position] = pull.score
                 self.first_is_told |= pull_id == 0
-        self.told_indices += arms
-        self.told_rewards += values
-        self.told_scores += scores
+        self.told_indices.extend(arms)
+        self.told_rewards.extend(values)
+        self.told_scores.extend(scores)
         self._add(arms, values)
         return pulls
 
@@ -127,6 +129,12 @@ class PullLedger:
         indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)
         return torch.bincount(indices, minlength=self.counts.shape[0])
 
+    def history(self) -> tuple[Tensor, Tensor]:
+        """Return arms and rewards of told pulls, in order of telling, in double."""
+        columns = (self.told_indices, self.told_rewards)
+        indices, rewards = (torch.from_numpy(np.array(column)) for column in columns)
+        return indices.to(self.counts.device), rewards.to(self.sums.device)
+
     def totals(
         self, num_pulls: int, which: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -138,9 +146,7 @@ class PullLedger:
         """
         if num_pulls == self.num_pulls and which is None:
             return self.counts, self.sums
-        indices = torch.tensor(self.told_indices[:num_pulls], dtype=torch.long)
-        indices = indices.to(self.counts.device)
-        rewards = self.sums.new_tensor(self.told_rewards[:num_pulls])
+        indices, rewards = (column[:num_pulls] for column in self.history())
         if which is not None:
             which = which.to(indices.device)
             indices, rewards = indices[which], rewards[which]
@@ -217,12 +223,13 @@ class PullLedger:
                 f"{next_id}, but got {len(scores)} scores for {len(told)} pulls, and "
                 f"ids {list(pending)[-5:]}."
             )
-        self.told_indices, self.told_rewards = told, rewards
-        self.told_scores, self.pending, self.next_id = scores, pending, next_id
+        self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
+        self.told_scores, self.pending = array("d", scores), pending
+        self.next_id = next_id
         self.first_is_told = bool(state["first_is_told"])
         self.counts = torch.zeros_like(self.counts)
         self.sums = torch.zeros_like(self.sums)
-        self._add(self.told_indices, self.told_rewards)
+        self._add(told, rewards)
 
     def _add(self, arms: list[int], rewards: list[float]) -> None:
         indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)

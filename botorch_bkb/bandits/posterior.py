@@ -101,8 +101,8 @@ class PosteriorBandit(FiniteArmBandit):
 
     def _refitted_prior(self) -> Prior:
         prior = deepcopy(self._prior)
-        rewards = self.arms.new_tensor(self._ledger.told_rewards)
-        prior.fit(self._indices(self._ledger.told_indices), self._sign * rewards)
+        indices, rewards = self._ledger.history()
+        prior.fit(indices, self._sign * rewards)
         return prior
 
     def _new_posterior(

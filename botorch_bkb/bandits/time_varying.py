@@ -163,11 +163,10 @@ class TVGPUCB(DriftingBandit):
 
     def _refitted_prior(self) -> DriftPrior:
         prior = deepcopy(self._prior)
-        rewards = self._sign * self.arms.new_tensor(self._ledger.told_rewards)
-        times = self.arms.new_tensor(self._times, dtype=torch.float64)
+        indices, rewards = self._ledger.history()
+        times = rewards.new_tensor(self._times)
         order = times.argsort(stable=True)
-        indices = self._indices(self._ledger.told_indices)
-        prior.fit_over_time(indices[order], rewards[order], times[order])
+        prior.fit_over_time(indices[order], self._sign * rewards[order], times[order])
         return prior
 
     def _brought(
@@ -185,8 +184,8 @@ class TVGPUCB(DriftingBandit):
             one = list(pulls)
             arms = [self._ledger.told_indices[pull] for pull in one]
             values = [self._ledger.told_rewards[pull] for pull in one]
-            rewards = self._sign * self.arms.new_tensor(values)
-            rewards = (rewards - prior.offset) / prior.scale
+            rewards = self._sign * torch.tensor(values, dtype=torch.float64)
+            rewards = ((rewards - prior.offset) / prior.scale).to(self.arms)
             moving.observe(self._indices(arms), rewards, time)
         return moving
 

@@ -34,17 +34,17 @@ def test_telling_settles_the_oldest_pending_pull_of_the_arm():
     ledger = asked(3, 1, 3, 3)
     ledger.tell([3], [1.0], None, None)
     assert list(ledger.pending) == [1, 2, 3]
-    assert ledger.told_scores == [10.0]
+    assert list(ledger.told_scores) == [10.0]
     ledger.tell([3, 1], [2.0, 3.0], None, None)
     assert list(ledger.pending) == [3]
-    assert ledger.told_scores == [10.0, 12.0, 11.0]
+    assert list(ledger.told_scores) == [10.0, 12.0, 11.0]
 
 
 def test_pull_ids_say_which_pull_is_settled():
     ledger = asked(3, 1, 3, 3)
     ledger.tell([3, 3], [1.0, 2.0], [3, 0], None)
     assert list(ledger.pending) == [1, 2]
-    assert ledger.told_scores == [13.0, 10.0]
+    assert list(ledger.told_scores) == [13.0, 10.0]
 
 
 def test_pending_pulls_are_settled_before_outside_data():
@@ -52,7 +52,7 @@ def test_pending_pulls_are_settled_before_outside_data():
     outside = torch.arange(5.0)
     ledger.tell([3, 3, 2], [1.0, 2.0, 3.0], None, outside)
     assert ledger.pending == {}
-    assert ledger.told_scores == [10.0, 3.0, 2.0]
+    assert list(ledger.told_scores) == [10.0, 3.0, 2.0]
     assert ledger.counts.tolist() == [0, 0, 1, 2, 0]
 
 
@@ -95,7 +95,7 @@ def test_the_first_pull_is_remembered_when_told_not_when_it_failed():
 def test_rewards_are_not_rounded(rewards):
     ledger = asked(3, 1)
     ledger.tell([3, 1], rewards, None, None)
-    assert ledger.told_rewards == [0.1, 1 / 3]
+    assert list(ledger.told_rewards) == [0.1, 1 / 3]
     assert ledger.sums.tolist() == [0.0, 1 / 3, 0.0, 0.1, 0.0]
 
 
