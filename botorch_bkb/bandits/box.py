@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -21,7 +22,9 @@ from botorch_bkb.bandits.checks import (
     check_generator,
     check_indices,
     check_points,
+    check_pull_ids,
     check_rewards,
+    wrong_pull,
 )
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.storage import StoredBandit
@@ -38,7 +41,8 @@ class BoxBandit(StoredBandit):
     The contract is that of the bandits over arms: ``ask`` returns points, ``tell``
     brings rewards of any of them in any order, and what is neither told nor failed
     stays pending and keeps shrinking the variance. The posterior is updated once, in
-    the first ``ask`` after new rewards. Before the first reward points are uniform.
+    the first ``ask`` after new rewards. A pull is settled once, by its id (``pending``
+    lists them) or its point. Before the first reward points are uniform.
 
     Args:
         bounds: A ``2 x d`` tensor, the lower and the upper corner.
@@ -116,6 +120,11 @@ class BoxBandit(StoredBandit):
         return len(self._told_rewards)
 
     @property
+    def pending(self) -> dict[int, Tensor]:
+        """The ``d``-dim points of pending pulls by pull id, in order of asking."""
+        return {key: point.to(self._dtype) for key, point in self._pending.items()}
+
+    @property
     def pending_points(self) -> Tensor:
         """The ``n x d`` points of pending pulls, in order of asking."""
         return self._stacked_pending().to(self._dtype)
@@ -167,33 +176,44 @@ class BoxBandit(StoredBandit):
             self._next_id += 1
         return points
 
-    def tell(self, points: Tensor, rewards: Tensor, external: bool = False) -> None:
+    def tell(
+        self,
+        points: Tensor,
+        rewards: Tensor | Sequence[float],
+        pull_ids: Tensor | Sequence[int] | None = None,
+        external: bool = False,
+    ) -> None:
         """Bring rewards, in any order and any part of what was asked.
 
         Args:
             points: The ``q x d`` points, exactly as they were asked.
             rewards: Their ``q`` rewards (or ``q x 1``).
+            pull_ids: Which pulls these are, see ``pending``. If None, the oldest
+                pending pulls of those points.
             external: Whether rewards of points that are not pending are welcome:
                 historical or outside data. Pending pulls are settled first.
 
         Raises:
             BotorchTensorDimensionError: If ``points`` is not ``q x d``, or ``rewards``
                 does not fit it.
-            InputDataError: If a number is not finite, or a point is not pending.
-                Nothing has changed then.
+            InputDataError: If a number is not finite, or a point or pull is not
+                pending. Nothing has changed then.
         """
         points = check_points(points, self.bounds)
         values = check_rewards(rewards, len(points), self.bounds.dtype)
-        for key in self._match(points, external):
+        for key in self._match(points, pull_ids, external):
             del self._pending[key]
         known = self._num_processed
         self._models = {n: self._models[n] for n in self._models if n == known}
         self._told_points = torch.cat([self._told_points, points])
         self._told_rewards.extend(values)
 
-    def fail(self, points: Tensor) -> None:
-        """Release pending pulls that will bring no reward; points as in ``tell``."""
-        for key in self._match(check_points(points, self.bounds), external=False):
+    def fail(
+        self, points: Tensor, pull_ids: Tensor | Sequence[int] | None = None
+    ) -> None:
+        """Release pending pulls that will bring no reward; arguments as in ``tell``."""
+        points = check_points(points, self.bounds)
+        for key in self._match(points, pull_ids, external=False):
             del self._pending[key]
 
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -411,8 +431,10 @@ class BoxBandit(StoredBandit):
     def _stacked_pending(self) -> Tensor:
         return torch.stack([*self._pending.values(), *self.bounds])[:-2]
 
-    def _match(self, points: Tensor, external: bool) -> list[int]:
-        """Return the oldest pending pull of each point; none for external ones."""
+    def _match(self, points: Tensor, pull_ids: Any, external: bool) -> list[int]:
+        """Return the pending pull of each point; none for external ones."""
+        if pull_ids is not None:
+            return self._match_ids(points, check_pull_ids(pull_ids, len(points)))
         waiting: dict[tuple[float, ...], list[int]] = {}
         for key, point in self._pending.items():
             waiting.setdefault(tuple(point.tolist()), []).append(key)
@@ -429,3 +451,11 @@ class BoxBandit(StoredBandit):
                     "data."
                 )
         return matched
+
+    def _match_ids(self, points: Tensor, pull_ids: list[int]) -> list[int]:
+        for point, key in zip(points, pull_ids, strict=True):
+            pending = self._pending.get(key)
+            if pending is None or not torch.equal(pending, point):
+                found = None if pending is None else str(pending.tolist())
+                raise wrong_pull(key, str(point.tolist()), found, self._next_id)
+        return pull_ids

@@ -205,10 +205,33 @@ def check_pull_ids(pull_ids: Any, num_pulls: int) -> list[int]:
     ids = _integers("pull_ids", pull_ids, "ids of pending pulls")
     if len(ids) != num_pulls or len(set(ids)) != num_pulls:
         raise InputDataError(
-            f"Expected `pull_ids` to hold {num_pulls} different ids, one per index, "
+            f"Expected `pull_ids` to hold {num_pulls} different ids, one per pull, "
             f"but got {ids}."
         )
     return ids
+
+
+def wrong_pull(
+    pull_id: int, wanted: str, pending: str | None, next_id: int
+) -> InputDataError:
+    """Return the error of a result for a pull that cannot be settled by it.
+
+    Args:
+        pull_id: The id that came with the result.
+        wanted: What the result is of.
+        pending: What the pending pull of that id is of; None if there is none.
+        next_id: The first id that no pull has yet.
+    """
+    if pending is not None:
+        found = f"a pull of {pending}"
+    elif 0 <= pull_id < next_id:
+        found = "settled: its result was told, or it failed"
+    else:
+        found = "no pull that was asked for"
+    return InputDataError(
+        f"Expected pull {pull_id} to be a pending pull of {wanted}, but it is {found}. "
+        "`pending` lists what is out, by id."
+    )
 
 
 def _integers(name: str, values: Any, meaning: str) -> list[int]:

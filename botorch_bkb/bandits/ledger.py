@@ -17,6 +17,7 @@ from botorch_bkb.bandits.checks import (
     check_indices,
     check_pull_ids,
     check_rewards,
+    wrong_pull,
 )
 
 
@@ -180,16 +181,8 @@ class PullLedger:
         for arm, pull_id in zip(arms, pull_ids, strict=True):
             pull = self.pending.get(pull_id)
             if pull is None or pull.arm != arm:
-                if pull is not None:
-                    found = f"a pull of arm {pull.arm}"
-                elif 0 <= pull_id < self.next_id:
-                    found = "settled: its result was told, or it failed"
-                else:
-                    found = "no pull that was asked for"
-                raise InputDataError(
-                    f"Expected pull {pull_id} to be a pending pull of arm {arm}, but "
-                    f"it is {found}. `pending` lists ids and arms."
-                )
+                found = None if pull is None else f"arm {pull.arm}"
+                raise wrong_pull(pull_id, f"arm {arm}", found, self.next_id)
         return list(pull_ids)
 
     def state_dict(self) -> dict[str, Any]:

@@ -391,3 +391,29 @@ def test_bad_arguments_are_refused():
     with pytest.raises(InputDataError, match="there is none left"):
         bandit.fail(torch.cat([points, points]))
     assert_same(bandit.state_dict(), before)
+
+
+@each
+def test_pulls_are_settled_once_by_id(bandit_class):
+    bandit = make_bandit(bandit_class, batch_size=3)
+    first = bandit.ask()
+    assert list(bandit.pending) == [0, 1, 2]
+    assert torch.equal(torch.stack(list(bandit.pending.values())), first)
+    bandit.tell(first[[2, 0]], [2.0, 0.5], pull_ids=[2, 0])
+    assert list(bandit.pending) == [1]
+    for points, pull_ids, match in (
+        (first[:1], [0], "pull 0 .* but it is settled"),
+        (first[:1], [1], "pull 1 .* but it is a pull of"),
+        (first[1:2], [7], "pull 7 .* but it is no pull that was asked for"),
+        (first[1:2], [1, 1], "1 different ids"),
+    ):
+        for call in (
+            lambda p=points, i=pull_ids: bandit.tell(p, [1.0], pull_ids=i),
+            lambda p=points, i=pull_ids: bandit.fail(p, pull_ids=i),
+        ):
+            with pytest.raises(InputDataError, match=match):
+                call()
+            assert list(bandit.pending) == [1]
+            assert bandit.num_pulls == 2
+    bandit.fail(first[1:2], pull_ids=[1])
+    assert bandit.pending == {}

@@ -142,6 +142,8 @@ def test_junk_is_no_point_of_a_box(name):
         lambda: bandit.tell(junk, [1.0]),
         lambda: bandit.tell(point, junk),
         lambda: bandit.fail(junk),
+        lambda: bandit.tell(point, [1.0], pull_ids=junk),
+        lambda: bandit.fail(point, pull_ids=junk),
         lambda: bandit.predict(junk),
         lambda: BoxBKB(junk),
         lambda: BoxBKB(bounds, junk),
