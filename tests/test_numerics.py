@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.warnings import NumericsWarning
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import LinearKernel, RBFKernel
 
 from botorch_bkb import BBKB, BKB, GPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import ConstantWidth
 from botorch_bkb.models import ArmFilter, SparseArmFilter
 from botorch_bkb.models.utils.rounding import RoundingReport
 from botorch_bkb.optim import ArmPosterior, FixedSize
+from tests.bandits import ALL_BANDITS, make_bandit
 from tests.precise_reference import dtc_moments
 
 
@@ -241,6 +242,33 @@ def test_a_million_results_of_one_arm_add_up(dtype, offset):
     tolerance = 1e-12 if dtype == torch.float64 else 3e-7
     assert mean.item() == pytest.approx(expected, rel=tolerance, abs=tolerance)
     assert variance.item() == pytest.approx(1 / (10**6 + 1), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
+@each_dtype
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS)
+def test_whole_runs_stay_finite(bandit_class, noise, dtype):
+    """With twins, kernels of full and of low rank, and rewards of 1 and of 1e12."""
+    arms = torch.tensor(TWINS)
+    for kernel in (RBFKernel(), LinearKernel()):
+        for size in (1.0, 1e12):
+            bandit = make_bandit(
+                bandit_class,
+                arms.to(dtype),
+                covar_module=kernel.to(dtype),
+                noise_variance=noise,
+            )
+            rng = np.random.default_rng(0)
+            for _ in range(6):
+                indices = bandit.ask(max_size=5)
+                rewards = np.sin(4 * TWINS[indices.numpy()].sum(axis=1))
+                rewards += min(noise, 1.0) ** 0.5 * rng.standard_normal(len(indices))
+                bandit.tell(indices, size * rewards)
+            mean, variance = bandit.predict()
+            assert mean.isfinite().all()
+            assert variance.isfinite().all()
+            assert (variance >= 0).all()
 
 
 # The noise that is learned from rewards without noise is too little for float32.

@@ -66,7 +66,8 @@ class TVGPUCB(DriftingBandit):
     ``O(A m)``, which says what it approximates. Batches are picked one by one with
     the variance of those before, as if each had brought its mean; so are pulls still
     pending. A reward of a time before others that were told starts the filter anew,
-    ``O(num_pulls)`` steps, as do arms that join. The theorem covers single pulls at times 1, 2, 3, ...
+    ``O(num_pulls)`` steps, as do arms that join. The theorem covers single pulls at
+    times 1, 2, 3, ...
 
     Args:
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time. None: learned by the
