@@ -344,4 +344,5 @@ TestBKB = case(BKBCampaign, 10)
 TestThompson = case(ThompsonCampaign, 10)
 TestDrifting = case(DriftingCampaign, 10)
 TestResetting = case(ResettingCampaign, 10)
-TestLearning = case(LearningCampaign, 4)
+# A fit to a few odd rewards may fail, and says so.
+TestLearning = pytest.mark.filterwarnings("ignore")(case(LearningCampaign, 4))

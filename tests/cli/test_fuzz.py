@@ -5,6 +5,7 @@ import datetime
 import decimal
 import io
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,12 @@ numbers = st.integers(0, 10**6)
 def run(*words):
     """Run a command; return its exit code and what it said on standard error."""
     error = io.StringIO()
-    with contextlib.redirect_stderr(error), contextlib.redirect_stdout(io.StringIO()):
+    with (
+        contextlib.redirect_stderr(error),
+        contextlib.redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # here they are no errors, but of a fit
         try:
             code = main([str(word) for word in words])
         except SystemExit as stop:  # of argparse
