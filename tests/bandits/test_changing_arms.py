@@ -25,6 +25,7 @@ from tests.bandits import (
     noisy_rewards,
     play,
     random_arms,
+    SPARSE_BANDITS,
     true_rewards,
     unchanged,
 )
@@ -103,6 +104,9 @@ def test_added_and_retired_arms_are_those_of_a_masked_table(bandit_class):
 def test_arms_of_one_round_are_those_of_a_masked_table(bandit_class, learned):
     """Some rows are known, some twice in a round; what was not pulled is forgotten."""
     options = {"covar_module": None, "noise_variance": None} if learned else {}
+    options["batch_rule"] = FixedSize(4)  # several new arms at once
+    if bandit_class in SPARSE_BANDITS:
+        options["oversampling"] = 1e9  # which draw is whose depends on the numbers
     # The corners are in both tables: the unit cube is that of the first arms.
     corners = torch.stack([ARMS.amin(dim=0), ARMS.amax(dim=0)])
     table = torch.cat([corners, ARMS])
