@@ -12,7 +12,7 @@ from botorch_bkb import BBKB, BKB, GPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import ConstantWidth
 from botorch_bkb.models import ArmFilter, SparseArmFilter
 from botorch_bkb.models.utils.rounding import RoundingReport
-from botorch_bkb.optim import ArmPosterior, FixedSize
+from botorch_bkb.optim import arm_posterior, ArmPosterior, FixedSize
 from tests.bandits import ALL_BANDITS, make_bandit
 from tests.precise_reference import dtc_moments
 
@@ -27,6 +27,7 @@ CASES = {
     "spread": (SPREAD, MANY, MANY, [3] * 12, 1.0, 0.4),
     "a million pulls of one": (SPREAD, MANY[:4], MANY[:4], [10**6, 1, 1, 5], 1.0, 0.4),
     "1e5 pulls": (SPREAD, MANY, MANY, [8333] * 12, 1.0, 0.4),
+    "crowded": (SPREAD, list(range(25)), list(range(25)), [1] * 25, 1.0, 0.4),
     "near-duplicates": (TWINS, PAIRS, PAIRS, [2] * 12, 1.0, 0.4),
     "rewards of 1e12": (SPREAD, MANY, MANY, [3] * 12, 1e12, 0.4),
     "sparse": (SPREAD, [0, 3, 5, 7, 9], MANY, [3] * 12, 1.0, 0.4),
@@ -35,7 +36,7 @@ CASES = {
 }
 NOISES = [1e-8, 1e-4, 1.0, 1e4]
 # Of the largest reward, and of the prior variance.
-TOLERANCES = {torch.float64: (1e-5, 1e-8), torch.float32: (1e-4, 1e-5)}
+TOLERANCES = {torch.float64: (1e-5, 1e-8), torch.float32: (1e-4, 5e-5)}
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 
 
@@ -139,6 +140,8 @@ def test_what_warns_is_what_float32_cannot_hold():
                 if messages:
                     warned.add((name, noise, dtype))
     assert warned == {
+        ("crowded", 1e-8, torch.float32),
+        ("crowded", 1e-4, torch.float32),
         ("near-duplicates", 1e-8, torch.float32),
         ("smooth", 1e-8, torch.float32),
         ("smooth", 1e-4, torch.float32),
@@ -173,6 +176,23 @@ def test_increments_do_not_lose_what_a_rebuild_would_keep(noise):
     assert mean <= 1e-9
     assert variance <= 1e-12
     assert relative <= 1e-5
+
+
+def test_an_increment_that_would_lose_digits_is_a_rebuild(monkeypatch):
+    """An arm falls from its prior variance to 1e-16 of it in one update."""
+    monkeypatch.setattr(arm_posterior, "REBUILD_COST", 1e9)
+    arms, kernel = torch.tensor(SPREAD[:5]), kernel_of(0.4, torch.float64)
+    posterior = ArmPosterior(arms, kernel, 1e-8)
+    seen, counts = torch.arange(4), torch.tensor([3.0, 3.0, 3.0, 1e8]).double()
+    posterior.update(seen[:3], seen[:3], counts[:3], torch.zeros(3).double())
+    posterior.update(seen, seen, counts, torch.zeros(4).double())
+    expected = dtc_moments(
+        arms.tolist(),
+        kernel.lengthscale.item(),
+        1e-8,
+        *([0, 1, 2, 3], [0, 1, 2, 3], [3, 3, 3, 10**8], [0.0] * 4),
+    )[1]
+    np.testing.assert_allclose(posterior.variance.numpy()[:4], expected[:4], rtol=1e-6)
 
 
 @each_dtype

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pickle
+import stat
 import subprocess
 import sys
 import tracemalloc
@@ -103,6 +104,20 @@ def test_plain_json_keeps_every_digit(value):
 
 class Crash(BaseException):
     pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders have no handles elsewhere")
+def test_file_and_folder_are_on_the_disk_before_save_returns(tmp_path, monkeypatch):
+    """A new name that only the cache knows does not survive a power failure."""
+    synced, fsync = [], os.fsync
+
+    def noted(handle):
+        synced.append(stat.S_ISDIR(os.fstat(handle).st_mode))
+        fsync(handle)
+
+    monkeypatch.setattr(storage.os, "fsync", noted)
+    save_state({"new": 2}, tmp_path / "state")
+    assert synced == [False, True]
 
 
 def test_a_crash_at_any_step_leaves_a_whole_file(tmp_path, monkeypatch):
