@@ -416,9 +416,11 @@ class FiniteArmBandit(ArmBandit):
         )
         self._restart = (
             check_count("restart", start, num_pulls),
-            check_number("restart", log_det),
+            check_number("restart", log_det, least=-1e-6),
         )
-        self._opening_score = check_number("opening_score", state["opening_score"])
+        self._opening_score = check_number(
+            "opening_score", state["opening_score"], least=0.0
+        )
         self._rebuild_posterior()
 
     @override

@@ -18,6 +18,10 @@ from torch import Tensor
 from botorch_bkb.optim.batch_rules import BatchRule
 
 
+# Of numbers that are squared: larger ones overflow.
+LARGEST = 1e150
+
+
 def check_arms(arms: Tensor) -> None:
     """Raise unless these are the arms of a bandit.
 
@@ -134,7 +138,7 @@ def check_noise_variance(noise_variance: float | None) -> None:
     """Raise unless this is a positive number, or None."""
     try:
         value = 1.0 if noise_variance is None else float(noise_variance)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         value = math.nan
     if isinstance(noise_variance, str | bytes) or not 0 < value < math.inf:
         raise InputDataError(
@@ -256,18 +260,28 @@ def check_count(name: str, value: Any, most: float = math.inf) -> int:
     return value
 
 
-def check_number(name: str, value: Any) -> float:
-    """Return a finite number, or raise."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputDataError(f"Expected `{name}` to be a number, but got {value!r}.")
+def check_number(
+    name: str, value: Any, least: float = -LARGEST, most: float = LARGEST
+) -> float:
+    """Return a number, or raise unless it is one between two others."""
+    if not isinstance(value, int | float) or not least <= value <= most:
+        raise InputDataError(
+            f"Expected `{name}` to be a number from {least:g} to {most:g}, but got "
+            f"{value!r}."
+        )
     return float(value)
+
+
+def check_score(score: Any) -> float:
+    """Return a leverage score, or raise."""
+    return check_number("told_scores", score, least=0.0)
 
 
 def check_time(time: Any, last: float = -math.inf) -> float:
     """Return a time as a number, or raise if it is not finite or before another."""
     try:
         value = math.nan if isinstance(time, str | bytes) else float(time)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         value = math.nan
     if not last <= value < math.inf or value == -math.inf:
         since = (

@@ -199,7 +199,7 @@ class RGPUCB(DriftingBandit, ExactBandit):
     def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
         if self._block <= 0:
             return self._ledger.totals(num_pulls)
-        start = 1 + self._block * self.block_size
+        start = float(1 + self._block * self.block_size)
         times = torch.tensor(self._times[:num_pulls], dtype=torch.float64)
         return self._ledger.totals(num_pulls, times >= start)
 

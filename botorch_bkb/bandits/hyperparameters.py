@@ -169,7 +169,7 @@ class Prior:
         self.covar_module.load_state_dict(state["covar_module"])
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset = check_number("offset", state["offset"])
-        self.scale = check_number("scale", state["scale"])
+        self.scale = check_number("scale", state["scale"], least=1e-15)
         self.next_fit = check_count("next_fit", state["next_fit"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -91,7 +92,14 @@ class SparseBandit(PosteriorBandit):
     @override
     def _load(self, state: dict[str, Any]) -> None:
         super()._load(state)
-        self._uniforms = state["uniforms"].to(self._uniforms)
+        uniforms = state["uniforms"]
+        num_arms = self.arms.shape[0]
+        if uniforms.dim() != 1 or len(uniforms) not in range(num_arms + 1):
+            raise InputDataError(
+                f"Expected `uniforms` of at most {num_arms} numbers, but got shape "
+                f"{tuple(uniforms.shape)}."
+            )
+        self._uniforms = uniforms.to(self._uniforms)
 
     @override
     def _refresh(self) -> None:

@@ -17,6 +17,8 @@ from botorch_bkb.bandits.checks import (
     check_indices,
     check_pull_ids,
     check_rewards,
+    check_score,
+    check_time,
     wrong_pull,
 )
 
@@ -206,16 +208,20 @@ class PullLedger:
         num_arms = self.counts.shape[0]
         told = check_indices(state["told_indices"], num_arms)
         rewards = check_rewards(state["told_rewards"], len(told), self.dtype)
-        scores = [float(score) for score in state["told_scores"]]
-        pending = {int(key): Pull(*pull) for key, pull in state["pending"].items()}
-        check_indices([pull.arm for pull in pending.values()], num_arms)
-        next_id = check_count("next_id", state["next_id"])
-        if len(scores) != len(told) or not all(0 <= key < next_id for key in pending):
+        scores = [check_score(score) for score in state["told_scores"]]
+        if len(scores) != len(told):
             raise InputDataError(
-                "Expected a score per told pull, and pending pulls with ids below "
-                f"{next_id}, but got {len(scores)} scores for {len(told)} pulls, and "
-                f"ids {list(pending)[-5:]}."
+                f"Expected a score per told pull, but got {len(scores)} of them for "
+                f"{len(told)} pulls."
             )
+        next_id = check_count("next_id", state["next_id"])
+        pending = {
+            check_count("pending", key, next_id - 1): Pull(
+                arm, check_score(score), check_time(time)
+            )
+            for key, (arm, score, time) in state["pending"].items()
+        }
+        check_indices([pull.arm for pull in pending.values()], num_arms)
         self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
         self.told_scores, self.pending = array("d", scores), pending
         self.next_id = next_id

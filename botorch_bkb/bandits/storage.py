@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 
@@ -30,18 +30,6 @@ DTYPES = {
     name: getattr(torch, name)
     for name in ("float32", "float64", "int64", "uint8", "bool")
 }
-
-
-# What code that restores a state raises where it is none.
-MISFITS = (
-    AttributeError,
-    BotorchError,
-    IndexError,
-    KeyError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 class StoredBandit(ABC):
@@ -72,7 +60,7 @@ class StoredBandit(ABC):
             self._check_state(state)
             before = self.state_dict()
             self._load(state)
-        except MISFITS as error:
+        except Exception as error:  # whatever it is that a strange state brings about
             if before is not None:
                 self._load(before)
             raise InputDataError(

@@ -196,11 +196,42 @@ def test_pulls_that_cannot_be_are_no_state():
         ({"told_rewards": ledger["told_rewards"][:-1]}, "one number per index"),
         ({"told_rewards": [math.nan] * len(ledger["told_rewards"])}, "finite"),
         ({"told_scores": ledger["told_scores"][:-1]}, "a score per told pull"),
-        ({"pending": {99: (1, 0.5)}}, "ids below"),
-        ({"pending": {0: (30, 0.5)}}, "between 0 and 29"),
+        ({"pending": {99: (1, 0.5, 0.0)}}, "from 0 to"),
+        ({"pending": {0: (30, 0.5, 0.0)}}, "between 0 and 29"),
+        ({"pending": {0: (1, -0.5, 0.0)}}, "number from 0 to"),
+        ({"pending": {0: (1, 0.5, math.nan)}}, "`time` to be a finite"),
+        ({"pending": {0: (1, 0.5)}}, "not enough values"),
+        ({"pending": {math.inf: (1, 0.5, 0.0)}}, "integer from 0"),
+        ({"told_scores": [math.nan] * len(ledger["told_scores"])}, "number from 0 to"),
+        ({"told_scores": [10**400] * len(ledger["told_scores"])}, "number from 0 to"),
     ):
         with unchanged(bandit), pytest.raises(InputDataError, match=match):
             bandit.load_state_dict({**state, "ledger": {**ledger, **changes}})
+
+
+@pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB, RGPUCB])
+@pytest.mark.parametrize("learned", [False, True])
+def test_numbers_that_cannot_be_are_no_state(bandit_class, learned):
+    options = {"covar_module": None, "noise_variance": None} if learned else {}
+    bandit = make_bandit(bandit_class, **options)
+    play(bandit, 6)
+    state = bandit.state_dict()
+    prior = state["prior"]
+    wrong = [
+        {"prior": {**prior, name: value}}
+        for name in ("scale", "offset")
+        for value in (-1e200, 10**400, math.nan, None, "1")
+    ]
+    wrong += [{"prior": {**prior, "scale": value}} for value in (0.0, -1.0, 1e-200)]
+    wrong += [{"restart": value} for value in ((0, -1e308), (0, 10**400), (99, 0.0), 3)]
+    wrong += [{"opening_score": value} for value in (-1.0, 1e300, 10**400)]
+    if bandit_class is BBKB:
+        wrong += [{"uniforms": value} for value in (torch.rand(31), torch.rand(()))]
+    else:
+        wrong += [{"now": value} for value in (10**400, math.nan, "noon")]
+    for changes in wrong:
+        with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
+            bandit.load_state_dict({**state, **changes})
 
 
 # Kernels ------------------------------------------------------------------------------
