@@ -189,13 +189,18 @@ class ArmBandit(StoredBandit):
     def _match(self, arms: Tensor) -> tuple[Tensor, Tensor]:
         """Return the indices of ``k x d`` arms, new ones at the end, and the new."""
         check_arms(arms)
-        arms = arms.to(self.arms)
         if arms.shape[-1] != self.arms.shape[-1]:
             raise BotorchTensorDimensionError(
                 f"Expected `arms` of {self.arms.shape[-1]} features, like those that "
                 f"are there, but got {arms.shape[-1]}."
             )
-        return match_rows(self.arms, arms)
+        if arms.dtype != self.arms.dtype:
+            # Rounded, a row would no longer be the one that is there.
+            raise InputDataError(
+                f"Expected `arms` of dtype {self.arms.dtype}, like those that are "
+                f"there, but got {arms.dtype}."
+            )
+        return match_rows(self.arms, arms.to(self.arms.device))
 
     def _append(self, arms: Tensor, is_retired: bool) -> None:
         if arms.shape[0] == 0:
@@ -272,12 +277,7 @@ class ArmBandit(StoredBandit):
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
-
-        Load it into a bandit constructed with the same arms and options; arms that were
-        added later are part of it.
-        """
+    def _state_dict(self) -> dict[str, Any]:
         return {
             "bandit": type(self).__name__,
             "num_arms": self._num_given,

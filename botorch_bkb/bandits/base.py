@@ -159,6 +159,8 @@ class FiniteArmBandit(ArmBandit):
         self._opening_score = 0.0
         # What a subclass predicts by between two asks.
         self._prediction: Any = None
+        # Whether the posterior is as a load would compute it, to the last bit.
+        self._is_fresh = True
         self._rebuild_posterior()
 
     # What is known of the arms since the last ask.
@@ -287,6 +289,7 @@ class FiniteArmBandit(ArmBandit):
     def _ask(
         self, rule: BatchRule, capacity: Tensor | None, visitors: Tensor
     ) -> Tensor:
+        self._is_fresh = False
         self._refresh()
         is_first = self.num_pulls == 0 and not self._ledger.pending
         host = self
@@ -297,7 +300,7 @@ class FiniteArmBandit(ArmBandit):
         try:
             first = self._draw_arm(capacity) if is_first else None
             indices = host._choose(rule, capacity, first)
-        except Exception:
+        except BaseException:
             self.generator.set_state(generator_state)
             raise
         indices = self._adopt(visitors, indices)
@@ -391,9 +394,9 @@ class FiniteArmBandit(ArmBandit):
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
 
     @override
-    def state_dict(self) -> dict[str, Any]:
+    def _state_dict(self) -> dict[str, Any]:
         return {
-            **super().state_dict(),
+            **super()._state_dict(),
             "prior": deepcopy(self._prior.state_dict()),
             "confidence": self.confidence.state_dict(),
             "inducing_indices": self.inducing_indices.clone(),
@@ -422,6 +425,13 @@ class FiniteArmBandit(ArmBandit):
             "opening_score", state["opening_score"], least=0.0
         )
         self._rebuild_posterior()
+        self._is_fresh = True
+
+    @override
+    def _renew(self) -> None:
+        if not self._is_fresh:
+            self._rebuild_posterior()
+            self._is_fresh = True
 
     @override
     def _leverage_scores(self) -> Tensor:
@@ -435,10 +445,10 @@ class FiniteArmBandit(ArmBandit):
         self._prior.features = torch.cat([self._prior.features, features])
         try:
             self._posterior = self._extended_posterior(features)
-        except Exception:
+        except BaseException:
             self.arms, self._prior = before
             raise
-        self._prediction = None
+        self._prediction, self._is_fresh = None, False
 
     def _confidence_state(self, prior: Prior, posterior: Moments) -> ConfidenceState:
         pulled = posterior.pulled_indices

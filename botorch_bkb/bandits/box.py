@@ -158,7 +158,7 @@ class BoxBandit(StoredBandit):
         """
         size = self.batch_size if size is None else size
         check_size("size", size)
-        before = self.state_dict()
+        before = self._state_dict()
         try:
             self._refresh()
             if self.num_pulls == 0:
@@ -166,8 +166,8 @@ class BoxBandit(StoredBandit):
             else:
                 prior, model = self._posterior(self._num_processed)
                 points = prior.to_points(self._choose(model, size))
-        except Exception:
-            self.load_state_dict(before)
+        except BaseException:  # an interrupt too must leave no half of it
+            self._load(before)
             raise
         # Rounding may leave the box by a bit.
         points = points.clamp(*self.bounds).detach().to(self._dtype)
@@ -277,11 +277,7 @@ class BoxBandit(StoredBandit):
         return BoxMaximizerDistribution(best.to(self._dtype))
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next ``ask`` depends on.
-
-        Load it into a bandit constructed with the same box and options.
-        """
+    def _state_dict(self) -> dict[str, Any]:
         return {
             "bandit": type(self).__name__,
             "bounds": self.bounds.clone(),
@@ -294,6 +290,11 @@ class BoxBandit(StoredBandit):
             "prior": deepcopy(self._prior.state_dict()),
             "generator": self.generator.get_state(),
         }
+
+    @override
+    def _renew(self) -> None:
+        """Forget the models, which are computed from all data when they are needed."""
+        self._models.clear()
 
     @override
     def _check_state(self, state: dict[str, Any]) -> None:

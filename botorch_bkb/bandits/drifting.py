@@ -129,8 +129,8 @@ class DriftingBandit(FiniteArmBandit):
         return 0.0 if self._now is None else self._now
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "times": list(self._times), "now": self._now}
+    def _state_dict(self) -> dict[str, Any]:
+        return {**super()._state_dict(), "times": list(self._times), "now": self._now}
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
@@ -227,8 +227,8 @@ class RGPUCB(DriftingBandit, ExactBandit):
         super()._load(state)
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "block": self._block}
+    def _state_dict(self) -> dict[str, Any]:
+        return {**super()._state_dict(), "block": self._block}
 
 
 def rbf_block_size(forgetting_rate: float, horizon: int) -> int:

@@ -86,8 +86,8 @@ class SparseBandit(PosteriorBandit):
         self._uniforms = self._draw(0)
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "uniforms": self._uniforms}
+    def _state_dict(self) -> dict[str, Any]:
+        return {**super()._state_dict(), "uniforms": self._uniforms}
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class SparseBandit(PosteriorBandit):
         uniforms = self._uniforms
         try:
             super()._refresh()
-        except Exception:
+        except BaseException:
             self._uniforms = uniforms
             raise
 

@@ -73,7 +73,7 @@ class PosteriorBandit(FiniteArmBandit):
         try:
             inducing_indices = self._resample(prior, self._pulled(self.num_pulls))
             self._update(posterior, prior, inducing_indices, self.num_pulls)
-        except Exception:
+        except BaseException:  # an interrupt too must leave no half of it
             self.generator.set_state(generator_state)
             self._rebuild_posterior()
             raise

@@ -35,9 +35,23 @@ DTYPES = {
 class StoredBandit(ABC):
     """A bandit whose state can be taken out, put back, and kept in a file."""
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next ``ask`` depends on."""
+        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
+
+        Load it into a bandit constructed with the same arms or box, and options; arms
+        that were added later are part of it. What is computed from it is computed anew,
+        as loading does, so that both bandits go on alike to the last bit.
+        """
+        self._renew()
+        return self._state_dict()
+
+    @abstractmethod
+    def _state_dict(self) -> dict[str, Any]:
+        """Return the state as it is."""
+
+    @abstractmethod
+    def _renew(self) -> None:
+        """Compute anew what loading does, where rounding tells it from that."""
 
     @abstractmethod
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -48,7 +62,7 @@ class StoredBandit(ABC):
         """Restore a state; may fail half way."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; picks go on up to rounding.
+        """Restore what :meth:`state_dict` returned; picks go on as there.
 
         Raises:
             InputDataError: If the state is that of another kind of bandit, of other
@@ -58,11 +72,14 @@ class StoredBandit(ABC):
         before = None
         try:
             self._check_state(state)
-            before = self.state_dict()
+            before = self._state_dict()
             self._load(state)
-        except Exception as error:  # whatever it is that a strange state brings about
+        # Whatever it is that a strange state brings about, or who loses patience.
+        except BaseException as error:
             if before is not None:
                 self._load(before)
+            if not isinstance(error, Exception):
+                raise
             raise InputDataError(
                 f"The state does not fit this {type(self).__name__} and its options: "
                 f"{error}"

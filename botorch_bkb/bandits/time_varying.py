@@ -200,7 +200,7 @@ class TVGPUCB(DriftingBandit):
                     prior = self._refitted_prior()
                     moving, start = self._new_filter(prior), 0
                 moving = self._brought(prior, moving, start, self.num_pulls)
-            except Exception:
+            except BaseException:
                 self._rebuild_posterior()
                 raise
             self._prior, self._filter = prior, moving

@@ -58,6 +58,30 @@ def test_after_a_reload_the_next_hundred_picks_are_the_same(bandit_class, tmp_pa
     assert picks[0] == picks[1]
 
 
+TIED_ARMS = {
+    "twins": torch.cat([random_arms(15)] * 2),
+    "factorial": torch.cartesian_prod(*[torch.linspace(0, 1, 3).double()] * 3),
+}
+
+
+@each_bandit
+@pytest.mark.parametrize("arms", TIED_ARMS.values(), ids=TIED_ARMS)
+def test_ties_that_rounding_breaks_are_broken_alike(bandit_class, arms, tmp_path):
+    """Arms of one score: who saves goes on from the numbers that a load computes."""
+    bandit = make_bandit(bandit_class, arms)
+    play(bandit, 10, max_size=4)
+    bandit.save(tmp_path / "state")
+    restored = make_bandit(bandit_class, arms, seed=9)
+    restored.load(tmp_path / "state")
+    from_state = make_bandit(bandit_class, arms, seed=8)
+    from_state.load_state_dict(bandit.state_dict())
+    runs = []
+    for one in (bandit, restored, from_state):
+        measure = noisy_rewards(arms, seed=3)
+        runs.append([play(one, 1, measure, max_size=4) for _ in range(30)])
+    assert runs[0] == runs[1] == runs[2]
+
+
 def test_learned_hyper_parameters_and_coupled_draws_are_stored(tmp_path):
     arms = random_arms(40)
     bandits = [
@@ -97,6 +121,46 @@ def test_bandits_on_a_box_are_stored(tmp_path):
 )
 def test_plain_json_keeps_every_digit(value):
     assert_same(from_json(json.loads(json.dumps(to_json(value)))), value)
+
+
+# Interrupts -------------------------------------------------------------------------
+
+
+@each_bandit
+@pytest.mark.parametrize("call", [1, 2, 5, 9, 14])
+def test_an_interrupt_at_any_line_loses_nothing(bandit_class, call, monkeypatch):
+    """Control-C in an ask: the next ask is the one that would have been."""
+    bandits = [make_bandit(bandit_class, random_arms(60)) for _ in range(2)]
+    for bandit in bandits:
+        play(bandit, 6, max_size=4)
+        bandit.state_dict()  # to the last bit alike
+    count = 0
+
+    def interrupted(function):
+        def wrapped(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == call:
+                raise KeyboardInterrupt
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for name in ("solve_triangular", "vector_norm", "cholesky"):
+            function = getattr(torch.linalg, name)
+            patch.setattr(torch.linalg, name, interrupted(function))
+        try:
+            bandits[0].fail(bandits[0].ask(max_size=4))
+            was_interrupted = False
+        except KeyboardInterrupt:
+            was_interrupted = True
+    if not was_interrupted:  # it does less than that
+        bandits[1].fail(bandits[1].ask(max_size=4))
+    for bandit in bandits:
+        bandit.state_dict()
+    assert play(bandits[0], 8, max_size=4) == play(bandits[1], 8, max_size=4)
+    assert torch.equal(bandits[0].counts, bandits[1].counts)
 
 
 # Crashes ------------------------------------------------------------------------------
