@@ -282,6 +282,7 @@ class ArmBandit(StoredBandit):
             "bandit": type(self).__name__,
             "num_arms": self._num_given,
             "fingerprint": fingerprint(self.arms[: self._num_given]),
+            "maximize": self.maximize,
             "added_arms": self.arms[self._num_given :].clone(),
             "retired": self.is_retired.nonzero().squeeze(-1),
             "ledger": self._ledger.state_dict(),
@@ -298,6 +299,11 @@ class ArmBandit(StoredBandit):
                 f"Expected the state of a {expected[0]} over {expected[1]} arms, but "
                 f"got that of a {found[0]} over {found[1]}. Construct the bandit with "
                 "the arms and options of the saved one."
+            )
+        if state["maximize"] is not self.maximize:
+            raise InputDataError(
+                f"Expected the state of a bandit with maximize={self.maximize}, but it "
+                f"is that of one with maximize={state['maximize']}."
             )
         given, saved = self.arms[: self._num_given], state["added_arms"]
         # Rounding to float32 changes a number by 6e-8 of itself.

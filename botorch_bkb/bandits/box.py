@@ -281,6 +281,7 @@ class BoxBandit(StoredBandit):
         return {
             "bandit": type(self).__name__,
             "bounds": self.bounds.clone(),
+            "maximize": self.maximize,
             "told_points": self._told_points.clone(),
             "told_rewards": list(self._told_rewards),
             "pending": {key: point.clone() for key, point in self._pending.items()},
@@ -306,6 +307,11 @@ class BoxBandit(StoredBandit):
                 f"Expected the state of a {expected} over the same box, but got that "
                 f"of a {found}, or its `bounds` differ. Construct the bandit with the "
                 "box and options of the saved one."
+            )
+        if state["maximize"] is not self.maximize:
+            raise InputDataError(
+                f"Expected the state of a bandit with maximize={self.maximize}, but it "
+                f"is that of one with maximize={state['maximize']}."
             )
 
     @override

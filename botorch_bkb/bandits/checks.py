@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import Kernel
@@ -57,15 +58,16 @@ def check_arms(arms: Tensor) -> None:
         )
 
 
-def as_tensor(
-    name: str, values: Any, meaning: str, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Return a dense tensor of real numbers, or raise."""
+def as_tensor(name: str, values: Any, meaning: str) -> Tensor:
+    """Return a dense tensor of real numbers, or raise.
+
+    By NumPy, for what is no tensor: a list of floats stays double, and a column of a
+    table comes in its order, where torch would go by its labels.
+    """
     try:
-        found = torch.as_tensor(values)
-        if dtype is not None and not found.is_complex():
-            # From the values: a list of floats has become single precision.
-            found = torch.as_tensor(values, dtype=dtype)
+        found = torch.as_tensor(
+            values if isinstance(values, Tensor) else np.array(values)
+        )
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputDataError(
             f"Expected `{name}` to be {meaning}, but got {values!r}."
@@ -103,8 +105,7 @@ def check_bounds(bounds: Any) -> None:
 
 def check_points(points: Any, bounds: Tensor) -> Tensor:
     """Return ``q x d`` points as numbers like the bounds, or raise."""
-    points = as_tensor("points", points, "a tensor of points", bounds.dtype)
-    points = points.to(bounds.device)
+    points = as_tensor("points", points, "a tensor of points").to(bounds)
     if points.dim() != 2 or points.shape[-1] != bounds.shape[-1]:
         raise BotorchTensorDimensionError(
             f"Expected `points` of shape q x {bounds.shape[-1]}, but got "
@@ -301,7 +302,7 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
         InputDataError: If a reward is no number, NaN, infinite, or so large that
             squares overflow in the dtype of the arms.
     """
-    values = as_tensor("rewards", rewards, "real numbers", torch.float64)
+    values = as_tensor("rewards", rewards, "real numbers").double()
     if values.dim() == 2 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     values = values.reshape(1) if values.dim() == 0 else values

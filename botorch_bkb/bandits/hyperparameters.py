@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.errors import InputDataError, ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
@@ -154,9 +154,16 @@ class Prior:
             outcome_transform=None,
         )
 
+    def _given(self) -> list[Any]:
+        """Return the kinds of the kernel's parts, and the noise that was given."""
+        kinds = [type(part).__name__ for part in self.covar_module.modules()]
+        noise = self.given_noise
+        return [kinds, None if noise is None else float(noise)]
+
     def state_dict(self) -> dict[str, Any]:
         """Return hyper-parameters and units."""
         return {
+            "given": self._given(),
             "covar_module": self.covar_module.state_dict(),
             "likelihood": self.likelihood.state_dict(),
             "offset": self.offset,
@@ -166,6 +173,11 @@ class Prior:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
+        if state["given"] != self._given():
+            raise InputDataError(
+                "Expected the state of a bandit with kernel and noise "
+                f"{self._given()}, but it is that of one with {state['given']}."
+            )
         self.covar_module.load_state_dict(state["covar_module"])
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset = check_number("offset", state["offset"])

@@ -107,12 +107,15 @@ class PullLedger:
         scores = [0.0] * len(arms)
         if external_scores is not None:
             scores = external_scores[arms].tolist()
-        pulls: list[Pull | None] = [None] * len(arms)
-        for position, pull_id in enumerate(settled):
-            if pull_id is not None:
-                pull = pulls[position] = self.pending.pop(pull_id)
+        pulls = [None if key is None else self.pending[key] for key in settled]
+        for position, pull in enumerate(pulls):
+            if pull is not None:
                 scores[position] = pull.score
-                self.first_is_told |= pull_id == 0
+        out = set(settled)
+        pending = {key: pull for key, pull in self.pending.items() if key not in out}
+        # Changed at once: who interrupts a long list leaves no half of it.
+        self.pending = pending
+        self.first_is_told |= 0 in out
         self.told_indices.extend(arms)
         self.told_rewards.extend(values)
         self.told_scores.extend(scores)

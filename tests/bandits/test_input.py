@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from botorch.exceptions.errors import (
@@ -232,6 +233,20 @@ def test_numbers_that_cannot_be_are_no_state(bandit_class, learned):
     for changes in wrong:
         with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
             bandit.load_state_dict({**state, **changes})
+
+
+def test_columns_of_a_table_come_in_their_order():
+    """Not by their labels, by which torch would read them."""
+    bandit = waiting_bandit(GPUCB)
+    table = pd.DataFrame({"arm": [3, 4, 5], "y": [0.3, 0.5, 0.4]}, index=[7, 8, 9])
+    bandit.tell(table["arm"], table["y"], external=True)
+    by_value = table.reset_index(drop=True).sort_values("y", ascending=False)
+    bandit.tell(by_value["arm"], by_value[["y"]], external=True)
+    ledger = bandit.state_dict()["ledger"]
+    assert ledger["told_indices"][-6:] == [3, 4, 5, 4, 5, 3]
+    assert ledger["told_rewards"][-6:] == [0.3, 0.5, 0.4, 0.5, 0.4, 0.3]
+    available = pd.Series([True] + 29 * [False]).sort_values()
+    assert bandit.ask(available=available).unique().tolist() == [29]
 
 
 # Kernels ------------------------------------------------------------------------------

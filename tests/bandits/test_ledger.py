@@ -219,7 +219,7 @@ def test_outside_data_are_welcome_when_announced(bandit):
     [
         ([8], "between 0 and 7, but got 8"),
         ([-1], "between 0 and 7, but got -1"),
-        ([2.0], "integers, but got torch.float32"),
+        ([2.0], "integers, but got torch.float64"),
         ([True], "integers, but got torch.bool"),
         ([[2]], "one-dimensional"),
     ],

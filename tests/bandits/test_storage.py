@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import MaternKernel
 from typing_extensions import override
 
 from botorch_bkb import BBKB
@@ -163,6 +164,23 @@ def test_an_interrupt_at_any_line_loses_nothing(bandit_class, call, monkeypatch)
     assert torch.equal(bandits[0].counts, bandits[1].counts)
 
 
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"maximize": False}, "maximize=False"),
+        ({"noise_variance": 0.7}, "kernel and noise"),
+        ({"covar_module": None}, "kernel and noise"),
+        ({"covar_module": MaternKernel().double()}, "kernel and noise"),
+    ],
+)
+def test_a_state_goes_to_its_own_options_only(options, match, tmp_path):
+    bandit, other = make_bandit(BBKB), make_bandit(BBKB, **options)
+    play(bandit, 5)
+    bandit.save(tmp_path / "state")
+    with unchanged(other), pytest.raises(InputDataError, match=match):
+        other.load(tmp_path / "state")
+
+
 # Crashes ------------------------------------------------------------------------------
 
 
@@ -246,6 +264,18 @@ def test_a_killed_process_leaves_a_whole_file(tmp_path):
     num_seen, unfinished = map(int, done.stdout.split())
     assert num_seen > 5  # many were killed between two files
     assert unfinished > 5  # and many in the middle of one
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes and links of POSIX")
+def test_a_file_keeps_its_mode_and_a_link_its_target(tmp_path):
+    path, link = tmp_path / "state", tmp_path / "link"
+    save_state({"number": 1}, path)
+    path.chmod(0o664)
+    link.symlink_to(path)
+    save_state({"number": 2}, link)
+    assert link.is_symlink()
+    assert load_state(path) == {"number": 2}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o664
 
 
 # Damage -------------------------------------------------------------------------------
