@@ -394,9 +394,9 @@ class FiniteArmBandit(ArmBandit):
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
 
     @override
-    def _state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {
-            **super()._state_dict(),
+            **super().state_dict(),
             "prior": deepcopy(self._prior.state_dict()),
             "confidence": self.confidence.state_dict(),
             "inducing_indices": self.inducing_indices.clone(),
@@ -426,12 +426,6 @@ class FiniteArmBandit(ArmBandit):
         )
         self._rebuild_posterior()
         self._is_fresh = True
-
-    @override
-    def _renew(self) -> None:
-        if not self._is_fresh:
-            self._rebuild_posterior()
-            self._is_fresh = True
 
     @override
     def _leverage_scores(self) -> Tensor:

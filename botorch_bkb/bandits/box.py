@@ -158,7 +158,7 @@ class BoxBandit(StoredBandit):
         """
         size = self.batch_size if size is None else size
         check_size("size", size)
-        before = self._state_dict()
+        before = self.state_dict()
         try:
             self._refresh()
             if self.num_pulls == 0:
@@ -277,7 +277,7 @@ class BoxBandit(StoredBandit):
         return BoxMaximizerDistribution(best.to(self._dtype))
 
     @override
-    def _state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {
             "bandit": type(self).__name__,
             "bounds": self.bounds.clone(),

@@ -77,8 +77,8 @@ class BoxUCB(BoxBandit):
         return chosen[-size:]
 
     @override
-    def _state_dict(self) -> dict[str, Any]:
-        return {**super()._state_dict(), "confidence": self.confidence.state_dict()}
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "confidence": self.confidence.state_dict()}
 
     @override
     def _load(self, state: dict[str, Any]) -> None:

@@ -284,7 +284,7 @@ def check_time(time: Any, last: float = -math.inf) -> float:
         value = math.nan if isinstance(time, str | bytes) else float(time)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         value = math.nan
-    if not last <= value < math.inf or value == -math.inf:
+    if not last <= value <= LARGEST or value < -LARGEST:
         since = (
             f" not before {last:g}, the last that is known" if last > -math.inf else ""
         )

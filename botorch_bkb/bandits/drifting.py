@@ -21,7 +21,7 @@ from typing_extensions import override
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
 from botorch_bkb.acquisition.time_varying import RTVWidth
 from botorch_bkb.bandits.base import FiniteArmBandit, Moments
-from botorch_bkb.bandits.checks import check_number, check_time
+from botorch_bkb.bandits.checks import check_time
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.inducing import ExactBandit
 from botorch_bkb.models.arm_filter import check_forgetting_rate
@@ -114,9 +114,8 @@ class DriftingBandit(FiniteArmBandit):
         given = None if time is None else check_time(time)
         pulls = self._settle(indices, rewards, pull_ids, external)
         now = self._time_of_asking
-        for pull in pulls:
-            asked = now if pull is None else pull.time
-            self._times.append(asked if given is None else given)
+        asked = [now if pull is None else pull.time for pull in pulls]
+        self._times.extend(asked if given is None else [given] * len(asked))
         if pulls:
             last = -math.inf if self._now is None else self._now
             self._now = max([last, *self._times[-len(pulls) :]])
@@ -129,8 +128,8 @@ class DriftingBandit(FiniteArmBandit):
         return 0.0 if self._now is None else self._now
 
     @override
-    def _state_dict(self) -> dict[str, Any]:
-        return {**super()._state_dict(), "times": list(self._times), "now": self._now}
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "times": list(self._times), "now": self._now}
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
@@ -223,12 +222,12 @@ class RGPUCB(DriftingBandit, ExactBandit):
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
-        self._block = int(check_number("block", state["block"]))
+        self._block = int(state["block"])
         super()._load(state)
 
     @override
-    def _state_dict(self) -> dict[str, Any]:
-        return {**super()._state_dict(), "block": self._block}
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "block": self._block}
 
 
 def rbf_block_size(forgetting_rate: float, horizon: int) -> int:

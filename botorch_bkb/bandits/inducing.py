@@ -86,8 +86,8 @@ class SparseBandit(PosteriorBandit):
         self._uniforms = self._draw(0)
 
     @override
-    def _state_dict(self) -> dict[str, Any]:
-        return {**super()._state_dict(), "uniforms": self._uniforms}
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "uniforms": self._uniforms}
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
@@ -109,6 +109,18 @@ class SparseBandit(PosteriorBandit):
         except BaseException:
             self._uniforms = uniforms
             raise
+
+    @override
+    def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
+        if self.inducing_indices.numel() or len(pulled) <= BULK_SIZE:
+            return super()._present_inducing_indices(pulled)
+        # Those of the next ask: of a large table not all can be. The draw is undone.
+        generator_state, uniforms = self.generator.get_state(), self._uniforms
+        try:
+            return self._resample(self._prior, pulled)
+        finally:
+            self.generator.set_state(generator_state)
+            self._uniforms = uniforms
 
     @override
     def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:

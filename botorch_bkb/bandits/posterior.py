@@ -143,5 +143,11 @@ class PosteriorBandit(FiniteArmBandit):
                 self._num_processed,
             )
 
+    @override
+    def _renew(self) -> None:
+        if not self._is_fresh:
+            self._rebuild_posterior()
+            self._is_fresh = True
+
     def _pulled(self, num_pulls: int) -> Tensor:
         return self._totals(num_pulls)[0].nonzero().squeeze(-1)

@@ -25,7 +25,7 @@ from torch import Tensor
 FORMAT = "botorch_bkb bandit"
 VERSION = 1
 MAX_HEADER_BYTES = 1024
-# A million pulls are some 50 MB. What is read takes up to twenty times as much memory.
+# A million pulls are some 50 MB. What is read takes up to forty times as much memory.
 MAX_BYTES = 2**28
 DTYPES = {
     name: getattr(torch, name)
@@ -36,19 +36,13 @@ DTYPES = {
 class StoredBandit(ABC):
     """A bandit whose state can be taken out, put back, and kept in a file."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
 
         Load it into a bandit constructed with the same arms or box, and options; arms
-        that were added later are part of it. What is computed from it is computed anew,
-        as loading does, so that both bandits go on alike to the last bit.
+        that were added later are part of it.
         """
-        self._renew()
-        return self._state_dict()
-
-    @abstractmethod
-    def _state_dict(self) -> dict[str, Any]:
-        """Return the state as it is."""
 
     @abstractmethod
     def _renew(self) -> None:
@@ -63,7 +57,7 @@ class StoredBandit(ABC):
         """Restore a state; may fail half way."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; picks go on as there.
+        """Restore what :meth:`state_dict` returned; picks go on up to rounding.
 
         Raises:
             InputDataError: If the state is that of another kind of bandit, of other
@@ -73,7 +67,7 @@ class StoredBandit(ABC):
         before = None
         try:
             self._check_state(state)
-            before = self._state_dict()
+            before = self.state_dict()
             self._load(state)
         # Whatever it is that a strange state brings about, or who loses patience.
         except BaseException as error:
@@ -89,11 +83,15 @@ class StoredBandit(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file; a crash leaves the old one or the new one.
 
-        A process that is killed may leave its unfinished ``.NAME.*`` beside it.
+        The posterior is computed anew, as :meth:`load` does, so that this bandit and
+        one that loads the file go on alike to the last bit. Of two processes that save
+        to one path the later wins. A process that is killed may leave its unfinished
+        ``.NAME.*`` beside it.
 
         Raises:
             OSError: If the file cannot be written.
         """
+        self._renew()
         save_state(self.state_dict(), path)
 
     def load(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
@@ -184,7 +182,7 @@ def load_state(
         )
     try:
         state = from_json(json.loads(payload))
-    except (ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:
+    except Exception as error:
         raise InputDataError(f"{path} holds no state of a bandit: {error}") from error
     if not isinstance(state, dict):
         raise InputDataError(f"{path} holds no state of a bandit.")

@@ -162,6 +162,10 @@ class TVGPUCB(DriftingBandit):
         self._filter = self._brought(self._prior, moving, 0, self._num_processed)
         return self._moments(self._prior, self._filter)
 
+    @override
+    def _renew(self) -> None:
+        """Nothing: the filter is the same but for rounding, and long to replay."""
+
     def _refitted_prior(self) -> DriftPrior:
         prior = deepcopy(self._prior)
         indices, rewards = self._ledger.history()

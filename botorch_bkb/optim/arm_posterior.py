@@ -223,9 +223,10 @@ class ArmPosterior:
         if dropped.numel():
             r, W = residual[dropped], self._data[0, dropped]
             told = r / (1 + W * r)
-            # Of the arm itself; and its leverage, which is lost for all others.
-            own, leverage = (r - told) / (projected[dropped] + told), 1 - told / r
-            share[dropped] = own.maximum(leverage.nan_to_num(0.0))
+            # Of the arm itself; and the leverage of all, which is lost for the others.
+            own = (r - told) / (projected[dropped] + told)
+            lost = torch.linalg.vector_norm((1 - told / r).nan_to_num(0.0))
+            share[dropped] = own.maximum(lost)
         worst, arm = share.nan_to_num(0.0).max(dim=0)  # no prior variance, no error
         return worst.item(), int(arm)
 

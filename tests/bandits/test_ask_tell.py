@@ -571,3 +571,17 @@ def test_a_failed_fit_keeps_the_hyper_parameters(monkeypatch):
         warnings.simplefilter("ignore")
         bandit.ask()
     assert torch.equal(bandit.covar_module.lengthscale, before)
+
+
+def test_a_prediction_before_the_first_ask_does_not_stand_on_every_arm(monkeypatch):
+    """On the inducing arms that the ask will draw; and it draws nothing itself."""
+    monkeypatch.setattr(inducing, "BULK_SIZE", 16)
+    arms = make_arms(300)
+    bandits = [make(BBKB, arms=arms, resampling="coupled") for _ in range(2)]
+    for bandit in bandits:
+        bandit.tell(range(300), truth(arms), external=True)
+    early = bandits[0].predict()
+    assert len(bandits[0]._prediction[2].inducing_indices) < 150
+    assert torch.equal(*(bandit.ask(max_size=1) for bandit in bandits))
+    for before, after in zip(early, bandits[0].predict(), strict=True):
+        torch.testing.assert_close(before, after)

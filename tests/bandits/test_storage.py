@@ -74,13 +74,11 @@ def test_ties_that_rounding_breaks_are_broken_alike(bandit_class, arms, tmp_path
     bandit.save(tmp_path / "state")
     restored = make_bandit(bandit_class, arms, seed=9)
     restored.load(tmp_path / "state")
-    from_state = make_bandit(bandit_class, arms, seed=8)
-    from_state.load_state_dict(bandit.state_dict())
     runs = []
-    for one in (bandit, restored, from_state):
+    for one in (bandit, restored):
         measure = noisy_rewards(arms, seed=3)
         runs.append([play(one, 1, measure, max_size=4) for _ in range(30)])
-    assert runs[0] == runs[1] == runs[2]
+    assert runs[0] == runs[1]
 
 
 def test_learned_hyper_parameters_and_coupled_draws_are_stored(tmp_path):
@@ -129,12 +127,14 @@ def test_plain_json_keeps_every_digit(value):
 
 @each_bandit
 @pytest.mark.parametrize("call", [1, 2, 5, 9, 14])
-def test_an_interrupt_at_any_line_loses_nothing(bandit_class, call, monkeypatch):
+def test_an_interrupt_at_any_line_loses_nothing(
+    bandit_class, call, monkeypatch, tmp_path
+):
     """Control-C in an ask: the next ask is the one that would have been."""
     bandits = [make_bandit(bandit_class, random_arms(60)) for _ in range(2)]
     for bandit in bandits:
         play(bandit, 6, max_size=4)
-        bandit.state_dict()  # to the last bit alike
+        bandit.save(tmp_path / "state")  # to the last bit alike
     count = 0
 
     def interrupted(function):
@@ -159,7 +159,7 @@ def test_an_interrupt_at_any_line_loses_nothing(bandit_class, call, monkeypatch)
     if not was_interrupted:  # it does less than that
         bandits[1].fail(bandits[1].ask(max_size=4))
     for bandit in bandits:
-        bandit.state_dict()
+        bandit.save(tmp_path / "state")
     assert play(bandits[0], 8, max_size=4) == play(bandits[1], 8, max_size=4)
     assert torch.equal(bandits[0].counts, bandits[1].counts)
 
