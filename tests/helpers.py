@@ -1,12 +1,19 @@
 """Tools that several test modules share."""
 
+from functools import lru_cache
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
+
+from botorch_bkb.models.utils.covariance import dense_covariance
 
 
 class LargestTensor(TorchDispatchMode):
@@ -34,3 +41,82 @@ class LargestTensor(TorchDispatchMode):
             if isinstance(leaf, Tensor):
                 self.nbytes = max(self.nbytes, leaf.untyped_storage().nbytes())
         return out
+
+
+@torch.no_grad()
+def gram_matrix(
+    kernel: Kernel, left: Tensor, right: Tensor | None = None
+) -> np.ndarray:
+    """Return prior covariances.
+
+    Of a sum or product part by part: GPyTorch would add a jitter to a sum with a linear
+    kernel. ``tests/models/utils/test_covariance.py`` holds it to NumPy's formulas.
+    """
+    return dense_covariance(kernel, left, right).numpy()
+
+
+# What a BLAS or LAPACK library computes: other processors add in another order.
+ROUNDED = {
+    torch.matmul,
+    torch.Tensor.matmul,
+    torch.Tensor.__matmul__,
+    torch.Tensor.__rmatmul__,
+    torch.mm,
+    torch.Tensor.mm,
+    torch.mv,
+    torch.Tensor.mv,
+    torch.bmm,
+    torch.Tensor.bmm,
+    torch.addmm,
+    torch.Tensor.addmm,
+    torch.Tensor.addmm_,
+    torch.cdist,
+    torch.linalg.cholesky,
+    torch.linalg.cholesky_ex,
+    torch.linalg.solve_triangular,
+    torch.linalg.vector_norm,
+    torch.cholesky_solve,
+    torch.cholesky_inverse,
+    torch.sum,
+    torch.Tensor.sum,
+}
+
+
+class DisturbedRounding(TorchFunctionMode):
+    """Multiplies what BLAS computes by ``1 +- a few 1e-16``, entry by entry.
+
+    The factors are those of the operation and its shape: a computation that is done
+    twice gives the same bits twice, as it does on a processor. NumPy is left alone: it
+    is the answer that tests compare with.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+
+    @override
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func not in ROUNDED:
+            return out
+        result = out[0] if isinstance(out, tuple) else out
+        if not isinstance(result, Tensor) or not result.is_floating_point():
+            return out
+        with torch._C.DisableTorchFunction():
+            factors = _rounding_factors(self.seed, func.__name__, result.shape)
+            eps = torch.finfo(result.dtype).eps
+            factors = 1 + eps * factors.to(result)
+            if not result.requires_grad:
+                result.mul_(factors)  # where `out=` and in-place operations put it
+                return out
+            result = result * factors
+        # A named tuple of torch's, which takes one sequence.
+        return type(out)((result, *out[1:])) if isinstance(out, tuple) else result
+
+
+@lru_cache(maxsize=256)
+def _rounding_factors(seed: int, name: str, shape: torch.Size) -> Tensor:
+    stream = torch.Generator().manual_seed(crc32(f"{seed} {name} {shape}".encode()))
+    return torch.randn(shape, generator=stream)

@@ -12,6 +12,7 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import ArmObservations, ConfidenceState
+from botorch_bkb.models.utils.covariance import dense_covariance
 
 
 @runtime_checkable
@@ -89,7 +90,7 @@ def _dense_pull_summary(model: ExactGP, noise: float) -> tuple[Tensor, Tensor, f
     diag(B^{-1})``, and the residuals ``y - mu`` are ``B^{-1} (y - m)``.
     """
     X = model.train_inputs[0]
-    K = model.covar_module(X).to_dense()
+    K = dense_covariance(model.covar_module, X)
     L = torch.linalg.cholesky(torch.eye(K.shape[-1]).to(K) + K / noise)
     B_inv = torch.cholesky_inverse(L)
     targets = model.train_targets

@@ -85,6 +85,7 @@ from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
 from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     independent_points,
     KernelFeatures,
@@ -227,7 +228,7 @@ class EigenfeatureMap(FeatureMap):
         self.kernel = kernel
         self.input_transform = input_transform
         with torch.no_grad():
-            values, vectors = torch.linalg.eigh(kernel(points).to_dense())
+            values, vectors = torch.linalg.eigh(dense_covariance(kernel, points))
         largest = values[-1].item()
         kept = (values > span_tolerance(values.dtype) * largest).nonzero().squeeze(-1)
         if not largest > 0:
@@ -243,7 +244,7 @@ class EigenfeatureMap(FeatureMap):
     @override
     def forward(self, x: Tensor) -> Tensor:
         """Return the ``... x q x m`` features of ``... x q x d`` points."""
-        return self.kernel(x, self.points).to_dense() @ self.projection
+        return dense_covariance(self.kernel, x, self.points) @ self.projection
 
 
 def draw_eigenfeature_paths(
@@ -398,7 +399,7 @@ def _exact_update(
 ) -> Tensor:  # ... x P
     r"""Return ``(K + W^{-1})^{-1} (ybar - f_0(X) - eps)``."""
     X, W, means = observations
-    L = torch.linalg.cholesky(covar_module(X).to_dense() + torch.diag(1 / W))
+    L = torch.linalg.cholesky(dense_covariance(covar_module, X) + torch.diag(1 / W))
     errors = means - f_0 - torch.randn_like(f_0) / W.sqrt()
     return torch.cholesky_solve(errors.unsqueeze(-1), L).squeeze(-1)
 
@@ -415,7 +416,7 @@ def _sparse_update(
     draw stays as it is, so that errors of an approximate one are not amplified there.
     """
     X, W, means = observations
-    K_ss = covar_module(S).to_dense()
+    K_ss = dense_covariance(covar_module, S)
     kept = independent_points(K_ss)
     L, S = torch.linalg.cholesky(K_ss[kept][:, kept]), S[kept]
     u_0 = torch.linalg.solve_triangular(L, f_0[..., kept].unsqueeze(-1), upper=False)

@@ -31,6 +31,7 @@ from linear_operator.operators import LowRankRootLinearOperator, to_linear_opera
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
 from botorch_bkb.models.utils.leverage_scores import (
     log_exclusion,
     Resampling,
@@ -296,12 +297,13 @@ class SingleTaskDTCGP(SingleTaskGP):
     def forward(self, x: Tensor) -> MultivariateNormal:
         """Return the prior over ``n x d`` inputs; in training the DTC prior."""
         if not self.training:
-            return super().forward(x)
+            covariance = lazy_covariance(self.covar_module, x)
+            return MultivariateNormal(self.mean_module(x), covariance)
         x = self.transform_inputs(x)
         replicates = find_replicates(x)
         unique = x[replicates.first]
         if self._inducing_points is None:
-            prior = to_linear_operator(self.covar_module(unique).to_dense())
+            prior = to_linear_operator(dense_covariance(self.covar_module, unique))
         else:
             S = self._inducing_inputs(self._inducing_points)
             features = nystrom_features(self.covar_module, S)

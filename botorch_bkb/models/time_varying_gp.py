@@ -15,13 +15,16 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.utils.types import _DefaultType, DEFAULT
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, ProductKernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.means import Mean
 from gpytorch.priors import GammaPrior
 from torch import Tensor
+from typing_extensions import override
 
 from botorch_bkb.models.kernels import TemporalDecayKernel
+from botorch_bkb.models.utils.covariance import lazy_covariance
 
 
 class TimeVaryingGP(SingleTaskGP):
@@ -96,6 +99,14 @@ class TimeVaryingGP(SingleTaskGP):
             outcome_transform=outcome_transform,
             input_transform=input_transform,
         )
+
+    @override
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        """Return the prior over ``batch_shape x n x (d + 1)`` inputs."""
+        if self.training:
+            x = self.transform_inputs(x)
+        covariance = lazy_covariance(self.covar_module, x)
+        return MultivariateNormal(self.mean_module(x), covariance)
 
     @property
     def spatial_kernel(self) -> Kernel:

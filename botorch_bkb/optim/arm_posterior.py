@@ -25,6 +25,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     check_prior_variance,
     check_residual,
@@ -380,9 +381,9 @@ class ArmPosterior:
     @torch.no_grad()
     def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the prior covariances between two lists of arms."""
-        covariance = self.covar_module(self.arms[left], self.arms[right])
-        # A kernel may be careless about its dtype.
-        return covariance.to_dense().to(self.arms)
+        arms = self.arms
+        covariance = dense_covariance(self.covar_module, arms[left], arms[right])
+        return covariance.to(arms)  # a kernel may be careless about its dtype
 
     def _rebuild(self, inducing_indices: Tensor) -> None:
         """Factorize from nothing; the inducing arms become the basis."""

@@ -20,6 +20,8 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.covariance import dense_covariance
+
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,7 +132,7 @@ class MarkovGPProblem(DriftingProblem):
         self._generator = generator
         with torch.no_grad():
             # In double: smooth kernels over many arms are singular to rounding.
-            K = covar_module(arms).to_dense().double()
+            K = dense_covariance(covar_module, arms).double()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NumericalWarning)  # of a jitter of 1e-8
             self._root = psd_safe_cholesky(K)

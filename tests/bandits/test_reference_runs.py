@@ -12,6 +12,7 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
 )
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
+from tests.helpers import gram_matrix
 from tests.reference import run_bandit
 
 
@@ -94,8 +95,7 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         bandit.tell(indices, [reward(arm) for arm in indices.tolist()])
 
     stream = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        gram = kernel(arms, arms).to_dense().numpy()
+    gram = gram_matrix(kernel, arms)
     expected, expected_sets = run_bandit(
         gram,
         NOISE,
@@ -132,8 +132,7 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
 def test_same_arms_as_the_dense_reference(name, resampling, kernel_name):
     """Over 100 pulls each; near-duplicate arms, and linear kernels of rank three."""
     kernel, arms = KERNELS[kernel_name], make_arms(kernel_name)
-    with torch.no_grad():
-        gram = kernel(arms, arms).to_dense().numpy()
+    gram = gram_matrix(kernel, arms)
     root = np.linalg.cholesky(gram + 1e-8 * np.eye(len(arms)))
     truth = root @ np.random.default_rng(0).normal(size=len(arms))
     compare(name, kernel, arms, truth, 100, resampling)

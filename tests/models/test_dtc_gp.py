@@ -33,7 +33,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.models import SingleTaskDTCGP
-from tests.helpers import LargestTensor
+from tests.helpers import gram_matrix, LargestTensor
 from tests.reference import dtc_posterior, exact_posterior
 
 
@@ -54,11 +54,6 @@ def make_kernel(name: str):
     if name == "matern":
         kernel.outputscale = 2.5
     return kernel
-
-
-def gram(kernel, left, right):
-    with torch.no_grad():
-        return kernel(left, right).to_dense().numpy()
 
 
 def make_data(generator, n=40, d=3, repeats=15, clustered=False):
@@ -93,10 +88,10 @@ def dense_answer(kernel, X, Y, S, X_test, noise):
     means = np.bincount(inverse, Y.squeeze(-1).numpy() / noise) / W
     P = torch.as_tensor(rows)
     return dtc_posterior(
-        gram(kernel, S, S),
-        gram(kernel, S, P),
-        gram(kernel, S, X_test),
-        gram(kernel, X_test, X_test),
+        gram_matrix(kernel, S, S),
+        gram_matrix(kernel, S, P),
+        gram_matrix(kernel, S, X_test),
+        gram_matrix(kernel, X_test, X_test),
         W,
         means,
     )
@@ -114,7 +109,7 @@ def test_posterior_equals_the_dense_reference(name, clustered, generator):
     X_test = torch.rand(30, 3, generator=generator, dtype=torch.double)
     model = plain_model(X, Y, kernel, inducing_points=S)
     mean, covariance = dense_answer(kernel, X, Y, S, X_test, 0.05)
-    prior = np.diag(gram(kernel, X_test, X_test)).max()
+    prior = np.diag(gram_matrix(kernel, X_test, X_test)).max()
     posterior = model.posterior(X_test)
     joint = posterior.distribution.covariance_matrix.detach().numpy()
     scale = math.sqrt(prior)
@@ -235,10 +230,10 @@ def test_merged_and_unmerged_likelihoods_agree_as_sums(sparse, generator):
     )
     total = mll(model(*model.train_inputs), model.train_targets) * X.shape[0]
     total = (total - prior_terms).item()
-    K = gram(kernel, X, X)
+    K = gram_matrix(kernel, X, X)
     if sparse:
-        K_sx = gram(kernel, S, X)
-        K = K_sx.T @ np.linalg.solve(gram(kernel, S, S), K_sx)
+        K_sx = gram_matrix(kernel, S, X)
+        K = K_sx.T @ np.linalg.solve(gram_matrix(kernel, S, S), K_sx)
     K = K + 0.07 * np.eye(len(X))
     y = model.train_targets.numpy() - model.mean_module.constant.item()
     expected = -0.5 * (
@@ -554,7 +549,7 @@ def test_effective_dimension_and_log_det_by_their_definitions(generator):
     X, Y = make_data(generator)
     kernel = make_kernel("rbf")
     model = plain_model(X, Y, kernel)
-    K = gram(kernel, X, X)
+    K = gram_matrix(kernel, X, X)
     expected = np.trace(K @ np.linalg.inv(K + 0.05 * np.eye(len(X))))
     assert model.effective_dimension() == pytest.approx(expected, rel=1e-9)
     log_det = np.linalg.slogdet(np.eye(len(X)) + K / 0.05)[1]

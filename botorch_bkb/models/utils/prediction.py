@@ -31,6 +31,7 @@ from linear_operator.operators import (
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
 from botorch_bkb.models.utils.nystrom import (
     AppendedFeatures,
     FeatureMap,
@@ -95,7 +96,9 @@ class FactoredPosterior(ABC):
             variance = variance.clamp_min(0.0) + self._regained_variance(root)
             covariance = DiagLinearOperator(variance)
         else:
-            covariance = self.covar_module(X) + MatmulLinearOperator(-z.mT, z)
+            covariance = lazy_covariance(self.covar_module, X) + MatmulLinearOperator(
+                -z.mT, z
+            )
             covariance = self._regain_covariance(covariance, root)
             if X.shape[-2] <= MAX_DENSE_POINTS:
                 covariance = to_linear_operator(covariance.to_dense())
@@ -133,7 +136,7 @@ class ExactPosterior(FactoredPosterior):
     ) -> ExactPosterior:
         """Factor in ``O(P^3)``."""
         X, W, means = observations
-        L = torch.linalg.cholesky(covar_module(X).to_dense() + torch.diag(1 / W))
+        L = torch.linalg.cholesky(dense_covariance(covar_module, X) + torch.diag(1 / W))
         return cls(
             covar_module,
             KernelFeatures(covar_module, X, L),
@@ -145,7 +148,7 @@ class ExactPosterior(FactoredPosterior):
     def condition(self, observations: Observations) -> ExactPosterior:
         X, W, means = observations
         B = self.features(X).mT  # ... x q x m
-        schur = self.covar_module(X).to_dense() - B @ B.mT
+        schur = dense_covariance(self.covar_module, X) - B @ B.mT
         C = torch.linalg.cholesky(schur + torch.diag_embed(1 / W))
         explained = (B @ self.weights.unsqueeze(-1)).squeeze(-1)
         weights = solve_lower(C, (means - explained).unsqueeze(-1)).squeeze(-1)
@@ -215,7 +218,7 @@ class SparsePosterior(FactoredPosterior):
     def condition(self, observations: Observations) -> SparsePosterior:
         X, W, means = observations
         B = self.features(X).mT  # ... x q x m
-        schur = self.covar_module(X).to_dense() - B @ B.mT
+        schur = dense_covariance(self.covar_module, X) - B @ B.mT
         C, keep = masked_cholesky(schur, self.covar_module(X, diag=True))
         features = AppendedFeatures(self.features, self.covar_module, X, B, C, keep)
         # The block form of I + Z^T W Z: old coordinates, then the q new ones.
@@ -254,7 +257,7 @@ class SparsePosterior(FactoredPosterior):
 
 def nystrom_features(covar_module: Kernel, inducing_points: Tensor) -> KernelFeatures:
     """Factor ``K_S``, leaving out the points that add nothing to its span."""
-    K_ss = covar_module(inducing_points).to_dense()
+    K_ss = dense_covariance(covar_module, inducing_points)
     kept = independent_points(K_ss)
     L = torch.linalg.cholesky(K_ss[kept][:, kept])
     return KernelFeatures(covar_module, inducing_points[kept], L)

@@ -1,0 +1,92 @@
+r"""Prior covariances: the one place of the package where kernels are evaluated.
+
+GPyTorch adds the low-rank matrix of a linear kernel to a dense one by updating a
+Cholesky factor, wherever a square block of a sum is evaluated. That is cubic in the
+number of points, warns of a jitter or not by the processor, and with the jitter the
+covariances themselves are off by 1e-8. A product of such a sum does the same. Here sums
+and products are of tensors: each part is evaluated as GPyTorch does, and nothing is
+factorized.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add, mul
+
+from gpytorch import settings
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
+from gpytorch.lazy import LazyEvaluatedKernelTensor
+from linear_operator import to_dense
+from torch import Tensor
+from typing_extensions import override
+
+
+def dense_covariance(
+    covar_module: Kernel, x1: Tensor, x2: Tensor | None = None
+) -> Tensor:
+    """Return the prior covariances of two lists of points, as a tensor.
+
+    Costs what the parts of the kernel cost, and one sum or product a part. Kernels of
+    one's own are evaluated as they are: one that adds linear operators itself should
+    add tensors, or be a sum of kernels.
+
+    Args:
+        covar_module: Any kernel.
+        x1: A ``batch_shape x n x d`` tensor.
+        x2: A ``batch_shape x n' x d`` tensor; ``x1`` if omitted.
+
+    Returns:
+        A ``batch_shape x n x n'`` tensor.
+    """
+    x2 = x1 if x2 is None else x2
+    if not _has_parts(covar_module):
+        return covar_module(x1, x2).to_dense()
+    if covar_module.active_dims is not None:
+        x1 = x1.index_select(-1, covar_module.active_dims)
+        x2 = x2.index_select(-1, covar_module.active_dims)
+    with settings.lazily_evaluate_kernels(False):
+        return _forward(covar_module, x1, x2)
+
+
+def lazy_covariance(covar_module: Kernel, x: Tensor) -> LazyEvaluatedKernelTensor:
+    """Return the prior covariances of ``... x n x d`` points, evaluated when needed.
+
+    What is needed of them, a block or the diagonal, is evaluated by
+    :func:`dense_covariance`.
+    """
+    return _DenseKernel(covar_module)(x)
+
+
+class _DenseKernel(Kernel):
+    """A kernel whose matrices are tensors."""
+
+    def __init__(self, covar_module: Kernel) -> None:
+        super().__init__()
+        self.covar_module = covar_module
+
+    @override
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object
+    ) -> Tensor:
+        if diag:
+            return self.covar_module(x1, x2, diag=True)
+        return dense_covariance(self.covar_module, x1, x2)
+
+
+def _has_parts(kernel: Kernel) -> bool:
+    """Whether a kernel is made of others by GPyTorch's own sums and products."""
+    if type(kernel).forward is ScaleKernel.forward:
+        return _has_parts(kernel.base_kernel)
+    return type(kernel).forward in (AdditiveKernel.forward, ProductKernel.forward)
+
+
+def _forward(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+    """Do what the kernel's ``forward`` does, on tensors."""
+    forward = type(kernel).forward
+    if forward is ScaleKernel.forward:
+        outputscale = kernel.outputscale.unsqueeze(-1).unsqueeze(-1)
+        return _forward(kernel.base_kernel, x1, x2) * outputscale
+    if forward not in (AdditiveKernel.forward, ProductKernel.forward):
+        return to_dense(kernel.forward(x1, x2))
+    parts = [dense_covariance(part, x1, x2) for part in kernel.kernels]
+    return reduce(add if forward is AdditiveKernel.forward else mul, parts)

@@ -1,0 +1,187 @@
+import numpy as np
+import pytest
+import torch
+from botorch.fit import fit_gpytorch_mll
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+from typing_extensions import override
+
+from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
+from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
+
+
+# Set as tensors: GPyTorch takes numbers through float32.
+LENGTHSCALE, VARIANCE, OUTPUTSCALE = torch.tensor([0.7, 1.3, 2.5]).double()
+
+
+def rbf(**options):
+    kernel = RBFKernel(**options).double()
+    kernel.lengthscale = LENGTHSCALE
+    return kernel
+
+
+def linear(**options):
+    kernel = LinearKernel(**options).double()
+    kernel.variance = VARIANCE
+    return kernel
+
+
+def scaled(kernel):
+    kernel = ScaleKernel(kernel).double()
+    kernel.outputscale = OUTPUTSCALE
+    return kernel
+
+
+def np_rbf(x, z):
+    squares = ((x[..., :, None, :] - z[..., None, :, :]) ** 2).sum(axis=-1)
+    return np.exp(-squares / (2 * LENGTHSCALE.item() ** 2))
+
+
+def np_linear(x, z):
+    return VARIANCE.item() * (x @ np.swapaxes(z, -1, -2))
+
+
+# Kernels with a linear part, and what they are.
+KERNELS = {
+    "sum": (lambda: rbf() + linear(), lambda x, z: np_rbf(x, z) + np_linear(x, z)),
+    "linear first": (
+        lambda: linear() + rbf(),
+        lambda x, z: np_rbf(x, z) + np_linear(x, z),
+    ),
+    "scaled sum": (
+        lambda: scaled(rbf() + linear()),
+        lambda x, z: OUTPUTSCALE.item() * (np_rbf(x, z) + np_linear(x, z)),
+    ),
+    "sum of scaled": (
+        lambda: scaled(linear()) + scaled(rbf()),
+        lambda x, z: OUTPUTSCALE.item() * (np_rbf(x, z) + np_linear(x, z)),
+    ),
+    "product": (
+        lambda: rbf() * (rbf() + linear()),
+        lambda x, z: np_rbf(x, z) * (np_rbf(x, z) + np_linear(x, z)),
+    ),
+    "columns": (
+        lambda: (
+            scaled(rbf(active_dims=[1, 2])) + scaled(linear(active_dims=[0]) * rbf())
+        ),
+        lambda x, z: (
+            OUTPUTSCALE.item()
+            * (
+                np_rbf(x[..., 1:], z[..., 1:])
+                + np_linear(x[..., :1], z[..., :1]) * np_rbf(x, z)
+            )
+        ),
+    ),
+}
+each_kernel = pytest.mark.parametrize(
+    ("kernel", "formula"),
+    [(make(), formula) for make, formula in KERNELS.values()],
+    ids=KERNELS,
+)
+# Operations of cubic cost.
+FACTORIZATIONS = ("cholesky", "triangular", "eigh", "svd", "linalg_qr", "solve")
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    @override
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@each_kernel
+@pytest.mark.parametrize("batch_shape", [(), (2,)], ids=str)
+@pytest.mark.parametrize("square", [True, False])
+def test_values_are_the_formulas(kernel, formula, batch_shape, square, generator):
+    """To the last bits, for a singular matrix too."""
+    x = torch.rand(*batch_shape, 12, 3, generator=generator, dtype=torch.double)
+    x[..., 7, :] = x[..., 2, :]
+    z = x if square else x[..., :5, :] / 2
+    with torch.no_grad():
+        found = dense_covariance(kernel, x, None if square else z)
+        expected = formula(x.numpy(), z.numpy())
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15 * scale)
+        lazy = lazy_covariance(kernel, x)
+        np.testing.assert_array_equal(
+            lazy.to_dense(), dense_covariance(kernel, x), strict=True
+        )
+        np.testing.assert_allclose(
+            lazy.diagonal(dim1=-1, dim2=-2), kernel(x, diag=True), rtol=1e-15
+        )
+
+
+@each_kernel
+def test_costs_what_the_parts_cost(kernel, formula, generator):
+    x = torch.rand(60, 3, generator=generator, dtype=torch.double)
+    operations = Operations()
+    with torch.no_grad(), operations:
+        dense_covariance(kernel, x)
+    assert not [n for n in operations.names if any(f in n for f in FACTORIZATIONS)]
+    flops = []
+    for size in (100, 200):
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            dense_covariance(kernel, x[:1].repeat(size, 1))
+        flops.append(counter.get_total_flops())
+    assert flops[1] <= 4 * flops[0]
+
+
+@each_kernel
+def test_gradients_are_those_of_the_parts(kernel, formula, generator):
+    x = torch.rand(5, 3, generator=generator, dtype=torch.double, requires_grad=True)
+
+    def covariance(x):
+        return dense_covariance(kernel, x, x)
+
+    assert torch.autograd.gradcheck(covariance, (x,))
+
+
+def test_other_kernels_are_evaluated_as_they_are(generator):
+    x = torch.rand(6, 3, generator=generator, dtype=torch.double)
+    for kernel in (rbf(), linear(), scaled(MaternKernel(nu=0.5))):
+        with torch.no_grad():
+            expected = kernel(x, x).to_dense()
+            assert torch.equal(dense_covariance(kernel, x), expected)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_models_of_a_sum_are_fitted_without_a_jitter(sparse, generator):
+    """Warnings are errors: a jitter would be one, on some processors."""
+    X = torch.rand(30, 3, generator=generator, dtype=torch.double)
+    X[10:20] = X[:10]
+    Y = X.sum(dim=-1, keepdim=True).sin()
+    model = SingleTaskDTCGP(
+        X, Y, covar_module=rbf() + linear(), inducing_points=X[:5] if sparse else None
+    )
+    assert_fits(model, X)
+
+
+def test_time_varying_models_of_a_sum_are_fitted_without_a_jitter(generator):
+    X = torch.rand(30, 3, generator=generator, dtype=torch.double)
+    X[10:20, :2] = X[:10, :2]
+    Y = X.sum(dim=-1, keepdim=True).sin()
+    model = TimeVaryingGP(X, Y, covar_module=rbf() + linear())
+    assert_fits(model, X)
+    operations = Operations()
+    with operations:
+        covariance = model.forward(X).covariance_matrix
+    assert not [n for n in operations.names if "cholesky" in n]
+    with torch.no_grad():
+        space = dense_covariance(model.spatial_kernel, X)
+        time = model.temporal_kernel(X).to_dense()
+    torch.testing.assert_close(covariance, space * time, rtol=0, atol=1e-15)
+
+
+def assert_fits(model, X):
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"maxiter": 20}})
+    model.eval()
+    posterior = model.posterior(X)
+    assert posterior.mean.isfinite().all()
+    assert (posterior.variance >= 0).all()
