@@ -1,8 +1,13 @@
-"""Shared fixtures."""
+"""Shared fixtures, and the mode in which rounding is disturbed."""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
+from threadpoolctl import ThreadpoolController
+
+from tests.helpers import DisturbedRounding
 
 
 # Timing is no property: the cores may be shared.
@@ -10,13 +15,40 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--disturb-rounding",
+        type=int,
+        metavar="SEED",
+        help="change the last bits of matrix products, factors and triangular solves, "
+        "as another processor might",
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _numpy_on_one_thread() -> Iterator[None]:
+    """NumPy's threads wait for each other by spinning: slow beside other programs."""
+    with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _one_thread():
+def _one_thread() -> Iterator[None]:
     """Small problems are faster, and repeatable to the last bit, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _rounding(request: pytest.FixtureRequest) -> Iterator[None]:
+    seed = request.config.getoption("--disturb-rounding")
+    if seed is None or request.node.get_closest_marker("exact_bits"):
+        yield
+        return
+    with DisturbedRounding(seed):
+        yield
 
 
 @pytest.fixture

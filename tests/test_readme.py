@@ -56,7 +56,10 @@ def test_ci_runs_the_test_command_of_readme():
 @pytest.fixture
 def run_ci(tmp_path):
     """Run a copy of .ci/run on an empty checkout, with a fake python3."""
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / ".ci").mkdir()
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "mine").touch()
     shutil.copy(CI, tmp_path / ".ci" / "run")
     (tmp_path / "bin").mkdir()
     fake = tmp_path / "bin" / "python3"
@@ -73,6 +76,7 @@ def run_ci(tmp_path):
             check=False,
         )
 
+    run.checkout = tmp_path
     return run
 
 
@@ -81,3 +85,4 @@ def test_ci_stops_at_the_first_failure(run_ci, broken):
     result = run_ci(broken)
     assert result.returncode != 0
     assert result.stdout.splitlines()[-1] == f"ran {broken}"
+    assert (run_ci.checkout / ".venv" / "mine").exists()

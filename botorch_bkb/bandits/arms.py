@@ -26,6 +26,7 @@ from botorch_bkb.bandits.checks import (
 )
 from botorch_bkb.bandits.ledger import Pull, PullLedger
 from botorch_bkb.bandits.storage import StoredBandit
+from botorch_bkb.models.utils.replicates import find_twins, first_of_twins
 from botorch_bkb.optim.batch_rules import check_size, UNLIMITED
 
 
@@ -68,6 +69,8 @@ class ArmBandit(StoredBandit):
         self.num_batches = 0
         self._num_given = arms.shape[0]  # the arms of the constructor
         self._ledger = PullLedger(arms.shape[0], like=arms)
+        # Rows that are added later are equal to none that is there.
+        self._twins = find_twins(arms)
 
     @abstractmethod
     def _leverage_scores(self) -> Tensor:
@@ -225,6 +228,12 @@ class ArmBandit(StoredBandit):
     def _in_play(self) -> Tensor:
         """Return which arms are not retired; all if all are."""
         return ~self.is_retired | self.is_retired.all()
+
+    def _distinct(self, allowed: Tensor) -> Tensor:
+        """Return the arms among those allowed that have no equal of lower index."""
+        return (
+            first_of_twins(self._twins, allowed) if len(self._twins.rows) else allowed
+        )
 
     def _capacity(self, offered: Tensor | None) -> Tensor | None:
         """Return how many more pulls each arm allows; None for no limit.

@@ -41,7 +41,7 @@ from botorch_bkb.bandits.checks import (
 )
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.generation.maximizer import MaximizerDistribution
-from botorch_bkb.optim.batch_rules import BatchRule, Capped
+from botorch_bkb.optim.batch_rules import BatchRule, Capped, UNLIMITED
 from botorch_bkb.optim.threads import threads_for
 
 
@@ -102,8 +102,9 @@ class FiniteArmBandit(ArmBandit):
     ``O(A)`` and the ``m x A`` features within a byte budget.
 
     Args:
-        arms: An ``A x d`` tensor of features, one row per arm. Merge identical rows
-            yourself: twins tie up to rounding only.
+        arms: An ``A x d`` tensor of features, one row per arm. Of arms with identical
+            rows the one of the lowest index is pulled, as long as it may be and the
+            others suffice for the batch.
         covar_module: Any GPyTorch kernel, used as it is. None: BoTorch's default,
             fitted as data arrive.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
@@ -267,9 +268,19 @@ class FiniteArmBandit(ArmBandit):
         if max_size is None:
             max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
         rule = Capped(self.batch_rule, max_size)
+        capacity = self._merge_twins(capacity, rule.min_size)
         _check_left(rule, capacity)
         with threads_for(self._posterior.feature_bytes):
             return self._ask(rule, capacity, visitors)
+
+    def _merge_twins(self, capacity: Tensor | None, min_size: int) -> Tensor | None:
+        """Close arms with an equal one of lower index, if enough pulls are left."""
+        if not len(self._twins.rows):
+            return capacity
+        if capacity is None:
+            capacity = torch.full_like(self._ledger.counts, UNLIMITED)
+        merged = capacity * self._distinct(capacity > 0)
+        return merged if _pulls_left(merged, min_size) >= min_size else capacity
 
     def _offered_of(
         self, arms: Tensor, available: Tensor | None
@@ -365,7 +376,7 @@ class FiniteArmBandit(ArmBandit):
         pulled = among & (self._ledger.counts > 0)
         if among_pulled and pulled.any():
             among = pulled
-        return int(mean.masked_fill(~among, -torch.inf).argmax())
+        return int(mean.masked_fill(~self._distinct(among), -torch.inf).argmax())
 
     def maximizer_distribution(
         self, num_draws: int = 256, generator: torch.Generator | None = None
@@ -385,7 +396,7 @@ class FiniteArmBandit(ArmBandit):
             generator = torch.Generator()
             generator.seed()
         if self.num_pulls == 0:
-            arms = self._in_play().nonzero().squeeze(-1)
+            arms = self._distinct(self._in_play()).nonzero().squeeze(-1)
             size, device = (num_draws,), generator.device
             best = torch.randint(len(arms), size, generator=generator, device=device)
             best = arms[best.to(arms.device)]
@@ -478,10 +489,15 @@ class FiniteArmBandit(ArmBandit):
 def _check_left(rule: BatchRule, capacity: Tensor | None) -> None:
     if capacity is None:
         return
-    left = int(capacity.clamp(max=rule.min_size).sum())
+    left = _pulls_left(capacity, rule.min_size)
     if left < rule.min_size:
         raise InputDataError(
             f"Expected at least {rule.min_size} more pulls to be allowed, the size of "
             f"the batch, but {left} are left: all other arms are unavailable, retired "
             "or have had their repeats. Ask for a smaller batch, or allow more repeats."
         )
+
+
+def _pulls_left(capacity: Tensor, enough: int) -> int:
+    """Return how many pulls arms allow, counting no more than are enough of one."""
+    return int(capacity.clamp(max=enough).sum())

@@ -58,7 +58,8 @@ class PosteriorBandit(FiniteArmBandit):
     @override
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
         sampler = ArmSampler(self._predictive()[1])
-        return sampler.draw_best_arms(num_draws, generator, self._in_play())
+        competes = self._distinct(self._in_play())
+        return sampler.draw_best_arms(num_draws, generator, competes)
 
     @override
     def _refresh(self) -> None:

@@ -29,6 +29,7 @@ from botorch_bkb.models.arm_filter import (
     DriftingPosterior,
     SparseArmFilter,
 )
+from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, Capped, LocalRule
 
@@ -133,7 +134,8 @@ class TVGPUCB(DriftingBandit):
         moving = self._present()[1].copy()
         moving.advance(self.decision_time)
         values = moving.draw_values(num_draws, generator)
-        return values.masked_fill(~self._in_play(), -torch.inf).argmax(dim=-1)
+        competes = self._distinct(self._in_play())
+        return values.masked_fill(~competes, -torch.inf).argmax(dim=-1)
 
     @override
     def _new_prior(
@@ -152,7 +154,7 @@ class TVGPUCB(DriftingBandit):
                 self.max_inducing,
             )
         with torch.no_grad():
-            K = prior.covar_module(prior.features).to_dense().to(self.arms)
+            K = dense_covariance(prior.covar_module, prior.features).to(self.arms)
         return ArmFilter(K, prior.noise_variance, prior.forgetting_rate)
 
     @override

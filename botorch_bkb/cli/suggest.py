@@ -24,6 +24,7 @@ from botorch_bkb.cli.tables import (
     to_numbers,
     write_table,
 )
+from botorch_bkb.models.utils.replicates import find_twins
 from botorch_bkb.optim.batch_rules import FixedSize
 
 
@@ -53,8 +54,9 @@ def run(args: argparse.Namespace) -> None:
     indices, rewards = read_observations(
         args.observations, ids, id_column=args.id, reward_column=args.reward
     )
+    table = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
     bandit = BBKB(
-        torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True)),
+        table,
         covar_module=None,
         noise_variance=None,
         confidence=WIDTH,
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         bandit.add_pending(indices[~told])
     batch = describe_batch(bandit, bandit.ask(), ids, id_column=args.id)
     write_table(batch, args.output)
-    for note in features.notes:
+    for note in (*features.notes, *_twin_notes(table, ids)):
         print(f"Note: {note}.")
     print_summary(bandit, batch, ids, args.output, reward_column=args.reward)
 
@@ -185,6 +187,19 @@ def print_summary(
     if len(batch) > NUM_ROWS_SHOWN:
         print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
     print(f"\nWrote {output}")
+
+
+def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:
+    """Say which candidates the model cannot tell apart, if there are any."""
+    twins = find_twins(table)
+    copies = (twins.rows != twins.first).nonzero().squeeze(-1)
+    if not len(copies):
+        return []
+    row, first = twins.rows[copies[0]].item(), twins.first[copies[0]].item()
+    return [
+        f"{len(copies):,} candidates have the features of an earlier one, such as "
+        f"{ids[row]} those of {ids[first]}; the earliest that may be measured is chosen"
+    ]
 
 
 def _require_other_file(output: Path, inputs: Sequence[Path | None]) -> None:

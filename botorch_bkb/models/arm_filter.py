@@ -26,13 +26,14 @@ from copy import copy
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import Kernel
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     check_prior_variance,
     check_residual,
+    psd_root,
     span_tolerance,
 )
 from botorch_bkb.models.utils.rounding import RoundingReport
@@ -242,7 +243,7 @@ class ArmFilter(DriftingPosterior):
     @override
     @torch.no_grad()
     def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
-        root = psd_safe_cholesky(self.covariance)
+        root = psd_root(self.covariance)
         eps = _normal(num_draws, root.shape[-1], generator).to(root)
         return self.mean + eps @ root.mT
 
@@ -365,7 +366,7 @@ class SparseArmFilter(DriftingPosterior):
     @torch.no_grad()
     def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
         """Return joint draws of the weights' part, without the residual."""
-        root = psd_safe_cholesky(self._P)
+        root = psd_root(self._P)
         eps = _normal(num_draws, root.shape[-1], generator).to(root)
         return self.mean + (eps @ root.mT) @ self._features.mT
 
@@ -462,7 +463,7 @@ class SparseArmFilter(DriftingPosterior):
         self._cache = old.new_empty(
             old.shape[0], min(len(keep) + 64, self.max_inducing)
         )
-        root = psd_safe_cholesky(self._P) if len(keep) else self._P
+        root = psd_root(self._P) if len(keep) else self._P
         self.mean = torch.zeros_like(self.mean)
         self._squared = torch.zeros_like(self.mean)
         self._projected = torch.zeros_like(self.mean)
@@ -508,8 +509,8 @@ class SparseArmFilter(DriftingPosterior):
 
     def _prior_covariance(self, indices: Tensor) -> Tensor:
         """Return the prior covariances of a few arms with all."""
-        covariance = self.covar_module(self.arms[indices], self.arms)
-        return covariance.to_dense().to(self.arms)
+        covariance = dense_covariance(self.covar_module, self.arms[indices], self.arms)
+        return covariance.to(self.arms)
 
 
 def check_forgetting_rate(forgetting_rate: float) -> None:

@@ -14,6 +14,8 @@ from botorch.exceptions.errors import (
 )
 from torch import Tensor
 
+from botorch_bkb.models.utils.replicates import find_twins, Twins
+
 
 @torch.no_grad()
 def optimize_acqf_finite(
@@ -29,7 +31,8 @@ def optimize_acqf_finite(
 
     With ``q > 1`` every pick is added to the acquisition function's ``X_pending``
     before the next, on top of those already there; afterwards they are as before, also
-    if an error is raised. Among equal values the lowest index wins.
+    if an error is raised. Among equal values the lowest index wins; identical rows have
+    equal values, whatever rounding does to them.
 
     The acquisition function is evaluated ``q`` times on all available choices, without
     gradients, ``chunk_size`` choices at a time. Beside its own use of memory for one
@@ -64,6 +67,7 @@ def optimize_acqf_finite(
     _check_acquisition(acq_function, q)
     candidates = _available_indices(choices, available, chunk_size)
     _check_number("q", q, candidates.shape[0] if unique else None)
+    twins = find_twins(choices)
     picked: list[Tensor] = []
     picked_values: list[Tensor] = []
     X_pending = getattr(acq_function, "X_pending", None)
@@ -73,6 +77,7 @@ def optimize_acqf_finite(
             if step > 0:
                 acq_function.set_X_pending(pending)
             values = _evaluate(acq_function, choices, candidates, chunk_size)
+            _tie_twins(values, candidates, twins)
             best = values.argmax()
             index = candidates[best]
             picked.append(index)
@@ -98,7 +103,8 @@ def top_k_choices(
     r"""Return the ``k`` choices of largest value, each on its own, best first.
 
     Unlike ``optimize_acqf_finite`` with ``q = k``, no choice accounts for the others.
-    Equal values are in the order of their indices. Memory is that of
+    Equal values, those of identical rows among them, are in the order of their indices.
+    Memory is that of
     ``optimize_acqf_finite``.
 
     Args:
@@ -128,6 +134,7 @@ def top_k_choices(
     candidates = _available_indices(choices, available, chunk_size)
     _check_number("k", k, candidates.shape[0])
     values = _evaluate(acq_function, choices, candidates, chunk_size)
+    _tie_twins(values, candidates, find_twins(choices))
     values, order = values.sort(descending=True, stable=True)
     return candidates[order[:k]], values[:k]
 
@@ -169,6 +176,19 @@ def _evaluate_chunk(acq_function: AcquisitionFunction, X: Tensor) -> Tensor:
             "Use a model without batch dimensions."
         )
     return values
+
+
+def _tie_twins(values: Tensor, candidates: Tensor, twins: Twins) -> None:
+    """Give candidates of identical rows the value of the first of them.
+
+    Rounding depends on where in its chunk a row stands.
+    """
+    position = torch.isin(candidates, twins.rows).nonzero().squeeze(-1)
+    group = twins.first[torch.searchsorted(twins.rows, candidates[position])]
+    group, inverse = group.unique(return_inverse=True)
+    first = torch.full_like(group, len(candidates))
+    first = first.scatter_reduce(0, inverse, position, reduce="amin")
+    values[position] = values[first[inverse]]
 
 
 def _available_indices(

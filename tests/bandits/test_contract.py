@@ -149,6 +149,7 @@ def test_without_a_generator_every_bandit_has_a_seed_of_its_own(bandit_class):
     assert len(firsts) > 1
 
 
+@pytest.mark.exact_bits  # scores of independent arms are the same numbers
 @each(UCB_BANDITS)
 @both_dtypes
 def test_ties_go_to_the_lowest_index(bandit_class, dtype):
@@ -161,6 +162,7 @@ def test_ties_go_to_the_lowest_index(bandit_class, dtype):
     assert asked[5:] == list(range(6))
 
 
+@pytest.mark.exact_bits  # scores of independent arms are the same numbers
 def test_greedy_ties_go_to_the_lowest_index():
     bandit = identity_bandit(EpsilonGreedy, uniform_probability=0.0, confidence=1.0)
     first = bandit.ask()
@@ -171,6 +173,7 @@ def test_greedy_ties_go_to_the_lowest_index():
     assert bandit.ask().tolist() == [2]
 
 
+@pytest.mark.exact_bits  # scores of independent arms are the same numbers
 @each(ALL_BANDITS)
 def test_best_arm_ties_go_to_the_lowest_index(bandit_class):
     bandit = identity_bandit(bandit_class)
@@ -1006,6 +1009,37 @@ def test_identical_arms_are_no_trouble(bandit_class):
     mean, variance = bandit.predict()
     assert torch.allclose(mean[:10], mean[10:], atol=1e-6)
     assert torch.allclose(variance[:10], variance[10:], atol=1e-6)
+
+
+@each(ALL_BANDITS)
+def test_identical_arms_are_one_arm(bandit_class):
+    """The same picks as without the copies; of several the lowest index."""
+    arms = random_arms(20)
+    rewards = true_rewards(arms)
+    shuffled = torch.cat([arms, arms[torch.arange(20) % 7], arms[3:4]])
+    runs = []
+    for table in (arms, shuffled):
+        # Some widths are bounds for all arms, and grow with their number.
+        bandit = make_bandit(bandit_class, table, confidence=2.0)
+        runs.append(play(bandit, 15, lambda i: rewards[i], max_size=1))
+        assert bandit.best_arm() < 20
+        assert bandit.best_arm(among_pulled=False) < 20
+        draws = bandit.maximizer_distribution(50, torch.Generator().manual_seed(0))
+        assert draws.indices.max() < 20
+    assert runs[0] == runs[1]
+
+
+@each(ALL_BANDITS)
+def test_a_copy_serves_where_the_first_one_cannot(bandit_class):
+    arms = random_arms(3)[[0, 1, 2, 1, 0, 1]]
+    bandit = make_bandit(bandit_class, arms, max_repeats=1)
+    available = torch.tensor([False, False, False, True, True, True])
+    batches = play(bandit, 3, max_size=1, available=available)
+    picks = [arm for batch in batches for arm in batch]
+    assert sorted(picks) == [3, 4, 5]
+    assert picks.index(3) < picks.index(5)
+    bandit = make_bandit(bandit_class, arms, max_repeats=1, batch_rule=FixedSize(6))
+    assert sorted(bandit.ask().tolist()) == list(range(6))
 
 
 @each(ALL_BANDITS)

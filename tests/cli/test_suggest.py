@@ -212,3 +212,17 @@ def test_whole_number_ids_may_have_become_decimal(folder, arms):
     numbered.to_csv(folder / "arms.csv", index=False)
     results = measure(numbered, [0, 7, 9]).assign(id=["0.0", "7.0", "9.0"])
     assert len(suggest(folder, results)) > 0
+
+
+def test_candidates_of_the_same_features_are_named(folder, arms, capsys):
+    copy = arms.iloc[[7]].assign(id="copy")
+    pd.concat([arms, copy]).to_csv(folder / "arms.csv", index=False)
+    batch = suggest(folder, batch_size=NUM_ARMS)
+    assert "copy" not in set(batch["id"])
+    assert (
+        "1 candidates have the features of an earlier one, such as copy those of 007"
+        in capsys.readouterr().out
+    )
+    everything = measure(arms, range(NUM_ARMS))
+    batch = suggest(folder, everything, "--max-repeats", "1", batch_size=1)
+    assert batch["id"].tolist() == ["copy"]

@@ -232,19 +232,6 @@ def test_best_arms_are_the_argmax_of_the_values(max_bytes, num_allowed):
     assert torch.equal(best, values.argmax(dim=-1))
 
 
-def test_twins_tie_to_the_lowest_index_across_chunks(monkeypatch):
-    # Twins far apart in a table of one-arm chunks: the first one always wins.
-    monkeypatch.setattr("botorch_bkb.optim.arm_posterior.CHUNK_BYTES", 8)
-    problem = Problem()
-    arms = torch.cat([problem.arms, problem.arms])
-    posterior = ArmPosterior(arms, problem.kernel, NOISE)
-    posterior.update(
-        problem.pulled, problem.pulled, problem.counts.double(), problem.sums
-    )
-    best = ArmSampler(posterior).draw_best_arms(200, problem.generator)
-    assert best.max() < 25
-
-
 @given(seed=st.integers(0, 2**31), num_draws=st.integers(1, 40))
 @settings(max_examples=25)
 def test_some_values_are_those_of_all(seed, num_draws):

@@ -14,6 +14,8 @@ from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_bkb.models.utils.covariance import dense_covariance
+
 
 # Points that add less than this share of the prior variance to the span of the
 # inducing points are dropped: below it their coordinate is rounding noise. The result
@@ -124,6 +126,20 @@ def independent_points(K_ss: Tensor) -> Tensor:
     return alive[pivots]
 
 
+@torch.no_grad()
+def psd_root(K: Tensor) -> Tensor:
+    """Return ``R`` with ``R R^T = K``, for a matrix that may be singular to rounding.
+
+    The Cholesky factor if there is one, else the symmetric square root: rounding
+    decides which, and no jitter is added.
+    """
+    L, info = torch.linalg.cholesky_ex(K)
+    if info == 0:
+        return L
+    values, vectors = torch.linalg.eigh(K)
+    return (vectors * values.clamp_min(0.0).sqrt()) @ vectors.mT
+
+
 def masked_cholesky(
     schur: Tensor,  # ... x q x q
     prior: Tensor,  # ... x q, prior variances
@@ -180,7 +196,9 @@ class KernelFeatures:
     def __call__(self, X: Tensor) -> Tensor:
         """Return the ``... x m x q`` features of a ``... x q x d`` tensor of points."""
         # Flattened, a batch of arms is one matrix product; the points are not copied.
-        flat = self.covar_module(self.points, X.reshape(-1, X.shape[-1])).to_dense()
+        flat = dense_covariance(
+            self.covar_module, self.points, X.reshape(-1, X.shape[-1])
+        )
         flat = torch.linalg.solve_triangular(self.L, flat, upper=False)
         return flat.reshape(flat.shape[0], *X.shape[:-1]).movedim(0, -2)
 
@@ -225,7 +243,7 @@ class AppendedFeatures:
 
     def appended(self, X: Tensor, z: Tensor) -> Tensor:
         """Return the new coordinates only, ``... x q' x q``, given ``z = base(X)``."""
-        residual = self.covar_module(self.points, X).to_dense() - self.B @ z
+        residual = dense_covariance(self.covar_module, self.points, X) - self.B @ z
         new = solve_lower(self.C, residual)
         return torch.where(self.keep, new, torch.zeros_like(new))
 

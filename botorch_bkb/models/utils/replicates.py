@@ -1,4 +1,4 @@
-"""Repeated rows: which unique input each row is, and sums over the repeats."""
+"""Repeated rows: which rows are equal, and sums over the repeats."""
 
 from __future__ import annotations
 
@@ -33,3 +33,51 @@ def find_replicates(X: Tensor) -> Replicates:
 def sum_replicates(values: Tensor, inverse: Tensor, num_unique: int) -> Tensor:
     """Add an ``n``-dim tensor over the repeats of each of ``num_unique`` inputs."""
     return values.new_zeros(num_unique).index_add(0, inverse, values)
+
+
+class Twins(NamedTuple):
+    """The rows of an ``A x d`` table that are equal to another one, ``k`` of them.
+
+    Attributes:
+        rows: A ``k``-dim long tensor of row numbers, ascending.
+        first: A ``k``-dim long tensor: the lowest number of an equal row.
+    """
+
+    rows: Tensor
+    first: Tensor
+
+
+@torch.no_grad()
+def find_twins(table: Tensor) -> Twins:
+    """Find the rows that are equal, in every number, to another row of a large table.
+
+    Sorts one 64-bit hash per row, and compares the rows whose hashes are equal.
+    """
+    hashes = torch.zeros_like(table[:, 0], dtype=torch.int64)
+    for column in table.unbind(-1):
+        bits = (column.double() + 0.0).view(torch.int64)  # -0.0 equals 0.0
+        hashes = (hashes ^ bits) * -7046029254386353131  # wraps around: exact
+        hashes ^= hashes >> 29
+    ordered, order = hashes.sort(stable=True)
+    after = (ordered[1:] == ordered[:-1]).nonzero().squeeze(-1) + 1
+    suspects = order[torch.cat([after - 1, after]).unique()].sort().values
+    _, inverse = table[suspects].unique(dim=0, return_inverse=True)
+    first = torch.full_like(suspects, table.shape[0])
+    first = first.scatter_reduce(0, inverse, suspects, reduce="amin")[inverse]
+    has_twin = inverse.bincount()[inverse] > 1
+    return Twins(suspects[has_twin], first[has_twin])
+
+
+def first_of_twins(twins: Twins, allowed: Tensor) -> Tensor:
+    """Return which rows are allowed and the first allowed one among their equals.
+
+    Args:
+        twins: The twins of a table, or of its first rows.
+        allowed: A boolean tensor over the rows of the table.
+    """
+    rows, first = twins.rows[allowed[twins.rows]], twins.first[allowed[twins.rows]]
+    lowest = torch.full_like(allowed, allowed.shape[0], dtype=torch.long)
+    lowest = lowest.scatter_reduce(0, first, rows, reduce="amin")[first]
+    allowed = allowed.clone()
+    allowed[rows] = rows == lowest
+    return allowed

@@ -1,0 +1,66 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.models.utils.replicates import find_twins, first_of_twins
+
+
+def equal_rows(table):
+    """Return, for every row, the numbers of the rows that are equal."""
+    rows = [tuple(row) for row in table.tolist()]
+    return [[j for j, other in enumerate(rows) if other == row] for row in rows]
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    num_rows=st.integers(1, 40),
+    num_columns=st.integers(1, 3),
+    num_values=st.integers(1, 8),
+)
+@settings(max_examples=60)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_twins_are_the_equal_rows(seed, num_rows, num_columns, num_values, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(num_values, generator=generator, dtype=dtype)
+    values[0] = 0.0
+    shape = (num_rows, num_columns)
+    table = values[torch.randint(num_values, shape, generator=generator)]
+    table *= torch.randint(2, shape, generator=generator) * 2 - 1  # zeros of both signs
+    groups = equal_rows(table)
+    twins = find_twins(table)
+    assert twins.rows.tolist() == [i for i, g in enumerate(groups) if len(g) > 1]
+    assert twins.first.tolist() == [g[0] for g in groups if len(g) > 1]
+    allowed = torch.randint(2, (num_rows,), generator=generator).bool()
+    expected = [
+        bool(allowed[i]) and i == min(j for j in group if allowed[j])
+        for i, group in enumerate(groups)
+    ]
+    before = allowed.clone()
+    assert first_of_twins(twins, allowed).tolist() == expected
+    assert torch.equal(allowed, before)
+
+
+def test_rows_whose_hashes_are_equal_are_compared(monkeypatch):
+    """Were all hashes the same, the answer would be too."""
+    table = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [2.0, 0.0]])
+    zeros = torch.zeros_like
+    monkeypatch.setattr(torch, "zeros_like", lambda x, dtype: _Constant(zeros(x)))
+    twins = find_twins(table)
+    assert twins.rows.tolist() == [0, 2]
+    assert twins.first.tolist() == [0, 0]
+
+
+class _Constant:
+    """A hash that nothing changes."""
+
+    def __init__(self, hashes):
+        self.hashes = hashes.long()
+
+    def __xor__(self, bits):
+        return self
+
+    __ixor__ = __mul__ = __rshift__ = __xor__
+
+    def sort(self, stable):
+        return self.hashes.sort(stable=stable)
