@@ -30,6 +30,7 @@ from botorch_bkb.acquisition.confidence import (
     as_schedule,
     ConfidenceSchedule,
     ConfidenceState,
+    DeviationWidth,
 )
 from botorch_bkb.bandits.arms import ArmBandit
 from botorch_bkb.bandits.checks import (
@@ -39,9 +40,22 @@ from botorch_bkb.bandits.checks import (
     check_max_feature_bytes,
     check_number,
 )
+from botorch_bkb.bandits.goal import (
+    Goal,
+    knowledge_gain,
+    validate_goal,
+    worth_pulling,
+)
 from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.generation.maximizer import MaximizerDistribution
-from botorch_bkb.optim.batch_rules import BatchRule, Capped, UNLIMITED
+from botorch_bkb.optim.batch_rules import (
+    BatchRule,
+    Capped,
+    check_size,
+    FixedSize,
+    UNLIMITED,
+)
 from botorch_bkb.optim.threads import threads_for
 
 
@@ -134,19 +148,26 @@ class FiniteArmBandit(ArmBandit):
         *,
         confidence: ConfidenceSchedule | float | None = None,
         batch_rule: BatchRule | None = None,
+        goal: Goal | None = None,
         maximize: bool = True,
         max_repeats: int | None = None,
         generator: torch.Generator | None = None,
         max_feature_bytes: int = 2**31,
     ) -> None:
+        validate_goal(goal)
         super().__init__(
             arms, maximize=maximize, max_repeats=max_repeats, generator=generator
         )
         check_batch_rule(batch_rule)
         check_max_feature_bytes(max_feature_bytes)
-        self.confidence = (
-            self.default_confidence() if confidence is None else as_schedule(confidence)
-        )
+        learns = covar_module is None or noise_variance is None
+        self.goal: Goal = self.default_goal(learns) if goal is None else goal
+        if confidence is not None:
+            self.confidence = as_schedule(confidence)
+        elif learns:
+            self.confidence = self.practical_confidence()
+        else:
+            self.confidence = self.default_confidence()
         self.batch_rule = (
             self.default_batch_rule() if batch_rule is None else batch_rule
         )
@@ -169,7 +190,19 @@ class FiniteArmBandit(ArmBandit):
 
     @abstractmethod
     def default_confidence(self) -> ConfidenceSchedule:
-        """Return the schedule used if none is given."""
+        """Return the schedule used if none is given, but kernel and noise are."""
+
+    def practical_confidence(self) -> ConfidenceSchedule:
+        """Return the schedule used if none is given and something is learned."""
+        return DeviationWidth()
+
+    def default_goal(self, learns: bool) -> Goal:
+        """Return the goal if none is given.
+
+        Args:
+            learns: Whether kernel or noise are learned.
+        """
+        return "best_arm" if learns else "regret"
 
     @abstractmethod
     def default_batch_rule(self) -> BatchRule:
@@ -198,9 +231,20 @@ class FiniteArmBandit(ArmBandit):
 
     @abstractmethod
     def _choose(
-        self, rule: BatchRule, capacity: Tensor | None, first: int | None
+        self,
+        rule: BatchRule,
+        capacity: Tensor | None,
+        first: int | None,
+        pending: Sequence[Pull],
     ) -> Tensor:
-        """Choose a batch by the posterior; ``first`` is already chosen."""
+        """Choose a batch by the posterior and the pulls that are pending.
+
+        Args:
+            rule: When to close it.
+            capacity: How many pulls each arm allows; None for no limit.
+            first: The first arm, if it is already chosen.
+            pending: Pulls without reward.
+        """
 
     @abstractmethod
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
@@ -225,6 +269,7 @@ class FiniteArmBandit(ArmBandit):
         max_size: int | None = None,
         available: Tensor | None = None,
         *,
+        size: int | None = None,
         arms: Tensor | None = None,
     ) -> Tensor:
         r"""Choose the next batch; its pulls become pending.
@@ -244,6 +289,9 @@ class FiniteArmBandit(ArmBandit):
                 close by themselves: on an arm that is all but known they may take more
                 pulls than anybody can use.
             available: An ``A``-dim boolean tensor of the arms that can be pulled now.
+            size: The size of this batch: exactly that many, fewer only where fewer are
+                left. The batch rule says how many of them keep the theorem; the rest
+                are chosen as if those had been pulled and had brought their means.
             arms: A ``k x d`` tensor of the arms of this round, in place of all that are
                 not retired. Rows that the table has are those arms.
 
@@ -265,13 +313,29 @@ class FiniteArmBandit(ArmBandit):
         else:
             offered, visitors = self._offered_of(arms, available)
         capacity = self._capacity(offered)
-        if max_size is None:
-            max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
-        rule = Capped(self.batch_rule, max_size)
-        capacity = self._merge_twins(capacity, rule.min_size)
+        rule, size = self._rule_of(size, max_size, capacity)
+        capacity = self._merge_twins(capacity, max(rule.min_size, size))
         _check_left(rule, capacity)
         with threads_for(self._posterior.feature_bytes):
-            return self._ask(rule, capacity, visitors)
+            return self._ask(rule, size, capacity, visitors)
+
+    def _rule_of(
+        self, size: int | None, max_size: int | None, capacity: Tensor | None
+    ) -> tuple[BatchRule, int]:
+        """Return when a batch may close, and the size that it must have."""
+        if size is None:
+            if max_size is None:
+                max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
+            return Capped(self.batch_rule, max_size), 1
+        if max_size is not None:
+            raise InputDataError(
+                "Expected `size` or `max_size`, but got both. `size` is exact, "
+                "`max_size` a cap on what the batch rule gives."
+            )
+        check_size("size", size)
+        if capacity is not None:
+            size = max(1, min(size, _pulls_left(capacity, size)))
+        return self.batch_rule.sized(size), size
 
     def _merge_twins(self, capacity: Tensor | None, min_size: int) -> Tensor | None:
         """Close arms with an equal one of lower index, if enough pulls are left."""
@@ -298,7 +362,7 @@ class FiniteArmBandit(ArmBandit):
         return offered, visitors
 
     def _ask(
-        self, rule: BatchRule, capacity: Tensor | None, visitors: Tensor
+        self, rule: BatchRule, size: int, capacity: Tensor | None, visitors: Tensor
     ) -> Tensor:
         self._is_fresh = False
         self._refresh()
@@ -309,8 +373,10 @@ class FiniteArmBandit(ArmBandit):
             host._extend(visitors)
         generator_state = self.generator.get_state()
         try:
+            if self.goal == "best_arm":
+                capacity = host._worth_pulling(capacity, max(rule.min_size, size))
             first = self._draw_arm(capacity) if is_first else None
-            indices = host._choose(rule, capacity, first)
+            indices = host._choose_at_least(size, rule, capacity, first)
         except BaseException:
             self.generator.set_state(generator_state)
             raise
@@ -320,6 +386,38 @@ class FiniteArmBandit(ArmBandit):
         self._add_pending(indices)
         self.num_batches += 1
         return indices
+
+    def _choose_at_least(
+        self, size: int, rule: BatchRule, capacity: Tensor | None, first: int | None
+    ) -> Tensor:
+        """Choose a batch by a rule, and go on where it closes before ``size``."""
+        pending = list(self._ledger.pending.values())
+        indices = self._choose(rule, capacity, first, pending)
+        if len(indices) < size:
+            scores = self._leverage_scores()[indices].tolist()
+            time = self._time_of_asking
+            chosen = zip(indices.tolist(), scores, strict=True)
+            pending += [Pull(arm, score, time) for arm, score in chosen]
+            if capacity is not None:
+                capacity = capacity - indices.bincount(minlength=len(capacity))
+            rest = FixedSize(size - len(indices))
+            more = self._choose(rest, capacity, None, pending)
+            indices = torch.cat([indices, more])
+        return indices
+
+    def _worth_pulling(self, capacity: Tensor | None, size: int) -> Tensor:
+        """Return the capacities of a batch that is to find the best arm."""
+        posterior = self._posterior
+        used = self._ledger.counts + self._ledger.pending_counts()
+        used = torch.nn.functional.pad(used, (0, len(posterior.mean) - len(used)))
+        if capacity is None:
+            capacity = torch.full_like(used, UNLIMITED)
+        competes = torch.ones_like(used, dtype=torch.bool)
+        competes[: len(self.is_retired)] = self._in_play()
+        gain = knowledge_gain(
+            posterior.mean, posterior.variance, posterior.noise_variance, competes
+        )
+        return worth_pulling(capacity, used, gain, size)
 
     def _adopt(self, visitors: Tensor, indices: Tensor) -> Tensor:
         """Let chosen visitors stay; return the indices that they have then."""
@@ -384,8 +482,9 @@ class FiniteArmBandit(ArmBandit):
         """Return how likely each arm is the best, from draws of the posterior.
 
         Given all told pulls, as in ``predict``; uniform before the first. Retired arms
-        do not compete, unless all are retired. The draws omit what the inducing arms do
-        not explain, see :mod:`botorch_bkb.generation.thompson`.
+        do not compete, unless all are retired. The draws have the joint law of the
+        posterior among the promising arms (of drifting bandits on a sparse filter, that
+        of its weights), see :mod:`botorch_bkb.generation.thompson`.
 
         Args:
             num_draws: The number of draws.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from botorch_bkb.bandits.checks import check_probability
 from botorch_bkb.bandits.drawn import DrawnBandit
+from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 
 
@@ -43,7 +44,7 @@ class EpsilonGreedy(DrawnBandit):
         return FixedSize(1)
 
     @override
-    def _picks(self, left: Tensor | None) -> Iterator[int]:
+    def _picks(self, left: Tensor | None, pending: Sequence[Pull]) -> Iterator[int]:
         while True:
             if self._draw(1) < self.uniform_probability:
                 yield self._draw_arm(left)

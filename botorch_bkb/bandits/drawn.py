@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBKBWidth
 from botorch_bkb.bandits.inducing import SparseBandit
+from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.optim.batch_rules import BatchRule
 
 
@@ -21,12 +22,13 @@ class DrawnBandit(SparseBandit):
     """
 
     @abstractmethod
-    def _picks(self, left: Tensor | None) -> Iterator[int]:
+    def _picks(self, left: Tensor | None, pending: Sequence[Pull]) -> Iterator[int]:
         """Yield arms to pull, without end.
 
         Args:
             left: The ``A`` numbers of pulls that arms still allow, of which at least
                 one is positive; kept up to date between picks. None for no limit.
+            pending: Pulls without reward.
         """
 
     @override
@@ -35,13 +37,16 @@ class DrawnBandit(SparseBandit):
 
     @override
     def _choose(
-        self, rule: BatchRule, capacity: Tensor | None, first: int | None
+        self,
+        rule: BatchRule,
+        capacity: Tensor | None,
+        first: int | None,
+        pending: Sequence[Pull],
     ) -> Tensor:
-        pending = [pull.score for pull in self._ledger.pending.values()]
-        scores = self._posterior.mean.new_tensor(pending)
+        scores = self._posterior.mean.new_tensor([pull.score for pull in pending])
         batch = rule.open(self._posterior, scores, projected=True)
         left = None if capacity is None else capacity.clone()
-        picks = self._picks(left)
+        picks = self._picks(left, pending)
         chosen: list[int] = []
         while not chosen or not batch.is_closed:
             if left is not None and not (left > 0).any():

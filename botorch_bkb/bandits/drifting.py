@@ -22,6 +22,7 @@ from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceSta
 from botorch_bkb.acquisition.time_varying import RTVWidth
 from botorch_bkb.bandits.base import FiniteArmBandit, Moments
 from botorch_bkb.bandits.checks import check_time
+from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.inducing import ExactBandit
 from botorch_bkb.models.arm_filter import check_forgetting_rate
@@ -46,6 +47,14 @@ class DriftingBandit(FiniteArmBandit):
         super().__init__(*args, **options)
 
     @override
+    def default_goal(self, learns: bool) -> Goal:
+        return "regret"  # the best arm changes
+
+    @override
+    def practical_confidence(self) -> ConfidenceSchedule:
+        return self.default_confidence()
+
+    @override
     def default_batch_rule(self) -> BatchRule:
         return FixedSize(1)
 
@@ -63,6 +72,7 @@ class DriftingBandit(FiniteArmBandit):
         available: Tensor | None = None,
         time: float | None = None,
         *,
+        size: int | None = None,
         arms: Tensor | None = None,
     ) -> Tensor:
         """Choose the next batch; see :meth:`FiniteArmBandit.ask`.
@@ -71,6 +81,7 @@ class DriftingBandit(FiniteArmBandit):
             max_size: A cap on the size of this batch.
             available: An ``A``-dim boolean tensor of the arms that can be pulled now.
             time: When the pulls will be made; ``decision_time`` if None.
+            size: The size of this batch, in the place of ``max_size``.
             arms: A ``k x d`` tensor of the arms of this round.
 
         Raises:
@@ -81,7 +92,7 @@ class DriftingBandit(FiniteArmBandit):
         time = self.decision_time if time is None else time
         self._decision = check_time(time, last)
         try:
-            indices = super().ask(max_size, available, arms=arms)
+            indices = super().ask(max_size, available, size=size, arms=arms)
             self._now = self._decision
         finally:
             self._decision = None

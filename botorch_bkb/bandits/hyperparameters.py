@@ -32,6 +32,13 @@ from botorch_bkb.models import SingleTaskDTCGP
 
 # Below this many pulls the marginal likelihood says nothing worth following.
 MIN_PULLS_TO_FIT = 4
+# Up to this many pulls every update fits anew, as a fit takes less than a measurement
+# and one that is frozen may sit on a ridge for as long as it is.
+FIT_ALWAYS_UNTIL = 128
+# From this many pulls on, a fit that explains nothing is no longer for want of data.
+MIN_PULLS_TO_JUDGE = 16
+# Nothing is explained where noise is this share of the rewards' variance.
+NOISE_SHARE = 0.9
 # The likelihood is fitted on at most this many inducing points.
 MAX_FIT_POINTS = 256
 
@@ -42,8 +49,10 @@ class Prior:
     With ``covar_module`` and ``noise_variance`` given, features and rewards are used as
     they come and the prior mean is zero. Where either is None, features are scaled to
     the unit cube, rewards are standardized, and what is None is fitted by marginal
-    likelihood (BoTorch's default kernel, noise and priors) when the number of told
-    pulls reaches 1, 2, 4, 8, ...: from 1 on the units, from 4 on the hyper-parameters.
+    likelihood (BoTorch's default kernel, noise and priors): the units from the first
+    told pull on, the hyper-parameters from the fourth, at every update up to 128 pulls
+    and whenever their number reaches 256, 512, ... after that. A fit starts from the
+    last one's optimum, and once more from the prior where that one explains nothing.
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
@@ -62,6 +71,7 @@ class Prior:
         self.given_noise = noise_variance
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
+        self.is_warned = False
         self._low, high = arms.amin(dim=0), arms.amax(dim=0)
         # A constant feature becomes 0.
         self._width = torch.where(high > self._low, high - self._low, 1.0).to(arms)
@@ -115,12 +125,55 @@ class Prior:
         model = self._model(indices, self._targets(rewards), inducing)
         if not fit_or_warn(model, num_pulls):
             return
+        self._adopt(model)
+        if self.explains_nothing:
+            self._fit_again(indices, rewards, inducing)
+
+    def _adopt(self, model: SingleTaskDTCGP) -> None:
         self.covar_module.load_state_dict(model.covar_module.state_dict())
         if self.given_noise is None:
             self.likelihood.load_state_dict(model.likelihood.state_dict())
 
+    @property
+    def explains_nothing(self) -> bool:
+        """Whether the learned noise is nearly all of the rewards' variance."""
+        return self.given_noise is None and self.likelihood.noise.item() > NOISE_SHARE
+
+    def _fit_again(
+        self, indices: Tensor, rewards: Tensor, inducing: Tensor | None
+    ) -> None:
+        """Fit from the prior's own start; keep that if it explains more."""
+        num_pulls, before = indices.shape[0], deepcopy(self.state_dict())
+        self._start_afresh()
+        model = self._model(indices, self._targets(rewards), inducing)
+        if fit_or_warn(model, num_pulls):
+            self._adopt(model)
+        if self.explains_nothing:
+            self.load_state_dict(before)
+            if num_pulls >= MIN_PULLS_TO_JUDGE and not self.is_warned:
+                self.is_warned = True
+                warnings.warn(
+                    f"The fit to {num_pulls} pulls takes {NOISE_SHARE:.0%} of the "
+                    "rewards' variance or more for noise: it cannot tell the arms "
+                    "apart, and the next choices are hardly better than chance. Check "
+                    "that features and rewards belong together, or pass a kernel.",
+                    BotorchWarning,
+                    stacklevel=2,
+                )
+
+    def _start_afresh(self) -> None:
+        """Go back to the hyper-parameters before any fit."""
+        if self.learns_kernel:
+            kernel = get_covar_module_with_dim_scaled_prior(self.features.shape[-1])
+            self.covar_module = kernel.to(self.features).requires_grad_(False)
+        likelihood = get_gaussian_likelihood_with_lognormal_prior()
+        self.likelihood = likelihood.to(self.features)
+
     def _set_units(self, rewards: Tensor) -> None:
-        self.next_fit = 2 ** rewards.shape[0].bit_length()
+        num_pulls = rewards.shape[0]
+        self.next_fit = num_pulls + 1
+        if num_pulls >= FIT_ALWAYS_UNTIL:
+            self.next_fit = 2 ** num_pulls.bit_length()
         if not self.learns:
             return
         self.offset = rewards.mean().item()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
@@ -11,6 +12,7 @@ from typing_extensions import override
 
 from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.generation.thompson import ArmSampler
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule
@@ -40,10 +42,13 @@ class PosteriorBandit(FiniteArmBandit):
 
     @override
     def _choose(
-        self, rule: BatchRule, capacity: Tensor | None, first: int | None
+        self,
+        rule: BatchRule,
+        capacity: Tensor | None,
+        first: int | None,
+        pending: Sequence[Pull],
     ) -> Tensor:
         state = self._confidence_state(self._prior, self._posterior)
-        pending = self._ledger.pending.values()
         return optimize_batch_ucb(
             self._posterior,
             self.confidence(state),
@@ -57,7 +62,7 @@ class PosteriorBandit(FiniteArmBandit):
 
     @override
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
-        sampler = ArmSampler(self._predictive()[1])
+        sampler = ArmSampler(self._predictive()[1], residual="correlated")
         competes = self._distinct(self._in_play())
         return sampler.draw_best_arms(num_draws, generator, competes)
 

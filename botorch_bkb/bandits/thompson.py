@@ -7,15 +7,17 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.bandits.checks import check_probability
 from botorch_bkb.bandits.drawn import DrawnBandit
+from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.generation.thompson import (
     ArmSampler,
     ResidualPart,
@@ -47,8 +49,11 @@ class GPThompsonSampling(DrawnBandit):
             later papers mixes with the mean of several draws instead.) The theorem
             needs it to be positive; the paper names no value.
         residual: How draws treat what the inducing arms do not explain: ``"omitted"``,
-            the paper's draw, or ``"independent"``; see
-            :mod:`botorch_bkb.generation.thompson` for what each gets wrong.
+            ``"independent"`` or ``"correlated"``; see
+            :mod:`botorch_bkb.generation.thompson` for what each gets wrong. None: the
+            draw of the paper's weights, ``"omitted"``, where kernel and noise are
+            given, and the posterior's own law, ``"correlated"``, where anything is
+            learned.
 
     All other arguments are those of :class:`~botorch_bkb.bandits.BKB`. The default
     ``batch_rule`` is ``FixedSize(30)``; BBKB's rules are welcome too. The confidence
@@ -68,10 +73,13 @@ class GPThompsonSampling(DrawnBandit):
         noise_variance: float | None = None,
         *,
         uniform_probability: float = 0.05,
-        residual: ResidualPart = "omitted",
+        residual: ResidualPart | None = None,
         **options: Any,
     ) -> None:
         check_probability("uniform_probability", uniform_probability)
+        if residual is None:
+            learns = covar_module is None or noise_variance is None
+            residual = "correlated" if learns else "omitted"
         validate_residual(residual)
         super().__init__(arms, covar_module, noise_variance, **options)
         self.uniform_probability = uniform_probability
@@ -82,11 +90,16 @@ class GPThompsonSampling(DrawnBandit):
         return FixedSize(DRAWS_PER_ROUND)
 
     @override
-    def _picks(self, left: Tensor | None) -> Iterator[int]:
+    def _picks(self, left: Tensor | None, pending: Sequence[Pull]) -> Iterator[int]:
         while self.num_pulls == 0:
             yield self._draw_arm(left)
-        arms = [pull.arm for pull in self._ledger.pending.values()]
-        sampler = ArmSampler(self._posterior, self._indices(arms), self.residual)
+        arms = self._indices([pull.arm for pull in pending])
+        sampler = ArmSampler(self._posterior, arms, self.residual)
+        draw = self._correlated if self.residual == "correlated" else self._separate
+        yield from draw(sampler, left)
+
+    def _separate(self, sampler: ArmSampler, left: Tensor | None) -> Iterator[int]:
+        """Yield the best arms of draws over all arms."""
         # Draws share a pass over all arms. How many are needed is not known, and blocks
         # that do not depend on it make a capped batch the start of the whole one.
         size = 1
@@ -102,4 +115,21 @@ class GPThompsonSampling(DrawnBandit):
                 best = iter(draws.tolist())
             for uniform in is_uniform:
                 yield self._draw_arm(left) if uniform else next(best)
+            size *= 2
+
+    def _correlated(self, sampler: ArmSampler, left: Tensor | None) -> Iterator[int]:
+        """Yield the best arms, of those left, of joint draws over promising ones."""
+        size = 1
+        while True:
+            allowed = None if left is None else left > 0
+            pool = sampler.promising_arms(allowed)
+            draws = sampler.draw_values(size, self.generator, pool)
+            is_uniform = (self._draw(size) < self.uniform_probability).tolist()
+            for values, uniform in zip(draws, is_uniform, strict=True):
+                if left is not None:
+                    values = values.masked_fill(left[pool] <= 0, -torch.inf)
+                if uniform or values.max() == -torch.inf:
+                    yield self._draw_arm(left)
+                else:
+                    yield int(pool[values.argmax()])
             size *= 2

@@ -8,6 +8,7 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import groupby
@@ -23,6 +24,7 @@ from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.acquisition.time_varying import TVWidth
 from botorch_bkb.bandits.drift_prior import DriftPrior
 from botorch_bkb.bandits.drifting import DriftingBandit
+from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.models.arm_filter import (
     ArmFilter,
     check_forgetting_rate,
@@ -262,11 +264,14 @@ class TVGPUCB(DriftingBandit):
 
     @override
     def _choose(
-        self, rule: BatchRule, capacity: Tensor | None, first: int | None
+        self,
+        rule: BatchRule,
+        capacity: Tensor | None,
+        first: int | None,
+        pending: Sequence[Pull],
     ) -> Tensor:
         posterior = cast(ArmPosterior, self._posterior)  # as far as these look
         width = self.confidence(self._confidence_state(self._prior, posterior))
-        pending = list(self._ledger.pending.values())
         scores = self.arms.new_tensor([pull.score for pull in pending])
         batch = rule.open(posterior, scores, projected=False)
         factor = width / math.sqrt(self._prior.noise_variance)

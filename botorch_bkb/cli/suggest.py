@@ -195,7 +195,7 @@ def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:
     copies = (twins.rows != twins.first).nonzero().squeeze(-1)
     if not len(copies):
         return []
-    row, first = twins.rows[copies[0]].item(), twins.first[copies[0]].item()
+    row, first = int(twins.rows[copies[0]]), int(twins.first[copies[0]])
     return [
         f"{len(copies):,} candidates have the features of an earlier one, such as "
         f"{ids[row]} those of {ids[first]}; the earliest that may be measured is chosen"
