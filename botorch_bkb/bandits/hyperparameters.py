@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
@@ -52,7 +53,8 @@ class Prior:
     likelihood (BoTorch's default kernel, noise and priors): the units from the first
     told pull on, the hyper-parameters from the fourth, at every update up to 128 pulls
     and whenever their number reaches 256, 512, ... after that. A fit starts from the
-    last one's optimum, and once more from the prior where that one explains nothing.
+    last one's optimum and, up to 128 pulls, once more from where the first one did: the
+    likelihood of few pulls has several modes, and the better one counts.
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
@@ -71,7 +73,7 @@ class Prior:
         self.given_noise = noise_variance
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
-        self.is_warned = False
+        self._is_warned = False
         self._low, high = arms.amin(dim=0), arms.amax(dim=0)
         # A constant feature becomes 0.
         self._width = torch.where(high > self._low, high - self._low, 1.0).to(arms)
@@ -122,52 +124,50 @@ class Prior:
         self._set_units(rewards)
         if num_pulls < MIN_PULLS_TO_FIT:
             return
-        model = self._model(indices, self._targets(rewards), inducing)
-        if not fit_or_warn(model, num_pulls):
-            return
-        self._adopt(model)
-        if self.explains_nothing:
-            self._fit_again(indices, rewards, inducing)
+        starts = [self]
+        if num_pulls <= FIT_ALWAYS_UNTIL:
+            starts.append(self._afresh())
+        best = -math.inf
+        for start in starts:
+            model = start._model(indices, self._targets(rewards), inducing)
+            if not fit_or_warn(model, num_pulls):
+                continue
+            value = marginal_likelihood(model)
+            if value > best:
+                best, fitted = value, model
+        if best > -math.inf:
+            self._adopt(fitted)
+            self._judge(num_pulls)
+
+    def _afresh(self) -> Prior:
+        """Return a copy with the hyper-parameters before any fit."""
+        other = copy(self)
+        likelihood = get_gaussian_likelihood_with_lognormal_prior()
+        other.likelihood = likelihood.to(self.features)
+        if self.learns_kernel:
+            kernel = get_covar_module_with_dim_scaled_prior(self.features.shape[-1])
+            other.covar_module = kernel.to(self.features).requires_grad_(False)
+        return other
 
     def _adopt(self, model: SingleTaskDTCGP) -> None:
         self.covar_module.load_state_dict(model.covar_module.state_dict())
         if self.given_noise is None:
             self.likelihood.load_state_dict(model.likelihood.state_dict())
 
-    @property
-    def explains_nothing(self) -> bool:
-        """Whether the learned noise is nearly all of the rewards' variance."""
-        return self.given_noise is None and self.likelihood.noise.item() > NOISE_SHARE
-
-    def _fit_again(
-        self, indices: Tensor, rewards: Tensor, inducing: Tensor | None
-    ) -> None:
-        """Fit from the prior's own start; keep that if it explains more."""
-        num_pulls, before = indices.shape[0], deepcopy(self.state_dict())
-        self._start_afresh()
-        model = self._model(indices, self._targets(rewards), inducing)
-        if fit_or_warn(model, num_pulls):
-            self._adopt(model)
-        if self.explains_nothing:
-            self.load_state_dict(before)
-            if num_pulls >= MIN_PULLS_TO_JUDGE and not self.is_warned:
-                self.is_warned = True
-                warnings.warn(
-                    f"The fit to {num_pulls} pulls takes {NOISE_SHARE:.0%} of the "
-                    "rewards' variance or more for noise: it cannot tell the arms "
-                    "apart, and the next choices are hardly better than chance. Check "
-                    "that features and rewards belong together, or pass a kernel.",
-                    BotorchWarning,
-                    stacklevel=2,
-                )
-
-    def _start_afresh(self) -> None:
-        """Go back to the hyper-parameters before any fit."""
-        if self.learns_kernel:
-            kernel = get_covar_module_with_dim_scaled_prior(self.features.shape[-1])
-            self.covar_module = kernel.to(self.features).requires_grad_(False)
-        likelihood = get_gaussian_likelihood_with_lognormal_prior()
-        self.likelihood = likelihood.to(self.features)
+    def _judge(self, num_pulls: int) -> None:
+        """Warn, once, of a fit that explains nothing."""
+        noise = self.likelihood.noise.item()
+        is_bad = self.given_noise is None and noise > NOISE_SHARE
+        if is_bad and num_pulls >= MIN_PULLS_TO_JUDGE and not self._is_warned:
+            self._is_warned = True
+            warnings.warn(
+                f"The fit to {num_pulls} pulls takes {noise:.0%} of the rewards' "
+                "variance for noise: it cannot tell the arms apart, and the next "
+                "choices are hardly better than chance. Check that features and "
+                "rewards belong together, or pass a kernel.",
+                BotorchWarning,
+                stacklevel=2,
+            )
 
     def _set_units(self, rewards: Tensor) -> None:
         num_pulls = rewards.shape[0]
@@ -236,6 +236,13 @@ class Prior:
         self.offset = check_number("offset", state["offset"])
         self.scale = check_number("scale", state["scale"], least=1e-15)
         self.next_fit = check_count("next_fit", state["next_fit"])
+
+
+@torch.no_grad()
+def marginal_likelihood(model: SingleTaskGP) -> float:
+    """Return what a fit maximizes: the log likelihood per pull, with the priors."""
+    mll = ExactMarginalLogLikelihood(model.likelihood, model).train()
+    return mll(model(*model.train_inputs), model.train_targets).item()
 
 
 def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:
