@@ -38,8 +38,10 @@ MIN_PULLS_TO_FIT = 4
 FIT_ALWAYS_UNTIL = 128
 # From this many pulls on, a fit that explains nothing is no longer for want of data.
 MIN_PULLS_TO_JUDGE = 16
-# Nothing is explained where noise is this share of the rewards' variance.
-NOISE_SHARE = 0.9
+# Next to nothing is explained where noise is this share of the rewards' variance.
+NOISE_SHARE = 0.8
+# Or where no arm says anything of another: BoTorch's kernel allows no less than 0.025.
+SHORT_LENGTHSCALE = 0.026
 # The likelihood is fitted on at most this many inducing points.
 MAX_FIT_POINTS = 256
 
@@ -155,19 +157,28 @@ class Prior:
             self.likelihood.load_state_dict(model.likelihood.state_dict())
 
     def _judge(self, num_pulls: int) -> None:
-        """Warn, once, of a fit that explains nothing."""
+        """Warn, once, of a fit by which the arms cannot be told apart."""
+        found = self._trouble()
+        if found is None or num_pulls < MIN_PULLS_TO_JUDGE or self._is_warned:
+            return
+        self._is_warned = True
+        warnings.warn(
+            f"The fit to {num_pulls} pulls {found}: it cannot tell arms that were not "
+            "pulled apart, and choosing among them is hardly better than chance. Check "
+            "that features and rewards belong together, or pass a kernel.",
+            BotorchWarning,
+            stacklevel=2,
+        )
+
+    def _trouble(self) -> str | None:
         noise = self.likelihood.noise.item()
-        is_bad = self.given_noise is None and noise > NOISE_SHARE
-        if is_bad and num_pulls >= MIN_PULLS_TO_JUDGE and not self._is_warned:
-            self._is_warned = True
-            warnings.warn(
-                f"The fit to {num_pulls} pulls takes {noise:.0%} of the rewards' "
-                "variance for noise: it cannot tell the arms apart, and the next "
-                "choices are hardly better than chance. Check that features and "
-                "rewards belong together, or pass a kernel.",
-                BotorchWarning,
-                stacklevel=2,
-            )
+        if self.given_noise is None and noise > NOISE_SHARE:
+            return f"takes {noise:.0%} of the rewards' variance for noise"
+        if self.learns_kernel:
+            longest = self.covar_module.lengthscale.max().item()
+            if longest < SHORT_LENGTHSCALE:
+                return f"has no lengthscale above {longest:.3f} of its feature's range"
+        return None
 
     def _set_units(self, rewards: Tensor) -> None:
         num_pulls = rewards.shape[0]

@@ -36,7 +36,11 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_bkb.models.utils.nystrom import independent_points, span_tolerance
+from botorch_bkb.models.utils.nystrom import (
+    independent_points,
+    psd_root,
+    span_tolerance,
+)
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import check_size
 
@@ -44,6 +48,7 @@ from botorch_bkb.optim.batch_rules import check_size
 ResidualPart = Literal["omitted", "independent", "correlated"]
 # Joint draws are over this many arms: their covariance takes 8 MiB, its factor 20 ms.
 POOL_SIZE = 1024
+JITTER = {torch.float64: 1e-10, torch.float32: 1e-5}
 # Promising is what may reach far: nearly all of an arm's draws are below this bound.
 POOL_DEVIATIONS = 3.0
 
@@ -230,10 +235,10 @@ class ArmSampler:
             K = posterior.prior_covariance(arms, self._appended)
             Z = torch.cat([Z, self._new_features(K - Z.mT @ self._B).mT])
         residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
-        # Singular to rounding, inducing arms have none: this share of the prior
-        # variance is far below what a draw could show.
-        jitter = 100 * span_tolerance(Z.dtype) * posterior.prior_variance[arms]
-        root = torch.linalg.cholesky(residual + torch.diag(jitter))
+        # Inducing arms have none, and rounding goes to both sides of zero: this share
+        # of the prior variance is far below what a draw could show.
+        jitter = JITTER.get(Z.dtype, 1e-3) * posterior.prior_variance[arms]
+        root = psd_root(residual + torch.diag(jitter))
         eps = self._normal(self._L_v.shape[0], num_draws, generator)
         theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
         noise = self._normal(len(arms), num_draws, generator)

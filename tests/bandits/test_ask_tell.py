@@ -435,21 +435,6 @@ def test_learned_answers_do_not_depend_on_units(bandit_class):
     torch.testing.assert_close(other_variance, 4900 * variance, rtol=1e-4, atol=1e-4)
 
 
-def test_fits_come_at_doubling_numbers_of_pulls_and_restart_frozen_sums():
-    bandit = make(BBKB, covar_module=None, noise_variance=None)
-    lengthscales = {}
-    for num_pulls in range(1, 18):
-        bandit.tell([num_pulls % NUM_ARMS], [math.sin(num_pulls)], external=True)
-        bandit.ask(max_size=1)
-        bandit.fail(list(bandit.pending.values()))
-        lengthscales[num_pulls] = bandit.covar_module.lengthscale.sum().item()
-        start, log_det = bandit._restart
-        assert start == 2 ** int(math.log2(num_pulls))
-        assert log_det > 0
-    changes = [n for n in range(2, 18) if lengthscales[n] != lengthscales[n - 1]]
-    assert changes == [4, 8, 16]
-
-
 def test_given_hyper_parameters_are_used_as_they_are():
     kernel = rbf(0.7)
     bandit = make(BBKB, covar_module=kernel, noise_variance=None)

@@ -10,7 +10,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.generation import ArmSampler
+from botorch_bkb.generation import ArmSampler, thompson
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from tests.helpers import LargestTensor
 from tests.reference import dtc_parts, exact_posterior
@@ -90,6 +90,76 @@ def largest_z(draws, mean, covariance, rounding=1e-9):
 
 
 # Moments ------------------------------------------------------------------------------
+
+
+@both_dtypes
+@both_caches
+@pytest.mark.parametrize("num_inducing", [1, 4, 8])
+@pytest.mark.parametrize("pending", [(), (2, 2, 19)], ids=["none", "pending"])
+def test_correlated_draws_have_the_moments_of_the_posterior(
+    dtype, max_bytes, num_inducing, pending
+):
+    """Residual included: the covariance of the dense DTC posterior, of all arms."""
+    problem = Problem()
+    inducing = problem.pulled[:num_inducing]
+    posterior = problem.posterior(inducing, dtype, max_bytes)
+    sampler = ArmSampler(posterior, torch.tensor(pending).long(), "correlated")
+    draws = sampler.draw_values(NUM_DRAWS, problem.generator)
+    assert draws.dtype == dtype
+    mean = problem.dense(inducing)[0]  # pending pulls bring the mean, and leave it
+    _, covariance, _ = problem.dense(inducing, pending)
+    assert largest_z(draws, mean, covariance, ROUNDING[dtype]) < MAX_Z
+    chosen = torch.tensor([3, 20, 7])
+    some = sampler.draw_values(NUM_DRAWS, problem.generator, chosen)
+    expected = covariance[np.ix_(chosen, chosen)]
+    assert largest_z(some, mean[chosen], expected, ROUNDING[dtype]) < MAX_Z
+
+
+def test_promising_arms_are_those_of_the_largest_bounds(monkeypatch):
+    monkeypatch.setattr(thompson, "POOL_SIZE", 6)
+    problem = Problem()
+    posterior = problem.posterior(problem.pulled)
+    sampler = ArmSampler(posterior, residual="correlated")
+    mean, covariance, _ = problem.dense(problem.pulled)
+    bounds = mean + 3 * np.sqrt(np.diag(covariance))
+    assert sampler.promising_arms().tolist() == sorted(bounds.argsort()[-6:])
+    allowed = torch.zeros(25, dtype=torch.bool)
+    allowed[[1, 4, 9]] = True
+    assert sampler.promising_arms(allowed).tolist() == [1, 4, 9]
+    best = sampler.draw_best_arms(200, problem.generator)
+    assert set(best.tolist()) <= set(sampler.promising_arms().tolist())
+
+
+@pytest.mark.parametrize("pool_size", [3, 8, 15, 25])
+def test_the_probability_outside_is_bounded(monkeypatch, pool_size):
+    """Against joint draws over all arms; nothing is outside of a pool of all."""
+    for seed in range(5):
+        problem = Problem(seed)
+        posterior = problem.posterior(problem.pulled[:6])
+        with monkeypatch.context() as patch:
+            patch.setattr(thompson, "POOL_SIZE", pool_size)
+            sampler = ArmSampler(posterior, residual="correlated")
+            bound, pool = sampler.outside_probability(), sampler.promising_arms()
+            draws = sampler.draw_values(4000, problem.generator)
+        share = (~torch.isin(draws.argmax(dim=-1), pool)).double().mean().item()
+        assert share <= bound + 0.03
+        assert 0 <= bound <= 1
+        assert (bound == 0) == (pool_size == 25)
+
+
+def test_correlated_draws_pick_the_best_as_often_as_the_posterior_says():
+    problem = Problem()
+    inducing = problem.pulled[:5]
+    sampler = ArmSampler(problem.posterior(inducing), residual="correlated")
+    best = sampler.draw_best_arms(NUM_DRAWS, problem.generator)
+    mean, covariance, _ = problem.dense(inducing)
+    stream = np.random.default_rng(0)
+    dense = stream.multivariate_normal(mean, covariance, NUM_DRAWS).argmax(axis=1)
+    shares = [
+        np.bincount(arms, minlength=25) / NUM_DRAWS for arms in (best.numpy(), dense)
+    ]
+    error = np.sqrt((shares[0] + shares[1] + 1e-4) / NUM_DRAWS)
+    assert (np.abs(shares[0] - shares[1]) < MAX_Z * error).all()
 
 
 @both_dtypes

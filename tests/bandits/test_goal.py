@@ -1,0 +1,275 @@
+"""Goals, and batches of a size that was asked for."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling, GPUCB
+from botorch_bkb.acquisition.confidence import (
+    ChowdhuryGopalanWidth,
+    ConstantWidth,
+    DeviationWidth,
+    PracticalBBKBWidth,
+)
+from botorch_bkb.bandits.goal import knowledge_gain, worth_pulling
+from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
+from botorch_bkb.optim.batch_rules import UNLIMITED
+from tests.bandits import (
+    ALL_BANDITS,
+    DRIFTING_BANDITS,
+    make_bandit,
+    noisy_rewards,
+    random_arms,
+    STILL_BANDITS,
+    true_rewards,
+    unchanged,
+)
+
+
+def each(classes):
+    return pytest.mark.parametrize(
+        "bandit_class", classes, ids=lambda item: item.__name__
+    )
+
+
+def dense_gain(mean, variance, noise):
+    """Return E max(mean_x + step, rest) - max(mean), by the textbook's integral."""
+    gains = []
+    for arm in range(len(mean)):
+        rest = np.delete(mean, arm).max()
+        step = variance[arm] / np.sqrt(variance[arm] + noise)
+        z = (mean[arm] - rest) / step
+        expected = rest + step * (z * norm.cdf(z) + norm.pdf(z))
+        gains.append(expected - max(mean[arm], rest))
+    return np.array(gains)
+
+
+# What a pull tells of the best arm ----------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**31), num_arms=st.integers(2, 12))
+@settings(max_examples=50)
+def test_the_gain_is_that_of_the_knowledge_gradient(seed, num_arms):
+    stream = np.random.default_rng(seed)
+    mean = stream.normal(size=num_arms)
+    variance, noise = stream.uniform(0.01, 2, size=num_arms), stream.uniform(0.01, 3)
+    everything = torch.ones(num_arms, dtype=torch.bool)
+    gain = knowledge_gain(torch.tensor(mean), torch.tensor(variance), noise, everything)
+    np.testing.assert_allclose(gain, dense_gain(mean, variance, noise), atol=1e-12)
+
+
+def test_what_is_known_or_does_not_compete_gains_nothing():
+    mean = torch.tensor([3.0, 1.0, 0.0]).double()
+    variance = torch.tensor([1.0, 0.0, 1.0]).double()
+    competes = torch.tensor([False, True, True])
+    gain = knowledge_gain(mean, variance, 0.1, competes)
+    assert gain[1] == 0
+    # Without the first arm the last one is to beat 1, not 3.
+    expected = dense_gain(mean[1:].numpy(), np.array([1e-12, 1.0]), 0.1)[1]
+    assert gain[2].item() == pytest.approx(expected)
+    alone = knowledge_gain(mean[:1], variance[:1], 0.1, competes[1:2])
+    assert alone.tolist() == [0.0]
+
+
+@given(seed=st.integers(0, 2**31), num_arms=st.integers(1, 12), size=st.integers(1, 20))
+@settings(max_examples=100)
+def test_a_batch_is_of_distinct_arms_that_tell_most(seed, num_arms, size):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda high: torch.randint(high, (num_arms,), generator=generator)  # noqa: E731
+    capacity, used, gain = draw(3), draw(3), draw(5).double()
+    found = worth_pulling(capacity, used, gain, size)
+    assert (found <= capacity).all()
+    is_open, allowed, is_new = found > 0, capacity > 0, (capacity > 0) & (used == 0)
+    # New arms are open; an old one only if it tells more, or if they are too few.
+    assert is_open[is_new].all()
+    most = gain[is_new].max() if is_new.any() else -torch.inf
+    old = allowed & ~is_new
+    assert is_open[old & (gain > most)].all()
+    missing = min(size, int(allowed.sum())) - int(
+        (is_new | (old & (gain > most))).sum()
+    )
+    assert int((is_open & old & (gain <= most)).sum()) == max(missing, 0)
+    filled, rest = is_open & old & (gain <= most), old & ~is_open
+    if filled.any() and rest.any():
+        assert gain[filled].min() >= gain[rest].max()
+    if is_open.sum() >= size:
+        assert found.max() <= 1
+    assert found.sum() >= min(size, int(allowed.sum()))
+
+
+# Defaults in two regimes --------------------------------------------------------------
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize("given_too", ["covar_module", "noise_variance", None])
+def test_the_goal_is_the_best_arm_where_anything_is_learned(bandit_class, given_too):
+    """Of an objective that drifts the best arm changes: reward is collected."""
+    learned = {"covar_module": None, "noise_variance": None}
+    learned.pop(given_too, None)
+    expected = "regret" if bandit_class in DRIFTING_BANDITS else "best_arm"
+    assert make_bandit(bandit_class, **learned).goal == expected
+    assert make_bandit(bandit_class).goal == "regret"
+    for goal in ("regret", "best_arm"):
+        assert make_bandit(bandit_class, goal=goal, **learned).goal == goal
+        assert make_bandit(bandit_class, goal=goal).goal == goal
+
+
+@each([BKB, BBKB, GPUCB, GPBUCB])
+def test_the_width_is_a_number_of_deviations_where_anything_is_learned(bandit_class):
+    for learned in ({"covar_module": None}, {"noise_variance": None}):
+        bandit = make_bandit(bandit_class, **learned)
+        assert bandit.confidence == DeviationWidth(1.0)
+        indices = torch.arange(12)
+        bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+        bandit.ask()
+        mean, variance = bandit.predict()
+        bound = bandit.confidence_bound()
+        torch.testing.assert_close(bound, mean + variance.sqrt())
+    assert make_bandit(GPUCB).confidence == ChowdhuryGopalanWidth()
+    assert make_bandit(BBKB).confidence == PracticalBBKBWidth()
+    learned = make_bandit(bandit_class, covar_module=None, confidence=2.0)
+    assert learned.confidence == ConstantWidth(2.0)
+
+
+@pytest.mark.parametrize("bad", ["best", 1, True, ""])
+def test_a_goal_that_does_not_exist_is_refused(bad):
+    with pytest.raises(InputDataError, match=r"`goal` to be 'regret' .*'best_arm'"):
+        make_bandit(BBKB, goal=bad)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
+def test_deviations_that_are_no_width_are_refused(bad):
+    with pytest.raises(InputDataError, match="`num_deviations` to be finite"):
+        DeviationWidth(bad)
+
+
+# Finding the best arm -----------------------------------------------------------------
+
+
+@each(STILL_BANDITS)
+@pytest.mark.parametrize("learned", [False, True])
+def test_batches_that_look_for_the_best_arm_are_distinct(bandit_class, learned):
+    options = {"covar_module": None, "noise_variance": None} if learned else {}
+    bandit = make_bandit(bandit_class, goal="best_arm", **options)
+    measure = noisy_rewards(bandit.arms, noise_std=0.05)
+    for _ in range(4):
+        indices = bandit.ask(size=6)
+        assert len(set(indices.tolist())) == 6
+        bandit.tell(indices, measure(indices))
+
+
+@each(STILL_BANDITS)
+def test_an_arm_in_flight_is_not_asked_for_again(bandit_class):
+    bandit = make_bandit(bandit_class, goal="best_arm")
+    asked = [bandit.ask(size=5) for _ in range(6)]
+    assert torch.cat(asked).sort().values.tolist() == list(range(30))
+    again = bandit.ask(size=7)  # all are out: those that tell most repeat
+    assert len(set(again.tolist())) == 7
+
+
+def test_an_arm_is_measured_again_where_that_tells_more():
+    """Two arms far above the rest, all but equal, under much noise."""
+    arms = random_arms(20)
+    bandit = make_bandit(
+        GPUCB, arms, goal="best_arm", lengthscale=1e-3, noise_variance=1.0
+    )
+    rewards = torch.full((18,), -1.0)
+    rewards[[3, 7]] = torch.tensor([8.0, 8.1])
+    bandit.tell(torch.arange(18), rewards, external=True)
+    assert bandit.ask(size=1).item() in (3, 7)
+    # Where a measurement is precise, the arms that are new are all there is to learn.
+    bandit = make_bandit(
+        GPUCB, arms, goal="best_arm", lengthscale=1e-3, noise_variance=1e-4
+    )
+    bandit.tell(torch.arange(18), rewards / 8, external=True)
+    assert sorted(bandit.ask(size=2).tolist()) == [18, 19]
+
+
+@each(STILL_BANDITS)
+def test_max_repeats_still_overrides(bandit_class):
+    bandit = make_bandit(bandit_class, goal="best_arm", max_repeats=1)
+    told = torch.arange(28)
+    bandit.tell(told, true_rewards(bandit.arms)[told], external=True)
+    assert sorted(bandit.ask(size=5).tolist()) == [28, 29]
+    with pytest.raises(InputDataError, match="0 are left"):
+        bandit.ask(size=1)
+
+
+# Batches of a size --------------------------------------------------------------------
+
+RULES = [SumRule(), ProductRule(), LocalRule(), FixedSize(3)]
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize("goal", ["regret", "best_arm"])
+@pytest.mark.parametrize("size", [1, 5, 17])
+def test_a_batch_has_the_size_that_was_asked_for(bandit_class, goal, size):
+    bandit = make_bandit(bandit_class, goal=goal)
+    measure = noisy_rewards(bandit.arms)
+    for _ in range(3):
+        indices = bandit.ask(size=size)
+        assert len(indices) == size
+        assert len(bandit.pending) == size
+        bandit.tell(indices, measure(indices))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@each([BBKB, GPBUCB])
+def test_the_batch_begins_as_the_rule_would_have_it(bandit_class, rule):
+    # The practical width of BBKB depends on the rule.
+    bandit = make_bandit(bandit_class, batch_rule=rule, confidence=1.5)
+    told = torch.arange(9)
+    bandit.tell(told, noisy_rewards(bandit.arms)(told), external=True)
+    other = deepcopy(bandit)
+    short, whole = other.ask(), bandit.ask(size=40)
+    assert len(short) < 40
+    assert whole[: len(short)].tolist() == short.tolist()
+    # What follows is chosen with the first part pending.
+    rest = other.batch_rule
+    other.batch_rule = FixedSize(40 - len(short))
+    assert other.ask().tolist() == whole[len(short) :].tolist()
+    other.batch_rule = rest
+
+
+@each(ALL_BANDITS)
+def test_fewer_come_only_where_fewer_are_left(bandit_class):
+    bandit = make_bandit(bandit_class, max_repeats=1)
+    available = torch.zeros(30, dtype=torch.bool)
+    available[[3, 8, 20]] = True
+    assert sorted(bandit.ask(size=5, available=available).tolist()) == [3, 8, 20]
+    assert sorted(bandit.ask(size=99).tolist()) == sorted(set(range(30)) - {3, 8, 20})
+    with unchanged(bandit), pytest.raises(InputDataError, match="0 are left"):
+        bandit.ask(size=1)
+
+
+@each(ALL_BANDITS)
+def test_a_size_and_a_cap_exclude_each_other(bandit_class):
+    bandit = make_bandit(bandit_class)
+    with unchanged(bandit), pytest.raises(InputDataError, match="`size` or `max_size`"):
+        bandit.ask(size=3, max_size=3)
+    for bad in (0, -1, 2.5, True, "3"):
+        with unchanged(bandit), pytest.raises(InputDataError, match="`size`"):
+            bandit.ask(size=bad)
+
+
+def test_as_many_draws_as_asked_for():
+    """Thompson's batch is of one posterior: its rule of thirty is a default only."""
+    arms = random_arms(200)
+    bandit = GPThompsonSampling(arms, generator=torch.Generator().manual_seed(0))
+    told = torch.arange(20)
+    bandit.tell(told, true_rewards(arms)[told], external=True)
+    indices = bandit.ask(size=96)
+    assert len(set(indices.tolist())) == 96
+    assert not set(indices.tolist()) & set(range(20))
+
+
+def test_unlimited_capacities_stay_numbers():
+    capacity = torch.full((4,), UNLIMITED)
+    found = worth_pulling(capacity, torch.zeros(4).long(), torch.zeros(4), 10)
+    assert found.tolist() == [3, 3, 3, 3]
