@@ -122,18 +122,31 @@ class FiniteArmBandit(ArmBandit):
         covar_module: Any GPyTorch kernel, used as it is. None: BoTorch's default,
             fitted as data arrive.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
-        confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number
-            (a constant width ``w``). None: the bandit's default.
+        confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number:
+            a constant width ``w`` in the papers' scaling, the score ``mean + w
+            sqrt(var / lambda)``. ``DeviationWidth(c)`` counts posterior deviations
+            instead. None: the bandit's default.
         batch_rule: A rule of ``botorch_bkb.optim.batch_rules``. None: the default.
+        goal: ``"regret"`` collects reward: what looks best is pulled again and again.
+            ``"best_arm"`` finds the best arm: the arms of a batch are distinct, and one
+            that was pulled or is pending is pulled again only where that gains more
+            knowledge of the best arm than any new one (``bandits.goal``). None:
+            ``"best_arm"`` where anything is learned and nothing drifts, else
+            ``"regret"``.
         maximize: Whether large rewards are good.
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
         generator: The source of all randomness. None: a new one with a random seed.
         max_feature_bytes: The byte budget of the cached features.
 
-    If ``covar_module`` or ``noise_variance`` is None, features are scaled to the unit
-    cube and rewards standardized inside, and what is None is fitted by marginal
-    likelihood when the number of told pulls reaches 4, 8, 16, ...; every answer is in
-    the user's units. **Fitted hyper-parameters void the regret guarantees.**
+    There are two regimes. **Kernel and noise given**: features and rewards are used as
+    they come, and every default is the papers'. **Anything learned**: features are
+    scaled to the unit cube and rewards standardized inside; what is None is fitted by
+    marginal likelihood at every update up to 128 told pulls, then when their number
+    reaches 256, 512, ...; the default width is one posterior deviation and the default
+    goal the best arm; every answer is in the user's units. **Fitted hyper-parameters
+    void the regret guarantees**, and the papers' widths, which grow with the log
+    determinant of ``I + K / lambda``, are ten to thirty deviations where the fitted
+    noise is small.
 
     Raises:
         BotorchTensorDimensionError: If ``arms`` is not ``A x d`` with ``A, d >= 1``.

@@ -39,9 +39,10 @@ class GPThompsonSampling(DrawnBandit):
     earlier batches lower the variance of the draws. Before the first reward all pulls
     are uniform, the paper's ``F_0``.
 
-    Hyper-parameters that are not given are estimated by maximum a posteriori when the
-    number of told pulls reaches 4, 8, 16, ... (section 2.3 of the paper, which does so
-    in every round).
+    Hyper-parameters that are not given are estimated by maximum a posteriori at every
+    update up to 128 told pulls (section 2.3 of the paper, which does so in every
+    round), and at doubling numbers after that. ``ask(size=n)`` returns as many draws of
+    one posterior.
 
     Args:
         uniform_probability: The paper's xi: with this probability a pull is a uniformly
@@ -120,16 +121,16 @@ class GPThompsonSampling(DrawnBandit):
     def _correlated(self, sampler: ArmSampler, left: Tensor | None) -> Iterator[int]:
         """Yield the best arms, of those left, of joint draws over promising ones."""
         size = 1
+        pool = sampler.promising_arms(None if left is None else left > 0)
         while True:
-            allowed = None if left is None else left > 0
-            pool = sampler.promising_arms(allowed)
             draws = sampler.draw_values(size, self.generator, pool)
             is_uniform = (self._draw(size) < self.uniform_probability).tolist()
             for values, uniform in zip(draws, is_uniform, strict=True):
+                if left is not None and not (left[pool] > 0).any():
+                    pool = sampler.promising_arms(left > 0)
+                    break
                 if left is not None:
                     values = values.masked_fill(left[pool] <= 0, -torch.inf)
-                if uniform or values.max() == -torch.inf:
-                    yield self._draw_arm(left)
-                else:
-                    yield int(pool[values.argmax()])
+                best = self._draw_arm(left) if uniform else int(pool[values.argmax()])
+                yield best
             size *= 2

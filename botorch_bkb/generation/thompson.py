@@ -98,6 +98,8 @@ class ArmSampler:
         self.posterior = posterior
         self.residual = residual
         self._L_v = posterior.L_v
+        # The arms of the last joint draws, their features, and the residual's root.
+        self._factored: tuple[Tensor, Tensor, Tensor] | None = None
         none = torch.empty(0, dtype=torch.long, device=posterior.arms.device)
         self._append(none)
         if pending_indices is not None and pending_indices.numel():
@@ -229,21 +231,27 @@ class ArmSampler:
     ) -> Tensor:
         """Return ``num_draws x k`` values of some arms, by the law of the posterior."""
         check_size("num_draws", num_draws)
-        posterior = self.posterior
-        Z = posterior.features(arms)  # M x k
-        if self._appended.numel():
-            K = posterior.prior_covariance(arms, self._appended)
-            Z = torch.cat([Z, self._new_features(K - Z.mT @ self._B).mT])
-        residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
-        # Inducing arms have none, and rounding goes to both sides of zero: this share
-        # of the prior variance is far below what a draw could show.
-        jitter = JITTER.get(Z.dtype, 1e-3) * posterior.prior_variance[arms]
-        root = psd_root(residual + torch.diag(jitter))
+        Z, root = self._joint_factors(arms)
         eps = self._normal(self._L_v.shape[0], num_draws, generator)
         theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
         noise = self._normal(len(arms), num_draws, generator)
-        values = posterior.mean[arms].unsqueeze(-1) + Z.mT @ theta + root @ noise
-        return values.mT
+        mean = self.posterior.mean[arms].unsqueeze(-1)
+        return (mean + Z.mT @ theta + root @ noise).mT
+
+    def _joint_factors(self, arms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ``M x k`` features of arms, and a root of what is left of them."""
+        if self._factored is None or not torch.equal(self._factored[0], arms):
+            posterior = self.posterior
+            Z = posterior.features(arms)
+            if self._appended.numel():
+                K = posterior.prior_covariance(arms, self._appended)
+                Z = torch.cat([Z, self._new_features(K - Z.mT @ self._B).mT])
+            residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
+            # Inducing arms have none, and rounding goes to both sides of zero: this
+            # share of the prior variance is far below what a draw could show.
+            jitter = JITTER.get(Z.dtype, 1e-3) * posterior.prior_variance[arms]
+            self._factored = arms, Z, psd_root(residual + torch.diag(jitter))
+        return self._factored[1:]
 
     def _draw_chunks(
         self, num_draws: int, generator: torch.Generator
