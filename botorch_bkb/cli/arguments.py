@@ -13,6 +13,9 @@ PROGRAM = "botorch-bkb"
 DEFAULT_COMMAND = "demo"
 BANDIT_NAMES = ("bbkb", "bkb", "gpucb", "gpbucb", "epsilon-greedy", "uniform")
 KERNEL_NAMES = ("rbf", "matern")
+GOAL_NAMES = ("best-arm", "regret")
+# How many are suggested at once: a plate's wells.
+BATCH_SIZE = 96
 RESAMPLING_NAMES = ("independent", "coupled")
 # The number of parameters of each rule.
 CONFIDENCE_RULES = {"practical": 0, "theorem": 0, "constant": 1, "log": 2}
@@ -200,7 +203,10 @@ def _add_suggest(
         "suggest",
         description="Choose the next batch to measure. Two tables are the whole state: "
         "the candidates, and one row per measurement so far, of which those with an "
-        "empty reward are in flight. The kernel is fitted to the measurements.",
+        "empty reward are in flight. Kernel and noise are fitted to the measurements. "
+        "NEXT has a row per chosen candidate: how often to measure it (repeats), and "
+        "what the fit says of its mean reward, in the reward's unit: the mean, the "
+        "standard deviation (std) and a 95 % interval (low to high).",
     )
     parser.add_argument(
         "arms",
@@ -217,9 +223,18 @@ def _add_suggest(
     parser.add_argument(
         "--batch-size",
         type=positive_integer,
-        default=96,
+        default=BATCH_SIZE,
         metavar="N",
         help="measurements to choose (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--goal",
+        choices=GOAL_NAMES,
+        default=GOAL_NAMES[0],
+        help="best-arm: find the best candidate; those of a batch are distinct, and a "
+        "measured one comes again only if that tells more about which is best than a "
+        "new one would. regret: collect reward; good candidates come again and again "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--output",
@@ -247,7 +262,8 @@ def _add_suggest(
         "--max-repeats",
         type=positive_integer,
         metavar="N",
-        help="measure no candidate more often than this in all (default: no limit)",
+        help="measure no candidate more often than this in all, for whatever goal "
+        "(default: no limit)",
     )
     _add_column_options(parser)
     _add_seed(parser)
