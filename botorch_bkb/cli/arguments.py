@@ -25,6 +25,8 @@ KERNEL_NAMES = ("rbf", "matern")
 GOAL_NAMES = ("best-arm", "regret")
 # How many are suggested at once: a plate's wells.
 BATCH_SIZE = 96
+# Of the model of `simulate`, where it learns none.
+NOISE_VARIANCE = 0.2
 RESAMPLING_NAMES = ("independent", "coupled")
 # The number of parameters of each rule.
 CONFIDENCE_RULES = {"practical": 0, "theorem": 0, "constant": 1, "log": 2}
@@ -174,7 +176,8 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--noise-variance",
         type=positive_number,
         metavar="X",
-        help="the model's noise variance, which also absorbs misfit (default: 0.2)",
+        help="the model's noise variance, which also absorbs misfit (default: "
+        f"{NOISE_VARIANCE})",
     )
 
 

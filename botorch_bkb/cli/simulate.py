@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
@@ -31,7 +32,7 @@ from botorch_bkb.bandits import (
     GPUCB,
     UniformRandom,
 )
-from botorch_bkb.cli.arguments import BATCH_SIZE
+from botorch_bkb.cli.arguments import BATCH_SIZE, NOISE_VARIANCE
 from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
 from botorch_bkb.cli.tables import (
@@ -72,7 +73,7 @@ SPARSE_BANDITS = ("bbkb", "bkb", "thompson", "epsilon-greedy")
 MODEL_OPTIONS = ("--kernel", "--lengthscale", "--noise-variance")
 BOUND_OPTIONS = ("--norm-bound", "--failure-probability")
 # The bandits to which an option means something, where these are not all.
-USES = {
+USES: dict[str, Collection[str]] = {
     **dict.fromkeys((*MODEL_OPTIONS, "--confidence", *BOUND_OPTIONS), BANDITS),
     "--ratio-threshold": RATIO_RULES,
     **dict.fromkeys(("--oversampling", "--resampling"), SPARSE_BANDITS),
@@ -116,7 +117,7 @@ def run(args: argparse.Namespace) -> None:
         },
         problem,
         args.output,
-        title=f"{', '.join(names)} {where}, {_counted(len(seeds), 'repetition')}",
+        title=f"{', '.join(names)} {where}, repetitions {len(seeds):,}",
         reward_unit=reward_unit,
     )
 
@@ -194,10 +195,6 @@ def check_horizon(args: argparse.Namespace, problem: FiniteArmProblem) -> None:
         )
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def load_problem(
     args: argparse.Namespace,
 ) -> tuple[FiniteArmProblem, tuple[str, ...], pd.Index]:
@@ -254,7 +251,7 @@ def build_bandit(
             options[option] = value
     if not args.learn:
         options["covar_module"] = _kernel(args, problem.arms.shape[-1])
-        options["noise_variance"] = args.noise_variance or 0.2
+        options["noise_variance"] = args.noise_variance or NOISE_VARIANCE
     return BANDITS[name](
         problem.arms,
         confidence=_confidence(name, args),

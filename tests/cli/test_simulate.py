@@ -283,7 +283,7 @@ def test_bandits_and_repetitions_are_compared(path, tmp_path, capsys):
     assert last.index.tolist() == [(name, seed) for name in names for seed in (5, 6)]
     assert (last["num_pulls"] == 24).all()
     printed = capsys.readouterr().out
-    assert "60 arms, 24 pulls, noise 0.1, 2 repetitions" in printed
+    assert "60 arms, 24 pulls, noise 0.1, repetitions 2" in printed
     table = printed[printed.index("simple regret") :].splitlines()[1:]
     for name, line in zip([*names, "uniform choice (expected)"], table, strict=False):
         assert line.startswith(name)
