@@ -108,6 +108,7 @@ def run(args: argparse.Namespace) -> None:
             title=f"{name} {where}",
             reward_unit=reward_unit,
             arm_name=lambda arm: f"row {rows[arm] + 1:,}",
+            seeks_best=bandit.goal == "best_arm",
         )
         return
     report_comparison(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret, plot_rounds
 from botorch_bkb.test_functions import FiniteArmProblem
 
@@ -31,6 +32,10 @@ which noise may hide."""
 
 class Player(Protocol):
     """What takes part: a bandit, or a loop around bandits."""
+
+    @property
+    def goal(self) -> Goal:
+        """What the pulls are for."""
 
     @property
     def num_pulls(self) -> int:
@@ -140,6 +145,7 @@ def report(
     title: str,
     reward_unit: str | None = None,
     arm_name: Callable[[int], str] = str,
+    seeks_best: bool = False,
 ) -> None:
     """Print the outcome of a run and write ``rounds.csv`` and ``regret.png``.
 
@@ -152,11 +158,17 @@ def report(
         title: The first line of the outcome and of the picture.
         reward_unit: The unit of the rewards, for the picture.
         arm_name: What to call an arm in the outcome.
+        seeks_best: Whether the picture shows what was found of the best arms, on plain
+            axes, in place of the batch sizes. On logarithmic ones a few large batches
+            are a short line at the end.
     """
     print(f"\n{title}\n")
     print(outcome_table(bandit, problem, rounds, name, arm_name))
     print(UNIFORM_NOTE)
-    figure = plot_rounds({name: rounds}, title=title, reward_unit=reward_unit)
+    if seeks_best:
+        figure = found_figure({name: [rounds]}, title, reward_unit)
+    else:
+        figure = plot_rounds({name: rounds}, title=title, reward_unit=reward_unit)
     _write(rounds, figure, output)
 
 
@@ -181,17 +193,26 @@ def report_comparison(
     print(f"\n{title}\n")
     print(comparison_table(runs, problem))
     print(
-        f"\nMeans over repetitions. The best 1 % are {int(best_arms(problem).sum()):,} "
-        "arms. Simple regret is that of the arm\nwhich is recommended at the end."
+        "\nMeans over repetitions. Simple regret: of the arm that is recommended at "
+        "the end.\nBest 1 %: how many of these "
+        f"{int(best_arms(problem).sum()):,} arms were pulled. Distinct: of all pulls."
     )
     print(UNIFORM_NOTE)
+    figure = found_figure(runs, title, reward_unit)
+    tables = [rounds for repetitions in runs.values() for rounds in repetitions]
+    _write(pd.concat(tables), figure, output)
+
+
+def found_figure(
+    runs: Mapping[str, Sequence[pd.DataFrame]], title: str, reward_unit: str | None
+) -> Figure:
+    """Draw what was found of the best arms, and the regret, over pulls."""
     figure = blank_figure(11.0, 4.2)
     left, right = figure.subplots(1, 2)
     plot_found(left, runs)
     plot_regret(right, runs, reward_unit=reward_unit)
     figure.suptitle(title, fontsize="medium")
-    tables = [rounds for repetitions in runs.values() for rounds in repetitions]
-    _write(pd.concat(tables), figure, output)
+    return figure
 
 
 def comparison_table(
@@ -200,9 +221,9 @@ def comparison_table(
     """Return one row per bandit, means over its runs, and one of uniform choice."""
     columns = {
         "simple regret": ("simple_regret", "{:.4g}"),
-        "best 1 % found": ("num_best_found", "{:,.1f}"),
+        "best 1 %": ("num_best_found", "{:,.1f}"),
         "cumulative regret": ("cumulative_regret", "{:,.1f}"),
-        "distinct arms": ("num_distinct", "{:,.1f}"),
+        "distinct": ("num_distinct", "{:,.1f}"),
         "seconds": ("seconds", "{:,.1f}"),
     }
     last = {
@@ -219,7 +240,7 @@ def comparison_table(
         "seconds": math.nan,
     }
     means = {name: rows.mean(numeric_only=True) for name, rows in last.items()}
-    table = pd.DataFrame({**means, "uniform choice (expected)": pd.Series(uniform)}).T
+    table = pd.DataFrame({**means, "uniform choice": pd.Series(uniform)}).T
     shown = pd.DataFrame(
         {
             label: table[column].map(form.format).where(table[column].notna(), "")

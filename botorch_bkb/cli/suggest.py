@@ -142,6 +142,11 @@ class SuggestLoop:
         self._bandit = self._new_bandit()
 
     @property
+    def goal(self) -> Goal:
+        """What the measurements are for."""
+        return self._bandit.goal
+
+    @property
     def num_pulls(self) -> int:
         """The number of measurements so far."""
         return len(self.indices)

@@ -1,5 +1,6 @@
 import re
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
@@ -139,6 +140,16 @@ def test_the_report_writes_rounds_and_picture(finished_run, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "A run" in printed
     assert str(output / "rounds.csv") in printed
+
+
+def test_the_picture_shows_what_was_found_if_that_was_sought(finished_run, tmp_path):
+    bandit, problem, rounds = finished_run
+    sizes = set()
+    for seeks_best in (False, True):
+        options = {"name": "BBKB", "title": "A run", "seeks_best": seeks_best}
+        report(bandit, problem, rounds, tmp_path, **options)
+        sizes.add(plt.imread(tmp_path / "regret.png").shape[:2])
+    assert sizes == {(840, 1050), (630, 1650)}
 
 
 def test_peak_memory_is_that_of_this_process():
