@@ -60,8 +60,7 @@ from benchmarks.practice_report import report
 from benchmarks.practice_rows import RowFile
 from benchmarks.record import caption, print_table, Record
 from botorch_bkb import BBKB, GPThompsonSampling, GPUCB
-from botorch_bkb.cli.suggest import WIDTH
-from botorch_bkb.optim.batch_rules import FixedSize
+from botorch_bkb.cli.suggest import SuggestLoop
 
 
 NOISES = (0.0, 0.05, 0.5)
@@ -73,7 +72,7 @@ MAX_SPEED_SECONDS = 600.0
 class Player(Interface):
     """What takes part."""
 
-    def ask(self, size: int) -> Tensor:
+    def ask(self, size: int, /) -> Tensor:
         """Choose at most ``size`` candidates, at least one."""
 
     def tell(self, indices: Tensor, rewards: Tensor) -> None:
@@ -104,45 +103,6 @@ class BanditPlayer:
         return self.bandit.best_arm()
 
 
-class SuggestPlayer:
-    """The command ``suggest``: a new bandit a batch, told of all measurements so far.
-
-    What it prints as the best so far comes after its choice, and so does the
-    recommendation here.
-    """
-
-    def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
-        self.arms = arms
-        self.seed = int(torch.randint(2**31, (1,), generator=generator))
-        self.indices = torch.empty(0, dtype=torch.long)
-        self.rewards = arms.new_empty(0)
-
-    def ask(self, size: int) -> Tensor:
-        """Call the command."""
-        return self._new_bandit(size).ask()
-
-    def tell(self, indices: Tensor, rewards: Tensor) -> None:
-        """Append to the table of measurements."""
-        self.indices = torch.cat([self.indices, indices])
-        self.rewards = torch.cat([self.rewards, rewards])
-
-    def best_arm(self) -> int:
-        """Call the command, and read what it says of the measurements."""
-        bandit = self._new_bandit(1)
-        bandit.ask()
-        return bandit.best_arm()
-
-    def _new_bandit(self, size: int) -> BBKB:
-        bandit = BBKB(
-            self.arms,
-            confidence=WIDTH,
-            batch_rule=FixedSize(size),
-            generator=torch.Generator().manual_seed(self.seed),
-        )
-        bandit.tell(self.indices, self.rewards, external=True)
-        return bandit
-
-
 # From the candidates and the source of all randomness.
 PlayerFactory = Callable[[Tensor, torch.Generator], Player]
 
@@ -153,7 +113,9 @@ OURS: dict[str, PlayerFactory] = {
     "GPThompsonSampling": lambda arms, generator: BanditPlayer(
         GPThompsonSampling(arms, generator=generator)
     ),
-    "suggest": SuggestPlayer,
+    "suggest": lambda arms, generator: SuggestLoop(
+        arms, seed=int(torch.randint(2**31, (1,), generator=generator))
+    ),
 }
 METHODS: dict[str, PlayerFactory] = {**PEERS, **OURS}
 

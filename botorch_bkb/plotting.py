@@ -125,12 +125,38 @@ def plot_regret(
     """
     _check_runs(runs)
     everything = [rounds for tables in runs.values() for rounds in tables]
-    _draw_uniform(axes, everything)
+    _draw_uniform(axes, everything, "uniform_cumulative_regret")
     _plot_column(axes, runs, "cumulative_regret")
     unit = f"\n({reward_unit})" if reward_unit else ""
     axes.set_ylabel(f"cumulative regret{unit}")
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.legend(frameon=False, loc="upper left", fontsize="small")
+    return axes
+
+
+def plot_found(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> Axes:
+    """Draw how many of the best 1 % of all arms were pulled, beside uniform choice.
+
+    Lines and bands are those of :func:`plot_regret`; the tables also need the columns
+    ``num_best_found`` and ``uniform_num_best_found`` of the command line.
+
+    Args:
+        axes: The axes to draw on.
+        runs: Tables of rounds, one per repetition, by the name of their bandit.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If there is no run, or a run without rounds.
+    """
+    _check_runs(runs)
+    everything = [rounds for tables in runs.values() for rounds in tables]
+    _draw_uniform(axes, everything, "uniform_num_best_found")
+    _plot_column(axes, runs, "num_best_found")
+    axes.set_ylabel("found of the best 1 % (arms)")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize="small")
     return axes
 
 
@@ -368,12 +394,14 @@ def _plot_column(
     tidy_axes(axes)
 
 
-def _draw_uniform(axes: Axes, runs: Sequence[pd.DataFrame]) -> None:
-    """Draw the expected regret of uniform choice, as far as the longest run."""
-    longest = max(runs, key=lambda rounds: rounds["num_pulls"].iloc[-1])
+def _draw_uniform(axes: Axes, runs: Sequence[pd.DataFrame], column: str) -> None:
+    """Draw what uniform choice can expect, as far as the longest run."""
+    # Of equally long runs the one of most rounds, which has most points.
+    longest = max(runs, key=lambda rounds: (rounds["num_pulls"].iloc[-1], len(rounds)))
+    pulls = np.union1d([1], longest["num_pulls"])
     axes.plot(
-        longest["num_pulls"],
-        longest["uniform_cumulative_regret"],
+        pulls,
+        _interpolated(longest, column, pulls),
         color="0.45",
         linestyle="--",
         linewidth=1.4,
@@ -411,7 +439,7 @@ def _draw_band(
 
 
 def _draw_regret(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
-    _draw_uniform(axes, list(runs.values()))
+    _draw_uniform(axes, list(runs.values()), "uniform_cumulative_regret")
     for name, rounds in runs.items():
         axes.plot(
             rounds["num_pulls"], rounds["cumulative_regret"], linewidth=1.8, label=name

@@ -12,6 +12,7 @@ from botorch_bkb.plotting import (
     blank_figure,
     plot_arm_values,
     plot_batch_sizes,
+    plot_found,
     plot_inducing_points,
     plot_maximizer_distribution,
     plot_posterior,
@@ -44,6 +45,27 @@ def test_the_picture_holds_the_numbers_of_the_rounds(rounds):
     sizes, edges, _ = steps.get_data()
     assert list(sizes) == [1, 2, 5]
     assert list(edges) == [1, 2, 4, 9]
+
+
+def test_what_was_found_is_drawn_beside_uniform_choice(rounds):
+    few = rounds.iloc[[2]].assign(num_best_found=4, uniform_num_best_found=1.6)
+    many = rounds.assign(
+        num_best_found=[0, 1, 2], uniform_num_best_found=[0.2, 0.6, 1.6]
+    )
+    axes = plot_found(blank_figure(4, 3).subplots(), {"BKB": [few], "BBKB": [many] * 2})
+    uniform, plates, single = axes.lines
+    # Of the runs that reach as far, the one of most rounds.
+    np.testing.assert_array_equal(uniform.get_data(), [[1, 3, 8], [0.2, 0.6, 1.6]])
+    assert plates.get_ydata()[[0, -1]].tolist() == [0.5, 4]
+    assert single.get_ydata()[[0, 2, -1]].tolist() == [0, 1, 2]
+    assert axes.get_ylabel() == "found of the best 1 % (arms)"
+    with pytest.raises(ValueError, match="at least one table per bandit"):
+        plot_found(axes, {"BKB": []})
+
+
+def test_uniform_choice_is_drawn_from_the_first_pull(rounds):
+    axes = plot_regret(blank_figure(4, 3).subplots(), {"BBKB": [rounds.iloc[[1]]]})
+    np.testing.assert_allclose(axes.lines[0].get_data(), [[1, 3], [1.5, 4.5]])
 
 
 def test_labels_carry_units_and_the_legend_every_run(rounds):

@@ -11,8 +11,22 @@ from botorch_bkb._version import __version__
 
 PROGRAM = "botorch-bkb"
 DEFAULT_COMMAND = "demo"
-BANDIT_NAMES = ("bbkb", "bkb", "gpucb", "gpbucb", "epsilon-greedy", "uniform")
+BANDIT_NAMES = (
+    "suggest",
+    "bbkb",
+    "bkb",
+    "gpucb",
+    "gpbucb",
+    "thompson",
+    "epsilon-greedy",
+    "uniform",
+)
 KERNEL_NAMES = ("rbf", "matern")
+GOAL_NAMES = ("best-arm", "regret")
+# How many are suggested at once: a plate's wells.
+BATCH_SIZE = 96
+# Of the model of `simulate`, where it learns none.
+NOISE_VARIANCE = 0.2
 RESAMPLING_NAMES = ("independent", "coupled")
 # The number of parameters of each rule.
 CONFIDENCE_RULES = {"practical": 0, "theorem": 0, "constant": 1, "log": 2}
@@ -21,7 +35,7 @@ DESCRIPTION = """\
 Gaussian process bandits over large finite sets of candidates.
 
   demo       run BBKB on 20,000 arms of the Hartmann-6 function (the default)
-  simulate   run a bandit over a table whose mean rewards are known
+  simulate   run bandits over a table whose mean rewards are known
   suggest    choose the next batch to measure from a table of candidates
 """
 
@@ -73,9 +87,13 @@ def _add_simulate(
 ) -> None:
     parser = commands.add_parser(
         "simulate",
+        # The table first: after --bandit it would be taken for one more name.
+        usage="%(prog)s TABLE --reward COLUMN [OPTIONS]",
         description="Treat every row of a table as an arm and run a bandit over it. "
         "Features are standardized. The reward column, standardized too, holds the "
-        "mean rewards, to which noise is added.",
+        "mean rewards, to which noise is added. The bandit `suggest` rehearses the "
+        "command suggest: it plays the batches which that would choose. Several "
+        "bandits, or several repetitions, are compared in one table and one picture.",
     )
     parser.add_argument(
         "table", type=Path, metavar="TABLE", help="a *.csv, *.csv.gz or *.parquet file"
@@ -89,10 +107,22 @@ def _add_simulate(
     )
     parser.add_argument(
         "--bandit",
+        nargs="+",
         choices=BANDIT_NAMES,
-        default="bbkb",
+        default=["bbkb"],
         metavar="NAME",
-        help=f"{', '.join(BANDIT_NAMES)} (default: %(default)s)",
+        help=f"one or more of {', '.join(BANDIT_NAMES)} (default: bbkb). suggest is "
+        "the loop of the command suggest: kernel and noise learned, batches of "
+        f"--batch-size (default there: {BATCH_SIZE}), goal best-arm",
+    )
+    parser.add_argument(
+        "--learn",
+        action="store_true",
+        help="let all bandits learn kernel and noise, as suggest does, and use their "
+        "own defaults for that, in place of the model below",
+    )
+    _add_purpose_options(
+        parser, None, "best-arm of suggest and with --learn, otherwise regret"
     )
     parser.add_argument(
         "--horizon",
@@ -100,6 +130,14 @@ def _add_simulate(
         default=1_000,
         metavar="T",
         help="pulls (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repetitions",
+        type=positive_integer,
+        default=1,
+        metavar="N",
+        help="runs of each bandit, at the seeds SEED, SEED + 1, ... "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--noise-std",
@@ -120,12 +158,13 @@ def _add_simulate(
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model, in standardized units")
+    group = parser.add_argument_group(
+        "model, in standardized units, of bandits that learn none"
+    )
     group.add_argument(
         "--kernel",
         choices=KERNEL_NAMES,
-        default="rbf",
-        help="matern has nu = 2.5 (default: %(default)s)",
+        help="matern has nu = 2.5 (default: rbf)",
     )
     group.add_argument(
         "--lengthscale",
@@ -136,10 +175,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--noise-variance",
         type=positive_number,
-        default=0.2,
         metavar="X",
-        help="the model's noise variance, which also absorbs misfit "
-        "(default: %(default)s)",
+        help="the model's noise variance, which also absorbs misfit (default: "
+        f"{NOISE_VARIANCE})",
     )
 
 
@@ -148,17 +186,15 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--confidence",
         type=confidence_rule,
-        default=("practical", []),
         metavar="RULE",
         help="practical (without the theorem's constants), theorem, constant:W, or "
-        "log:C1:C2 (default: practical)",
+        "log:C1:C2 (default: practical; with --learn, one posterior deviation)",
     )
     group.add_argument(
         "--norm-bound",
         type=positive_number,
-        default=1.0,
         metavar="F",
-        help="bound on the norm of the reward function (default: %(default)s)",
+        help="bound on the norm of the reward function (default: 1)",
     )
     group.add_argument(
         "--failure-probability",
@@ -183,12 +219,13 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         "--oversampling",
         type=positive_number,
         metavar="Q",
-        help="of the inducing points of bkb, bbkb, epsilon-greedy (default: 2)",
+        help="of the inducing points of bkb, bbkb, thompson, epsilon-greedy "
+        "(default: 2)",
     )
     group.add_argument(
         "--resampling",
         choices=RESAMPLING_NAMES,
-        help="of the inducing points of bkb, bbkb, epsilon-greedy "
+        help="of the inducing points of bkb, bbkb, thompson, epsilon-greedy "
         "(default: independent)",
     )
 
@@ -200,7 +237,10 @@ def _add_suggest(
         "suggest",
         description="Choose the next batch to measure. Two tables are the whole state: "
         "the candidates, and one row per measurement so far, of which those with an "
-        "empty reward are in flight. The kernel is fitted to the measurements.",
+        "empty reward are in flight. Kernel and noise are fitted to the measurements. "
+        "NEXT has a row per chosen candidate: how often to measure it (repeats), and "
+        "what the fit says of its mean reward, in the reward's unit: the mean, the "
+        "standard deviation (std) and a 95 % interval (low to high).",
     )
     parser.add_argument(
         "arms",
@@ -217,7 +257,7 @@ def _add_suggest(
     parser.add_argument(
         "--batch-size",
         type=positive_integer,
-        default=96,
+        default=BATCH_SIZE,
         metavar="N",
         help="measurements to choose (default: %(default)s)",
     )
@@ -243,14 +283,30 @@ def _add_suggest(
     parser.add_argument(
         "--minimize", action="store_true", help="small rewards are best"
     )
+    _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
+    _add_column_options(parser)
+    _add_seed(parser)
+
+
+def _add_purpose_options(
+    parser: argparse.ArgumentParser, default: str | None, default_words: str
+) -> None:
+    parser.add_argument(
+        "--goal",
+        choices=GOAL_NAMES,
+        default=default,
+        help="best-arm: find the best candidate; those of a batch are distinct, and a "
+        "measured one comes again only if that tells more about which is best than a "
+        "new one would. regret: collect reward; good candidates come again and again "
+        f"(default: {default_words})",
+    )
     parser.add_argument(
         "--max-repeats",
         type=positive_integer,
         metavar="N",
-        help="measure no candidate more often than this in all (default: no limit)",
+        help="measure no candidate more often than this in all, for whatever goal "
+        "(default: no limit)",
     )
-    _add_column_options(parser)
-    _add_seed(parser)
 
 
 def _add_column_options(parser: argparse.ArgumentParser) -> None:

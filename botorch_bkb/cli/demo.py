@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> None:
         problem,
         rounds,
         args.output,
+        name="BBKB",
         title=f"BBKB on Hartmann-6, {args.num_arms:,} arms, {args.horizon:,} pulls, "
         f"noise {NOISE_STD}",
         arm_name=lambda arm: f"arm {arm:,}",

@@ -1,4 +1,4 @@
-"""A bandit over a table whose rows are arms with known mean rewards."""
+"""Bandits over a table whose rows are arms with known mean rewards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 
 from botorch_bkb.acquisition.confidence import (
@@ -28,10 +28,13 @@ from botorch_bkb.bandits import (
     EpsilonGreedy,
     FiniteArmBandit,
     GPBUCB,
+    GPThompsonSampling,
     GPUCB,
     UniformRandom,
 )
-from botorch_bkb.cli.simulation import report, run_bandit
+from botorch_bkb.cli.arguments import BATCH_SIZE, NOISE_VARIANCE
+from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
+from botorch_bkb.cli.suggest import goal_named, SuggestLoop
 from botorch_bkb.cli.tables import (
     feature_table,
     read_table,
@@ -42,11 +45,13 @@ from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
-BANDITS = {
+# All but `suggest`, which is a loop around one of them.
+BANDITS: dict[str, type[FiniteArmBandit]] = {
     "bbkb": BBKB,
     "bkb": BKB,
     "gpucb": GPUCB,
     "gpbucb": GPBUCB,
+    "thompson": GPThompsonSampling,
     "epsilon-greedy": EpsilonGreedy,
     "uniform": UniformRandom,
 }
@@ -64,32 +69,131 @@ THEOREM_WIDTHS = {
     "gpbucb": ChowdhuryGopalanWidth,
 }
 RATIO_RULES = {"bbkb": SumRule, "gpbucb": ProductRule}
-SPARSE_BANDITS = ("bbkb", "bkb", "epsilon-greedy")
+SPARSE_BANDITS = ("bbkb", "bkb", "thompson", "epsilon-greedy")
+MODEL_OPTIONS = ("--kernel", "--lengthscale", "--noise-variance")
+BOUND_OPTIONS = ("--norm-bound", "--failure-probability")
+# The bandits to which an option means something, where these are not all.
+USES: dict[str, Collection[str]] = {
+    **dict.fromkeys((*MODEL_OPTIONS, "--confidence", *BOUND_OPTIONS), BANDITS),
+    "--ratio-threshold": RATIO_RULES,
+    **dict.fromkeys(("--oversampling", "--resampling"), SPARSE_BANDITS),
+}
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the bandit over the table and write its outcome."""
+    """Run the bandits over the table and write their outcome."""
     if args.threads is not None:
         torch.set_num_threads(args.threads)
+    check_options(args)
     problem, notes, rows = load_problem(args)
-    generator = torch.Generator().manual_seed(args.seed)
-    bandit = build_bandit(args, problem, generator)
+    check_horizon(args, problem)
     for note in notes:
         print(f"Note: {note}.")
-    rounds = run_bandit(
-        bandit, problem, args.horizon, generator=generator, quiet=args.quiet
+    names = list(dict.fromkeys(args.bandit))
+    seeds = range(args.seed, args.seed + args.repetitions)
+    where = (
+        f"on {args.table.name}, {problem.num_arms:,} arms, {args.horizon:,} pulls, "
+        f"noise {args.noise_std:g}"
     )
-    report(
+    reward_unit = f"standard deviations of {args.reward}"
+    if len(names) == len(seeds) == 1:
+        bandit, rounds = play(names[0], args.seed, args, problem)
+        name = BANDITS[names[0]].__name__ if names[0] in BANDITS else names[0]
+        report(
+            bandit,
+            problem,
+            rounds,
+            args.output,
+            name=name,
+            title=f"{name} {where}",
+            reward_unit=reward_unit,
+            arm_name=lambda arm: f"row {rows[arm] + 1:,}",
+            seeks_best=bandit.goal == "best_arm",
+        )
+        return
+    report_comparison(
+        {
+            name: [play(name, seed, args, problem)[1] for seed in seeds]
+            for name in names
+        },
+        problem,
+        args.output,
+        title=f"{', '.join(names)} {where}, repetitions {len(seeds):,}",
+        reward_unit=reward_unit,
+    )
+
+
+def play(
+    name: str, seed: int, args: argparse.Namespace, problem: FiniteArmProblem
+) -> tuple[Player, pd.DataFrame]:
+    """Run one bandit at one seed; return it, and its rounds with its name and seed."""
+    generator = torch.Generator().manual_seed(seed)
+    bandit = build_bandit(name, args, problem, generator)
+    rounds = run_bandit(
         bandit,
         problem,
-        rounds,
-        args.output,
-        title=f"{type(bandit).__name__} on {args.table.name}, "
-        f"{problem.num_arms:,} arms, {args.horizon:,} pulls, "
-        f"noise {args.noise_std:g}",
-        reward_unit=f"standard deviations of {args.reward}",
-        arm_name=lambda arm: f"row {rows[arm] + 1:,}",
+        args.horizon,
+        generator=generator,
+        quiet=args.quiet,
+        label=f"{name}, seed {seed}",
     )
+    rounds.insert(0, "bandit", name)
+    rounds.insert(1, "seed", seed)
+    return bandit, rounds
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Refuse options that mean nothing to a bandit, or beside another option.
+
+    Raises:
+        UnsupportedError: If there is one.
+    """
+    for option, bandits in USES.items():
+        for name in args.bandit:
+            if _is_given(args, option) and name not in bandits:
+                raise UnsupportedError(
+                    f"{option} means nothing to --bandit {name}, only to "
+                    f"{', '.join(bandits)}. Leave it out."
+                )
+    if not args.learn:
+        return
+    for option in MODEL_OPTIONS:
+        if _is_given(args, option):
+            raise UnsupportedError(
+                f"{option} means nothing beside --learn, which fits kernel and noise. "
+                "Leave out one of them."
+            )
+    for option in BOUND_OPTIONS:
+        if _is_given(args, option) and args.confidence is None:
+            raise UnsupportedError(
+                f"{option} means nothing beside --learn, whose width has no such "
+                "parameter. Leave it out, or name a width by --confidence."
+            )
+
+
+def _is_given(args: argparse.Namespace, option: str) -> bool:
+    return getattr(args, option.removeprefix("--").replace("-", "_")) is not None
+
+
+def check_horizon(args: argparse.Namespace, problem: FiniteArmProblem) -> None:
+    """Refuse more pulls than arms allow, or more seeds than there are.
+
+    Raises:
+        InputDataError: If they do not suffice.
+    """
+    if args.max_repeats is not None:
+        most = args.max_repeats * problem.num_arms
+        if args.horizon > most:
+            raise InputDataError(
+                f"--max-repeats {args.max_repeats} allows {most:,} pulls of the "
+                f"{problem.num_arms:,} arms, but --horizon is {args.horizon:,}. Lower "
+                "it, or allow more repeats."
+            )
+    if args.seed + args.repetitions > 2**63:
+        raise InputDataError(
+            f"--seed {args.seed} leaves no {args.repetitions:,} seeds below 2 to the "
+            "63rd. Start at a smaller one."
+        )
 
 
 def load_problem(
@@ -118,59 +222,62 @@ def load_problem(
 
 
 def build_bandit(
-    args: argparse.Namespace, problem: FiniteArmProblem, generator: torch.Generator
-) -> FiniteArmBandit:
-    """Return the bandit that the options describe.
-
-    Raises:
-        UnsupportedError: If an option means nothing to the chosen bandit.
-    """
-    options: dict[str, Any] = {"confidence": _confidence(args)}
+    name: str,
+    args: argparse.Namespace,
+    problem: FiniteArmProblem,
+    generator: torch.Generator,
+) -> Player:
+    """Return the bandit of a name, as the options describe it."""
+    options: dict[str, Any] = {
+        "maximize": problem.maximize,
+        "max_repeats": args.max_repeats,
+    }
+    if args.goal is not None:
+        options["goal"] = goal_named(args.goal)
+    if name not in BANDITS:
+        # That its features are standardized changes nothing: the fit scales them.
+        return SuggestLoop(
+            problem.arms,
+            seed=int(torch.randint(2**31, (1,), generator=generator)),
+            batch_size=args.batch_size or BATCH_SIZE,
+            **options,
+        )
     if args.batch_size is not None:
         options["batch_rule"] = FixedSize(args.batch_size)
     if args.ratio_threshold is not None:
-        _require_use(args, "--ratio-threshold", RATIO_RULES)
-        options["batch_rule"] = RATIO_RULES[args.bandit](args.ratio_threshold)
-    for name in ("oversampling", "resampling"):
-        value = getattr(args, name)
+        options["batch_rule"] = RATIO_RULES[name](args.ratio_threshold)
+    for option in ("oversampling", "resampling"):
+        value = getattr(args, option)
         if value is not None:
-            _require_use(args, f"--{name}", SPARSE_BANDITS)
-            options[name] = value
-    return BANDITS[args.bandit](
+            options[option] = value
+    if not args.learn:
+        options["covar_module"] = _kernel(args, problem.arms.shape[-1])
+        options["noise_variance"] = args.noise_variance or NOISE_VARIANCE
+    return BANDITS[name](
         problem.arms,
-        covar_module=_kernel(args, num_features=problem.arms.shape[-1]),
-        noise_variance=args.noise_variance,
-        maximize=problem.maximize,
+        confidence=_confidence(name, args),
         generator=generator,
         **options,
     )
 
 
 def _kernel(args: argparse.Namespace, num_features: int) -> Kernel:
-    kernel = RBFKernel() if args.kernel == "rbf" else MaternKernel(nu=2.5)
+    kernel = MaternKernel(nu=2.5) if args.kernel == "matern" else RBFKernel()
     kernel.lengthscale = args.lengthscale or math.sqrt(num_features)
     return kernel
 
 
-def _confidence(args: argparse.Namespace) -> ConfidenceSchedule | None:
-    rule, parameters = args.confidence
+def _confidence(name: str, args: argparse.Namespace) -> ConfidenceSchedule | None:
+    if args.confidence is None and args.learn:
+        return None
+    rule, parameters = args.confidence or ("practical", [])
     if rule in FREE_WIDTHS:
         return FREE_WIDTHS[rule](*parameters)
     widths = PRACTICAL_WIDTHS if rule == "practical" else THEOREM_WIDTHS
-    if args.bandit not in widths:
+    if name not in widths:
         return None
-    return widths[args.bandit](
-        norm_bound=args.norm_bound,
+    return widths[name](
+        norm_bound=args.norm_bound or 1.0,
         # A horizon of one pull still needs a probability under 1.
         failure_probability=args.failure_probability or min(0.5, 1 / args.horizon),
     )
-
-
-def _require_use(
-    args: argparse.Namespace, option: str, bandits: Collection[str]
-) -> None:
-    if args.bandit not in bandits:
-        raise UnsupportedError(
-            f"{option} means nothing to --bandit {args.bandit}, only to "
-            f"{', '.join(bandits)}. Leave it out."
-        )

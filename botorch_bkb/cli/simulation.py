@@ -1,29 +1,68 @@
-"""A bandit against a problem: the loop, its table of rounds, and its outcome."""
+"""Bandits against a problem: the loop, its table of rounds, and the outcome."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Protocol, TYPE_CHECKING
 
 import pandas as pd
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.plotting import plot_rounds
+from botorch_bkb.bandits.goal import Goal
+from botorch_bkb.plotting import blank_figure, plot_found, plot_regret, plot_rounds
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# Of all arms; a search has done well when it has measured these.
+BEST_SHARE = 0.01
+UNIFORM_NOTE = """
+Uniform choice: expected values; its simple regret is that of the best arm it pulls,
+which noise may hide."""
+
+
+class Player(Protocol):
+    """What takes part: a bandit, or a loop around bandits."""
+
+    @property
+    def goal(self) -> Goal:
+        """What the pulls are for."""
+
+    @property
+    def num_pulls(self) -> int:
+        """The number of told pulls."""
+
+    @property
+    def inducing_indices(self) -> Tensor:
+        """The inducing arms of the last ask."""
+
+    def ask(self, max_size: int, /) -> Tensor:
+        """Choose the next batch."""
+
+    def tell(self, indices: Tensor, rewards: Tensor, /) -> None:
+        """Bring its rewards."""
+
+    def best_arm(self) -> int:
+        """Return the arm that is recommended."""
+
+
 def run_bandit(
-    bandit: FiniteArmBandit,
+    bandit: Player,
     problem: FiniteArmProblem,
     horizon: int,
     *,
     generator: torch.Generator,
     quiet: bool = False,
+    label: str | None = None,
 ) -> pd.DataFrame:
     """Ask and tell until ``horizon`` pulls are told.
 
@@ -34,19 +73,24 @@ def run_bandit(
         generator: The source of the rewards' noise.
         quiet: Whether to hide the progress bar, which also hides itself where standard
             error is no terminal.
+        label: What the progress bar is of.
 
     Returns:
-        One row per round. ``num_pulls`` and ``seconds`` count from the start, and
-        ``seconds`` is the bandit's own time, without the bookkeeping around it.
+        One row per round. All but ``batch_size`` count from the start. ``seconds`` is
+        the bandit's own time, without the bookkeeping around it; ``num_best_found`` is
+        how many of the best 1 % of all arms were pulled. The columns that start with
+        ``uniform`` are what uniform choice can expect.
     """
+    is_best = best_arms(problem)
+    is_pulled = torch.zeros_like(is_best)
     rows: list[dict[str, float]] = []
     cumulative_regret = 0.0
     seconds = 0.0
     hidden = True if quiet else None
-    with tqdm(total=horizon, unit=" pulls", disable=hidden) as progress:
+    with tqdm(total=horizon, unit=" pulls", disable=hidden, desc=label) as progress:
         while bandit.num_pulls < horizon:
             start = perf_counter()
-            indices = bandit.ask(max_size=horizon - bandit.num_pulls)
+            indices = bandit.ask(horizon - bandit.num_pulls)
             seconds += perf_counter() - start
             if rows:
                 # Told rewards are in the posterior now, so the best arm costs nothing.
@@ -56,6 +100,7 @@ def run_bandit(
             bandit.tell(indices, rewards)
             seconds += perf_counter() - start
             cumulative_regret += problem.regret(indices).sum().item()
+            is_pulled[indices] = True
             rows.append(
                 {
                     "num_pulls": bandit.num_pulls,
@@ -66,6 +111,10 @@ def run_bandit(
                     "uniform_cumulative_regret": problem.uniform_cumulative_regret(
                         bandit.num_pulls
                     ),
+                    "num_distinct": int(is_pulled.sum()),
+                    "num_best_found": int((is_pulled & is_best).sum()),
+                    "uniform_num_best_found": int(is_best.sum())
+                    * uniform_share_pulled(problem, bandit.num_pulls),
                     "seconds": seconds,
                 }
             )
@@ -74,15 +123,29 @@ def run_bandit(
     return pd.DataFrame(rows)
 
 
+def best_arms(problem: FiniteArmProblem) -> Tensor:
+    """Return which arms are the best 1 %, rounded up; more where the last tie."""
+    regrets = problem.regret(torch.arange(problem.num_arms))
+    num_best = math.ceil(BEST_SHARE * problem.num_arms)
+    return regrets <= regrets.kthvalue(num_best).values
+
+
+def uniform_share_pulled(problem: FiniteArmProblem, num_pulls: int) -> float:
+    """Return which share of all arms uniform choice is expected to have pulled."""
+    return 1 - (1 - 1 / problem.num_arms) ** num_pulls
+
+
 def report(
-    bandit: FiniteArmBandit,
+    bandit: Player,
     problem: FiniteArmProblem,
     rounds: pd.DataFrame,
     output: Path,
     *,
+    name: str,
     title: str,
     reward_unit: str | None = None,
     arm_name: Callable[[int], str] = str,
+    seeks_best: bool = False,
 ) -> None:
     """Print the outcome of a run and write ``rounds.csv`` and ``regret.png``.
 
@@ -91,26 +154,111 @@ def report(
         problem: The problem it ran on.
         rounds: The rounds that ``run_bandit`` returned.
         output: The folder to write to; made if missing.
+        name: What to call the bandit.
         title: The first line of the outcome and of the picture.
         reward_unit: The unit of the rewards, for the picture.
         arm_name: What to call an arm in the outcome.
+        seeks_best: Whether the picture shows what was found of the best arms, on plain
+            axes, in place of the batch sizes. On logarithmic ones a few large batches
+            are a short line at the end.
     """
-    name = type(bandit).__name__
     print(f"\n{title}\n")
     print(outcome_table(bandit, problem, rounds, name, arm_name))
+    print(UNIFORM_NOTE)
+    if seeks_best:
+        figure = found_figure({name: [rounds]}, title, reward_unit)
+    else:
+        figure = plot_rounds({name: rounds}, title=title, reward_unit=reward_unit)
+    _write(rounds, figure, output)
+
+
+def report_comparison(
+    runs: Mapping[str, Sequence[pd.DataFrame]],
+    problem: FiniteArmProblem,
+    output: Path,
+    *,
+    title: str,
+    reward_unit: str,
+) -> None:
+    """Print one row per bandit, write all rounds, and draw means over repetitions.
+
+    Args:
+        runs: The rounds that ``run_bandit`` returned, one table per repetition, by the
+            name of their bandit; all of the same number of pulls.
+        problem: The problem they ran on.
+        output: The folder to write to; made if missing.
+        title: The first line of the outcome and of the picture.
+        reward_unit: The unit of the rewards, for the picture.
+    """
+    print(f"\n{title}\n")
+    print(comparison_table(runs, problem))
     print(
-        "\nUniform choice: expected values; its simple regret is that of the best arm "
-        "it pulls,\nwhich noise may hide."
+        "\nMeans over repetitions. Simple regret: of the arm that is recommended at "
+        "the end.\nBest 1 %: how many of these "
+        f"{int(best_arms(problem).sum()):,} arms were pulled. Distinct: of all pulls."
     )
+    print(UNIFORM_NOTE)
+    figure = found_figure(runs, title, reward_unit)
+    tables = [rounds for repetitions in runs.values() for rounds in repetitions]
+    _write(pd.concat(tables), figure, output)
+
+
+def found_figure(
+    runs: Mapping[str, Sequence[pd.DataFrame]], title: str, reward_unit: str | None
+) -> Figure:
+    """Draw what was found of the best arms, and the regret, over pulls."""
+    figure = blank_figure(11.0, 4.2)
+    left, right = figure.subplots(1, 2)
+    plot_found(left, runs)
+    plot_regret(right, runs, reward_unit=reward_unit)
+    figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def comparison_table(
+    runs: Mapping[str, Sequence[pd.DataFrame]], problem: FiniteArmProblem
+) -> str:
+    """Return one row per bandit, means over its runs, and one of uniform choice."""
+    columns = {
+        "simple regret": ("simple_regret", "{:.4g}"),
+        "best 1 %": ("num_best_found", "{:,.1f}"),
+        "cumulative regret": ("cumulative_regret", "{:,.1f}"),
+        "distinct": ("num_distinct", "{:,.1f}"),
+        "seconds": ("seconds", "{:,.1f}"),
+    }
+    last = {
+        name: pd.concat([rounds.iloc[[-1]] for rounds in tables])
+        for name, tables in runs.items()
+    }
+    num_pulls = int(next(iter(last.values()))["num_pulls"].iloc[0])
+    share = uniform_share_pulled(problem, num_pulls)
+    uniform = {
+        "simple_regret": problem.uniform_simple_regret(num_pulls),
+        "num_best_found": share * int(best_arms(problem).sum()),
+        "cumulative_regret": problem.uniform_cumulative_regret(num_pulls),
+        "num_distinct": share * problem.num_arms,
+        "seconds": math.nan,
+    }
+    means = {name: rows.mean(numeric_only=True) for name, rows in last.items()}
+    table = pd.DataFrame({**means, "uniform choice": pd.Series(uniform)}).T
+    shown = pd.DataFrame(
+        {
+            label: table[column].map(form.format).where(table[column].notna(), "")
+            for label, (column, form) in columns.items()
+        }
+    )
+    return shown.to_string()
+
+
+def _write(rounds: pd.DataFrame, figure: Figure, output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     rounds.to_csv(output / "rounds.csv", index=False)
-    figure = plot_rounds({name: rounds}, title=title, reward_unit=reward_unit)
     figure.savefig(output / "regret.png")
     print(f"\nWrote {output / 'rounds.csv'} and {output / 'regret.png'}")
 
 
 def outcome_table(
-    bandit: FiniteArmBandit,
+    bandit: Player,
     problem: FiniteArmProblem,
     rounds: pd.DataFrame,
     name: str,
@@ -135,6 +283,12 @@ def outcome_table(
             f"{last['cumulative_regret']:,.1f}",
             f"{last['uniform_cumulative_regret']:,.1f}",
         ),
+        (
+            "best 1 % of arms, found",
+            f"{last['num_best_found']:,.0f} of {int(best_arms(problem).sum()):,}",
+            f"{last['uniform_num_best_found']:,.1f}",
+        ),
+        ("distinct arms", f"{last['num_distinct']:,.0f}", ""),
         ("batches", f"{len(rounds):,}", ""),
         ("inducing points", f"{len(bandit.inducing_indices):,}", ""),
         ("seconds asking and telling", f"{last['seconds']:.1f}", ""),
@@ -146,7 +300,7 @@ def outcome_table(
     )
 
 
-def _regret_of_best_arm(bandit: FiniteArmBandit, problem: FiniteArmProblem) -> float:
+def _regret_of_best_arm(bandit: Player, problem: FiniteArmProblem) -> float:
     return problem.regret(torch.tensor(bandit.best_arm())).item()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,9 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.acquisition.confidence import SrinivasWidth
 from botorch_bkb.bandits import BBKB
+from botorch_bkb.bandits.goal import Goal
+from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.tables import (
     feature_table,
     is_parquet,
@@ -25,14 +27,11 @@ from botorch_bkb.cli.tables import (
     write_table,
 )
 from botorch_bkb.models.utils.replicates import find_twins
-from botorch_bkb.optim.batch_rules import FixedSize
 
 
 NUM_ROWS_SHOWN = 10
-# The width for a GP prior, on which the fit rests too. In simulated laboratories BBKB's
-# own width went on exploring for all six batches of 96, and narrow logarithmic widths
-# spent the second batch on a handful of arms.
-WIDTH = SrinivasWidth()
+# Of a normal distribution, 95 % lies within this many deviations.
+DEVIATIONS_OF_95_PERCENT = 1.96
 
 
 def run(args: argparse.Namespace) -> None:
@@ -55,26 +54,128 @@ def run(args: argparse.Namespace) -> None:
         args.observations, ids, id_column=args.id, reward_column=args.reward
     )
     table = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
-    bandit = BBKB(
+    bandit = suggestion_bandit(
         table,
-        covar_module=None,
-        noise_variance=None,
-        confidence=WIDTH,
-        batch_rule=FixedSize(args.batch_size),
+        indices,
+        rewards,
+        seed=args.seed,
+        goal=goal_named(args.goal),
         maximize=not args.minimize,
         max_repeats=args.max_repeats,
-        generator=torch.Generator().manual_seed(args.seed),
     )
-    told = ~rewards.isnan()
-    if told.any():
-        bandit.tell(indices[told], rewards[told], external=True)
-    if not told.all():
-        bandit.add_pending(indices[~told])
-    batch = describe_batch(bandit, bandit.ask(), ids, id_column=args.id)
+    picks = bandit.ask(size=args.batch_size)
+    batch = describe_batch(bandit, picks, ids, id_column=args.id)
     write_table(batch, args.output)
-    for note in (*features.notes, *_twin_notes(table, ids)):
+    notes = [*features.notes, *_twin_notes(table, ids)]
+    if len(picks) < args.batch_size:
+        notes.append(
+            f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
+            f"{args.batch_size:,} measurements"
+        )
+    for note in notes:
         print(f"Note: {note}.")
     print_summary(bandit, batch, ids, args.output, reward_column=args.reward)
+
+
+def goal_named(word: str) -> Goal:
+    """Return the goal that a word of the command line means."""
+    return "best_arm" if word == "best-arm" else "regret"
+
+
+def suggestion_bandit(
+    arms: Tensor,
+    indices: Tensor,
+    rewards: Tensor,
+    *,
+    seed: int,
+    goal: Goal = "best_arm",
+    maximize: bool = True,
+    max_repeats: int | None = None,
+) -> BBKB:
+    """Return the bandit that chooses the next batch: BBKB, left to its own defaults.
+
+    Args:
+        arms: An ``A x d`` tensor of features.
+        indices: The ``n`` arms measured so far, repeats included.
+        rewards: Their ``n`` rewards, NaN where a measurement is in flight.
+        seed: The source of all randomness.
+        goal: What the measurements are for.
+        maximize: Whether large rewards are good.
+        max_repeats: The most measurements of one arm; None for no limit.
+    """
+    bandit = BBKB(
+        arms,
+        goal=goal,
+        maximize=maximize,
+        max_repeats=max_repeats,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    told = ~rewards.isnan()
+    bandit.tell(indices[told], rewards[told], external=True)
+    bandit.add_pending(indices[~told])
+    return bandit
+
+
+class SuggestLoop:
+    """The command called for one batch after another; ask and tell as of a bandit.
+
+    Like the command it keeps only the table of measurements: each batch is the choice
+    of a new bandit.
+    """
+
+    def __init__(
+        self, arms: Tensor, *, seed: int, batch_size: int = BATCH_SIZE, **options: Any
+    ) -> None:
+        """Construct the loop.
+
+        Args:
+            arms: An ``A x d`` tensor of features.
+            seed: That of every call.
+            batch_size: The size of a batch.
+            options: The others of :func:`suggestion_bandit`.
+        """
+        self.arms = arms
+        self.batch_size = batch_size
+        self.indices = torch.empty(0, dtype=torch.long)
+        self.rewards = arms.new_empty(0)
+        self._options = {"seed": seed, **options}
+        self._bandit = self._new_bandit()
+
+    @property
+    def goal(self) -> Goal:
+        """What the measurements are for."""
+        return self._bandit.goal
+
+    @property
+    def num_pulls(self) -> int:
+        """The number of measurements so far."""
+        return len(self.indices)
+
+    @property
+    def inducing_indices(self) -> Tensor:
+        """The inducing arms of the last call."""
+        return self._bandit.inducing_indices
+
+    def ask(self, max_size: int | None = None) -> Tensor:
+        """Choose the next batch, of at most ``max_size``."""
+        size = self.batch_size if max_size is None else min(max_size, self.batch_size)
+        self._bandit = self._new_bandit()
+        return self._bandit.ask(size=size)
+
+    def tell(self, indices: Tensor, rewards: Tensor) -> None:
+        """Add rows to the table of measurements."""
+        self.indices = torch.cat([self.indices, indices])
+        self.rewards = torch.cat([self.rewards, rewards])
+
+    def best_arm(self) -> int:
+        """Return what the command names as the best measured so far."""
+        if self._bandit.num_pulls < self.num_pulls:
+            # The command says so beside its choice, after the fit that it needs.
+            self.ask(max_size=1)
+        return self._bandit.best_arm()
+
+    def _new_bandit(self) -> BBKB:
+        return suggestion_bandit(self.arms, self.indices, self.rewards, **self._options)
 
 
 def read_observations(
@@ -140,21 +241,21 @@ def describe_batch(
 ) -> pd.DataFrame:
     """Return one row per distinct pick, in the order of the choice.
 
-    Mean, standard deviation and bound are those of the mean reward given the
-    measurements, in the reward's unit; they are empty while nothing is measured.
+    ``mean``, ``std`` and the 95 % interval from ``low`` to ``high`` are those of the
+    mean reward given the measurements, in the reward's unit; they are empty while
+    nothing is measured.
     """
     picks = picks.cpu()
     repeats = pd.Series(picks.numpy()).value_counts(sort=False)
     arms = torch.tensor(repeats.index.tolist())
     batch = pd.DataFrame({id_column: ids[arms.numpy()], "repeats": repeats.to_numpy()})
     if bandit.num_pulls == 0:
-        return batch.assign(mean=np.nan, std=np.nan, bound=np.nan)
+        return batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
     mean, variance = bandit.predict(arms)
-    return batch.assign(
-        mean=mean.numpy(),
-        std=variance.sqrt().numpy(),
-        bound=bandit.confidence_bound(arms).numpy(),
-    )
+    std = variance.sqrt()
+    half = DEVIATIONS_OF_95_PERCENT * std
+    columns = {"mean": mean, "std": std, "low": mean - half, "high": mean + half}
+    return batch.assign(**{name: column.numpy() for name, column in columns.items()})
 
 
 def print_summary(
@@ -175,9 +276,10 @@ def print_summary(
     if bandit.num_pulls > 0:
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
+        half = DEVIATIONS_OF_95_PERCENT * variance.sqrt().item()
         print(
             f"Best measured so far: {ids[best]}, mean {reward_column} "
-            f"{mean.item():.4g} +- {variance.sqrt().item():.2g}."
+            f"{mean.item():.4g} +- {half:.2g} (95 %)."
         )
     print(
         f"\n{int(batch['repeats'].sum()):,} to measure next, {len(batch):,} distinct:\n"
@@ -186,6 +288,11 @@ def print_summary(
     print(shown.to_string(index=False, float_format="{:.4g}".format))
     if len(batch) > NUM_ROWS_SHOWN:
         print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
+    if "low" in shown:
+        print(
+            f"\nlow to high: where the mean {reward_column} lies with 95 % probability "
+            "by the fit."
+        )
     print(f"\nWrote {output}")
 
 

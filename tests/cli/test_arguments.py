@@ -17,7 +17,8 @@ def test_codes_map_values_to_numbers():
 
 
 def test_confidence_is_a_rule_and_its_parameters():
-    assert simulate().confidence == ("practical", [])
+    assert simulate().confidence is None
+    assert simulate("--confidence", "practical").confidence == ("practical", [])
     assert simulate("--confidence", "theorem").confidence == ("theorem", [])
     assert simulate("--confidence", "constant:2").confidence == ("constant", [2.0])
     assert simulate("--confidence", "log:0.8:4").confidence == ("log", [0.8, 4.0])

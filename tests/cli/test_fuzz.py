@@ -402,6 +402,8 @@ def test_a_bad_reward_of_a_simulation_is_named(row, text):
             "--norm-bound",
             "--failure-probability",
             "--threads",
+            "--repetitions",
+            "--max-repeats",
         ]
     ),
     value=st.sampled_from(["nan", "inf", "-1", "0", str(2**64), "1e999", "x", "", "½"]),

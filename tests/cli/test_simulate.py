@@ -2,7 +2,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from botorch.exceptions.errors import UnsupportedError
 from gpytorch.kernels import MaternKernel, RBFKernel
 
 from botorch_bkb.__main__ import main
@@ -10,10 +9,12 @@ from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
     ChowdhuryGopalanWidth,
     ConstantWidth,
+    DeviationWidth,
     LogWidth,
     PracticalBBKBWidth,
     PracticalBKBWidth,
 )
+from botorch_bkb.bandits import BBKB
 from botorch_bkb.cli.arguments import BANDIT_NAMES, build_parser
 from botorch_bkb.cli.simulate import BANDITS, build_bandit, load_problem
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
@@ -55,8 +56,10 @@ def simulate(path, output, *words):
 def test_every_bandit_runs(bandit, path, tmp_path, capsys):
     rounds = simulate(path, tmp_path, "--bandit", bandit, "--horizon", "30")
     assert rounds["num_pulls"].iloc[-1] == 30
+    assert (rounds["bandit"] == bandit).all()
+    assert (rounds["seed"] == 0).all()
     printed = capsys.readouterr().out
-    assert BANDITS[bandit].__name__ in printed
+    assert (BANDITS[bandit].__name__ if bandit in BANDITS else bandit) in printed
     assert "standard deviations" in printed
     assert "text column 'kind' became 2 columns" in printed
 
@@ -106,7 +109,7 @@ def test_the_model_follows_the_options(path):
     def build(*words):
         args = arguments(path, "--drop", "kind", *words)
         problem, _, _ = load_problem(args)
-        return build_bandit(args, problem, torch.Generator())
+        return build_bandit("bbkb", args, problem, torch.Generator())
 
     bandit = build()
     assert isinstance(bandit.covar_module, RBFKernel)
@@ -145,7 +148,8 @@ def test_the_model_follows_the_options(path):
 def test_the_confidence_width_follows_the_options(path, words, expected):
     args = arguments(path, *words)
     problem, _, _ = load_problem(args)
-    assert build_bandit(args, problem, torch.Generator()).confidence == expected
+    (name,) = args.bandit
+    assert build_bandit(name, args, problem, torch.Generator()).confidence == expected
 
 
 @pytest.mark.parametrize(
@@ -160,22 +164,149 @@ def test_the_confidence_width_follows_the_options(path, words, expected):
 def test_the_batch_rule_follows_the_options(path, words, expected):
     args = arguments(path, *words)
     problem, _, _ = load_problem(args)
-    assert build_bandit(args, problem, torch.Generator()).batch_rule == expected
+    (name,) = args.bandit
+    assert build_bandit(name, args, problem, torch.Generator()).batch_rule == expected
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "message"),
     [
-        ["--bandit", "bkb", "--ratio-threshold", "3"],
-        ["--bandit", "gpucb", "--oversampling", "3"],
-        ["--bandit", "gpbucb", "--resampling", "coupled"],
+        (
+            ["--ratio-threshold", "3", "--bandit", "bkb"],
+            "--ratio-threshold means nothing to --bandit bkb, only to bbkb, gpbucb",
+        ),
+        (["--oversampling", "3", "--bandit", "gpucb"], "nothing to --bandit gpucb"),
+        (["--resampling", "coupled", "--bandit", "gpbucb"], "only to bbkb, bkb,"),
+        # One bandit without a use for it is enough.
+        (["--lengthscale", "1", "--bandit", "bbkb", "suggest"], "--bandit suggest"),
+        (["--confidence", "constant:1", "--bandit", "suggest"], "--bandit suggest"),
+        (["--ratio-threshold", "3", "--bandit", "suggest"], "--bandit suggest"),
+        (["--kernel", "rbf", "--learn"], "--kernel means nothing beside --learn"),
+        (["--norm-bound", "2", "--learn"], "or name a width by --confidence"),
+        (["--max-repeats", "2", "--horizon", "121"], "allows 120 pulls of the 60 arms"),
+        (["--seed", str(2**63 - 1), "--repetitions", "2"], "leaves no 2 seeds"),
     ],
 )
-def test_an_option_without_meaning_is_refused(path, words):
+def test_what_means_nothing_or_asks_too_much_is_refused(
+    path, tmp_path, capsys, words, message
+):
+    output = str(tmp_path / "out")
+    command = ["simulate", str(path), "--reward", "gain", "--output", output, "--quiet"]
+    assert main([*command, *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_table_after_the_bandits_is_no_bandit(path, capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", "--reward", "gain", "--bandit", "bbkb", str(path)])
+    error = capsys.readouterr().err
+    assert "simulate TABLE --reward COLUMN [OPTIONS]" in error
+    assert "table.csv' (choose from" in error
+
+
+def test_suggest_plays_what_the_command_would_choose(path, table, tmp_path):
+    args = arguments(
+        path, "--bandit", "suggest", "--batch-size", "7", "--max-repeats", "1"
+    )
+    problem, _, _ = load_problem(args)
+    loop = build_bandit("suggest", args, problem, torch.Generator().manual_seed(1))
+    seed = int(torch.randint(2**31, (1,), generator=torch.Generator().manual_seed(1)))
+    table.drop(columns="gain").rename_axis("id").to_csv(tmp_path / "arms.csv")
+    results = pd.DataFrame({"id": [], "reward": []})
+    for _ in range(3):
+        results.to_csv(tmp_path / "results.csv", index=False)
+        words = ["--observations", str(tmp_path / "results.csv"), "--batch-size", "7"]
+        words += ["--max-repeats", "1", "--seed", str(seed)]
+        words += ["--output", str(tmp_path / "next.csv")]
+        assert main(["suggest", str(tmp_path / "arms.csv"), *words]) == 0
+        asked = loop.ask(100)
+        assert pd.read_csv(tmp_path / "next.csv")["id"].tolist() == asked.tolist()
+        loop.tell(asked, problem.mean_rewards[asked])
+        told = {"id": asked, "reward": table["gain"].to_numpy()[asked]}
+        results = pd.concat([results, pd.DataFrame(told)])
+
+
+def test_suggest_plays_whole_plates_of_distinct_arms(path, tmp_path, capsys):
+    rounds = simulate(path, tmp_path, "--bandit", "suggest", "--horizon", "50")
+    assert rounds["batch_size"].tolist() == [50]
+    assert rounds["num_distinct"].tolist() == [50]
+    words = ["--bandit", "suggest", "--batch-size", "8", "--horizon", "20"]
+    rounds = simulate(path, tmp_path, *words)
+    assert rounds["batch_size"].tolist() == [8, 8, 4]
+    assert "suggest on table.csv, 60 arms, 20 pulls" in capsys.readouterr().out
+
+
+def test_the_goal_reaches_every_bandit(path):
+    words = ["--bandit", "suggest", "thompson", "--goal", "regret", "--learn"]
     args = arguments(path, *words)
     problem, _, _ = load_problem(args)
-    with pytest.raises(UnsupportedError, match=f"{words[2]} means nothing to"):
-        build_bandit(args, problem, torch.Generator())
+    thompson = build_bandit("thompson", args, problem, torch.Generator())
+    assert thompson.goal == "regret"
+    loop = build_bandit("suggest", args, problem, torch.Generator())
+    arms = []
+    for _ in range(3):
+        asked = loop.ask(30)
+        loop.tell(asked, problem.mean_rewards[asked])
+        arms += asked.tolist()
+    assert len(set(arms)) < len(arms)
+
+
+def test_bandits_learn_by_their_own_defaults(path):
+    args = arguments(path, "--learn")
+    problem, _, _ = load_problem(args)
+    bandit = build_bandit("bbkb", args, problem, torch.Generator())
+    expected = BBKB(problem.arms)
+    assert bandit.confidence == expected.confidence == DeviationWidth()
+    assert bandit.goal == expected.goal
+    before = bandit.noise_variance
+    bandit.tell(range(20), problem.mean_rewards[:20], external=True)
+    bandit.ask()
+    assert bandit.noise_variance != pytest.approx(before)
+    args = arguments(path, "--learn", "--confidence", "constant:2")
+    assert build_bandit(
+        "bbkb", args, problem, torch.Generator()
+    ).confidence == ConstantWidth(2.0)
+
+
+def test_bandits_and_repetitions_are_compared(path, tmp_path, capsys):
+    names = ["suggest", "thompson", "bbkb", "uniform"]
+    words = ["--horizon", "24", "--batch-size", "8", "--seed", "5"]
+    rounds = simulate(
+        path, tmp_path / "all", "--bandit", *names, "--repetitions", "2", *words
+    )
+    assert (tmp_path / "all" / "regret.png").read_bytes().startswith(b"\x89PNG")
+    assert rounds["bandit"].unique().tolist() == names
+    last = rounds.groupby(["bandit", "seed"], sort=False).last()
+    assert last.index.tolist() == [(name, seed) for name in names for seed in (5, 6)]
+    assert (last["num_pulls"] == 24).all()
+    printed = capsys.readouterr().out
+    assert "60 arms, 24 pulls, noise 0.1, repetitions 2" in printed
+    table = printed[printed.index("simple regret") :].splitlines()[1:]
+    for name, line in zip([*names, "uniform choice"], table, strict=False):
+        assert line.startswith(name)
+    lines = {name: line.split() for name, line in zip(names, table, strict=False)}
+    for name in names:
+        mean = last.loc[name].mean()
+        assert lines[name][2:5] == [
+            f"{mean['num_best_found']:.1f}",
+            f"{mean['cumulative_regret']:.1f}",
+            f"{mean['num_distinct']:.1f}",
+        ]
+    # A run does not depend on what is played beside it.
+    alone = simulate(path, tmp_path / "one", "--bandit", "bbkb", *words[:-1], "6")
+    among = rounds[(rounds["bandit"] == "bbkb") & (rounds["seed"] == 6)]
+    pd.testing.assert_frame_equal(
+        alone.drop(columns="seconds"),
+        among.drop(columns="seconds").reset_index(drop=True),
+    )
+
+
+def test_a_bandit_named_twice_plays_once(path, tmp_path):
+    words = ["--bandit", "uniform", "uniform", "--horizon", "3"]
+    assert simulate(path, tmp_path, *words)["num_pulls"].iloc[-1] == 3
 
 
 def test_threads_are_torchs(path, tmp_path):

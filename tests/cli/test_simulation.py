@@ -1,5 +1,6 @@
 import re
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
@@ -7,7 +8,14 @@ from gpytorch.kernels import RBFKernel
 from typing_extensions import override
 
 from botorch_bkb.bandits import BBKB
-from botorch_bkb.cli.simulation import outcome_table, peak_memory, report, run_bandit
+from botorch_bkb.cli.simulation import (
+    best_arms,
+    comparison_table,
+    outcome_table,
+    peak_memory,
+    report,
+    run_bandit,
+)
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
@@ -55,6 +63,45 @@ def test_rounds_agree_with_the_problem(finished_run):
     )
 
 
+def test_rounds_count_distinct_arms_and_the_best_one_percent(finished_run):
+    _, problem, rounds = finished_run
+    seen, distinct, found = set(), [], []
+    for pulled in problem.rounds:
+        seen |= set(pulled)
+        distinct.append(len(seen))
+        found.append(int(problem.best_arm in seen))
+    assert rounds["num_distinct"].tolist() == distinct
+    assert rounds["num_best_found"].tolist() == found
+    # An arm escapes every one of n uniform draws from 30 with (29 / 30)^n.
+    expected = 1 - (29 / 30) ** rounds["num_pulls"]
+    assert rounds["uniform_num_best_found"].tolist() == pytest.approx(expected.tolist())
+
+
+def test_the_best_one_percent_is_rounded_up_and_keeps_ties():
+    arms = torch.arange(101.0).unsqueeze(-1)
+    rewards = torch.arange(101.0)
+    assert best_arms(FiniteArmProblem(arms, rewards, 0.1)).nonzero().tolist() == [
+        [99],
+        [100],
+    ]
+    low = FiniteArmProblem(arms, rewards.clamp(min=3.0), 0.1, maximize=False)
+    assert best_arms(low).nonzero().squeeze(-1).tolist() == [0, 1, 2, 3]
+
+
+def test_a_comparison_is_of_means_over_repetitions(finished_run):
+    _, problem, rounds = finished_run
+    other = rounds.assign(cumulative_regret=rounds["cumulative_regret"] + 10)
+    text = comparison_table({"one": [rounds], "both": [rounds, other]}, problem)
+    _, one, both, uniform = (line.split() for line in text.splitlines())
+    assert [row[0] for row in (one, both, uniform)] == ["one", "both", "uniform"]
+    assert float(both[3]) - float(one[3]) == pytest.approx(5, abs=0.11)
+    assert one[4] == f"{rounds['num_distinct'].iloc[-1]:.1f}"
+    assert uniform[-2:] == [
+        f"{problem.uniform_cumulative_regret(HORIZON):,.1f}",
+        f"{30 * (1 - (29 / 30) ** HORIZON):.1f}",
+    ]
+
+
 def test_the_last_round_describes_the_bandit(finished_run):
     bandit, problem, rounds = finished_run
     last = rounds.iloc[-1]
@@ -86,13 +133,23 @@ def test_the_outcome_stands_beside_uniform_choice(finished_run):
 def test_the_report_writes_rounds_and_picture(finished_run, tmp_path, capsys):
     bandit, problem, rounds = finished_run
     output = tmp_path / "new" / "folder"
-    report(bandit, problem, rounds, output, title="A run")
+    report(bandit, problem, rounds, output, name="BBKB", title="A run")
     written = pd.read_csv(output / "rounds.csv")
     pd.testing.assert_frame_equal(written, rounds)
     assert (output / "regret.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert "A run" in printed
     assert str(output / "rounds.csv") in printed
+
+
+def test_the_picture_shows_what_was_found_if_that_was_sought(finished_run, tmp_path):
+    bandit, problem, rounds = finished_run
+    sizes = set()
+    for seeks_best in (False, True):
+        options = {"name": "BBKB", "title": "A run", "seeks_best": seeks_best}
+        report(bandit, problem, rounds, tmp_path, **options)
+        sizes.add(plt.imread(tmp_path / "regret.png").shape[:2])
+    assert sizes == {(840, 1050), (630, 1650)}
 
 
 def test_peak_memory_is_that_of_this_process():

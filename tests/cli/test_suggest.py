@@ -1,8 +1,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from botorch_bkb.__main__ import main
+from botorch_bkb.cli.suggest import SuggestLoop
 
 
 NUM_ARMS = 40
@@ -58,11 +60,11 @@ def failed(folder, capsys, *words):
 
 def test_the_first_batch_is_spread_out(folder, arms, capsys):
     batch = suggest(folder)
-    assert list(batch) == ["id", "repeats", "mean", "std", "bound"]
+    assert list(batch) == ["id", "repeats", "mean", "std", "low", "high"]
     assert batch["repeats"].sum() == 6
     assert len(batch) == 6
     assert set(batch["id"]) <= set(arms["id"])
-    assert batch[["mean", "std", "bound"]].isna().all(axis=None)
+    assert batch[["mean", "std", "low", "high"]].isna().all(axis=None)
     picked = arms.set_index("id").loc[batch["id"]]
     assert set(picked["solvent"]) == {"water", "ethanol"}
     assert np.ptp(picked["temperature"]) > 0.6 * np.ptp(arms["temperature"])
@@ -96,14 +98,50 @@ def test_predictions_are_in_the_rewards_unit(folder, arms, capsys):
     truth = yields(arms)[batch["id"].astype(int)].to_numpy()
     np.testing.assert_allclose(batch["mean"], truth, atol=1.5)
     assert batch["std"].between(0.01, 2.0).all()
-    assert (batch["bound"] > batch["mean"]).all()
+    np.testing.assert_allclose(batch["low"], batch["mean"] - 1.96 * batch["std"])
+    np.testing.assert_allclose(batch["high"], batch["mean"] + 1.96 * batch["std"])
     assert "40 of them measured, 80 measurements in all" in capsys.readouterr().out
 
 
-def test_minimizing_bounds_from_below(folder, arms):
-    batch = suggest(folder, measure(arms, list(range(NUM_ARMS))), "--minimize")
-    assert (batch["bound"] < batch["mean"]).all()
+def test_the_interval_covers_the_truth(folder, arms):
+    results = measure(arms, list(range(0, NUM_ARMS, 2)), noise_std=2.0)
+    batch = suggest(folder, results, "--max-repeats", "1", batch_size=20)
+    truth = yields(arms)[batch["id"].astype(int)].to_numpy()
+    # 19 of 20 in the mean; the fit is a guess too.
+    assert ((batch["low"] <= truth) & (truth <= batch["high"])).sum() >= 16
+
+
+def test_minimizing_chooses_small_rewards(folder, arms):
+    results = measure(arms, list(range(NUM_ARMS)))
+    batch = suggest(folder, results, "--minimize", "--goal", "regret")
     assert batch["mean"].iloc[0] < yields(arms).quantile(0.3)
+    assert ((batch["low"] < batch["mean"]) & (batch["mean"] < batch["high"])).all()
+
+
+def test_candidates_of_a_batch_are_distinct_unless_reward_is_collected(folder, arms):
+    results = measure(arms, list(range(0, NUM_ARMS, 2)))
+    assert (suggest(folder, results, batch_size=12)["repeats"] == 1).all()
+    assert len(suggest(folder, results, "--goal", "best-arm", batch_size=12)) == 12
+    collected = suggest(folder, results, "--goal", "regret", batch_size=12)
+    assert collected["repeats"].max() > 1
+    limited = suggest(
+        folder, results, "--goal", "regret", "--max-repeats", "2", batch_size=12
+    )
+    measured = results["id"].value_counts().reindex(limited["id"], fill_value=0)
+    assert (limited["repeats"].to_numpy() + measured.to_numpy()).max() == 2
+
+
+def test_the_help_explains_the_columns(capsys):
+    with pytest.raises(SystemExit):
+        main(["suggest", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "standard deviation (std) and a 95 % interval (low to high)" in said
+
+
+def test_an_unknown_goal_is_refused(folder, capsys):
+    with pytest.raises(SystemExit):
+        main(["suggest", str(folder / "arms.csv"), "--goal", "fun"])
+    assert "invalid choice: 'fun' (choose from" in capsys.readouterr().err
 
 
 def test_candidates_measured_or_in_flight_are_not_repeated(folder, arms, capsys):
@@ -190,9 +228,38 @@ def test_a_bad_output_name_is_refused_before_the_work(folder, capsys):
     assert "*.parquet" in failed(folder, capsys, "--output", str(folder / "next.xlsx"))
 
 
-def test_more_than_what_is_left_is_refused(folder, capsys):
-    error = failed(folder, capsys, "--max-repeats", "1", "--batch-size", "41")
-    assert "41" in error
+def test_fewer_come_where_fewer_are_left(folder, arms, capsys):
+    results = measure(arms, range(30))
+    batch = suggest(folder, results, "--max-repeats", "1", batch_size=12)
+    assert batch["repeats"].sum() == len(batch) == 10
+    assert "--max-repeats 1 leaves only 10 of 12 measurements" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_choice_among_nothing_is_refused(folder, arms, capsys):
+    measure(arms, range(NUM_ARMS)).to_csv(folder / "results.csv", index=False)
+    words = ["--observations", str(folder / "results.csv"), "--max-repeats", "1"]
+    assert "have had their repeats" in failed(folder, capsys, *words)
+
+
+def test_the_loop_chooses_what_the_command_chooses(folder, arms):
+    x = torch.tensor(arms["temperature"], dtype=torch.float64).unsqueeze(-1)
+    loop = SuggestLoop(x, seed=3, batch_size=5)
+    results = pd.DataFrame({"id": pd.Series(dtype=str), "reward": []})
+    for seed in range(3):
+        batch = suggest(
+            folder, results, "--drop", "solvent", "--seed", "3", batch_size=5
+        )
+        indices = loop.ask()
+        assert batch["id"].astype(int).tolist() == indices.tolist()
+        measured = measure(arms, indices.tolist(), seed=seed)
+        loop.tell(indices, torch.tensor(measured["reward"].to_numpy()))
+        results = pd.concat([results, measured])
+    assert loop.num_pulls == 15
+    before = loop.best_arm()
+    assert len(loop.ask(max_size=2)) == 2
+    assert loop.best_arm() == before
 
 
 def test_the_output_may_not_replace_a_table_that_was_read(folder, arms, capsys):
