@@ -54,6 +54,10 @@ def report(
     if not ratios.empty:
         print("\nOurs against the best of stock BoTorch: ratios of the best 1 % found")
         print_table(ratios_over_pools(ratios))
+    against = regret_against_peers(regret, ours) if not regret.empty else regret
+    if not against.empty:
+        print("\nCumulative regret: ours as played, against the least of any peer")
+        print_table(against)
     for (protocol, noise), one in table.groupby(CELL, sort=False):
         share = f"{100 * cast(float, noise):g} %"
         title = f"{protocol}, noise {share} of the deviation"
@@ -144,7 +148,12 @@ def compare(
                 "over_thompson_se": np.nan,
             }
             for peer in (peer for peer in STOCK if peer in runs):
-                both = runs[name].join(runs[peer], how="inner", rsuffix="_peer")
+                both = runs[name].merge(
+                    runs[peer],
+                    left_index=True,
+                    right_index=True,
+                    suffixes=("", "_peer"),
+                )
                 if both.empty:
                     continue
                 found, peer_found = both["found"].mean(), both["found_peer"].mean()
@@ -217,6 +226,26 @@ def regret_by_policy(table: pd.DataFrame) -> pd.DataFrame:
                 if len(regrets) > 0
             ]
     return pd.DataFrame(rows)
+
+
+def regret_against_peers(regret: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
+    """Return ours as played over the least of what any peer has by any policy.
+
+    The means over pools of that ratio, the largest, and in how many pools it is below 1
+    (``num_below``): uniform choice is a peer too.
+    """
+    is_ours = regret["method"].isin(ours)
+    by = ["noise", "horizon", "pool"]
+    least = regret[~is_ours].groupby(by)["cumulative_regret"].min().rename("least")
+    played = regret[is_ours & (regret["policy"] == "as played")].join(least, on=by)
+    played = played.assign(ratio=played["cumulative_regret"] / played["least"])
+    groups = played.dropna().groupby(["noise", "horizon", "method"], sort=False)
+    return groups.agg(
+        pools=("pool", "size"),
+        mean_ratio=("ratio", "mean"),
+        largest_ratio=("ratio", "max"),
+        num_below=("ratio", lambda ratio: int((ratio < 1).sum())),
+    ).reset_index()
 
 
 def print_cell(summary: pd.DataFrame, protocol: str, noise: float) -> None:
