@@ -24,7 +24,7 @@ each protocol and noise. `--speed` measures one ask of each method among 30,000
 candidates instead, each in a process of its own: `speed.csv`.
 
 `benchmarks/pools.py` names the pools and where they come from, `benchmarks/peers.py`
-the peers.
+the peers; BayBE takes part where it is installed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
@@ -155,7 +156,17 @@ OURS: dict[str, PlayerFactory] = {
     ),
     "suggest": SuggestPlayer,
 }
-METHODS: dict[str, PlayerFactory] = {**PEERS, **OURS}
+
+
+def _optional_peers() -> dict[str, PlayerFactory]:
+    if find_spec("baybe") is None:
+        return {}
+    from benchmarks.baybe_peer import BayBE
+
+    return {"BayBE": BayBE}
+
+
+METHODS: dict[str, PlayerFactory] = {**PEERS, **_optional_peers(), **OURS}
 
 
 @dataclass(frozen=True)

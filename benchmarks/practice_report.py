@@ -24,8 +24,14 @@ HORIZONS = (100, 500)
 # When those that repeat what they recommend might stop their search.
 STOPS = (50, 100)
 NUM_PANELS_ACROSS = 4
-COLORS = {"uniform": "0.45", "qLogEI": "C0", "qLogNEI": "C9", "Thompson": "C2"}
-OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "C7", "C8")
+COLORS = {
+    "uniform": "0.45",
+    "qLogEI": "C0",
+    "qLogNEI": "C9",
+    "Thompson": "C2",
+    "BayBE": "C8",
+}
+OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "C7")
 
 
 def report(
