@@ -7,15 +7,27 @@ import torch
 from typing_extensions import override
 
 from benchmarks import pools as pools_module
-from benchmarks import practice
+from benchmarks import practice, practice_speed
 from benchmarks.peers import PEERS, Uniform
-from benchmarks.pools import as_pool, load_pool, names_of, Pool, PoolMissingError
-from benchmarks.practice import BanditPlayer, Laboratory, play, Protocol, Run
+from benchmarks.pools import (
+    as_pool,
+    Laboratory,
+    load_pool,
+    names_of,
+    Pool,
+    PoolMissingError,
+    smoke_pools,
+)
+from benchmarks.practice import play, Protocol, Run
+from benchmarks.practice_methods import BanditPlayer, METHODS, SuggestPlayer
 from benchmarks.practice_report import (
     at_checkpoints,
     compare,
     draw,
+    found_table,
+    markdown,
     over_pools,
+    ratio_table,
     ratios_over_pools,
     regret_against_peers,
     regret_by_policy,
@@ -41,7 +53,7 @@ def pool():
 
 @pytest.fixture(scope="module")
 def made_up():
-    return practice.smoke_pools()["made up, d = 2"]
+    return smoke_pools()["made up, d = 2"]
 
 
 def smoke_options(tmp_path, *words):
@@ -102,7 +114,7 @@ def test_both_halves_hold_as_many_pools_and_the_large_one_is_in_neither():
     choosing, held_out = names_of("choosing"), names_of("held-out")
     assert len(choosing) == len(held_out) >= 4
     assert names_of("all") == choosing + held_out
-    assert names_of("speed") == [practice.SPEED_POOL]
+    assert names_of("speed") == [practice_speed.POOL]
     assert {"hplc", "hpobench_segment"} <= set(choosing)
 
 
@@ -169,7 +181,7 @@ def test_a_run_has_a_row_a_batch_that_adds_up(pool, monkeypatch):
             told.append((indices, rewards))
             super().tell(indices, rewards)
 
-    monkeypatch.setitem(practice.METHODS, "spy", Spy)
+    monkeypatch.setitem(METHODS, "spy", Spy)
     table = play(Run("ten", "batches", 0.0, "spy", 3), pool, PROTOCOL)
     # The pool ends before the protocol does.
     assert table["num_measured"].tolist() == [4, 7, 10]
@@ -191,7 +203,7 @@ def test_a_player_that_returns_one_is_asked_until_the_batch_is_full(pool, monkey
             return super().ask(1)
 
     sizes = []
-    monkeypatch.setitem(practice.METHODS, "one", One)
+    monkeypatch.setitem(METHODS, "one", One)
     table = play(Run("ten", "batches", 0.0, "one", 0), pool, PROTOCOL)
     assert sizes == [3, 2, 1, 3, 2, 1]
     assert table["asks"].tolist() == [0, 3, 3]
@@ -214,12 +226,12 @@ def test_all_methods_share_first_candidates_and_noise(made_up, monkeypatch):
             player.tell = record
             return player
 
-        factory = practice.METHODS[name]
+        factory = METHODS[name]
         return new_player
 
     methods = ["uniform", "Thompson", "BBKB", "suggest"]
     for name in methods:
-        monkeypatch.setitem(practice.METHODS, name, spied(name))
+        monkeypatch.setitem(METHODS, name, spied(name))
         play(Run("made up", "batches", 0.5, name, 7), made_up, PROTOCOL)
     measured = {}
     for name in methods:
@@ -261,7 +273,7 @@ def test_a_bandit_is_asked_for_a_size_where_it_can_be():
 
 
 def test_suggest_chooses_what_the_command_chooses(made_up, tmp_path):
-    player = practice.SuggestPlayer(made_up.arms, torch.Generator().manual_seed(0))
+    player = SuggestPlayer(made_up.arms, torch.Generator().manual_seed(0))
     first = torch.arange(0, 60, 5)
     rewards = Laboratory(made_up, 0.05, 0).measure(first)
     player.tell(first, rewards)
@@ -321,7 +333,7 @@ def test_a_peer_asks_for_no_more_than_is_left(made_up):
 @pytest.mark.filterwarnings("ignore")
 def test_baybe_takes_part_where_it_is_installed(made_up):
     pytest.importorskip("baybe")
-    player = practice.METHODS["BayBE"](made_up.arms, torch.Generator().manual_seed(0))
+    player = METHODS["BayBE"](made_up.arms, torch.Generator().manual_seed(0))
     indices = torch.arange(0, 60, 6)
     player.tell(indices, made_up.rewards[indices])
     picks = player.ask(4)
@@ -390,7 +402,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys
         def ask(self, size):
             raise ValueError("a bug")
 
-    monkeypatch.setitem(practice.METHODS, "qLogEI", Failing)
+    monkeypatch.setitem(METHODS, "qLogEI", Failing)
     args = smoke_options(tmp_path, "--methods", "qLogEI", "uniform")
     with pytest.raises(SystemExit, match="a bug"):
         practice.run(args)
@@ -458,6 +470,23 @@ def test_ratios_are_to_the_best_peer_on_common_seeds(table):
     assert (both["least_ratio"], both["least_in"]) == (0.25, "b")
 
 
+def test_tables_have_a_row_a_pool(table):
+    summary = summarize(table, {"batches": (50,)})
+    found = found_table(summary)
+    assert found.loc["ten"].tolist() == [
+        "1.0 +- 0.0 (2)",
+        "3.0 +- 1.0 (2)",
+        "4.0 (1)",
+        "4.0 +- 1.0 (2)",
+        10,
+    ]
+    text = markdown(found).splitlines()
+    assert text[0] == "| pool | uniform | qLogEI | Thompson | BBKB | best 1 % |"
+    assert text[2].startswith("| ten | 1.0 +- 0.0 (2) | 3.0")
+    ratios = compare(table, {"batches": (50,)}, ["BBKB"])
+    assert ratio_table(ratios).loc["ten", "BBKB"] == "0.75"
+
+
 def test_a_ratio_to_a_peer_that_found_none_is_left_empty(table):
     table = table.assign(found=table["found"].where(table["method"] == "BBKB", 0))
     ratios = compare(table, {"batches": (50,)}, ["BBKB"])
@@ -505,6 +534,7 @@ def test_a_smoke_run_writes_and_prints_everything(tmp_path, capsys):
     for name in ("rows", "summary", "ratios", "regret"):
         table = pd.read_csv(tmp_path / f"{name}.csv")
         assert {"commit", "botorch", "threads", "device"} <= set(table.columns)
+    assert "| made up, d = 2 |" in (tmp_path / "tables.md").read_text()
     picture = tmp_path / "practice_batches_0.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -521,11 +551,12 @@ def test_speed_is_of_telling_fitting_and_choosing(monkeypatch):
     def new_player(arms, generator):
         return BanditPlayer(Spy(arms, generator=generator))
 
-    monkeypatch.setitem(practice.METHODS, "BBKB", new_player)
-    measured = practice.measure_ask("BBKB", "", torch.get_num_threads())
+    monkeypatch.setitem(METHODS, "BBKB", new_player)
+    measured = practice_speed.measure_ask("BBKB", "", torch.get_num_threads())
     assert asked == [(30, 5)]
     assert measured["seconds"] > 0
     assert measured["mib"] >= 0
+    assert 1 <= measured["picks"] <= 5
 
 
 def test_only_a_processor_is_measured(tmp_path):
