@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 import torch
@@ -104,7 +104,9 @@ OURS: dict[str, PlayerFactory] = {
 
 
 def _optional_peers() -> dict[str, PlayerFactory]:
-    if find_spec("baybe") is None:
+    try:
+        version("baybe")
+    except PackageNotFoundError:
         return {}
     from benchmarks.baybe_peer import BayBE
 
