@@ -100,6 +100,33 @@ class Pool:
         return (self.rewards.max() - self.rewards) / self.deviation
 
 
+class Laboratory:
+    """Measures candidates, with noise that all methods share at a seed."""
+
+    def __init__(self, pool: Pool, noise: float, seed: int) -> None:
+        self.pool = pool
+        self.noise_std = noise * pool.deviation
+        self.seed = seed
+        self.counts = torch.zeros(pool.num_arms, dtype=torch.long)
+        self._noises: list[Tensor] = []
+
+    def measure(self, indices: Tensor) -> Tensor:
+        """Return noisy rewards, in the reward's own unit."""
+        return torch.stack([self._measure(int(index)) for index in indices])
+
+    def _measure(self, index: int) -> Tensor:
+        repeat = int(self.counts[index])
+        self.counts[index] += 1
+        if repeat == len(self._noises):
+            self._noises.append(self._draw(repeat))
+        noise = self._noises[repeat][index]
+        return self.pool.rewards[index] + self.noise_std * noise
+
+    def _draw(self, repeat: int) -> Tensor:
+        stream = torch.Generator().manual_seed(2_000_000 + 100_003 * self.seed + repeat)
+        return torch.randn(self.pool.num_arms, generator=stream, dtype=torch.double)
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a pool comes from.
@@ -139,6 +166,18 @@ def names_of(half: str) -> list[str]:
     """Return the names of one half, or of both for ``all``."""
     halves = ("choosing", "held-out") if half == "all" else (half,)
     return [name for name, source in SOURCES.items() if source.half in halves]
+
+
+def smoke_pools() -> dict[str, Pool]:
+    """Make up two small pools."""
+    stream = torch.Generator().manual_seed(0)
+    pools = {}
+    for name, dimension in (("made up, d = 2", 2), ("made up, d = 3", 3)):
+        arms = torch.rand(60, dimension, generator=stream, dtype=torch.double)
+        table = pd.DataFrame(arms.numpy()).add_prefix("x")
+        rewards = (3 * arms).sin().sum(dim=-1)
+        pools[name] = as_pool(name, table.assign(**{REWARD: rewards.numpy()}))
+    return pools
 
 
 # --- files

@@ -19,105 +19,47 @@ Every finished run, one of a pool, protocol, noise, method and seed, is appended
 another commit's defaults take another folder, or `--again`. `--seeds 0` only reports.
 
 Writes `rows.csv`, `summary.csv` (means over seeds and standard errors), `ratios.csv`
-(ours against the peers, over the seeds that both have), `regret.csv` and a picture for
-each protocol and noise. `--speed` measures one ask of each method among 30,000
-candidates instead, each in a process of its own: `speed.csv`.
+(ours against the peers, over the seeds that both have), `regret.csv`, `tables.md` and a
+picture for each protocol and noise. `--speed` measures one ask of each method among
+30,000 candidates instead, each in a process of its own: `speed.csv`.
 
 `benchmarks/pools.py` names the pools and where they come from, `benchmarks/peers.py`
-the peers.
+the peers, `benchmarks/practice_methods.py` all who take part; BayBE does where it is
+installed.
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
-import math
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-from typing import Protocol as Interface
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from benchmarks.measure import in_own_process, peak_memory
-from benchmarks.peers import PEERS
 from benchmarks.pools import (
-    as_pool,
+    Laboratory,
     load_pool,
     names_of,
     Pool,
     PoolMissingError,
-    REWARD,
+    smoke_pools,
     SOURCES,
 )
+from benchmarks.practice_methods import METHODS, OURS
 from benchmarks.practice_report import report
 from benchmarks.practice_rows import RowFile
-from benchmarks.record import caption, print_table, Record
-from botorch_bkb import BBKB, GPThompsonSampling, GPUCB
-from botorch_bkb.cli.suggest import SuggestLoop
+from benchmarks.practice_speed import compare_speed
+from benchmarks.record import caption, Record
 
 
 NOISES = (0.0, 0.05, 0.5)
-SPEED_POOL = "hpobench_segment_all"
-NUM_TOLD_FOR_SPEED = 100
-MAX_SPEED_SECONDS = 600.0
-
-
-class Player(Interface):
-    """What takes part."""
-
-    def ask(self, size: int, /) -> Tensor:
-        """Choose at most ``size`` candidates, at least one."""
-
-    def tell(self, indices: Tensor, rewards: Tensor) -> None:
-        """Bring measurements, asked for or not."""
-
-    def best_arm(self) -> int:
-        """Return the candidate that is recommended."""
-
-
-class BanditPlayer:
-    """A bandit, told of the first candidates from outside."""
-
-    def __init__(self, bandit: Any) -> None:
-        self.bandit = bandit
-        asks_for_size = "size" in inspect.signature(bandit.ask).parameters
-        self.size_name = "size" if asks_for_size else "max_size"
-
-    def ask(self, size: int) -> Tensor:
-        """Ask for exactly ``size`` where the bandit can be asked so."""
-        return self.bandit.ask(**{self.size_name: size})
-
-    def tell(self, indices: Tensor, rewards: Tensor) -> None:
-        """Bring measurements."""
-        self.bandit.tell(indices, rewards, external=True)
-
-    def best_arm(self) -> int:
-        """Return the measured arm of the largest posterior mean."""
-        return self.bandit.best_arm()
-
-
-# From the candidates and the source of all randomness.
-PlayerFactory = Callable[[Tensor, torch.Generator], Player]
-
-# A new way to set our bandits up is one line.
-OURS: dict[str, PlayerFactory] = {
-    "BBKB": lambda arms, generator: BanditPlayer(BBKB(arms, generator=generator)),
-    "GPUCB": lambda arms, generator: BanditPlayer(GPUCB(arms, generator=generator)),
-    "GPThompsonSampling": lambda arms, generator: BanditPlayer(
-        GPThompsonSampling(arms, generator=generator)
-    ),
-    "suggest": lambda arms, generator: SuggestLoop(
-        arms, seed=int(torch.randint(2**31, (1,), generator=generator))
-    ),
-}
-METHODS: dict[str, PlayerFactory] = {**PEERS, **OURS}
 
 
 @dataclass(frozen=True)
@@ -163,33 +105,6 @@ class Run(NamedTuple):
     noise: float
     method: str
     seed: int
-
-
-class Laboratory:
-    """Measures candidates, with noise that all methods share at a seed."""
-
-    def __init__(self, pool: Pool, noise: float, seed: int) -> None:
-        self.pool = pool
-        self.noise_std = noise * pool.deviation
-        self.seed = seed
-        self.counts = torch.zeros(pool.num_arms, dtype=torch.long)
-        self._noises: list[Tensor] = []
-
-    def measure(self, indices: Tensor) -> Tensor:
-        """Return noisy rewards, in the reward's own unit."""
-        return torch.stack([self._measure(int(index)) for index in indices])
-
-    def _measure(self, index: int) -> Tensor:
-        repeat = int(self.counts[index])
-        self.counts[index] += 1
-        if repeat == len(self._noises):
-            self._noises.append(self._draw(repeat))
-        noise = self._noises[repeat][index]
-        return self.pool.rewards[index] + self.noise_std * noise
-
-    def _draw(self, repeat: int) -> Tensor:
-        stream = torch.Generator().manual_seed(2_000_000 + 100_003 * self.seed + repeat)
-        return torch.randn(self.pool.num_arms, generator=stream, dtype=torch.double)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -267,18 +182,6 @@ def load_pools(names: Iterable[str]) -> dict[str, Pool]:
             pools[name] = load_pool(name)
         except PoolMissingError as error:
             print(f"Note: left out {name}: {error}.")
-    return pools
-
-
-def smoke_pools() -> dict[str, Pool]:
-    """Make up two small pools."""
-    stream = torch.Generator().manual_seed(0)
-    pools = {}
-    for name, dimension in (("made up, d = 2", 2), ("made up, d = 3", 3)):
-        arms = torch.rand(60, dimension, generator=stream, dtype=torch.double)
-        table = pd.DataFrame(arms.numpy()).add_prefix("x")
-        rewards = (3 * arms).sin().sum(dim=-1)
-        pools[name] = as_pool(name, table.assign(**{REWARD: rewards.numpy()}))
     return pools
 
 
@@ -368,52 +271,3 @@ def score(pool: Pool, measured: Tensor, recommended: int) -> dict[str, float]:
         "cumulative_regret": pool.regrets[measured].sum().item(),
         "distinct": len(distinct),
     }
-
-
-def compare_speed(record: Record, methods: Sequence[str], smoke: bool) -> None:
-    """Measure one ask of each method, in a process of its own."""
-    rows = []
-    for method in methods:
-        outcome = in_own_process(
-            measure_ask,
-            method,
-            "" if smoke else SPEED_POOL,
-            torch.get_num_threads(),
-            max_seconds=MAX_SPEED_SECONDS,
-        )
-        value = outcome.value or {"seconds": math.nan, "mib": math.nan}
-        rows.append({"method": method, **value, "failure": outcome.failure})
-        print(
-            f"{method}: {value['seconds']:.3g} s, {value['mib']:,.0f} MiB", flush=True
-        )
-    table = pd.DataFrame(rows)
-    record.write_table(table, "speed")
-    print()
-    print_table(table)
-
-
-def measure_ask(method: str, pool_name: str, num_threads: int) -> dict[str, float]:
-    """Return the seconds of one ask of five, and MiB beyond what importing takes.
-
-    Both are of telling 100 measurements, fitting, and choosing.
-
-    Args:
-        method: One of ``METHODS``.
-        pool_name: One of the pools; empty for a made-up one.
-        num_threads: How many threads torch may use.
-    """
-    torch.set_num_threads(num_threads)
-    imported = peak_memory()
-    pool = load_pool(pool_name) if pool_name else next(iter(smoke_pools().values()))
-    num_told = min(NUM_TOLD_FOR_SPEED, pool.num_arms // 2)
-    draws = torch.Generator().manual_seed(0)
-    first = torch.randperm(pool.num_arms, generator=draws)[:num_told]
-    rewards = Laboratory(pool, 0.05, seed=0).measure(first)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        start = time.perf_counter()
-        player = METHODS[method](pool.arms, torch.Generator().manual_seed(0))
-        player.tell(first, rewards)
-        player.ask(5)
-        seconds = time.perf_counter() - start
-    return {"seconds": seconds, "mib": peak_memory() - imported}

@@ -24,8 +24,14 @@ HORIZONS = (100, 500)
 # When those that repeat what they recommend might stop their search.
 STOPS = (50, 100)
 NUM_PANELS_ACROSS = 4
-COLORS = {"uniform": "0.45", "qLogEI": "C0", "qLogNEI": "C9", "Thompson": "C2"}
-OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "C7", "C8")
+COLORS = {
+    "uniform": "0.45",
+    "qLogEI": "C0",
+    "qLogNEI": "C9",
+    "Thompson": "C2",
+    "BayBE": "C8",
+}
+OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "C7")
 
 
 def report(
@@ -49,11 +55,21 @@ def report(
     record.write_table(ratios, "ratios")
     regret = regret_by_policy(table)
     record.write_table(regret, "regret")
-    for (protocol, noise), one in summary.groupby(CELL, sort=False):
-        print_cell(one, str(protocol), cast(float, noise))
+    by = [*CELL, "checkpoint"]
+    texts = []
+    for key, one in summary.groupby(by, sort=False):
+        cell = ratios
+        for column, value in zip(by, key, strict=True):
+            cell = cell[cell[column] == value] if not cell.empty else cell
+        texts.append(print_cell(one, cell))
+    (record.folder / "tables.md").write_text("".join(texts))
     if not ratios.empty:
         print("\nOurs against the best of stock BoTorch: ratios of the best 1 % found")
         print_table(ratios_over_pools(ratios))
+    against = regret_against_peers(regret, ours) if not regret.empty else regret
+    if not against.empty:
+        print("\nCumulative regret: ours as played, against the least of any peer")
+        print_table(against)
     for (protocol, noise), one in table.groupby(CELL, sort=False):
         share = f"{100 * cast(float, noise):g} %"
         title = f"{protocol}, noise {share} of the deviation"
@@ -144,7 +160,12 @@ def compare(
                 "over_thompson_se": np.nan,
             }
             for peer in (peer for peer in STOCK if peer in runs):
-                both = runs[name].join(runs[peer], how="inner", rsuffix="_peer")
+                both = runs[name].merge(
+                    runs[peer],
+                    left_index=True,
+                    right_index=True,
+                    suffixes=("", "_peer"),
+                )
                 if both.empty:
                     continue
                 found, peer_found = both["found"].mean(), both["found_peer"].mean()
@@ -219,17 +240,64 @@ def regret_by_policy(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def print_cell(summary: pd.DataFrame, protocol: str, noise: float) -> None:
-    """Print what was found in each pool, and the means over pools, at one noise."""
-    for checkpoint, one in summary.groupby("checkpoint"):
-        print(f"\n{protocol}, noise {noise:g}, {checkpoint} measurements")
-        cells = one.assign(cell=one.apply(_cell, axis="columns"))
-        wide = cells.pivot(index="pool", columns="method", values="cell")
-        wide = wide.reindex(index=one["pool"].unique(), columns=one["method"].unique())
-        best = one.groupby("pool")["num_best"].first().rename("best 1 %")
-        print("Best 1 % found, mean +- standard error (seeds)")
-        print(wide.join(best).to_string(na_rep=""))
-        print_table(over_pools(one))
+def regret_against_peers(regret: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
+    """Return ours as played over the least of what any peer has by any policy.
+
+    The means over pools of that ratio, the largest, and in how many pools it is below 1
+    (``num_below``): uniform choice is a peer too.
+    """
+    is_ours = regret["method"].isin(ours)
+    by = ["noise", "horizon", "pool"]
+    least = regret[~is_ours].groupby(by)["cumulative_regret"].min().rename("least")
+    played = regret[is_ours & (regret["policy"] == "as played")].join(least, on=by)
+    played = played.assign(ratio=played["cumulative_regret"] / played["least"])
+    groups = played.dropna().groupby(["noise", "horizon", "method"], sort=False)
+    return groups.agg(
+        pools=("pool", "size"),
+        mean_ratio=("ratio", "mean"),
+        largest_ratio=("ratio", "max"),
+        num_below=("ratio", lambda ratio: int((ratio < 1).sum())),
+    ).reset_index()
+
+
+def found_table(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return what was found at one checkpoint, a row a pool and a column a method."""
+    cells = summary.assign(cell=summary.apply(_cell, axis="columns"))
+    wide = cells.pivot(index="pool", columns="method", values="cell")
+    pools, methods = summary["pool"].unique(), summary["method"].unique()
+    wide = wide.reindex(index=pools, columns=methods)
+    best = summary.groupby("pool")["num_best"].first().rename("best 1 %")
+    return wide.join(best).fillna("")
+
+
+def ratio_table(ratios: pd.DataFrame) -> pd.DataFrame:
+    """Return the ratios at one checkpoint, a row a pool and a column a method."""
+    wide = ratios.pivot(index="pool", columns="method", values="ratio")
+    pools, methods = ratios["pool"].unique(), ratios["method"].unique()
+    wide = wide.reindex(index=pools, columns=methods)
+    return wide.map(lambda ratio: "" if np.isnan(ratio) else f"{ratio:.2f}")
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return a table with its index as Markdown."""
+    rows = [[table.index.name, *table.columns], ["---"] * (len(table.columns) + 1)]
+    rows += [[str(index), *row] for index, row in table.iterrows()]
+    return "".join("| " + " | ".join(map(str, row)) + " |\n" for row in rows)
+
+
+def print_cell(summary: pd.DataFrame, ratios: pd.DataFrame) -> str:
+    """Print what was found at one checkpoint; return it as Markdown."""
+    names = summary[[*CELL, "checkpoint"]].iloc[0]
+    title = "{}, noise {:g}, {} measurements".format(*names)
+    found = "Best 1 % found, mean +- standard error (seeds)"
+    print(f"\n{title}\n{found}\n{found_table(summary).to_string()}")
+    print_table(over_pools(summary))
+    text = f"## {title}\n\n{found}:\n\n{markdown(found_table(summary))}\n"
+    if not ratios.empty:
+        against = "Ratio to the best of stock BoTorch"
+        print(f"{against}\n{ratio_table(ratios).to_string()}")
+        text += f"{against}:\n\n{markdown(ratio_table(ratios))}\n"
+    return text
 
 
 def over_pools(summary: pd.DataFrame) -> pd.DataFrame:
@@ -245,6 +313,7 @@ def over_pools(summary: pd.DataFrame) -> pd.DataFrame:
         simple_regret=("simple_regret", "mean"),
         cumulative_regret=("cumulative_regret", "mean"),
         distinct=("distinct", "mean"),
+        least_distinct=("least_distinct", "min"),
         seconds_per_ask=("seconds_per_ask", "median"),
     ).reset_index()
 
