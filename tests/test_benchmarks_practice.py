@@ -510,9 +510,9 @@ def test_speed_is_of_telling_fitting_and_choosing(monkeypatch):
 
     class Spy(BBKB):
         @override
-        def ask(self, max_size=None):
-            asked.append((self.num_pulls, max_size))
-            return super().ask(max_size)
+        def ask(self, *, size):
+            asked.append((self.num_pulls, size))
+            return super().ask(size=size)
 
     def new_player(arms, generator):
         return BanditPlayer(Spy(arms, generator=generator))
@@ -522,7 +522,7 @@ def test_speed_is_of_telling_fitting_and_choosing(monkeypatch):
     assert asked == [(30, 5)]
     assert measured["seconds"] > 0
     assert measured["mib"] >= 0
-    assert 1 <= measured["picks"] <= 5
+    assert measured["picks"] == 5
 
 
 def test_only_a_processor_is_measured(tmp_path):

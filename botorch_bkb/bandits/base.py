@@ -330,7 +330,7 @@ class FiniteArmBandit(ArmBandit):
         capacity = self._merge_twins(capacity, max(rule.min_size, size))
         _check_left(rule, capacity)
         with threads_for(self._posterior.feature_bytes):
-            return self._ask(rule, size, capacity, visitors)
+            return self._ask(rule, size, offered, capacity, visitors)
 
     def _rule_of(
         self, size: int | None, max_size: int | None, capacity: Tensor | None
@@ -375,7 +375,12 @@ class FiniteArmBandit(ArmBandit):
         return offered, visitors
 
     def _ask(
-        self, rule: BatchRule, size: int, capacity: Tensor | None, visitors: Tensor
+        self,
+        rule: BatchRule,
+        size: int,
+        offered: Tensor | None,
+        capacity: Tensor | None,
+        visitors: Tensor,
     ) -> Tensor:
         self._is_fresh = False
         self._refresh()
@@ -387,7 +392,8 @@ class FiniteArmBandit(ArmBandit):
         generator_state = self.generator.get_state()
         try:
             if self.goal == "best_arm":
-                capacity = host._worth_pulling(capacity, max(rule.min_size, size))
+                size_at_least = max(rule.min_size, size)
+                capacity = host._worth_pulling(offered, capacity, size_at_least)
             first = self._draw_arm(capacity) if is_first else None
             indices = host._choose_at_least(size, rule, capacity, first)
         except BaseException:
@@ -418,17 +424,19 @@ class FiniteArmBandit(ArmBandit):
             indices = torch.cat([indices, more])
         return indices
 
-    def _worth_pulling(self, capacity: Tensor | None, size: int) -> Tensor:
-        """Return the capacities of a batch that is to find the best arm."""
+    def _worth_pulling(
+        self, offered: Tensor | None, capacity: Tensor | None, size: int
+    ) -> Tensor:
+        """Return the capacities of a batch that is to find the best arm on offer."""
         posterior = self._posterior
         used = self._ledger.counts + self._ledger.pending_counts()
         used = torch.nn.functional.pad(used, (0, len(posterior.mean) - len(used)))
+        if offered is None:
+            offered = torch.ones_like(used, dtype=torch.bool)
         if capacity is None:
             capacity = torch.full_like(used, UNLIMITED)
-        competes = torch.ones_like(used, dtype=torch.bool)
-        competes[: len(self.is_retired)] = self._in_play()
         gain = knowledge_gain(
-            posterior.mean, posterior.variance, posterior.noise_variance, competes
+            posterior.mean, posterior.variance, posterior.noise_variance, offered
         )
         return worth_pulling(capacity, used, gain, size)
 

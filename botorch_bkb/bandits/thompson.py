@@ -48,7 +48,8 @@ class GPThompsonSampling(DrawnBandit):
         uniform_probability: The paper's xi: with this probability a pull is a uniformly
             chosen arm in place of a draw. (The epsilon-greedy Thompson sampling of
             later papers mixes with the mean of several draws instead.) The theorem
-            needs it to be positive; the paper names no value.
+            needs it to be positive; the paper names no value. None: 0.05 where kernel
+            and noise are given, 0 where anything is learned and no theorem applies.
         residual: How draws treat what the inducing arms do not explain: ``"omitted"``,
             ``"independent"`` or ``"correlated"``; see
             :mod:`botorch_bkb.generation.thompson` for what each gets wrong. None: the
@@ -73,13 +74,15 @@ class GPThompsonSampling(DrawnBandit):
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
-        uniform_probability: float = 0.05,
+        uniform_probability: float | None = None,
         residual: ResidualPart | None = None,
         **options: Any,
     ) -> None:
+        learns = covar_module is None or noise_variance is None
+        if uniform_probability is None:
+            uniform_probability = 0.0 if learns else 0.05
         check_probability("uniform_probability", uniform_probability)
         if residual is None:
-            learns = covar_module is None or noise_variance is None
             residual = "correlated" if learns else "omitted"
         validate_residual(residual)
         super().__init__(arms, covar_module, noise_variance, **options)
