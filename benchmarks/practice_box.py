@@ -8,7 +8,7 @@ their own.
 
 Stock BoTorch is ``SingleTaskGP`` with its defaults on the unit cube and standardized
 values, fitted after every evaluation, and one of ``LogExpectedImprovement`` by
-``optimize_acqf`` or a Thompson draw by ``draw_matheron_paths``, each maximized from 4
+``optimize_acqf`` or a Thompson draw by ``get_matheron_path_model``, each maximized from 4
 of 512 points by L-BFGS-B.
 
 Measured after 30 and 60 evaluations: the regret, by the function without noise, of the
@@ -40,7 +40,7 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
-from botorch.sampling.pathwise import draw_matheron_paths
+from botorch.sampling.pathwise import get_matheron_path_model
 from botorch.test_functions import Ackley, Branin, Hartmann, Levy
 from botorch.utils.sampling import (
     draw_sobol_samples,
@@ -182,7 +182,7 @@ class Thompson(StockPeer):
 
     @override
     def _choose(self, model: SingleTaskGP) -> Tensor:
-        paths = draw_matheron_paths(model, torch.Size([1]))
+        paths = get_matheron_path_model(model)
         point, _ = optimize_posterior_samples(
             paths, self.bounds, raw_samples=RAW_SAMPLES, num_restarts=NUM_RESTARTS
         )
@@ -277,7 +277,8 @@ def play(one: Run, function: Function, checkpoints: tuple[int, ...]) -> pd.DataF
     stream = torch.Generator().manual_seed(2_000_000 + one.seed)
     noises = torch.randn(checkpoints[-1], generator=stream, dtype=torch.double)
     noises *= one.noise * function.deviation
-    seconds, rows, evaluated = 0.0, [], []
+    seconds, evaluated = 0.0, []
+    rows: list[dict[str, Any]] = []
     generator = torch.Generator().manual_seed(one.seed)
     with warnings.catch_warnings():
         # Of fits that the optimizer gives up on, and of noise near zero.

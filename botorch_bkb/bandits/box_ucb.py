@@ -72,18 +72,17 @@ class BoxUCB(BoxBandit):
     def _choose(self, model: SingleTaskDTCGP, size: int, others: Tensor) -> Tensor:
         acqf = BatchUpperConfidenceBound(model, self.confidence)
         chosen = self._pending_features(others)
-        # Late maxima are narrower than the distance of uniform starting points.
-        options = {"sample_around_best": self._prior.learns}
         for _ in range(size):
             acqf.set_X_pending(chosen)
             with manual_seed(draw_seed(self.generator)):
+                # Late maxima are narrower than uniform starting points are apart.
                 point, _ = optimize_acqf(
                     acqf,
                     self._prior.to_features(self.bounds),
                     q=1,
                     num_restarts=self.num_restarts,
                     raw_samples=self.raw_samples,
-                    options=options,
+                    options={"sample_around_best": self._prior.learns},
                 )
             chosen = torch.cat([chosen, point])
         return chosen[-size:]
