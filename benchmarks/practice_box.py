@@ -8,8 +8,8 @@ their own.
 
 Stock BoTorch is ``SingleTaskGP`` with its defaults on the unit cube and standardized
 values, fitted after every evaluation, and one of ``LogExpectedImprovement`` by
-``optimize_acqf`` or a Thompson draw by ``get_matheron_path_model``, each maximized from 4
-of 512 points by L-BFGS-B.
+``optimize_acqf`` or a Thompson draw by ``get_matheron_path_model``, each maximized from
+4 of 512 points by L-BFGS-B.
 
 Measured after 30 and 60 evaluations: the regret, by the function without noise, of the
 evaluated point of the largest posterior mean (`simple_regret`); the share of points so
