@@ -28,7 +28,7 @@ from botorch_bkb.bandits.checks import (
     check_rewards,
     wrong_pull,
 )
-from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.hyperparameters import MAX_FIT_POINTS, Prior
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
 from botorch_bkb.generation.paths import (
@@ -428,8 +428,11 @@ class BoxBandit(StoredBandit):
         prior = deepcopy(self._prior)
         prior.features = prior.to_features(self._told_points)
         everything = torch.arange(self.num_pulls, device=self.bounds.device)
-        # Points gather around the optimum: evenly chosen ones would be all but equal.
-        sparse = self.oversampling is not None and inducing.numel() > 0
+        # A few pulls are fitted exactly: a likelihood on inducing points that are drawn
+        # anew jumps from fit to fit. Many gather around the optimum: evenly chosen ones
+        # would be all but equal.
+        is_many = self.num_pulls > MAX_FIT_POINTS
+        sparse = self.oversampling is not None and inducing.numel() > 0 and is_many
         prior.fit(everything, self._signed_rewards(), inducing if sparse else None)
         return prior
 

@@ -32,14 +32,20 @@ from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.leverage_scores import validate_oversampling
 
 
+# Half of what serves a set of arms. A box has 2^d corners, most of them far from all
+# points: with one deviation, half of the points went there (practice_box, Levy-4), and
+# near the optimum a wider bound measures on where the mean has fallen already.
+PRACTICAL_DEVIATIONS = 0.5
+
+
 class BoxUCB(BoxBandit):
     """Upper confidence bounds, maximized by BoTorch's gradient optimizer.
 
     Args:
         confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number (a
             constant width ``w``, in the papers' scaling). None: the bandit's default,
-            the paper's if kernel and noise are given, and one posterior deviation
-            (``DeviationWidth``) if either is learned.
+            the paper's if kernel and noise are given, and half a posterior deviation,
+            ``DeviationWidth(0.5)``, if either is learned.
 
     All other arguments are those of :class:`BoxBandit`.
     """
@@ -66,7 +72,7 @@ class BoxUCB(BoxBandit):
 
     def practical_confidence(self) -> ConfidenceSchedule:
         """Return the schedule used if none is given and something is learned."""
-        return DeviationWidth()
+        return DeviationWidth(PRACTICAL_DEVIATIONS)
 
     @override
     def _choose(self, model: SingleTaskDTCGP, size: int, others: Tensor) -> Tensor:
@@ -103,7 +109,7 @@ class BoxGPUCB(BoxUCB):
     Points pending or chosen earlier in the batch lower the variance (GP-BUCB). The
     arguments are those of :class:`BoxBandit`, and ``confidence``, a schedule or a
     number. By default it is the width of Chowdhury and Gopalan with kernel and noise
-    given, and one posterior deviation where either is learned.
+    given, and half a posterior deviation where either is learned.
 
     Example:
         >>> bandit = BoxGPUCB(bounds, covar_module=RBFKernel(), noise_variance=0.2)
@@ -128,8 +134,8 @@ class BoxBKB(BoxUCB):
         oversampling: q-bar.
 
     All other arguments are those of :class:`BoxGPUCB`. By default the width is the
-    practical one of BKB with kernel and noise given, and one posterior deviation where
-    either is learned.
+    practical one of BKB with kernel and noise given, and half a posterior deviation
+    where either is learned.
     """
 
     def __init__(

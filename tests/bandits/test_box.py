@@ -381,7 +381,7 @@ def test_a_state_of_before_the_first_design_is_loaded(bandit_class):
 @pytest.mark.parametrize("bandit_class", [BoxBKB, BoxGPUCB])
 @some_learned
 def test_the_width_is_in_deviations_where_something_is_learned(bandit_class, options):
-    assert make_bandit(bandit_class, **options).confidence == DeviationWidth(1.0)
+    assert make_bandit(bandit_class, **options).confidence == DeviationWidth(0.5)
     given = make_bandit(bandit_class, confidence=PracticalBKBWidth(2.0), **options)
     assert given.confidence == PracticalBKBWidth(2.0)
 
