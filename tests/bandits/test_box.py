@@ -25,6 +25,7 @@ from tests.reference import exact_posterior
 NOISE = 0.01
 BOUNDS = torch.tensor([[-1.0, 0.0], [3.0, 2.0]], dtype=torch.double)
 ALL_BOX_BANDITS = (BoxThompsonSampling, BoxBKB, BoxGPUCB)
+LEARNED = {"covar_module": None, "noise_variance": None}
 each = pytest.mark.parametrize(
     "bandit_class", ALL_BOX_BANDITS, ids=lambda item: item.__name__
 )
@@ -253,6 +254,24 @@ def test_learned_hyper_parameters(bandit_class, dtype):
     assert mean.item() == pytest.approx(60, abs=2)
 
 
+def test_few_pulls_are_fitted_exactly_whatever_is_inducing():
+    grid = torch.rand(
+        12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0)
+    )
+    points = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * grid
+    lengthscales = []
+    for bandit_class in ALL_BOX_BANDITS:
+        options = {} if bandit_class is BoxGPUCB else {"oversampling": 0.01}
+        bandit = make_bandit(bandit_class, **LEARNED, **options)
+        for half in points.split(6):
+            bandit.tell(half, truth(half), external=True)
+            bandit.ask(1)
+        assert (len(bandit.inducing_points) < 12) == (bandit_class is not BoxGPUCB)
+        lengthscales.append(bandit.covar_module.lengthscale)
+    assert torch.equal(lengthscales[0], lengthscales[1])
+    assert torch.equal(lengthscales[0], lengthscales[2])
+
+
 @each
 def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
     bandit = make_bandit(bandit_class)
@@ -274,7 +293,6 @@ def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
 # The two regimes ----------------------------------------------------------------------
 
 
-LEARNED = {"covar_module": None, "noise_variance": None}
 NUM_DESIGN = 4
 some_learned = pytest.mark.parametrize(
     "options",
