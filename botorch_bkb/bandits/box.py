@@ -11,9 +11,11 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.sampling.pathwise import draw_kernel_feature_paths
 from botorch.sampling.pathwise.prior_samplers import TPathwisePriorSampler
+from botorch.utils.transforms import unnormalize
 from gpytorch.kernels import Kernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
 from botorch_bkb.bandits.checks import (
@@ -26,13 +28,21 @@ from botorch_bkb.bandits.checks import (
     check_rewards,
     wrong_pull,
 )
-from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.hyperparameters import MAX_FIT_POINTS, Prior
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
-from botorch_bkb.generation.paths import draw_posterior_paths, maximize_paths
+from botorch_bkb.generation.paths import (
+    draw_posterior_paths,
+    draw_seed,
+    maximize_paths,
+)
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.leverage_scores import sample_inducing_indices
 from botorch_bkb.optim.batch_rules import check_size
+
+
+# What is learned from fewer points, which a bound chose, misleads for long.
+DESIGN_POINTS_PER_DIMENSION = 2
 
 
 class BoxBandit(StoredBandit):
@@ -42,7 +52,12 @@ class BoxBandit(StoredBandit):
     brings rewards of any of them in any order, and what is neither told nor failed
     stays pending and keeps shrinking the variance. The posterior is updated once, in
     the first ``ask`` after new rewards. A pull is settled once, by its id (``pending``
-    lists them) or its point. Before the first reward points are uniform.
+    lists them) or its point.
+
+    With ``covar_module`` and ``noise_variance`` given, points are uniform until the
+    first reward. Where either is learned, the first ``2 d`` points fill the box, a
+    scrambled Sobol sequence, in batches too; told and pending ones count, and until the
+    first reward all points are of it.
 
     Args:
         bounds: A ``2 x d`` tensor, the lower and the upper corner.
@@ -60,8 +75,9 @@ class BoxBandit(StoredBandit):
 
     If ``covar_module`` or ``noise_variance`` is None, the box is scaled to the unit
     cube and rewards are standardized inside, and what is None is fitted by maximum a
-    posteriori when the number of told pulls reaches 4, 8, 16, ...; every answer is in
-    the user's units. **Fitted hyper-parameters void the regret guarantees.**
+    posteriori: from four told pulls on, at every update up to 128 of them, and when
+    their number reaches 256, 512, ... after that. Every answer is in the user's units.
+    **Fitted hyper-parameters void the regret guarantees.**
 
     Raises:
         BotorchTensorDimensionError: If ``bounds`` is not ``2 x d``.
@@ -101,6 +117,8 @@ class BoxBandit(StoredBandit):
         self.raw_samples = raw_samples
         self.prior_sampler = prior_sampler
         self._prior = Prior(self.bounds, covar_module, noise_variance)
+        # The first design is not stored: the seed brings it back.
+        self._design_seed = draw_seed(generator) if self._prior.learns else None
         self._told_points = self.bounds[:0]
         self._told_rewards: list[float] = []
         self._pending: dict[int, Tensor] = {}
@@ -111,8 +129,14 @@ class BoxBandit(StoredBandit):
         self._models: dict[int, tuple[Prior, SingleTaskDTCGP]] = {}
 
     @abstractmethod
-    def _choose(self, model: SingleTaskDTCGP, size: int) -> Tensor:
-        """Return ``size x d`` points, in the units of the model."""
+    def _choose(self, model: SingleTaskDTCGP, size: int, others: Tensor) -> Tensor:
+        """Return ``size x d`` points, in the units of the model.
+
+        Args:
+            model: What is known.
+            size: How many.
+            others: Points that are asked at the same time, and not yet pending.
+        """
 
     @property
     def num_pulls(self) -> int:
@@ -160,12 +184,9 @@ class BoxBandit(StoredBandit):
         check_size("size", size)
         before = self.state_dict()
         try:
-            self._refresh()
-            if self.num_pulls == 0:
-                points = self._draw_points(size)
-            else:
-                prior, model = self._posterior(self._num_processed)
-                points = prior.to_points(self._choose(model, size))
+            first = self._design(size)
+            rest = self._ask_model(size - len(first), first)
+            points = torch.cat([first, rest])
         except BaseException:  # an interrupt too must leave no half of it
             self._load(before)
             raise
@@ -286,6 +307,7 @@ class BoxBandit(StoredBandit):
             "told_rewards": list(self._told_rewards),
             "pending": {key: point.clone() for key, point in self._pending.items()},
             "next_id": self._next_id,
+            "design_seed": self._design_seed,
             "num_processed": self._num_processed,
             "inducing": self._inducing.clone(),
             "prior": deepcopy(self._prior.state_dict()),
@@ -321,6 +343,11 @@ class BoxBandit(StoredBandit):
         self._prior.load_state_dict(state["prior"])
         self._told_points, self._told_rewards = told, rewards
         self._next_id = check_count("next_id", state["next_id"])
+        # States of older versions have none: the bandit's own will do.
+        seed = state.get("design_seed", self._design_seed)
+        self._design_seed = (
+            None if seed is None else check_count("design_seed", seed, 2**31)
+        )
         self._pending = {
             check_count("pending", key, self._next_id): point
             for key, point in state["pending"].items()
@@ -335,6 +362,42 @@ class BoxBandit(StoredBandit):
         )
         self.generator.set_state(state["generator"])
         self._models.clear()
+
+    def _design(self, size: int) -> Tensor:
+        """Return the next points of the first design, at most ``size``.
+
+        Those of a scrambled Sobol sequence. Told points, whoever chose them, count, and
+        so do pending ones; a point that failed is not asked for again.
+        """
+        num_points = self._num_design_points(size)
+        if num_points == 0:
+            return self.bounds[:0]
+        dimension = self.bounds.shape[-1]
+        engine = SobolEngine(dimension, scramble=True, seed=self._design_seed)
+        engine.fast_forward(self._next_id)
+        unit = engine.draw(num_points, dtype=self.bounds.dtype).to(self.bounds)
+        return unnormalize(unit, self.bounds)
+
+    def _num_design_points(self, size: int) -> int:
+        """Return how many of ``size`` points belong to the first design."""
+        if self._design_seed is None:
+            return 0
+        if self.num_pulls == 0:
+            # With nothing told there is no model to go on by.
+            return size
+        known = self.num_pulls + len(self._pending)
+        design_size = DESIGN_POINTS_PER_DIMENSION * self.bounds.shape[-1]
+        return min(size, max(0, design_size - known))
+
+    def _ask_model(self, size: int, others: Tensor) -> Tensor:
+        """Return ``size`` points chosen by the posterior, given others asked now."""
+        if size == 0:
+            return others[:0]
+        self._refresh()
+        if self.num_pulls == 0:
+            return self._draw_points(size)
+        prior, model = self._posterior(self._num_processed)
+        return prior.to_points(self._choose(model, size, prior.to_features(others)))
 
     def _refresh(self) -> None:
         """Refit and resample, if there are rewards not yet used."""
@@ -365,8 +428,11 @@ class BoxBandit(StoredBandit):
         prior = deepcopy(self._prior)
         prior.features = prior.to_features(self._told_points)
         everything = torch.arange(self.num_pulls, device=self.bounds.device)
-        # Points gather around the optimum: evenly chosen ones would be all but equal.
-        sparse = self.oversampling is not None and inducing.numel() > 0
+        # A few pulls are fitted exactly: a likelihood on inducing points that are drawn
+        # anew jumps from fit to fit. Many gather around the optimum: evenly chosen ones
+        # would be all but equal.
+        is_many = self.num_pulls > MAX_FIT_POINTS
+        sparse = self.oversampling is not None and inducing.numel() > 0 and is_many
         prior.fit(everything, self._signed_rewards(), inducing if sparse else None)
         return prior
 
@@ -432,8 +498,10 @@ class BoxBandit(StoredBandit):
         rewards = self.bounds.new_tensor(self._told_rewards)
         return rewards if self.maximize else -rewards
 
-    def _pending_features(self) -> Tensor:
-        return self._prior.to_features(self._stacked_pending())
+    def _pending_features(self, others: Tensor) -> Tensor:
+        """Return pending points and others, in the units of the model."""
+        pending = self._prior.to_features(self._stacked_pending())
+        return torch.cat([pending, others])
 
     def _stacked_pending(self) -> Tensor:
         return torch.stack([*self._pending.values(), *self.bounds])[:-2]

@@ -31,7 +31,8 @@ class BoxThompsonSampling(BoxBandit):
         uniform_probability: The paper's xi: with this probability a point is uniform in
             the box in place of a draw's maximizer.
         oversampling: q-bar, as in :class:`BoxBKB`.
-        batch_size: The number of draws from one posterior.
+        batch_size: The number of draws from one posterior, the paper's 30. Who measures
+            one point at a time asks for one: ``ask(1)``.
 
     All other arguments are those of :class:`BoxBandit`. The paper's answer is
     ``maximizer_distribution().mode``.
@@ -62,8 +63,8 @@ class BoxThompsonSampling(BoxBandit):
         self.oversampling = oversampling
 
     @override
-    def _choose(self, model: SingleTaskDTCGP, size: int) -> Tensor:
-        pending = self._pending_features()
+    def _choose(self, model: SingleTaskDTCGP, size: int, others: Tensor) -> Tensor:
+        pending = self._pending_features(others)
         if len(pending):
             # Its mean stays, and its variance falls.
             model = cast(SingleTaskDTCGP, condition_on_means(model, pending))

@@ -23,6 +23,7 @@ from botorch_bkb.acquisition.confidence import (
     as_schedule,
     ChowdhuryGopalanWidth,
     ConfidenceSchedule,
+    DeviationWidth,
     PracticalBKBWidth,
 )
 from botorch_bkb.bandits.box import BoxBandit
@@ -31,12 +32,20 @@ from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.leverage_scores import validate_oversampling
 
 
+# Half of what serves a set of arms. A box has 2^d corners, most of them far from all
+# points: with one deviation, half of the points went there (practice_box, Levy-4), and
+# near the optimum a wider bound measures on where the mean has fallen already.
+PRACTICAL_DEVIATIONS = 0.5
+
+
 class BoxUCB(BoxBandit):
     """Upper confidence bounds, maximized by BoTorch's gradient optimizer.
 
     Args:
         confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number (a
-            constant width ``w``). None: the bandit's default.
+            constant width ``w``, in the papers' scaling). None: the bandit's default,
+            the paper's if kernel and noise are given, and half a posterior deviation,
+            ``DeviationWidth(0.5)``, if either is learned.
 
     All other arguments are those of :class:`BoxBandit`.
     """
@@ -51,27 +60,35 @@ class BoxUCB(BoxBandit):
         **options: Any,
     ) -> None:
         super().__init__(bounds, covar_module, noise_variance, **options)
-        self.confidence = (
-            self.default_confidence() if confidence is None else as_schedule(confidence)
-        )
+        if confidence is None and self._prior.learns:
+            confidence = self.practical_confidence()
+        elif confidence is None:
+            confidence = self.default_confidence()
+        self.confidence = as_schedule(confidence)
 
     @abstractmethod
     def default_confidence(self) -> ConfidenceSchedule:
-        """Return the schedule used if none is given."""
+        """Return the schedule used if none is given, but kernel and noise are."""
+
+    def practical_confidence(self) -> ConfidenceSchedule:
+        """Return the schedule used if none is given and something is learned."""
+        return DeviationWidth(PRACTICAL_DEVIATIONS)
 
     @override
-    def _choose(self, model: SingleTaskDTCGP, size: int) -> Tensor:
+    def _choose(self, model: SingleTaskDTCGP, size: int, others: Tensor) -> Tensor:
         acqf = BatchUpperConfidenceBound(model, self.confidence)
-        chosen = self._pending_features()
+        chosen = self._pending_features(others)
         for _ in range(size):
             acqf.set_X_pending(chosen)
             with manual_seed(draw_seed(self.generator)):
+                # Late maxima are narrower than uniform starting points are apart.
                 point, _ = optimize_acqf(
                     acqf,
                     self._prior.to_features(self.bounds),
                     q=1,
                     num_restarts=self.num_restarts,
                     raw_samples=self.raw_samples,
+                    options={"sample_around_best": self._prior.learns},
                 )
             chosen = torch.cat([chosen, point])
         return chosen[-size:]
@@ -91,7 +108,8 @@ class BoxGPUCB(BoxUCB):
 
     Points pending or chosen earlier in the batch lower the variance (GP-BUCB). The
     arguments are those of :class:`BoxBandit`, and ``confidence``, a schedule or a
-    number; by default the width of Chowdhury and Gopalan.
+    number. By default it is the width of Chowdhury and Gopalan with kernel and noise
+    given, and half a posterior deviation where either is learned.
 
     Example:
         >>> bandit = BoxGPUCB(bounds, covar_module=RBFKernel(), noise_variance=0.2)
@@ -115,8 +133,9 @@ class BoxBKB(BoxUCB):
     Args:
         oversampling: q-bar.
 
-    All other arguments are those of :class:`BoxGPUCB`; by default the width is the
-    practical one of BKB.
+    All other arguments are those of :class:`BoxGPUCB`. By default the width is the
+    practical one of BKB with kernel and noise given, and half a posterior deviation
+    where either is learned.
     """
 
     def __init__(

@@ -10,7 +10,12 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import LinearKernel, RBFKernel
 
-from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBKBWidth
+from botorch_bkb.acquisition.confidence import (
+    ChowdhuryGopalanWidth,
+    DeviationWidth,
+    NormDoubling,
+    PracticalBKBWidth,
+)
 from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
 from botorch_bkb.generation import draw_eigenfeature_paths, VarianceStoppingRule
 from tests.bandits import assert_same
@@ -20,6 +25,7 @@ from tests.reference import exact_posterior
 NOISE = 0.01
 BOUNDS = torch.tensor([[-1.0, 0.0], [3.0, 2.0]], dtype=torch.double)
 ALL_BOX_BANDITS = (BoxThompsonSampling, BoxBKB, BoxGPUCB)
+LEARNED = {"covar_module": None, "noise_variance": None}
 each = pytest.mark.parametrize(
     "bandit_class", ALL_BOX_BANDITS, ids=lambda item: item.__name__
 )
@@ -248,6 +254,24 @@ def test_learned_hyper_parameters(bandit_class, dtype):
     assert mean.item() == pytest.approx(60, abs=2)
 
 
+def test_few_pulls_are_fitted_exactly_whatever_is_inducing():
+    grid = torch.rand(
+        12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0)
+    )
+    points = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * grid
+    lengthscales = []
+    for bandit_class in ALL_BOX_BANDITS:
+        options = {} if bandit_class is BoxGPUCB else {"oversampling": 0.01}
+        bandit = make_bandit(bandit_class, **LEARNED, **options)
+        for half in points.split(6):
+            bandit.tell(half, truth(half), external=True)
+            bandit.ask(1)
+        assert (len(bandit.inducing_points) < 12) == (bandit_class is not BoxGPUCB)
+        lengthscales.append(bandit.covar_module.lengthscale)
+    assert torch.equal(lengthscales[0], lengthscales[1])
+    assert torch.equal(lengthscales[0], lengthscales[2])
+
+
 @each
 def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
     bandit = make_bandit(bandit_class)
@@ -256,7 +280,7 @@ def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
     bandit.tell([[0.0, 1.0]], [0.0], external=True)
     before = deepcopy(bandit.state_dict())
 
-    def broken(model, size):
+    def broken(model, size, others):
         bandit._uniform(3)
         raise RuntimeError("the optimizer failed")
 
@@ -264,6 +288,168 @@ def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
     with pytest.raises(RuntimeError, match="the optimizer failed"):
         bandit.ask()
     assert_same(bandit.state_dict(), before)
+
+
+# The two regimes ----------------------------------------------------------------------
+
+
+NUM_DESIGN = 4
+some_learned = pytest.mark.parametrize(
+    "options",
+    [LEARNED, {"covar_module": None}, {"noise_variance": None}],
+    ids=["both", "kernel", "noise"],
+)
+
+
+def unit(points):
+    return (points - BOUNDS[0]) / (BOUNDS[1] - BOUNDS[0])
+
+
+def asked_one_by_one(bandit, num_points):
+    """Return points, with a reward after each."""
+    measure, points = measurement(), []
+    for _ in range(num_points):
+        points.append(bandit.ask(1))
+        bandit.tell(points[-1], measure(points[-1]))
+    return torch.cat(points)
+
+
+@each
+@some_learned
+def test_where_something_is_learned_the_first_points_fill_the_box(
+    bandit_class, options
+):
+    design = make_bandit(bandit_class, **options).ask(NUM_DESIGN)
+    assert ((design >= BOUNDS[0]) & (design <= BOUNDS[1])).all()
+    # Four points of a Sobol sequence: one in each quarter of every side.
+    for side in (unit(design) * NUM_DESIGN).long().mT:
+        assert sorted(side.tolist()) == [0, 1, 2, 3]
+    # However they are asked for.
+    others = asked_one_by_one(make_bandit(bandit_class, **options), NUM_DESIGN)
+    assert torch.equal(others, design)
+    another = make_bandit(bandit_class, seed=1, **options).ask(NUM_DESIGN)
+    assert not torch.isclose(another, design).any()
+
+
+@each
+def test_pending_and_told_points_count_in_the_first_design(bandit_class):
+    bandit, whole = (make_bandit(bandit_class, **LEARNED) for _ in range(2))
+    design = whole.ask(NUM_DESIGN)
+    first = bandit.ask(2)
+    bandit.tell(first[:1], [0.3])
+    # One is told, one pending: two are left, and the third is the model's.
+    second = bandit.ask(3)
+    assert torch.equal(torch.cat([first, second[:2]]), design)
+    assert (second[2] != design).any(dim=-1).all()
+    assert ((second[2] >= BOUNDS[0]) & (second[2] <= BOUNDS[1])).all()
+
+
+@each
+def test_outside_data_stand_for_the_first_design(bandit_class, monkeypatch):
+    bandit = make_bandit(bandit_class, **LEARNED)
+    design = make_bandit(bandit_class, **LEARNED).ask(NUM_DESIGN)
+    history = BOUNDS[0] + torch.rand(3, 2, dtype=torch.double)
+    bandit.tell(history, truth(history), external=True)
+    point = bandit.ask(1)
+    assert torch.equal(point, design[:1])
+    monkeypatch.setattr(
+        bandit, "_choose", lambda model, size, others: torch.full((size, 2), 0.5)
+    )
+    assert torch.equal(bandit.ask(1), BOUNDS.mean(dim=0, keepdim=True))
+
+
+@each
+def test_a_point_of_the_first_design_that_failed_is_not_asked_again(bandit_class):
+    bandit = make_bandit(bandit_class, **LEARNED)
+    first = bandit.ask(3)
+    bandit.fail(first[:1])
+    bandit.tell(first[1:2], [0.1])
+    points = torch.cat([first, bandit.ask(2)])
+    assert len(points.unique(dim=0)) == 5
+
+
+@each
+def test_a_state_in_the_middle_of_the_first_design_goes_on(bandit_class, tmp_path):
+    bandit = make_bandit(bandit_class, **LEARNED)
+    points = bandit.ask(2)
+    bandit.tell(points[:1], [0.3])
+    bandit.save(tmp_path / "state")
+    other = make_bandit(bandit_class, seed=9, **LEARNED)
+    other.load(tmp_path / "state")
+    assert_same(other.state_dict(), bandit.state_dict())
+    for _ in range(2):
+        batches = [one.ask(2) for one in (bandit, other)]
+        assert torch.equal(*batches)
+        for one in (bandit, other):
+            one.tell(batches[0], truth(batches[0]))
+
+
+@each
+def test_a_state_of_before_the_first_design_is_loaded(bandit_class):
+    bandit = make_bandit(bandit_class, **LEARNED)
+    points = bandit.ask(5)
+    bandit.tell(points, truth(points))
+    state = bandit.state_dict()
+    del state["design_seed"]
+    other = make_bandit(bandit_class, seed=9, **LEARNED)
+    other.load_state_dict(state)
+    assert torch.equal(bandit.ask(), other.ask())
+
+
+@pytest.mark.parametrize("bandit_class", [BoxBKB, BoxGPUCB])
+@some_learned
+def test_the_width_is_in_deviations_where_something_is_learned(bandit_class, options):
+    assert make_bandit(bandit_class, **options).confidence == DeviationWidth(0.5)
+    given = make_bandit(bandit_class, confidence=PracticalBKBWidth(2.0), **options)
+    assert given.confidence == PracticalBKBWidth(2.0)
+
+
+def test_with_kernel_and_noise_given_the_widths_are_the_papers():
+    assert make_bandit(BoxGPUCB).confidence == ChowdhuryGopalanWidth()
+    assert make_bandit(BoxBKB).confidence == PracticalBKBWidth()
+
+
+# Asked for at this seed before there was a first design.
+GIVEN_PICKS = {
+    BoxThompsonSampling: [
+        [2.88021, 1.41564],
+        [0.83753, 1.8415],
+        [0.23912, 2.0],
+        [2.12955, 2.0],
+        [1.64182, 0.0],
+        [1.06644, 2.0],
+        [0.75415, 0.79965],
+        [1.18704, 1.86477],
+    ],
+    BoxBKB: [
+        [2.88021, 1.41564],
+        [0.83753, 1.8415],
+        [0.92993, 0.0369],
+        [-0.98423, 1.76147],
+        [-1.0, 0.0],
+        [3.0, 0.0],
+        [1.75096, 1.03241],
+        [0.04192, 0.95899],
+    ],
+    BoxGPUCB: [
+        [2.88021, 1.41564],
+        [0.83753, 1.8415],
+        [-0.24446, 0.0],
+        [-1.0, 2.0],
+        [1.78695, 0.0],
+        [3.0, 0.0],
+        [0.68203, 0.77434],
+        [1.96639, 2.0],
+    ],
+}
+
+
+@each
+def test_with_kernel_and_noise_given_the_picks_are_those_of_before(bandit_class):
+    picks = torch.cat(play(make_bandit(bandit_class), 4))
+    expected = BOUNDS.new_tensor(GIVEN_PICKS[bandit_class])
+    # The tolerance is the gradient optimizer's.
+    torch.testing.assert_close(picks, expected, atol=1e-3, rtol=0)
 
 
 # Thompson sampling --------------------------------------------------------------------

@@ -1,0 +1,350 @@
+"""With every option left alone: our bandits over a box and stock BoTorch.
+
+Test functions, negated, are maximized from 60 evaluations, one at a time. Nothing is
+known of kernel and noise. An evaluation is the function's value plus Gaussian noise of
+0 or 5 % of the standard deviation of its values over the box; at a seed the n-th one
+brings all methods the same noise. All methods begin with 2 d scrambled Sobol points of
+their own.
+
+Stock BoTorch is ``SingleTaskGP`` with its defaults on the unit cube and standardized
+values, fitted after every evaluation, and one of ``LogExpectedImprovement`` by
+``optimize_acqf`` or a Thompson draw by ``get_matheron_path_model``, each maximized from
+4 of 512 points by L-BFGS-B.
+
+Measured after 30 and 60 evaluations: the regret, by the function without noise, of the
+evaluated point of the largest posterior mean (`simple_regret`); the share of points so
+far that lie on the border of the box (`border`); the mean seconds of an ask and its
+tell since the checkpoint before, the fit included.
+
+Every finished run, one of a function, noise, method and seed, is appended to `rows.csv`
+and not run again, so a run that was killed goes on; `--again` drops the rows first, and
+`--seeds 0` only reports. `summary.csv` has medians over seeds, and beside ours
+(`ratio`) the factor to the peer's over the seeds that both have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import pandas as pd
+import torch
+from botorch.acquisition import LogExpectedImprovement
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf
+from botorch.sampling.pathwise import get_matheron_path_model
+from botorch.test_functions import Ackley, Branin, Hartmann, Levy
+from botorch.utils.sampling import (
+    draw_sobol_samples,
+    manual_seed,
+    optimize_posterior_samples,
+)
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+from tqdm import tqdm
+from typing_extensions import override
+
+from benchmarks.practice_rows import RowFile
+from benchmarks.record import caption, print_table, Record
+from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
+
+
+NOISES = (0.0, 0.05)
+CHECKPOINTS = (30, 60)
+NUM_RESTARTS = 4
+RAW_SAMPLES = 512
+# From which the standard deviation over the box is computed.
+NUM_SPREAD_POINTS = 2**14
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function to maximize.
+
+    Attributes:
+        values: From ``n x d`` points to ``n`` values.
+        bounds: The ``2 x d`` corners of the box.
+        optimum: The largest value.
+        deviation: The standard deviation of the values over the box.
+    """
+
+    values: Callable[[Tensor], Tensor]
+    bounds: Tensor
+    optimum: float
+    deviation: float
+
+
+def as_function(problem: Any) -> Function:
+    """Take over one of BoTorch's test functions, made with ``negate=True``."""
+    bounds = problem.bounds.double()
+    points = draw_sobol_samples(bounds, NUM_SPREAD_POINTS, q=1, seed=0).squeeze(-2)
+    deviation = problem.evaluate_true(points).std().item()
+    return Function(problem.forward, bounds, float(problem.optimal_value), deviation)
+
+
+FUNCTIONS: dict[str, Callable[[], Any]] = {
+    "Branin": lambda: Branin(negate=True, dtype=torch.double),
+    "Hartmann-6": lambda: Hartmann(dim=6, negate=True, dtype=torch.double),
+    "Ackley-4": lambda: Ackley(dim=4, negate=True, dtype=torch.double),
+    "Levy-4": lambda: Levy(dim=4, negate=True, dtype=torch.double),
+}
+
+
+class Player(Protocol):
+    """What takes part; the methods are those of a bandit over a box."""
+
+    def ask(self, size: int) -> Tensor:
+        """Choose ``size x d`` points."""
+
+    def tell(self, points: Tensor, rewards: Tensor) -> None:
+        """Bring their values."""
+
+    def best_point(self) -> Tensor:
+        """Return the ``d`` coordinates of what is recommended."""
+
+
+class StockPeer(ABC):
+    """Stock BoTorch, one point at a time; a subclass chooses by the fitted model."""
+
+    def __init__(self, bounds: Tensor, generator: torch.Generator) -> None:
+        self.bounds = bounds
+        self.generator = generator
+        self.points, self.rewards = bounds[:0], bounds.new_empty(0)
+        num_first = 2 * bounds.shape[-1]
+        first = draw_sobol_samples(bounds, num_first, q=1, seed=self._seed())
+        self.first = first.squeeze(-2)
+
+    def ask(self, size: int) -> Tensor:
+        """Choose one point."""
+        num_told = len(self.points)
+        if num_told < len(self.first):
+            return self.first[num_told : num_told + 1]
+        with manual_seed(self._seed()):
+            return self._choose(self._fitted()).detach()
+
+    def tell(self, points: Tensor, rewards: Tensor) -> None:
+        """Append."""
+        self.points = torch.cat([self.points, points])
+        self.rewards = torch.cat([self.rewards, rewards])
+
+    def best_point(self) -> Tensor:
+        """Return the told point of the largest posterior mean."""
+        model = self._fitted()
+        with torch.no_grad():
+            mean = model.posterior(self.points).mean.squeeze(-1)
+        return self.points[mean.argmax()]
+
+    @abstractmethod
+    def _choose(self, model: SingleTaskGP) -> Tensor:
+        """Return a ``1 x d`` point."""
+
+    def _fitted(self) -> SingleTaskGP:
+        model = SingleTaskGP(
+            self.points,
+            self.rewards.unsqueeze(-1),
+            input_transform=Normalize(self.bounds.shape[-1], bounds=self.bounds),
+            outcome_transform=Standardize(m=1),
+        )
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        return model
+
+    def _seed(self) -> int:
+        """Draw a seed: BoTorch's samplers use torch's global generator."""
+        return int(torch.randint(2**31 - 1, (1,), generator=self.generator))
+
+
+class LogEI(StockPeer):
+    """Over the largest value so far."""
+
+    @override
+    def _choose(self, model: SingleTaskGP) -> Tensor:
+        acqf = LogExpectedImprovement(model, best_f=self.rewards.max())
+        point, _ = optimize_acqf(
+            acqf,
+            self.bounds,
+            q=1,
+            num_restarts=NUM_RESTARTS,
+            raw_samples=RAW_SAMPLES,
+        )
+        return point
+
+
+class Thompson(StockPeer):
+    """Where a draw of the posterior is largest."""
+
+    @override
+    def _choose(self, model: SingleTaskGP) -> Tensor:
+        paths = get_matheron_path_model(model)
+        point, _ = optimize_posterior_samples(
+            paths, self.bounds, raw_samples=RAW_SAMPLES, num_restarts=NUM_RESTARTS
+        )
+        return point.reshape(1, -1)
+
+
+METHODS: dict[str, Callable[[Tensor, torch.Generator], Player]] = {
+    "LogEI": LogEI,
+    "Thompson": Thompson,
+    "BoxGPUCB": lambda bounds, source: BoxGPUCB(bounds, generator=source),
+    "BoxBKB": lambda bounds, source: BoxBKB(bounds, generator=source),
+    "BoxThompsonSampling": lambda bounds, source: BoxThompsonSampling(
+        bounds, generator=source
+    ),
+}
+# Ours, and whose regret the bar is of.
+PEERS = {"BoxGPUCB": "LogEI", "BoxBKB": "LogEI", "BoxThompsonSampling": "Thompson"}
+
+
+class Run(NamedTuple):
+    """What one run is of; the first columns of its rows."""
+
+    function: str
+    noise: float
+    method: str
+    seed: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's options."""
+    parser.add_argument(
+        "--functions", nargs="+", choices=FUNCTIONS, default=list(FUNCTIONS)
+    )
+    parser.add_argument(
+        "--noise",
+        nargs="+",
+        type=float,
+        default=list(NOISES),
+        metavar="SHARE",
+        help="standard deviation of the noise, as a share of the function's",
+    )
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="0 to N - 1")
+    parser.add_argument(
+        "--again", action="store_true", help="drop the rows of these runs first"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run what is left, then write and print."""
+    if args.device != "cpu":
+        raise SystemExit(f"Expected --device cpu, but got {args.device}.")
+    record = Record(args.output)
+    print(caption(record.origin))
+    noises = args.noise[:1] if args.smoke else args.noise
+    functions = args.functions[:1] if args.smoke else args.functions
+    wanted = [
+        Run(function, noise, method, seed)
+        # Seeds outside: a run that is stopped early has something of every function.
+        for seed in range(min(args.seeds, 1) if args.smoke else args.seeds)
+        for function in functions
+        for noise in noises
+        for method in args.methods
+    ]
+    rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
+    if args.again:
+        rows.drop(wanted)
+    run_missing(wanted, rows, record, (5, 7) if args.smoke else CHECKPOINTS)
+    table = rows.table()
+    if len(table):
+        summary = summarize(table)
+        record.write_table(summary, "summary")
+        print_table(summary)
+    print(f"\nWrote to {record.folder}")
+
+
+def run_missing(
+    wanted: list[Run], rows: RowFile, record: Record, checkpoints: tuple[int, ...]
+) -> None:
+    """Run what has no rows yet."""
+    done = rows.runs()
+    missing = [one for one in wanted if one not in done]
+    print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
+    functions = {name: as_function(make()) for name, make in FUNCTIONS.items()}
+    for one in tqdm(missing, unit="run", disable=not missing):
+        played = play(one, functions[one.function], checkpoints)
+        rows.append(played.assign(**record.origin))
+
+
+def play(one: Run, function: Function, checkpoints: tuple[int, ...]) -> pd.DataFrame:
+    """Evaluate by one method until the last checkpoint; return a row for each."""
+    stream = torch.Generator().manual_seed(2_000_000 + one.seed)
+    noises = torch.randn(checkpoints[-1], generator=stream, dtype=torch.double)
+    noises *= one.noise * function.deviation
+    seconds, evaluated = 0.0, []
+    rows: list[dict[str, Any]] = []
+    generator = torch.Generator().manual_seed(one.seed)
+    with warnings.catch_warnings():
+        # Of fits that the optimizer gives up on, and of noise near zero.
+        warnings.simplefilter("ignore")
+        player = METHODS[one.method](function.bounds, generator)
+        for number in range(checkpoints[-1]):
+            start = time.perf_counter()
+            points = player.ask(1)
+            seconds += time.perf_counter() - start
+            values = function.values(points) + noises[number]
+            start = time.perf_counter()
+            player.tell(points, values)
+            seconds += time.perf_counter() - start
+            evaluated.append(points)
+            if number + 1 in checkpoints:
+                asks = number + 1 - (rows[-1]["evaluations"] if rows else 0)
+                best = player.best_point().unsqueeze(0)
+                regret = function.optimum - function.values(best).item()
+                rows.append(
+                    {
+                        "evaluations": number + 1,
+                        "simple_regret": regret,
+                        "border": border_share(torch.cat(evaluated), function.bounds),
+                        "seconds": seconds / asks,
+                    }
+                )
+                seconds = 0.0
+    table = pd.DataFrame(rows).assign(rows=len(checkpoints))
+    for column, value in reversed(list(one._asdict().items())):
+        table.insert(0, column, value)
+    return table
+
+
+def border_share(points: Tensor, bounds: Tensor) -> float:
+    """Return the share of points with a coordinate at an end of its range."""
+    near = 1e-6 * (bounds[1] - bounds[0])
+    is_near = (points < bounds[0] + near) | (points > bounds[1] - near)
+    return is_near.any(dim=-1).double().mean().item()
+
+
+def summarize(table: pd.DataFrame) -> pd.DataFrame:
+    """Return medians over seeds, and ours as multiples of the peers'."""
+    keys = ["function", "noise", "method", "evaluations"]
+    summary = (
+        table.groupby(keys, sort=False)
+        .agg(
+            seeds=("seed", "nunique"),
+            simple_regret=("simple_regret", "median"),
+            border=("border", "mean"),
+            seconds=("seconds", "mean"),
+        )
+        .reset_index()
+    )
+    summary["ratio"] = [
+        ratio(table, row) for row in summary[keys].to_dict(orient="records")
+    ]
+    return summary
+
+
+def ratio(table: pd.DataFrame, row: dict[Any, Any]) -> float:
+    """Return the factor between two medians; NaN for the peers, or without one."""
+    for column in ("function", "noise", "evaluations"):
+        table = table[table[column] == row[column]]
+    columns = table.pivot_table("simple_regret", "seed", "method")
+    names = [row["method"], PEERS.get(row["method"], "")]
+    if not set(names) <= set(columns):
+        return math.nan
+    ours, theirs = columns[names].dropna().median()
+    return ours / theirs if theirs > 0 else math.nan
