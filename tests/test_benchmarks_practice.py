@@ -297,18 +297,6 @@ def test_a_peer_asks_for_no_more_than_is_left(made_up):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_baybe_takes_part_where_it_is_installed(made_up):
-    pytest.importorskip("baybe")
-    player = METHODS["BayBE"](made_up.arms, torch.Generator().manual_seed(0))
-    indices = torch.arange(0, 60, 6)
-    player.tell(indices, made_up.rewards[indices])
-    picks = player.ask(4)
-    assert len(picks.unique()) == 4
-    assert not torch.isin(picks, indices).any()
-    player.tell(picks, made_up.rewards[picks])
-    measured = torch.cat([indices, picks])
-    assert player.best_arm() == measured[made_up.rewards[measured].argmax()]
-
 
 # --- rows
 

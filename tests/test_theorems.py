@@ -27,6 +27,8 @@ from botorch_bkb.optim import ArmPosterior, LocalRule, ProductRule, SumRule
 from tests.reference import Arms
 
 
+# In one process: the runs that several tests look at are made once.
+pytestmark = pytest.mark.xdist_group("theorems")
 MAX_FAILURES = 1
 
 

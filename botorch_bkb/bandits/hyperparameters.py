@@ -36,11 +36,11 @@ MIN_PULLS_TO_FIT = 4
 # Up to this many pulls every update fits anew, as a fit takes less than a measurement
 # and one that is frozen may sit on a ridge for as long as it is.
 FIT_ALWAYS_UNTIL = 128
+# A fit from the start is due where pulls are a quarter more than at the last one.
+SEARCH_GROWTH = 1.25
 # From this many pulls on, a fit that explains nothing is no longer for want of data.
 MIN_PULLS_TO_JUDGE = 16
-# Next to nothing is explained where noise is this share of the rewards' variance.
-NOISE_SHARE = 0.8
-# Or where no arm says anything of another: BoTorch's kernel allows no less than 0.025.
+# Where no arm says anything of another: BoTorch's kernel allows no less than 0.025.
 SHORT_LENGTHSCALE = 0.026
 # The likelihood is fitted on at most this many inducing points.
 MAX_FIT_POINTS = 256
@@ -55,8 +55,9 @@ class Prior:
     likelihood (BoTorch's default kernel, noise and priors): the units from the first
     told pull on, the hyper-parameters from the fourth, at every update up to 128 pulls
     and whenever their number reaches 256, 512, ... after that. A fit starts from the
-    last one's optimum and, up to 128 pulls, once more from where the first one did: the
-    likelihood of few pulls has several modes, and the better one counts.
+    last one's optimum and, whenever the pulls are a quarter more than when it last did,
+    once more from where the first one did: the likelihood has several modes, and the
+    better one counts.
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
@@ -75,6 +76,7 @@ class Prior:
         self.given_noise = noise_variance
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
+        self._next_search = 0
         self._is_warned = False
         self._low, high = arms.amin(dim=0), arms.amax(dim=0)
         # A constant feature becomes 0.
@@ -127,8 +129,10 @@ class Prior:
         if num_pulls < MIN_PULLS_TO_FIT:
             return
         starts = [self]
-        if num_pulls <= FIT_ALWAYS_UNTIL:
-            starts.append(self._afresh())
+        if num_pulls >= self._next_search:
+            # Nothing was fitted yet: the first start is that of the prior anyway.
+            starts += [self._afresh()] if self._next_search > 0 else []
+            self._next_search = math.ceil(SEARCH_GROWTH * num_pulls)
         best = -math.inf
         for start in starts:
             model = start._model(indices, self._targets(rewards), inducing)
@@ -139,7 +143,7 @@ class Prior:
                 best, fitted = value, model
         if best > -math.inf:
             self._adopt(fitted)
-            self._judge(num_pulls)
+            self._judge(fitted)
 
     def _afresh(self) -> Prior:
         """Return a copy with the hyper-parameters before any fit."""
@@ -156,24 +160,30 @@ class Prior:
         if self.given_noise is None:
             self.likelihood.load_state_dict(model.likelihood.state_dict())
 
-    def _judge(self, num_pulls: int) -> None:
+    def _judge(self, model: SingleTaskDTCGP) -> None:
         """Warn, once, of a fit by which the arms cannot be told apart."""
-        found = self._trouble()
-        if found is None or num_pulls < MIN_PULLS_TO_JUDGE or self._is_warned:
+        num_pulls = model.train_targets.shape[0]
+        if num_pulls < MIN_PULLS_TO_JUDGE or self._is_warned:
             return
-        self._is_warned = True
-        warnings.warn(
-            f"The fit to {num_pulls} pulls {found}: it cannot tell arms that were not "
-            "pulled apart, and choosing among them is hardly better than chance. Check "
-            "that features and rewards belong together, or pass a kernel.",
-            BotorchWarning,
-            stacklevel=2,
-        )
+        found = self._trouble(model)
+        if found is not None:
+            self._is_warned = True
+            warnings.warn(
+                f"The fit to {num_pulls} pulls {found}: it cannot tell arms that were "
+                "not pulled apart, and choosing among them is hardly better than "
+                "chance. Check that features and rewards belong together, or pass a "
+                "kernel.",
+                BotorchWarning,
+                stacklevel=2,
+            )
 
-    def _trouble(self) -> str | None:
-        noise = self.likelihood.noise.item()
-        if self.given_noise is None and noise > NOISE_SHARE:
-            return f"takes {noise:.0%} of the rewards' variance for noise"
+    def _trouble(self, model: SingleTaskDTCGP) -> str | None:
+        if self.given_noise is None and gain_over_noise(model) <= 0:
+            noise = self.likelihood.noise.item()
+            return (
+                "explains the rewards no better than noise alone would (its noise is "
+                f"{noise:.0%} of their variance)"
+            )
         if self.learns_kernel:
             longest = self.covar_module.lengthscale.max().item()
             if longest < SHORT_LENGTHSCALE:
@@ -233,6 +243,7 @@ class Prior:
             "offset": self.offset,
             "scale": self.scale,
             "next_fit": self.next_fit,
+            "next_search": self._next_search,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -247,6 +258,8 @@ class Prior:
         self.offset = check_number("offset", state["offset"])
         self.scale = check_number("scale", state["scale"], least=1e-15)
         self.next_fit = check_count("next_fit", state["next_fit"])
+        # States of older versions have none: the next fit searches.
+        self._next_search = check_count("next_search", state.get("next_search", 1))
 
 
 @torch.no_grad()
@@ -254,6 +267,15 @@ def marginal_likelihood(model: SingleTaskGP) -> float:
     """Return what a fit maximizes: the log likelihood per pull, with the priors."""
     mll = ExactMarginalLogLikelihood(model.likelihood, model).train()
     return mll(model(*model.train_inputs), model.train_targets).item()
+
+
+@torch.no_grad()
+def gain_over_noise(model: SingleTaskGP) -> float:
+    """Return by how much standardized rewards are likelier than under noise alone."""
+    model.train()
+    marginal = model.likelihood(model(*model.train_inputs), *model.train_inputs)
+    noise_alone = -model.train_targets.shape[0] * (1 + math.log(2 * math.pi)) / 2
+    return marginal.log_prob(model.train_targets).item() - noise_alone
 
 
 def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:

@@ -231,7 +231,7 @@ from botorch_bkb.bandits.storage import load_state, save_state
 path, luck = sys.argv[1], random.Random(0)
 save_state({"number": 0, "numbers": []}, path)
 seen, unfinished = set(), 0
-for number in range(1, 301):
+for number in range(1, 101):
     heard, told = os.pipe()
     child = os.fork()
     if child == 0:
@@ -260,7 +260,7 @@ print(len(seen), unfinished)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_killed_process_leaves_a_whole_file(tmp_path):
-    """Three hundred processes that save without end, each killed at any moment."""
+    """A hundred processes that save without end, each killed at any moment."""
     done = subprocess.run(
         [sys.executable, "-c", KILLER, str(tmp_path / "state")],
         capture_output=True,
