@@ -489,3 +489,16 @@ def test_the_state_of_a_prior_restores_it():
     assert other.noise_variance == prior.noise_variance
     assert (other.offset, other.scale) == (prior.offset, prior.scale)
     assert [other.is_due(number) for number in (20, 21)] == [False, True]
+
+
+def test_a_state_of_an_older_version_searches_at_its_next_fit():
+    prior, other = (Prior(random_arms(20), None, None) for _ in range(2))
+    rewards = true_rewards(random_arms(20))
+    prior.fit(torch.arange(16), rewards[:16])
+    state = deepcopy(prior.state_dict())
+    del state["next_search"]
+    other.load_state_dict(state)
+    for one in (prior, other):
+        one.fit(torch.arange(20), rewards)
+    assert other.state_dict()["next_search"] == 25
+    assert other.noise_variance == pytest.approx(prior.noise_variance, rel=1e-3)
