@@ -40,6 +40,8 @@ FIT_ALWAYS_UNTIL = 128
 SEARCH_GROWTH = 1.25
 # From this many pulls on, a fit that explains nothing is no longer for want of data.
 MIN_PULLS_TO_JUDGE = 16
+# Pure noise is taken for 70 to 90 % of itself: the prior is in favour of less.
+NOISE_SHARE = 0.5
 # Where no arm says anything of another: BoTorch's kernel allows no less than 0.025.
 SHORT_LENGTHSCALE = 0.026
 # The likelihood is fitted on at most this many inducing points.
@@ -178,8 +180,9 @@ class Prior:
             )
 
     def _trouble(self, model: SingleTaskDTCGP) -> str | None:
-        if self.given_noise is None and gain_over_noise(model) <= 0:
-            noise = self.likelihood.noise.item()
+        noise = self.likelihood.noise.item()
+        is_noisy = self.given_noise is None and noise > NOISE_SHARE
+        if is_noisy and gain_over_noise(model) <= 0:
             return (
                 "explains the rewards no better than noise alone would (its noise is "
                 f"{noise:.0%} of their variance)"
