@@ -13,7 +13,7 @@ LEARNERS = [BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy]
 NUM_ARMS, NUM_PULLS = 60, 60
 
 
-def mean_regret(bandit_class, seed, maximize=True, **options):
+def mean_regret(bandit_class, seed, maximize=True, num_pulls=NUM_PULLS, **options):
     """Return the mean regret per pull, and that of the arm that is called best."""
     arms = random_arms(NUM_ARMS)
     truth = true_rewards(arms)
@@ -22,11 +22,11 @@ def mean_regret(bandit_class, seed, maximize=True, **options):
         bandit_class, arms, seed, maximize=maximize, max_repeats=None, **options
     )
     measure = noisy_rewards(arms, seed)
-    while bandit.num_pulls < NUM_PULLS:
-        indices = bandit.ask(max_size=NUM_PULLS - bandit.num_pulls)
+    while bandit.num_pulls < num_pulls:
+        indices = bandit.ask(max_size=num_pulls - bandit.num_pulls)
         bandit.tell(indices, sign * measure(indices))
     regrets = truth.max() - truth
-    pulled = (bandit.counts * regrets).sum() / NUM_PULLS
+    pulled = (bandit.counts * regrets).sum() / num_pulls
     return pulled.item(), regrets[bandit.best_arm()].item()
 
 
@@ -76,7 +76,7 @@ def test_coupled_resampling_learns_too(bandit_class):
 @pytest.mark.parametrize("bandit_class", LEARNERS)
 def test_every_bandit_learns_its_hyper_parameters(bandit_class):
     cumulative, simple = mean_regret(
-        bandit_class, 0, covar_module=None, noise_variance=None
+        bandit_class, 0, num_pulls=25, covar_module=None, noise_variance=None
     )
     assert cumulative < 0.7 * uniform_regret()
     assert simple < 0.5
