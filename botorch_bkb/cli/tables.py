@@ -285,6 +285,15 @@ def _coded(column: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
 def _one_hot(column: pd.Series) -> dict[str, pd.Series]:
     text = column.astype("str").str.strip()
     number = pd.to_numeric(text, errors="coerce").notna()
+    if number.all():
+        # Or the column would have been read as one of numbers.
+        hidden = ~column.map(str.isprintable).astype("bool")
+        hidden = hidden if hidden.any() else number
+        raise InputDataError(
+            f"Column {column.name!r} has numbers beside characters that no number has, "
+            f"such as {column[hidden].iloc[0]!r} in {row_name(hidden)}. Correct them, "
+            f"or pass --drop {column.name}."
+        )
     if number.any():
         word, value = text[~number].iloc[:1], text[number].iloc[:1]
         raise InputDataError(

@@ -145,3 +145,11 @@ def test_a_table_without_features_is_refused(table):
         feature_table(table[["gain"]], exclude=["gain"])
     with pytest.raises(InputDataError, match="at least one column that can be"):
         feature_table(table[["size"]].assign(size=1), exclude=[])
+
+
+def test_numbers_beside_invisible_characters_are_refused(tmp_path):
+    path = tmp_path / "arms.csv"
+    path.write_bytes(b"id,heat\na,1.5\nb,\x1e2.87\nc,3\n")
+    table = read_table(path, text_columns=["id"])
+    with pytest.raises(InputDataError, match=r"'heat'.*'\\x1e2.87' in row 2.*--drop"):
+        feature_table(table, exclude=["id"])
