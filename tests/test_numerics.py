@@ -211,7 +211,8 @@ def test_filters_are_right(name, noise, sparse, dtype):
     mean, variance, relative = case.errors(moving.mean, moving.variance)
     assert mean <= TOLERANCES[dtype][0]
     assert variance <= TOLERANCES[dtype][1]
-    assert relative <= 0.02
+    # In float32 the last bits of every step add up.
+    assert relative <= (0.02 if dtype == torch.float64 else 0.05)
 
 
 def observe_all(case, moving):

@@ -475,7 +475,7 @@ def test_state_of_a_model_with_factors_of_its_own_asks_it():
     X, Y = standardized_data(12)
     model = FactoredGP(X, Y)
     state = confidence_state_from_model(model)
-    assert state.effective_dimension == 0.25 * 12
+    assert state.effective_dimension == pytest.approx(0.25 * 12, rel=1e-12)
     assert state.log_det == state.log_det_start == 3.5
     assert state.observations is not None
     assert state.observations.leverage_scores.tolist() == [0.25] * 11
