@@ -33,7 +33,7 @@ from botorch_bkb.models.arm_filter import (
 )
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import BatchRule, Capped, LocalRule
+from botorch_bkb.optim.batch_rules import BatchRule
 
 
 @dataclass
@@ -317,9 +317,8 @@ class TVGPUCB(DriftingBandit):
 
 def _refuse_covariances(rule: BatchRule) -> None:
     """Raise an ``UnsupportedError`` for a rule that looks at more than variances."""
-    inner = rule.rule if isinstance(rule, Capped) else rule
-    if isinstance(inner, LocalRule) or getattr(inner, "projected", False):
+    if rule.needs_covariances:
         raise UnsupportedError(
             "Expected `batch_rule` to look at variances only, such as FixedSize, "
-            f"SumRule() or ProductRule(), but got {inner!r}, which needs covariances."
+            f"SumRule() or ProductRule(), but got {rule!r}, which needs covariances."
         )

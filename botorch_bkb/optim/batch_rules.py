@@ -77,12 +77,15 @@ class BatchRule(ABC):
         opens_with_one_pull: Whether the very first batch, before any reward, is the
             uniformly drawn arm alone, as in the papers.
         min_size: The number of pulls below which the rule does not close.
+        needs_covariances: Whether it looks at more of the posterior than variances,
+            which the filters of objectives that drift do not offer.
     """
 
     ratio_threshold: float = 1.0
     min_size: int = 1
     keeps_inducing_points: bool = True
     opens_with_one_pull: bool = True
+    needs_covariances: bool = False
 
     def sized(self, size: int) -> BatchRule:
         """Return the rule of a batch that is to have a size: this one, capped."""
@@ -142,7 +145,12 @@ class Capped(BatchRule):
     def __post_init__(self) -> None:
         """Check the size, and take over what the rule promises."""
         check_size("max_size", self.max_size)
-        for name in ("ratio_threshold", "keeps_inducing_points", "opens_with_one_pull"):
+        for name in (
+            "ratio_threshold",
+            "keeps_inducing_points",
+            "opens_with_one_pull",
+            "needs_covariances",
+        ):
             object.__setattr__(self, name, getattr(self.rule, name))
         min_size = min(self.rule.min_size, self.max_size)
         object.__setattr__(self, "min_size", min_size)
@@ -187,6 +195,12 @@ class SumRule(_ThresholdRule):
     """
 
     projected: bool = False
+
+    @override
+    def __post_init__(self) -> None:
+        """Check the threshold."""
+        super().__post_init__()
+        object.__setattr__(self, "needs_covariances", self.projected)
 
     @override
     def open(
@@ -234,6 +248,8 @@ class LocalRule(_ThresholdRule):
     projection never would: a pull of an arm that the inducing points do not explain
     moves nothing, and would be repeated without end.
     """
+
+    needs_covariances = True
 
     @override
     def open(

@@ -12,7 +12,7 @@ from botorch_bkb import GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import LogWidth, SrinivasWidth, TVWidth
 from botorch_bkb.bandits import drift_prior, matern_block_size, rbf_block_size
 from botorch_bkb.models.kernels import PrecomputedKernel
-from botorch_bkb.optim import FixedSize, LocalRule, SumRule
+from botorch_bkb.optim import Capped, FixedSize, LocalRule, SumRule
 from tests.bandits import (
     assert_same,
     make_bandit,
@@ -175,8 +175,10 @@ def test_the_sparse_filter_follows_what_still_matters():
 
 def test_rules_that_need_covariances_are_refused():
     for rule in (LocalRule(), SumRule(projected=True)):
-        with pytest.raises(UnsupportedError, match=r"`batch_rule`.*covariances"):
-            tv_bandit(batch_rule=rule)
+        for given in (rule, Capped(rule, 4), Capped(Capped(rule, 4), 3)):
+            with pytest.raises(UnsupportedError, match=r"`batch_rule`.*covariances"):
+                tv_bandit(batch_rule=given)
+    assert len(tv_bandit(batch_rule=Capped(Capped(SumRule(), 4), 3)).ask()) == 1
 
 
 # R-GP-UCB -----------------------------------------------------------------------------
