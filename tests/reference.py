@@ -171,6 +171,17 @@ def chowdhury_gopalan_width(log_det, noise, F, delta, xi=None):
     return math.sqrt(noise) * F + xi * math.sqrt(2 * (log_det + math.log(1 / delta)))
 
 
+def srinivas_width(t, num_arms, noise, delta):
+    """Return the width of decision t, theorem 1 of Srinivas et al.; DESIGN 5."""
+    beta = 2 * math.log(num_arms * t**2 * math.pi**2 / (6 * delta))
+    return math.sqrt(beta * noise)
+
+
+def log_width(t, noise, c1=0.8, c2=4.0):
+    """Return the practical width of decision t, [TV-GP-UCB] section 5."""
+    return math.sqrt(max(0.0, c1 * math.log(c2 * t)) * noise)
+
+
 # One batch: lines 4 to 8 of [BBKB] algorithm 1, DESIGN 6 ------------------------------
 
 
@@ -284,8 +295,18 @@ class Run(NamedTuple):
         return [len(batch) for batch in self.batches]
 
 
-def named_width(name, t, d_eff, frozen, log_det, ratio, kappa2, noise, F, delta):
-    """Return the width of a named schedule; a number is a constant width."""
+def named_width(
+    name, t, d_eff, frozen, log_det, ratio, kappa2, noise, F, delta, num_arms
+):
+    """Return the width of a named schedule; a number is a constant width.
+
+    ``t`` pulls were told: beta_t of BKB chooses x_{t+1}, that of Srinivas et al. and of
+    TV-GP-UCB x_t.
+    """
+    if name == "srinivas":
+        return srinivas_width(t + 1, num_arms, noise, delta)
+    if name == "log":
+        return log_width(t + 1, noise)
     if name == "bkb":
         return bkb_width(t, d_eff, kappa2, noise, F, delta)
     if name == "bbkb":
@@ -354,6 +375,7 @@ def simulate(
             noise,
             F,
             delta,
+            A,
         )
         if len(p):
             options |= {"first": None, "cap": cap}

@@ -45,6 +45,7 @@ class BudgetedUpperConfidenceBound(UpperConfidenceBound):
         num_arms: int | None = None,
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
+        num_pending: int = 0,
     ) -> None:
         r"""Construct the acquisition function.
 
@@ -55,13 +56,17 @@ class BudgetedUpperConfidenceBound(UpperConfidenceBound):
             num_arms: The number of arms, for schedules that depend on it.
             posterior_transform: As in BoTorch's ``UpperConfidenceBound``.
             maximize: If False, score ``-mean + w * sqrt(var / lambda)``.
+            num_pending: The number of pulls that were chosen and have no reward yet,
+                for schedules that depend on the number of the decision.
 
         Raises:
             UnsupportedError: If the model or the schedule is not supported.
             InputDataError: If ``confidence`` is a negative or infinite number.
         """
         schedule = as_schedule(confidence)
-        state = confidence_state_from_model(model, num_arms=num_arms)
+        state = confidence_state_from_model(
+            model, num_arms=num_arms, num_pending=num_pending
+        )
         width = schedule(state)
         beta = beta_from_confidence_width(width, state.noise_variance)
         # BoTorch would round a Python number to the default dtype.

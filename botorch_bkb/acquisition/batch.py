@@ -22,9 +22,9 @@ from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
     r"""Upper confidence bound that accounts for pending pulls by hallucination.
 
-    ``mean(x) + w * sqrt(var(x | pending) / lambda)``: mean and width are frozen at the
-    model's, while the variance falls with every pending pull, as if its reward had been
-    the posterior mean. A point pending ``n`` times counts ``n`` times. This is the
+    ``mean(x) + w * sqrt(var(x | pending) / lambda)``: mean and width are frozen at
+    construction, while the variance falls with every pending pull, as if its reward had
+    been the posterior mean. A point pending ``n`` times counts ``n`` times. This is the
     score of T. Desautels, A. Krause, J. Burdick, Parallelizing exploration-exploitation
     tradeoffs in Gaussian process bandit optimization, JMLR 2014 (GP-BUCB), and with a
     sparse model that of BBKB but for one thing: ``SingleTaskDTCGP`` appends pending
@@ -57,7 +57,8 @@ class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
             confidence: A schedule, or a number: a constant width ``w``. Norm bound and
                 noise are in the model's (outcome-transformed) units.
             X_pending: An ``n x d`` tensor of points that were asked and not yet told;
-                rows may repeat.
+                rows may repeat. Where the width depends on the number of the decision,
+                it is that of the one after these.
             num_arms: The number of arms, for schedules that depend on it.
             posterior_transform: As in BoTorch's ``UpperConfidenceBound``.
             maximize: If False, score ``-mean + w * sqrt(var / lambda)``.
@@ -73,6 +74,7 @@ class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
             num_arms=num_arms,
             posterior_transform=posterior_transform,
             maximize=maximize,
+            num_pending=0 if X_pending is None else X_pending.shape[:1].numel(),
         )
         self.set_X_pending(X_pending)
 

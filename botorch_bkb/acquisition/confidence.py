@@ -4,9 +4,11 @@ A schedule maps a ``ConfidenceState`` to a width ``w`` in the papers' scaling: a
 scored ``mean + w * sqrt(var / lambda)``. BoTorch scores ``mean + sqrt(beta * var)``;
 ``beta_from_confidence_width`` converts. In all formulas ``lambda`` is the noise
 variance, ``F`` the norm bound, ``xi`` the noise standard deviation, ``delta`` the
-failure probability, ``t`` the number of told pulls, ``kappa^2`` the largest prior
-variance, and ``tau`` a ridge leverage score ``var / lambda`` (the papers'
-``sigma-tilde^2``).
+failure probability, ``kappa^2`` the largest prior variance, and ``tau`` a ridge
+leverage score ``var / lambda`` (the papers' ``sigma-tilde^2``). ``t`` is what each
+paper counts by it: the told pulls in the widths of BKB, whose ``beta_t`` chooses
+``x_{t+1}``, and the number of the decision in those of [srinivas2010]_ and
+[bogunovic2016tvgpucb]_, whose ``beta_t`` chooses ``x_t``.
 
 References:
     [srinivas2010] N. Srinivas, A. Krause, S. Kakade, M. Seeger. Gaussian process
@@ -64,7 +66,7 @@ class ConfidenceState:
     """All that a confidence schedule may depend on.
 
     Attributes:
-        num_pulls: ``t``, the number of told pulls.
+        num_pulls: The number of told pulls.
         num_arms: The number of arms; None if unknown, as on a box.
         noise_variance: ``lambda``.
         max_prior_variance: ``kappa^2``.
@@ -79,6 +81,7 @@ class ConfidenceState:
             uniform draw which opened the run, 0 if there is none.
         decision_time: The time of the decision, for schedules that vary with time.
         observations: Per-arm summaries, for ``NormDoubling``.
+        num_pending: The number of pulls that were chosen and have no reward yet.
     """
 
     num_pulls: int
@@ -93,6 +96,15 @@ class ConfidenceState:
     opening_score: float = 0.0
     decision_time: float | None = None
     observations: ArmObservations | None = None
+    num_pending: int = 0
+
+    @property
+    def decision_number(self) -> int:
+        """Which decision this is, from 1 on: one more than pulls told and pending.
+
+        Pulls that failed do not count. That of a batch is the number of its first pull.
+        """
+        return self.num_pulls + self.num_pending + 1
 
     def frozen_log_det(self, factor: float) -> float:
         """Return ``log_det_start + sum_s log(1 + factor * tau_s)``, frozen ``tau_s``.
@@ -226,7 +238,7 @@ class NormBoundedWidth(ConfidenceSchedule):
 class BKBWidth(NormBoundedWidth):
     r"""Width of BKB, Theorem 2 of [calandriello2019bkb]_.
 
-    With ``alpha = (1 + eps) / (1 - eps)`` and the sum over told pulls,
+    With ``alpha = (1 + eps) / (1 - eps)`` and the sum over the ``t`` told pulls,
 
         w = 2 xi sqrt( alpha g(t) sum_s var_t(x_s)/lambda + log(1/delta) )
             + (1 + 1/sqrt(1 - eps)) sqrt(lambda) F
@@ -295,7 +307,8 @@ class PracticalBKBWidth(NormBoundedWidth):
 
         w = sqrt(lambda) F + xi sqrt( log(t) sum_s var_t(x_s)/lambda + log(1/delta) )
 
-    No theorem covers it. Compare Theorem 2 of [calandriello2019bkb]_ (``BKBWidth``).
+    with ``t`` told pulls. No theorem covers it. Compare Theorem 2 of
+    [calandriello2019bkb]_ (``BKBWidth``).
     """
 
     @override
@@ -342,7 +355,7 @@ class SrinivasWidth(ConfidenceSchedule):
 
         beta_t = 2 log(A t^2 pi^2 / (6 delta)),   w = sqrt(beta_t lambda)
 
-    with at least 1 in the place of ``t``.
+    with ``t`` the number of the decision.
 
     Attributes:
         failure_probability: ``delta``.
@@ -366,7 +379,7 @@ class SrinivasWidth(ConfidenceSchedule):
                 "finite set of arms, but got None. Pass `num_arms`, or use another "
                 "schedule."
             )
-        t = max(1, state.num_pulls)
+        t = state.decision_number
         ratio = state.num_arms * t**2 * math.pi**2 / (6 * self.failure_probability)
         return confidence_width_from_beta(2 * math.log(ratio), state.noise_variance)
 
@@ -377,7 +390,7 @@ class LogWidth(ConfidenceSchedule):
 
         beta_t = max(0, c1 log(c2 t)),   w = sqrt(beta_t lambda)
 
-    with at least 1 in the place of ``t``. The paper takes ``(c1, c2) = (0.8, 4)`` on
+    with ``t`` the number of the decision. The paper takes ``(c1, c2) = (0.8, 4)`` on
     synthetic data, ``(0.8, 0.4)`` on temperatures and ``(0.2, 0.4)`` on traffic.
 
     Attributes:
@@ -394,7 +407,7 @@ class LogWidth(ConfidenceSchedule):
 
     @override
     def __call__(self, state: ConfidenceState) -> float:
-        beta = max(0.0, self.c1 * math.log(self.c2 * max(1, state.num_pulls)))
+        beta = max(0.0, self.c1 * math.log(self.c2 * state.decision_number))
         return confidence_width_from_beta(beta, state.noise_variance)
 
 

@@ -31,7 +31,10 @@ class FactoredModel(Protocol):
 
 @torch.no_grad()
 def confidence_state_from_model(
-    model: Model, num_arms: int | None = None, ratio_threshold: float = 1.0
+    model: Model,
+    num_arms: int | None = None,
+    ratio_threshold: float = 1.0,
+    num_pending: int = 0,
 ) -> ConfidenceState:
     r"""Describe a fitted model to the confidence schedules.
 
@@ -48,6 +51,7 @@ def confidence_state_from_model(
             such as ``SingleTaskGP`` or ``SingleTaskDTCGP``. It is put in eval mode.
         num_arms: The number of arms, if there is one.
         ratio_threshold: ``C~`` of the batch rule, 1 without delay.
+        num_pending: The number of pulls that were chosen and have no reward yet.
 
     Raises:
         UnsupportedError: If the model is of another kind, or its noise varies.
@@ -80,6 +84,7 @@ def confidence_state_from_model(
         log_det_start=log_det,
         ratio_threshold=ratio_threshold,
         observations=_merge_pulls(X, targets, means, leverage_scores),
+        num_pending=num_pending,
     )
 
 

@@ -126,7 +126,7 @@ class _DriftWidth(ConfidenceSchedule):
         Raises:
             UnsupportedError: If there is no box and the number of arms is unknown.
         """
-        t, delta = max(1, state.num_pulls), self.failure_probability
+        t, delta = state.decision_number, self.failure_probability
         if self.box is not None:
             union = self._union(t)
             box, d = self.box, self.box.dimension
@@ -153,9 +153,9 @@ class TVWidth(_DriftWidth):
         beta_t = 2 log(pi^2 t^2 / (2 delta))
                  + 2 d log( r d b t^2 sqrt(log(d a pi^2 t^2 / (2 delta))) )
 
-    on a box, with at least 1 in the place of ``t`` and of the argument of the second
-    logarithm, and ``w = sqrt(beta_t lambda)``; on ``A`` arms ``2 log(A pi^2 t^2 / (6
-    delta))``, where no derivative is needed.
+    on a box, with ``t`` the number of the decision, at least 1 in the place of the
+    argument of the second logarithm, and ``w = sqrt(beta_t lambda)``; on ``A`` arms ``2
+    log(A pi^2 t^2 / (6 delta))``, where no derivative is needed.
 
     Attributes:
         failure_probability: ``delta``.

@@ -468,7 +468,8 @@ class FiniteArmBandit(ArmBandit):
     def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
         """Return the optimistic confidence bounds of the arms, in the user's units.
 
-        The upper bound if ``maximize``, else the lower one, of what ``predict`` says.
+        The upper bound if ``maximize``, else the lower one, of what ``predict`` says:
+        the next decision's, were no pulls pending.
 
         Args:
             indices: The arms; all if None.
@@ -575,7 +576,9 @@ class FiniteArmBandit(ArmBandit):
             raise
         self._prediction, self._is_fresh = None, False
 
-    def _confidence_state(self, prior: Prior, posterior: Moments) -> ConfidenceState:
+    def _confidence_state(
+        self, prior: Prior, posterior: Moments, num_pending: int = 0
+    ) -> ConfidenceState:
         pulled = posterior.pulled_indices
         counts, sums = self._totals(self.num_pulls)
         counts = counts[pulled].to(sums)
@@ -603,6 +606,7 @@ class FiniteArmBandit(ArmBandit):
                 posterior_means=posterior.mean[pulled],
                 leverage_scores=posterior.leverage_scores[pulled],
             ),
+            num_pending=num_pending,
         )
 
 

@@ -76,10 +76,11 @@ class BoxUCB(BoxBandit):
 
     @override
     def _choose(self, model: SingleTaskDTCGP, size: int, others: Tensor) -> Tensor:
-        acqf = BatchUpperConfidenceBound(model, self.confidence)
         chosen = self._pending_features(others)
-        for _ in range(size):
-            acqf.set_X_pending(chosen)
+        acqf = BatchUpperConfidenceBound(model, self.confidence, chosen)
+        for number in range(size):
+            if number:
+                acqf.set_X_pending(chosen)
             with manual_seed(draw_seed(self.generator)):
                 # Late maxima are narrower than uniform starting points are apart.
                 point, _ = optimize_acqf(

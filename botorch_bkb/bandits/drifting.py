@@ -155,8 +155,10 @@ class DriftingBandit(FiniteArmBandit):
             )
 
     @override
-    def _confidence_state(self, prior: Prior, posterior: Moments) -> ConfidenceState:
-        state = super()._confidence_state(prior, posterior)
+    def _confidence_state(
+        self, prior: Prior, posterior: Moments, num_pending: int = 0
+    ) -> ConfidenceState:
+        state = super()._confidence_state(prior, posterior, num_pending)
         return replace(state, decision_time=self.decision_time)
 
 

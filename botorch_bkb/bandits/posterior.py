@@ -48,7 +48,8 @@ class PosteriorBandit(FiniteArmBandit):
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
-        state = self._confidence_state(self._prior, self._posterior)
+        num_pending = len(self._ledger.pending)
+        state = self._confidence_state(self._prior, self._posterior, num_pending)
         return optimize_batch_ucb(
             self._posterior,
             self.confidence(state),

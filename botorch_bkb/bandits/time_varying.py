@@ -271,7 +271,9 @@ class TVGPUCB(DriftingBandit):
         pending: Sequence[Pull],
     ) -> Tensor:
         posterior = cast(ArmPosterior, self._posterior)  # as far as these look
-        width = self.confidence(self._confidence_state(self._prior, posterior))
+        num_pending = len(self._ledger.pending)
+        state = self._confidence_state(self._prior, posterior, num_pending)
+        width = self.confidence(state)
         scores = self.arms.new_tensor([pull.score for pull in pending])
         batch = rule.open(posterior, scores, projected=False)
         factor = width / math.sqrt(self._prior.noise_variance)

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
     BudgetedUpperConfidenceBound,
+    LogWidth,
     PracticalBBKBWidth,
 )
 from tests.acquisition import exact_moments, fixed_gp, NOISE, standardized_data
@@ -60,6 +63,16 @@ def test_without_pending_points_it_is_the_plain_bound(nothing):
     plain = BudgetedUpperConfidenceBound(model, 1.5)
     np.testing.assert_allclose(scores(acqf), scores(plain), atol=1e-12)
     assert acqf.X_pending is None
+
+
+def test_the_width_is_that_of_the_decision_after_the_pending_ones():
+    """Frozen there: what follows is of the same batch."""
+    model = fixed_gp(*standardized_data(10))
+    acqf = BatchUpperConfidenceBound(model, LogWidth(0.8, 4.0), X_pending=PENDING)
+    expected = 0.8 * math.log(4 * (10 + len(PENDING) + 1))
+    assert acqf.beta.item() == pytest.approx(expected)
+    acqf.set_X_pending(torch.cat([PENDING, PENDING]))
+    assert acqf.beta.item() == pytest.approx(expected)
 
 
 def test_width_and_the_model_do_not_change_with_pending_points():

@@ -125,24 +125,26 @@ def test_chowdhury_gopalan_width_is_equation_7():
 
 
 def test_srinivas_width_is_theorem_1_in_the_scaling_of_the_papers():
-    beta = 2 * math.log(500 * 30**2 * math.pi**2 / (6 * DELTA))
+    # The decision after 30 pulls is the 31st.
+    beta = 2 * math.log(500 * 31**2 * math.pi**2 / (6 * DELTA))
     width = SrinivasWidth(failure_probability=DELTA)(STATE)
     assert width == pytest.approx(math.sqrt(beta * 0.25), rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("c1", "c2", "num_pulls", "beta"),
+    ("c1", "c2", "num_pulls", "num_pending", "beta"),
     [
-        (0.8, 4.0, 30, 0.8 * math.log(120)),
-        (0.2, 0.4, 30, 0.2 * math.log(12)),
-        (0.8, 0.4, 2, 0.0),
-        (0.8, 4.0, 0, 0.8 * math.log(4)),
+        (0.8, 4.0, 29, 0, 0.8 * math.log(120)),
+        (0.8, 4.0, 20, 9, 0.8 * math.log(120)),
+        (0.2, 0.4, 29, 0, 0.2 * math.log(12)),
+        (0.8, 0.4, 1, 0, 0.0),
+        (0.8, 4.0, 0, 0, 0.8 * math.log(4)),
     ],
 )
 def test_log_width_is_the_practical_schedule_and_never_negative(
-    c1, c2, num_pulls, beta
+    c1, c2, num_pulls, num_pending, beta
 ):
-    state = dataclasses.replace(STATE, num_pulls=num_pulls)
+    state = dataclasses.replace(STATE, num_pulls=num_pulls, num_pending=num_pending)
     assert LogWidth(c1, c2)(state) == pytest.approx(math.sqrt(beta * 0.25), rel=1e-12)
 
 

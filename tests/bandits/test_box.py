@@ -9,9 +9,11 @@ import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import LinearKernel, RBFKernel
+from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
+    ConfidenceSchedule,
     DeviationWidth,
     NormDoubling,
     PracticalBKBWidth,
@@ -75,6 +77,22 @@ def play(bandit, num_rounds, measure=None):
         bandit.tell(points, measure(points))
         batches.append(points)
     return batches
+
+
+def test_the_width_is_that_of_the_decision_after_told_and_pending_pulls():
+    seen = []
+
+    class Recorder(ConfidenceSchedule):
+        @override
+        def __call__(self, state):
+            seen.append(state.decision_number)
+            return 1.0
+
+    bandit = make_bandit(BoxGPUCB, confidence=Recorder())
+    play(bandit, 1)
+    bandit.ask()
+    bandit.ask()
+    assert seen == [3, 5]
 
 
 # The contract -------------------------------------------------------------------------

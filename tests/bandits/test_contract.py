@@ -823,6 +823,7 @@ def test_schedules_are_shown_told_pulls_only(bandit_class):
         frozen.update(zip(new, leverage_at_ask(bandit, arms), strict=True))
         state = recorder.states[-1]
         assert state.num_pulls == bandit.num_pulls == len(scores_told)
+        assert state.decision_number == len(scores_told) + len(known) + 1
         assert state.num_arms == 30
         assert state.noise_variance == NOISE
         assert state.max_prior_variance == pytest.approx(1.0)

@@ -62,7 +62,7 @@ def test_a_whole_run_is_that_of_algorithm_2(sparse, maximize):
         (index,) = bandit.ask(time=time).tolist()
         if number:
             mean, variance = dense(bandit, pulls, time)
-            beta = 0.8 * math.log(4 * number)
+            beta = 0.8 * math.log(4 * (number + 1))
             score = sign * mean + np.sqrt(beta * variance)
             assert score[index] > score.max() - 1e-9
         time += rng.exponential()
@@ -89,7 +89,7 @@ def test_batches_and_pending_pulls_shrink_the_variance_as_if_told(sparse):
     waiting = list(bandit.pending.values())
     batch, time = bandit.ask().tolist(), bandit.decision_time - 1
     mean, _ = dense(bandit, pulls, time)
-    beta = 0.8 * math.log(4 * bandit.num_pulls)
+    beta = 0.8 * math.log(4 * (bandit.num_pulls + len(waiting) + 1))
     for index in batch:
         imagined = pulls + [(arm, mean[arm], time) for arm in waiting]
         _, variance = dense(bandit, imagined, time)

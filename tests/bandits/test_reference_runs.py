@@ -8,8 +8,10 @@ from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel
 from botorch_bkb import BBKB, BKB, GPBUCB, GPUCB
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
+    LogWidth,
     PracticalBBKBWidth,
     PracticalBKBWidth,
+    SrinivasWidth,
 )
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
 from tests.helpers import gram_matrix
@@ -54,6 +56,8 @@ BANDITS = {
     "plates": (BBKB, BBKB_WIDTH, FixedSize(8), "fixed", "plates"),
     "gpucb": (GPUCB, EXACT_WIDTH, FixedSize(1), "fixed", "gpucb"),
     "gpbucb": (GPBUCB, EXACT_WIDTH, ProductRule(), "product", "gpucb"),
+    "srinivas": (GPUCB, SrinivasWidth(DELTA), FixedSize(1), "fixed", "srinivas"),
+    "log": (GPUCB, LogWidth(0.8, 4.0), FixedSize(1), "fixed", "log"),
 }
 
 
@@ -127,6 +131,8 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         ("plates", "independent"),
         ("gpucb", "independent"),
         ("gpbucb", "independent"),
+        ("srinivas", "independent"),
+        ("log", "independent"),
     ],
 )
 def test_same_arms_as_the_dense_reference(name, resampling, kernel_name):
