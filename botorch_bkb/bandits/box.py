@@ -116,7 +116,7 @@ class BoxBandit(StoredBandit):
         self.num_restarts = num_restarts
         self.raw_samples = raw_samples
         self.prior_sampler = prior_sampler
-        self._prior = Prior(self.bounds, covar_module, noise_variance)
+        self._prior = Prior(self.bounds, covar_module, noise_variance, learns_mean=True)
         # The first design is not stored: the seed brings it back.
         self._design_seed = draw_seed(generator) if self._prior.learns else None
         self._told_points = self.bounds[:0]

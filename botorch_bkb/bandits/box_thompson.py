@@ -29,7 +29,8 @@ class BoxThompsonSampling(BoxBandit):
 
     Args:
         uniform_probability: The paper's xi: with this probability a point is uniform in
-            the box in place of a draw's maximizer.
+            the box in place of a draw's maximizer. None: the paper's 0.05 where kernel
+            and noise are given, 0 where either is learned.
         oversampling: q-bar, as in :class:`BoxBKB`.
         batch_size: The number of draws from one posterior, the paper's 30. Who measures
             one point at a time asks for one: ``ask(1)``.
@@ -49,11 +50,14 @@ class BoxThompsonSampling(BoxBandit):
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
-        uniform_probability: float = 0.05,
+        uniform_probability: float | None = None,
         oversampling: float = 2.0,
         batch_size: int = DRAWS_PER_ROUND,
         **options: Any,
     ) -> None:
+        if uniform_probability is None:
+            learns = covar_module is None or noise_variance is None
+            uniform_probability = 0.0 if learns else 0.05
         check_probability("uniform_probability", uniform_probability)
         validate_oversampling(oversampling)
         super().__init__(

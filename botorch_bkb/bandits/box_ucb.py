@@ -23,19 +23,13 @@ from botorch_bkb.acquisition.confidence import (
     as_schedule,
     ChowdhuryGopalanWidth,
     ConfidenceSchedule,
-    DeviationWidth,
     PracticalBKBWidth,
+    RandomDeviationWidth,
 )
 from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.generation.paths import draw_seed
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.leverage_scores import validate_oversampling
-
-
-# Half of what serves a set of arms. A box has 2^d corners, most of them far from all
-# points: with one deviation, half of the points went there (practice_box, Levy-4), and
-# near the optimum a wider bound measures on where the mean has fallen already.
-PRACTICAL_DEVIATIONS = 0.5
 
 
 class BoxUCB(BoxBandit):
@@ -44,8 +38,10 @@ class BoxUCB(BoxBandit):
     Args:
         confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number (a
             constant width ``w``, in the papers' scaling). None: the bandit's default,
-            the paper's if kernel and noise are given, and half a posterior deviation,
-            ``DeviationWidth(0.5)``, if either is learned.
+            the paper's if kernel and noise are given, and one posterior deviation on
+            average, ``RandomDeviationWidth(1.0)``, if either is learned: a constant
+            number measures where the mean is largest again and again, or goes from
+            corner to corner.
 
     All other arguments are those of :class:`BoxBandit`.
     """
@@ -72,15 +68,13 @@ class BoxUCB(BoxBandit):
 
     def practical_confidence(self) -> ConfidenceSchedule:
         """Return the schedule used if none is given and something is learned."""
-        return DeviationWidth(PRACTICAL_DEVIATIONS)
+        return RandomDeviationWidth(seed=draw_seed(self.generator))
 
     @override
     def _choose(self, model: SingleTaskDTCGP, size: int, others: Tensor) -> Tensor:
         chosen = self._pending_features(others)
-        acqf = BatchUpperConfidenceBound(model, self.confidence, chosen)
-        for number in range(size):
-            if number:
-                acqf.set_X_pending(chosen)
+        for _ in range(size):
+            acqf = BatchUpperConfidenceBound(model, self.confidence, chosen)
             with manual_seed(draw_seed(self.generator)):
                 # Late maxima are narrower than uniform starting points are apart.
                 point, _ = optimize_acqf(
@@ -110,7 +104,7 @@ class BoxGPUCB(BoxUCB):
     Points pending or chosen earlier in the batch lower the variance (GP-BUCB). The
     arguments are those of :class:`BoxBandit`, and ``confidence``, a schedule or a
     number. By default it is the width of Chowdhury and Gopalan with kernel and noise
-    given, and half a posterior deviation where either is learned.
+    given, and ``RandomDeviationWidth(1.0)`` where either is learned.
 
     Example:
         >>> bandit = BoxGPUCB(bounds, covar_module=RBFKernel(), noise_variance=0.2)
@@ -135,7 +129,7 @@ class BoxBKB(BoxUCB):
         oversampling: q-bar.
 
     All other arguments are those of :class:`BoxGPUCB`. By default the width is the
-    practical one of BKB with kernel and noise given, and half a posterior deviation
+    practical one of BKB with kernel and noise given, and ``RandomDeviationWidth(1.0)``
     where either is learned.
     """
 

@@ -18,7 +18,7 @@ from botorch.models.utils.gpytorch_modules import (
 )
 from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel
-from gpytorch.means import ZeroMean
+from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
@@ -61,6 +61,15 @@ class Prior:
     once more from where the first one did: the likelihood has several modes, and the
     better one counts.
 
+    Args:
+        arms: The ``A x d`` arms.
+        covar_module: The kernel; None to learn one.
+        noise_variance: lambda; None to learn it.
+        learns_mean: Whether a constant prior mean is fitted with what is learned. If
+            not, it is the rewards' average, which rises as the bandit gets better, so
+            that what was never measured stays attractive: welcome among arms of which
+            each is measured once, but on a box it leads from corner to corner.
+
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
         covar_module: The kernel.
@@ -70,12 +79,17 @@ class Prior:
     """
 
     def __init__(
-        self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None,
+        noise_variance: float | None,
+        learns_mean: bool = False,
     ) -> None:
         check_covar_module(covar_module)
         check_noise_variance(noise_variance)
         self.learns_kernel = covar_module is None
         self.given_noise = noise_variance
+        self.learns_mean = learns_mean
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
         self._next_search = 0
@@ -161,6 +175,8 @@ class Prior:
         self.covar_module.load_state_dict(model.covar_module.state_dict())
         if self.given_noise is None:
             self.likelihood.load_state_dict(model.likelihood.state_dict())
+        if self.learns_mean:
+            self.offset += self.scale * model.mean_module.constant.item()
 
     def _judge(self, model: SingleTaskDTCGP) -> None:
         """Warn, once, of a fit by which the arms cannot be told apart."""
@@ -227,7 +243,7 @@ class Prior:
             inducing_points=inducing_points,
             likelihood=None if known else deepcopy(self.likelihood).double(),
             covar_module=covar_module.requires_grad_(self.learns_kernel),
-            mean_module=ZeroMean(),
+            mean_module=ConstantMean().double() if self.learns_mean else ZeroMean(),
             outcome_transform=None,
         )
 

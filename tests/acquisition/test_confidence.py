@@ -29,6 +29,7 @@ from botorch_bkb.acquisition.confidence import (
     NormDoubling,
     PracticalBBKBWidth,
     PracticalBKBWidth,
+    RandomDeviationWidth,
     SrinivasWidth,
 )
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
@@ -337,6 +338,53 @@ def test_norm_doubling_tells_a_large_function_from_one_within_the_bound(norm):
     _, variance = exact_moments(X[repeats], noise.unsqueeze(-1), X, 1.0)
     deviation = (model.posterior(X).mean.squeeze(-1) - values).abs().detach().numpy()
     assert (deviation <= acqf.confidence_width * np.sqrt(variance) + 0.2).all()
+
+
+# ----------------------------------- random width --------------------------------- #
+
+
+def test_random_deviations_are_exponential_and_those_of_the_decision():
+    widths = {
+        (seed, number): RandomDeviationWidth(1.5, seed)(
+            dataclasses.replace(STATE, num_pulls=number)
+        )
+        for seed in range(5)
+        for number in range(200)
+    }
+    deviations = np.sort(list(widths.values())) / math.sqrt(STATE.noise_variance)
+    assert len(set(deviations)) == 1000
+    # Kolmogorov and Smirnov: 1.95 / sqrt(n) has probability 1e-3.
+    distribution = 1 - np.exp(-deviations / 1.5)
+    empirical = np.arange(1, 1001) / 1000
+    assert np.abs(distribution - empirical).max() < 1.95 / math.sqrt(1000)
+    # Told or pending, a decision has its number.
+    moved = dataclasses.replace(STATE, num_pulls=40, num_pending=7)
+    assert RandomDeviationWidth(1.5, 3)(moved) == widths[3, 47]
+
+
+def test_a_random_width_saves_and_restores_its_seed():
+    schedule, other = RandomDeviationWidth(seed=4), RandomDeviationWidth(seed=5)
+    assert schedule(STATE) != other(STATE)
+    other.load_state_dict(schedule.state_dict())
+    assert schedule(STATE) == other(STATE)
+    other.load_state_dict({})  # of a schedule that has no seed
+    assert other.seed == 4
+    with pytest.raises(InputDataError, match="the key `seed`"):
+        other.load_state_dict({"num_doublings": 1})
+
+
+@pytest.mark.parametrize("bad", [-1, 0.5, True, "0", None])
+def test_a_seed_that_is_none_is_refused(bad):
+    with pytest.raises(InputDataError, match="`seed` to be an integer of at least 0"):
+        RandomDeviationWidth(seed=bad)
+    with pytest.raises(InputDataError, match="`seed` to be an integer of at least 0"):
+        RandomDeviationWidth().load_state_dict({"seed": bad})
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
+def test_mean_deviations_that_are_no_width_are_refused(bad):
+    with pytest.raises(InputDataError, match="`mean_deviations` to be finite"):
+        RandomDeviationWidth(bad)
 
 
 # -------------------------------- small functions --------------------------------- #

@@ -14,9 +14,9 @@ from typing_extensions import override
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     ConfidenceSchedule,
-    DeviationWidth,
     NormDoubling,
     PracticalBKBWidth,
+    RandomDeviationWidth,
 )
 from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
 from botorch_bkb.generation import draw_eigenfeature_paths, VarianceStoppingRule
@@ -92,7 +92,7 @@ def test_the_width_is_that_of_the_decision_after_told_and_pending_pulls():
     play(bandit, 1)
     bandit.ask()
     bandit.ask()
-    assert seen == [3, 5]
+    assert seen == [3, 4, 5, 6]
 
 
 # The contract -------------------------------------------------------------------------
@@ -417,9 +417,51 @@ def test_a_state_of_before_the_first_design_is_loaded(bandit_class):
 @pytest.mark.parametrize("bandit_class", [BoxBKB, BoxGPUCB])
 @some_learned
 def test_the_width_is_in_deviations_where_something_is_learned(bandit_class, options):
-    assert make_bandit(bandit_class, **options).confidence == DeviationWidth(0.5)
+    widths = [make_bandit(bandit_class, seed, **options).confidence for seed in (0, 1)]
+    assert all(isinstance(width, RandomDeviationWidth) for width in widths)
+    assert [width.mean_deviations for width in widths] == [1.0, 1.0]
+    assert widths[0].seed != widths[1].seed
     given = make_bandit(bandit_class, confidence=PracticalBKBWidth(2.0), **options)
     assert given.confidence == PracticalBKBWidth(2.0)
+
+
+@pytest.mark.parametrize("bandit_class", [BoxBKB, BoxGPUCB])
+def test_a_loaded_bandit_has_the_widths_of_the_saved_one(bandit_class):
+    bandit, other = (make_bandit(bandit_class, seed, **LEARNED) for seed in (0, 1))
+    state = bandit.state_dict()
+    other.load_state_dict(state)
+    assert other.confidence == bandit.confidence
+    # Before widths were random, there was nothing to save of them.
+    own = make_bandit(bandit_class, 2, **LEARNED)
+    before = own.confidence.seed
+    own.load_state_dict({**state, "confidence": {}})
+    assert own.confidence.seed == before
+
+
+def test_the_prior_mean_over_a_box_is_fitted():
+    # A hump in a plain of zeros, most measured on the hump: the average is far above
+    # what the plain says.
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 4).double()] * 2)
+    plain = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * grid
+    stream = torch.Generator().manual_seed(0)
+    steps = 0.1 * torch.randn(40, 2, generator=stream, dtype=torch.double)
+    points = torch.cat([plain, plain[5] + steps])
+    rewards = (-(points - plain[5]).square().sum(dim=-1) / 0.08).exp()
+    bandit = make_bandit(BoxGPUCB, **LEARNED)
+    bandit.tell(points, rewards, external=True)
+    bandit.predict(plain)
+    offset = bandit._predictive()[0].offset
+    assert rewards.mean() > 0.5
+    assert offset < 0.3
+    # The dense formula: the mean that generalized least squares gives is the optimum of
+    # the likelihood in it, at the fitted kernel and noise.
+    prior = bandit._predictive()[0]
+    x = prior.to_features(points).numpy()
+    squared = ((x[:, None] - x[None]) / prior.covar_module.lengthscale.numpy()) ** 2
+    K = np.exp(-squared.sum(axis=-1) / 2) + prior.noise_variance * np.eye(len(x))
+    weights = np.linalg.solve(K, np.ones(len(x)))
+    expected = weights @ rewards.numpy() / weights.sum()
+    assert abs(offset - expected) < 1e-2 * rewards.std().item()
 
 
 def test_with_kernel_and_noise_given_the_widths_are_the_papers():

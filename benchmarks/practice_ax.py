@@ -1,0 +1,220 @@
+"""With every option left alone: a bandit's node in Ax beside Ax's own default.
+
+Four parameters of 10, 12, 8 and 5 evenly spaced values, 4,800 choices in all, and 60
+trials, one at a time, whose results carry Gaussian noise of standard deviation 0.1. The
+node drives a bandit by README's factory, `BBKB(arms, maximize=...)`; Ax chooses by
+itself what `get_next_trials` does without a generation strategy. Parameters are ordered
+choices of floats for both.
+
+Functions, to be minimized over [0, 1]^4, each scaled to a standard deviation of 1 over
+the choices: `bowl`, a quadratic of unequal curvatures; `hartmann4`, BoTorch's; `levy4`,
+BoTorch's, whose valleys the grid samples coarsely.
+
+Measured after 30 and 60 trials: by how much the best choice so far, without noise, is
+worse than the best of all (`loss`), and the mean seconds of `get_next_trials` since the
+checkpoint before. `uniform` is the expectation of the best of as many uniform draws.
+
+Every finished run, one of a function, method and seed, is appended to `rows.csv` and
+not run again; `--again` drops the rows first, `--seeds 0` only reports. `summary.csv`
+has means over seeds and standard errors. Needs the extra `ax`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from botorch.test_functions import Hartmann, Levy
+from botorch.utils.transforms import unnormalize
+from torch import Tensor
+from tqdm import tqdm
+
+from benchmarks.practice_rows import RowFile
+from benchmarks.record import caption, print_table, Record
+from botorch_bkb import BBKB
+from botorch_bkb.bandits import FiniteArmBandit
+
+
+NUM_LEVELS = (10, 12, 8, 5)
+NOISE_STD = 0.1
+CHECKPOINTS = (30, 60)
+
+
+def bowl(points: Tensor) -> Tensor:
+    """Return a quadratic around a choice inside."""
+    center, weights = points.new_tensor([0.3, 0.7, 0.4, 0.5]), (4.0, 2.0, 1.0, 0.5)
+    return ((points - center).square() * points.new_tensor(weights)).sum(dim=-1)
+
+
+def levy4(points: Tensor) -> Tensor:
+    """Return BoTorch's Levy function over its own box."""
+    problem = Levy(dim=4, dtype=torch.double)
+    return problem.evaluate_true(unnormalize(points, problem.bounds))
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "bowl": bowl,
+    "hartmann4": Hartmann(dim=4, dtype=torch.double).evaluate_true,
+    "levy4": levy4,
+}
+
+
+def bandit_of_readme(
+    arms: Tensor, maximize: bool, generator: torch.Generator
+) -> FiniteArmBandit:
+    """Return what README's example returns."""
+    return BBKB(arms, maximize=maximize, generator=generator)
+
+
+def configure(method: str, seed: int) -> Any:
+    """Return a client of Ax with the experiment and, but for `ax`, the node."""
+    from ax.api.client import Client
+    from ax.api.configs import ChoiceParameterConfig
+    from ax.generation_strategy.generation_strategy import GenerationStrategy
+
+    from botorch_bkb.integrations.ax import BanditNode, ChoiceGrid, register_bandit
+
+    client = Client(random_seed=seed)
+    parameters = [
+        ChoiceParameterConfig(
+            name=f"x{number}",
+            values=np.linspace(0, 1, num_levels).tolist(),
+            parameter_type="float",
+            is_ordered=True,
+        )
+        for number, num_levels in enumerate(NUM_LEVELS)
+    ]
+    client.configure_experiment(name="practice", parameters=parameters)
+    client.configure_optimization(objective="-loss")
+    if method == "node":
+        register_bandit(bandit_of_readme)
+        node = BanditNode("bandit_of_readme", ChoiceGrid(), seed=seed)
+        client.set_generation_strategy(GenerationStrategy(name="node", nodes=[node]))
+    return client
+
+
+METHODS = ("ax", "node")
+
+
+class Run(NamedTuple):
+    """What one run is of; the first columns of its rows."""
+
+    function: str
+    method: str
+    seed: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's options."""
+    parser.add_argument(
+        "--functions", nargs="+", choices=FUNCTIONS, default=list(FUNCTIONS)
+    )
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="0 to N - 1")
+    parser.add_argument(
+        "--again", action="store_true", help="drop the rows of these runs first"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run what is left, then write and print."""
+    record = Record(args.output)
+    print(caption(record.origin))
+    functions = args.functions[:1] if args.smoke else args.functions
+    methods = ["node"] if args.smoke else args.methods
+    wanted = [
+        Run(function, method, seed)
+        for seed in range(min(args.seeds, 1) if args.smoke else args.seeds)
+        for function in functions
+        for method in methods
+    ]
+    rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
+    if args.again:
+        rows.drop(wanted)
+    done = rows.runs()
+    missing = [one for one in wanted if one not in done]
+    print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
+    checkpoints = (6, 8) if args.smoke else CHECKPOINTS
+    for one in tqdm(missing, unit="run", disable=not missing):
+        rows.append(play(one, checkpoints).assign(**record.origin))
+    table = rows.table()
+    if len(table):
+        summary = summarize(table)
+        record.write_table(summary, "summary")
+        print_table(summary)
+
+
+def losses_of(function: str) -> Tensor:
+    """Return the losses of all choices, in the order of the grid, the best zero."""
+    levels = [torch.linspace(0, 1, count).double() for count in NUM_LEVELS]
+    values = FUNCTIONS[function](torch.cartesian_prod(*levels))
+    return (values - values.min()) / values.std()
+
+
+def expected_loss_of_uniform(losses: Tensor, num_trials: int) -> float:
+    """Return the expected best of uniform draws."""
+    ascending = losses.sort().values
+    # P(none of the draws is among the n best), n = 0, ..., A - 1.
+    left = torch.arange(len(losses), 0, -1).double() / len(losses)
+    survival = left.pow(num_trials)
+    steps = torch.cat([ascending[:1], ascending.diff()])
+    return (steps * survival).sum().item()
+
+
+def play(one: Run, checkpoints: tuple[int, ...]) -> pd.DataFrame:
+    """Run one experiment to the last checkpoint; return a row for each."""
+    losses = losses_of(one.function).reshape(NUM_LEVELS)
+    noises = np.random.default_rng(one.seed).normal(0, NOISE_STD, checkpoints[-1])
+    seconds, best = 0.0, np.inf
+    rows: list[dict[str, Any]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ax and what it imports warn a lot
+        logging.disable(logging.WARNING)
+        client = configure(one.method, one.seed)
+        for number, noise in enumerate(noises, start=1):
+            start = time.perf_counter()
+            ((trial, parameters),) = client.get_next_trials(max_trials=1).items()
+            seconds += time.perf_counter() - start
+            place = tuple(
+                round(parameters[f"x{axis}"] * (count - 1))
+                for axis, count in enumerate(NUM_LEVELS)
+            )
+            loss = losses[place].item()
+            best = min(best, loss)
+            client.complete_trial(trial, raw_data={"loss": (loss + noise, None)})
+            if number in checkpoints:
+                asks = number - (rows[-1]["trials"] if rows else 0)
+                rows.append({"trials": number, "loss": best, "seconds": seconds / asks})
+                seconds = 0.0
+        logging.disable(logging.NOTSET)
+    table = pd.DataFrame(rows).assign(rows=len(checkpoints))
+    for column, value in reversed(list(one._asdict().items())):
+        table.insert(0, column, value)
+    return table
+
+
+def summarize(table: pd.DataFrame) -> pd.DataFrame:
+    """Return means over seeds, their standard errors, and what chance would reach."""
+    summary = (
+        table.groupby(["function", "trials", "method"], sort=False)
+        .agg(
+            seeds=("seed", "nunique"),
+            loss=("loss", "mean"),
+            error=("loss", "sem"),
+            seconds=("seconds", "mean"),
+        )
+        .reset_index()
+    )
+    settings = zip(summary["function"], summary["trials"], strict=True)
+    chance = [
+        expected_loss_of_uniform(losses_of(function), trials)
+        for function, trials in settings
+    ]
+    return summary.assign(uniform=chance)
