@@ -26,7 +26,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, cast, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -56,7 +56,7 @@ def bowl(points: Tensor) -> Tensor:
 def levy4(points: Tensor) -> Tensor:
     """Return BoTorch's Levy function over its own box."""
     problem = Levy(dim=4, dtype=torch.double)
-    return problem.evaluate_true(unnormalize(points, problem.bounds))
+    return problem.evaluate_true(unnormalize(points, cast(Tensor, problem.bounds)))
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
