@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.analytic import BudgetedUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
+from botorch_bkb.models.utils.checks import check_tensors
 
 
 class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
@@ -89,7 +90,9 @@ class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
         Raises:
             BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``. The pending
                 points are then as before.
+            InputDataError: If it is no tensor of floats; the same.
         """
+        check_tensors(X_pending=X_pending)
         if X_pending is not None and X_pending.dim() != 2:
             raise BotorchTensorDimensionError(
                 "Expected `X_pending` of shape n x d, but got "

@@ -43,6 +43,8 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.checks import as_number
+
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
 
@@ -154,10 +156,10 @@ class ConstantWidth(ConfidenceSchedule):
     width: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.width < math.inf:
+        if not 0 <= as_number(self.width) < math.inf:
             raise InputDataError(
                 "Expected `width` to be finite and not negative, but got "
-                f"{self.width}. Minimize with `maximize=False`, not a negative width."
+                f"{self.width!r}. Minimize with `maximize=False`, not a negative width."
             )
 
     @override
@@ -270,10 +272,10 @@ class NormBoundedWidth(ConfidenceSchedule):
 
     def __post_init__(self) -> None:
         _check_positive("norm_bound", self.norm_bound)
-        if self.noise_std is not None and not 0 <= self.noise_std < math.inf:
+        if self.noise_std is not None and not 0 <= as_number(self.noise_std) < math.inf:
             raise InputDataError(
                 "Expected `noise_std` to be finite and not negative, but got "
-                f"{self.noise_std}. Pass None for the square root of the noise "
+                f"{self.noise_std!r}. Pass None for the square root of the noise "
                 "variance."
             )
         _check_fraction("failure_probability", self.failure_probability)
@@ -661,22 +663,22 @@ def _log_union(horizon: int, failure_probability: float) -> float:
 
 
 def _check_num_deviations(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
+    if not 0 <= as_number(value) < math.inf:
         raise InputDataError(
-            f"Expected `{name}` to be finite and not negative, but got {value}. "
+            f"Expected `{name}` to be finite and not negative, but got {value!r}. "
             "Minimize with `maximize=False`, not with a negative width."
         )
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
+    if not 0 < as_number(value) < math.inf:
         raise InputDataError(
-            f"Expected `{name}` to be positive and finite, but got {value}."
+            f"Expected `{name}` to be positive and finite, but got {value!r}."
         )
 
 
 def _check_fraction(name: str, value: float) -> None:
-    if not 0 < value < 1:
+    if not 0 < as_number(value) < 1:
         raise InputDataError(
-            f"Expected `{name}` to be strictly between 0 and 1, but got {value}."
+            f"Expected `{name}` to be strictly between 0 and 1, but got {value!r}."
         )

@@ -128,7 +128,13 @@ def _merge_pulls(
 
 def _noise_variance(model: ExactGP) -> float:
     """Return ``lambda``, the one noise variance of the likelihood."""
-    noise: Tensor = model.likelihood.noise
+    noise: Tensor | None = getattr(model.likelihood, "noise", None)
+    if noise is None:
+        raise UnsupportedError(
+            "Expected `model` to have one noise variance, which the confidence widths "
+            f"are about, but its {type(model.likelihood).__name__} names none. Use "
+            "UpperConfidenceBound with a `beta` of your own."
+        )
     # Equal up to the rounding of an outcome transform.
     if noise.max() - noise.min() > 1e-6 * noise.max():
         raise UnsupportedError(

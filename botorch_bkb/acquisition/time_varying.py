@@ -25,6 +25,7 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
     ConfidenceState,
 )
+from botorch_bkb.models.utils.checks import as_number
 
 
 class TimeVaryingUpperConfidenceBound(BudgetedUpperConfidenceBound):
@@ -61,9 +62,9 @@ class TimeVaryingUpperConfidenceBound(BudgetedUpperConfidenceBound):
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
     ) -> None:
-        if not math.isfinite(decision_time):
+        if not math.isfinite(as_number(decision_time)):
             raise InputDataError(
-                f"Expected a finite `decision_time`, but got {decision_time}."
+                f"Expected a finite `decision_time`, but got {decision_time!r}."
             )
         super().__init__(model, confidence, num_arms, posterior_transform, maximize)
         self.decision_time = decision_time
@@ -100,7 +101,7 @@ class SmoothBox:
     def __post_init__(self) -> None:
         """Check the numbers."""
         numbers = (self.dimension, self.side_length, self.a, self.b)
-        if not all(0 < number < math.inf for number in numbers):
+        if not all(0 < as_number(number) < math.inf for number in numbers):
             raise InputDataError(
                 f"Expected the numbers of a SmoothBox to be positive, but got {self}."
             )
@@ -113,10 +114,10 @@ class _DriftWidth(ConfidenceSchedule):
 
     def __post_init__(self) -> None:
         """Check the probability."""
-        if not 0 < self.failure_probability < 1:
+        if not 0 < as_number(self.failure_probability) < 1:
             raise InputDataError(
                 "Expected `failure_probability` between 0 and 1, but got "
-                f"{self.failure_probability}."
+                f"{self.failure_probability!r}."
             )
 
     @override

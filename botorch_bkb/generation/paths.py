@@ -78,8 +78,12 @@ from botorch.sampling.pathwise.utils import (
 from botorch.utils.context_managers import delattr_ctx
 from botorch.utils.sampling import manual_seed
 from botorch.utils.transforms import unnormalize
+from gpytorch import settings
 from gpytorch.kernels import Kernel, ProductKernel
 from gpytorch.likelihoods import _GaussianLikelihoodBase
+from linear_operator import to_dense
+from linear_operator.operators import LinearOperator
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Size, Tensor
 from torch.quasirandom import SobolEngine
 from typing_extensions import override
@@ -92,6 +96,7 @@ from botorch_bkb.models.utils.nystrom import (
     span_tolerance,
 )
 from botorch_bkb.models.utils.prediction import Observations
+from botorch_bkb.models.utils.replicates import find_replicates
 from botorch_bkb.optim.batch_rules import check_size
 
 
@@ -359,8 +364,20 @@ def _gaussian_update_dtc(
     likelihood: _GaussianLikelihoodBase,
     *,
     sample_values: Tensor,
+    target_values: Tensor | None = None,
+    noise_covariance: Tensor | LinearOperator | None = None,
 ) -> GeneralizedLinearPath:
-    """Return the update, given prior values at :func:`_update_points`."""
+    """Return the update, given prior values at :func:`_update_points`.
+
+    Args:
+        model: The model.
+        likelihood: Its likelihood.
+        sample_values: Prior values at the points of the update.
+        target_values: ``n`` transformed targets in the place of the training data's.
+        noise_covariance: A diagonal ``n x n`` matrix in the place of the likelihood's.
+            Without noise the exact model interpolates; the sparse one rounds noise up
+            to ``gpytorch.settings.min_fixed_noise``.
+    """
     points = _update_points(model)
     if sample_values.shape[-1] != points.shape[0]:
         raise BotorchTensorDimensionError(
@@ -368,14 +385,26 @@ def _gaussian_update_dtc(
             "unique training inputs if the model is exact), but got "
             f"{sample_values.shape[-1]} values. Use `draw_matheron_paths`."
         )
-    observations = model.merged_observations()
+    sparse = model.sparse_inducing_inputs() is not None
+    noise = None
+    if noise_covariance is not None:
+        dtype = sample_values.dtype
+        # Precisions have to be finite.
+        smallest = torch.finfo(dtype).tiny ** 0.5
+        if sparse:
+            smallest = settings.min_fixed_noise.value(dtype)
+        noise = _diagonal(noise_covariance).to(dtype).clamp_min(smallest)
+    observations = model.merged_observations(target_values, noise)
     centered = sample_values - model.mean_module(points)
-    if model.sparse_inducing_inputs() is None:
-        weight = _exact_update(model.covar_module, observations, centered)
-    else:
+    if sparse:
         points, weight = _sparse_update(
             model.covar_module, observations, points, centered
         )
+    else:
+        # Merged, they are sorted by their coordinates.
+        place = find_replicates(model.train_inputs[0]).first.argsort().argsort()
+        points = observations.inputs
+        weight = _exact_update(model.covar_module, observations, centered[..., place])
     return GeneralizedLinearPath(
         feature_map=KernelEvaluationMap(
             kernel=model.covar_module,
@@ -387,9 +416,26 @@ def _gaussian_update_dtc(
 
 
 def _update_points(model: SingleTaskDTCGP) -> Tensor:
-    """Return the transformed points at which the update needs prior values."""
+    """Return the transformed points at which the update needs prior values.
+
+    The inducing points, or of an exact model the training inputs as they come, each
+    where it comes first.
+    """
     S = model.sparse_inducing_inputs()
-    return model.merged_observations().inputs if S is None else S
+    X = model.train_inputs[0]
+    return X[find_replicates(X).first.sort().values] if S is None else S
+
+
+def _diagonal(noise_covariance: Tensor | LinearOperator) -> Tensor:
+    """Return the diagonal of a diagonal matrix, or raise."""
+    dense = to_dense(noise_covariance)
+    noise = dense.diagonal()
+    if not torch.equal(dense, torch.diag(noise)):
+        raise UnsupportedError(
+            "Expected a diagonal `noise_covariance`, since repeated rows are merged, "
+            "but got one with correlations. Use `SingleTaskGP`."
+        )
+    return noise
 
 
 def _exact_update(
@@ -399,7 +445,8 @@ def _exact_update(
 ) -> Tensor:  # ... x P
     r"""Return ``(K + W^{-1})^{-1} (ybar - f_0(X) - eps)``."""
     X, W, means = observations
-    L = torch.linalg.cholesky(dense_covariance(covar_module, X) + torch.diag(1 / W))
+    # Without noise a jitter may be needed, as in BoTorch's own update.
+    L = psd_safe_cholesky(dense_covariance(covar_module, X) + torch.diag(1 / W))
     errors = means - f_0 - torch.randn_like(f_0) / W.sqrt()
     return torch.cholesky_solve(errors.unsqueeze(-1), L).squeeze(-1)
 

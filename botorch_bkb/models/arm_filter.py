@@ -29,6 +29,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.checks import as_number, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     check_prior_variance,
@@ -62,10 +63,10 @@ class DriftingPosterior(ABC):
     def __init__(
         self, prior_variance: Tensor, noise_variance: float, forgetting_rate: float
     ) -> None:
-        if not 0 < noise_variance < math.inf:
+        if not 0 < as_number(noise_variance) < math.inf:
             raise InputDataError(
-                "Expected `noise_variance` to be positive, but got "
-                f"{noise_variance}. For exact rewards, use a small one."
+                "Expected `noise_variance` to be a positive number, but got "
+                f"{noise_variance!r}. For exact rewards, use a small one."
             )
         check_forgetting_rate(forgetting_rate)
         check_prior_variance(prior_variance)
@@ -205,12 +206,14 @@ class ArmFilter(DriftingPosterior):
 
     Raises:
         BotorchTensorDimensionError: If ``prior_covariance`` is not square.
-        InputDataError: If ``noise_variance`` or ``forgetting_rate`` is out of range.
+        InputDataError: If ``noise_variance`` or ``forgetting_rate`` is out of range, or
+            ``prior_covariance`` no tensor of floats.
     """
 
     def __init__(
         self, prior_covariance: Tensor, noise_variance: float, forgetting_rate: float
     ) -> None:
+        check_tensors(prior_covariance=prior_covariance)
         shape = tuple(prior_covariance.shape)
         if len(shape) != 2 or shape[0] != shape[1]:
             raise BotorchTensorDimensionError(
@@ -324,14 +327,16 @@ class SparseArmFilter(DriftingPosterior):
         tolerance: float = 1e-3,
         max_inducing: int = 512,
     ) -> None:
-        if not 0 <= tolerance < 1:
+        check_tensors(arms=arms)
+        check_modules(Kernel, covar_module=covar_module)
+        if not 0 <= as_number(tolerance) < 1:
             raise InputDataError(
-                f"Expected `tolerance` from 0 to 1, but got {tolerance}. At 0 no "
+                f"Expected `tolerance` from 0 to 1, but got {tolerance!r}. At 0 no "
                 "inducing arm leaves while there is room."
             )
-        if max_inducing < 2:
+        if not as_number(max_inducing) >= 2:
             raise InputDataError(
-                f"Expected `max_inducing` to be at least 2, but got {max_inducing}."
+                f"Expected `max_inducing` to be at least 2, but got {max_inducing!r}."
             )
         with torch.no_grad():
             prior_variance = covar_module(arms, diag=True).to(arms)
@@ -515,17 +520,17 @@ class SparseArmFilter(DriftingPosterior):
 
 def check_forgetting_rate(forgetting_rate: float) -> None:
     """Raise an ``InputDataError`` unless this is a forgetting rate."""
-    if not 0 <= forgetting_rate <= 1:
+    if not 0 <= as_number(forgetting_rate) <= 1:
         raise InputDataError(
             "Expected `forgetting_rate` between 0 (nothing drifts) and 1 (nothing "
-            f"is remembered), but got {forgetting_rate}."
+            f"is remembered), but got {forgetting_rate!r}."
         )
 
 
 def check_time(time: float) -> None:
     """Raise an ``InputDataError`` unless a time is finite."""
-    if not math.isfinite(time):
-        raise InputDataError(f"Expected a finite `time`, but got {time}.")
+    if not math.isfinite(as_number(time)):
+        raise InputDataError(f"Expected a finite `time`, but got {time!r}.")
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator) -> Tensor:

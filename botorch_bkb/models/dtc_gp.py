@@ -12,6 +12,7 @@ from copy import deepcopy
 from typing import Any, cast
 
 import torch
+from botorch.cross_validation import efficient_loo_cv
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
@@ -21,16 +22,28 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils import gpt_posterior_settings
+from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.sampling.base import MCSampler
 from botorch.utils.types import _DefaultType, DEFAULT
 from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, Likelihood
 from gpytorch.means import Mean
-from linear_operator.operators import LowRankRootLinearOperator, to_linear_operator
+from linear_operator.operators import (
+    DiagLinearOperator,
+    LowRankRootLinearOperator,
+    to_linear_operator,
+)
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.checks import (
+    check_generator,
+    check_modules,
+    check_single_output,
+    check_tensors,
+)
 from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
 from botorch_bkb.models.utils.leverage_scores import (
     log_exclusion,
@@ -41,6 +54,12 @@ from botorch_bkb.models.utils.leverage_scores import (
 from botorch_bkb.models.utils.marginal_likelihood import (
     repeat_rows,
     ReplicatedMultivariateNormal,
+)
+from botorch_bkb.models.utils.noise import (
+    check_likelihood,
+    new_noise,
+    observed_noise,
+    train_noise,
 )
 from botorch_bkb.models.utils.prediction import (
     ExactPosterior,
@@ -115,7 +134,8 @@ class SingleTaskDTCGP(SingleTaskGP):
             train_Yvar: An optional ``n x 1`` tensor of observed noise variances.
             inducing_points: An ``m x d`` tensor in the units of ``train_X``. If
                 omitted, all unique training inputs: the exact GP.
-            likelihood: As in ``SingleTaskGP``.
+            likelihood: As in ``SingleTaskGP``. One without ``noise``, such as BoTorch's
+                ``SparseOutlierGaussianLikelihood``, is called for it.
             covar_module: Any GPyTorch kernel. If omitted, BoTorch's default with its
                 dimension-scaled prior.
             mean_module: As in ``SingleTaskGP``, a ``ConstantMean`` if omitted.
@@ -125,17 +145,22 @@ class SingleTaskDTCGP(SingleTaskGP):
 
         Raises:
             UnsupportedError: If the training data are batched or have more than one
-                output.
+                output, a kernel or mean is a batch, or the likelihood does not give one
+                noise variance for each row.
             BotorchTensorDimensionError: If ``inducing_points`` are not ``m x d``.
-            InputDataError: If ``inducing_points`` hold NaN or there are none.
+            InputDataError: If ``inducing_points`` hold NaN or there are none, or an
+                argument is no tensor of floats, kernel or mean.
         """
-        if train_X.dim() != 2 or train_Y.shape[-1] != 1:
-            raise UnsupportedError(
-                "Expected unbatched `train_X` (n x d) and one output in `train_Y` "
-                f"(n x 1), but got shapes {tuple(train_X.shape)} and "
-                f"{tuple(train_Y.shape)}. Use a `ModelListGP` of `SingleTaskDTCGP`s "
-                "for several outputs."
-            )
+        check_tensors(
+            train_X=train_X,
+            train_Y=train_Y,
+            train_Yvar=train_Yvar,
+            inducing_points=inducing_points,
+        )
+        check_modules(Kernel, covar_module=covar_module)
+        check_modules(Mean, mean_module=mean_module)
+        check_likelihood(likelihood)
+        check_single_output("SingleTaskDTCGP", train_X, train_Y)
         super().__init__(
             train_X=train_X,
             train_Y=train_Y,
@@ -150,6 +175,10 @@ class SingleTaskDTCGP(SingleTaskGP):
         self.register_buffer("_inducing_points", None, persistent=False)
         if inducing_points is not None:
             self.set_inducing_points(inducing_points)
+        if likelihood is not None:
+            with torch.no_grad():  # refuses what the model cannot stand on
+                x = self.transform_inputs(train_X)
+                train_noise(likelihood, lambda: self._train_prior(x), x)
         self._uniforms: dict[bytes, float] = {}
 
     @property
@@ -171,6 +200,7 @@ class SingleTaskDTCGP(SingleTaskGP):
             BotorchTensorDimensionError: If the shape is not ``m x d``.
             InputDataError: If they are not finite or there are none.
         """
+        check_tensors(inducing_points=inducing_points)
         train_X = self._raw_train_X
         if inducing_points is not None:
             if (
@@ -215,10 +245,11 @@ class SingleTaskDTCGP(SingleTaskGP):
                 theorem covers it.
 
         Raises:
-            InputDataError: If ``oversampling`` is not positive or ``resampling`` is
-                unknown.
+            InputDataError: If ``oversampling`` is not positive, ``resampling`` is
+                unknown or ``generator`` is none.
         """
         validate_resampling(resampling)
+        check_generator(generator)
         train_X = self._raw_train_X
         replicates = find_replicates(train_X)
         inverse, num_unique = replicates.inverse, replicates.first.shape[0]
@@ -260,6 +291,7 @@ class SingleTaskDTCGP(SingleTaskGP):
             UnsupportedError: If the noise differs between pulls (``train_Yvar``), ``X``
                 is given and ``Yvar`` is not.
         """
+        check_tensors(X=X, Yvar=None if isinstance(Yvar, int | float) else Yvar)
         self.eval()
         if X is None:
             x, Yvar = self.train_inputs[0], self._train_noise
@@ -271,7 +303,7 @@ class SingleTaskDTCGP(SingleTaskGP):
                     "Expected `Yvar`, the noise variance of a pull at each of `X`, "
                     "since this model was given `train_Yvar`, but got None."
                 )
-            Yvar = self.likelihood.noise
+            Yvar = new_noise(self.likelihood, x.unsqueeze(-2)).squeeze(-1)
         with torch.no_grad(), gpt_posterior_settings():
             variance = self(x.unsqueeze(-2)).variance
             return variance.squeeze(-1) / Yvar
@@ -293,13 +325,84 @@ class SingleTaskDTCGP(SingleTaskGP):
         with torch.no_grad():
             return self._posterior_factors().log_det.item()
 
+    def loo_posterior(self, observation_noise: bool = True) -> Posterior:
+        r"""Return the posterior of each pull given all others: leave-one-out.
+
+        Hyper-parameters, transforms and inducing points stay. With ``h = z^T V^{-1} z``
+        in the units of the class docstring, ::
+
+            mean_loo = mean - h / (1 - h) (y - mean)
+            var_loo = k - |z|^2 + lambda h / (1 - h)
+
+        in ``O(n m^2)``, by the Sherman-Morrison formula for ``V`` less one pull. With
+        every unique input inducing this is ``botorch.cross_validation.loo_cv``, in
+        ``O(n^3)``; for a sparse model, of which ``loo_cv`` would not be right, that is
+        an error.
+
+        Args:
+            observation_noise: Whether the variance is that of the pull's outcome, as in
+                ``loo_cv``, or of the function.
+
+        Returns:
+            A posterior of mean and variance ``n x 1 x 1``, without gradient.
+
+        Raises:
+            UnsupportedError: If the training data are batched (fantasies).
+        """
+        X, y = self._unbatched_inputs(), self.train_targets
+        factors = self._posterior_factors()
+        with torch.no_grad(), gpt_posterior_settings():
+            if not isinstance(factors, SparsePosterior):
+                return efficient_loo_cv(self, observation_noise).posterior
+            now = self(X.unsqueeze(-2))
+            mean, variance = now.mean.squeeze(-1), now.variance.squeeze(-1)
+            known = factors.projected_variance(X.unsqueeze(-2)).squeeze(-1)
+            noise = self._train_noise
+            odds = known / (noise - known)
+            mean = mean - odds * (y - mean)
+            variance = variance - known + noise * odds
+            if observation_noise:
+                variance = variance + noise
+            # n distributions of one point each.
+            covariance = DiagLinearOperator(variance.unsqueeze(-1))
+            loo = MultivariateNormal(mean.unsqueeze(-1), covariance)
+            posterior: Posterior = GPyTorchPosterior(loo)
+            outcome_transform = getattr(self, "outcome_transform", None)
+            if outcome_transform is not None:
+                posterior = outcome_transform.untransform_posterior(
+                    posterior, X=X.unsqueeze(-2)
+                )
+            return posterior
+
     @override
     def forward(self, x: Tensor) -> MultivariateNormal:
-        """Return the prior over ``n x d`` inputs; in training the DTC prior."""
-        if not self.training:
-            covariance = lazy_covariance(self.covar_module, x)
-            return MultivariateNormal(self.mean_module(x), covariance)
-        x = self.transform_inputs(x)
+        """Return the prior over ``n x d`` inputs; in training the DTC prior.
+
+        Raises:
+            UnsupportedError: If this is not called by ``__call__``, but asked for the
+                covariance of a sparse model's training data, as BoTorch's ``loo_cv``
+                does: there is none on which its posterior stands.
+        """
+        S = self._inducing_points
+        if (
+            x is self.train_inputs[0]
+            and settings.prior_mode.off()
+            and S is not None
+            and not _covers(S, torch.unique(self._raw_train_X, dim=0))
+        ):
+            raise UnsupportedError(
+                "Expected a model whose posterior stands on the covariance of the "
+                "training data, one with every unique input inducing, but got "
+                f"{S.shape[-2]} inducing points of {x.shape[-2]} rows. Use "
+                "`loo_posterior` for leave-one-out."
+            )
+        if self.training:
+            return self._train_prior(self.transform_inputs(x))
+        covariance = lazy_covariance(self.covar_module, x)
+        return MultivariateNormal(self.mean_module(x), covariance)
+
+    def _train_prior(self, x: Tensor) -> ReplicatedMultivariateNormal:
+        """Return the DTC prior over ``n x d`` transformed training inputs."""
         replicates = find_replicates(x)
         unique = x[replicates.first]
         if self._inducing_points is None:
@@ -316,7 +419,8 @@ class SingleTaskDTCGP(SingleTaskGP):
     def __call__(self, *args: Any, **kwargs: Any) -> MultivariateNormal:
         """Return the posterior (in training and prior mode: the prior) at inputs."""
         if self.training or settings.prior_mode.on():
-            return super().__call__(*args, **kwargs)
+            with settings.prior_mode():  # tells `forward` who calls
+                return super().__call__(*args, **kwargs)
         (x,) = args
         if x.dim() == 1:
             x = x.unsqueeze(-1)
@@ -335,16 +439,10 @@ class SingleTaskDTCGP(SingleTaskGP):
             targets: A ``batch_shape' x q`` tensor of transformed targets, with any
                 further leading fantasy dimensions.
             kwargs: ``noise``, a tensor like ``targets`` of noise variances, for models
-                with ``train_Yvar``.
+                with ``train_Yvar``; ``reproject``, as ``condition_on_observations``
+                takes it.
         """
-        noise = kwargs.get("noise")
-        if noise is None:
-            noise = self.likelihood.noise
-            if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
-                raise UnsupportedError(
-                    "Expected `noise`, the noise variance of each new observation, "
-                    "since this model was given `train_Yvar`, but got None."
-                )
+        likelihood, noise = observed_noise(self.likelihood, kwargs.get("noise"), inputs)
         factors = self._posterior_factors()
         # As with test caches: gradients only where somebody asked for them.
         wanted = inputs.requires_grad or targets.requires_grad
@@ -353,9 +451,10 @@ class SingleTaskDTCGP(SingleTaskGP):
         precisions = (1 / noise).expand(*batch_shape, inputs.shape[-2])
         with torch.set_grad_enabled(torch.is_grad_enabled() and wanted):
             means = targets - self.mean_module(inputs)
-            conditioned = factors.condition(Observations(inputs, precisions, means))
+            observations = Observations(inputs, precisions, means)
+            conditioned = factors.condition(observations, kwargs.get("reproject", True))
         new = _copy_sharing_data(self)
-        new.likelihood = self.likelihood.get_fantasy_likelihood(**kwargs)
+        new.likelihood = likelihood
         leading = torch.broadcast_shapes(targets.shape[:-1], self.batch_shape)
         new.train_inputs = (_append(self.train_inputs[0], inputs, leading, dim=-2),)
         new.train_targets = _append(self.train_targets, targets, leading, dim=-1)
@@ -364,24 +463,117 @@ class SingleTaskDTCGP(SingleTaskGP):
 
     @override
     def condition_on_observations(
-        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
+        self,
+        X: Tensor,
+        Y: Tensor,
+        noise: Tensor | None = None,
+        reproject: bool = True,
+        **kwargs: Any,
     ) -> SingleTaskDTCGP:
         """Condition the model on new observations; see BoTorch's models.
 
         The new inputs are appended to the inducing points, so that the posterior also
         moves at points outside them. Neither mean nor variance is recomputed from
         scratch.
+
+        Args:
+            X: As in BoTorch's models; there may be no points.
+            Y: As in BoTorch's models.
+            noise: As in BoTorch's models. Noise under 1e-6 (float32: 1e-4) is rounded
+                up to that with a warning, as GPyTorch's likelihood of known noise does.
+            reproject: Whether the old data speak through the new inducing points too,
+                as in a model built from scratch with them. False is Bayes' rule on the
+                posterior as it is, which :meth:`fantasize` uses. For a model with every
+                unique input inducing the two are the same.
+            **kwargs: As in BoTorch's models.
+
+        Raises:
+            InputDataError: If ``X``, ``Y`` or ``noise`` is no tensor of floats.
+            UnsupportedError: If this model was given ``train_Yvar`` and there is no
+                ``noise``.
         """
+        check_tensors(X=X, Y=Y, noise=noise)
         self.eval()
         conditioned = cast(
             SingleTaskDTCGP,
-            super().condition_on_observations(X, Y, noise=noise, **kwargs),
+            super().condition_on_observations(
+                X, Y, noise=noise, reproject=reproject, **kwargs
+            ),
         )
         if self._inducing_points is not None:
             conditioned._inducing_points = _append(
                 self._inducing_points, X, X.shape[:-2], dim=-2
             )
         return conditioned
+
+    @override
+    def fantasize(
+        self,
+        X: Tensor,
+        sampler: MCSampler,
+        observation_noise: Tensor | None = None,
+        reproject: bool = False,
+        **kwargs: Any,
+    ) -> SingleTaskDTCGP:
+        r"""Condition the model on draws of its outcomes; see BoTorch's models.
+
+        Fantasies are for looking ahead, and there the mean to be has to average to the
+        mean that is: ``E[mean(x') | y] = mean(x')``. So the present posterior is
+        conditioned by Bayes' rule, ::
+
+            mean'(x') = mean(x') + c(x', x) (c(x, x) + noise)^{-1} (y - mean(x))
+
+        with its covariance ``c``, residual included: the posterior moves outside the
+        inducing points, and old data say what they said. A model built from scratch
+        with ``x`` among the inducing points (``reproject=True``) hears more of the old
+        data, whatever ``y`` is: where inducing points are few, a lookahead would take
+        that for information which ``x`` brings.
+
+        On the problem of ``python -m benchmarks lookahead``
+
+        Args:
+            X: As in BoTorch's models.
+            sampler: As in BoTorch's models.
+            observation_noise: As in BoTorch's models.
+            reproject: As :meth:`condition_on_observations` takes it.
+            **kwargs: As in BoTorch's models.
+        """
+        return super().fantasize(
+            X, sampler, observation_noise, reproject=reproject, **kwargs
+        )
+
+    @override
+    def set_train_data(
+        self,
+        inputs: Tensor | None = None,
+        targets: Tensor | None = None,
+        strict: bool = True,
+    ) -> None:
+        """Replace the training data, as in GPyTorch's models.
+
+        In eval mode the inputs are transformed ones, as in BoTorch's models; their
+        originals, which training and ``inducing_points`` go back to, are theirs too.
+
+        Raises:
+            UnsupportedError: If they cannot be transformed back.
+        """
+        super().set_train_data(inputs, targets, strict)
+        # BoTorch calls this itself, to go to eval mode and back.
+        original = self._original_train_inputs
+        if inputs is None or not self._has_transformed_inputs or inputs is original:
+            return
+        (x,) = self.train_inputs
+        if torch.equal(self.input_transform.preprocess_transform(x), x):
+            self._original_train_inputs = x
+            return
+        try:
+            self._original_train_inputs = self.input_transform.untransform(x)
+        except NotImplementedError as error:
+            raise UnsupportedError(
+                "Expected an `input_transform` with `untransform`, to set training "
+                f"inputs in eval mode, but got {type(self.input_transform).__name__}. "
+                "Call `train()` first, and pass inputs that are not transformed."
+            ) from error
 
     @property
     def _raw_train_X(self) -> Tensor:
@@ -391,7 +583,8 @@ class SingleTaskDTCGP(SingleTaskGP):
 
     @property
     def _train_noise(self) -> Tensor:
-        return self.likelihood.noise.expand(self.train_targets.shape)
+        x = self.train_inputs[0]
+        return train_noise(self.likelihood, lambda: self._train_prior(x), x)
 
     def _inducing_inputs(self, points: Tensor) -> Tensor:
         """Transform the inducing points as eval mode transforms training data.
@@ -403,12 +596,27 @@ class SingleTaskDTCGP(SingleTaskGP):
             return points
         return self.input_transform.preprocess_transform(points)
 
-    def merged_observations(self) -> Observations:
+    def merged_observations(
+        self, targets: Tensor | None = None, noise: Tensor | None = None
+    ) -> Observations:
         """Return the training data, repeats merged, without mean and transformed.
+
+        Args:
+            targets: ``n`` transformed targets in the place of those of the training
+                data.
+            noise: ``n`` noise variances in the place of the likelihood's.
 
         Raises:
             UnsupportedError: If the training data are batched (fantasies).
         """
+        X = self._unbatched_inputs()
+        targets = self.train_targets if targets is None else targets
+        noise = self._train_noise if noise is None else noise
+        centered = targets - self.mean_module(X)
+        return merge_observations(X, centered, noise, find_replicates(X))
+
+    def _unbatched_inputs(self) -> Tensor:
+        """Return the ``n x d`` transformed training inputs, or raise."""
         self.eval()
         X = self.train_inputs[0]
         if X.dim() != 2:
@@ -417,9 +625,7 @@ class SingleTaskDTCGP(SingleTaskGP):
                 f"got shape {tuple(X.shape)}. A batch of fantasy models keeps its "
                 "factors as long as neither its data nor its mode change."
             )
-        centered = self.train_targets - self.mean_module(X)
-        noise = self._train_noise
-        return merge_observations(X, centered, noise, find_replicates(X))
+        return X
 
     def sparse_inducing_inputs(self) -> Tensor | None:
         """Return the transformed inducing points; None if they span all training data.
@@ -467,7 +673,10 @@ def _draw_uniforms(size: int, generator: torch.Generator | None) -> list[float]:
     if generator is None:
         generator = torch.Generator()
         generator.seed()
-    draws = torch.rand(size, generator=generator, device=generator.device)
+    # Not the default dtype: what a seed draws should not depend on the user's settings.
+    draws = torch.rand(
+        size, generator=generator, device=generator.device, dtype=torch.float32
+    )
     return list(draws.tolist())
 
 

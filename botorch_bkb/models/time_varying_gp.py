@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
@@ -24,7 +25,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.models.kernels import TemporalDecayKernel
+from botorch_bkb.models.utils.checks import (
+    check_modules,
+    check_single_output,
+    check_tensors,
+)
 from botorch_bkb.models.utils.covariance import lazy_covariance
+from botorch_bkb.models.utils.noise import check_likelihood
 
 
 class TimeVaryingGP(SingleTaskGP):
@@ -57,6 +64,9 @@ class TimeVaryingGP(SingleTaskGP):
 
     Raises:
         BotorchTensorDimensionError: If ``train_X`` has no column beside time.
+        UnsupportedError: If the training data are batched or have more than one output,
+            a kernel or mean is a batch, or the likelihood is not a Gaussian one.
+        InputDataError: If an argument is no tensor of floats, kernel or mean.
 
     Example:
         >>> model = TimeVaryingGP(torch.cat([X, times], dim=-1), Y)
@@ -76,8 +86,14 @@ class TimeVaryingGP(SingleTaskGP):
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
     ) -> None:
+        check_tensors(train_X=train_X, train_Y=train_Y, train_Yvar=train_Yvar)
+        kernels = {"covar_module": covar_module, "temporal_kernel": temporal_kernel}
+        check_modules(Kernel, **kernels)
+        check_modules(Mean, mean_module=mean_module)
+        check_likelihood(likelihood)
+        check_single_output("TimeVaryingGP", train_X, train_Y)
         d = train_X.shape[-1] - 1
-        if train_X.dim() < 2 or d < 1:
+        if d < 1:
             raise BotorchTensorDimensionError(
                 "Expected `train_X` of shape n x (d + 1), with time as its last column,"
                 f" but got {tuple(train_X.shape)}."
@@ -138,11 +154,6 @@ def over_columns(kernel: Kernel, columns: range | list[int]) -> Kernel:
     """
     kernel = deepcopy(kernel)
     if kernel.active_dims is None:
-        kernel.register_buffer("active_dims", _long(columns))
+        dims = torch.tensor(list(columns), dtype=torch.long)
+        kernel.register_buffer("active_dims", dims)
     return kernel
-
-
-def _long(columns: range | list[int]) -> Tensor:
-    import torch
-
-    return torch.tensor(list(columns), dtype=torch.long)

@@ -18,13 +18,16 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from copy import copy
 
 import torch
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_bkb.models.utils.checks import as_number, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     check_prior_variance,
@@ -65,6 +68,10 @@ class ArmPosterior:
         covar_module: The kernel; its hyper-parameters are taken as they are.
         noise_variance: lambda.
         max_feature_bytes: The byte budget of cached features and kernel rows.
+
+    Raises:
+        InputDataError: If an argument is of another type or out of range.
+        UnsupportedError: If the kernel is a batch.
     """
 
     def __init__(
@@ -74,6 +81,13 @@ class ArmPosterior:
         noise_variance: float,
         max_feature_bytes: int = 2**31,
     ) -> None:
+        check_tensors(arms=arms)
+        check_modules(Kernel, covar_module=covar_module)
+        if not 0 < as_number(noise_variance) < math.inf:
+            raise InputDataError(
+                "Expected `noise_variance` to be a positive number, but got "
+                f"{noise_variance!r}."
+            )
         self.arms = arms
         self.covar_module = covar_module
         self.noise_variance = noise_variance

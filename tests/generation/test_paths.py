@@ -1,6 +1,7 @@
 """Draws on a box: moments against dense Gaussians, and BoTorch's path machinery."""
 
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from botorch.sampling.pathwise import (
 from botorch.utils.sampling import manual_seed, optimize_posterior_samples
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ZeroMean
+from linear_operator.operators import DiagLinearOperator, ZeroLinearOperator
 
 from botorch_bkb.generation import (
     draw_eigenfeature_paths,
@@ -33,6 +35,7 @@ from botorch_bkb.generation import (
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from tests.generation.test_thompson import largest_z, MAX_Z
+from tests.helpers import gram_matrix
 from tests.reference import dtc_parts
 
 
@@ -357,6 +360,68 @@ def test_standardized_outcomes_come_back_in_their_units():
     mean, variance = posterior.mean.squeeze(-1), posterior.variance.squeeze(-1)
     assert ((draws.mean(dim=0) - mean) / variance.sqrt()).abs().max() < 0.2
     torch.testing.assert_close(draws.var(dim=0), variance, rtol=0.2, atol=0)
+
+
+def silent():
+    """Stand in for the noise of updates, so that their weights can be compared."""
+    return patch.object(torch, "randn_like", torch.zeros_like)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_an_update_takes_targets_and_noise_of_ones_own(sparse):
+    data = Data()
+    model = data.model(inducing_points=data.S if sparse else None)
+    points = data.S if sparse else data.X[:8]
+    f_0 = torch.sin(points.sum(dim=-1))
+    n = len(data.X)
+    targets = torch.cos(data.X.sum(dim=-1))
+    noise = torch.linspace(0.1, 1.0, n).double()
+    with silent():
+        update = gaussian_update(
+            model,
+            f_0,
+            target_values=targets,
+            noise_covariance=DiagLinearOperator(noise),
+        )
+        stated = gaussian_update(model, f_0, target_values=model.train_targets)
+        plain = gaussian_update(model, f_0)
+    torch.testing.assert_close(stated.weight, plain.weight)
+    # The mean of a model of these targets, less what they say of the prior values.
+    kernel = model.covar_module
+    K_sx = gram_matrix(kernel, points, data.X)
+    K_ss = gram_matrix(kernel, points, points)
+    to_data = np.linalg.solve(K_ss, K_sx)
+    covariance = K_sx.T @ to_data + np.diag(noise.numpy())
+    errors = targets.numpy() - to_data.T @ f_0.numpy()
+    expected = gram_matrix(kernel, data.test_X, points) @ to_data
+    expected = expected @ np.linalg.solve(covariance, errors)
+    found = update(data.test_X).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_an_update_of_exact_data_interpolates():
+    data = Data()
+    X = data.X[:8]  # not sorted, without repeats
+    model = SingleTaskDTCGP(
+        X,
+        torch.sin(X.sum(dim=-1, keepdim=True)),
+        covar_module=rbf(),
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+    )
+    f_0 = torch.cos(3 * X[:, 0])
+    zero = ZeroLinearOperator(len(X), len(X), dtype=torch.double)
+    update = gaussian_update(model, f_0, noise_covariance=zero)
+    # Prior values are given in the order of the training inputs, as in BoTorch.
+    torch.testing.assert_close(f_0 + update(X), model.train_targets, rtol=0, atol=1e-5)
+    correlated = torch.ones(len(X), len(X)).double()
+    with pytest.raises(UnsupportedError, match="Expected a diagonal"):
+        gaussian_update(model, f_0, noise_covariance=correlated)
+    model.set_inducing_points(X[:4])
+    with silent():
+        update = gaussian_update(model, f_0[:4], noise_covariance=zero)
+        nearly = gaussian_update(model, f_0[:4], noise_covariance=1e-6 * torch.eye(8))
+    torch.testing.assert_close(update(X), nearly(X))
 
 
 def test_a_list_of_models_and_a_conditioned_model():

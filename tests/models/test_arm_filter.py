@@ -96,7 +96,7 @@ def test_bad_options_are_refused():
     gram = torch.eye(3)
     with pytest.raises(BotorchTensorDimensionError, match="of shape A x A"):
         ArmFilter(gram[:2], NOISE, 0.1)
-    with pytest.raises(InputDataError, match="`noise_variance` to be positive"):
+    with pytest.raises(InputDataError, match="`noise_variance` to be a positive"):
         ArmFilter(gram, 0.0, 0.1)
     with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
         ArmFilter(gram, NOISE, 1.5)

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from botorch.acquisition import (
     UpperConfidenceBound,
 )
 from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
+from botorch.cross_validation import efficient_loo_cv, loo_cv
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
@@ -21,7 +23,7 @@ from botorch.exceptions.errors import (
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize, Warp
+from botorch.models.transforms import Normalize, Round, Standardize, Warp
 from botorch.models.utils.assorted import fantasize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
@@ -29,6 +31,7 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.settings import prior_mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -623,6 +626,117 @@ def test_same_generator_same_inducing_points(generator):
         model.resample_inducing_points(generator=torch.Generator().manual_seed(3))
         draws.append(model.inducing_points)
     assert torch.equal(*draws)
+
+
+def test_draws_do_not_depend_on_the_default_dtype(generator):
+    X, Y = make_data(generator)
+    draws = []
+    for dtype in (torch.float32, torch.float64):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            model = plain_model(X, Y, make_kernel("smooth"), noise=1.0)
+            model.resample_inducing_points(generator=torch.Generator().manual_seed(3))
+        finally:
+            torch.set_default_dtype(before)
+        draws.append(model.inducing_points)
+    assert torch.equal(*draws)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_data_set_in_eval_mode_are_known_in_both_units(sparse, generator):
+    """In eval mode training inputs are transformed ones, as in BoTorch's models."""
+    X, Y = make_data(generator, repeats=0)
+    new_X = 10 * torch.rand(25, 3, generator=generator, dtype=torch.double)
+    bounds = torch.tensor([[0.0] * 3, [10.0] * 3]).double()
+    model = SingleTaskDTCGP(
+        10 * X,
+        Y,
+        inducing_points=10 * X[:5] if sparse else None,
+        input_transform=Normalize(3, bounds=bounds),
+    )
+    model.eval()
+    model.set_train_data(new_X / 10, model.train_targets[:25], strict=False)
+    if not sparse:
+        torch.testing.assert_close(model.inducing_points, new_X)
+        stock = SingleTaskGP(10 * X, Y, input_transform=Normalize(3, bounds=bounds))
+        stock.load_state_dict(model.state_dict())
+        stock.eval()
+        stock.set_train_data(new_X / 10, model.train_targets[:25], strict=False)
+        ours, theirs = model.posterior(X), stock.posterior(X)
+        torch.testing.assert_close(ours.mean, theirs.mean)
+    model.resample_inducing_points(2.0, generator)
+    rows = (model.inducing_points.unsqueeze(1) - new_X).abs().amax(dim=-1)
+    assert (rows.amin(dim=-1) < 1e-12).all()
+    model.train()
+    torch.testing.assert_close(model.train_inputs[0], new_X)
+
+
+def test_data_that_cannot_be_transformed_back_are_set_in_train_mode(generator):
+    X, Y = make_data(generator)
+    rounded = Round(integer_indices=[0])
+    model = SingleTaskDTCGP(X, Y, input_transform=rounded)
+    model.eval()
+    with pytest.raises(UnsupportedError, match="`input_transform` with `untransform`"):
+        model.set_train_data(0.5 * X, strict=False)
+    model.train()
+    model.set_train_data(0.5 * X, strict=False)
+    assert model.posterior(X).mean.isfinite().all()
+    # What the transform leaves as it is needs no way back.
+    model.set_train_data((0.5 * X).round(), strict=False)
+    assert model.inducing_points.shape == torch.unique((0.5 * X).round(), dim=0).shape
+
+
+@pytest.mark.parametrize("observation_noise", [True, False])
+@pytest.mark.parametrize("train_yvar", [True, False])
+@pytest.mark.parametrize("standardize", [True, False])
+def test_leave_one_out_is_a_model_built_without_the_pull(
+    observation_noise, train_yvar, standardize, generator
+):
+    kernel = make_kernel("rbf")
+    X, Y = make_data(generator, n=12, repeats=4)
+    noise = torch.full((len(X),), 0.05).double()
+    options = {"inducing_points": X[:5]}
+    if train_yvar:
+        noise = 0.01 + torch.rand(len(X), generator=generator, dtype=torch.double)
+        options["train_Yvar"] = noise.unsqueeze(-1)
+    model = plain_model(X, Y, kernel, **options)
+    if standardize:  # other units, the same posterior
+        model.outcome_transform = Standardize(1)
+        model.outcome_transform.means[:], model.outcome_transform.stdvs[:] = 0.0, 2.0
+        model.outcome_transform._stdvs_sq[:] = 4.0
+        model.outcome_transform._is_trained.fill_(True)
+        model.outcome_transform.eval()
+    posterior = model.loo_posterior(observation_noise)
+    assert posterior.mean.shape == posterior.variance.shape == (len(X), 1, 1)
+    unit = 2.0 if standardize else 1.0
+    for i in range(len(X)):
+        rest = torch.arange(len(X)) != i
+        mean, covariance = dense_answer(
+            kernel, X[rest], Y[rest], X[:5], X[i : i + 1], noise[rest].numpy()
+        )
+        variance = covariance[0, 0] + (noise[i].item() if observation_noise else 0.0)
+        assert posterior.mean[i].item() == pytest.approx(unit * mean[0], abs=1e-7)
+        expected = pytest.approx(unit**2 * variance, abs=1e-7)
+        assert posterior.variance[i].item() == expected
+
+
+def test_botorch_leaves_one_out_of_exact_models_only(generator):
+    X, Y = make_data(generator)
+    exact, stock = SingleTaskDTCGP(X, Y).eval(), SingleTaskGP(X, Y).eval()
+    stock.load_state_dict(exact.state_dict())
+    expected = loo_cv(stock).posterior
+    for found in (loo_cv(exact).posterior, exact.loo_posterior()):
+        torch.testing.assert_close(found.mean, expected.mean)
+        torch.testing.assert_close(found.variance, expected.variance)
+    sparse = SingleTaskDTCGP(X, Y, inducing_points=X[:5])
+    for function, training in product((loo_cv, efficient_loo_cv), (True, False)):
+        sparse.train(training)
+        with pytest.raises(UnsupportedError, match="Use `loo_posterior`"):
+            function(sparse)
+    with prior_mode():  # is the prior for all that
+        prior = sparse(sparse.train_inputs[0]).covariance_matrix
+    torch.testing.assert_close(prior, sparse.covar_module(X).to_dense())
 
 
 def test_a_large_joint_posterior_stays_lazy(generator):

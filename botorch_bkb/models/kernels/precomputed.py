@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
+
+from botorch_bkb.models.utils.checks import check_tensors
 
 
 # Relative to the largest eigenvalue: what rounding explains, in double precision.
@@ -30,8 +36,10 @@ class PrecomputedKernel(Kernel):
 
     Raises:
         BotorchTensorDimensionError: If the table is not square.
-        InputDataError: If it holds NaN or infinity, or is not symmetric and positive
-            semi-definite; later, if an input is not an arm index.
+        UnsupportedError: If the options have a ``batch_shape``: there is one table.
+        InputDataError: If it is no tensor of floats, holds NaN or infinity, or is not
+            symmetric and positive semi-definite; later, if an input is not an arm
+            index.
 
     Example:
         >>> kernel = PrecomputedKernel(nearest_covariance(readings.T.cov()))
@@ -43,16 +51,12 @@ class PrecomputedKernel(Kernel):
 
     def __init__(self, covariance: Tensor, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if covariance.dim() != 2 or covariance.shape[0] != covariance.shape[1]:
-            raise BotorchTensorDimensionError(
-                "Expected `covariance` of shape A x A, but got "
-                f"{tuple(covariance.shape)}."
+        if len(self.batch_shape) > 0:
+            raise UnsupportedError(
+                "Expected no `batch_shape` of a kernel that is one table, but got "
+                f"{tuple(self.batch_shape)}. Its inputs may come in batches."
             )
-        if not covariance.isfinite().all():
-            raise InputDataError(
-                "Expected finite `covariance`, but it holds NaN or infinity. Impute "
-                "missing readings, or estimate pairwise and use `nearest_covariance`."
-            )
+        _check_table(covariance)
         asymmetry = (covariance - covariance.mT).abs().max().item()
         scale = covariance.abs().max().clamp_min(1e-300).item()
         lowest = torch.linalg.eigvalsh((covariance + covariance.mT) / 2)[0].item()
@@ -63,6 +67,17 @@ class PrecomputedKernel(Kernel):
                 f"smallest eigenvalue is {lowest:.1e}. `nearest_covariance` repairs it."
             )
         self.register_buffer("covariance", covariance)
+
+    # GPyTorch reads these off parameters, of which there are none.
+    @property
+    @override
+    def device(self) -> torch.device:
+        return self.covariance.device
+
+    @property
+    @override
+    def dtype(self) -> torch.dtype:
+        return self.covariance.dtype
 
     @override
     def forward(
@@ -98,7 +113,25 @@ def nearest_covariance(covariance: Tensor) -> Tensor:
 
     Returns:
         An ``A x A`` table.
+
+    Raises:
+        BotorchTensorDimensionError: If the table is not square.
+        InputDataError: If it is no tensor of floats, or holds NaN or infinity.
     """
+    _check_table(covariance)
     eigenvalues, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
     repaired = (vectors * eigenvalues.clamp_min(0.0)) @ vectors.mT
     return (repaired + repaired.mT) / 2
+
+
+def _check_table(covariance: Tensor) -> None:
+    check_tensors(covariance=covariance)
+    if covariance.dim() != 2 or covariance.shape[0] != covariance.shape[1]:
+        raise BotorchTensorDimensionError(
+            f"Expected `covariance` of shape A x A, but got {tuple(covariance.shape)}."
+        )
+    if not covariance.isfinite().all():
+        raise InputDataError(
+            "Expected finite `covariance`, but it holds NaN or infinity. Impute "
+            "missing readings, or estimate pairwise and use `nearest_covariance`."
+        )

@@ -59,8 +59,8 @@ class TemporalDecayKernel(Kernel):
             self.register_prior(
                 "forgetting_rate_prior",
                 forgetting_rate_prior,
-                lambda module: module.forgetting_rate,
-                lambda module, value: module._set_forgetting_rate(value),
+                self._forgetting_rate_param,
+                self._forgetting_rate_closure,
             )
 
     @property
@@ -71,6 +71,15 @@ class TemporalDecayKernel(Kernel):
     @forgetting_rate.setter
     def forgetting_rate(self, value: Tensor | float) -> None:
         self._set_forgetting_rate(value)
+
+    # Methods and no lambdas: a kernel with a prior can be pickled.
+    def _forgetting_rate_param(self, module: TemporalDecayKernel) -> Tensor:
+        return module.forgetting_rate
+
+    def _forgetting_rate_closure(
+        self, module: TemporalDecayKernel, value: Tensor
+    ) -> None:
+        module._set_forgetting_rate(value)
 
     def _set_forgetting_rate(self, value: Tensor | float) -> None:
         like = self.raw_forgetting_rate

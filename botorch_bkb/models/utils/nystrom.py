@@ -155,6 +155,8 @@ def masked_cholesky(
         mask of the columns that were kept.
     """
     num_points = schur.shape[-1]
+    if num_points == 0:
+        return schur, torch.empty_like(prior, dtype=torch.bool)
     threshold = span_tolerance(schur.dtype) * prior
     columns: list[Tensor] = []
     kept: list[Tensor] = []

@@ -105,11 +105,19 @@ class FactoredPosterior(ABC):
         return MultivariateNormal(mean, covariance.expand(*mean.shape, X.shape[-2]))
 
     @abstractmethod
-    def condition(self, observations: Observations) -> FactoredPosterior:
+    def condition(
+        self, observations: Observations, reproject: bool = True
+    ) -> FactoredPosterior:
         """Append ``... x q`` observations, and their inputs to the inducing points.
 
         The means may carry further leading (fantasy) dimensions. What is shared by a
         batch of fantasies is not expanded.
+
+        Args:
+            observations: The new ones.
+            reproject: Whether the old ones speak through the new inducing points too,
+                as when all is factored anew. If not, this is Bayes' rule on the
+                posterior as it is: the mean is a martingale, and variances only fall.
         """
 
     @abstractmethod
@@ -145,7 +153,9 @@ class ExactPosterior(FactoredPosterior):
         )
 
     @override
-    def condition(self, observations: Observations) -> ExactPosterior:
+    def condition(
+        self, observations: Observations, reproject: bool = True
+    ) -> ExactPosterior:
         X, W, means = observations
         B = self.features(X).mT  # ... x q x m
         schur = dense_covariance(self.covar_module, X) - B @ B.mT
@@ -215,7 +225,9 @@ class SparsePosterior(FactoredPosterior):
         return cls(covar_module, features, V, Z @ (W * means), (observations,))
 
     @override
-    def condition(self, observations: Observations) -> SparsePosterior:
+    def condition(
+        self, observations: Observations, reproject: bool = True
+    ) -> SparsePosterior:
         X, W, means = observations
         B = self.features(X).mT  # ... x q x m
         schur = dense_covariance(self.covar_module, X) - B @ B.mT
@@ -228,7 +240,9 @@ class SparsePosterior(FactoredPosterior):
         corner = torch.eye(X.shape[-2]).to(X)
         b_new = X.new_zeros(X.shape[-2])
         blocks = (*self.observations, observations)
-        for block in blocks:
+        # Coordinates that old data say nothing of are independent of the old ones, by
+        # the prior: they are the part of the residual that the new points see.
+        for block in blocks if reproject else blocks[-1:]:
             z = self.features(block.inputs)
             z_new = features.appended(block.inputs, z)  # ... x q x P
             weighted = z_new * block.precisions.unsqueeze(-2)
@@ -239,6 +253,17 @@ class SparsePosterior(FactoredPosterior):
         return SparsePosterior(
             self.covar_module, features, V, _cat(b_top, b_new), blocks
         )
+
+    def projected_variance(self, X: Tensor) -> Tensor:
+        """Return ``z^T V^{-1} z``, the variances less their residuals.
+
+        Args:
+            X: A ``... x q x d`` tensor of points.
+
+        Returns:
+            A ``... x q`` tensor.
+        """
+        return self._root(self.features(X)).square().sum(dim=-2)
 
     @override
     def _root(self, z: Tensor) -> Tensor:

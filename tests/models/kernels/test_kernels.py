@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from gpytorch.constraints import Interval
@@ -177,6 +181,8 @@ def test_bad_tables_and_inputs_are_refused(table):
         PrecomputedKernel(table[:3])
     with pytest.raises(InputDataError, match="NaN or infinity"):
         PrecomputedKernel(table * torch.nan)
+    with pytest.raises(UnsupportedError, match=r"no `batch_shape` of a kernel that"):
+        PrecomputedKernel(table, batch_shape=torch.Size([2]))
     skewed = table.clone()
     skewed[0, 1] += 1
     with pytest.raises(InputDataError, match="from the transpose"):
@@ -184,3 +190,9 @@ def test_bad_tables_and_inputs_are_refused(table):
     for bad in (0.5, 6.0, -1.0):
         with pytest.raises(InputDataError, match="arm indices from 0 to 5"):
             PrecomputedKernel(table)(torch.tensor([[bad]]).double()).to_dense()
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_a_table_has_the_device_and_dtype_of_its_numbers(table, dtype):
+    kernel = PrecomputedKernel(table).to(dtype)
+    assert (kernel.device, kernel.dtype) == (torch.device("cpu"), dtype)

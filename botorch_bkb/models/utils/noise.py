@@ -1,0 +1,116 @@
+"""The noise variances of pulls, as a likelihood gives them.
+
+Most likelihoods name their noise. Others, such as BoTorch's robust
+``SparseOutlierGaussianLikelihood`` or one with GPyTorch's ``HeteroskedasticNoise``, say
+it only when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import (
+    FixedNoiseGaussianLikelihood,
+    HadamardGaussianLikelihood,
+    Likelihood,
+)
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from gpytorch.likelihoods.multitask_gaussian_likelihood import (
+    _MultitaskGaussianLikelihoodBase,
+)
+from gpytorch.likelihoods.noise_models import FixedGaussianNoise
+from linear_operator.operators import AddedDiagLinearOperator
+from torch import Tensor
+
+
+def check_likelihood(likelihood: Likelihood | None) -> None:
+    """Raise an ``UnsupportedError`` unless noise is Gaussian and of one output."""
+    if likelihood is None:
+        return
+    several = (_MultitaskGaussianLikelihoodBase, HadamardGaussianLikelihood)
+    if not isinstance(likelihood, _GaussianLikelihoodBase) or isinstance(
+        likelihood, several
+    ):
+        raise UnsupportedError(
+            "Expected `likelihood` to be a Gaussian one of one output, but got "
+            f"a {type(likelihood).__name__}."
+        )
+
+
+def train_noise(
+    likelihood: Likelihood, prior: Callable[[], MultivariateNormal], X: Tensor
+) -> Tensor:
+    """Return the ``n`` noise variances of the training data.
+
+    Args:
+        likelihood: A likelihood of Gaussian noise.
+        prior: Gives the prior over the training data, as in training: noise may scale
+            with its variances. Called only where the likelihood does not name its
+            noise.
+        X: The ``n x d`` transformed training inputs.
+
+    Raises:
+        UnsupportedError: If there is no noise variance for each of them.
+    """
+    noise: Tensor | None = getattr(likelihood, "noise", None)
+    if noise is None:
+        covariance = likelihood(prior(), X).lazy_covariance_matrix
+        if isinstance(covariance, AddedDiagLinearOperator):
+            noise = covariance._diag_tensor.diagonal()
+    n = X.shape[-2]
+    if noise is None or tuple(noise.shape) not in ((1,), (n,)):
+        found = "none" if noise is None else f"shape {tuple(noise.shape)}"
+        raise UnsupportedError(
+            f"Expected `likelihood` to give one noise variance, or {n}, one per row of "
+            f"`train_X`, but got {found} from a {type(likelihood).__name__}."
+        )
+    return noise.expand(n)
+
+
+def new_noise(likelihood: Likelihood, X: Tensor) -> Tensor:
+    """Return noise variances that broadcast to ``... x q``, of pulls yet to come.
+
+    Args:
+        likelihood: A likelihood of Gaussian noise that is not that of the training data
+            alone, as ``FixedNoiseGaussianLikelihood`` is.
+        X: A ``... x q x d`` tensor of transformed inputs.
+    """
+    noise = getattr(likelihood, "noise", None)
+    if noise is None:
+        noise = likelihood.forward(torch.zeros_like(X[..., 0]), X).variance
+    return noise
+
+
+def observed_noise(
+    likelihood: Likelihood, noise: Tensor | None, X: Tensor
+) -> tuple[Likelihood, Tensor]:
+    """Return the likelihood after observations, and the noise variances of these.
+
+    Known noise is rounded up as GPyTorch does it, to 1e-6 in float64 and 1e-4 in
+    float32 (``gpytorch.settings.min_fixed_noise``), with its warning.
+
+    Args:
+        likelihood: The likelihood so far.
+        noise: The ``... x q`` noise variances, if they are known.
+        X: The ``... x q x d`` transformed inputs of the observations.
+
+    Raises:
+        UnsupportedError: If they are not, and the likelihood knows no other noise than
+            that of its training data.
+    """
+    if isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        if noise is None:
+            raise UnsupportedError(
+                "Expected `noise`, the noise variance of each new observation, since "
+                "this model was given `train_Yvar`, but got None."
+            )
+        num_old = likelihood.noise.shape[-1]
+        likelihood = likelihood.get_fantasy_likelihood(noise=noise)
+        return likelihood, likelihood.noise[..., num_old:]
+    likelihood = likelihood.get_fantasy_likelihood()
+    if noise is None:
+        return likelihood, new_noise(likelihood, X)
+    return likelihood, FixedGaussianNoise(noise=noise).noise

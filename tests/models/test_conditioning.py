@@ -1,0 +1,268 @@
+"""Conditioning: on nothing, without noise, and as a look ahead."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.sampling import IIDNormalSampler, ListSampler
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import RBFKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import ZeroMean
+from gpytorch.utils.warnings import NumericalWarning
+
+from botorch_bkb.models import SingleTaskDTCGP
+from tests.helpers import gram_matrix
+from tests.reference import dtc_posterior
+
+
+NOISE = 0.05
+
+
+def make_data(n=30):
+    stream = torch.Generator().manual_seed(0)
+    X = torch.rand(n, 2, generator=stream, dtype=torch.double)
+    noise = 0.1 * torch.randn(n, 1, generator=stream, dtype=torch.double)
+    X_test = torch.rand(8, 2, generator=stream, dtype=torch.double)
+    return X, torch.sin(6 * X.sum(dim=-1, keepdim=True)) + noise, X_test
+
+
+def rbf():
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 0.2
+    return kernel
+
+
+def make_model(X, Y, **options):
+    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(1e-9)).double()
+    likelihood.noise = NOISE
+    return SingleTaskDTCGP(
+        X,
+        Y,
+        likelihood=likelihood,
+        covar_module=rbf(),
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+        **options,
+    )
+
+
+# BoTorch's `fantasize` warns of its own shapes where there are no points.
+NON_STRICT = "ignore:Non-strict enforcement of botorch tensor conventions"
+
+
+@pytest.mark.filterwarnings(NON_STRICT)
+@pytest.mark.parametrize("train_yvar", [False, True])
+@pytest.mark.parametrize("num_inducing", [10, None])
+def test_conditioning_on_no_points_changes_nothing(num_inducing, train_yvar):
+    X, Y, X_test = make_data()
+    S = X[:num_inducing] if num_inducing else None
+    Yvar = torch.full_like(Y, NOISE) if train_yvar else None
+    model = SingleTaskDTCGP(X, Y, Yvar, inducing_points=S)
+    before = model.posterior(X_test)
+    nothing = torch.empty(0, 1).double()
+    noise = {"noise": nothing} if train_yvar else {}
+    conditioned = model.condition_on_observations(X[:0], nothing, **noise)
+    torch.testing.assert_close(conditioned.posterior(X_test).mean, before.mean)
+    sampler = IIDNormalSampler(torch.Size([3]), seed=0)
+    fantasies = model.fantasize(X[:0].expand(5, 0, 2), sampler)
+    after = fantasies.posterior(X_test)
+    assert after.mean.shape == (3, 5, 8, 1)
+    torch.testing.assert_close(after.mean, before.mean.expand(3, 5, 8, 1))
+    torch.testing.assert_close(after.variance, before.variance.expand(3, 5, 8, 1))
+
+
+@pytest.mark.filterwarnings(NON_STRICT)
+def test_decoupled_fantasies_leave_outputs_out():
+    X, Y, X_test = make_data()
+    models = [SingleTaskDTCGP(X, Y, inducing_points=X[:9]), SingleTaskDTCGP(X, -Y)]
+    pair = ModelListGP(*models)
+    samplers = [IIDNormalSampler(torch.Size([4]), seed=seed) for seed in (0, 1)]
+    mask = torch.tensor([[False, True], [False, True]])
+    fantasies = pair.fantasize(X_test[:2], ListSampler(*samplers), evaluation_mask=mask)
+    before, after = pair.posterior(X_test), fantasies.posterior(X_test)
+    torch.testing.assert_close(
+        after.variance[..., 0], before.variance[..., 0].expand(4, 8)
+    )
+    assert (after.variance[..., :2, 1] < 0.9 * before.variance[..., :2, 1]).all()
+
+
+# GPyTorch's `min_fixed_noise`.
+LEAST = {torch.float64: 1e-6, torch.float32: 1e-4}
+
+
+@pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+@pytest.mark.parametrize("noise", [0.0, 1e-8])
+@pytest.mark.parametrize("train_yvar", [False, True])
+@pytest.mark.parametrize("num_inducing", [10, None])
+def test_conditioning_without_noise_rounds_it_up(
+    num_inducing, train_yvar, noise, dtype
+):
+    X, Y, X_test = make_data()
+    X_new = X_test[:4]
+    Y_new = torch.sin(6 * X_new.sum(dim=-1, keepdim=True))
+    Yvar = torch.full_like(Y, NOISE).to(dtype) if train_yvar else None
+    S = X[:num_inducing].to(dtype) if num_inducing else None
+    options = {"train_Yvar": Yvar, "inducing_points": S}
+    if train_yvar:
+        model = SingleTaskDTCGP(
+            X.to(dtype),
+            Y.to(dtype),
+            covar_module=rbf().to(dtype),
+            mean_module=ZeroMean(),
+            outcome_transform=None,
+            **options,
+        )
+    else:
+        model = make_model(X.to(dtype), Y.to(dtype), **options).to(dtype)
+    known = torch.full_like(Y_new, noise).to(dtype)
+    for _ in range(3):  # the same rows again and again
+        with pytest.warns(NumericalWarning, match="Rounding small noise"):
+            model = model.condition_on_observations(
+                X_new.to(dtype), Y_new.to(dtype), noise=known
+            )
+    kernel = rbf()
+    everything = torch.cat([X, X_new])
+    S = everything if S is None else torch.cat([X[:num_inducing], X_new])
+    W = np.concatenate([np.full(30, 1 / NOISE), np.full(4, 3 / LEAST[dtype])])
+    mean, covariance = dtc_posterior(
+        gram_matrix(kernel, S, S),
+        gram_matrix(kernel, S, everything),
+        gram_matrix(kernel, S, X_test),
+        gram_matrix(kernel, X_test, X_test),
+        W,
+        torch.cat([Y, Y_new]).squeeze(-1).numpy(),
+    )
+    with torch.no_grad():
+        posterior = model.posterior(X_test.to(dtype))
+    atol = 1e-6 if dtype == torch.double else 2e-3
+    np.testing.assert_allclose(posterior.mean.squeeze(-1), mean, atol=atol)
+    np.testing.assert_allclose(
+        posterior.variance.squeeze(-1), np.diag(covariance), atol=atol
+    )
+
+
+def test_noise_that_is_learned_beside_the_known_is_that_of_new_rows_too():
+    X, Y, X_test = make_data()
+    likelihood = FixedNoiseGaussianLikelihood(
+        torch.full((30,), NOISE).double(), learn_additional_noise=True
+    ).double()
+    likelihood.second_noise = torch.tensor([0.2]).double()
+    models = [
+        model_class(
+            X,
+            Y,
+            likelihood=likelihood,
+            covar_module=rbf(),
+            mean_module=ZeroMean(),
+            outcome_transform=None,
+        )
+        for model_class in (SingleTaskDTCGP, SingleTaskGP)
+    ]
+    noise = torch.full((2, 1), NOISE).double()
+    ours, stock = (
+        (
+            model.posterior(X_test),
+            model.condition_on_observations(X_test[:2], Y[:2], noise=noise),
+        )[1].posterior(X_test)
+        for model in models
+    )
+    torch.testing.assert_close(ours.mean, stock.mean, rtol=0, atol=1e-8)
+
+
+def present_posterior(X, Y, S, X_all):
+    """The DTC posterior of data without repeats, by NumPy."""
+    kernel = rbf()
+    return dtc_posterior(
+        gram_matrix(kernel, S, S),
+        gram_matrix(kernel, S, X),
+        gram_matrix(kernel, S, X_all),
+        gram_matrix(kernel, X_all, X_all),
+        np.full(len(X), 1 / NOISE),
+        Y.squeeze(-1).numpy(),
+    )
+
+
+def test_fantasies_condition_the_present_posterior_by_bayes_rule():
+    X, Y, X_test = make_data()
+    model = make_model(X, Y, inducing_points=X[:10])
+    X_new = torch.tensor([[0.1, 0.9], [0.95, 0.2]]).double()
+    sampler = IIDNormalSampler(torch.Size([16]), seed=0)
+    with torch.no_grad():
+        fantasies = model.fantasize(X_new, sampler)
+        posterior = fantasies.posterior(X_test)
+    mean, covariance = present_posterior(X, Y, X[:10], torch.cat([X_test, X_new]))
+    outcomes = fantasies.train_targets[:, -2:].numpy()
+    gain = np.linalg.solve(covariance[8:, 8:] + NOISE * np.eye(2), covariance[8:, :8])
+    expected = mean[:8] + (outcomes - mean[8:]) @ gain
+    np.testing.assert_allclose(posterior.mean.squeeze(-1), expected, atol=1e-8)
+    variance = np.diag(covariance)[:8] - (covariance[8:, :8] * gain).sum(0)
+    np.testing.assert_allclose(
+        posterior.variance.squeeze(-1), np.tile(variance, (16, 1)), atol=1e-8
+    )
+
+
+def averaged_mean(model, x, X_test, **options):
+    """The mean to be, averaged over two outcomes around the mean that is."""
+    mean = model.posterior(x).mean
+    means = [
+        model.condition_on_observations(x, mean + step, **options).posterior(X_test)
+        for step in (-0.7, 0.7)
+    ]
+    return (means[0].mean + means[1].mean) / 2
+
+
+def test_the_mean_to_be_averages_to_the_mean_that_is():
+    X, Y, X_test = make_data()
+    model = make_model(X, Y, inducing_points=X[:10])
+    now = model.posterior(X_test).mean
+    gaps = {}
+    for reproject in (False, True):
+        found = [
+            averaged_mean(model, x.unsqueeze(0), X_test, reproject=reproject)
+            for x in X_test
+        ]
+        gaps[reproject] = max((mean - now).abs().max().item() for mean in found)
+    assert gaps[False] < 1e-10
+    assert gaps[True] > 0.05  # old data speak through the new inducing point
+    # Step after step, as in multi-step lookahead.
+    model.posterior(X_test)
+    for x in X_test[:3]:
+        now = model.posterior(X_test).mean
+        again = averaged_mean(model, x.unsqueeze(0), X_test, reproject=False)
+        torch.testing.assert_close(again, now)
+        model = model.condition_on_observations(
+            x.unsqueeze(0), torch.ones(1, 1).double(), reproject=False
+        )
+    # Exact models have no choice.
+    exact = make_model(X, Y)
+    one, two = (
+        exact.condition_on_observations(X_test[:1], Y[:1], reproject=reproject)
+        for reproject in (False, True)
+    )
+    assert torch.equal(one.posterior(X_test).mean, two.posterior(X_test).mean)
+
+
+def test_fantasies_of_old_are_one_argument_away():
+    X, Y, X_test = make_data()
+    model = make_model(X, Y, inducing_points=X[:10])
+    sampler = IIDNormalSampler(torch.Size([4]), seed=0)
+    fantasies = model.fantasize(X_test[:2], sampler, reproject=True)
+    outcomes = fantasies.train_targets[0, -2:].unsqueeze(-1)
+    scratch = make_model(
+        torch.cat([X, X_test[:2]]),
+        torch.cat([Y, outcomes]),
+        inducing_points=torch.cat([X[:10], X_test[:2]]),
+    )
+    torch.testing.assert_close(
+        fantasies.posterior(X_test).mean[0], scratch.posterior(X_test).mean
+    )
+
+
+def test_known_noise_has_to_be_told():
+    X, Y, _ = make_data()
+    model = SingleTaskDTCGP(X, Y, torch.full_like(Y, NOISE), inducing_points=X[:9])
+    with pytest.raises(UnsupportedError, match="Expected `noise`, the noise variance"):
+        model.condition_on_observations(X[:1], Y[:1])
