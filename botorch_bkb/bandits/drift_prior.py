@@ -61,6 +61,15 @@ class DriftPrior(Prior):
             return self.given_rate
         return self.temporal_kernel.forgetting_rate.item()
 
+    @property
+    def step_rate(self) -> float:
+        """``eps``, per step in which filters count time."""
+        return self.forgetting_rate
+
+    def steps(self, time: float) -> float:
+        """Return a time in the steps in which filters count it."""
+        return time
+
     @override
     def is_due(self, num_pulls: int) -> bool:
         learns = self.learns or self.given_rate is None

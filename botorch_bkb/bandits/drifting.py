@@ -25,6 +25,7 @@ from botorch_bkb.bandits.checks import check_time
 from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.inducing import ExactBandit
+from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.models.arm_filter import check_forgetting_rate
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, check_size, FixedSize
@@ -166,7 +167,8 @@ class RGPUCB(DriftingBandit, ExactBandit):
     r"""R-GP-UCB: GP-UCB that starts afresh with every block of time.
 
     Algorithm 1 of [bogunovic2016tvgpucb]_. A block is ``block_size`` long, the first
-    starts at time 1, and a decision uses the rewards of its own block. The width goes
+    starts at time 1, and a decision uses the rewards of its own block; pulls of earlier
+    ones that are still pending do not count. The width goes
     on with the number of all pulls. Where nothing is known, as at the start of a block,
     the lowest index wins.
 
@@ -211,9 +213,23 @@ class RGPUCB(DriftingBandit, ExactBandit):
     def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
         if self._block <= 0:
             return self._ledger.totals(num_pulls)
-        start = float(1 + self._block * self.block_size)
         times = torch.tensor(self._times[:num_pulls], dtype=torch.float64)
-        return self._ledger.totals(num_pulls, times >= start)
+        return self._ledger.totals(num_pulls, times >= self._block_start)
+
+    @property
+    def _block_start(self) -> float:
+        return 1.0 + self._block * self.block_size if self._block > 0 else -math.inf
+
+    @override
+    def _choose(
+        self,
+        rule: BatchRule,
+        capacity: Tensor | None,
+        first: int | None,
+        pending: Sequence[Pull],
+    ) -> Tensor:
+        pending = [pull for pull in pending if pull.time >= self._block_start]
+        return super()._choose(rule, capacity, first, pending)
 
     @override
     def _refresh(self) -> None:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, cast
 
 import torch
@@ -25,6 +24,7 @@ from botorch_bkb.acquisition.time_varying import TVWidth
 from botorch_bkb.bandits.drift_prior import DriftPrior
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.ledger import Pull
+from botorch_bkb.bandits.replay import imagine_pull, Observation, ReplayedFilter
 from botorch_bkb.models.arm_filter import (
     ArmFilter,
     check_forgetting_rate,
@@ -68,9 +68,12 @@ class TVGPUCB(DriftingBandit):
     step and in memory, or :class:`~botorch_bkb.models.arm_filter.SparseArmFilter`,
     ``O(A m)``, which says what it approximates. Batches are picked one by one with
     the variance of those before, as if each had brought its mean; so are pulls still
-    pending. A reward of a time before others that were told starts the filter anew,
-    ``O(num_pulls)`` steps, as do arms that join. The theorem covers single pulls at
-    times 1, 2, 3, ...
+    pending, each as if it had at the time at which it was asked for: a pull that is
+    lost is forgotten like any other. A reward of a time before others that were told
+    replays what came since the oldest pull that is pending, of which the bandit keeps a
+    copy of its filter (and one more that counts pending pulls); only one that is older
+    still replays the whole history, and so do the first arms that join an exact filter,
+    but none after them. The theorem covers single pulls at times 1, 2, 3, ...
 
     Args:
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time. None: learned by the
@@ -98,6 +101,7 @@ class TVGPUCB(DriftingBandit):
 
     _prior: DriftPrior
     _posterior: ArmMoments
+    _replayed: ReplayedFilter
     _prediction: tuple[int, DriftPrior, DriftingPosterior] | None
 
     def __init__(
@@ -118,6 +122,8 @@ class TVGPUCB(DriftingBandit):
         self.sparse = sparse
         self.tolerance = tolerance
         self.max_inducing = max_inducing
+        # What that takes of the exact filter starts with the first arms that join.
+        self._is_extensible = False
         super().__init__(arms, covar_module, noise_variance, **options)
         _refuse_covariances(self.batch_rule)
 
@@ -133,8 +139,9 @@ class TVGPUCB(DriftingBandit):
     @override
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
         """Draw the best arms at the next decision time; ``num_draws x A`` numbers."""
-        moving = self._present()[1].copy()
-        moving.advance(self.decision_time)
+        prior, moving = self._present()
+        moving = moving.copy()
+        moving.advance(prior.steps(self.decision_time))
         values = moving.draw_values(num_draws, generator)
         competes = self._distinct(self._in_play())
         return values.masked_fill(~competes, -torch.inf).argmax(dim=-1)
@@ -151,24 +158,40 @@ class TVGPUCB(DriftingBandit):
                 prior.features,
                 prior.covar_module,
                 prior.noise_variance,
-                prior.forgetting_rate,
+                prior.step_rate,
                 self.tolerance,
                 self.max_inducing,
             )
         with torch.no_grad():
             K = dense_covariance(prior.covar_module, prior.features).to(self.arms)
-        return ArmFilter(K, prior.noise_variance, prior.forgetting_rate)
+        return ArmFilter(
+            K, prior.noise_variance, prior.step_rate, extensible=self._is_extensible
+        )
 
     @override
     def _extended_posterior(self, features: Tensor) -> ArmMoments:
-        """Filter all results again, ``O(num_pulls)`` observations."""
-        moving = self._new_filter(self._prior)
-        self._filter = self._brought(self._prior, moving, 0, self._num_processed)
-        return self._moments(self._prior, self._filter)
+        """Extend the filters: nothing is replayed."""
+        prior = self._prior
+        with torch.no_grad():
+            covariance = dense_covariance(prior.covar_module, features, prior.features)
+        replayed = self._replayed.extended(features, covariance.to(self.arms))
+        self._replayed, self._is_replay = replayed, False
+        return self._moments(prior, replayed.filter)
+
+    @override
+    def _match(self, arms: Tensor) -> tuple[Tensor, Tensor]:
+        indices, new = super()._match(arms)
+        if len(new) and not self._is_extensible:
+            self._is_extensible = True
+            if not self.sparse:
+                self._rebuild_posterior()
+        return indices, new
 
     @override
     def _renew(self) -> None:
-        """Nothing: the filter is the same but for rounding, and long to replay."""
+        # But for arms that joined, a replay would bring the same bits.
+        if not self._is_replay:
+            self._rebuild_posterior()
 
     def _refitted_prior(self) -> DriftPrior:
         prior = deepcopy(self._prior)
@@ -178,64 +201,75 @@ class TVGPUCB(DriftingBandit):
         prior.fit_over_time(indices[order], self._sign * rewards[order], times[order])
         return prior
 
-    def _brought(
-        self, prior: DriftPrior, moving: DriftingPosterior, start: int, stop: int
-    ) -> DriftingPosterior:
-        """Return the filter after told pulls, or a new one if some come too late."""
-        time_of = self._times.__getitem__
-        late = moving.time is not None and any(
-            time < moving.time for time in self._times[start:stop]
-        )
-        if late:
-            moving, start = self._new_filter(prior), 0
-        in_order = sorted(range(start, stop), key=time_of)
-        for time, pulls in groupby(in_order, key=time_of):
-            one = list(pulls)
-            arms = [self._ledger.told_indices[pull] for pull in one]
-            values = [self._ledger.told_rewards[pull] for pull in one]
-            rewards = self._sign * torch.tensor(values, dtype=torch.float64)
-            rewards = ((rewards - prior.offset) / prior.scale).to(self.arms)
-            moving.observe(self._indices(arms), rewards, time)
-        return moving
+    def _observations(
+        self, prior: DriftPrior, start: int, stop: int
+    ) -> list[Observation]:
+        """Return told pulls in the units of a prior."""
+        ledger = self._ledger
+        return [
+            Observation(
+                prior.steps(self._times[pull]),
+                ledger.told_indices[pull],
+                (self._sign * ledger.told_rewards[pull] - prior.offset) / prior.scale,
+            )
+            for pull in range(start, stop)
+        ]
+
+    def _replay(self, prior: DriftPrior, stop: int) -> ReplayedFilter:
+        """Return a filter that has the first told pulls, from the very start."""
+        replayed = ReplayedFilter(self._new_filter(prior))
+        replayed.bring(self._observations(prior, 0, stop), self._oldest_pending(prior))
+        return replayed
+
+    def _oldest_pending(self, prior: DriftPrior) -> float:
+        times = [pull.time for pull in self._ledger.pending.values()]
+        return prior.steps(min(times, default=math.inf))
 
     @override
     def _refresh(self) -> None:
         if self._num_processed != self.num_pulls:
-            prior, moving, start = self._prior, self._filter, self._num_processed
-            refit = prior.is_due(self.num_pulls)
+            prior, num_pulls = self._prior, self.num_pulls
+            refit = prior.is_due(num_pulls)
             try:
                 if refit:
                     prior = self._refitted_prior()
-                    moving, start = self._new_filter(prior), 0
-                moving = self._brought(prior, moving, start, self.num_pulls)
+                new = self._observations(prior, self._num_processed, num_pulls)
+                if refit or not self._replayed.reaches(new):
+                    self._replayed = self._replay(prior, num_pulls)
+                    self._is_replay = True
+                else:
+                    self._replayed.bring(new, self._oldest_pending(prior))
             except BaseException:
                 self._rebuild_posterior()
                 raise
-            self._prior, self._filter = prior, moving
-            self._num_processed = self.num_pulls
+            self._prior, self._num_processed = prior, num_pulls
             self._prediction = None
             if refit:
-                self._restart = (self.num_pulls, moving.log_det)
-        self._posterior = self._moments(self._prior, self._filter)
+                self._restart = (num_pulls, self._replayed.filter.log_det)
+        self._posterior = self._moments(self._prior, self._replayed.filter)
         self.inducing_indices = self._posterior.inducing_indices
 
     @override
     def _rebuild_posterior(self) -> None:
         self._prediction = None
-        moving = self._new_filter(self._prior)
-        self._filter = self._brought(self._prior, moving, 0, self._num_processed)
-        self._posterior = self._moments(self._prior, self._filter)
+        self._replayed = self._replay(self._prior, self._num_processed)
+        self._is_replay = True
+        self._posterior = self._moments(self._prior, self._replayed.filter)
 
     def _present(self) -> tuple[DriftPrior, DriftingPosterior]:
         """Return prior and filter given all told pulls, without a draw."""
         if self._num_processed == self.num_pulls:
-            return self._prior, self._filter
+            return self._prior, self._replayed.filter
         if self._prediction is None or self._prediction[0] != self.num_pulls:
-            prior, moving, start = self._prior, self._filter.copy(), self._num_processed
-            if prior.is_due(self.num_pulls):
+            prior = self._prior
+            refit = prior.is_due(self.num_pulls)
+            if refit:
                 prior = self._refitted_prior()
-                moving, start = self._new_filter(prior), 0
-            moving = self._brought(prior, moving, start, self.num_pulls)
+            new = self._observations(prior, self._num_processed, self.num_pulls)
+            if refit or not self._replayed.reaches(new):
+                moving = self._replay(prior, self.num_pulls).filter
+            else:
+                moving = self._replayed.given(new)
             self._prediction = (self.num_pulls, prior, moving)
         return self._prediction[1:]
 
@@ -246,7 +280,7 @@ class TVGPUCB(DriftingBandit):
 
     def _moments(self, prior: DriftPrior, moving: DriftingPosterior) -> ArmMoments:
         """Return what is known at the next decision time."""
-        mean, variance = moving.predict(self.decision_time)
+        mean, variance = moving.predict(prior.steps(self.decision_time))
         pulled = self._ledger.counts.nonzero().squeeze(-1)
         inducing = pulled
         if isinstance(moving, SparseArmFilter):
@@ -270,19 +304,26 @@ class TVGPUCB(DriftingBandit):
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
+        prior = self._prior
         posterior = cast(ArmPosterior, self._posterior)  # as far as these look
         num_pending = len(self._ledger.pending)
-        state = self._confidence_state(self._prior, posterior, num_pending)
-        width = self.confidence(state)
-        scores = self.arms.new_tensor([pull.score for pull in pending])
-        batch = rule.open(posterior, scores, projected=False)
-        factor = width / math.sqrt(self._prior.noise_variance)
+        state = self._confidence_state(prior, posterior, num_pending)
+        factor = self.confidence(state) / math.sqrt(prior.noise_variance)
+        now = prior.steps(self.decision_time)
+        out = [(prior.steps(pull.time), pull.arm) for pull in pending]
+        # Of what a pull tells of its time no more than the share that is remembered is
+        # left: by so much less does it lower a variance now.
+        shares = [
+            pull.score * (1 - prior.step_rate) ** (now - time)
+            for pull, (time, _) in zip(pending, out, strict=True)
+        ]
+        batch = rule.open(posterior, self.arms.new_tensor(shares), projected=False)
         left = None if capacity is None else capacity.clone()
         mean, variance = self._posterior.mean, self._posterior.variance
         imagined = None
-        if pending:
-            imagined = self._imagine(None, [pull.arm for pull in pending])
-            variance = imagined.variance
+        if out:
+            imagined = self._replayed.imagine(out)
+            variance = imagined.predict(now)[1]
         chosen: list[int] = []
         while not chosen or not batch.is_closed:
             if left is not None and not (left > 0).any():
@@ -300,21 +341,11 @@ class TVGPUCB(DriftingBandit):
                 left[index] -= 1
             if batch.is_closed or (first is not None and rule.opens_with_one_pull):
                 break
-            imagined = self._imagine(imagined, [index])
+            if imagined is None:
+                imagined = self._replayed.filter.copy()
+            imagine_pull(imagined, index, now)
             variance = imagined.variance
         return self._indices(chosen)
-
-    def _imagine(
-        self, moving: DriftingPosterior | None, arms: list[int]
-    ) -> DriftingPosterior:
-        """Return a filter at the decision time that has had the means of some arms."""
-        if moving is None:
-            moving = self._filter.copy()
-            moving.advance(self.decision_time)
-        for arm in arms:
-            one = self._indices([arm])
-            moving.observe(one, moving.mean[one], self.decision_time)
-        return moving
 
 
 def _refuse_covariances(rule: BatchRule) -> None:

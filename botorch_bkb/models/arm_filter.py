@@ -22,9 +22,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import copy
+from typing import Self
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -103,12 +108,34 @@ class DriftingPosterior(ABC):
             index: The arm of the last reward.
         """
 
-    def copy(self) -> DriftingPosterior:
-        """Return one that takes other observations from here; the cache is shared.
+    @abstractmethod
+    def copy(self) -> Self:
+        """Return one that takes other observations from here on."""
 
-        This posterior must not be moved on before the copy is no longer used.
+    @abstractmethod
+    def extended(self, arms: Tensor, covariance: Tensor) -> Self:
+        r"""Return one over more arms, after the others, that has the same observations.
+
+        Given the arms that were observed, what was observed says nothing more about any
+        other arm, now or before. So nothing is replayed.
+
+        Args:
+            arms: The ``k x d`` new arms.
+            covariance: The ``k x (A + k)`` prior covariances of the new arms with all.
+
+        Raises:
+            InputDataError: If the prior covariance turns out not to be positive
+                semi-definite.
         """
-        return copy(self)
+
+    def _widened(self, prior_variance: Tensor, mean: Tensor, variance: Tensor) -> Self:
+        """Return a shallow copy with ``k`` more moments, after checks."""
+        check_prior_variance(prior_variance)
+        check_residual(variance, prior_variance)
+        other = copy(self)
+        other.prior_variance = torch.cat([self.prior_variance, prior_variance])
+        other.mean = torch.cat([self.mean, mean])
+        return other
 
     @torch.no_grad()
     def observe(self, indices: Tensor, rewards: Tensor, time: float) -> None:
@@ -200,6 +227,8 @@ class ArmFilter(DriftingPosterior):
         prior_covariance: The ``A x A`` covariance ``K`` of the function at one time.
         noise_variance: lambda.
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time.
+        extensible: Whether :meth:`extended` is wanted, which takes ``P^2`` more of time
+            and memory for ``P`` observed arms.
 
     Attributes:
         prior_covariance: ``K``.
@@ -211,7 +240,11 @@ class ArmFilter(DriftingPosterior):
     """
 
     def __init__(
-        self, prior_covariance: Tensor, noise_variance: float, forgetting_rate: float
+        self,
+        prior_covariance: Tensor,
+        noise_variance: float,
+        forgetting_rate: float,
+        extensible: bool = False,
     ) -> None:
         check_tensors(prior_covariance=prior_covariance)
         shape = tuple(prior_covariance.shape)
@@ -225,6 +258,7 @@ class ArmFilter(DriftingPosterior):
         self._removed = torch.zeros_like(prior_covariance)
         self._scale = 1.0
         self._told = 0.0  # what the last reward had to leave of its arm's variance
+        self._expansion = _Expansion(prior_covariance) if extensible else None
 
     @property
     def covariance(self) -> Tensor:
@@ -238,9 +272,39 @@ class ArmFilter(DriftingPosterior):
         return (self.prior_variance - removed).clamp_min(0.0)
 
     @override
-    def copy(self) -> ArmFilter:
+    def copy(self) -> Self:
         other = copy(self)
         other._removed = self._removed.clone()
+        if self._expansion is not None:
+            other._expansion = self._expansion.copy()
+        return other
+
+    @override
+    @torch.no_grad()
+    def extended(self, arms: Tensor, covariance: Tensor) -> Self:
+        """Return one over more arms; ``O(A k P)`` for ``P`` observed arms.
+
+        Raises:
+            UnsupportedError: If this one was not made to be extensible.
+        """
+        if self._expansion is None:
+            raise UnsupportedError(
+                "Expected a filter made with `extensible=True`, but this one keeps no "
+                "more than the moments of the arms that it has."
+            )
+        num_arms = self.mean.shape[0]
+        K_new, corner = covariance[:, :num_arms], covariance[:, num_arms:]
+        seen = self._expansion.arms
+        k = K_new[:, seen].double()
+        weights = k @ self._expansion.removed
+        rows = (weights @ self.prior_covariance[seen].double()).to(K_new)
+        own = (weights @ k.mT).to(K_new)
+        prior = corner.diagonal()
+        mean = (k @ self._expansion.mean).to(K_new)
+        other = self._widened(prior, mean, prior - self._scale * own.diagonal())
+        other._removed = _bordered(self._removed, rows, own)
+        other.prior_covariance = _bordered(self.prior_covariance, K_new, corner)
+        other._expansion = self._expansion.copy()
         return other
 
     @override
@@ -254,8 +318,12 @@ class ArmFilter(DriftingPosterior):
     def _decay(self, kept: float) -> None:
         self.mean = math.sqrt(kept) * self.mean
         self._scale *= kept
+        if self._expansion is not None:
+            self._expansion.mean *= math.sqrt(kept)
         if self._scale < MIN_SCALE:
             self._removed *= self._scale
+            if self._expansion is not None:
+                self._expansion.removed *= self._scale
             self._scale = 1.0
 
     @override
@@ -264,7 +332,11 @@ class ArmFilter(DriftingPosterior):
         column = self.prior_covariance[:, index] - self._scale * removed
         variance = column[index].clamp_min(0.0).item()
         total = variance + self.noise_variance
-        self.mean = self.mean + column * ((reward - self.mean[index].item()) / total)
+        surprise = (reward - self.mean[index].item()) / total
+        if self._expansion is not None:
+            K = self.prior_covariance
+            self._expansion.condition(K, index, self._scale, surprise, total)
+        self.mean = self.mean + column * surprise
         self._removed.addr_(column, column, alpha=1 / (self._scale * total))
         removed = self._scale * self._removed.diagonal()
         check_residual(self.prior_variance - removed, self.prior_variance)
@@ -276,6 +348,39 @@ class ArmFilter(DriftingPosterior):
         removed = self._scale * self._removed[index, index].item()
         variance = self.prior_variance[index].item() - removed
         return abs(variance / self._told - 1) if self._told > 0 else 0.0
+
+
+class _Expansion:
+    r"""The moments by the ``P`` arms that were observed, which serve any other arm.
+
+    The mean is ``K_{:P} mean``, what the data have removed ``K_{:P} removed K_{P:}``:
+    no inverse of ``K_PP``, which is singular to rounding where the kernel is smooth. In
+    double whatever the arms are.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.arms: list[int] = []
+        self.mean = like.new_zeros(0, dtype=torch.float64)
+        self.removed = like.new_zeros(0, 0, dtype=torch.float64)
+
+    def copy(self) -> _Expansion:
+        other = copy(self)
+        other.arms = list(self.arms)
+        other.mean, other.removed = self.mean.clone(), self.removed.clone()
+        return other
+
+    def condition(
+        self, K: Tensor, index: int, scale: float, surprise: float, total: float
+    ) -> None:
+        """Follow an update: the column of an arm is ``K_{:P} u``."""
+        if index not in self.arms:
+            self.arms.append(index)
+            self.mean = torch.nn.functional.pad(self.mean, (0, 1))
+            self.removed = torch.nn.functional.pad(self.removed, (0, 1, 0, 1))
+        u = self.removed @ K[self.arms, index].double() * -scale
+        u[self.arms.index(index)] += 1.0
+        self.mean += u * surprise
+        self.removed.addr_(u, u, alpha=1 / (scale * total))
 
 
 class SparseArmFilter(DriftingPosterior):
@@ -349,6 +454,7 @@ class SparseArmFilter(DriftingPosterior):
         self._position: dict[int, int] = {}
         self._L = arms.new_empty(0, 0)
         self._cache = arms.new_empty(arms.shape[0], 0)
+        self._room = 0  # columns of a cache of its own
         self._mu = arms.new_empty(0)
         self._P = arms.new_empty(0, 0)
         self._squared = torch.zeros_like(prior_variance)  # |z|^2
@@ -362,9 +468,33 @@ class SparseArmFilter(DriftingPosterior):
         return residual + self._projected.clamp_min(0.0)
 
     @override
-    def copy(self) -> SparseArmFilter:
+    def copy(self) -> Self:
+        """Return one that shares the features until it has more of its own."""
         other = copy(self)
         other._position = dict(self._position)
+        other._cache = self._features
+        return other
+
+    @override
+    @torch.no_grad()
+    def extended(self, arms: Tensor, covariance: Tensor) -> Self:
+        """Return one over more arms, ``O(k m^2)`` and a copy of the features."""
+        num_arms, m = self._features.shape
+        features = torch.linalg.solve_triangular(
+            self._L, covariance[:, self.inducing_indices].mT, upper=False
+        ).mT
+        prior = covariance[:, num_arms:].diagonal()
+        squared = features.square().sum(dim=-1)
+        mean = features @ self._mu
+        other = self._widened(prior, mean, prior - squared)
+        other.arms = torch.cat([self.arms, arms])
+        other._position = dict(self._position)
+        other._squared = torch.cat([self._squared, squared])
+        projected = ((features @ self._P) * features).sum(dim=-1)
+        other._projected = torch.cat([self._projected, projected])
+        other._cache = features.new_empty(num_arms + len(arms), self._room)
+        other._cache[:num_arms, :m] = self._features
+        other._cache[num_arms:, :m] = features
         return other
 
     @override
@@ -435,9 +565,10 @@ class SparseArmFilter(DriftingPosterior):
         column /= corner
         column[self.inducing_indices] = 0.0
         column[index] = corner
-        if m == self._cache.shape[1]:
-            room = min(max(64, 2 * m), self.max_inducing)
-            cache = features.new_empty(features.shape[0], room)
+        if m == self._room:
+            self._room = min(max(64, 2 * m), self.max_inducing)
+        if m == self._cache.shape[1]:  # that it may share
+            cache = features.new_empty(features.shape[0], self._room)
             cache[:, :m] = features
             self._cache = cache
         self._cache[:, m] = column
@@ -465,9 +596,8 @@ class SparseArmFilter(DriftingPosterior):
         T = torch.linalg.solve_triangular(L, self._L[keep], upper=False)
         self._mu, self._P = T @ self._mu, T @ self._P @ T.mT
         old, self._L = self._features, L
-        self._cache = old.new_empty(
-            old.shape[0], min(len(keep) + 64, self.max_inducing)
-        )
+        self._room = min(len(keep) + 64, self.max_inducing)
+        self._cache = old.new_empty(old.shape[0], self._room)
         root = psd_root(self._P) if len(keep) else self._P
         self.mean = torch.zeros_like(self.mean)
         self._squared = torch.zeros_like(self.mean)
@@ -531,6 +661,12 @@ def check_time(time: float) -> None:
     """Raise an ``InputDataError`` unless a time is finite."""
     if not math.isfinite(as_number(time)):
         raise InputDataError(f"Expected a finite `time`, but got {time!r}.")
+
+
+def _bordered(table: Tensor, rows: Tensor, corner: Tensor) -> Tensor:
+    """Return a symmetric table with ``k`` more rows and columns."""
+    top = torch.cat([table, rows.mT], dim=-1)
+    return torch.cat([top, torch.cat([rows, corner], dim=-1)])
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator) -> Tensor:

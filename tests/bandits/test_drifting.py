@@ -15,6 +15,7 @@ from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.optim import Capped, FixedSize, LocalRule, SumRule
 from tests.bandits import (
     assert_same,
+    identity_bandit,
     make_bandit,
     NOISE,
     noisy_rewards,
@@ -81,21 +82,52 @@ def test_batches_and_pending_pulls_shrink_the_variance_as_if_told(sparse):
     for _ in range(3):
         indices = bandit.ask()
         rewards = measure(indices)
-        bandit.tell(indices[:3], rewards[:3])  # one of four stays out
+        ids = list(bandit.pending)[-4:-1]  # one of four stays out
+        bandit.tell(indices[:3], rewards[:3], pull_ids=ids)
         time = bandit.decision_time - 1
         pulls += zip(
             indices[:3].tolist(), rewards[:3].tolist(), 3 * [time], strict=True
         )
-    waiting = list(bandit.pending.values())
-    batch, time = bandit.ask().tolist(), bandit.decision_time - 1
+    # Each at its own time: one was asked for at 1, one at 2, one at 3.
+    waiting = [
+        (arm, 0.0, float(time))
+        for time, arm in enumerate(bandit.pending.values(), start=1)
+    ]
+    batch, time = bandit.ask(time=9.0).tolist(), 9.0
     mean, _ = dense(bandit, pulls, time)
     beta = 0.8 * math.log(4 * (bandit.num_pulls + len(waiting) + 1))
     for index in batch:
-        imagined = pulls + [(arm, mean[arm], time) for arm in waiting]
-        _, variance = dense(bandit, imagined, time)
+        _, variance = dense(bandit, pulls + waiting, time)
         score = mean + np.sqrt(beta * variance)
         assert score[index] > score.max() - 1e-9
-        waiting.append(index)
+        waiting.append((index, 0.0, time))
+
+
+@both_filters
+def test_a_pull_that_is_lost_is_forgotten(sparse):
+    """Its arm is kept away for a while, not for ever."""
+    options = {"forgetting_rate": 0.2, "confidence": 3.0, "sparse": sparse}
+    bandit = identity_bandit(TVGPUCB, 3, **options)
+    bandit.tell([0, 1, 2], [1.0, 0.0, 0.0], external=True, time=0.0)
+    assert bandit.ask(time=1.0).tolist() == [0]
+    for time in range(2, 30):
+        # The others are known, and not bad.
+        bandit.tell([1, 2], [0.5, 0.5], external=True, time=float(time))
+        (pick,) = bandit.ask(time=float(time)).tolist()
+        bandit.fail([pick], pull_ids=list(bandit.pending)[-1:])
+    assert pick == 0
+    assert list(bandit.pending) == [0]
+
+
+def test_a_lost_pull_uses_up_less_and_less_of_a_batch():
+    """Of its share of the sum rule what is remembered is left."""
+    rule = SumRule(25.0)  # three pulls of unknown arms, at var / lambda = 10
+    bandit = identity_bandit(TVGPUCB, forgetting_rate=0.5, batch_rule=rule)
+    bandit.ask(time=1.0)
+    for time, size in ((1.0, 2), (11.0, 3)):
+        batch = bandit.ask(time=time)
+        assert len(batch) == size
+        bandit.fail(batch, pull_ids=list(bandit.pending)[1:])
 
 
 def test_nothing_is_forgotten_at_rate_zero():
@@ -311,6 +343,20 @@ def test_the_rate_is_fitted_to_the_latest_pulls_however_they_came(monkeypatch):
     assert seen[-1] == (list(range(10, 16)), [float(arm) for arm in range(10, 16)])
 
 
+@pytest.mark.parametrize("rule", [FixedSize(3), SumRule(30.0)], ids=repr)
+def test_pulls_pending_in_an_earlier_block_do_not_count(rule):
+    """Neither for the variance, nor in the rule: the picks of a fresh bandit."""
+    bandit, fresh = (
+        make_bandit(RGPUCB, block_size=5, batch_rule=rule, confidence=2.0)
+        for _ in range(2)
+    )
+    lost = bandit.ask(time=2.0)
+    for one in (bandit, fresh):
+        one.tell([3, 4], [0.5, 0.7], external=True, time=7.0)
+    assert torch.equal(bandit.ask(time=8.0), fresh.ask(time=8.0))
+    assert len(lost) < len(bandit.pending)
+
+
 def test_a_late_result_counts_in_the_block_of_its_time():
     bandit = make_bandit(RGPUCB, block_size=5, batch_rule=FixedSize(2))
     first = bandit.ask(time=2.0)
@@ -336,6 +382,39 @@ def test_times_of_pulls_are_part_of_the_state(bandit_class, tmp_path):
         one.tell(waiting, [2.0])
         assert one.state_dict()["times"] == [3.0, 1.5]
     assert torch.equal(bandit.ask(), other.ask())
+
+
+@both_filters
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
+def test_late_results_and_new_arms_go_on_the_same_after_a_save(sparse, dtype, tmp_path):
+    """To the last bit: what was replayed in part is what a load replays whole."""
+    arms, more = random_arms(40, dtype)[:30], random_arms(40, dtype)[30:]
+    options = {"tolerance": 1e-2, "batch_rule": FixedSize(3), "sparse": sparse}
+    options["covar_module"] = rbf().to(dtype)
+    bandit, other = (tv_bandit(arms=arms, seed=seed, **options) for seed in (0, 1))
+    rng = np.random.default_rng(4)
+
+    def go_on(one, step):
+        picks = one.ask()
+        ids = list(one.pending)
+        done = [ids[place] for place in order[step]]
+        told = [one.pending[key] for key in done]
+        one.tell(told, [math.sin(arm + step) for arm in told], pull_ids=done)
+        return picks
+
+    # Some of what is out, early and late: there are 3 more of them in every round.
+    order = [rng.permutation(step + 3)[:2].tolist() for step in range(20)]
+    for step in range(20):
+        go_on(bandit, step)
+        if step == 10:
+            bandit.add_arms(more)
+    bandit.save(tmp_path / "state")
+    other.load(tmp_path / "state")
+    for step in range(20):
+        for got, expected in zip(other.predict(), bandit.predict(), strict=True):
+            assert torch.equal(got, expected)
+        assert torch.equal(go_on(other, step), go_on(bandit, step))
 
 
 @each_kind

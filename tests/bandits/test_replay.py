@@ -1,0 +1,191 @@
+"""Late observations and arms that join, against filters that had them in time."""
+
+import math
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from gpytorch.kernels import MaternKernel
+
+from botorch_bkb import TVGPUCB
+from botorch_bkb.bandits.replay import Observation, ReplayedFilter
+from botorch_bkb.models.arm_filter import ArmFilter, DriftingPosterior, SparseArmFilter
+from tests.bandits import make_bandit, play
+from tests.reference import time_varying_posterior
+
+
+NOISE, RATE = 0.2, 0.05
+ARMS = torch.as_tensor(np.random.default_rng(0).uniform(size=(50, 2)))
+KERNEL = MaternKernel(nu=2.5).double()
+KERNEL.lengthscale = 0.3
+GRAM = KERNEL(ARMS).to_dense().detach()
+both_filters = pytest.mark.parametrize("sparse", [False, True], ids=["exact", "sparse"])
+
+
+def new_filter(sparse, num_arms=50, dtype=torch.float64):
+    if sparse:
+        arms = ARMS[:num_arms].to(dtype)
+        # So few and so strict that arms leave, and come back.
+        kernel = deepcopy(KERNEL).to(dtype)
+        return SparseArmFilter(arms, kernel, NOISE, RATE, 0.01, 12)
+    K = GRAM[:num_arms, :num_arms].to(dtype)
+    return ArmFilter(K, NOISE, RATE, extensible=True)
+
+
+def random_pulls(num_pulls, seed, num_arms=50):
+    """Return observations at 0, 1, 1.5, ..., some at one time."""
+    rng = np.random.default_rng(seed)
+    times = np.cumsum(rng.choice([0.0, 0.5, 1.0], size=num_pulls))
+    return [
+        Observation(float(time), int(rng.integers(num_arms)), float(rng.normal()))
+        for time in times
+    ]
+
+
+def filtered(pulls, empty):
+    replayed = ReplayedFilter(empty)
+    replayed.bring(pulls, math.inf)
+    return replayed.filter
+
+
+def assert_same_bits(left, right):
+    assert left.time == right.time
+    assert left.log_det == right.log_det
+    assert torch.equal(left.mean, right.mean)
+    assert torch.equal(left.variance, right.variance)
+
+
+@pytest.fixture
+def num_observed(monkeypatch):
+    """Count the observations that filters take in."""
+    seen, observe = [], DriftingPosterior.observe
+
+    def counted(self, indices, rewards, time):
+        seen.extend(indices.tolist())
+        observe(self, indices, rewards, time)
+
+    monkeypatch.setattr(DriftingPosterior, "observe", counted)
+    return seen
+
+
+@both_filters
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
+def test_late_observations_are_those_of_a_full_replay_bit_for_bit(sparse, dtype, seed):
+    rng = np.random.default_rng(seed)
+    replayed = ReplayedFilter(new_filter(sparse, dtype=dtype))
+    pulls, out, told = random_pulls(80, seed), [], []
+    for number in range(0, 80, 2):
+        out += pulls[number : number + 2]
+        rng.shuffle(out)
+        size = len(out) if number == 78 else int(rng.integers(len(out) + 1))
+        new, out = out[:size], out[size:]
+        told += new
+        expected = filtered(told, new_filter(sparse, dtype=dtype))
+        assert replayed.reaches(new)
+        assert_same_bits(replayed.given(new), expected)
+        replayed.bring(new, min((pull.time for pull in out), default=math.inf))
+        assert_same_bits(replayed.filter, expected)
+    assert len(told) == 80
+
+
+@both_filters
+def test_a_late_observation_replays_what_came_since(sparse, num_observed):
+    pulls = random_pulls(60, 3)
+    late, rest = pulls[50], pulls[:50] + pulls[51:]
+    replayed = ReplayedFilter(new_filter(sparse))
+    for pull in rest:
+        replayed.bring([pull], late.time)
+    assert not replayed.reaches([pulls[20]])
+    num_observed.clear()
+    replayed.bring([late], math.inf)
+    assert len(num_observed) <= 10
+    # Nothing is out: one that is told in time is one observation.
+    num_observed.clear()
+    replayed.bring([Observation(99.0, 3, 1.0)], math.inf)
+    assert num_observed == [3]
+
+
+def test_pulls_that_are_out_are_imagined_at_their_own_times(num_observed):
+    """One is never told: what has come since is not replayed at every decision."""
+    pulls = [
+        pull._replace(time=float(time)) for time, pull in enumerate(random_pulls(60, 4))
+    ]
+    replayed = ReplayedFilter(new_filter(False))
+    lost = (pulls[4].time, pulls[4].arm)
+    told = pulls[:4] + pulls[5:]
+    for number in range(1, len(told)):
+        replayed.bring([told[number - 1]], lost[0] if number > 4 else math.inf)
+        out = [(told[number].time, told[number].arm)]
+        out += [lost] if number > 4 else []
+        num_observed.clear()
+        imagined = replayed.imagine(out)
+        assert len(num_observed) <= 3
+        now = told[number].time + 1
+        arms, times = zip(
+            *[(pull.arm, pull.time) for pull in told[:number]],
+            *[(arm, time) for time, arm in out],
+            strict=True,
+        )
+        _, variance = time_varying_posterior(
+            GRAM.numpy(), NOISE, RATE, np.array(arms), np.array(times),
+            np.zeros(len(arms)), now,
+        )  # fmt: skip
+        np.testing.assert_allclose(imagined.predict(now)[1], variance, atol=1e-9)
+        # A copy: what the caller does with it stays there.
+        imagined.advance(now + 100)
+
+
+@both_filters
+def test_arms_that_join_are_as_if_they_had_always_been_there(sparse, num_observed):
+    """Twice, with observations of new arms in between."""
+    first, second = random_pulls(60, 5, num_arms=30), random_pulls(60, 6, num_arms=40)
+    shifted = [pull._replace(time=pull.time + first[-1].time + 1) for pull in second]
+    replayed = ReplayedFilter(new_filter(sparse, 30))
+    replayed.bring(first, first[50].time)  # with a checkpoint of its own
+    num_observed.clear()
+    replayed = replayed.extended(ARMS[30:40], GRAM[30:40, :40])
+    replayed.bring(shifted, first[50].time)
+    assert len(num_observed) == len(shifted)
+    replayed = replayed.extended(ARMS[40:], GRAM[40:])
+    expected = filtered([*first, *shifted], new_filter(sparse))
+    late = [Observation(first[55].time, 45, 2.0)]
+    for new in ([], late):
+        got = replayed.given(new)
+        wanted = filtered([*first, *shifted, *new], new_filter(sparse))
+        torch.testing.assert_close(got.mean, wanted.mean, rtol=0, atol=1e-8)
+        torch.testing.assert_close(got.variance, wanted.variance, rtol=0, atol=1e-8)
+        assert got.log_det == pytest.approx(wanted.log_det)
+    if not sparse:
+        torch.testing.assert_close(
+            replayed.filter.covariance, expected.covariance, rtol=0, atol=1e-8
+        )
+    empty = new_filter(sparse, 30).extended(ARMS[30:], GRAM[30:])
+    torch.testing.assert_close(empty.variance, GRAM.diagonal())
+    assert empty.mean.tolist() == [0.0] * 50
+
+
+def test_a_filter_that_was_not_made_to_be_extended_says_so():
+    with pytest.raises(UnsupportedError, match="made with `extensible=True`"):
+        ArmFilter(GRAM[:30, :30], NOISE, RATE).extended(ARMS[30:], GRAM[30:])
+
+
+@both_filters
+def test_bandits_replay_neither_for_late_results_nor_for_new_arms(sparse, num_observed):
+    """But for the first arms that join an exact filter."""
+    bandit = make_bandit(TVGPUCB, ARMS[:20], sparse=sparse)
+    play(bandit, 20)
+    bandit.add_arms(ARMS[20:30])
+    late = bandit.ask()
+    for _ in range(5):
+        play(bandit, 1)
+    num_observed.clear()
+    bandit.tell(late, [0.3])
+    bandit.add_arms(ARMS[30:40])
+    waiting = bandit.ask(arms=ARMS[40:])
+    # The late one, and the five that came since it.
+    assert len(num_observed) == 6
+    assert bandit.pending == {26: waiting.item()}
