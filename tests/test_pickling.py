@@ -21,7 +21,7 @@ from botorch_bkb.acquisition import (
     PracticalBBKBWidth,
     SmoothBox,
 )
-from botorch_bkb.acquisition.confidence import DeviationWidth
+from botorch_bkb.acquisition.confidence import DeviationWidth, RandomDeviationWidth
 from botorch_bkb.models import kernels
 from botorch_bkb.models.kernels import TemporalDecayKernel
 from botorch_bkb.optim import SumRule
@@ -112,6 +112,7 @@ MAKERS = {
     ),
     "ConstantWidth": lambda: acquisition.ConstantWidth(2.0),
     "DeviationWidth": lambda: DeviationWidth(0.5),
+    "RandomDeviationWidth": lambda: RandomDeviationWidth(0.5, seed=3),
     "BKBWidth": lambda: acquisition.BKBWidth(norm_bound=2.0),
     "BBKBWidth": lambda: acquisition.BBKBWidth(norm_bound=2.0),
     "PracticalBKBWidth": acquisition.PracticalBKBWidth,

@@ -69,6 +69,7 @@ class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
             InputDataError: If ``confidence`` is a negative or infinite number.
             BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
         """
+        check_tensors(X_pending=X_pending)
         super().__init__(
             model=model,
             confidence=confidence,
