@@ -7,7 +7,7 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import regret, roofline, scoring, soak, starvation
+from benchmarks import lookahead, regret, roofline, scoring, soak, starvation
 from benchmarks.batch_bkb import load_library
 from benchmarks.growth import exponents, Growth, growths
 from benchmarks.measure import fitted_exponent, in_own_process, Outcome
@@ -285,6 +285,19 @@ def test_the_authors_code_has_no_width_of_the_theorem(tmp_path):
     args.batch_bkb = tmp_path
     with pytest.raises(SystemExit, match="--setting practical"):
         regret.run(args)
+
+
+def test_the_look_ahead_is_positive_by_bayes_rule_only(tmp_path, capsys):
+    args = options(lookahead, "--smoke")
+    args.output = tmp_path
+    lookahead.run(args)
+    table = pd.read_csv(tmp_path / "lookahead.csv")
+    ways = table.groupby("conditioned")
+    assert ways.negative.max()["Bayes' rule"] == 0
+    assert ways.negative.min()["reprojected"] > 0
+    resampled = table[table.inducing == "resampled"].groupby("conditioned").lost.mean()
+    assert resampled["Bayes' rule"] < 0.05
+    assert "Bayes' rule" in capsys.readouterr().out
 
 
 def test_the_starvation_figure_tells_sor_from_dtc(tmp_path):

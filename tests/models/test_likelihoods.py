@@ -137,6 +137,7 @@ def test_the_variance_of_outliers_is_that_of_training(num_inducing):
     likelihood = robust(indices=OUTLIERS)
     likelihood.noise_covar.raw_rho.data[:] = torch.tensor([0.5, 0.9])
     model = plain(X, Y, likelihood, inducing_points=S)
+    assert likelihood.noise_covar._cached_train_inputs is None  # not called yet
     check(model, X_test, dense(X, Y, S, X_test, robust_noise(model, X, S)))
     # Of pulls yet to come none is an outlier, as BoTorch says by a warning.
     with pytest.warns(InputDataWarning, match="Robust rho not applied"):
