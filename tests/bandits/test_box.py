@@ -290,6 +290,18 @@ def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
     assert_same(bandit.state_dict(), before)
 
 
+@pytest.mark.parametrize("num_restarts", [1, 4])
+def test_starts_at_one_corner_are_no_trouble(num_restarts):
+    """The best of all points again and again: their values have no spread."""
+    box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+    bandit = make_bandit(
+        BoxThompsonSampling, bounds=box, num_restarts=num_restarts, oversampling=1e9
+    )
+    points = torch.tensor([[0.0], [0.5]] + 8 * [[1.0]])
+    bandit.tell(points, 5 * points.squeeze(-1), external=True)
+    assert bandit.ask(1).item() > 0.9
+
+
 # The two regimes ----------------------------------------------------------------------
 
 
