@@ -52,7 +52,7 @@ class BoxBandit(StoredBandit):
     brings rewards of any of them in any order, and what is neither told nor failed
     stays pending and keeps shrinking the variance. The posterior is updated once, in
     the first ``ask`` after new rewards. A pull is settled once, by its id (``pending``
-    lists them) or its point.
+    lists them) or its point. Several threads may ask and tell, as there.
 
     With ``covar_module`` and ``noise_variance`` given, points are uniform until the
     first reward. Where either is learned, the first ``2 d`` points fill the box, a

@@ -21,6 +21,8 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
+from botorch_bkb.bandits.locking import Locked
+
 
 FORMAT = "botorch_bkb bandit"
 VERSION = 1
@@ -33,7 +35,7 @@ DTYPES = {
 }
 
 
-class StoredBandit(ABC):
+class StoredBandit(Locked, ABC):
     """A bandit whose state can be taken out, put back, and kept in a file."""
 
     @abstractmethod
