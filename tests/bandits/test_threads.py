@@ -110,7 +110,7 @@ def test_eight_threads_ask_and_tell(bandit_class):
         return told
 
     with ThreadPoolExecutor(NUM_THREADS) as pool:
-        told = sum(pool.map(work, range(NUM_THREADS)), [])
+        told = [pull for part in pool.map(work, range(NUM_THREADS)) for pull in part]
     assert visitors.most == 1
     assert bandit.num_pulls == len(told)
     assert not bandit.pending
