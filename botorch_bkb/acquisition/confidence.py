@@ -38,8 +38,12 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.numbers import is_number
+
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
+# Of a norm bound, by 3e150: what is larger overflows where widths are squared.
+MAX_DOUBLINGS = 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,10 +143,10 @@ class ConstantWidth(ConfidenceSchedule):
     width: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.width < math.inf:
+        if not _is_not_negative(self.width):
             raise InputDataError(
                 "Expected `width` to be finite and not negative, but got "
-                f"{self.width}. Minimize with `maximize=False`, not a negative width."
+                f"{self.width!r}. Minimize with `maximize=False`, not a negative width."
             )
 
     @override
@@ -167,10 +171,10 @@ class DeviationWidth(ConfidenceSchedule):
     num_deviations: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.num_deviations < math.inf:
+        if not _is_not_negative(self.num_deviations):
             raise InputDataError(
                 "Expected `num_deviations` to be finite and not negative, but got "
-                f"{self.num_deviations}. Minimize with `maximize=False`, not with a "
+                f"{self.num_deviations!r}. Minimize with `maximize=False`, not with a "
                 "negative width."
             )
 
@@ -196,10 +200,10 @@ class NormBoundedWidth(ConfidenceSchedule):
 
     def __post_init__(self) -> None:
         _check_positive("norm_bound", self.norm_bound)
-        if self.noise_std is not None and not 0 <= self.noise_std < math.inf:
+        if self.noise_std is not None and not _is_not_negative(self.noise_std):
             raise InputDataError(
                 "Expected `noise_std` to be finite and not negative, but got "
-                f"{self.noise_std}. Pass None for the square root of the noise "
+                f"{self.noise_std!r}. Pass None for the square root of the noise "
                 "variance."
             )
         _check_fraction("failure_probability", self.failure_probability)
@@ -415,7 +419,7 @@ class NormDoubling(ConfidenceSchedule):
     doubled with probability at most ``2 delta``, for a given set of ``P`` arms. Widths
     are valid only once the bound has grown enough, which no test on data can tell.
 
-    Asking twice at one state changes nothing more.
+    Asking twice at one state changes nothing more. After 500 doublings it gives up.
 
     Attributes:
         schedule: A width with a norm bound; its ``noise_std`` and
@@ -455,7 +459,10 @@ class NormDoubling(ConfidenceSchedule):
         # An arm without variance cannot be explained by any norm bound.
         slack, deviations = slack[deviations > 0], deviations[deviations > 0]
         width = self._present_width(state)
-        while bool((slack > width * deviations).any()):
+        while (
+            self.num_doublings < MAX_DOUBLINGS
+            and (slack > width * deviations).any().item()
+        ):
             self.num_doublings += 1
             width = self._present_width(state)
         return width
@@ -470,7 +477,8 @@ class NormDoubling(ConfidenceSchedule):
         """Restore the number of doublings.
 
         Raises:
-            InputDataError: If ``state_dict`` is not that of a ``NormDoubling``.
+            InputDataError: If ``state_dict`` is not that of a ``NormDoubling``. Nothing
+                has changed then.
         """
         if set(state_dict) != {"num_doublings"}:
             raise InputDataError(
@@ -478,7 +486,14 @@ class NormDoubling(ConfidenceSchedule):
                 f"got {sorted(state_dict)}. Load it into a schedule of the kind that "
                 "was saved."
             )
-        self.num_doublings = int(state_dict["num_doublings"])
+        count = state_dict["num_doublings"]
+        is_count = isinstance(count, int) and not isinstance(count, bool)
+        if not is_count or not 0 <= count <= MAX_DOUBLINGS:
+            raise InputDataError(
+                "Expected `num_doublings` to be an integer from 0 to "
+                f"{MAX_DOUBLINGS}, but got {count!r}."
+            )
+        self.num_doublings = count
 
     def _present_width(self, state: ConfidenceState) -> float:
         return dataclasses.replace(self.schedule, norm_bound=self.norm_bound)(state)
@@ -585,15 +600,19 @@ def _log_union(horizon: int, failure_probability: float) -> float:
     return math.log(4 * horizon / failure_probability)
 
 
+def _is_not_negative(value: float) -> bool:
+    return is_number(value) and 0 <= value < math.inf
+
+
 def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
+    if not is_number(value) or not 0 < value < math.inf:
         raise InputDataError(
-            f"Expected `{name}` to be positive and finite, but got {value}."
+            f"Expected `{name}` to be positive and finite, but got {value!r}."
         )
 
 
 def _check_fraction(name: str, value: float) -> None:
-    if not 0 < value < 1:
+    if not is_number(value) or not 0 < value < 1:
         raise InputDataError(
-            f"Expected `{name}` to be strictly between 0 and 1, but got {value}."
+            f"Expected `{name}` to be strictly between 0 and 1, but got {value!r}."
         )

@@ -25,6 +25,7 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
     ConfidenceState,
 )
+from botorch_bkb.models.utils.numbers import is_number
 
 
 class TimeVaryingUpperConfidenceBound(BudgetedUpperConfidenceBound):
@@ -100,7 +101,7 @@ class SmoothBox:
     def __post_init__(self) -> None:
         """Check the numbers."""
         numbers = (self.dimension, self.side_length, self.a, self.b)
-        if not all(0 < number < math.inf for number in numbers):
+        if not all(is_number(number) and 0 < number < math.inf for number in numbers):
             raise InputDataError(
                 f"Expected the numbers of a SmoothBox to be positive, but got {self}."
             )
@@ -112,11 +113,16 @@ class _DriftWidth(ConfidenceSchedule):
     box: SmoothBox | None = None
 
     def __post_init__(self) -> None:
-        """Check the probability."""
-        if not 0 < self.failure_probability < 1:
+        """Check the probability and the box."""
+        delta = self.failure_probability
+        if not is_number(delta) or not 0 < delta < 1:
             raise InputDataError(
                 "Expected `failure_probability` between 0 and 1, but got "
-                f"{self.failure_probability}."
+                f"{self.failure_probability!r}."
+            )
+        if self.box is not None and not isinstance(self.box, SmoothBox):
+            raise InputDataError(
+                f"Expected `box` to be a SmoothBox or None, but got {self.box!r}."
             )
 
     @override

@@ -30,6 +30,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.numbers import is_number
 from botorch_bkb.models.utils.nystrom import (
     check_prior_variance,
     check_residual,
@@ -324,14 +325,15 @@ class SparseArmFilter(DriftingPosterior):
         tolerance: float = 1e-3,
         max_inducing: int = 512,
     ) -> None:
-        if not 0 <= tolerance < 1:
+        if not is_number(tolerance) or not 0 <= tolerance < 1:
             raise InputDataError(
-                f"Expected `tolerance` from 0 to 1, but got {tolerance}. At 0 no "
+                f"Expected `tolerance` from 0 to 1, but got {tolerance!r}. At 0 no "
                 "inducing arm leaves while there is room."
             )
-        if max_inducing < 2:
+        if not isinstance(max_inducing, int) or max_inducing < 2:
             raise InputDataError(
-                f"Expected `max_inducing` to be at least 2, but got {max_inducing}."
+                "Expected `max_inducing` to be at least 2, a whole number, but got "
+                f"{max_inducing!r}."
             )
         with torch.no_grad():
             prior_variance = covar_module(arms, diag=True).to(arms)
@@ -515,10 +517,10 @@ class SparseArmFilter(DriftingPosterior):
 
 def check_forgetting_rate(forgetting_rate: float) -> None:
     """Raise an ``InputDataError`` unless this is a forgetting rate."""
-    if not 0 <= forgetting_rate <= 1:
+    if not is_number(forgetting_rate) or not 0 <= forgetting_rate <= 1:
         raise InputDataError(
             "Expected `forgetting_rate` between 0 (nothing drifts) and 1 (nothing "
-            f"is remembered), but got {forgetting_rate}."
+            f"is remembered), but got {forgetting_rate!r}."
         )
 
 
