@@ -48,6 +48,9 @@ from botorch_bkb.models.utils.checks import as_number
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
 
+# Of a norm bound, by 3e150: what is larger overflows where widths are squared.
+MAX_DOUBLINGS = 500
+
 
 @dataclass(frozen=True, eq=False)
 class ArmObservations:
@@ -492,7 +495,7 @@ class NormDoubling(ConfidenceSchedule):
     doubled with probability at most ``2 delta``, for a given set of ``P`` arms. Widths
     are valid only once the bound has grown enough, which no test on data can tell.
 
-    Asking twice at one state changes nothing more.
+    Asking twice at one state changes nothing more. After 500 doublings it gives up.
 
     Attributes:
         schedule: A width with a norm bound; its ``noise_std`` and
@@ -532,7 +535,10 @@ class NormDoubling(ConfidenceSchedule):
         # An arm without variance cannot be explained by any norm bound.
         slack, deviations = slack[deviations > 0], deviations[deviations > 0]
         width = self._present_width(state)
-        while bool((slack > width * deviations).any()):
+        while (
+            self.num_doublings < MAX_DOUBLINGS
+            and (slack > width * deviations).any().item()
+        ):
             self.num_doublings += 1
             width = self._present_width(state)
         return width
@@ -547,7 +553,8 @@ class NormDoubling(ConfidenceSchedule):
         """Restore the number of doublings.
 
         Raises:
-            InputDataError: If ``state_dict`` is not that of a ``NormDoubling``.
+            InputDataError: If ``state_dict`` is not that of a ``NormDoubling``. Nothing
+                has changed then.
         """
         if set(state_dict) != {"num_doublings"}:
             raise InputDataError(
@@ -555,7 +562,14 @@ class NormDoubling(ConfidenceSchedule):
                 f"got {sorted(state_dict)}. Load it into a schedule of the kind that "
                 "was saved."
             )
-        self.num_doublings = int(state_dict["num_doublings"])
+        count = state_dict["num_doublings"]
+        is_count = isinstance(count, int) and not isinstance(count, bool)
+        if not is_count or not 0 <= count <= MAX_DOUBLINGS:
+            raise InputDataError(
+                "Expected `num_doublings` to be an integer from 0 to "
+                f"{MAX_DOUBLINGS}, but got {count!r}."
+            )
+        self.num_doublings = count
 
     def _present_width(self, state: ConfidenceState) -> float:
         return dataclasses.replace(self.schedule, norm_bound=self.norm_bound)(state)

@@ -113,11 +113,15 @@ class _DriftWidth(ConfidenceSchedule):
     box: SmoothBox | None = None
 
     def __post_init__(self) -> None:
-        """Check the probability."""
+        """Check the probability and the box."""
         if not 0 < as_number(self.failure_probability) < 1:
             raise InputDataError(
                 "Expected `failure_probability` between 0 and 1, but got "
                 f"{self.failure_probability!r}."
+            )
+        if self.box is not None and not isinstance(self.box, SmoothBox):
+            raise InputDataError(
+                f"Expected `box` to be a SmoothBox or None, but got {self.box!r}."
             )
 
     @override

@@ -42,8 +42,10 @@ class ArmBandit(StoredBandit):
     out. A pull is settled once: ``tell`` and ``fail`` by ``pull_ids`` refuse a result
     that was told before, and a pull that was never asked. Without ids a result goes to
     the oldest pending pull of its arm, so one that is told twice would settle another
-    pull of that arm: pass ids where results may come twice. Calls from several threads
-    need a lock around them.
+    pull of that arm: pass ids where results may come twice.
+
+    Several threads may ask and tell: a lock of the bandit lets one in at a time. Who
+    needs the ids of what it asked for holds it for both, ``with bandit.lock:``.
     """
 
     def __init__(

@@ -465,6 +465,18 @@ class FiniteArmBandit(ArmBandit):
         variance = posterior.variance[rows] * prior.scale**2
         return (mean if self.maximize else -mean), variance
 
+    @property
+    def confidence_width(self) -> float:
+        """The width ``w`` of ``confidence_bound``, in the user's units.
+
+        A bound is ``w sqrt(variance / lambda)`` away from the mean.
+        """
+        prior, posterior = self._predictive()
+        # A copy: asking for a width must not advance a schedule that remembers.
+        width = deepcopy(self.confidence)(self._confidence_state(prior, posterior))
+        # The schedule's is in the kernel's units.
+        return width * prior.scale
+
     def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
         """Return the optimistic confidence bounds of the arms, in the user's units.
 
@@ -474,13 +486,10 @@ class FiniteArmBandit(ArmBandit):
         Args:
             indices: The arms; all if None.
         """
-        prior, posterior = self._predictive()
-        # A copy: asking for a bound must not advance a schedule that remembers.
-        width = deepcopy(self.confidence)(self._confidence_state(prior, posterior))
+        prior, _ = self._predictive()
         mean, variance = self.predict(indices)
         noise = prior.noise_variance * prior.scale**2
-        # `width` is in the kernel's units, the score w sqrt(var / lambda) times scale.
-        bonus = width * prior.scale * (variance / noise).sqrt()
+        bonus = self.confidence_width * (variance / noise).sqrt()
         return mean + bonus if self.maximize else mean - bonus
 
     def best_arm(self, among_pulled: bool = True) -> int:

@@ -29,6 +29,7 @@ from botorch_bkb.bandits.checks import (
     wrong_pull,
 )
 from botorch_bkb.bandits.hyperparameters import MAX_FIT_POINTS, Prior
+from botorch_bkb.bandits.inducing import BULK_SIZE, sample_in_blocks
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
 from botorch_bkb.generation.paths import (
@@ -52,7 +53,7 @@ class BoxBandit(StoredBandit):
     brings rewards of any of them in any order, and what is neither told nor failed
     stays pending and keeps shrinking the variance. The posterior is updated once, in
     the first ``ask`` after new rewards. A pull is settled once, by its id (``pending``
-    lists them) or its point.
+    lists them) or its point. Several threads may ask and tell, as there.
 
     With ``covar_module`` and ``noise_variance`` given, points are uniform until the
     first reward. Where either is learned, the first ``2 d`` points fill the box, a
@@ -403,37 +404,60 @@ class BoxBandit(StoredBandit):
         """Refit and resample, if there are rewards not yet used."""
         if self._num_processed == self.num_pulls:
             return
-        inducing = self._resample()
-        if self._prior.is_due(self.num_pulls):
-            self._prior = self._refitted_prior(inducing)
-        self._inducing, self._num_processed = inducing, self.num_pulls
+        self._prior, self._inducing = self._updated()
+        self._num_processed = self.num_pulls
         self._models.clear()
 
-    def _resample(self) -> Tensor:
-        """Choose inducing points among the told ones, by the posterior before them."""
-        if self.oversampling is None:
-            return torch.arange(self.num_pulls, device=self.bounds.device)
+    def _updated(self) -> tuple[Prior, Tensor]:
+        """Return prior and inducing points given all told pulls; draws."""
         prior = self._prior
+        if self._has_bulk and prior.is_due(self.num_pulls):
+            # As over arms: by the scores of a prior that knows them.
+            prior = self._refitted_prior(None)
+            return prior, self._resample(prior)
+        inducing = self._resample(prior)
+        if prior.is_due(self.num_pulls):
+            prior = self._refitted_prior(inducing)
+        return prior, inducing
+
+    @property
+    def _has_bulk(self) -> bool:
+        """Whether so many points are new that they are sampled block by block."""
+        return self.num_pulls - self._num_processed > BULK_SIZE
+
+    def _resample(self, prior: Prior) -> Tensor:
+        """Choose inducing points among the told ones, by the posterior before them."""
+        oversampling = self.oversampling
+        if oversampling is None:
+            return torch.arange(self.num_pulls, device=self.bounds.device)
+
+        def sample(scores: Tensor) -> Tensor:
+            uniforms = self._uniform(len(scores)).to(scores)
+            probabilities = (oversampling * scores.detach()).clamp(max=1.0)
+            return sample_inducing_indices(probabilities, scores, uniforms)
+
         x = prior.to_features(self._told_points)
+        if self._has_bulk:
+            return sample_in_blocks(prior, x, torch.ones_like(x[:, 0]), sample)
         if self._num_processed:
             _, model = self._posterior(self._num_processed)
             scores = model.leverage_scores(x, x.new_tensor(prior.noise_variance))
         else:
             scores = prior.covar_module(x, diag=True) / prior.noise_variance
-        uniforms = self._uniform(len(scores)).to(scores)
-        probabilities = (self.oversampling * scores.detach()).clamp(max=1.0)
-        return sample_inducing_indices(probabilities, scores, uniforms)
+        return sample(scores)
 
-    def _refitted_prior(self, inducing: Tensor) -> Prior:
+    def _refitted_prior(self, inducing: Tensor | None) -> Prior:
         prior = deepcopy(self._prior)
         prior.features = prior.to_features(self._told_points)
         everything = torch.arange(self.num_pulls, device=self.bounds.device)
         # A few pulls are fitted exactly: a likelihood on inducing points that are drawn
         # anew jumps from fit to fit. Many gather around the optimum: evenly chosen ones
-        # would be all but equal.
+        # would be all but equal, unless many are new.
         is_many = self.num_pulls > MAX_FIT_POINTS
-        sparse = self.oversampling is not None and inducing.numel() > 0 and is_many
-        prior.fit(everything, self._signed_rewards(), inducing if sparse else None)
+        is_sparse = self.oversampling is not None and is_many
+        if not is_sparse or (inducing is not None and not inducing.numel()):
+            inducing = None
+        prior.fit(everything, self._signed_rewards(), inducing)
         return prior
 
     def _predictive(self) -> tuple[Prior, SingleTaskDTCGP]:
@@ -444,8 +468,11 @@ class BoxBandit(StoredBandit):
         """Return prior and model given the first told pulls."""
         if num_pulls not in self._models:
             prior, inducing = self._prior, self._inducing
-            if num_pulls > self._num_processed and prior.is_due(num_pulls):
-                prior = self._refitted_prior(inducing)
+            if num_pulls > self._num_processed:
+                if self._has_bulk and not inducing.numel():
+                    prior, inducing = self._next_update()
+                elif prior.is_due(num_pulls):
+                    prior = self._refitted_prior(inducing)
             x = prior.to_features(self._told_points[:num_pulls])
             targets = (self._signed_rewards()[:num_pulls] - prior.offset) / prior.scale
             targets = targets.unsqueeze(-1)
@@ -462,6 +489,14 @@ class BoxBandit(StoredBandit):
             )
             self._models[num_pulls] = prior, model.eval()
         return self._models[num_pulls]
+
+    def _next_update(self) -> tuple[Prior, Tensor]:
+        """Return prior and inducing points of the next ask; the draw is undone."""
+        generator_state = self.generator.get_state()
+        try:
+            return self._updated()
+        finally:
+            self.generator.set_state(generator_state)
 
     def _draw_maximizers(
         self,

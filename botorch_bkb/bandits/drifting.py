@@ -27,6 +27,7 @@ from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.inducing import ExactBandit
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.models.arm_filter import check_forgetting_rate
+from botorch_bkb.models.utils.checks import as_number
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, check_size, FixedSize
 
@@ -197,9 +198,9 @@ class RGPUCB(DriftingBandit, ExactBandit):
         block_size: float,
         **options: Any,
     ) -> None:
-        if not 0 < block_size < math.inf:
+        if not 0 < as_number(block_size) < math.inf:
             raise InputDataError(
-                f"Expected `block_size` to be a positive time, but got {block_size}."
+                f"Expected `block_size` to be a positive time, but got {block_size!r}."
             )
         self.block_size = block_size
         self._block = 0
@@ -292,8 +293,8 @@ def matern_block_size(
         InputDataError: If an argument is out of range.
     """
     check_size("dimension", dimension)
-    if not 0 < nu < math.inf:
-        raise InputDataError(f"Expected `nu` to be positive, but got {nu}.")
+    if not 0 < as_number(nu) < math.inf:
+        raise InputDataError(f"Expected `nu` to be positive, but got {nu!r}.")
     c = dimension * (dimension + 1) / (2 * nu + dimension * (dimension + 1))
     return _block_size(forgetting_rate, horizon, 24.0, 1 / (4 - c))
 

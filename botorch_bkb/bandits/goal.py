@@ -20,7 +20,8 @@ Goal = Literal["regret", "best_arm"]
 
 def validate_goal(goal: str | None) -> None:
     """Raise an ``InputDataError`` unless this goal exists, or is None."""
-    if goal not in (None, "regret", "best_arm"):
+    is_known = isinstance(goal, str) and goal in ("regret", "best_arm")
+    if goal is not None and not is_known:
         raise InputDataError(
             "Expected `goal` to be 'regret' (collect reward, repeats welcome), "
             "'best_arm' (find the best, distinct arms in a batch) or None (the "

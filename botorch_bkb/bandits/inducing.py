@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -126,40 +127,27 @@ class SparseBandit(PosteriorBandit):
     def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
         fresh = ~torch.isin(pulled, self._posterior.pulled_indices)
         if int(fresh.sum()) > BULK_SIZE:
-            kept = self._sample_in_blocks(prior, pulled)
+            rows = sample_in_blocks(
+                prior,
+                prior.features[pulled],
+                self._ledger.counts[pulled],
+                lambda scores: self._sample_rows(pulled[: len(scores)], scores),
+                self.max_feature_bytes,
+            )
+            kept = pulled[rows]
         else:
             kept = self._sample(pulled, self._posterior.leverage_scores[pulled])
         return in_stable_order(self.inducing_indices, kept)
 
-    def _sample_in_blocks(self, prior: Prior, pulled: Tensor) -> Tensor:
-        """Sample as if the rewards of many new arms had come in doubling blocks.
-
-        At once, every new arm would have the score of the prior, and all would be kept:
-        a table of 10,000 historical results would make 10,000 inducing arms.
-        """
-        counts = self._ledger.counts[pulled]
-        posterior = ArmPosterior(
-            prior.features[pulled],
-            prior.covar_module,
-            prior.noise_variance,
-            self.max_feature_bytes,
-        )
-        stop = BULK_SIZE
-        while stop < len(pulled):
-            seen = torch.arange(stop, device=pulled.device)
-            kept = self._sample(pulled[:stop], posterior.leverage_scores[:stop])
-            inducing = torch.isin(pulled[:stop], kept).nonzero().squeeze(-1)
-            weights = counts[:stop].to(posterior.mean)
-            posterior.update(inducing, seen, weights, torch.zeros_like(weights))
-            stop *= 2
-        return self._sample(pulled, posterior.leverage_scores)
-
     def _sample(self, pulled: Tensor, scores: Tensor) -> Tensor:
+        return pulled[self._sample_rows(pulled, scores)]
+
+    def _sample_rows(self, pulled: Tensor, scores: Tensor) -> Tensor:
         probabilities = inclusion_probabilities(
             scores, self._ledger.counts[pulled], self.oversampling, self.inclusion
         )
         uniforms = self._draw_uniforms(pulled).to(scores)
-        return pulled[sample_inducing_indices(probabilities, scores, uniforms)]
+        return sample_inducing_indices(probabilities, scores, uniforms)
 
     def _draw_uniforms(self, pulled: Tensor) -> Tensor:
         """Return one uniform number per pulled arm, by the law of ``resampling``."""
@@ -175,6 +163,41 @@ class SparseBandit(PosteriorBandit):
         return torch.rand(
             size, generator=generator, device=generator.device, dtype=torch.float64
         )
+
+
+def sample_in_blocks(
+    prior: Prior,
+    features: Tensor,  # n x d
+    counts: Tensor,  # n
+    sample: Callable[[Tensor], Tensor],
+    max_feature_bytes: int = 2**31,
+) -> Tensor:  # m, long
+    """Sample inducing rows as if many new rewards had come in doubling blocks.
+
+    At once, every new row would have the score of the prior, and all would be kept: a
+    table of 10,000 historical results would make 10,000 inducing points.
+
+    Args:
+        prior: The prior.
+        features: The pulled points, in its units.
+        counts: The numbers of their pulls.
+        sample: The law: which rows are kept, given the leverage scores of the first.
+        max_feature_bytes: The byte budget of cached features.
+
+    Returns:
+        The rows that are kept.
+    """
+    posterior = ArmPosterior(
+        features, prior.covar_module, prior.noise_variance, max_feature_bytes
+    )
+    stop = BULK_SIZE
+    while stop < len(features):
+        inducing = sample(posterior.leverage_scores[:stop])
+        weights = counts[:stop].to(posterior.mean)
+        seen = torch.arange(stop, device=features.device)
+        posterior.update(inducing, seen, weights, torch.zeros_like(weights))
+        stop *= 2
+    return sample(posterior.leverage_scores)
 
 
 def in_stable_order(before: Tensor, after: Tensor) -> Tensor:

@@ -7,34 +7,53 @@ Numbers keep all their digits; tensors come back with their dtype, on the proces
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
 import secrets
 import shutil
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
+from botorch_bkb.bandits.locking import Locked
+
+
+if sys.platform != "win32":
+    import fcntl
+
 
 FORMAT = "botorch_bkb bandit"
 VERSION = 1
 MAX_HEADER_BYTES = 1024
-# A million pulls are some 50 MB. What is read takes up to forty times as much memory.
+# A million pulls are some 50 MB.
 MAX_BYTES = 2**28
+# The memory that reading may take: this, and this times `max_bytes`. How much it takes
+# is known before anything is made of the text: at most so many bytes for each of these
+# signs, and three for every byte of the text, or nine where escapes make strings wide.
+MIN_MEMORY = 2**24
+MEMORY_FACTOR = 8
+MEMORY_OF_SIGNS = {b"[": 160, b"{": 64, b",": 48, b'"': 80}
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float32", "float64", "int64", "uint8", "bool")
 }
 
 
-class StoredBandit(ABC):
+class StoredBandit(Locked, ABC):
     """A bandit whose state can be taken out, put back, and kept in a file."""
+
+    # The first lines of files as this bandit last read or wrote them.
+    _known_files: Mapping[Path, bytes] = MappingProxyType({})
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -80,33 +99,46 @@ class StoredBandit(ABC):
                 f"{error}"
             ) from error
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the state to a file; a crash leaves the old one or the new one.
 
         The posterior is computed anew, as :meth:`load` does, so that this bandit and
-        one that loads the file go on alike to the last bit. Of two processes that save
-        to one path the later wins. A process that is killed may leave its unfinished
-        ``.NAME.*`` beside it.
+        one that loads the file go on alike to the last bit. What a process that was
+        killed left unfinished beside the file, the next save to it removes.
+
+        Args:
+            path: The file; its folder must exist.
+            overwrite: Whether to replace a file that somebody else has saved since this
+                bandit loaded or saved it.
 
         Raises:
+            InputDataError: If somebody has and ``overwrite`` is False. The file stays
+                as it is.
             OSError: If the file cannot be written.
         """
+        path = Path(path).resolve()
         self._renew()
-        save_state(self.state_dict(), path)
+        line, payload = _to_text(self.state_dict())
+        expected = None if overwrite else self._known_files.get(path)
+        _write(line, payload, path, expected)
+        self._known_files = {**self._known_files, path: line}
 
     def load(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
         """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
 
         Args:
             path: The file.
-            max_bytes: The largest file that is read.
+            max_bytes: The largest file that is read. Reading takes at most eight times
+                as much memory and 16 MiB.
 
         Raises:
             FileNotFoundError: If there is no such file.
             InputDataError: If the file is damaged or none of ours, or its state does
                 not fit. Nothing has changed then.
         """
-        self.load_state_dict(load_state(path, max_bytes))
+        line, state = _read(Path(path), max_bytes)
+        self.load_state_dict(state)
+        self._known_files = {**self._known_files, Path(path).resolve(): line}
 
 
 def save_state(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -114,33 +146,12 @@ def save_state(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
 
     Args:
         state: What ``state_dict`` of a bandit returned.
-        path: The file; its folder must exist.
+        path: The file, which is replaced if it exists; its folder must exist.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    payload = json.dumps(to_json(state)).encode()
-    header = {
-        "format": FORMAT,
-        "version": VERSION,
-        "bytes": len(payload),
-        "sha256": hashlib.sha256(payload).hexdigest(),
-    }
-    path = Path(path).resolve()  # a link stays one
-    # In the same folder: a file moves into place at once within one file system only.
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with unfinished.open("xb") as file:
-            file.write(json.dumps(header).encode() + b"\n" + payload)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, unfinished)
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    _write(*_to_text(state), Path(path).resolve(), None)
 
 
 def load_state(
@@ -150,7 +161,8 @@ def load_state(
 
     Args:
         path: The file.
-        max_bytes: The largest file that is read.
+        max_bytes: The largest file that is read. Reading takes at most eight times as
+            much memory and 16 MiB.
 
     Returns:
         The state.
@@ -160,7 +172,92 @@ def load_state(
         InputDataError: If the file is none of ours, of another version, too large,
             shorter or longer than it says, or damaged.
     """
-    path = Path(path)
+    return _read(Path(path), max_bytes)[1]
+
+
+def _to_text(state: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """Return the first line of a file and the rest."""
+    payload = json.dumps(to_json(state)).encode()
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "bytes": len(payload),
+        "sha256": hashlib.sha256(payload).hexdigest(),
+    }
+    return json.dumps(header).encode() + b"\n", payload
+
+
+def _write(line: bytes, payload: bytes, path: Path, expected: bytes | None) -> None:
+    """Put a new file in the place of the expected one.
+
+    Args:
+        line: Its first line.
+        payload: The rest.
+        path: Where; no link.
+        expected: The first line of the file as the writer knows it. None to replace
+            whatever is there.
+    """
+    with _one_writer(path.parent) as is_alone:
+        _require_expected(path, expected)
+        if is_alone:
+            # Whoever left these was killed.
+            for left in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"):
+                with suppress(OSError):
+                    left.unlink()
+        # In this folder: a file moves into place at once within one file system only.
+        unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with unfinished.open("xb") as file:
+                file.write(line)
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+            if path.exists():
+                shutil.copymode(path, unfinished)
+            os.replace(unfinished, path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def _require_expected(path: Path, expected: bytes | None) -> None:
+    if expected is None or not path.exists():
+        return
+    with path.open("rb") as file:
+        found = file.readline(MAX_HEADER_BYTES)
+    if found != expected:
+        raise InputDataError(
+            f"Expected {path} to be as this bandit last loaded or saved it, but "
+            "somebody else has saved there since. Load it and tell anew what it lacks, "
+            "save to another path, or pass `overwrite=True` to lose what it holds."
+        )
+
+
+@contextmanager
+def _one_writer(folder: Path) -> Iterator[bool]:
+    """Let one process at a time write files of a folder, and make them durable.
+
+    Yields:
+        Whether that is certain: Windows and some network file systems lock no folders.
+    """
+    if sys.platform == "win32":
+        yield False
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        is_alone = True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            is_alone = False
+        yield is_alone
+        os.fsync(handle)  # the new name survives a power failure
+    finally:
+        os.close(handle)  # which unlocks it
+
+
+def _read(path: Path, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
+    """Return the first line of a file, and its state."""
     size = path.stat().st_size
     if size > max_bytes:
         raise InputDataError(
@@ -168,25 +265,40 @@ def load_state(
             f"{size:,}. Raise `max_bytes` if it is yours."
         )
     with path.open("rb") as file:
-        header = _read_header(file.readline(MAX_HEADER_BYTES), path)
-        if header["bytes"] != size - file.tell():
+        line = file.readline(MAX_HEADER_BYTES)
+        header = _read_header(line, path)
+        if header["bytes"] != size - len(line):
             raise InputDataError(
                 f"Expected {path} to hold a state of {header['bytes']:,} bytes, but it "
-                f"holds {size - file.tell():,}: it was cut off, or something was added."
+                f"holds {size - len(line):,}: it was cut off, or something was added."
             )
-        payload = file.read()
+        payload = file.read(header["bytes"])
     if hashlib.sha256(payload).hexdigest() != header["sha256"]:
         raise InputDataError(
             f"Expected {path} to be as it was written, but its checksum differs: it is "
             "damaged. Use an older copy."
         )
+    _check_memory(payload, path, MIN_MEMORY + MEMORY_FACTOR * max_bytes)
     try:
-        state = from_json(json.loads(payload))
+        state = json.loads(payload, object_hook=_decode)
     except Exception as error:
         raise InputDataError(f"{path} holds no state of a bandit: {error}") from error
     if not isinstance(state, dict):
         raise InputDataError(f"{path} holds no state of a bandit.")
-    return state
+    return line, state
+
+
+def _check_memory(payload: bytes, path: Path, most: int) -> None:
+    """Raise before anything is made of a text that may become too large."""
+    if not payload.isascii():
+        raise InputDataError(f"{path} holds no state of a bandit: it is not ASCII.")
+    memory = (9 if b"\\" in payload else 3) * len(payload)
+    memory += sum(payload.count(sign) * size for sign, size in MEMORY_OF_SIGNS.items())
+    if memory > most:
+        raise InputDataError(
+            f"Expected {path} to need at most {most:,} bytes of memory, but a state "
+            f"with so many lists may need {memory:,}. Raise `max_bytes` if it is yours."
+        )
 
 
 def _read_header(line: bytes, path: Path) -> dict[str, Any]:
@@ -204,17 +316,6 @@ def _read_header(line: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(header.get("bytes"), int) or "sha256" not in header:
         raise InputDataError(f"The first line of {path} is damaged: {header}.")
     return header
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make sure that the new name survives a power failure, where that is possible."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def to_json(value: Any) -> Any:
@@ -240,13 +341,20 @@ def from_json(value: Any) -> Any:
     Raises:
         KeyError: If it is none of its values.
     """
-    if not isinstance(value, Mapping):
-        return value
+    if isinstance(value, list):
+        return [from_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return _decode({name: from_json(item) for name, item in value.items()})
+    return value
+
+
+def _decode(value: Mapping[str, Any]) -> Any:
+    """Undo the outermost step of :func:`to_json`."""
     if "tensor" in value:
         flat = torch.tensor(value["tensor"], dtype=DTYPES[value["dtype"]])
         return flat.reshape(value["shape"])
     if "pairs" in value:
-        return {from_json(key): from_json(item) for key, item in value["pairs"]}
+        return dict(value["pairs"])
     if "tuple" in value:
-        return tuple(from_json(item) for item in value["tuple"])
-    return [from_json(item) for item in value["list"]]
+        return tuple(value["tuple"])
+    return value["list"]

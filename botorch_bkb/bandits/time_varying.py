@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -118,6 +118,10 @@ class TVGPUCB(DriftingBandit):
     ) -> None:
         if forgetting_rate is not None:
             check_forgetting_rate(forgetting_rate)
+        if not isinstance(sparse, bool):
+            raise InputDataError(
+                f"Expected `sparse` to be True or False, but got {sparse!r}."
+            )
         self._given_rate = forgetting_rate
         self.sparse = sparse
         self.tolerance = tolerance

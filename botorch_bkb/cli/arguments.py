@@ -20,6 +20,8 @@ BANDIT_NAMES = (
     "thompson",
     "epsilon-greedy",
     "uniform",
+    "tvgpucb",
+    "rgpucb",
 )
 KERNEL_NAMES = ("rbf", "matern")
 GOAL_NAMES = ("best-arm", "regret")
@@ -27,6 +29,8 @@ GOAL_NAMES = ("best-arm", "regret")
 BATCH_SIZE = 96
 # Of the model of `simulate`, where it learns none.
 NOISE_VARIANCE = 0.2
+# Of the bandits that expect a drift, where they learn none.
+FORGETTING_RATE = 0.01
 RESAMPLING_NAMES = ("independent", "coupled")
 # The number of parameters of each rule.
 CONFIDENCE_RULES = {"practical": 0, "theorem": 0, "constant": 1, "log": 2}
@@ -99,7 +103,11 @@ def _add_simulate(
         "table", type=Path, metavar="TABLE", help="a *.csv, *.csv.gz or *.parquet file"
     )
     parser.add_argument(
-        "--reward", required=True, metavar="COLUMN", help="column of the mean rewards"
+        "--reward",
+        type=str.strip,
+        required=True,
+        metavar="COLUMN",
+        help="column of the mean rewards",
     )
     _add_column_options(parser)
     parser.add_argument(
@@ -122,7 +130,10 @@ def _add_simulate(
         "own defaults for that, in place of the model below",
     )
     _add_purpose_options(
-        parser, None, "best-arm of suggest and with --learn, otherwise regret"
+        parser,
+        None,
+        "best-arm of suggest and with --learn, otherwise, and of tvgpucb and rgpucb, "
+        "regret",
     )
     parser.add_argument(
         "--horizon",
@@ -182,13 +193,16 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_rule_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("confidence width, batches, inducing points")
+    group = parser.add_argument_group(
+        "confidence width, batches, inducing points, drift"
+    )
     group.add_argument(
         "--confidence",
         type=confidence_rule,
         metavar="RULE",
         help="practical (without the theorem's constants), theorem, constant:W, or "
-        "log:C1:C2 (default: practical; with --learn, one posterior deviation)",
+        "log:C1:C2 (default: practical; with --learn, one posterior deviation, but of "
+        "tvgpucb and rgpucb, for which practical is the theorem's)",
     )
     group.add_argument(
         "--norm-bound",
@@ -227,6 +241,21 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         choices=RESAMPLING_NAMES,
         help="of the inducing points of bkb, bbkb, thompson, epsilon-greedy "
         "(default: independent)",
+    )
+
+    group.add_argument(
+        "--forgetting-rate",
+        type=share,
+        metavar="EPS",
+        help="share of the variance that tvgpucb forgets from batch to batch (default: "
+        f"{FORGETTING_RATE}; learned with --learn)",
+    )
+    group.add_argument(
+        "--block-size",
+        type=positive_number,
+        metavar="N",
+        help="batches after which rgpucb starts afresh (default: the paper's formula "
+        f"at the forgetting rate, or at {FORGETTING_RATE})",
     )
 
 
@@ -270,12 +299,14 @@ def _add_suggest(
     )
     parser.add_argument(
         "--id",
+        type=str.strip,
         default="id",
         metavar="COLUMN",
         help="id column of both tables (default: %(default)s)",
     )
     parser.add_argument(
         "--reward",
+        type=str.strip,
         default="reward",
         metavar="COLUMN",
         help="reward column of RESULTS (default: %(default)s)",
@@ -286,6 +317,7 @@ def _add_suggest(
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
     _add_column_options(parser)
     _add_seed(parser)
+    _add_quiet(parser)
 
 
 def _add_purpose_options(
@@ -312,6 +344,7 @@ def _add_purpose_options(
 def _add_column_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drop",
+        type=str.strip,
         action="append",
         default=[],
         metavar="COLUMN",
@@ -337,7 +370,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="for rounds.csv and regret.png (default: %(default)s)",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_quiet(parser)
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def _add_seed(parser: argparse.ArgumentParser) -> None:
@@ -388,6 +425,14 @@ def probability(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """Read a number from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected from 0 to 1, but got {text}")
+    return value
+
+
 def confidence_rule(text: str) -> tuple[str, list[float]]:
     """Read a rule's name and, after colons, its parameters."""
     name, *words = text.split(":")
@@ -408,8 +453,8 @@ def value_codes(text: str) -> tuple[str, dict[str, float]]:
         }
     except ValueError:
         numbers = {}
-    if not column or not numbers:
+    if not column.strip() or not numbers:
         raise argparse.ArgumentTypeError(
             f"expected COLUMN:VALUE=NUMBER,... but got {text!r}"
         )
-    return column, numbers
+    return column.strip(), numbers

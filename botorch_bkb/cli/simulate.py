@@ -22,6 +22,7 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBBKBWidth,
     PracticalBKBWidth,
 )
+from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
 from botorch_bkb.bandits import (
     BBKB,
     BKB,
@@ -30,9 +31,13 @@ from botorch_bkb.bandits import (
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
+    matern_block_size,
+    rbf_block_size,
+    RGPUCB,
+    TVGPUCB,
     UniformRandom,
 )
-from botorch_bkb.cli.arguments import BATCH_SIZE, NOISE_VARIANCE
+from botorch_bkb.cli.arguments import BATCH_SIZE, FORGETTING_RATE, NOISE_VARIANCE
 from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
 from botorch_bkb.cli.tables import (
@@ -54,6 +59,8 @@ BANDITS: dict[str, type[FiniteArmBandit]] = {
     "thompson": GPThompsonSampling,
     "epsilon-greedy": EpsilonGreedy,
     "uniform": UniformRandom,
+    "tvgpucb": TVGPUCB,
+    "rgpucb": RGPUCB,
 }
 FREE_WIDTHS = {"constant": ConstantWidth, "log": LogWidth}
 PRACTICAL_WIDTHS = {
@@ -68,13 +75,21 @@ THEOREM_WIDTHS = {
     "gpucb": ChowdhuryGopalanWidth,
     "gpbucb": ChowdhuryGopalanWidth,
 }
+# Those that drift know no norm, and have one width on a finite set of arms.
+DRIFT_WIDTHS = {"tvgpucb": TVWidth, "rgpucb": RTVWidth}
 RATIO_RULES = {"bbkb": SumRule, "gpbucb": ProductRule}
 SPARSE_BANDITS = ("bbkb", "bkb", "thompson", "epsilon-greedy")
 MODEL_OPTIONS = ("--kernel", "--lengthscale", "--noise-variance")
 BOUND_OPTIONS = ("--norm-bound", "--failure-probability")
+MATERN_NU = 2.5
+# The filter over all arms of more would be of gigabytes.
+MAX_FILTERED_ARMS = 5_000
 # The bandits to which an option means something, where these are not all.
 USES: dict[str, Collection[str]] = {
     **dict.fromkeys((*MODEL_OPTIONS, "--confidence", *BOUND_OPTIONS), BANDITS),
+    "--norm-bound": [name for name in BANDITS if name not in DRIFT_WIDTHS],
+    "--forgetting-rate": DRIFT_WIDTHS,
+    "--block-size": ["rgpucb"],
     "--ratio-threshold": RATIO_RULES,
     **dict.fromkeys(("--oversampling", "--resampling"), SPARSE_BANDITS),
 }
@@ -250,6 +265,13 @@ def build_bandit(
         value = getattr(args, option)
         if value is not None:
             options[option] = value
+    if name == "tvgpucb":
+        options["forgetting_rate"] = args.forgetting_rate
+        if args.forgetting_rate is None and not args.learn:
+            options["forgetting_rate"] = FORGETTING_RATE
+        options["sparse"] = problem.num_arms > MAX_FILTERED_ARMS
+    if name == "rgpucb":
+        options["block_size"] = _block_size(args, problem.arms.shape[-1])
     if not args.learn:
         options["covar_module"] = _kernel(args, problem.arms.shape[-1])
         options["noise_variance"] = args.noise_variance or NOISE_VARIANCE
@@ -262,9 +284,20 @@ def build_bandit(
 
 
 def _kernel(args: argparse.Namespace, num_features: int) -> Kernel:
-    kernel = MaternKernel(nu=2.5) if args.kernel == "matern" else RBFKernel()
+    kernel = MaternKernel(nu=MATERN_NU) if args.kernel == "matern" else RBFKernel()
     kernel.lengthscale = args.lengthscale or math.sqrt(num_features)
     return kernel
+
+
+def _block_size(args: argparse.Namespace, num_features: int) -> float:
+    """Return the block size given, or the paper's for a forgetting rate."""
+    if args.block_size is not None:
+        return args.block_size
+    rate = args.forgetting_rate
+    rate = FORGETTING_RATE if rate is None else rate
+    if args.kernel == "matern":
+        return matern_block_size(rate, args.horizon, MATERN_NU, num_features)
+    return rbf_block_size(rate, args.horizon)
 
 
 def _confidence(name: str, args: argparse.Namespace) -> ConfidenceSchedule | None:
@@ -273,11 +306,11 @@ def _confidence(name: str, args: argparse.Namespace) -> ConfidenceSchedule | Non
     rule, parameters = args.confidence or ("practical", [])
     if rule in FREE_WIDTHS:
         return FREE_WIDTHS[rule](*parameters)
+    # A horizon of one pull still needs a probability under 1.
+    delta = args.failure_probability or min(0.5, 1 / args.horizon)
+    if name in DRIFT_WIDTHS:
+        return DRIFT_WIDTHS[name](failure_probability=delta)
     widths = PRACTICAL_WIDTHS if rule == "practical" else THEOREM_WIDTHS
     if name not in widths:
         return None
-    return widths[name](
-        norm_bound=args.norm_bound or 1.0,
-        # A horizon of one pull still needs a probability under 1.
-        failure_probability=args.failure_probability or min(0.5, 1 / args.horizon),
-    )
+    return widths[name](norm_bound=args.norm_bound or 1.0, failure_probability=delta)

@@ -15,6 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from botorch_bkb.bandits.goal import Goal
+from botorch_bkb.cli.progress import ticking
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret, plot_rounds
 from botorch_bkb.test_functions import FiniteArmProblem
 
@@ -44,6 +45,10 @@ class Player(Protocol):
     @property
     def inducing_indices(self) -> Tensor:
         """The inducing arms of the last ask."""
+
+    @property
+    def confidence_width(self) -> float:
+        """The width of the confidence bound after the last ask."""
 
     def ask(self, max_size: int, /) -> Tensor:
         """Choose the next batch."""
@@ -78,7 +83,9 @@ def run_bandit(
     Returns:
         One row per round. All but ``batch_size`` count from the start. ``seconds`` is
         the bandit's own time, without the bookkeeping around it; ``num_best_found`` is
-        how many of the best 1 % of all arms were pulled. The columns that start with
+        how many of the best 1 % of all arms were pulled; ``confidence_width`` is the
+        ``w`` of ``mean + w sqrt(variance / lambda)`` by which the batch was chosen (or
+        would have been by a bandit that chooses by bounds). The columns that start with
         ``uniform`` are what uniform choice can expect.
     """
     is_best = best_arms(problem)
@@ -87,11 +94,17 @@ def run_bandit(
     cumulative_regret = 0.0
     seconds = 0.0
     hidden = True if quiet else None
-    with tqdm(total=horizon, unit=" pulls", disable=hidden, desc=label) as progress:
+    with (
+        tqdm(total=horizon, unit=" pulls", disable=hidden, desc=label) as progress,
+        ticking(progress),
+    ):
         while bandit.num_pulls < horizon:
+            progress.set_postfix_str("fitting, choosing", refresh=False)
             start = perf_counter()
             indices = bandit.ask(horizon - bandit.num_pulls)
             seconds += perf_counter() - start
+            progress.set_postfix_str("", refresh=False)
+            width = bandit.confidence_width
             if rows:
                 # Told rewards are in the posterior now, so the best arm costs nothing.
                 rows[-1]["simple_regret"] = _regret_of_best_arm(bandit, problem)
@@ -106,6 +119,7 @@ def run_bandit(
                     "num_pulls": bandit.num_pulls,
                     "batch_size": len(indices),
                     "num_inducing_points": len(bandit.inducing_indices),
+                    "confidence_width": width,
                     "simple_regret": math.nan,
                     "cumulative_regret": cumulative_regret,
                     "uniform_cumulative_regret": problem.uniform_cumulative_regret(

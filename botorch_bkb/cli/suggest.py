@@ -16,6 +16,7 @@ from torch import Tensor
 from botorch_bkb.bandits import BBKB
 from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.cli.arguments import BATCH_SIZE
+from botorch_bkb.cli.progress import clock
 from botorch_bkb.cli.tables import (
     feature_table,
     is_parquet,
@@ -63,7 +64,9 @@ def run(args: argparse.Namespace) -> None:
         maximize=not args.minimize,
         max_repeats=args.max_repeats,
     )
-    picks = bandit.ask(size=args.batch_size)
+    told = f"Fitting {bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
+    with clock(told, args.quiet):
+        picks = bandit.ask(size=args.batch_size)
     batch = describe_batch(bandit, picks, ids, id_column=args.id)
     write_table(batch, args.output)
     notes = [*features.notes, *_twin_notes(table, ids)]
@@ -155,6 +158,11 @@ class SuggestLoop:
     def inducing_indices(self) -> Tensor:
         """The inducing arms of the last call."""
         return self._bandit.inducing_indices
+
+    @property
+    def confidence_width(self) -> float:
+        """The width of the last call's confidence bound."""
+        return self._bandit.confidence_width
 
     def ask(self, max_size: int | None = None) -> Tensor:
         """Choose the next batch, of at most ``max_size``."""

@@ -161,9 +161,13 @@ def maximize_paths(
     if candidates is not None:
         X = torch.cat([X, candidates])
     with torch.no_grad():
-        starts = X[paths(X).topk(min(num_restarts, len(X))).indices]
+        values = paths(X)
+        starts = X[values.topk(min(num_restarts, len(X))).indices]
         # The sum of all draws is maximized: with its scale the tolerances are right.
-        scale = paths(starts).std().clamp_min(torch.finfo(X.dtype).tiny)
+        # Where all starts are one point, such as a corner, theirs is none.
+        spread = values.std().clamp_min(torch.finfo(X.dtype).tiny)
+        scale = paths(starts).std() if starts[..., 0].numel() > 1 else spread
+        scale = scale.clamp_min(1e-9 * spread)
     found, _ = gen_candidates_scipy(
         starts,
         # Any function of points will do.

@@ -439,9 +439,10 @@ class SparseArmFilter(DriftingPosterior):
                 f"Expected `tolerance` from 0 to 1, but got {tolerance!r}. At 0 no "
                 "inducing arm leaves while there is room."
             )
-        if not as_number(max_inducing) >= 2:
+        if not isinstance(max_inducing, int) or max_inducing < 2:
             raise InputDataError(
-                f"Expected `max_inducing` to be at least 2, but got {max_inducing!r}."
+                "Expected `max_inducing` to be at least 2, a whole number, but got "
+                f"{max_inducing!r}."
             )
         with torch.no_grad():
             prior_variance = covar_module(arms, diag=True).to(arms)

@@ -313,6 +313,18 @@ def test_norm_doubling_saves_and_restores_its_doublings():
     assert restored(quiet) == schedule(quiet)
 
 
+def test_norm_doubling_gives_up_before_the_bound_overflows():
+    """At an arm that is all but known and was never as it is said to be."""
+    schedule = NormDoubling(PracticalBKBWidth())
+    observations = observe([10_000], [1e150], [0.0], [1e-300])
+    width = schedule(dataclasses.replace(STATE, observations=observations))
+    assert math.isfinite(width)
+    assert schedule.num_doublings == 500
+    restored = NormDoubling(PracticalBKBWidth())
+    restored.load_state_dict(schedule.state_dict())
+    assert restored.norm_bound == schedule.norm_bound
+
+
 def test_norm_doubling_names_what_it_lacks():
     with pytest.raises(UnsupportedError, match=r"Expected `state\.observations`"):
         NormDoubling(BKBWidth())(STATE)

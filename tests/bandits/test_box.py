@@ -21,7 +21,7 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
 from botorch_bkb.generation import draw_eigenfeature_paths, VarianceStoppingRule
 from tests.bandits import assert_same
-from tests.reference import exact_posterior
+from tests.reference import dtc_posterior, exact_posterior
 
 
 NOISE = 0.01
@@ -306,6 +306,102 @@ def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
     with pytest.raises(RuntimeError, match="the optimizer failed"):
         bandit.ask()
     assert_same(bandit.state_dict(), before)
+
+
+@pytest.mark.parametrize("num_restarts", [1, 4])
+def test_starts_at_one_corner_are_no_trouble(num_restarts):
+    """The best of all points again and again: their values have no spread."""
+    box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+    bandit = make_bandit(
+        BoxThompsonSampling, bounds=box, num_restarts=num_restarts, oversampling=1e9
+    )
+    points = torch.tensor([[0.0], [0.5]] + 8 * [[1.0]])
+    bandit.tell(points, 5 * points.squeeze(-1), external=True)
+    assert bandit.ask(1).item() > 0.9
+
+
+# A warm start -------------------------------------------------------------------------
+
+
+def gram(left, right):
+    return rbf()(left, right).to_dense().detach().numpy()
+
+
+def kept_in_blocks(points, oversampling, generator):
+    """Return which of many points are kept, by dense formulas, block after block."""
+    kept, stop = None, 256
+    while kept is None or stop < 2 * len(points):
+        seen = points[: stop // 2]
+        block = points[:stop]
+        variance = np.ones(len(block))
+        if kept is not None:
+            others = gram(seen[kept], seen[kept]), gram(seen[kept], seen)
+            weights = np.full(len(seen), 1 / NOISE)
+            variance = np.diag(
+                dtc_posterior(
+                    *others,
+                    gram(seen[kept], block),
+                    gram(block, block),
+                    weights,
+                    np.zeros(len(seen)),
+                )[1]
+            )
+        uniforms = torch.rand(len(block), generator=generator, dtype=torch.double)
+        kept = np.flatnonzero(uniforms.numpy() < oversampling * variance / NOISE)
+        stop *= 2
+    return kept
+
+
+@pytest.mark.parametrize("bandit_class", [BoxBKB, BoxThompsonSampling])
+@pytest.mark.parametrize("num_points", [257, 700])
+def test_the_inducing_points_of_a_warm_start_are_drawn_in_blocks(
+    bandit_class, num_points
+):
+    """All at once, every point would have the prior's score and would be kept."""
+    bandit = make_bandit(bandit_class)
+    points = uniform_points(num_points)
+    bandit.tell(points, truth(points), external=True)
+    kept = kept_in_blocks(points, 2.0, torch.Generator().manual_seed(0))
+    before = bandit.generator.get_state()
+    # Of the next ask: a prediction draws nothing.
+    mean, variance = bandit.predict(BOUNDS)
+    assert torch.equal(bandit.generator.get_state(), before)
+    bandit.ask(1)
+    assert torch.equal(bandit.inducing_points, points[kept])
+    assert len(kept) < 100
+    for got in ((mean, variance), bandit.predict(BOUNDS)):
+        expected = dtc_posterior(
+            gram(points[kept], points[kept]),
+            gram(points[kept], points),
+            gram(points[kept], BOUNDS),
+            gram(BOUNDS, BOUNDS),
+            np.full(num_points, 1 / NOISE),
+            truth(points).numpy(),
+        )
+        np.testing.assert_allclose(got[0], expected[0], atol=1e-5)
+        np.testing.assert_allclose(got[1], np.diag(expected[1]), atol=1e-5)
+
+
+def uniform_points(num_points):
+    generator = torch.Generator().manual_seed(3)
+    points = torch.rand(num_points, 2, generator=generator, dtype=torch.double)
+    return BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * points
+
+
+def test_a_warm_start_is_learned_from_as_by_the_exact_bandit():
+    """By a fit first, whose scores then draw the points."""
+    points = uniform_points(400)
+    noises = torch.randn(400, generator=torch.Generator().manual_seed(4)).double()
+    rewards = truth(points) + 0.1 * noises
+    answers = []
+    for bandit_class in (BoxBKB, BoxGPUCB):
+        bandit = make_bandit(bandit_class, **LEARNED)
+        bandit.tell(points, rewards, external=True)
+        bandit.ask(1)
+        answers.append((bandit.noise_variance, bandit.predict(points)[0]))
+        assert (len(bandit.inducing_points) < 200) == (bandit_class is BoxBKB)
+    assert answers[0][0] == pytest.approx(answers[1][0])
+    assert (answers[0][1] - answers[1][1]).abs().max() < 0.02
 
 
 # The two regimes ----------------------------------------------------------------------

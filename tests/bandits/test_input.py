@@ -15,7 +15,17 @@ from gpytorch.kernels import Kernel, LinearKernel, PolynomialKernel, RBFKernel
 from typing_extensions import override
 
 from botorch_bkb import BBKB, GPUCB, RGPUCB, TVGPUCB
-from botorch_bkb.bandits import BoxBKB
+from botorch_bkb.acquisition.confidence import (
+    BBKBWidth,
+    BKBWidth,
+    ConstantWidth,
+    DeviationWidth,
+    LogWidth,
+    NormDoubling,
+    SrinivasWidth,
+)
+from botorch_bkb.acquisition.time_varying import RTVWidth, SmoothBox, TVWidth
+from botorch_bkb.bandits import BoxBKB, matern_block_size, rbf_block_size
 from tests.bandits import (
     ALL_BANDITS,
     assert_same,
@@ -27,6 +37,7 @@ from tests.bandits import (
 )
 
 
+ARMS = torch.rand(6, 2, generator=torch.Generator().manual_seed(0)).double()
 REFUSED = (InputDataError, BotorchTensorDimensionError, UnsupportedError)
 JUNK = {
     "none": None,
@@ -133,6 +144,58 @@ def test_junk_makes_no_bandit(name):
 
 
 @pytest.mark.parametrize("name", JUNK)
+def test_junk_makes_no_drifting_bandit(name):
+    junk, options = JUNK[name], {"covar_module": rbf(), "noise_variance": NOISE}
+    arms = torch.rand(5, 2).double()
+    for option in ("forgetting_rate", "sparse", "goal", "confidence", "batch_rule"):
+        answers(lambda option=option: TVGPUCB(arms, **{**options, option: junk}))
+    for option in ("tolerance", "max_inducing"):
+        few = {**options, "sparse": True, option: junk}
+        answers(lambda few=few: TVGPUCB(arms, forgetting_rate=0.1, **few))
+    answers(lambda: RGPUCB(arms, block_size=junk, **options))
+    answers(lambda: rbf_block_size(junk, 100))
+    for nu, dimension in ((junk, 2), (2.5, junk)):
+        answers(lambda nu=nu, d=dimension: matern_block_size(0.1, 100, nu, d))
+
+
+@pytest.mark.parametrize("name", JUNK)
+def test_junk_makes_no_schedule(name):
+    junk = JUNK[name]
+    for width in (TVWidth, RTVWidth):
+        answers(lambda width=width: width(failure_probability=junk))
+        answers(lambda width=width: width(box=junk))
+    for numbers in ((junk, 1, 1, 1), (1, 1, 1, junk)):
+        answers(lambda numbers=numbers: SmoothBox(*numbers))
+    for call in (ConstantWidth, DeviationWidth, SrinivasWidth, BBKBWidth):
+        answers(lambda call=call: call(junk))
+    answers(lambda: LogWidth(junk, 4.0))
+    for option in ("noise_std", "failure_probability", "accuracy"):
+        answers(lambda option=option: BKBWidth(**{option: junk}))
+
+
+@pytest.mark.parametrize(
+    ("bandit_class", "options", "match"),
+    [
+        (TVGPUCB, {"forgetting_rate": "0.1"}, "0 .* and 1 .*, but got '0.1'"),
+        (TVGPUCB, {"sparse": "yes"}, "True or False, but got 'yes'"),
+        (TVGPUCB, {"sparse": True, "tolerance": "0"}, "from 0 to 1, but got '0'"),
+        (TVGPUCB, {"sparse": True, "max_inducing": 9.5}, "whole number, but got 9.5"),
+        (RGPUCB, {"block_size": "20"}, "a positive time, but got '20'"),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_said(bandit_class, options, match):
+    with pytest.raises(InputDataError, match=match):
+        bandit_class(ARMS, rbf(), NOISE, **options)
+
+
+def test_numbers_of_numpy_are_numbers():
+    bandit = TVGPUCB(ARMS, rbf(), NOISE, forgetting_rate=np.float32(0.25))
+    assert bandit.forgetting_rate == 0.25
+    assert RGPUCB(ARMS, block_size=np.int64(20)).block_size == 20
+    assert ConstantWidth(np.float32(0.5)) == ConstantWidth(0.5)
+
+
+@pytest.mark.parametrize("name", JUNK)
 def test_junk_is_no_point_of_a_box(name):
     junk = JUNK[name]
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
@@ -233,6 +296,15 @@ def test_numbers_that_cannot_be_are_no_state(bandit_class, learned):
     for changes in wrong:
         with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
             bandit.load_state_dict({**state, **changes})
+
+
+@pytest.mark.parametrize("count", [-1, 501, 10**400, 1.0, True, "3", None, math.nan])
+def test_doublings_that_cannot_be_are_no_state(count):
+    bandit = make_bandit(BBKB, confidence=NormDoubling(BBKBWidth()))
+    play(bandit, 3)
+    state = {**bandit.state_dict(), "confidence": {"num_doublings": count}}
+    with unchanged(bandit), pytest.raises(InputDataError, match="from 0 to 500"):
+        bandit.load_state_dict(state)
 
 
 def test_columns_of_a_table_come_in_their_order():

@@ -16,6 +16,18 @@ def test_codes_map_values_to_numbers():
     assert dict(args.code) == {"sex": {"M": 1, "I": 0, "F": -1}, "a:b": {"x=y": 2.5}}
 
 
+@pytest.mark.parametrize("seed", [2**63, 2**64, 10**30, -1, "9" * 5000])
+@pytest.mark.parametrize(
+    "words", [["demo"], ["suggest", "t.csv"], ["simulate", "t.csv", "--reward", "y"]]
+)
+def test_seeds_that_no_generator_takes_are_refused(words, seed, capsys):
+    with pytest.raises(SystemExit) as error:
+        parse(*words, "--seed", str(seed))
+    assert error.value.code == 2
+    assert "argument --seed: " in capsys.readouterr().err
+    assert parse(*words, "--seed", str(2**63 - 1)).seed == 2**63 - 1
+
+
 def test_confidence_is_a_rule_and_its_parameters():
     assert simulate().confidence is None
     assert simulate("--confidence", "practical").confidence == ("practical", [])
@@ -37,6 +49,7 @@ def test_confidence_is_a_rule_and_its_parameters():
         (["--horizon", "0"], "expected 1 or more"),
         (["--noise-std", "-1"], "expected 0 or more"),
         (["--lengthscale", "inf"], "expected more than 0"),
+        (["--forgetting-rate", "1.5"], "expected from 0 to 1"),
         (["--failure-probability", "1"], "expected between 0 and 1"),
         (["--batch-size", "3", "--ratio-threshold", "2"], "not allowed with"),
         (["--bandit", "ucb"], "invalid choice: 'ucb'"),

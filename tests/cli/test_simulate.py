@@ -1,3 +1,5 @@
+import inspect
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +16,8 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBBKBWidth,
     PracticalBKBWidth,
 )
-from botorch_bkb.bandits import BBKB
+from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
+from botorch_bkb.bandits import BBKB, FiniteArmBandit
 from botorch_bkb.cli.arguments import BANDIT_NAMES, build_parser
 from botorch_bkb.cli.simulate import BANDITS, build_bandit, load_problem
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
@@ -62,6 +65,87 @@ def test_every_bandit_runs(bandit, path, tmp_path, capsys):
     assert (BANDITS[bandit].__name__ if bandit in BANDITS else bandit) in printed
     assert "standard deviations" in printed
     assert "text column 'kind' became 2 columns" in printed
+
+
+def test_every_bandit_over_arms_can_be_named():
+    def concrete(base):
+        for kind in base.__subclasses__():
+            yield from concrete(kind)
+            if not inspect.isabstract(kind) and kind.__module__.startswith("botorch"):
+                yield kind
+
+    assert set(BANDITS.values()) == set(concrete(FiniteArmBandit))
+    assert set(BANDIT_NAMES) == {"suggest", *BANDITS}
+
+
+@pytest.mark.parametrize("bandit", ["bbkb", "thompson", "tvgpucb", "rgpucb"])
+def test_rounds_tell_the_width(bandit, path, tmp_path):
+    """sqrt(beta lambda), with beta = 0.8 log(4 t) after t told pulls."""
+    words = ["--bandit", bandit, "--confidence", "log:0.8:4", "--noise-variance", "0.3"]
+    rounds = simulate(path, tmp_path, *words, "--horizon", "20")
+    told = (rounds["num_pulls"] - rounds["batch_size"]).clip(lower=1)
+    expected = np.sqrt(0.8 * np.log(4 * told) * 0.3)
+    np.testing.assert_allclose(rounds["confidence_width"], expected, rtol=1e-12)
+
+
+def test_the_width_of_suggest_is_one_deviation_of_the_noise(path, tmp_path):
+    words = ["--bandit", "suggest", "--batch-size", "8", "--horizon", "16"]
+    rounds = simulate(path, tmp_path, *words)
+    assert (rounds["confidence_width"] > 0).all()
+    args = arguments(path, *words)
+    problem, _, _ = load_problem(args)
+    loop = build_bandit("suggest", args, problem, torch.Generator().manual_seed(0))
+    asked = loop.ask(8)
+    loop.tell(asked, problem.mean_rewards[asked])
+    loop.ask(8)
+    assert loop.confidence_width == pytest.approx(loop._bandit.noise_variance**0.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "rate", "size"),
+    [
+        ([], 0.01, 38),  # 12 * 0.01^(-1/4) = 37.9
+        (["--forgetting-rate", "0.5"], 0.5, 15),
+        (["--forgetting-rate", "0"], 0.0, 1000),
+        (["--block-size", "7"], 0.01, 7),
+        # 24 * 0.01^(-1 / (4 - 6/11)): d = 2, nu = 5/2
+        (["--kernel", "matern"], 0.01, 92),
+    ],
+)
+def test_the_drift_follows_the_options(path, words, rate, size):
+    words = ["--drop", "kind", "--bandit", "tvgpucb", "rgpucb", *words]
+    args = arguments(path, *words)
+    problem, _, _ = load_problem(args)
+    smooth = build_bandit("tvgpucb", args, problem, torch.Generator())
+    assert smooth.forgetting_rate == rate
+    assert not smooth.sparse
+    assert smooth.confidence == TVWidth(failure_probability=1e-3)
+    resetting = build_bandit("rgpucb", args, problem, torch.Generator())
+    assert resetting.block_size == size
+    assert resetting.confidence == RTVWidth(failure_probability=1e-3)
+
+
+def test_where_the_model_is_learned_so_is_the_forgetting_rate(path, monkeypatch):
+    monkeypatch.setattr("botorch_bkb.cli.simulate.MAX_FILTERED_ARMS", 59)
+    args = arguments(path, "--bandit", "tvgpucb", "--learn")
+    problem, _, _ = load_problem(args)
+    bandit = build_bandit("tvgpucb", args, problem, torch.Generator())
+    before = bandit.forgetting_rate
+    assert bandit.sparse  # of 60 arms
+    for _ in range(6):
+        asked = bandit.ask()
+        bandit.tell(asked, problem.mean_rewards[asked])
+    bandit.ask()
+    assert bandit.forgetting_rate != before
+    args = arguments(path, "--learn", "--forgetting-rate", "0.2")
+    bandit = build_bandit("tvgpucb", args, problem, torch.Generator())
+    assert bandit.forgetting_rate == 0.2
+
+
+def test_names_of_columns_need_not_be_as_bare_as_in_the_table(path, tmp_path):
+    words = ["--reward", " gain ", "--drop", "x ", "--code", "kind :a=1,b=2"]
+    output = ["--horizon", "3", "--quiet", "--output", str(tmp_path)]
+    assert main(["simulate", str(path), *words, *output]) == 0
 
 
 def test_csv_and_parquet_give_the_same_run(table, path, tmp_path):
@@ -181,6 +265,9 @@ def test_the_batch_rule_follows_the_options(path, words, expected):
         (["--lengthscale", "1", "--bandit", "bbkb", "suggest"], "--bandit suggest"),
         (["--confidence", "constant:1", "--bandit", "suggest"], "--bandit suggest"),
         (["--ratio-threshold", "3", "--bandit", "suggest"], "--bandit suggest"),
+        (["--norm-bound", "2", "--bandit", "tvgpucb"], "nothing to --bandit tvgpucb"),
+        (["--forgetting-rate", "0.1"], "nothing to --bandit bbkb, only to tvgpucb, rg"),
+        (["--block-size", "9", "--bandit", "tvgpucb"], "only to rgpucb"),
         (["--kernel", "rbf", "--learn"], "--kernel means nothing beside --learn"),
         (["--norm-bound", "2", "--learn"], "or name a width by --confidence"),
         (["--max-repeats", "2", "--horizon", "121"], "allows 120 pulls of the 60 arms"),

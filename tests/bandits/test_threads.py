@@ -1,0 +1,195 @@
+"""Several threads with one bandit: one at a time is in it, and nothing is lost."""
+
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from copy import deepcopy
+from threading import Barrier, get_ident
+from types import FunctionType
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import RBFKernel
+from typing_extensions import override
+
+from botorch_bkb import BBKB, RGPUCB
+from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
+from tests.bandits import ALL_BANDITS, assert_same, make_bandit, random_arms
+
+
+NUM_THREADS = 8
+NUM_ROUNDS = 3
+BOX_BANDITS = (BoxBKB, BoxGPUCB, BoxThompsonSampling)
+each = pytest.mark.parametrize(
+    "bandit_class", [*ALL_BANDITS, *BOX_BANDITS], ids=lambda item: item.__name__
+)
+
+
+class Visitors:
+    """Which threads are in the kernels, and the most at a time."""
+
+    def __init__(self):
+        self.present = set()
+        self.most = 0
+
+
+class GuestBook(RBFKernel):
+    """A kernel that notes who is in it, and lets others come in."""
+
+    def __init__(self, visitors):
+        super().__init__()
+        self.lengthscale = 0.4
+        self.visitors = [visitors]
+
+    @override
+    def __deepcopy__(self, memo):
+        return GuestBook(*self.visitors).double()
+
+    @override
+    def forward(self, *args, **options):
+        (visitors,) = self.visitors
+        visitors.present.add(get_ident())
+        visitors.most = max(visitors.most, len(visitors.present))
+        time.sleep(1e-5)  # lets go of the interpreter
+        try:
+            return super().forward(*args, **options)
+        finally:
+            visitors.present.discard(get_ident())
+
+
+def make_any(bandit_class, kernel, seed=0):
+    if bandit_class not in BOX_BANDITS:
+        return make_bandit(
+            bandit_class, random_arms(20), seed=seed, covar_module=kernel
+        )
+    return bandit_class(
+        torch.tensor([[0.0], [1.0]]).double(),
+        kernel,
+        0.1,
+        batch_size=1,
+        raw_samples=16,
+        num_restarts=4,
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def measure(pulled):
+    """One reward per arm or point, different ones for different ones."""
+    return pulled.double().reshape(len(pulled), -1).sum(dim=-1) / 10
+
+
+def tasks(bandit):
+    """What workers do beside asking and telling."""
+    if isinstance(bandit, BOX_BANDITS):
+        points = bandit.bounds
+        return [bandit.state_dict, lambda: bandit.predict(points), bandit.best_point]
+    return [bandit.state_dict, bandit.predict, bandit.best_arm]
+
+
+@each
+def test_eight_threads_ask_and_tell(bandit_class):
+    visitors = Visitors()
+    bandit = make_any(bandit_class, GuestBook(visitors).double())
+    start = Barrier(NUM_THREADS)
+
+    def work(number):
+        start.wait()
+        told = []
+        for turn in range(NUM_ROUNDS):
+            with bandit.lock:
+                pulled = bandit.ask(1 if turn % 2 else 2)
+                pull_ids = list(bandit.pending)[-len(pulled) :]
+            if (number + turn) % 3 == 0:
+                bandit.fail(pulled, pull_ids=pull_ids)
+                continue
+            bandit.tell(pulled, measure(pulled), pull_ids=pull_ids)
+            told += pulled.tolist()
+            tasks(bandit)[turn % 3]()
+        return told
+
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        told = [pull for part in pool.map(work, range(NUM_THREADS)) for pull in part]
+    assert visitors.most == 1
+    assert bandit.num_pulls == len(told)
+    assert not bandit.pending
+    state = bandit.state_dict()
+    ledger = state.get("ledger", state)
+    known = ledger.get("told_indices", ledger.get("told_points"))
+    known = torch.as_tensor(known)
+    assert sorted(known.tolist()) == sorted(told)
+    assert ledger["told_rewards"] == measure(known).tolist()
+    # All of one piece: another bandit goes on from there.
+    other = make_any(bandit_class, GuestBook(Visitors()).double(), seed=9)
+    other.load_state_dict(state)
+    assert_same(other.state_dict(), state)
+
+
+@each
+def test_threads_without_pull_ids_settle_all_pulls(bandit_class):
+    """An arm asked for twice: each of two results settles one of its pulls."""
+    visitors = Visitors()
+    bandit = make_any(bandit_class, GuestBook(visitors).double())
+    start = Barrier(NUM_THREADS)
+
+    def work(_):
+        start.wait()
+        for _ in range(NUM_ROUNDS):
+            pulled = bandit.ask(1)
+            bandit.tell(pulled, measure(pulled))
+
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        list(pool.map(work, range(NUM_THREADS)))
+    assert visitors.most == 1
+    assert bandit.num_pulls == NUM_THREADS * NUM_ROUNDS
+    assert not bandit.pending
+
+
+class CountingLock:
+    """A lock for one thread that counts how often it is taken."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __enter__(self):
+        self.count += 1
+
+    def __exit__(self, *details):
+        pass
+
+
+@each
+def test_every_public_method_takes_the_lock(bandit_class):
+    bandit = make_any(bandit_class, GuestBook(Visitors()).double())
+    names = [name for name in dir(bandit_class) if not name.startswith("_")]
+    assert {"ask", "tell", "fail", "predict", "save", "load", "pending"} < set(names)
+    for name in names:
+        member = getattr(bandit_class, name)
+        bandit.lock = CountingLock()
+        if isinstance(member, property):
+            getattr(bandit, name)
+        elif isinstance(member, FunctionType):
+            with suppress(TypeError, InputDataError):  # it wants arguments, or rewards
+                getattr(bandit, name)()
+        else:
+            continue
+        assert bandit.lock.count > 0, name
+
+
+def through_a_pickle(bandit):
+    return pickle.loads(pickle.dumps(bandit))
+
+
+@pytest.mark.parametrize("make_copy", [deepcopy, through_a_pickle])
+@pytest.mark.parametrize("bandit_class", [BBKB, RGPUCB, BoxBKB])
+def test_a_copy_has_a_lock_of_its_own(bandit_class, make_copy):
+    bandit = make_any(bandit_class, RBFKernel().double())
+    pulled = bandit.ask(1)
+    bandit.tell(pulled, measure(pulled))
+    with bandit.lock:
+        other = make_copy(bandit)
+        with ThreadPoolExecutor(1) as pool:  # waits for no lock but its own
+            picks = pool.submit(other.ask, 1).result()
+    assert picks.tolist() == bandit.ask(1).tolist()
+    assert "lock" not in bandit.state_dict()

@@ -1,0 +1,100 @@
+"""Signs of life while nothing can be counted."""
+
+import io
+from threading import Event
+
+import pandas as pd
+import pytest
+import torch
+from tqdm import tqdm
+from typing_extensions import override
+
+from botorch_bkb import BBKB
+from botorch_bkb.__main__ import main
+from botorch_bkb.cli import progress
+from botorch_bkb.cli.simulation import run_bandit
+from botorch_bkb.test_functions import FiniteArmProblem
+
+
+class Terminal(io.StringIO):
+    """A screen; one may wait until it shows something."""
+
+    def __init__(self, awaited=""):
+        super().__init__()
+        self.awaited, self.is_shown = awaited, Event()
+
+    @override
+    def isatty(self):
+        return True
+
+    @override
+    def write(self, text):
+        written = super().write(text)
+        if self.awaited in self.getvalue():
+            self.is_shown.set()
+        return written
+
+
+@pytest.fixture
+def folder(tmp_path):
+    arms = pd.DataFrame({"id": list("abcdefgh"), "x": [3, 1, 4, 1.5, 9, 2, 6, 5]})
+    arms.to_csv(tmp_path / "arms.csv", index=False)
+    results = pd.DataFrame({"id": list("abcde"), "reward": [1.0, 0.2, 0.5, 0.4, -1.0]})
+    results.to_csv(tmp_path / "results.csv", index=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_suggest_says_that_it_fits(folder, monkeypatch, quiet):
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    words = ["--observations", str(folder / "results.csv"), "--batch-size", "3"]
+    words += ["--output", str(folder / "next.csv"), *(["--quiet"] if quiet else [])]
+    assert main(["suggest", str(folder / "arms.csv"), *words]) == 0
+    is_said = "Fitting 5 measurements, choosing 3 (00:00" in screen.getvalue()
+    assert is_said is not quiet
+    assert bool(screen.getvalue()) is not quiet
+
+
+def test_where_there_is_no_terminal_nothing_is_said(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr("sys.stderr", screen)
+    with progress.clock("Fitting", quiet=False):
+        pass
+    assert not screen.getvalue()
+
+
+def test_the_time_goes_on_while_nothing_moves_the_bar(monkeypatch):
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 1e-3)
+    seen = []
+    enough = Event()
+
+    def note():
+        seen.append(bar.format_dict["elapsed"])
+        if len(seen) == 5:
+            enough.set()
+
+    with tqdm(total=3, file=Terminal()) as bar:
+        monkeypatch.setattr(bar, "refresh", note)
+        with progress.ticking(bar):
+            assert enough.wait(60)
+        assert seen == sorted(set(seen))
+
+
+def test_simulate_says_that_it_fits(monkeypatch):
+    """Long before the first pull is told."""
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 1e-3)
+    screen = Terminal(awaited="fitting, choosing")
+    monkeypatch.setattr("sys.stderr", screen)
+    arms = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
+    problem = FiniteArmProblem(arms, arms.squeeze(-1), 0.1)
+
+    class Slow(BBKB):
+        @override
+        def ask(self, max_size=None):
+            assert screen.is_shown.wait(60)
+            return super().ask(max_size)
+
+    generator = torch.Generator().manual_seed(0)
+    run_bandit(Slow(arms, generator=generator), problem, 4, generator=generator)
+    assert "4/4" in screen.getvalue()
