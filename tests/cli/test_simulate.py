@@ -80,11 +80,11 @@ def test_every_bandit_over_arms_can_be_named():
 
 @pytest.mark.parametrize("bandit", ["bbkb", "thompson", "tvgpucb", "rgpucb"])
 def test_rounds_tell_the_width(bandit, path, tmp_path):
-    """sqrt(beta lambda), with beta = 0.8 log(4 t) after t told pulls."""
+    """sqrt(beta lambda), with beta = 0.8 log(4 t) for the t-th decision."""
     words = ["--bandit", bandit, "--confidence", "log:0.8:4", "--noise-variance", "0.3"]
     rounds = simulate(path, tmp_path, *words, "--horizon", "20")
-    told = (rounds["num_pulls"] - rounds["batch_size"]).clip(lower=1)
-    expected = np.sqrt(0.8 * np.log(4 * told) * 0.3)
+    decision = rounds["num_pulls"] - rounds["batch_size"] + 1
+    expected = np.sqrt(0.8 * np.log(4 * decision) * 0.3)
     np.testing.assert_allclose(rounds["confidence_width"], expected, rtol=1e-12)
 
 
