@@ -7,6 +7,7 @@ References:
 
 from __future__ import annotations
 
+import math
 import warnings
 from copy import deepcopy
 from typing import Any
@@ -18,6 +19,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.bandits.checks import check_number
 from botorch_bkb.bandits.hyperparameters import (
     fit_or_warn,
     MIN_PULLS_TO_FIT,
@@ -34,7 +36,10 @@ class DriftPrior(Prior):
     r"""Kernel, noise, units and forgetting rate in which a bandit works.
 
     What is not given is fitted by the marginal likelihood over space and time, equation
-    (24) of [bogunovic2016tvgpucb]_.
+    (24) of [bogunovic2016tvgpucb]_. A rate that is learned is one per step, about
+    the gap between the times of pulls: per unit of time it is 1 up to rounding where
+    steps are small against that, whatever they forget, and where they are large the
+    likelihood is flat in it.
 
     Args:
         arms: The ``A x d`` arms.
@@ -53,22 +58,25 @@ class DriftPrior(Prior):
         super().__init__(arms, covar_module, noise_variance)
         self.given_rate = forgetting_rate
         self.temporal_kernel = default_temporal_kernel().double()
+        self.step = 1.0  # in units of time
 
     @property
     def forgetting_rate(self) -> float:
-        """``eps``, per unit of time."""
+        """``eps``, per unit of time; 1 where that forgets all but rounding."""
+        if self.step == 1:
+            return self.step_rate
+        return 1 - (1 - self.step_rate) ** (1 / self.step)
+
+    @property
+    def step_rate(self) -> float:
+        """``eps``, per step, in which filters count time."""
         if self.given_rate is not None:
             return self.given_rate
         return self.temporal_kernel.forgetting_rate.item()
 
-    @property
-    def step_rate(self) -> float:
-        """``eps``, per step in which filters count time."""
-        return self.forgetting_rate
-
     def steps(self, time: float) -> float:
-        """Return a time in the steps in which filters count it."""
-        return time
+        """Return a time in steps."""
+        return time / self.step
 
     @override
     def is_due(self, num_pulls: int) -> bool:
@@ -82,11 +90,14 @@ class DriftPrior(Prior):
         if num_pulls < MIN_PULLS_TO_FIT:
             return
         recent = slice(-MAX_FIT_PULLS, None)
+        times = times[recent]
+        step = 1.0 if self.given_rate is not None else typical_step(times)
         model = self._model_over_time(
-            indices[recent], self._targets(rewards[recent]), times[recent]
+            indices[recent], self._targets(rewards[recent]), times / step
         )
         if not fit_or_warn(model, num_pulls):
             return
+        self.step = step
         # Not strict: the model's kernels know which columns are theirs.
         self.covar_module.load_state_dict(
             model.spatial_kernel.state_dict(), strict=False
@@ -128,9 +139,25 @@ class DriftPrior(Prior):
         return {
             **super().state_dict(),
             "temporal_kernel": self.temporal_kernel.state_dict(),
+            "step": self.step,
         }
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.temporal_kernel.load_state_dict(state["temporal_kernel"])
+        # States of older versions have none: they counted in units of time.
+        self.step = check_number("step", state.get("step", 1.0), least=1e-150)
+
+
+def typical_step(times: Tensor) -> float:
+    """Return the mean gap between different times of the middle half of them.
+
+    Bursts and single times far off hardly change it. To a power of two: dividing by it
+    rounds nothing, and asks one unit apart, some without a result, have a step of 1.
+    """
+    times = times.unique()
+    if len(times) < 2:
+        return 1.0
+    low, high = times.quantile(0.25).item(), times.quantile(0.75).item()
+    return 2.0 ** round(math.log2((high - low) / (0.5 * (len(times) - 1))))

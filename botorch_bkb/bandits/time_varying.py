@@ -78,7 +78,8 @@ class TVGPUCB(DriftingBandit):
     Args:
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time. None: learned by the
             marginal likelihood, equation (24), when the number of told pulls reaches 4,
-            8, 16, ..., from at most the last 512 of them.
+            8, 16, ..., from at most the last 512 of them, and per step of about the gap
+            between their times, so that the unit of time does not matter.
         sparse: Whether to filter a few inducing arms instead of all arms.
         tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
         max_inducing: The most inducing arms, if ``sparse``.
@@ -137,7 +138,11 @@ class TVGPUCB(DriftingBandit):
 
     @property
     def forgetting_rate(self) -> float:
-        """``eps`` per unit of time, given or learned so far."""
+        """``eps`` per unit of time, given or learned so far.
+
+        One that was learned from steps that are small against the unit is 1 up to
+        rounding; what is remembered is counted in those steps.
+        """
         return self._prior.forgetting_rate
 
     @override

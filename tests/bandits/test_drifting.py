@@ -185,6 +185,42 @@ def test_an_unknown_rate_is_learned(sparse):
     assert learned[1] < 0.01
 
 
+@pytest.mark.parametrize("unit", [2.0**-30, 1.0, 2.0**20], ids=str)
+def test_a_learned_rate_does_not_depend_on_the_unit_of_time(unit):
+    """In steps of a second counted in years, or of a day counted in seconds."""
+    arms = random_arms(20)
+    root = torch.linalg.cholesky(
+        rbf()(arms).to_dense().detach() + 1e-9 * torch.eye(20).double()
+    )
+    stream = torch.Generator().manual_seed(1)
+    bandit, plain = (
+        tv_bandit(arms=arms, forgetting_rate=None, confidence=1.0) for _ in range(2)
+    )
+    f = root @ torch.randn(20, generator=stream, dtype=torch.double)
+    for time in range(33):
+        index = int(torch.randint(20, (1,), generator=stream))
+        for one, scale in ((bandit, unit), (plain, 1.0)):
+            one.tell([index], f[[index]], external=True, time=time * scale)
+        new = root @ torch.randn(20, generator=stream, dtype=torch.double)
+        f = math.sqrt(0.8) * f + math.sqrt(0.2) * new
+    for one, scale in ((bandit, unit), (plain, 1.0)):
+        one.ask(time=33 * scale)
+    assert 0.05 < plain.forgetting_rate < 0.5
+    step_rate = 1 - (1 - plain.forgetting_rate) ** (1 / unit)
+    assert bandit.forgetting_rate == pytest.approx(step_rate)
+    for one, scale in ((bandit, unit), (plain, 1.0)):
+        # Of the decision one step later, whatever the unit.
+        one._now = 34 * scale - 1
+    for got, expected in zip(bandit.predict(), plain.predict(), strict=True):
+        torch.testing.assert_close(got, expected)
+    for one, scale in ((bandit, unit), (plain, 1.0)):
+        one._now = 33 * scale
+    other = tv_bandit(arms=arms, forgetting_rate=None, confidence=1.0)
+    other.load_state_dict(bandit.state_dict())
+    assert other.forgetting_rate == bandit.forgetting_rate
+    assert torch.equal(other.ask(time=35 * unit), plain.ask(time=35.0))
+
+
 def test_kernel_noise_and_rate_are_learned_together():
     bandit = TVGPUCB(10 * random_arms(30), generator=torch.Generator().manual_seed(0))
     measure = noisy_rewards(bandit.arms / 10)
