@@ -33,6 +33,7 @@ from botorch_bkb.models.utils.nystrom import (
     check_prior_variance,
     check_residual,
     independent_points,
+    is_well_conditioned,
     span_tolerance,
 )
 from botorch_bkb.models.utils.rounding import ROUNDING_THRESHOLD, RoundingReport
@@ -478,9 +479,16 @@ class ArmPosterior:
         self._rows.add(joined, self._kernel_rows)
         schur = self._prior_rows(joined, joined) - cross.mT @ cross
         corner, info = torch.linalg.cholesky_ex(schur)
-        added = corner.diagonal().square() / self.prior_variance[joined]
-        # A hundredfold margin: near the span's tolerance the order of arms matters.
-        if info != 0 or (added <= 100 * span_tolerance(data.dtype)).any():
+        if info != 0:
+            return None
+        # What the factor's inverse has more: C^{-1} (-B L^{-1}, I), in unit variance.
+        coefficients = torch.linalg.solve_triangular(basis.L.mT, cross, upper=True)
+        eye = torch.eye(joined.shape[0]).to(corner)
+        rows = torch.cat([-coefficients.mT, eye], dim=-1)
+        rows = torch.linalg.solve_triangular(corner, rows, upper=False)
+        arms = torch.cat([basis.indices, joined])
+        # Near the span's tolerance the order of arms matters: the rebuild pivots.
+        if not is_well_conditioned(rows * self.prior_variance[arms].sqrt()):
             return None
         Z_b = Z.index_select(0, pulled).mT
         scatter, target = _moments(Z_b, Z_b, more[:, pulled])

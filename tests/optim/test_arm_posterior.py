@@ -113,7 +113,8 @@ def test_equals_the_full_rebuild_over_a_walk(increments, kernel, dtype, atol):
         fresh = ArmPosterior(walk.arms, covar_module, 0.3)
         walk.update(fresh)
         assert_same(posterior, fresh, atol)
-    assert len(increments) > 25
+    # In float32 less is let in before the rebuild pivots.
+    assert len(increments) > (25 if dtype == torch.double else 15)
 
 
 @given(seed=st.integers(0, 100_000), noise=st.sampled_from([1e-3, 0.1, 10.0]))

@@ -1,0 +1,75 @@
+"""Which points the features stand on, and what rounding leaves of them."""
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+
+from botorch_bkb.models.utils.nystrom import independent_points, is_well_conditioned
+from botorch_bkb.optim import ArmPosterior
+
+
+def smooth_line(dtype):
+    """Return a kernel of a lengthscale of 0.08, and 400 arms from 0 to 1."""
+    kernel = RBFKernel().to(dtype)
+    kernel.lengthscale = 0.08
+    return kernel, torch.linspace(0, 1, 400, dtype=dtype).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("size", [14, 16, 20])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.double, 1e-6), (torch.float, 1e-2)])
+def test_residuals_are_no_less_than_zero_whatever_the_points(dtype, most, size):
+    """In the order of the line some of these draws have no small pivot, and an inverse
+    that leaves an arm far from them a residual of -0.35."""
+    kernel, arms = smooth_line(dtype)
+    with torch.no_grad():
+        K = kernel(arms).to_dense()
+    stream = torch.Generator().manual_seed(0)
+    for number in range(200):
+        width = 150 if number % 2 else 200
+        drawn = torch.randperm(width, generator=stream)[:size].sort().values
+        kept = drawn[independent_points(K[drawn][:, drawn])]
+        L = torch.linalg.cholesky(K[kept][:, kept])
+        Z = torch.linalg.solve_triangular(L, K[kept], upper=False)
+        residual = 1 - Z.square().sum(dim=0)
+        assert residual.min() > -most
+
+
+def test_the_residual_is_that_of_higher_precision():
+    mpmath = pytest.importorskip("mpmath")
+    kernel, arms = smooth_line(torch.double)
+    stream = torch.Generator().manual_seed(1)
+    drawn = torch.randperm(250, generator=stream)[:14] + 75
+    posterior = ArmPosterior(arms, kernel, 0.1)
+    counts = torch.ones(len(drawn), dtype=torch.double)
+    posterior.update(drawn, drawn, counts, counts)
+    kept = posterior.inducing_indices
+    with mpmath.workdps(60):
+        points = [mpmath.mpf(value) for value in arms[kept, 0].tolist()]
+        scale = mpmath.mpf(kernel.lengthscale.item())
+        gram = mpmath.matrix(
+            [[mpmath.exp(-(((x - y) / scale) ** 2) / 2) for y in points] for x in points]
+        )
+        for arm in (0, 40, 200, 399):
+            x = mpmath.mpf(arms[arm, 0].item())
+            row = mpmath.matrix(
+                [mpmath.exp(-(((x - y) / scale) ** 2) / 2) for y in points]
+            )
+            expected = 1 - (row.T * mpmath.lu_solve(gram, row))[0]
+            assert posterior.residual[arm].item() == pytest.approx(
+                float(expected), abs=1e-6
+            )
+
+
+def test_the_condition_is_that_of_the_inverse_and_not_of_the_diagonal():
+    """Kahan's matrix: no small pivot, and an inverse that grows with its powers."""
+    size, cosine = 60, 0.6
+    sine = np.sqrt(1 - cosine**2)
+    upper = np.diag(sine ** np.arange(size)) @ (
+        np.eye(size) - cosine * np.triu(np.ones((size, size)), 1)
+    )
+    L = torch.from_numpy(upper.T.copy())
+    inverse = torch.linalg.solve_triangular(L, torch.eye(size).double(), upper=False)
+    assert L.diagonal().square().min() > 1e-12
+    assert not is_well_conditioned(inverse)
+    assert is_well_conditioned(torch.eye(size).double())
