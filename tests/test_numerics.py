@@ -235,6 +235,45 @@ def test_filters_say_when_float32_is_too_little(sparse):
     assert moving.mean.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("num_arms", "num_pulled", "noise", "num_pulls"),
+    [
+        (30, 1, 0.01, 3000),
+        (30, 1, 0.1, 3000),
+        (30, 5, 0.01, 3000),
+        (30, 30, 0.01, 3000),
+        (30, 30, 1e-4, 500),
+        (30, 30, 0.2, 1000),
+        (400, 400, 0.01, 2000),
+    ],
+)
+def test_the_filter_counts_what_float32_loses_in_a_long_run(
+    num_arms, num_pulled, noise, num_pulls
+):
+    """Beside the same updates of the same numbers in double."""
+    rng = np.random.default_rng(0)
+    points = rng.uniform(size=(num_arms, 2))
+    gaps = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
+    gram = np.exp(-gaps / (2 * 0.3**2)).astype(np.float32)
+    moving = ArmFilter(torch.as_tensor(gram), noise, 0.0)
+    C = gram.astype(float)
+    with warnings.catch_warnings(record=True) as messages:
+        warnings.simplefilter("always")
+        for time in range(num_pulls):
+            arm = int(rng.integers(num_pulled))
+            moving.observe(torch.tensor([arm]), torch.tensor([0.5]), float(time))
+            C -= np.outer(C[arm], C[arm]) / (C[arm, arm] + noise)
+    right = C.diagonal()[:num_pulled]
+    error = (np.abs(moving.variance.numpy()[:num_pulled] - right) / right).max()
+    excess = moving._excess[:num_pulled]
+    left = moving.variance[:num_pulled] - excess
+    assert error / 5 <= (excess.abs() / left).max() <= 5 * error
+    # Of the last pulls' arms: at 1 %, and then at ten times the figure of the last.
+    share = reported(messages)
+    assert share <= 5 * error
+    assert share >= error / 50 or error < 0.03
+
+
 # Bandits ------------------------------------------------------------------------------
 
 

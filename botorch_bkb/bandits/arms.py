@@ -139,6 +139,35 @@ class ArmBandit(StoredBandit):
         """Release pending pulls that will bring no reward; arguments as in ``tell``."""
         self._ledger.fail(indices, pull_ids)
 
+    def withdraw(
+        self,
+        indices: Tensor | Sequence[int],
+        pull_ids: Tensor | Sequence[int] | None = None,
+    ) -> None:
+        """Take told results back, such as one with a mistyped reward or time.
+
+        As if they had not been told: pulls that were asked are pending again, to be
+        told anew or failed; results from outside are gone. Picks that were made since
+        stay, and so do doublings of ``NormDoubling``; hyper-parameters that are learned
+        are fitted anew by the next ask. That costs a rebuild of the posterior.
+
+        Args:
+            indices: The ``q`` arms.
+            pull_ids: Which pulls these are. If None, the results of those arms that
+                were told last.
+
+        Raises:
+            InputDataError: If an arm is unknown, or no such result was told. Nothing
+                has changed then.
+        """
+        places = self._ledger.find_told(indices, pull_ids)
+        self._ledger.withdraw(places)
+        self._forget(places)
+
+    @abstractmethod
+    def _forget(self, places: list[int]) -> None:
+        """Follow the ledger, from which told pulls at these places have gone."""
+
     def add_pending(self, indices: Tensor | Sequence[int]) -> None:
         """Count pulls that somebody else has started as pending, repeats included.
 

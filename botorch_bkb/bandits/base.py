@@ -569,6 +569,23 @@ class FiniteArmBandit(ArmBandit):
         self._is_fresh = True
 
     @override
+    def _forget(self, places: list[int]) -> None:
+        self._prediction = None
+        known = min([self._num_processed, *places])
+        if known == self._num_processed:
+            return
+        # One less at least, so that the next ask has something to take in.
+        self._num_processed = known = max(0, min(known, self.num_pulls - 1))
+        start, log_det = self._restart
+        self._restart = (min(start, self.num_pulls), log_det)
+        # What is learned is due: it may have been misled.
+        self._prior.next_fit = min(self._prior.next_fit, self.num_pulls)
+        pulled = self._totals(known)[0] > 0
+        inducing = self.inducing_indices
+        self.inducing_indices = inducing[pulled[inducing]]
+        self._rebuild_posterior()
+
+    @override
     def _leverage_scores(self) -> Tensor:
         return self._posterior.leverage_scores
 

@@ -32,19 +32,28 @@ from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, check_size, FixedSize
 
 
+# A time so many times as far ahead as all before it are apart is doubted,
+LARGEST_JUMP = 100.0
+# if there are so many results to judge by.
+MIN_RESULTS_TO_DOUBT = 8
+
+
 class DriftingBandit(FiniteArmBandit):
     r"""A bandit whose pulls have times.
 
     Times are real numbers, and those of asks never go back. Without them, every ``ask``
     is one step later than the last time known, starting at 1, and a reward is of the
     time at which its pull was asked for, however late it is told; one from outside of
-    that of the last ``ask``. ``predict``, ``confidence_bound`` and ``best_arm`` speak
-    of the next decision time.
+    that of the last ``ask``. A result of a wrong time is taken back by ``withdraw``:
+    the clock goes back to the last time of results and pending pulls, so fail before
+    it what was asked for by a wrong clock. ``predict``, ``confidence_bound`` and
+    ``best_arm`` speak of the next decision time.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._times: list[float] = []  # of told pulls
         self._now: float | None = None
+        self._doubted: float | None = None  # a time that was refused once
         self._decision: float | None = None  # of the ask under way
         super().__init__(*args, **options)
 
@@ -88,9 +97,12 @@ class DriftingBandit(FiniteArmBandit):
 
         Raises:
             InputDataError: As there; and if ``time`` is not finite, or before that of
-                the last ask or of a reward. Nothing has changed then.
+                the last ask or of a reward, or far ahead of all that is known, see
+                :meth:`tell`. Nothing has changed then.
         """
         last = -math.inf if self._now is None else self._now
+        if time is not None:
+            self._check_jump(check_time(time, last))
         time = self.decision_time if time is None else time
         self._decision = check_time(time, last)
         try:
@@ -122,9 +134,14 @@ class DriftingBandit(FiniteArmBandit):
         Raises:
             BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
             InputDataError: If a reward is not finite, an arm is unknown, a pull is not
-                pending, or ``time`` is not finite. Nothing has changed then.
+                pending, or ``time`` is not finite. Nothing has changed then. And if
+                ``time`` is more than a hundred times as far ahead as all times before
+                it are apart, from eight results on: a mistyped one would let all that
+                is known be forgotten. The second time it is taken at its word.
         """
         given = None if time is None else check_time(time)
+        if given is not None:
+            self._check_jump(given)
         pulls = self._settle(indices, rewards, pull_ids, external)
         now = self._time_of_asking
         asked = [now if pull is None else pull.time for pull in pulls]
@@ -132,6 +149,32 @@ class DriftingBandit(FiniteArmBandit):
         if pulls:
             last = -math.inf if self._now is None else self._now
             self._now = max([last, *self._times[-len(pulls) :]])
+
+    def _check_jump(self, time: float) -> None:
+        """Raise unless a time is near those before it, or was refused once before."""
+        doubted, self._doubted = self._doubted, None
+        if self._now is None or len(self._times) < MIN_RESULTS_TO_DOUBT:
+            return
+        known = [*self._times, *(pull.time for pull in self._ledger.pending.values())]
+        span = self._now - min(known)
+        if time - self._now <= LARGEST_JUMP * span or span == 0 or time == doubted:
+            return
+        self._doubted = time
+        raise InputDataError(
+            f"Expected `time` near {self._now:g}, the last that is known, but got "
+            f"{time:g}: all times before it are no more than {span:g} apart. If it is "
+            "right, make the call again."
+        )
+
+    @override
+    def _forget(self, places: list[int]) -> None:
+        out = set(places)
+        times = [time for place, time in enumerate(self._times) if place not in out]
+        pending = [pull.time for pull in self._ledger.pending.values()]
+        self._times = times
+        # A time that was wrong no longer holds the clock.
+        self._now = max([*times, *pending], default=None)
+        super()._forget(places)
 
     @property
     @override

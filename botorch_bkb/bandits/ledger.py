@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -46,6 +46,8 @@ class PullLedger:
         told_indices: The arms of told pulls, in order of telling.
         told_rewards: Their rewards.
         told_scores: Their leverage scores, frozen at the start of their batch.
+        told_ids: The ids of their pulls; -1 for those that were never asked.
+        told_asked: The times at which those were asked.
         pending: Pulls by id, in order of asking.
         next_id: The id of the next pull.
         first_is_told: Whether pull 0 brought a reward.
@@ -60,6 +62,8 @@ class PullLedger:
         self.told_indices = array("q")
         self.told_rewards = array("d")
         self.told_scores = array("d")
+        self.told_ids = array("q")
+        self.told_asked = array("d")
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
         self.first_is_told = False
@@ -119,6 +123,8 @@ class PullLedger:
         self.told_indices.extend(arms)
         self.told_rewards.extend(values)
         self.told_scores.extend(scores)
+        self.told_ids.extend(-1 if key is None else key for key in settled)
+        self.told_asked.extend(0.0 if pull is None else pull.time for pull in pulls)
         self._add(arms, values)
         return pulls
 
@@ -128,6 +134,56 @@ class PullLedger:
         for pull_id in self._match(arms, pull_ids, external=False):
             if pull_id is not None:
                 del self.pending[pull_id]
+
+    def find_told(self, indices: Any, pull_ids: Any) -> list[int]:
+        """Return the places of told pulls; without ids the latest of those arms."""
+        arms = check_indices(indices, self.counts.shape[0])
+        if pull_ids is None:
+            places: dict[int, list[int]] = {arm: [] for arm in arms}
+            for place, arm in enumerate(self.told_indices):
+                if arm in places:
+                    places[arm].append(place)
+            for arm, wished in Counter(arms).items():
+                if len(places[arm]) < wished:
+                    raise InputDataError(
+                        f"Expected {wished} told results of arm {arm} to withdraw, but "
+                        f"it has {len(places[arm])}. Use `fail` for pending pulls."
+                    )
+            return [places[arm].pop() for arm in arms]
+        ids = check_pull_ids(pull_ids, len(arms))
+        wanted = set(ids)
+        place_of = {
+            pull_id: place
+            for place, pull_id in enumerate(self.told_ids)
+            if pull_id in wanted and pull_id >= 0
+        }
+        for arm, pull_id in zip(arms, ids, strict=True):
+            found = place_of.get(pull_id)
+            if found is None or self.told_indices[found] != arm:
+                raise InputDataError(
+                    f"Expected pull {pull_id} to be one of arm {arm} whose result was "
+                    "told, but it is none. `pending` lists what is out, by id."
+                )
+        return [place_of[pull_id] for pull_id in ids]
+
+    def withdraw(self, places: Sequence[int]) -> None:
+        """Take told pulls back: those that were asked are pending again."""
+        out = set(places)
+        pending = dict(self.pending)
+        for place in out:
+            if self.told_ids[place] >= 0:
+                pending[self.told_ids[place]] = Pull(
+                    self.told_indices[place],
+                    self.told_scores[place],
+                    self.told_asked[place],
+                )
+        for name in ("indices", "rewards", "scores", "ids", "asked"):
+            column: array[Any] = getattr(self, f"told_{name}")
+            left = [value for place, value in enumerate(column) if place not in out]
+            setattr(self, f"told_{name}", array(column.typecode, left))
+        self.pending = dict(sorted(pending.items()))
+        self.first_is_told &= 0 in self.told_ids
+        self._sum_up()
 
     def pending_counts(self) -> Tensor:
         """Return the ``A`` numbers of pending pulls."""
@@ -196,6 +252,8 @@ class PullLedger:
             "told_indices": list(self.told_indices),
             "told_rewards": list(self.told_rewards),
             "told_scores": list(self.told_scores),
+            "told_ids": list(self.told_ids),
+            "told_asked": list(self.told_asked),
             "pending": {key: tuple(pull) for key, pull in self.pending.items()},
             "next_id": self.next_id,
             "first_is_told": self.first_is_told,
@@ -218,6 +276,19 @@ class PullLedger:
                 f"{len(told)} pulls."
             )
         next_id = check_count("next_id", state["next_id"])
+        # States of older versions do not know which pulls their results were of.
+        ids = [
+            check_count("told_ids", key + 1, next_id) - 1
+            for key in state.get("told_ids", [-1] * len(told))
+        ]
+        asked = [
+            check_time(time) for time in state.get("told_asked", [0.0] * len(told))
+        ]
+        if not len(ids) == len(asked) == len(told):
+            raise InputDataError(
+                f"Expected an id and a time per told pull, but got {len(ids)} and "
+                f"{len(asked)} for {len(told)} pulls."
+            )
         pending = {
             check_count("pending", key, next_id - 1): Pull(
                 arm, check_score(score), check_time(time)
@@ -227,11 +298,15 @@ class PullLedger:
         check_indices([pull.arm for pull in pending.values()], num_arms)
         self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
         self.told_scores, self.pending = array("d", scores), pending
+        self.told_ids, self.told_asked = array("q", ids), array("d", asked)
         self.next_id = next_id
         self.first_is_told = bool(state["first_is_told"])
+        self._sum_up()
+
+    def _sum_up(self) -> None:
         self.counts = torch.zeros_like(self.counts)
         self.sums = torch.zeros_like(self.sums)
-        self._add(told, rewards)
+        self._add(list(self.told_indices), list(self.told_rewards))
 
     def _add(self, arms: list[int], rewards: list[float]) -> None:
         indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)

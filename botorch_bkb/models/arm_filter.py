@@ -258,6 +258,8 @@ class ArmFilter(DriftingPosterior):
         self._removed = torch.zeros_like(prior_covariance)
         self._scale = 1.0
         self._told = 0.0  # what the last reward had to leave of its arm's variance
+        # By how much rounding has left the variances too large, in double.
+        self._excess = torch.zeros_like(self.prior_variance, dtype=torch.float64)
         self._expansion = _Expansion(prior_covariance) if extensible else None
 
     @property
@@ -305,6 +307,8 @@ class ArmFilter(DriftingPosterior):
         other._removed = _bordered(self._removed, rows, own)
         other.prior_covariance = _bordered(self.prior_covariance, K_new, corner)
         other._expansion = self._expansion.copy()
+        excess = torch.zeros_like(prior, dtype=torch.float64)
+        other._excess = torch.cat([self._excess, excess])
         return other
 
     @override
@@ -318,6 +322,7 @@ class ArmFilter(DriftingPosterior):
     def _decay(self, kept: float) -> None:
         self.mean = math.sqrt(kept) * self.mean
         self._scale *= kept
+        self._excess = kept * self._excess
         if self._expansion is not None:
             self._expansion.mean *= math.sqrt(kept)
         if self._scale < MIN_SCALE:
@@ -337,17 +342,37 @@ class ArmFilter(DriftingPosterior):
             K = self.prior_covariance
             self._expansion.condition(K, index, self._scale, surprise, total)
         self.mean = self.mean + column * surprise
+        before = self._removed.diagonal().to(torch.float64, copy=True)
         self._removed.addr_(column, column, alpha=1 / (self._scale * total))
+        self._keep_account(index, column.double(), total, before)
         removed = self._scale * self._removed.diagonal()
         check_residual(self.prior_variance - removed, self.prior_variance)
         self.log_det += math.log1p(variance / self.noise_variance)
         self._told = variance * self.noise_variance / total
 
+    def _keep_account(
+        self, index: int, column: Tensor, total: float, before: Tensor
+    ) -> None:
+        """Add what an update should have removed and did not.
+
+        In float32 a part of the variance below 1e-8 of its sum is lost, the next as
+        well, and in thousands of pulls they add up. An error E in the covariance
+        becomes ``(I - g e^T) E (I - g e^T)^T`` by an update of gain ``g``; what is lost
+        of one arm is lost of those nearby, so E is taken to be of rank one.
+        """
+        root = self._excess.sign() * self._excess.abs().sqrt()
+        root = root - column * (root[index] / total)
+        removed = self._scale * (self._removed.diagonal().double() - before)
+        self._excess = root * root.abs() + (column.square() / total - removed)
+
     @override
     def _rounding(self, index: int) -> float:
         removed = self._scale * self._removed[index, index].item()
         variance = self.prior_variance[index].item() - removed
-        return abs(variance / self._told - 1) if self._told > 0 else 0.0
+        last = abs(variance / self._told - 1) if self._told > 0 else 0.0
+        excess = self._excess[index].item()
+        tiny = torch.finfo(self.mean.dtype).tiny
+        return max(last, abs(excess) / max(variance - excess, tiny))
 
 
 class _Expansion:

@@ -25,6 +25,7 @@ from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
 from tests.bandits import (
     ALL_BANDITS,
     assert_same,
+    DRIFTING_BANDITS,
     EXACT_BANDITS,
     grid_arms,
     identity_bandit,
@@ -346,6 +347,76 @@ def test_failing_undoes_asking(bandit_class):
     bandit.add_pending([3, 3, 9])
     bandit.fail([3, 9, 3])
     assert torch.equal(bandit.ask(), expected)
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize("processed", [False, True])
+def test_a_result_that_is_withdrawn_was_never_told(bandit_class, processed):
+    bandit, other = (make_bandit(bandit_class, max_repeats=9) for _ in range(2))
+    for one in (bandit, other):
+        play(one, 4)
+        one.ask(max_size=1)
+    (key,) = bandit.pending
+    arm = bandit.pending[key]
+    time = {"time": 4.5} if bandit_class in DRIFTING_BANDITS else {}
+    bandit.tell([arm], [9.0], **time)
+    bandit.tell([3, 3], [7.0, 8.0], external=True)
+    if processed:
+        bandit.fail(bandit.ask())
+    else:
+        bandit.predict()
+    bandit.withdraw([3, 3])
+    bandit.withdraw([arm], pull_ids=[key])
+    assert bandit.pending == other.pending
+    assert torch.equal(bandit.counts, other.counts)
+    mine, theirs = bandit.state_dict(), other.state_dict()
+    for name in ("told_indices", "told_rewards", "told_ids", "pending"):
+        assert mine["ledger"][name] == theirs["ledger"][name]
+    restored = make_bandit(bandit_class, max_repeats=9, seed=7)
+    restored.load_state_dict(mine)
+    for one in (bandit, restored, other):
+        one.tell([arm], [0.5], pull_ids=[key])
+    exact = bandit_class in (*EXACT_BANDITS, *DRIFTING_BANDITS)
+    for one in (restored, other) if exact else (restored,):
+        for got, expected in zip(one.predict(), bandit.predict(), strict=True):
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-8)
+    assert torch.equal(bandit.ask(), restored.ask())
+
+
+@each(ALL_BANDITS)
+def test_states_that_know_no_pulls_of_results_are_fine(bandit_class):
+    """Those of versions before there was anything to withdraw."""
+    bandit, other = make_bandit(bandit_class), make_bandit(bandit_class, seed=5)
+    play(bandit, 3)
+    state = deepcopy(bandit.state_dict())
+    del state["ledger"]["told_ids"], state["ledger"]["told_asked"]
+    other.load_state_dict(state)
+    arm = state["ledger"]["told_indices"][-1]
+    other.withdraw([arm])
+    assert other.pending == {}
+    assert other.num_pulls == bandit.num_pulls - 1
+    state["ledger"]["told_ids"] = [7] * bandit.num_pulls
+    with unchanged(other), pytest.raises(InputDataError, match="told_ids"):
+        other.load_state_dict(state)
+
+
+@each(ALL_BANDITS)
+def test_what_was_not_told_cannot_be_withdrawn(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 3)
+    bandit.tell([2], [1.0], external=True)
+    bandit.ask()
+    told = bandit.state_dict()["ledger"]["told_ids"]
+    (waiting, arm), *_ = bandit.pending.items()
+    assert told == [0, 1, 2, -1]
+    for indices, ids, match in (
+        ([arm], [waiting], f"pull {waiting} to be one of arm {arm} whose result was"),
+        ([2], [-1], "pull -1 to be one of arm 2"),
+        ([2, 2, 2, 2, 2], None, "5 told results of arm 2 to withdraw"),
+        ([30], None, "between 0 and 29"),
+    ):
+        with unchanged(bandit), pytest.raises(InputDataError, match=match):
+            bandit.withdraw(indices, pull_ids=ids)
 
 
 @each(ALL_BANDITS)

@@ -454,6 +454,58 @@ def test_late_results_and_new_arms_go_on_the_same_after_a_save(sparse, dtype, tm
 
 
 @each_kind
+def test_a_time_far_ahead_is_taken_if_it_is_told_twice(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 10)
+    (arm,) = bandit.ask().tolist()
+    for call in (
+        lambda: bandit.tell([arm], [1.0], time=30_000),
+        lambda: bandit.ask(time=35_000),
+        lambda: bandit.tell([arm], [1.0], time=40_000),
+    ):
+        with unchanged(bandit), pytest.raises(InputDataError, match="call again"):
+            call()
+    bandit.tell([arm], [1.0], time=40_000)
+    assert bandit.decision_time == 40_001
+    # Pauses are fine, and so are first steps, which say nothing of those to come.
+    bandit = make_bandit(bandit_class)
+    play(bandit, 10)
+    bandit.ask(time=900.0)
+    bandit = make_bandit(bandit_class)
+    play(bandit, 2)
+    bandit.ask(time=1e6)
+
+
+@each_kind
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_mistyped_time_can_be_taken_back(bandit_class, learned):
+    options = {"covar_module": None, "noise_variance": None} if learned else {}
+    if learned and bandit_class is TVGPUCB:
+        options["forgetting_rate"] = None
+    bandit, right = (make_bandit(bandit_class, **options) for _ in range(2))
+    for one in (bandit, right):
+        play(one, 6)
+    waiting = bandit.ask()
+    assert torch.equal(right.ask(), waiting)
+    bandit.tell(waiting, [0.7], time=30_000.0)
+    wrong = bandit.ask()
+    bandit.fail(wrong)
+    bandit.withdraw(waiting)
+    assert bandit.pending == right.pending
+    for one in (bandit, right):
+        one.tell(waiting, [0.7], time=9.0)
+        assert one.decision_time == 10.0
+    picks = [one.ask() for one in (bandit, right)]
+    if not learned:  # fits start from the last one
+        assert torch.equal(*picks)
+        for got, expected in zip(bandit.predict(), right.predict(), strict=True):
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+    else:
+        _, variance = bandit.predict()
+        assert variance.min() < 0.5 * variance.max()  # not all is forgotten
+
+
+@each_kind
 def test_a_refused_tell_leaves_the_clock_alone(bandit_class):
     bandit = make_bandit(bandit_class)
     indices = bandit.ask()
