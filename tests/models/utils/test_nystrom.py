@@ -48,7 +48,10 @@ def test_the_residual_is_that_of_higher_precision():
         points = [mpmath.mpf(value) for value in arms[kept, 0].tolist()]
         scale = mpmath.mpf(kernel.lengthscale.item())
         gram = mpmath.matrix(
-            [[mpmath.exp(-(((x - y) / scale) ** 2) / 2) for y in points] for x in points]
+            [
+                [mpmath.exp(-(((x - y) / scale) ** 2) / 2) for y in points]
+                for x in points
+            ]
         )
         for arm in (0, 40, 200, 399):
             x = mpmath.mpf(arms[arm, 0].item())
