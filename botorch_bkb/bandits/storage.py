@@ -258,13 +258,14 @@ def _one_writer(folder: Path) -> Iterator[bool]:
 
 def _read(path: Path, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
     """Return the first line of a file, and its state."""
-    size = path.stat().st_size
-    if size > max_bytes:
-        raise InputDataError(
-            f"Expected {path} to hold at most {max_bytes:,} bytes, but it holds "
-            f"{size:,}. Raise `max_bytes` if it is yours."
-        )
     with path.open("rb") as file:
+        # Of what was opened: a save may put another file in its place meanwhile.
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise InputDataError(
+                f"Expected {path} to hold at most {max_bytes:,} bytes, but it holds "
+                f"{size:,}. Raise `max_bytes` if it is yours."
+            )
         line = file.readline(MAX_HEADER_BYTES)
         header = _read_header(line, path)
         if header["bytes"] != size - len(line):

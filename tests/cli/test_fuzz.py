@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.__main__ import main
@@ -326,6 +326,7 @@ damages = st.lists(
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("which", ["arms", "results"])
 @given(changes=damages)
+@example(changes=[(32, "flip", 128)])  # a text that is none, in the results
 @settings(max_examples=40)
 def test_any_bytes_give_a_batch_of_the_candidates_or_one_line(which, suffix, changes):
     tables = {"arms": ARMS, "results": RESULTS[:2]}
