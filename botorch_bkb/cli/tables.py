@@ -51,9 +51,8 @@ def read_table(path: Path, text_columns: Collection[str] = ()) -> pd.DataFrame:
     try:
         if is_parquet(path):
             table = pd.read_parquet(path).reset_index(drop=True)
-            for column in table.select_dtypes("str").columns:
-                # Of a damaged file: text that is none shows only where it is decoded.
-                table[column].to_numpy(dtype=object)
+            # Of a damaged file: text that is none shows only where it is decoded.
+            table.select_dtypes("str").to_numpy(dtype=object)
         else:
             table = _read_csv(path, text_columns)
     except pd.errors.EmptyDataError:
