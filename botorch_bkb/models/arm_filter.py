@@ -39,6 +39,7 @@ from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     check_prior_variance,
     check_residual,
+    is_well_conditioned,
     psd_root,
     span_tolerance,
 )
@@ -580,8 +581,25 @@ class SparseArmFilter(DriftingPosterior):
         )
         return (rest / projected.clamp_min(torch.finfo(prior.dtype).tiny)).item()
 
+    def _inverse_row(self, index: int, corner: float) -> Tensor:
+        """Return what joining adds to ``L^{-1}``, in units of the prior variance."""
+        z = self._features[index].unsqueeze(-1)
+        coefficients = torch.linalg.solve_triangular(self._L.mT, z, upper=True)
+        scale = self.prior_variance[self.inducing_indices].sqrt()
+        row = torch.cat(
+            [
+                -coefficients.squeeze(-1) * scale,
+                self.prior_variance[index : index + 1].sqrt(),
+            ]
+        )
+        return row / corner
+
     def _join(self, index: int) -> None:
-        """Make an arm inducing; what is new about it has its prior."""
+        """Make an arm inducing; what is new about it has its prior.
+
+        Where rounding of its features would take more than all of another arm's
+        variance it stays out, and the report on rounding counts what is lost.
+        """
         m, features = self._L.shape[0], self._features
         one = torch.tensor([index], device=self.arms.device)
         z = features[index].clone()
@@ -591,6 +609,14 @@ class SparseArmFilter(DriftingPosterior):
         column /= corner
         column[self.inducing_indices] = 0.0
         column[index] = corner
+        squared = self._squared + column.square()
+        try:
+            check_residual(self.prior_variance - squared, self.prior_variance)
+        except InputDataError:
+            row = self._inverse_row(index, corner.item())
+            if is_well_conditioned(row):
+                raise
+            return  # rounding alone: the arm's features would spoil those of others
         if m == self._room:
             self._room = min(max(64, 2 * m), self.max_inducing)
         if m == self._cache.shape[1]:  # that it may share
@@ -603,8 +629,7 @@ class SparseArmFilter(DriftingPosterior):
         self._mu = torch.nn.functional.pad(self._mu, (0, 1))
         self._P = torch.nn.functional.pad(self._P, (0, 1, 0, 1))
         self._P[m, m] = 1.0
-        self._squared = self._squared + column.square()
-        check_residual(self.prior_variance - self._squared, self.prior_variance)
+        self._squared = squared
         self._projected = self._projected + column.square()
         self.inducing_indices = torch.cat([self.inducing_indices, one])
         self._position[index] = m

@@ -189,3 +189,26 @@ def test_bad_arguments_are_refused():
         filters(max_inducing=1)
     with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
         filters(rate=1.5)
+
+
+@pytest.mark.filterwarnings("ignore::botorch_bkb.models.utils.rounding.NumericsWarning")
+@pytest.mark.parametrize(("width", "seed"), [(100, 9), (130, 2)])
+def test_an_arm_whose_features_rounding_spoils_stays_out(width, seed):
+    """In this order the arms of a line leave features that are wrong far from them: a
+    residual of -7e-4 and -5e-3 of the prior variance, and an error, if all join."""
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 0.12
+    arms = torch.linspace(0, 1, 200, dtype=torch.double).unsqueeze(-1)
+    posterior = SparseArmFilter(arms, kernel, 0.01, 0.0)
+    stream = torch.Generator().manual_seed(seed)
+    pulls = []
+    for time in range(60):
+        arm = torch.randint(width, (1,), generator=stream)
+        posterior.observe(arm, torch.sin(6 * arms[arm, 0]), float(time))
+        pulls.append(int(arm))
+    x = arms[:, 0].numpy()
+    K = np.exp(-(((x[:, None] - x[None]) / 0.12) ** 2) / 2)
+    weights = np.linalg.solve(
+        K[np.ix_(pulls, pulls)] + 0.01 * np.eye(60), np.sin(6 * x[pulls])
+    )
+    assert np.abs(posterior.mean.numpy() - K[:, pulls] @ weights).max() < 0.02
