@@ -160,9 +160,8 @@ def run(args: argparse.Namespace) -> None:
         for method in args.methods
     ]
     rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
-    if args.again:
-        rows.drop(wanted)
-    failures = run_missing(wanted, rows, pools, protocols, record)
+    missing = rows.missing(wanted, again=args.again)
+    failures = run_missing(missing, rows, pools, protocols, record)
     table = rows.table()
     is_asked = table["pool"].isin(pools) & table["protocol"].isin(protocols)
     is_asked &= table["noise"].isin(noises)
@@ -186,16 +185,13 @@ def load_pools(names: Iterable[str]) -> dict[str, Pool]:
 
 
 def run_missing(
-    wanted: Sequence[Run],
+    missing: Sequence[Run],
     rows: RowFile,
     pools: dict[str, Pool],
     protocols: dict[str, Protocol],
     record: Record,
 ) -> list[str]:
-    """Run what has no rows yet; return a line for each run that failed."""
-    done = rows.runs()
-    missing = [one for one in wanted if one not in done]
-    print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
+    """Run what is left to do; return a line for each run that failed."""
     failures = []
     bar = tqdm(missing, unit="run", disable=not missing, mininterval=1.0)
     for one in bar:

@@ -136,11 +136,7 @@ def run(args: argparse.Namespace) -> None:
         for method in methods
     ]
     rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
-    if args.again:
-        rows.drop(wanted)
-    done = rows.runs()
-    missing = [one for one in wanted if one not in done]
-    print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
+    missing = rows.missing(wanted, again=args.again)
     checkpoints = (6, 8) if args.smoke else CHECKPOINTS
     for one in tqdm(missing, unit="run", disable=not missing):
         rows.append(play(one, checkpoints).assign(**record.origin))

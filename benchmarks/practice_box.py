@@ -248,28 +248,18 @@ def run(args: argparse.Namespace) -> None:
         for method in args.methods
     ]
     rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
-    if args.again:
-        rows.drop(wanted)
-    run_missing(wanted, rows, record, (5, 7) if args.smoke else CHECKPOINTS)
+    missing = rows.missing(wanted, again=args.again)
+    functions = {name: as_function(make()) for name, make in FUNCTIONS.items()}
+    checkpoints = (5, 7) if args.smoke else CHECKPOINTS
+    for one in tqdm(missing, unit="run", disable=not missing):
+        played = play(one, functions[one.function], checkpoints)
+        rows.append(played.assign(**record.origin))
     table = rows.table()
     if len(table):
         summary = summarize(table)
         record.write_table(summary, "summary")
         print_table(summary)
     print(f"\nWrote to {record.folder}")
-
-
-def run_missing(
-    wanted: list[Run], rows: RowFile, record: Record, checkpoints: tuple[int, ...]
-) -> None:
-    """Run what has no rows yet."""
-    done = rows.runs()
-    missing = [one for one in wanted if one not in done]
-    print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
-    functions = {name: as_function(make()) for name, make in FUNCTIONS.items()}
-    for one in tqdm(missing, unit="run", disable=not missing):
-        played = play(one, functions[one.function], checkpoints)
-        rows.append(played.assign(**record.origin))
 
 
 def play(one: Run, function: Function, checkpoints: tuple[int, ...]) -> pd.DataFrame:

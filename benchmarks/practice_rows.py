@@ -6,9 +6,12 @@ import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
+
+
+RunKey = TypeVar("RunKey", bound=tuple[Any, ...])
 
 
 class RowFile:
@@ -41,6 +44,20 @@ class RowFile:
     def runs(self) -> set[tuple[Any, ...]]:
         """Return the keys of all finished runs."""
         return set(self._keys(self.table()))
+
+    def missing(self, wanted: Sequence[RunKey], *, again: bool = False) -> list[RunKey]:
+        """Return, and print how many, of these runs are not there yet.
+
+        Args:
+            wanted: The keys of runs.
+            again: Whether to forget them first.
+        """
+        if again:
+            self.drop(wanted)
+        done = self.runs()
+        missing = [one for one in wanted if one not in done]
+        print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
+        return missing
 
     def append(self, table: pd.DataFrame) -> None:
         """Write the rows of one run.
