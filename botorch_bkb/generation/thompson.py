@@ -37,9 +37,9 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 
 from botorch_bkb.models.utils.nystrom import (
+    append_tolerance,
     independent_points,
     psd_root,
-    span_tolerance,
 )
 from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import check_size
@@ -282,7 +282,7 @@ class ArmSampler:
         posterior = self.posterior
         pending, counts = pending_indices.unique(return_counts=True)
         prior = posterior.prior_variance[pending]
-        rtol = 100 * span_tolerance(prior.dtype)
+        rtol = append_tolerance(prior.dtype)
         self._append(pending[posterior.residual[pending] > rtol * prior])
         seen = torch.cat([posterior.pulled_indices, pending])
         W = torch.cat([posterior.precisions, counts / posterior.noise_variance])

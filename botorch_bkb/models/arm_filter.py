@@ -37,11 +37,11 @@ from typing_extensions import override
 from botorch_bkb.models.utils.checks import as_number, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
+    append_tolerance,
     check_prior_variance,
     check_residual,
     is_well_conditioned,
     psd_root,
-    span_tolerance,
 )
 from botorch_bkb.models.utils.rounding import RoundingReport
 
@@ -553,8 +553,8 @@ class SparseArmFilter(DriftingPosterior):
         if index not in self._position:
             prior = self.prior_variance[index].item()
             residual = prior - self._squared[index].item()
-            # A hundredfold margin: nearer to the span its features are mostly rounding.
-            if residual > 100 * span_tolerance(self.mean.dtype) * prior:
+            # Nearer to the span its features are mostly rounding.
+            if residual > append_tolerance(self.mean.dtype) * prior:
                 if len(self._position) >= self.max_inducing:
                     self._review(self.max_inducing - self.max_inducing // 8 - 1)
                 self._join(index)

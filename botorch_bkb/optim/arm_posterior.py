@@ -30,11 +30,11 @@ from torch import Tensor
 from botorch_bkb.models.utils.checks import as_number, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
+    append_tolerance,
     check_prior_variance,
     check_residual,
     independent_points,
     is_well_conditioned,
-    span_tolerance,
 )
 from botorch_bkb.models.utils.rounding import ROUNDING_THRESHOLD, RoundingReport
 from botorch_bkb.optim.feature_basis import BasisChange, BasisPosterior, change_basis
@@ -260,7 +260,7 @@ class ArmPosterior:
     def pulled_in_span(self) -> Tensor:
         """For each pulled arm, whether the inducing arms explain all of it."""
         pulled = self.pulled_indices
-        rtol = 100 * span_tolerance(self.residual.dtype)
+        rtol = append_tolerance(self.residual.dtype)
         return self.residual[pulled] <= rtol * self.prior_variance[pulled]
 
     @property

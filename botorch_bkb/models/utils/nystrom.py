@@ -20,7 +20,13 @@ from botorch_bkb.models.utils.covariance import dense_covariance
 # Points that add less than this share of the prior variance to the span of the
 # inducing points are dropped: below it their coordinate is rounding noise. The result
 # then equals the pseudo-inverse of the papers, without a jitter that moves the answer.
-SPAN_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+# A smooth kernel is off by some 30 machine precisions (squared distances cancel), and
+# so is `|z|^2` by that over this share: 4 % in float32, if it were 1e-5.
+SPAN_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
+
+# Factors that exist are not extended by points that add less than this share: without
+# pivoting, rounding is larger.
+APPEND_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-3}
 
 
 # A residual this far below zero, as a share of the prior variance, is no rounding.
@@ -71,15 +77,19 @@ def span_tolerance(dtype: torch.dtype) -> float:
     return SPAN_TOLERANCE.get(dtype, 1e-3)
 
 
+def append_tolerance(dtype: torch.dtype) -> float:
+    """Return the relative Schur residual under which a point is not appended."""
+    return APPEND_TOLERANCE.get(dtype, 1e-1)
+
+
 def is_well_conditioned(inverse: Tensor) -> bool:
     """Return whether rows of ``L^{-1}`` leave features that rounding does not spoil.
 
-    Of points of unit prior variance, with a hundredfold margin to the tolerance of the
-    span. The diagonal of ``L`` only hints at it: without pivoting the inverse may be
-    larger by many orders of magnitude, and ``|z|^2`` of an arm that is far from the
-    points is wrong by the machine precision times its square.
+    Of points of unit prior variance. The diagonal of ``L`` only hints at it: without
+    pivoting the inverse may be larger by many orders of magnitude, and ``|z|^2`` of an
+    arm that is far from the points is wrong by the machine precision times its square.
     """
-    return bool(100 * span_tolerance(inverse.dtype) * inverse.square().sum() < 1)
+    return bool(append_tolerance(inverse.dtype) * inverse.square().sum() < 1)
 
 
 @torch.no_grad()

@@ -20,11 +20,14 @@ def smooth_line(dtype):
 @pytest.mark.parametrize(("dtype", "most"), [(torch.double, 1e-6), (torch.float, 1e-2)])
 def test_residuals_are_no_less_than_zero_whatever_the_points(dtype, most, size):
     """In the order of the line some of these draws have no small pivot, and an inverse
-    that leaves an arm far from them a residual of -0.27 (14 points) or -0.008 (16)."""
+    that leaves an arm far from them a residual of -0.27 (14 points) or -0.008 (16).
+    Another processor is worse at the kernel: the noise imitates it."""
     kernel, arms = smooth_line(dtype)
+    stream = torch.Generator().manual_seed(0)
     with torch.no_grad():
         K = kernel(arms).to_dense()
-    stream = torch.Generator().manual_seed(0)
+        noise = 8 * torch.finfo(dtype).eps * torch.randn(K.shape, generator=stream)
+        K = K + (noise + noise.mT).to(dtype) / 2
     for number in range(200):
         width = 150 if number % 2 else 200
         drawn = torch.randperm(width, generator=stream)[:size].sort().values
