@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     noise_stds: tuple[float, ...] = NOISE_STDS
     betas: tuple[float, ...] = BETAS
     if args.smoke:
-        rounds, repetitions, noise_stds, betas = 6, 1, (0.1, 5.0), (4.0, 0.25)
+        rounds, repetitions, noise_stds, betas = 4, 1, (0.1, 5.0), (4.0, 0.25)
     record = Record(args.output, args.device)
     print(caption(record.origin))
     tasks = [(bimodal(d), noise_std) for d in (1, 2) for noise_std in noise_stds]

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -95,6 +97,8 @@ def test_a_run_is_one_point_and_then_thirty_a_round():
 def test_decay_writes_tables_and_seven_figures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(thompson_decay, "NUM_DRAWS", 8)
     monkeypatch.setattr(thompson_decay, "BETAS", (1.0,))
+    play = functools.partial(thompson_decay.play, batch_size=5)
+    monkeypatch.setattr(thompson_decay, "play", play)
     args = options(thompson_decay, "--smoke")
     args.output = tmp_path
     thompson_decay.run(args)

@@ -306,7 +306,7 @@ def test_a_saved_bandit_goes_on_as_the_original(bandit_class, learned, tmp_path)
     torch.save(bandit.state_dict(), tmp_path / "run.pt")
     other.load_state_dict(torch.load(tmp_path / "run.pt", weights_only=True))
     assert other.pending == bandit.pending
-    for _ in range(10):
+    for _ in range(6):
         first, second = bandit.ask(), other.ask()
         assert torch.equal(first, second)
         for one, indices in ((bandit, first), (other, second)):

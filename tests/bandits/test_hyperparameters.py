@@ -248,7 +248,7 @@ def test_answers_follow_an_affine_change_of_the_rewards(bandit_class):
     rewards = measure(start)
     plain.tell(start, rewards, external=True)
     changed.tell(start, shift + factor * rewards, external=True)
-    for _ in range(6):
+    for _ in range(4):
         indices = plain.ask()
         assert torch.equal(changed.ask(), indices)
         mean, variance = plain.predict()
