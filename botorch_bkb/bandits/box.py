@@ -428,7 +428,9 @@ class BoxBandit(StoredBandit):
     def _resample(self, prior: Prior) -> Tensor:
         """Choose inducing points among the told ones, by the posterior before them."""
         oversampling = self.oversampling
-        if oversampling is None:
+        # Under fitted noise of next to nothing one that is left out is an optimum lost.
+        is_few = prior.learns and self.num_pulls <= MAX_FIT_POINTS
+        if oversampling is None or is_few:
             return torch.arange(self.num_pulls, device=self.bounds.device)
 
         def sample(scores: Tensor) -> Tensor:

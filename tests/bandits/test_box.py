@@ -175,6 +175,27 @@ def test_some_told_points_are_inducing(bandit_class):
     assert rows.any(dim=-1).all()
 
 
+@pytest.mark.parametrize("bandit_class", [BoxBKB, BoxThompsonSampling])
+def test_while_few_pulls_are_learned_from_all_are_inducing(bandit_class, monkeypatch):
+    monkeypatch.setattr("botorch_bkb.bandits.box.MAX_FIT_POINTS", 12)
+    bandit = make_bandit(bandit_class, **LEARNED, oversampling=0.01)
+    exact = make_bandit(BoxGPUCB, **LEARNED)
+    generator = torch.Generator().manual_seed(0)
+    points = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(
+        12, 2, generator=generator
+    )
+    for half in points.split(6):
+        for each_bandit in (bandit, exact):
+            each_bandit.tell(half, truth(half), external=True)
+            each_bandit.ask(1)
+    assert len(bandit.inducing_points) == 12
+    lengthscale = bandit.covar_module.lengthscale
+    assert torch.equal(lengthscale, exact.covar_module.lengthscale)
+    bandit.tell(points[:1], truth(points[:1]), external=True)
+    bandit.ask(1)
+    assert len(bandit.inducing_points) < 13
+
+
 @each
 def test_rewards_come_late_in_any_order_or_never(bandit_class):
     bandit = make_bandit(bandit_class, batch_size=3)
@@ -270,24 +291,6 @@ def test_learned_hyper_parameters(bandit_class, dtype):
     assert truth(best.unsqueeze(0)) > 0.9
     mean, _ = bandit.predict(best.unsqueeze(0))
     assert mean.item() == pytest.approx(60, abs=2)
-
-
-def test_few_pulls_are_fitted_exactly_whatever_is_inducing():
-    grid = torch.rand(
-        12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0)
-    )
-    points = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * grid
-    lengthscales = []
-    for bandit_class in ALL_BOX_BANDITS:
-        options = {} if bandit_class is BoxGPUCB else {"oversampling": 0.01}
-        bandit = make_bandit(bandit_class, **LEARNED, **options)
-        for half in points.split(6):
-            bandit.tell(half, truth(half), external=True)
-            bandit.ask(1)
-        assert (len(bandit.inducing_points) < 12) == (bandit_class is not BoxGPUCB)
-        lengthscales.append(bandit.covar_module.lengthscale)
-    assert torch.equal(lengthscales[0], lengthscales[1])
-    assert torch.equal(lengthscales[0], lengthscales[2])
 
 
 @each
