@@ -114,7 +114,7 @@ def test_arms_of_one_round_are_those_of_a_masked_table(bandit_class, learned):
     whole = make(bandit_class, table, **options)
     measures = [measure_by_features() for _ in range(2)]
     generator = torch.Generator().manual_seed(1)
-    for _ in range(12):
+    for _ in range(8):
         rows = torch.randint(len(table), (15,), generator=generator)
         available = torch.zeros(len(table), dtype=torch.bool)
         available[rows] = True
