@@ -1,16 +1,18 @@
 """The pages of docs/: what they link to exists. `.ci/run` builds them, nit-picky."""
 
-import importlib.util
+import importlib
+import re
+import runpy
+import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 
 DOCS = Path(__file__).parent.parent / "docs"
-spec = importlib.util.spec_from_file_location("inventories", DOCS / "inventories.py")
-inventories = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(inventories)
-LINKED = [name for _, names in inventories.PROJECTS.values() for name in names]
+PROJECTS = runpy.run_path(str(DOCS / "inventories.py"))["PROJECTS"]
+LINKED = [name for _, names in PROJECTS.values() for name in names]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what Ax imports
@@ -28,3 +30,31 @@ def test_the_reference_has_every_package():
     assert {word for word in listed if word.startswith("botorch_bkb.")} == {
         f"botorch_bkb.{name}" for name in names
     }
+
+
+def code_of(page):
+    """Return the Python blocks of a page, without their indentation."""
+    text = (DOCS / f"{page}.rst").read_text()
+    blocks = re.findall(r"\.\. code-block:: python\n\n((?: {3}.*\n|\n)+)", text)
+    return [textwrap.dedent(block) for block in blocks]
+
+
+PAGES = [path.stem for path in sorted(DOCS.glob("*.rst")) if code_of(path.stem)]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what Ax imports
+@pytest.mark.parametrize("page", PAGES)
+def test_python_blocks_run_in_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "page"}
+    with torch.random.fork_rng():
+        for block in code_of(page):
+            exec(compile(block, f"{page}.rst", "exec"), namespace)
+
+
+def test_commands_of_figures_exist():
+    pages = "".join(path.read_text() for path in DOCS.glob("*.rst"))
+    commands = set(re.findall(r"``python -m (benchmarks \w+)", pages))
+    assert len(commands) > 10
+    for command in commands:
+        assert (DOCS.parent / command.replace(" ", "/")).with_suffix(".py").exists()
