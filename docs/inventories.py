@@ -20,7 +20,6 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "collections.abc.Callable": ("class", "library/collections.abc.html#$"),
             "collections.abc.Collection": ("class", "library/collections.abc.html#$"),
             "collections.abc.Iterable": ("class", "library/collections.abc.html#$"),
-            "collections.abc.Iterator": ("class", "library/collections.abc.html#$"),
             "collections.abc.Mapping": ("class", "library/collections.abc.html#$"),
             "collections.abc.Sequence": ("class", "library/collections.abc.html#$"),
             "os.PathLike": ("class", "library/os.html#$"),
