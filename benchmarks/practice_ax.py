@@ -2,7 +2,7 @@
 
 Four parameters of 10, 12, 8 and 5 evenly spaced values, 4,800 choices in all, and 60
 trials, one at a time, whose results carry Gaussian noise of standard deviation 0.1. The
-node drives a bandit by README's factory, `BBKB(arms, maximize=...)`; Ax chooses by
+node drives a bandit by the plainest factory, `BBKB(arms, maximize=...)`; Ax chooses by
 itself what `get_next_trials` does without a generation strategy. Parameters are ordered
 choices of floats for both.
 
@@ -66,10 +66,10 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def bandit_of_readme(
+def plain_bandit(
     arms: Tensor, maximize: bool, generator: torch.Generator
 ) -> FiniteArmBandit:
-    """Return what README's example returns."""
+    """Return a bandit with every option left alone."""
     return BBKB(arms, maximize=maximize, generator=generator)
 
 
@@ -94,8 +94,8 @@ def configure(method: str, seed: int) -> Any:
     client.configure_experiment(name="practice", parameters=parameters)
     client.configure_optimization(objective="-loss")
     if method == "node":
-        register_bandit(bandit_of_readme)
-        node = BanditNode("bandit_of_readme", ChoiceGrid(), seed=seed)
+        register_bandit(plain_bandit)
+        node = BanditNode("plain_bandit", ChoiceGrid(), seed=seed)
         client.set_generation_strategy(GenerationStrategy(name="node", nodes=[node]))
     return client
 

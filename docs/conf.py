@@ -1,8 +1,22 @@
-"""Sphinx builds the API reference from docstrings: see CONTRIBUTING."""
+"""Sphinx builds guide and API reference from these pages and docstrings."""
 
+import importlib
+import sys
+import tempfile
 import warnings
+from pathlib import Path
+from typing import Any
+
+from docutils.nodes import Element, TextElement
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 from botorch_bkb import __version__
+
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from inventories import write_inventories
 
 
 warnings.simplefilter("ignore")  # what Ax imports
@@ -10,11 +24,87 @@ warnings.simplefilter("ignore")  # what Ax imports
 project = "botorch_bkb"
 version = release = __version__
 copyright = "the authors of botorch_bkb"
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
 html_theme = "alabaster"
+html_theme_options = {"page_width": "1080px", "sidebar_width": "240px"}
+templates_path = ["_templates"]
+# A page for each module, named by the package that holds it: see api.rst.
+autosummary_generate = True
+autosummary_imported_members = True
+autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+
+_inventories = tempfile.TemporaryDirectory()
+# BoTorch's word for "not given"; private, so no page of theirs has it.
+nitpick_ignore = [("py:class", "_DefaultType")]
+# Private bases have no entry of their own.
+nitpick_ignore_regex = [("py:class", r"botorch_bkb\..*\._\w+")]
+intersphinx_mapping = write_inventories(Path(_inventories.name))
+
+
+# Imported for type checkers only, which is too late to ask Python.
+TYPES = {"Axes": "matplotlib.axes", "Figure": "matplotlib.figure", "pd": "pandas"}
+
+
+def use_defined_name(
+    app: Sphinx, env: BuildEnvironment, node: Element, contnode: TextElement
+) -> Element | None:
+    """Look a Python name up where it was defined.
+
+    Docstrings say `InputDataError` or `botorch_bkb.BBKB`, as code does; pages and
+    inventories list things by the module that defines them. Python knows which.
+    """
+    if node.get("refdomain") != "py":
+        return None
+    name = defined_name(node["reftarget"], node.get("py:module"))
+    if name is None:
+        return None
+    node["reftarget"] = name  # where intersphinx looks next
+    role = node["reftype"]
+    domain = env.domains.python_domain
+    return domain.resolve_xref(
+        env, node["refdoc"], app.builder, role, name, node, contnode
+    )
+
+
+def defined_name(target: str, module: str | None) -> str | None:
+    """Return `module.qualname` of what a name means in a module, None if nothing."""
+    parts = target.split(".")
+    places = [] if module is None else [(module, parts)]
+    places += [(".".join(parts[:end]), parts[end:]) for end in range(len(parts), 0, -1)]
+    # What a function raises may be raised for it, by a module that imports the error.
+    places.append(("botorch.exceptions.errors", parts))
+    if parts[0] in TYPES:
+        is_module = parts[0].islower()
+        places.append((TYPES[parts[0]], parts[1:] if is_module else parts))
+    for place, path in places:
+        try:
+            thing: Any = importlib.import_module(place)
+            for part in path:
+                thing = getattr(thing, part)
+        except (ImportError, AttributeError):
+            continue
+        if isinstance(thing, property):
+            thing = thing.fget
+        qualname = getattr(thing, "__qualname__", None)
+        if qualname is None:  # a module, or a value that does not know its name
+            return getattr(thing, "__name__", None)
+        return f"{thing.__module__}.{qualname}"
+    return None
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what is above; before intersphinx, whose priority is 500."""
+    app.connect("missing-reference", use_defined_name, priority=400)

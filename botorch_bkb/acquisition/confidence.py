@@ -108,7 +108,7 @@ class ConfidenceState:
 
     @property
     def decision_number(self) -> int:
-        """Which decision this is, from 1 on: one more than pulls told and pending.
+        """The number of the decision, one more than pulls told and pending.
 
         Pulls that failed do not count. That of a batch is the number of its first pull.
         """

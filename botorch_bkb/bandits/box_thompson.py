@@ -31,7 +31,7 @@ class BoxThompsonSampling(BoxBandit):
         uniform_probability: The paper's xi: with this probability a point is uniform in
             the box in place of a draw's maximizer. None: the paper's 0.05 where kernel
             and noise are given, 0 where either is learned.
-        oversampling: q-bar, as in :class:`BoxBKB`.
+        oversampling: q-bar, as in :class:`~botorch_bkb.bandits.BoxBKB`.
         batch_size: The number of draws from one posterior, the paper's 30. Who measures
             one point at a time asks for one: ``ask(1)``.
 

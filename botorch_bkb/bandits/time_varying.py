@@ -84,8 +84,8 @@ class TVGPUCB(DriftingBandit):
         tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
         max_inducing: The most inducing arms, if ``sparse``.
 
-    All other arguments are those of :class:`FiniteArmBandit`. The default
-    ``confidence`` is :class:`~botorch_bkb.acquisition.TVWidth`, and the paper's
+    All other arguments are those of :class:`~botorch_bkb.bandits.FiniteArmBandit`. The
+    default ``confidence`` is :class:`~botorch_bkb.acquisition.TVWidth`, and the paper's
     experiments take ``LogWidth``. A kernel or noise that is None is fitted together
     with ``eps``. Batch rules that need more than variances, the local and the projected
     ones, are refused.

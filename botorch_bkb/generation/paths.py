@@ -121,8 +121,8 @@ def draw_posterior_paths(
         prior_sampler: The prior part, see the module.
 
     Returns:
-        A differentiable path: ``num_draws x q`` values of ``q x d`` points, in the
-        units of the outcome.
+        A differentiable path, which returns ``num_draws x q`` values of ``q x d``
+        points, in the units of the outcome.
     """
     check_size("num_draws", num_draws)
     with manual_seed(draw_seed(generator)):

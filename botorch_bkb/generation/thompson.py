@@ -17,7 +17,7 @@ vary too much, and the largest of many independent residuals makes arms in unexp
 regions best **too often**.
 
 With ``residual="correlated"`` draws have the joint law of the posterior, residual
-included, among the :data:`POOL_SIZE` arms of the largest optimistic bounds, at ``O(A)``
+included, among the ``POOL_SIZE`` arms of the largest optimistic bounds, at ``O(A)``
 to find them and ``O(k^3)`` for ``k`` of them; never ``A x A``. Other arms are never
 best in such a draw: :meth:`ArmSampler.outside_probability` bounds how often they should
 be.

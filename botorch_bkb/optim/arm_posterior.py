@@ -2,7 +2,7 @@ r"""The posterior of all arms at once, from cached features: the fast path.
 
 The sparse posterior of section 3.1 of [calandriello2019bkb]_, in the units of the GP.
 With inducing arms ``S``, ``K_S = L L^T``, features ``z(x) = L^{-1} k_S(x)`` and the
-summed precisions ``W`` (number of pulls over lambda) of the pulled arms,
+summed precisions ``W`` (number of pulls over lambda) of the pulled arms, ::
 
     V = I + Z^T W Z                            (the papers' V, divided by lambda)
     mean(x) = z(x)^T V^{-1} Z^T W ybar
@@ -265,7 +265,7 @@ class ArmPosterior:
 
     @property
     def is_exact(self) -> bool:
-        """Whether this is the exact GP: every pulled arm is in the span."""
+        """Whether this is the exact GP, with every pulled arm in the span."""
         return bool(self.pulled_in_span.all())
 
     @property

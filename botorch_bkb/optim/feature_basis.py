@@ -10,7 +10,7 @@ the pulls,
     V = I + P (sum_i W_i z_B(x_i) z_B(x_i)^T) P
 
 is block diagonal, the identity outside the subspace. Hence, with ``U`` an orthonormal
-basis of the directions that leave the subspace,
+basis of the directions that leave the subspace, ::
 
     |P z|^2          falls by  |U^T z|^2,
     z^T P V^{-1} P z falls by  |C^{-1} U^T V^{-1} z|^2,    C C^T = U^T V^{-1} U,

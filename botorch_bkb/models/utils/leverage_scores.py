@@ -139,7 +139,7 @@ def sample_inducing_indices(
         uniforms: A ``P``-dim tensor of numbers in ``[0, 1)``.
 
     Returns:
-        A sorted long tensor of positions; never empty: if no arm is drawn, the one with
+        A sorted long tensor of positions, never empty. If no arm is drawn, the one with
         the largest leverage score is kept (an empty set would forget all data).
     """
     kept = (uniforms < probabilities).nonzero().squeeze(-1)

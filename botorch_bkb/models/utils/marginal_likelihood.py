@@ -32,7 +32,7 @@ def low_rank_log_prob(
 ) -> Tensor:
     r"""Return ``log N(diff; 0, B Z Z^T B^T + diag(noise))`` in ``O(P m^2 + n m)``.
 
-    With ``V = I + Z^T W Z`` (``W``: summed precisions) and ``theta = V^{-1} Z^T s``,
+    With ``V = I + Z^T W Z`` (``W``: summed precisions) and ``theta = V^{-1} Z^T s``, ::
 
         quadratic form = sum_i (diff_i - z_i^T theta)^2 / noise_i + |theta|^2
         log determinant = log det V + sum_i log noise_i

@@ -1,0 +1,106 @@
+"""What is built and published: the wheel, the citation, the versions of tools."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from botorch_bkb import __version__
+
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "botorch_bkb"
+# The folders of a checkout that could be taken for packages.
+OTHERS = ("tests", "benchmarks", "docs", "tutorials")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build a wheel of a copy of the checkout, by the setuptools that is installed."""
+    checkout = tmp_path_factory.mktemp("checkout")
+    rubbish = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", "*.ipynb")
+    for name in ("botorch_bkb", *OTHERS):
+        shutil.copytree(ROOT / name, checkout / name, ignore=rubbish)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    build = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
+    command = [sys.executable, "-W", "ignore", "-c", build]
+    result = subprocess.run(
+        command, cwd=checkout, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    (path,) = (checkout / "dist").glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    package = {
+        path.relative_to(ROOT).as_posix()
+        for path in (*PACKAGE.rglob("*.py"), PACKAGE / "py.typed")
+    }
+    about = f"botorch_bkb-{__version__}.dist-info/"
+    files = set(wheel.namelist())
+    assert {name for name in files if not name.startswith(about)} == package
+    assert {name.removeprefix(about) for name in files - package} == {
+        "METADATA",
+        "RECORD",
+        "WHEEL",
+        "entry_points.txt",
+        "licenses/LICENSE",
+        "top_level.txt",
+    }
+
+
+def test_the_wheel_says_what_it_needs(wheel):
+    metadata = wheel.read(f"botorch_bkb-{__version__}.dist-info/METADATA").decode()
+    needed = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.MULTILINE)
+    assert needed == ["botorch", "gpytorch", "linear_operator", "numpy", "torch"]
+
+
+def pinned(name):
+    (version,) = re.findall(
+        rf"^{name}==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE
+    )
+    return version
+
+
+def test_tools_before_a_commit_are_those_of_ci():
+    config = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert f"ruff-pre-commit\n    rev: v{pinned('ruff')}\n" in config
+    assert f"That of the environment, {pinned('mypy')}:" in config
+
+
+def test_every_requirement_is_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {
+        re.match(r"[\w-]+", requirement)[0]
+        for requirement in sum(extras, project["dependencies"])
+    }
+    for name in wanted - {"botorch_bkb"}:
+        assert re.search(
+            rf"^{name}==", (ROOT / "constraints.txt").read_text(), re.I | re.M
+        ), name
+
+
+def test_the_citation_is_of_this_version_and_the_five_papers():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [__version__]
+    software, papers = citation.split("\nreferences:\n")
+    assert len(re.findall(r"^  - type: ", papers, re.MULTILINE)) == 5
+    assert "license: MIT" in software
+
+
+def test_hosts_run_what_anybody_runs():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert re.findall(r"- run: (.*)", workflow) == [".ci/run"]
+    (systems,) = re.findall(r"os: \[(.*)\]", workflow)
+    assert systems.split(", ") == ["ubuntu-latest", "macos-latest"]
+    (pythons,) = re.findall(r"python: \[(.*)\]", workflow)
+    assert len(pythons.split(", ")) == 2
