@@ -140,7 +140,8 @@ class FiniteArmBandit(ArmBandit):
 
     There are two regimes. **Kernel and noise given**: features and rewards are used as
     they come, and every default is the papers'. **Anything learned**: features are
-    scaled to the unit cube and rewards standardized inside; what is None is fitted by
+    scaled to the unit cube (but for the columns of a given ``TanimotoKernel``) and
+    rewards standardized inside; what is None is fitted by
     marginal likelihood at every update up to 128 told pulls, then when their number
     reaches 256, 512, ...; the default width is one posterior deviation and the default
     goal the best arm; every answer is in the user's units. **Fitted hyper-parameters

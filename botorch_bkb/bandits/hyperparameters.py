@@ -29,6 +29,7 @@ from botorch_bkb.bandits.checks import (
     check_number,
 )
 from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.kernels import TanimotoKernel
 
 
 # Below this many pulls the marginal likelihood says nothing worth following.
@@ -53,7 +54,8 @@ class Prior:
 
     With ``covar_module`` and ``noise_variance`` given, features and rewards are used as
     they come and the prior mean is zero. Where either is None, features are scaled to
-    the unit cube, rewards are standardized, and what is None is fitted by marginal
+    the unit cube (but for the columns of a given ``TanimotoKernel``), rewards are
+    standardized, and what is None is fitted by marginal
     likelihood (BoTorch's default kernel, noise and priors): the units from the first
     told pull on, the hyper-parameters from the fourth, at every update up to 128 pulls
     and whenever their number reaches 256, 512, ... after that. A fit starts from the
@@ -97,6 +99,8 @@ class Prior:
         self._low, high = arms.amin(dim=0), arms.amax(dim=0)
         # A constant feature becomes 0.
         self._width = torch.where(high > self._low, high - self._low, 1.0).to(arms)
+        for column in fingerprint_columns(covar_module, arms.shape[-1]):
+            self._low[column], self._width[column] = 0.0, 1.0
         self.features = self.to_features(arms)
         if covar_module is None:
             covar_module = get_covar_module_with_dim_scaled_prior(arms.shape[-1])
@@ -295,6 +299,18 @@ def gain_over_noise(model: SingleTaskGP) -> float:
     marginal = model.likelihood(model(*model.train_inputs), *model.train_inputs)
     noise_alone = -model.train_targets.shape[0] * (1 + math.log(2 * math.pi)) / 2
     return marginal.log_prob(model.train_targets).item() - noise_alone
+
+
+def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[int]:
+    """Return the columns of a Tanimoto kernel: counts have no units to take out."""
+    if covar_module is None:
+        return []
+    columns: set[int] = set()
+    for kernel in covar_module.modules():
+        if isinstance(kernel, TanimotoKernel):
+            active = kernel.active_dims
+            columns.update(range(num_columns) if active is None else active.tolist())
+    return sorted(columns)
 
 
 def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:

@@ -7,13 +7,14 @@ import pytest
 import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning
-from gpytorch.kernels import MaternKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from typing_extensions import override
 
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBBKBWidth
 from botorch_bkb.bandits import hyperparameters
 from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
     ALL_BANDITS,
     make_bandit,
@@ -236,6 +237,22 @@ def test_a_users_kernel_may_change_without_the_bandit():
 
 
 # Units --------------------------------------------------------------------------------
+
+
+def test_counts_have_no_units():
+    """A bit that all have counts in a similarity; so does how many bonds there are."""
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.randint(0, 5, (30, 12), generator=generator).double()
+    counts[:, 0] = 3
+    arms = torch.cat([100 + 50 * torch.rand(30, 2, generator=generator), counts], dim=1)
+    wet = TanimotoKernel(active_dims=tuple(range(2, 14)))
+    for kernel in (wet * RBFKernel(active_dims=(0, 1)), ScaleKernel(wet)):
+        bandit = BBKB(arms, covar_module=kernel, generator=generator)
+        assert torch.equal(bandit._prior.features[:, 2:], counts)
+        assert bandit._prior.features[:, :2].aminmax() == (0, 1)
+    plain = BBKB(arms, covar_module=rbf(), generator=generator)
+    assert plain._prior.features[:, 2:].amax() == 1
+    assert not plain._prior.features[:, 2].any()
 
 
 @each_bandit

@@ -1,0 +1,82 @@
+r"""The kernel of fingerprints.
+
+References:
+    [ralaivola2005graph] L. Ralaivola, S. J. Swamidass, H. Saigo, P. Baldi. Graph
+    kernels for chemical informatics. Neural Networks 18, 2005.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+
+class TanimotoKernel(Kernel):
+    r"""Similarity of bits and counts, ``sum_i min(x_i, y_i) / sum_i max(x_i, y_i)``.
+
+    The MinMax kernel of [ralaivola2005graph]_, positive semi-definite on non-negative
+    features. On bits it is the Tanimoto kernel, the number of bits that both have over
+    that of bits that either has, and costs one matrix product. Two rows of zeros have
+    the similarity 1, so that every prior variance is 1; a row of zeros and another
+    have 0. Nothing is learned; ``ScaleKernel`` gives it a variance.
+
+    Args:
+        **kwargs: Options of ``gpytorch.kernels.Kernel``; ``active_dims`` names the
+            columns of the fingerprint.
+
+    Raises:
+        InputDataError: If a feature is negative, when the kernel is evaluated.
+
+    Example:
+        >>> bandit = BBKB(fingerprints, covar_module=ScaleKernel(TanimotoKernel()))
+    """
+
+    has_lengthscale = False
+
+    @override
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
+    ) -> Tensor:
+        check_non_negative(x1)
+        if x2 is not x1:
+            check_non_negative(x2)
+        if diag:
+            smaller = torch.minimum(x1, x2).sum(dim=-1)
+            return _ratio(smaller, torch.maximum(x1, x2).sum(dim=-1))
+        totals = x1.sum(dim=-1).unsqueeze(-1) + x2.sum(dim=-1).unsqueeze(-2)
+        if x1.requires_grad or x2.requires_grad or not (_is_bits(x1) and _is_bits(x2)):
+            # `sum_i |x_i - y_i|`: no tensor of n x n' x d numbers.
+            smaller = (totals - torch.cdist(x1, x2, p=1.0)) / 2
+        else:
+            smaller = x1 @ x2.mT
+        return _ratio(smaller, totals - smaller)
+
+
+def check_non_negative(x: Tensor) -> None:
+    """Raise unless all features are at least zero.
+
+    Raises:
+        InputDataError: If one is negative or NaN.
+    """
+    if not (x >= 0).all():
+        raise InputDataError(
+            "Expected features of at least zero, bits or counts, for `TanimotoKernel`, "
+            f"but got {x.min().item():g}. Do not standardize the columns of a "
+            "fingerprint; `active_dims` names them if there are others."
+        )
+
+
+def _is_bits(x: Tensor) -> bool:
+    return bool((x * x == x).all())
+
+
+def _ratio(smaller: Tensor, larger: Tensor) -> Tensor:
+    """Return ``smaller / larger``, and 1 where both are zero."""
+    is_empty = larger == 0
+    ratio = smaller / torch.where(is_empty, torch.ones_like(larger), larger)
+    return torch.where(is_empty, torch.ones_like(ratio), ratio)

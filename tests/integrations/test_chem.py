@@ -1,0 +1,136 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from rdkit import Chem, DataStructs
+from rdkit.Chem import rdFingerprintGenerator
+
+from botorch_bkb import BBKB
+from botorch_bkb.integrations import chem
+from botorch_bkb.integrations.chem import read_molecules
+from botorch_bkb.models.kernels import TanimotoKernel
+
+
+SMILES = ["CCO", "c1ccccc1", "CC(=O)O", "CCN", "C1CCCCC1", "Cc1ccccc1", "O=C=O", "CCCC"]
+BAD = {
+    "": "is empty",
+    "  ": "is empty",
+    "C1CC": "cannot be read by RDKit",
+    "not-a-molecule": "cannot be read by RDKit",
+    "CCO ethanol": "holds a space",
+    "CC\tO": "holds a space",
+    "C" * 100_000: "has 100,000 characters",
+    "C" * 2000: "has 2,000 heavy atoms",
+    "(" * 5000: "cannot be read by RDKit",
+    "CC\x00O": "holds a character that no SMILES has",
+    "C\ud800": "holds a character that no SMILES has",
+    "Ж": "holds a character that no SMILES has",
+}
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
+@pytest.mark.parametrize(("radius", "num_bits"), [(2, 2048), (3, 512)])
+def test_fingerprints_are_rdkit_s(radius, num_bits, counts):
+    molecules = read_molecules(SMILES, radius=radius, num_bits=num_bits, counts=counts)
+    generator = rdFingerprintGenerator.GetMorganGenerator(radius, fpSize=num_bits)
+    mols = [Chem.MolFromSmiles(text) for text in SMILES]
+    if counts:
+        expected = [generator.GetCountFingerprintAsNumPy(mol) for mol in mols]
+    else:
+        expected = [generator.GetFingerprintAsNumPy(mol) for mol in mols]
+    arms = molecules.arms(torch.float32)
+    assert arms.dtype == torch.float32
+    np.testing.assert_array_equal(arms, np.stack(expected))
+    assert molecules.smiles == [Chem.MolToSmiles(mol) for mol in mols]
+    assert molecules.codes.nbytes == len(SMILES) * num_bits // (1 if counts else 8)
+
+
+def test_similarities_are_rdkit_s():
+    arms = read_molecules(SMILES).arms()
+    generator = rdFingerprintGenerator.GetMorganGenerator(2, fpSize=2048)
+    vectors = [generator.GetFingerprint(Chem.MolFromSmiles(text)) for text in SMILES]
+    expected = [DataStructs.BulkTanimotoSimilarity(v, vectors) for v in vectors]
+    found = TanimotoKernel()(arms).to_dense()
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_equal_molecules_are_one_and_chunks_change_nothing(monkeypatch):
+    rows = ["OCC", *SMILES, " CCO ", "C1=CC=CC=C1"]
+    whole = read_molecules(rows)
+    assert whole.duplicates == {1: 0, 9: 0, 10: 2}
+    assert whole.rows.tolist() == [0, 2, 3, 4, 5, 6, 7, 8]
+    monkeypatch.setattr(chem, "CHUNK_SIZE", 3)
+    done = []
+    parts = read_molecules(rows, num_workers=2, progress=done.append)
+    assert sorted(done) == [2, 3, 3, 3]
+    assert parts.duplicates == whole.duplicates
+    assert parts.smiles == whole.smiles
+    np.testing.assert_array_equal(parts.rows, whole.rows)
+    np.testing.assert_array_equal(parts.codes, whole.codes)
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text[:12]))
+def test_what_is_no_molecule_is_refused_by_row(text):
+    with pytest.raises(InputDataError, match=f"of row 2 {BAD[text]}"):
+        read_molecules([*SMILES[:2], text, *SMILES[2:]])
+
+
+def test_what_is_no_molecule_can_be_left_out():
+    rows = [text for pair in zip(BAD, BAD, strict=True) for text in (*pair, "CCO")]
+    molecules = read_molecules(rows, skip_invalid=True)
+    assert molecules.smiles == ["CCO"]
+    assert len(molecules.invalid) == 2 * len(BAD)
+    for row, reason in molecules.invalid.items():
+        assert reason.startswith(BAD[rows[row]])
+    with pytest.raises(InputDataError, match="12 such rows of 12"):
+        read_molecules(list(BAD), skip_invalid=True)
+
+
+def test_salts_and_mixtures_stay_as_written():
+    molecules = read_molecules(["CC(=O)[O-].[Na+]", "CC(=O)O", "CCO.O", "O.CCO"])
+    assert molecules.smiles == ["CC(=O)[O-].[Na+]", "CC(=O)O", "CCO.O"]
+    assert molecules.duplicates == {3: 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "match"),
+    [
+        ([], {}, "at least one SMILES"),
+        (["CCO", None], {}, "row 1 is None"),
+        (["CCO", float("nan")], {}, "row 1 is nan"),
+        (["CCO"], {"num_bits": 100}, "multiple of 8"),
+        (["CCO"], {"radius": 0}, "Expected `radius`"),
+        (["CCO"], {"num_workers": 0}, "Expected `num_workers`"),
+    ],
+)
+def test_bad_arguments_are_refused(rows, options, match):
+    with pytest.raises(InputDataError, match=match):
+        read_molecules(rows, **options)
+
+
+def test_a_bandit_finds_the_molecule_that_is_most_like_one():
+    chains = [
+        "C" * a + x + "C" * b for a in range(1, 9) for b in range(9) for x in "ONS"
+    ]
+    arms = read_molecules(chains).arms()
+    truth = TanimotoKernel()(arms, arms[40:41]).to_dense().squeeze(-1)
+    generator = torch.Generator().manual_seed(0)
+    bandit = BBKB(arms, TanimotoKernel(), 1e-3, confidence=1.0, generator=generator)
+    for _ in range(10):
+        indices = bandit.ask(size=4)
+        bandit.tell(indices, truth[indices])
+    assert bandit.best_arm() == 40
+
+
+def test_without_rdkit_the_error_names_the_extra():
+    code = (
+        "import sys; sys.modules['rdkit'] = None\n"
+        "from botorch_bkb.integrations.chem import read_molecules\n"
+        "read_molecules(['CCO'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Molecules need RDKit" in done.stderr
+    assert "botorch_bkb[chem]" in done.stderr

@@ -1,0 +1,160 @@
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import ScaleKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rdkit import DataStructs
+from scipy.spatial.distance import cdist
+
+from botorch_bkb import BBKB
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.utils.covariance import dense_covariance
+
+
+def fingerprints(*shape, counts, seed=0, dtype=torch.double):
+    """Return sparse bits, or counts, of which the first row is all zero."""
+    generator = torch.Generator().manual_seed(seed)
+    x = (torch.rand(*shape, generator=generator) < 0.15).to(dtype)
+    if counts:
+        x *= torch.randint(1, 6, shape, generator=generator)
+    x[..., 0, :] = 0
+    return x
+
+
+def min_max(x1, x2):
+    """The definition, over an array of all pairs."""
+    x1, x2 = x1.numpy()[..., :, None, :], x2.numpy()[..., None, :, :]
+    smaller, larger = np.minimum(x1, x2).sum(-1), np.maximum(x1, x2).sum(-1)
+    return np.where(larger == 0, 1.0, smaller / np.where(larger == 0, 1.0, larger))
+
+
+each_kind = pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
+
+
+@each_kind
+@pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
+@pytest.mark.parametrize("batch_shape", [(), (3,), (2, 3)])
+def test_it_is_the_definition(batch_shape, dtype, counts):
+    kernel = TanimotoKernel().to(dtype)
+    x1 = fingerprints(*batch_shape, 5, 64, counts=counts, dtype=dtype)
+    x2 = fingerprints(*batch_shape, 7, 64, counts=counts, dtype=dtype, seed=1)
+    rtol = 1e-12 if dtype == torch.double else 1e-6
+    found = dense_covariance(kernel, x1, x2)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, min_max(x1, x2), rtol=rtol)
+    np.testing.assert_allclose(kernel(x1, diag=True), np.ones((*batch_shape, 5)))
+    pairs = kernel(x1, x2[..., :5, :], diag=True)
+    expected = np.diagonal(min_max(x1, x2[..., :5, :]), axis1=-2, axis2=-1)
+    np.testing.assert_allclose(pairs, expected, rtol=rtol)
+
+
+def test_bits_are_rdkit_s_similarities():
+    x = fingerprints(1000, 256, counts=False)
+    vectors = []
+    for row in x.int().tolist():
+        vector = DataStructs.ExplicitBitVect(len(row))
+        vector.SetBitsFromList([column for column, bit in enumerate(row) if bit])
+        vectors.append(vector)
+    expected = [DataStructs.BulkTanimotoSimilarity(v, vectors) for v in vectors]
+    expected[0][0] = 1.0  # two rows of zeros, of which RDKit says 0
+    found = dense_covariance(TanimotoKernel(), x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_counts_are_rdkit_s_similarities():
+    x = fingerprints(1000, 256, counts=True)
+    vectors = []
+    for row in x.int().tolist():
+        vector = DataStructs.UIntSparseIntVect(len(row))
+        for column, count in enumerate(row):
+            if count:
+                vector[column] = count
+        vectors.append(vector)
+    expected = [DataStructs.BulkTanimotoSimilarity(v, vectors) for v in vectors]
+    expected[0][0] = 1.0
+    found = dense_covariance(TanimotoKernel(), x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_it_is_one_minus_scipy_s_distances():
+    x1, x2 = fingerprints(40, 128, counts=False), fingerprints(50, 128, counts=False)
+    found = dense_covariance(TanimotoKernel(), x1[1:], x2[1:])
+    np.testing.assert_allclose(found, 1 - cdist(x1[1:], x2[1:], "jaccard"), atol=1e-12)
+    x1, x2 = fingerprints(40, 128, counts=True), fingerprints(50, 128, counts=True)
+    found = dense_covariance(TanimotoKernel(), x1[1:], x2[1:])
+    distance = cdist(x1[1:], x2[1:], "braycurtis")
+    np.testing.assert_allclose(found, (1 - distance) / (1 + distance), atol=1e-12)
+
+
+@each_kind
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 30))
+@settings(max_examples=30)
+def test_it_is_positive_semi_definite(seed, size, counts):
+    x = fingerprints(size, 20, counts=counts, seed=seed)
+    gram = dense_covariance(TanimotoKernel(), x)
+    assert torch.equal(gram, gram.mT)
+    assert torch.linalg.eigvalsh(gram)[0] > -1e-12 * size
+
+
+@each_kind
+def test_gradients_are_those_of_differences(counts):
+    x1 = fingerprints(3, 6, counts=counts, seed=3) + 0.3
+    x2 = fingerprints(4, 6, counts=counts, seed=4) + 0.1
+    x1.requires_grad_()
+
+    def similarities(x):
+        return dense_covariance(TanimotoKernel(), x, x2)
+
+    assert torch.autograd.gradcheck(similarities, (x1,))
+
+
+def test_gradients_at_bits_change_no_value():
+    x = fingerprints(5, 16, counts=False)
+    plain = dense_covariance(TanimotoKernel(), x)
+    tracked = dense_covariance(TanimotoKernel(), x.clone().requires_grad_(), x)
+    torch.testing.assert_close(tracked.detach(), plain, rtol=1e-14, atol=1e-14)
+
+
+def test_the_fingerprint_may_be_some_of_the_columns():
+    x = fingerprints(6, 12, counts=True)
+    wide = torch.cat([torch.full((6, 2), -3.0).double(), x], dim=-1)
+    kernel = ScaleKernel(TanimotoKernel(active_dims=tuple(range(2, 14)))).double()
+    kernel.outputscale = 2.5
+    with torch.no_grad():
+        found = dense_covariance(kernel, wide)
+    np.testing.assert_allclose(found, 2.5 * min_max(x, x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_features_below_zero_are_refused(value):
+    x = fingerprints(4, 8, counts=True)
+    bad = x.clone()
+    bad[2, 3] = value
+    for pair in ((bad, x), (x, bad)):
+        with pytest.raises(InputDataError, match="Expected features of at least zero"):
+            dense_covariance(TanimotoKernel(), *pair)
+
+
+def test_models_and_bandits_take_it():
+    arms = fingerprints(200, 64, counts=False)
+    truth = dense_covariance(TanimotoKernel(), arms, arms[7:8]).squeeze(-1)
+    model = SingleTaskDTCGP(
+        arms[:20], truth[:20, None], covar_module=ScaleKernel(TanimotoKernel())
+    )
+    assert model.posterior(arms[20:]).mean.isfinite().all()
+    generator = torch.Generator().manual_seed(0)
+    bandit = BBKB(
+        arms,
+        covar_module=TanimotoKernel(),
+        noise_variance=1e-2,
+        confidence=1.0,
+        goal="best_arm",
+        generator=generator,
+    )
+    for _ in range(12):
+        indices = bandit.ask(size=5)
+        bandit.tell(indices, truth[indices])
+    assert bandit.best_arm() == 7
