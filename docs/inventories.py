@@ -29,7 +29,12 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     ),
     "numpy": (
         "https://numpy.org/doc/stable/",
-        {"numpy.ndarray": ("class", "reference/generated/numpy.ndarray.html#$")},
+        {
+            "numpy.dtype": ("class", "reference/generated/numpy.dtype.html#$"),
+            "numpy.int64": ("class", "reference/arrays.scalars.html#$"),
+            "numpy.ndarray": ("class", "reference/generated/numpy.ndarray.html#$"),
+            "numpy.uint8": ("class", "reference/arrays.scalars.html#$"),
+        },
     ),
     "pandas": (
         "https://pandas.pydata.org/docs/",
