@@ -425,12 +425,20 @@ class BoxBandit(StoredBandit):
         """Whether so many points are new that they are sampled block by block."""
         return self.num_pulls - self._num_processed > BULK_SIZE
 
+    def _keeps_all(self, num_pulls: int) -> bool:
+        """Whether the posterior is exact.
+
+        Under fitted noise of next to nothing, a point that is left out may be the
+        optimum lost.
+        """
+        if self.oversampling is None:
+            return True
+        return self._prior.learns and num_pulls <= MAX_FIT_POINTS
+
     def _resample(self, prior: Prior) -> Tensor:
         """Choose inducing points among the told ones, by the posterior before them."""
         oversampling = self.oversampling
-        # Under fitted noise of next to nothing one that is left out is an optimum lost.
-        is_few = prior.learns and self.num_pulls <= MAX_FIT_POINTS
-        if oversampling is None or is_few:
+        if oversampling is None or self._keeps_all(self.num_pulls):
             return torch.arange(self.num_pulls, device=self.bounds.device)
 
         def sample(scores: Tensor) -> Tensor:
@@ -455,9 +463,8 @@ class BoxBandit(StoredBandit):
         # A few pulls are fitted exactly: a likelihood on inducing points that are drawn
         # anew jumps from fit to fit. Many gather around the optimum: evenly chosen ones
         # would be all but equal, unless many are new.
-        is_many = self.num_pulls > MAX_FIT_POINTS
-        is_sparse = self.oversampling is not None and is_many
-        if not is_sparse or (inducing is not None and not inducing.numel()):
+        is_empty = inducing is not None and not inducing.numel()
+        if is_empty or self._keeps_all(self.num_pulls):
             inducing = None
         prior.fit(everything, self._signed_rewards(), inducing)
         return prior
@@ -479,7 +486,7 @@ class BoxBandit(StoredBandit):
             targets = (self._signed_rewards()[:num_pulls] - prior.offset) / prior.scale
             targets = targets.unsqueeze(-1)
             # Before the first ask with rewards, and where nothing is left out: exact.
-            sparse = self.oversampling is not None and inducing.numel() > 0
+            sparse = inducing.numel() > 0 and not self._keeps_all(num_pulls)
             model = SingleTaskDTCGP(
                 x,
                 targets,

@@ -124,7 +124,7 @@ class BoxBKB(BoxUCB):
     inducing with probability ``min(1, oversampling * var / lambda)``, with the variance
     before the update, drawn anew after every batch; where more than 256 points are new,
     as of a warm start, as if they had come in doubling blocks. Where kernel or noise is
-    learned, all are inducing up to 256 told points. The gradient optimizer
+    learned, the posterior is exact up to 256 told points. The gradient optimizer
     finds a local maximum of the bound, where the theorem asks for the global one.
 
     Args:
