@@ -132,7 +132,8 @@ def _require_complete(column: pd.Series) -> None:
     if bad.any():
         raise InputDataError(
             f"Column {column.name!r} has a missing, infinite or huge value in "
-            f"{row_name(bad)}. Fill it, remove the row, or pass --drop {column.name}."
+            f"{row_name(bad)}. Fill it (NA, None and the like count as empty), remove "
+            f"the row, or pass --drop {column.name}."
         )
 
 

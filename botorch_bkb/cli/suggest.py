@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     # As always where nothing is out of stock.
     available = None if campaign.available.all() else campaign.available
     with warnings.catch_warnings(), clock(told, args.quiet):
-        if len(campaign.indices.unique()) >= MIN_CANDIDATES_TO_JUDGE:
+        if int((bandit.counts > 0).sum()) >= MIN_CANDIDATES_TO_JUDGE:
             # The bandit's own verdict on its fit: the line below says more.
             warnings.filterwarnings("ignore", "The fit to .*: it cannot tell arms")
         picks = bandit.ask(size=args.batch_size, available=available)

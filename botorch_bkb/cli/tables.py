@@ -178,6 +178,9 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
         table: The table.
         path: The file.
         form: How to write a CSV file; commas, decimal points and UTF-8 if omitted.
+
+    Raises:
+        InputDataError: If the encoding lacks a letter.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = table_kind(path)
@@ -187,13 +190,20 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
         table.to_excel(path, index=False)
     else:
         form = CsvFormat() if form is None else form
-        table.to_csv(
-            path,
-            index=False,
-            sep=form.separator,
-            decimal=form.decimal,
-            encoding=form.encoding,
-        )
+        try:
+            table.to_csv(
+                path,
+                index=False,
+                sep=form.separator,
+                decimal=form.decimal,
+                encoding=form.encoding,
+            )
+        except UnicodeEncodeError as error:
+            path.unlink(missing_ok=True)
+            raise InputDataError(
+                f"{path} cannot hold {error.object[error.start]!r} in {error.encoding},"
+                " in which the table that it goes with is written. Save that as UTF-8."
+            ) from error
 
 
 def table_kind(path: Path) -> Literal["csv", "excel", "parquet"]:

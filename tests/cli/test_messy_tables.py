@@ -502,12 +502,26 @@ REFUSED = {
     "a total below": (
         PLAIN + b"Total,1220.5,,\n",
         "missing, infinite or huge value in row 25 ",
-        "Fill it, remove the row",
+        "Fill it (NA, None and the like count as empty), remove the row",
     ),
     "units below the header": (
         PLAIN.replace(b"\n", b"\n-,C,g,-\n", 1),
         "'heat' has the text 'C' in row 1 ",
         "Correct one of them",
+    ),
+    "a word that is taken for an empty cell": (
+        csv(solvents("None", [1, 3])),
+        "'solvent' has a missing, infinite or huge value in row ",
+        "(NA, None and the like count as empty)",
+    ),
+    "letters that the results' encoding lacks": (
+        (
+            csv(ARMS.replace({"solvent": {"EtOH": "\u03a9m"}})),
+            "id,reward,solvent\n00390,1.5,s\u00e4ure\n".encode("latin-1"),
+            ["--per-measurement"],
+        ),
+        "next.csv cannot hold '\u03a9'",
+        "Save that as UTF-8",
     ),
     "a cell of a space": (
         csv(cell("heat", " ")),
