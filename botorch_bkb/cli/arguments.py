@@ -35,12 +35,47 @@ RESAMPLING_NAMES = ("independent", "coupled")
 # The number of parameters of each rule.
 CONFIDENCE_RULES = {"practical": 0, "theorem": 0, "constant": 1, "log": 2}
 
+TABLE_HELP = "a *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet file"
+SEPARATOR_NAMES = {
+    "comma": ",",
+    "semicolon": ";",
+    "tab": "\t",
+    "bar": "|",
+    "space": " ",
+}
+
 DESCRIPTION = """\
 Gaussian process bandits over large finite sets of candidates.
 
   demo       run BBKB on 20,000 arms of the Hartmann-6 function (the default)
   simulate   run bandits over a table whose mean rewards are known
   suggest    choose the next batch to measure from a table of candidates
+"""
+
+
+SUGGEST_DESCRIPTION = """\
+Choose the next batch to measure. Two tables are the whole state: the candidates, and
+one row per measurement so far, of which those with an empty reward are in flight.
+Kernel and noise are fitted to the measurements.
+"""
+
+SUGGEST_EPILOG = """\
+NEXT has a row per chosen candidate:
+
+  repeats    how often to measure it
+  mean       what the fit expects of its reward on average over many measurements,
+             in the reward's unit
+  std        how uncertain that mean is, as a standard deviation; not how much single
+             measurements scatter. It is small where similar candidates were measured
+  low, high  where the mean lies with 95 % probability by the fit: mean -+ 1.96 std
+
+A candidate is chosen for its promise, not for its mean alone: of two equal means the
+more uncertain one comes first. While nothing is measured these columns are empty. The
+fit is a guess too; read the line "Fit:" that is printed: the share of the rewards'
+variance that it takes for noise, the columns that matter (lengthscale: a change by that
+share of the column's range changes the reward; far above 1, it hardly matters), and how
+well candidates are predicted that are left out of the fit (correlation: 1 is perfect, 0
+is chance).
 """
 
 
@@ -99,15 +134,19 @@ def _add_simulate(
         "command suggest: it plays the batches which that would choose. Several "
         "bandits, or several repetitions, are compared in one table and one picture.",
     )
-    parser.add_argument(
-        "table", type=Path, metavar="TABLE", help="a *.csv, *.csv.gz or *.parquet file"
-    )
+    parser.add_argument("table", type=Path, metavar="TABLE", help=TABLE_HELP)
     parser.add_argument(
         "--reward",
         type=str.strip,
         required=True,
         metavar="COLUMN",
         help="column of the mean rewards",
+    )
+    parser.add_argument(
+        "--id",
+        type=str.strip,
+        metavar="COLUMN",
+        help="column of ids, which is no feature; names the best arm found",
     )
     _add_column_options(parser)
     parser.add_argument(
@@ -264,18 +303,15 @@ def _add_suggest(
 ) -> None:
     parser = commands.add_parser(
         "suggest",
-        description="Choose the next batch to measure. Two tables are the whole state: "
-        "the candidates, and one row per measurement so far, of which those with an "
-        "empty reward are in flight. Kernel and noise are fitted to the measurements. "
-        "NEXT has a row per chosen candidate: how often to measure it (repeats), and "
-        "what the fit says of its mean reward, in the reward's unit: the mean, the "
-        "standard deviation (std) and a 95 % interval (low to high).",
+        description=SUGGEST_DESCRIPTION,
+        epilog=SUGGEST_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "arms",
         type=Path,
         metavar="ARMS",
-        help="the candidates, a *.csv, *.csv.gz or *.parquet file",
+        help=f"the candidates, {TABLE_HELP}",
     )
     parser.add_argument(
         "--observations",
@@ -310,6 +346,24 @@ def _add_suggest(
         default="reward",
         metavar="COLUMN",
         help="reward column of RESULTS (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--available",
+        type=str.strip,
+        metavar="COLUMN",
+        help="column of ARMS that says which candidates can be measured now: yes or "
+        "no, true or false, or an amount (0 is none). The others still inform",
+    )
+    parser.add_argument(
+        "--with-columns",
+        action="store_true",
+        help="let NEXT carry the candidates' other columns",
+    )
+    parser.add_argument(
+        "--per-measurement",
+        action="store_true",
+        help="let NEXT have a row per measurement, in the columns of RESULTS and with "
+        "an empty reward: to be filled in and appended to RESULTS as it is",
     )
     parser.add_argument(
         "--minimize", action="store_true", help="small rewards are best"
@@ -358,6 +412,29 @@ def _add_column_options(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN:VALUE=NUMBER,...",
         help="numbers for a text column, such as sex:M=1,I=0,F=-1; may be repeated. "
         "Other text columns become one column of 0 and 1 per value",
+    )
+    parser.add_argument(
+        "--category",
+        type=str.strip,
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a column whose values are names and right as they are, such as plate "
+        "numbers, or words that differ in case only; may be repeated",
+    )
+    parser.add_argument(
+        "--separator",
+        type=separator,
+        metavar="CHARACTER",
+        help="between the fields of CSV files: one character, or "
+        f"{', '.join(SEPARATOR_NAMES)}; for those whose header has it (default: found "
+        "from each file)",
+    )
+    parser.add_argument(
+        "--decimal",
+        choices=[".", ","],
+        metavar="MARK",
+        help="before the decimals of CSV files, . or , (default: found from each file)",
     )
 
 
@@ -441,6 +518,16 @@ def confidence_rule(text: str) -> tuple[str, list[float]]:
             f"expected practical, theorem, constant:W or log:C1:C2, but got {text!r}"
         )
     return name, [positive_number(word) for word in words]
+
+
+def separator(text: str) -> str:
+    """Read the character between fields, or its name."""
+    character = SEPARATOR_NAMES.get(text, "\t" if text == "\\t" else text)
+    if len(character) != 1 or character.isalnum() or character in "\r\n\"'.+-":
+        raise argparse.ArgumentTypeError(
+            f"expected one character, or {', '.join(SEPARATOR_NAMES)}, but got {text!r}"
+        )
+    return character
 
 
 def value_codes(text: str) -> tuple[str, dict[str, float]]:

@@ -48,3 +48,8 @@ def ticking(bar: tqdm[NoReturn]) -> Iterator[None]:
         done.set()
         if not bar.disable:
             thread.join()
+
+
+def note(text: str) -> None:
+    """Say in one line what was found or done."""
+    print(f"Note: {text}.")

@@ -38,14 +38,12 @@ from botorch_bkb.bandits import (
     UniformRandom,
 )
 from botorch_bkb.cli.arguments import BATCH_SIZE, FORGETTING_RATE, NOISE_VARIANCE
+from botorch_bkb.cli.columns import reward_column
+from botorch_bkb.cli.features import feature_table
+from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
-from botorch_bkb.cli.tables import (
-    feature_table,
-    read_table,
-    require_column,
-    reward_column,
-)
+from botorch_bkb.cli.tables import read_table, require_column, require_ids
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
 from botorch_bkb.test_functions import FiniteArmProblem
 
@@ -100,10 +98,10 @@ def run(args: argparse.Namespace) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     check_options(args)
-    problem, notes, rows = load_problem(args)
+    problem, notes, arm_names = load_problem(args)
     check_horizon(args, problem)
-    for note in notes:
-        print(f"Note: {note}.")
+    for text in notes:
+        note(text)
     names = list(dict.fromkeys(args.bandit))
     seeds = range(args.seed, args.seed + args.repetitions)
     where = (
@@ -122,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
             name=name,
             title=f"{name} {where}",
             reward_unit=reward_unit,
-            arm_name=lambda arm: f"row {rows[arm] + 1:,}",
+            arm_name=arm_names.__getitem__,
             seeks_best=bandit.goal == "best_arm",
         )
         return
@@ -213,14 +211,28 @@ def check_horizon(args: argparse.Namespace, problem: FiniteArmProblem) -> None:
 
 def load_problem(
     args: argparse.Namespace,
-) -> tuple[FiniteArmProblem, tuple[str, ...], pd.Index]:
-    """Return the table's problem, notes on its columns, and its rows in the file."""
-    table = read_table(args.table)
-    require_column(table, args.reward, args.table, "--reward")
-    features = feature_table(
-        table, exclude=[args.reward], drop=args.drop, codes=dict(args.code)
+) -> tuple[FiniteArmProblem, tuple[str, ...], list[str]]:
+    """Return the table's problem, notes on its columns, and what to call its arms."""
+    table = read_table(
+        args.table,
+        text_columns=[] if args.id is None else [args.id],
+        separator=args.separator,
+        decimal=args.decimal,
     )
-    rewards = reward_column(table[args.reward])
+    require_column(table, args.reward, args.table, "--reward")
+    arm_names = [f"row {row + 1:,}" for row in table.index]
+    if args.id is not None:
+        require_column(table, args.id, args.table, "--id")
+        require_ids(table[args.id], args.table)
+        arm_names = table[args.id].tolist()
+    features = feature_table(
+        table,
+        exclude=[args.reward, args.id],
+        drop=args.drop,
+        codes=dict(args.code),
+        categories=args.category,
+    )
+    rewards, notes = reward_column(table[args.reward], may_be_empty=False)
     problem = FiniteArmProblem.from_table(
         features.values.assign(**{args.reward: rewards}),
         args.reward,
@@ -233,7 +245,7 @@ def load_problem(
         "features and reward are standardized; rewards, regret and --noise-std are in\n"
         f"standard deviations of {args.reward!r}, which is {unit:.4g}"
     )
-    return problem, (*features.notes, standardized), table.index
+    return problem, (*features.notes, *notes, standardized), arm_names
 
 
 def build_bandit(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,18 @@ from torch import Tensor
 
 from botorch_bkb.bandits import BBKB
 from botorch_bkb.bandits.goal import Goal
+from botorch_bkb.bandits.hyperparameters import MIN_PULLS_TO_FIT
 from botorch_bkb.cli.arguments import BATCH_SIZE
-from botorch_bkb.cli.progress import clock
-from botorch_bkb.cli.tables import (
-    feature_table,
-    is_parquet,
-    MAX_NUMBER,
-    read_table,
-    require_column,
-    row_name,
-    to_numbers,
-    write_table,
+from botorch_bkb.cli.campaign import Campaign, read_campaign
+from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format
+from botorch_bkb.cli.diagnosis import (
+    diagnose,
+    MIN_CANDIDATES_TO_JUDGE,
+    reward_trouble,
 )
+from botorch_bkb.cli.features import feature_table
+from botorch_bkb.cli.progress import clock, note
+from botorch_bkb.cli.tables import read_table, table_kind, write_table
 from botorch_bkb.models.utils.replicates import find_twins
 
 
@@ -38,46 +40,50 @@ DEVIATIONS_OF_95_PERCENT = 1.96
 def run(args: argparse.Namespace) -> None:
     """Choose the batch, write it, and print a summary."""
     # Asked now, so that a bad name fails before the fit.
-    is_parquet(args.output)
+    table_kind(args.output)
     _require_other_file(args.output, [args.arms, args.observations])
-    arms = read_table(args.arms, text_columns=[args.id])
-    require_column(arms, args.id, args.arms, "--id")
-    _require_ids(arms[args.id], args.arms)
-    ids = pd.Index(arms[args.id])
+    campaign = read_campaign(args)
     # Measurements are often kept in a copy of the candidates' table.
     features = feature_table(
-        arms,
-        exclude=[args.id, args.reward],
+        campaign.arms,
+        exclude=[args.id, args.reward, args.available],
         drop=args.drop,
         codes=dict(args.code),
+        categories=args.category,
     )
-    indices, rewards = read_observations(
-        args.observations, ids, id_column=args.id, reward_column=args.reward
-    )
+    for text in features.notes:
+        note(text)
+    ids = pd.Index(campaign.arms[args.id])
     table = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
+    for text in _twin_notes(table[: campaign.num_candidates], ids):
+        note(text)
     bandit = suggestion_bandit(
         table,
-        indices,
-        rewards,
+        campaign.indices,
+        campaign.rewards,
         seed=args.seed,
         goal=goal_named(args.goal),
         maximize=not args.minimize,
         max_repeats=args.max_repeats,
     )
     told = f"Fitting {bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
-    with clock(told, args.quiet):
-        picks = bandit.ask(size=args.batch_size)
-    batch = describe_batch(bandit, picks, ids, id_column=args.id)
-    write_table(batch, args.output)
-    notes = [*features.notes, *_twin_notes(table, ids)]
+    # As always where nothing is out of stock.
+    available = None if campaign.available.all() else campaign.available
+    with warnings.catch_warnings(), clock(told, args.quiet):
+        if int((bandit.counts > 0).sum()) >= MIN_CANDIDATES_TO_JUDGE:
+            # The bandit's own verdict on its fit: the line below says more.
+            warnings.filterwarnings("ignore", "The fit to .*: it cannot tell arms")
+        picks = bandit.ask(size=args.batch_size, available=available)
     if len(picks) < args.batch_size:
-        notes.append(
+        note(
             f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
             f"{args.batch_size:,} measurements"
         )
-    for note in notes:
-        print(f"Note: {note}.")
-    print_summary(bandit, batch, ids, args.output, reward_column=args.reward)
+    _print_fit(bandit, campaign, ids, features.sources)
+    batch = describe_batch(bandit, picks, ids, id_column=args.id)
+    print_summary(bandit, batch, ids, campaign, reward_column=args.reward)
+    _write_next(args, campaign, picks, batch)
+    print(f"\nWrote {args.output}")
 
 
 def goal_named(word: str) -> Goal:
@@ -186,64 +192,6 @@ class SuggestLoop:
         return suggestion_bandit(self.arms, self.indices, self.rewards, **self._options)
 
 
-def read_observations(
-    path: Path | None, ids: pd.Index, *, id_column: str, reward_column: str
-) -> tuple[Tensor, Tensor]:
-    """Read the measurements so far.
-
-    Args:
-        path: The table; None, a missing file or an empty one mean none so far.
-        ids: The candidates' ids.
-        id_column: The column of ids.
-        reward_column: The column of rewards.
-
-    Returns:
-        An ``n``-dim tensor of arm indices and an ``n``-dim tensor of rewards, NaN where
-        a measurement is in flight.
-
-    Raises:
-        InputDataError: If a column is missing, an id is missing or unknown, or a reward
-            is not a number.
-    """
-    if path is not None and path.is_dir():
-        raise InputDataError(f"{path} is a folder, not a table of measurements.")
-    if path is None or not path.is_file():
-        if path is not None:
-            print(f"Note: there is no file {path}, so nothing is measured yet.")
-        return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.float64)
-    table = read_table(path, text_columns=[id_column])
-    if table.empty:
-        return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.float64)
-    require_column(table, id_column, path, "--id")
-    require_column(table, reward_column, path, "--reward")
-    missing = table[id_column].isna()
-    if missing.any():
-        raise InputDataError(
-            f"{path} has no id in {row_name(missing)}, column {id_column!r}."
-        )
-    indices = ids.get_indexer(pd.Index(table[id_column]))
-    # A column of whole numbers with a gap becomes 1.0, 2.0, ... in many programs.
-    whole = table[id_column].astype(str).str.replace(r"\.0+$", "", regex=True)
-    indices = np.where(indices < 0, ids.get_indexer(pd.Index(whole)), indices)
-    unknown = pd.Series(indices < 0, index=table.index)
-    if unknown.any():
-        raise InputDataError(
-            f"{path} measures id {table[id_column][unknown].iloc[0]!r} in "
-            f"{row_name(unknown)}, column {id_column!r}, which the table of candidates "
-            "lacks."
-        )
-    rewards = to_numbers(table[reward_column])
-    wrong = table[reward_column].notna() & ~(rewards.abs() <= MAX_NUMBER)
-    if wrong.any():
-        raise InputDataError(
-            f"{path} has the reward {str(table[reward_column][wrong].iloc[0])!r} in "
-            f"{row_name(wrong)}, column {reward_column!r}, which is no finite number. "
-            "Leave it empty if the measurement is in flight; remove the row if it "
-            "failed."
-        )
-    return torch.from_numpy(indices.astype("int64")), torch.tensor(rewards.to_numpy())
-
-
 def describe_batch(
     bandit: BBKB, picks: Tensor, ids: pd.Index, *, id_column: str
 ) -> pd.DataFrame:
@@ -270,15 +218,19 @@ def print_summary(
     bandit: BBKB,
     batch: pd.DataFrame,
     ids: pd.Index,
-    output: Path,
+    campaign: Campaign,
     *,
     reward_column: str,
 ) -> None:
     """Print what is known and what was chosen."""
-    num_measured = int((bandit.counts > 0).sum())
+    num_candidates = campaign.num_candidates
+    num_out = num_candidates - int(campaign.available.sum())
+    num_measured = int((bandit.counts[:num_candidates] > 0).sum())
     in_flight = len(bandit.pending) - int(batch["repeats"].sum())
     print(
-        f"{len(ids):,} candidates, {num_measured:,} of them measured, "
+        f"{num_candidates:,} candidates, "
+        f"{f'{num_out:,} of them not available, ' if num_out else ''}"
+        f"{num_measured:,} of them measured, "
         f"{bandit.num_pulls:,} measurements in all, {in_flight:,} in flight."
     )
     if bandit.num_pulls > 0:
@@ -301,7 +253,67 @@ def print_summary(
             f"\nlow to high: where the mean {reward_column} lies with 95 % probability "
             "by the fit."
         )
-    print(f"\nWrote {output}")
+
+
+def _print_fit(
+    bandit: BBKB, campaign: Campaign, ids: pd.Index, sources: Sequence[str]
+) -> None:
+    """Say what the fit found, and whether it can tell candidates apart."""
+    told = ~campaign.rewards.isnan()
+    indices, rewards = campaign.indices[told], campaign.rewards[told]
+    troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
+    if bandit.num_pulls >= MIN_PULLS_TO_FIT and rewards.unique().numel() > 1:
+        diagnosis = diagnose(bandit, indices, rewards, sources)
+        print(f"Fit: {diagnosis}.")
+        troubles.append(diagnosis.trouble)
+    for trouble in filter(None, troubles):
+        print(f"Warning: {trouble}.")
+
+
+def _write_next(
+    args: argparse.Namespace, campaign: Campaign, picks: Tensor, batch: pd.DataFrame
+) -> None:
+    """Write the batch, as the table is written that it goes with."""
+    arms, results = campaign.arms, campaign.results
+    columns, goes_with = list(batch.columns), args.arms
+    if args.per_measurement:
+        ids = arms[args.id].iloc[picks.tolist()]
+        batch, columns = pd.DataFrame({args.id: ids.to_numpy()}), list(results.columns)
+        if args.observations is not None and args.observations.is_file():
+            goes_with = args.observations
+    own = [name for name in arms.columns if name not in (args.id, args.reward)]
+    if args.with_columns:
+        taken = [name for name in own if name in batch.columns]
+        if taken:
+            raise InputDataError(
+                f"--with-columns would write the candidates' column {taken[0]!r} "
+                "beside one of that name which the fit fills. Rename it."
+            )
+        columns += [name for name in own if name not in columns]
+    own = [name for name in own if name in columns and name not in batch.columns]
+    form = _csv_format(goes_with, args)
+    if own:
+        if form is not None and form == _csv_format(args.arms, args):
+            # As they stand in the file: leading zeros, percent signs and all.
+            arms = read_table(
+                args.arms, separator=form.separator, decimal=form.decimal, as_text=True
+            )
+        places = pd.Index(campaign.arms[args.id]).get_indexer(pd.Index(batch[args.id]))
+        values = arms[own].iloc[places].reset_index(drop=True)
+        batch = pd.concat([batch, values], axis="columns")
+    if form is not None and not args.per_measurement and form.encoding != "utf-8":
+        # What every program reads, unless it is to be appended.
+        form = replace(form, encoding="utf-8-sig")
+    write_table(batch.reindex(columns=columns), args.output, form)
+
+
+def _csv_format(path: Path, args: argparse.Namespace) -> CsvFormat | None:
+    """Return how a CSV file is written; None for one of another kind."""
+    if table_kind(path) != "csv":
+        return None
+    return find_csv_format(
+        path, [args.id], separator=args.separator, decimal=args.decimal
+    )
 
 
 def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:
@@ -324,23 +336,3 @@ def _require_other_file(output: Path, inputs: Sequence[Path | None]) -> None:
                 f"--output {output} is one of the tables read, which it would replace. "
                 "Name another file."
             )
-
-
-def _require_ids(ids: pd.Series, path: Path) -> None:
-    missing = ids.isna()
-    if missing.any():
-        raise InputDataError(
-            f"{path} has no id in {row_name(missing)}, column {ids.name!r}."
-        )
-    broken = ids.str.contains(r"[\r\n]")
-    if broken.any():
-        raise InputDataError(
-            f"{path} has the id {ids[broken].iloc[0]!r} in {row_name(broken)}, column "
-            f"{ids.name!r}, over several lines. Close the quotation mark before it."
-        )
-    repeated = ids.duplicated()
-    if repeated.any():
-        raise InputDataError(
-            f"{path} has the id {ids[repeated].iloc[0]!r} more than once, again in "
-            f"{row_name(repeated)}, column {ids.name!r}. Keep one row per candidate."
-        )

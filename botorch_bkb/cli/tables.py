@@ -1,66 +1,73 @@
-"""Tables in, tables out, and the rule that turns columns into features."""
+"""Tables in and out: CSV as people save it, Excel, Parquet."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
-
-MAX_ONE_HOT_VALUES = 20
-# Larger numbers overflow when they are squared and summed.
-MAX_NUMBER = 1e100
-
-Codes = Mapping[str, Mapping[str, float]]
+from botorch_bkb.cli.columns import row_name
+from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format
+from botorch_bkb.cli.progress import note
 
 
-@dataclass(frozen=True)
-class FeatureTable:
-    """Numeric features, and what was done to get them.
-
-    Attributes:
-        values: One float64 column per feature, no gaps, none constant.
-        notes: One sentence per column that was dropped or coded.
-    """
-
-    values: pd.DataFrame
-    notes: tuple[str, ...]
+CSV_SUFFIXES = (".csv", ".tsv", ".txt")
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
 
-def read_table(path: Path, text_columns: Collection[str] = ()) -> pd.DataFrame:
-    """Read a CSV file, perhaps compressed, or a Parquet file, by its suffix.
+def read_table(
+    path: Path,
+    text_columns: Collection[str] = (),
+    *,
+    separator: str | None = None,
+    decimal: str | None = None,
+    as_text: bool = False,
+) -> pd.DataFrame:
+    """Read a CSV file, perhaps compressed, an Excel or a Parquet file, by its suffix.
 
-    Names of columns lose the spaces around them, and blank lines are left out; the
-    index keeps the number of each row in the file, from zero.
+    Names of columns lose the spaces around them; blank rows, and empty columns without
+    a name, are left out; the index keeps the number of each row in the file, from zero.
+    Prints what was found of a CSV file that is not written with commas, decimal points
+    and UTF-8.
 
     Args:
         path: The file.
         text_columns: Columns to keep as text, so that an id ``007`` stays one.
+        separator: The separator of a CSV file; found from the file if omitted.
+        decimal: The decimal mark of a CSV file; found from the file if omitted.
+        as_text: Whether to keep all columns of a CSV file as text.
 
     Raises:
         InputDataError: If the file is missing, of another kind, or not readable, has
-            rows longer than its header, or a column twice.
+            rows longer than its header, a column twice or one without a name.
     """
     if not path.is_file():
         raise InputDataError(f"There is no table at {path}.")
+    kind = table_kind(path)
     try:
-        if is_parquet(path):
+        if kind == "parquet":
             table = pd.read_parquet(path).reset_index(drop=True)
             # Of a damaged file: text that is none shows only where it is decoded.
             table.select_dtypes("str").to_numpy(dtype=object)
+        elif kind == "excel":
+            table = _read_excel(path)
         else:
-            table = _read_csv(path, text_columns)
+            table = _read_csv(path, text_columns, separator, decimal, as_text)
     except pd.errors.EmptyDataError:
         return pd.DataFrame()
+    except InputDataError:
+        raise
     # Which of their many errors pandas, pyarrow and zlib raise is no matter here.
     except Exception as error:
         raise InputDataError(f"Could not read the table {path}: {error}") from error
     table.columns = pd.Index([str(name).strip() for name in table.columns])
+    table = _without_unnamed(table, path)
     repeated = table.columns[table.columns.duplicated()]
     if len(repeated):
         raise InputDataError(
@@ -72,51 +79,157 @@ def read_table(path: Path, text_columns: Collection[str] = ()) -> pd.DataFrame:
     return table
 
 
-def _read_csv(path: Path, text_columns: Collection[str]) -> pd.DataFrame:
-    # With the names read apart: pandas renames columns of the same name, and takes the
-    # first column for an index where the rows are longer than the header.
-    names = pd.read_csv(path, header=None, nrows=1, dtype="str").iloc[0].fillna("")
-    is_text = [name for name in names if name.strip() in text_columns]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        # A column of mixed types is looked at later, value by value.
-        warnings.simplefilter("ignore", pd.errors.DtypeWarning)
-        try:
+def _read_csv(
+    path: Path,
+    text_columns: Collection[str],
+    separator: str | None,
+    decimal: str | None,
+    as_text: bool,
+) -> pd.DataFrame:
+    form = find_csv_format(path, text_columns, separator=separator, decimal=decimal)
+    if not as_text and not form.is_plain:
+        note(f"{path.name} is read with {form}")
+    options: dict[str, Any] = {
+        "sep": form.separator,
+        "decimal": form.decimal,
+        "encoding": form.encoding,
+        "skiprows": form.num_skipped,
+        "skipinitialspace": True,
+    }
+    try:
+        # With the names read apart: pandas renames columns of the same name, and takes
+        # the first column for an index where the rows are longer than the header.
+        head = pd.read_csv(path, header=None, nrows=1, dtype="str", **options)
+        names = head.iloc[0].fillna("")
+        is_text = [name for name in names if name.strip() in text_columns]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            # A column of mixed types is looked at later, value by value.
+            warnings.simplefilter("ignore", pd.errors.DtypeWarning)
             table = pd.read_csv(
                 path,
-                dtype=dict.fromkeys(is_text, "str"),
+                dtype="str" if as_text else dict.fromkeys(is_text, "str"),
                 index_col=False,
                 skip_blank_lines=False,
+                **options,
             )
-        except pd.errors.ParserWarning as warning:
-            raise ValueError("row 1 has more fields than the header") from warning
+    except pd.errors.ParserWarning as warning:
+        raise ValueError(
+            "row 1 has more fields than the header. Is the first line the header?"
+        ) from warning
+    except pd.errors.ParserError as error:
+        raise ValueError(
+            f"{str(error).strip()}. Is the first line the header, with a name for "
+            "every column?"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{error}. Save it as UTF-8, which spreadsheets call CSV UTF-8."
+        ) from error
     if len(names) == len(table.columns):
         table.columns = pd.Index(names)
-    return table.dropna(how="all")
+    return _without_blank_rows(table)
 
 
-def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write a CSV or Parquet file, by its suffix, and the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if is_parquet(path):
-        table.to_parquet(path, index=False)
-    else:
-        table.to_csv(path, index=False)
+def _read_excel(path: Path) -> pd.DataFrame:
+    with pd.ExcelFile(path, engine="openpyxl") as book:
+        sheets = book.sheet_names
+        # As with CSV files, pandas would rename columns.
+        cells = pd.read_excel(book, header=None, dtype=object)
+    cells = cells.replace(r"^\s*$", np.nan, regex=True)
+    if len(sheets) > 1:
+        note(f"{path.name} has {len(sheets)} sheets, of which {sheets[0]!r} is read")
+    cells = cells.loc[cells.notna().any(axis="columns").cummax()]
+    if cells.empty:
+        return pd.DataFrame()
+    table = cells.iloc[1:].reset_index(drop=True)
+    table.columns = pd.Index(cells.iloc[0].fillna("").astype("str"))
+    return _without_blank_rows(table).infer_objects()
 
 
-def is_parquet(path: Path) -> bool:
-    """Tell a Parquet name from a CSV name.
+def _without_blank_rows(table: pd.DataFrame) -> pd.DataFrame:
+    is_blank = table.isna().all(axis="columns")
+    if not is_blank.any():
+        return table
+    # Truth values beside a blank are objects.
+    return table[~is_blank].infer_objects()
+
+
+def _without_unnamed(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Leave out what a spreadsheet saves of columns that were used once."""
+    is_unnamed = table.columns == ""
+    if not is_unnamed.any():
+        return table
+    filled = table.loc[:, is_unnamed].notna()
+    if filled.any(axis=None):
+        row = int(table.index[filled.any(axis="columns")][0])
+        raise InputDataError(
+            f"{path} has values in a column without a name, first in row {row + 1} "
+            "(the first under the header is row 1). Name it in the header, or remove "
+            "it; one that counts rows is no feature."
+        )
+    return table.loc[:, ~is_unnamed]
+
+
+def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) -> None:
+    """Write a CSV, Excel or Parquet file, by its suffix, and the folders above it.
+
+    Args:
+        table: The table.
+        path: The file.
+        form: How to write a CSV file; commas, decimal points and UTF-8 if omitted.
 
     Raises:
-        InputDataError: If it is neither.
+        InputDataError: If the encoding lacks a letter.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = table_kind(path)
+    if kind == "parquet":
+        table.to_parquet(path, index=False)
+    elif kind == "excel":
+        table.to_excel(path, index=False)
+    else:
+        form = CsvFormat() if form is None else form
+        try:
+            table.to_csv(
+                path,
+                index=False,
+                sep=form.separator,
+                decimal=form.decimal,
+                encoding=form.encoding,
+            )
+        except UnicodeEncodeError as error:
+            path.unlink(missing_ok=True)
+            raise InputDataError(
+                f"{path} cannot hold {error.object[error.start]!r} in {error.encoding},"
+                " in which the table that it goes with is written. Save that as UTF-8."
+            ) from error
+
+
+def table_kind(path: Path) -> Literal["csv", "excel", "parquet"]:
+    """Tell the kind of a table by its name.
+
+    Raises:
+        InputDataError: If it is of none that is read and written, or of Excel and the
+            extra for that is not installed.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes[-1:] == [".parquet"]:
-        return True
-    if suffixes[-1:] == [".csv"] or suffixes[-2:-1] == [".csv"]:
-        return False
+        return "parquet"
+    if suffixes[-1:] == [".xlsx"]:
+        if find_spec("openpyxl") is None:
+            raise InputDataError(
+                f"{path} needs openpyxl, which is not installed. Install with pip "
+                'install "botorch_bkb[excel]", or use CSV UTF-8.'
+            )
+        return "excel"
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    if suffixes and suffixes[-1] in CSV_SUFFIXES:
+        return "csv"
     raise InputDataError(
-        f"Expected a table named *.csv, *.csv.gz or *.parquet, but got {path}."
+        "Expected a table named *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet, "
+        f"but got {path}. Save it as CSV UTF-8."
     )
 
 
@@ -126,191 +239,40 @@ def require_column(table: pd.DataFrame, column: str, path: Path, option: str) ->
     Raises:
         InputDataError: If the column is missing.
     """
-    if column not in table.columns:
-        raise InputDataError(
-            f"{path} has no column {column!r}, only {list(table.columns)}. Name it by "
-            f"{option}."
-        )
-
-
-def feature_table(
-    table: pd.DataFrame,
-    *,
-    exclude: Collection[str],
-    drop: Collection[str] = (),
-    codes: Codes | None = None,
-) -> FeatureTable:
-    """Turn a table's columns into numeric features.
-
-    Numeric columns are features as they are. A text column is coded by ``codes`` where
-    they name it, else by one column of 0 and 1 per value if it has at most 20 values.
-    Constant columns are dropped with a note. Text among numbers is refused: it is
-    likelier to be a slip than a kind.
-
-    Args:
-        table: The table.
-        exclude: Columns that are no features: the reward, the id.
-        drop: Columns that the user wants dropped.
-        codes: The number of each value, by column.
-
-    Raises:
-        InputDataError: If there is no row, a value is missing, infinite, neither number
-            nor text, or text among numbers, a text column has too many values, ``drop``
-            or ``codes`` name something that is not there, or no feature is left.
-    """
-    codes = codes or {}
-    _require_known(table, drop, "--drop")
-    _require_known(table, codes, "--code")
-    if table.empty:
-        raise InputDataError("Expected a table of at least one row, but it has none.")
-    columns = [c for c in table.columns if c not in exclude and c not in drop]
-    notes: list[str] = []
-    features: dict[str, pd.Series] = {}
-    for name in columns:
-        column = table[name]
-        _require_complete(column)
-        _require_plain(column)
-        if name in codes:
-            features[name] = _coded(column, codes[name])
-        elif is_numeric(column):
-            features[name] = to_numbers(column)
-        else:
-            one_hot = _one_hot(column)
-            features.update(one_hot)
-            notes.append(
-                f"text column {name!r} became {len(one_hot)} columns of 0 and 1"
-            )
-    for name in [name for name, column in features.items() if column.nunique() == 1]:
-        del features[name]
-        notes.append(f"column {name!r} is constant and was dropped")
-    if not features:
-        raise InputDataError(
-            "Expected at least one column that can be a feature, but none of "
-            f"{list(table.columns)} is left."
-        )
-    return FeatureTable(pd.DataFrame(features), tuple(notes))
-
-
-def reward_column(column: pd.Series) -> pd.Series:
-    """Return a column of rewards as numbers.
-
-    Raises:
-        InputDataError: If a value is missing, infinite, huge, or no number.
-    """
-    rewards = to_numbers(column)
-    wrong = ~(rewards.abs() <= MAX_NUMBER)
-    if wrong.any():
-        raise InputDataError(
-            f"Column {column.name!r} has the reward {str(column[wrong].iloc[0])!r} in "
-            f"{row_name(wrong)}, which is no finite number. Fill it or remove the row."
-        )
-    return rewards
-
-
-def _require_known(table: pd.DataFrame, names: Collection[str], option: str) -> None:
-    unknown = [name for name in names if name not in table.columns]
-    if unknown:
-        raise InputDataError(
-            f"{option} names {unknown[0]!r}, but the table's columns are "
-            f"{list(table.columns)}."
-        )
-
-
-def _require_complete(column: pd.Series) -> None:
-    bad = column.isna()
-    if is_numeric(column):
-        bad |= ~(to_numbers(column).abs() <= MAX_NUMBER)
-    if bad.any():
-        raise InputDataError(
-            f"Column {column.name!r} has a missing, infinite or huge value in "
-            f"{row_name(bad)}. Fill it, remove the row, or pass --drop {column.name}."
-        )
-
-
-def _require_plain(column: pd.Series) -> None:
-    """Refuse what is neither number nor text, as only Parquet can hold it."""
-    if is_numeric(column):
+    if column in table.columns:
         return
-    other = ~column.map(lambda value: isinstance(value, str)).astype("bool")
-    other &= to_numbers(column).isna()
-    if other.any():
+    hint = ""
+    if len(table.columns) == 1 and table_kind(path) == "csv":
+        hint = (
+            " If that is the whole header, pass --separator; if it is a title, remove "
+            "the lines above the header."
+        )
+    raise InputDataError(
+        f"{path} has no column {column!r}, only {list(table.columns)}. Name it by "
+        f"{option}.{hint}"
+    )
+
+
+def require_ids(ids: pd.Series, path: Path) -> None:
+    """Refuse candidates without an id, or with that of another.
+
+    Raises:
+        InputDataError: If there is one.
+    """
+    missing = ids.isna()
+    if missing.any():
         raise InputDataError(
-            f"Column {column.name!r} has the value {column[other].iloc[0]} in "
-            f"{row_name(other)}, which is neither a number nor text. Turn the column "
-            f"into one of them, or pass --drop {column.name}."
+            f"{path} has no id in {row_name(missing)}, column {ids.name!r}."
         )
-
-
-def is_numeric(column: pd.Series) -> bool:
-    """Tell whether all values of a column are numbers or truth values, or missing."""
-    if pd.api.types.is_complex_dtype(column):
-        return False
-    if pd.api.types.is_numeric_dtype(column):
-        return True
-    if column.dtype != object:
-        return False
-    # Decimals, and numbers too large for a computer's integers.
-    present = column.dropna()
-    is_text = present.map(lambda value: isinstance(value, str)).astype("bool")
-    return not is_text.any() and bool(to_numbers(present).notna().all())
-
-
-def to_numbers(column: pd.Series) -> pd.Series:
-    """Return double precision numbers, NaN where a value is none."""
-    if pd.api.types.is_numeric_dtype(column):
-        return pd.Series(
-            column.to_numpy(dtype="float64", na_value=np.nan),
-            index=column.index,
-            name=column.name,
-        )
-    return pd.to_numeric(column.map(str), errors="coerce").astype("float64")
-
-
-def row_name(selected: pd.Series) -> str:
-    """Name the first selected row as a reader of the file counts."""
-    rows = selected.index.to_numpy("int64")
-    return f"row {rows[selected].min() + 1} (the first under the header is row 1)"
-
-
-def _coded(column: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
-    coded = column.astype("str").map(numbers).astype("float64")
-    unknown = coded.isna()
-    if unknown.any():
-        value = column[unknown].iloc[0]
+    broken = ids.str.contains(r"[\r\n]")
+    if broken.any():
         raise InputDataError(
-            f"--code gives no number for {value!r} in column {column.name!r}, "
-            f"{row_name(unknown)}, only for {list(numbers)}."
+            f"{path} has the id {ids[broken].iloc[0]!r} in {row_name(broken)}, column "
+            f"{ids.name!r}, over several lines. Close the quotation mark before it."
         )
-    return coded
-
-
-def _one_hot(column: pd.Series) -> dict[str, pd.Series]:
-    text = column.astype("str").str.strip()
-    number = pd.to_numeric(text, errors="coerce").notna()
-    if number.all():
-        # Or the column would have been read as one of numbers.
-        hidden = ~column.map(str.isprintable).astype("bool")
-        hidden = hidden if hidden.any() else number
+    repeated = ids.duplicated()
+    if repeated.any():
         raise InputDataError(
-            f"Column {column.name!r} has numbers beside characters that no number has, "
-            f"such as {column[hidden].iloc[0]!r} in {row_name(hidden)}. Correct them, "
-            f"or pass --drop {column.name}."
+            f"{path} has the id {ids[repeated].iloc[0]!r} more than once, again in "
+            f"{row_name(repeated)}, column {ids.name!r}. Keep one row per candidate."
         )
-    if number.any():
-        word, value = text[~number].iloc[:1], text[number].iloc[:1]
-        raise InputDataError(
-            f"Column {column.name!r} has the text {word.iloc[0]!r} in "
-            f"{row_name(~number)}, and the number {value.iloc[0]} elsewhere. Correct "
-            f"one of them, or pass --drop {column.name}, or --code "
-            f"{column.name}:VALUE=NUMBER,... if the numbers are names."
-        )
-    values = sorted(text.unique())
-    if len(values) > MAX_ONE_HOT_VALUES:
-        raise InputDataError(
-            f"Text column {column.name!r} has {len(values)} different values, more "
-            f"than the {MAX_ONE_HOT_VALUES} that are coded as columns of 0 and 1. Pass "
-            f"--drop {column.name}, or --code {column.name}:VALUE=NUMBER,..."
-        )
-    return {
-        f"{column.name}={value}": (text == value).astype("float64") for value in values
-    }

@@ -36,9 +36,23 @@ def test_confidence_is_a_rule_and_its_parameters():
     assert simulate("--confidence", "log:0.8:4").confidence == ("log", [0.8, 4.0])
 
 
+def test_separators_have_names():
+    for word, separator in [
+        ("tab", "\t"),
+        ("\\t", "\t"),
+        ("semicolon", ";"),
+        ("|", "|"),
+    ]:
+        assert simulate("--separator", word).separator == separator
+    assert simulate().separator is None
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--separator", "a"], "expected one character, or comma, semicolon, tab"),
+        (["--separator", ";;"], "expected one character"),
+        (["--decimal", ";"], "invalid choice: ';'"),
         (["--code", "sex"], "expected COLUMN:VALUE=NUMBER"),
         (["--code", "sex:M"], "expected COLUMN:VALUE=NUMBER"),
         (["--code", "sex:M=one"], "expected COLUMN:VALUE=NUMBER"),

@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.__main__ import main
-from botorch_bkb.cli.tables import feature_table, read_table
+from botorch_bkb.cli.features import feature_table
+from botorch_bkb.cli.tables import read_table
 
 
 RNG = np.random.default_rng(0)
@@ -229,7 +230,7 @@ def test_a_bad_id_of_a_candidate_is_named(text, part, tmp_path):
 
 
 OTHER_CELLS = {
-    "dates": datetime.datetime(2026, 1, 1),
+    "times of day": datetime.time(12, 30),
     "lists": [1.0, 2.0],
     "dictionaries": {"a": 1},
     "bytes": b"\xff",
@@ -254,8 +255,6 @@ TABLES = {
     "header only": (csv(ARMS[:0]), "at least one"),
     "no header": (csv(ARMS, header=False), "no column 'id'"),
     "another id": (csv(ARMS.rename(columns={"id": "name"})), "no column 'id'"),
-    "semicolons": (csv(ARMS, sep=";"), "no column 'id'"),
-    "tabs": (csv(ARMS, sep="\t"), "no column 'id'"),
     "a column twice": (
         csv(pd.concat([ARMS, ARMS[["heat"]]], axis=1)),
         "'heat' more than once",
@@ -272,8 +271,7 @@ TABLES = {
     "a field more in one row": (csv(ARMS).replace(b"\nm04", b"\nm04,x"), "line 6"),
     "a comma less": (csv(ARMS).replace(b",water", b"", 1), "missing"),
     "an open quote": (csv(ARMS).replace(b"m05", b'"m05', 1), "Could not read"),
-    "utf-16": (csv(ARMS).decode().encode("utf-16"), "Could not read"),
-    "latin-1": (csv(ARMS).replace(b"water", "säure".encode("latin-1")), "Could not"),
+    "another character set": (csv(ARMS).replace(b"water", b"s\x81re"), "UTF-8"),
     "a parquet file": (b"PAR1" + bytes(range(256)), ""),
     "no feature": (csv(ARMS[["id"]]), "at least one column that can be a feature"),
     "constant": (csv(ARMS[["id"]].assign(heat=1)), "at least one column"),

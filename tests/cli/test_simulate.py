@@ -1,4 +1,5 @@
 import inspect
+import re
 
 import numpy as np
 import pandas as pd
@@ -422,3 +423,30 @@ def test_errors_are_one_line(table, tmp_path, capsys, change, words, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_ids_are_no_feature_and_name_the_best_arm(table, path, tmp_path, capsys):
+    ids = [f"{number:04d}" for number in range(len(table))]
+    table.assign(well=ids).to_csv(path, index=False)
+    expected = simulate(path, tmp_path / "dropped", "--drop", "well", "--horizon", "30")
+    best = int(re.search(r"best arm found +row (\d+)", capsys.readouterr().out)[1])
+    rounds = simulate(path, tmp_path / "out", "--id", "well", "--horizon", "30")
+    pd.testing.assert_frame_equal(
+        rounds.drop(columns="seconds"), expected.drop(columns="seconds")
+    )
+    assert re.search(rf"best arm found +{best - 1:04d}\b", capsys.readouterr().out)
+    options = ["--reward", "gain", "--output", str(tmp_path), "--quiet"]
+    for name, part in [("plate", "Name it by --id"), ("kind", "more than once")]:
+        assert main(["simulate", str(path), *options, "--id", name]) == 2
+        assert part in capsys.readouterr().err
+
+
+def test_a_table_of_a_spreadsheet_is_simulated_as_the_tidy_one(table, path, tmp_path):
+    words = ["--horizon", "20"]
+    expected = simulate(path, tmp_path / "tidy", *words)
+    table.assign(y=[f"{100 * value}%" for value in table["y"]]).to_csv(
+        path, index=False, sep=";", decimal=",", encoding="utf-16"
+    )
+    rounds = simulate(path, tmp_path / "messy", *words)
+    columns = ["num_pulls", "batch_size", "cumulative_regret"]
+    pd.testing.assert_frame_equal(rounds[columns], expected[columns], rtol=1e-6)

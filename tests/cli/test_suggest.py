@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -135,7 +137,12 @@ def test_the_help_explains_the_columns(capsys):
     with pytest.raises(SystemExit):
         main(["suggest", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "standard deviation (std) and a 95 % interval (low to high)" in said
+    for explained in (
+        "mean what the fit expects of its reward on average over many measurements",
+        "std how uncertain that mean is, as a standard deviation; not how much single",
+        "low, high where the mean lies with 95 % probability by the fit: mean -+ 1.96",
+    ):
+        assert explained in said
 
 
 def test_an_unknown_goal_is_refused(folder, capsys):
@@ -225,7 +232,7 @@ def test_bad_candidates_are_refused(folder, arms, capsys):
 
 
 def test_a_bad_output_name_is_refused_before_the_work(folder, capsys):
-    assert "*.parquet" in failed(folder, capsys, "--output", str(folder / "next.xlsx"))
+    assert "*.parquet" in failed(folder, capsys, "--output", str(folder / "next.ods"))
 
 
 def test_fewer_come_where_fewer_are_left(folder, arms, capsys):
@@ -293,3 +300,199 @@ def test_candidates_of_the_same_features_are_named(folder, arms, capsys):
     everything = measure(arms, range(NUM_ARMS))
     batch = suggest(folder, everything, "--max-repeats", "1", batch_size=1)
     assert batch["id"].tolist() == ["copy"]
+
+
+# What is out of stock, and what goes back into the table ------------------------------
+
+
+@pytest.mark.parametrize(
+    ("yes", "no"), [("yes", "no"), ("TRUE", "FALSE"), (" Y", "n"), (2.5, 0), (1, 0)]
+)
+def test_what_is_not_available_informs_and_is_not_chosen(folder, arms, capsys, yes, no):
+    there = np.arange(NUM_ARMS) % 3 == 0
+    table = arms.assign(stock=np.where(there, yes, no))
+    table.to_csv(folder / "arms.csv", index=False)
+    results = measure(arms, list(range(NUM_ARMS)))
+    batch = suggest(folder, results, "--available", "stock", batch_size=8)
+    assert set(batch["id"]) <= set(arms["id"][there])
+    truth = yields(arms)[batch["id"].astype(int)].to_numpy()
+    np.testing.assert_allclose(batch["mean"], truth, atol=1.5)
+    said = capsys.readouterr().out
+    assert "40 candidates, 26 of them not available, 40 of them measured" in said
+    assert "stock" not in said  # it is no feature
+
+
+def test_what_is_available_has_to_be_clear(folder, arms, capsys):
+    for text, part in (("maybe", "'maybe'"), ("", "an empty cell"), ("-1", "'-1'")):
+        stock = ["yes"] * 6 + [text] + ["no"] * (NUM_ARMS - 7)
+        arms.assign(stock=stock).to_csv(folder / "arms.csv", index=False)
+        error = failed(folder, capsys, "--available", "stock")
+        assert f"'stock', which has {part} in row 7 " in error
+        assert "Expected yes or no, true or false, or an amount" in error
+    assert "Name it by --available" in failed(folder, capsys, "--available", "shelf")
+    arms.assign(stock=0).to_csv(folder / "arms.csv", index=False)
+    assert "all other arms are unavailable" in (
+        failed(folder, capsys, "--available", "stock")
+    )
+
+
+def test_a_candidate_that_left_the_table_informs_by_the_features_in_the_results(
+    folder, arms, capsys
+):
+    rows = list(range(0, NUM_ARMS, 2)) * 2
+    results = measure(arms, rows).merge(arms, on="id")
+    gone = arms["id"].isin(["004", "010", "038"])
+    # Last in the table, as those that left are after the candidates.
+    whole = pd.concat([arms[~gone], arms[gone]]).assign(here=1)
+    whole.loc[whole["id"].isin(arms["id"][gone]), "here"] = 0
+    whole.to_csv(folder / "arms.csv", index=False)
+    expected = suggest(folder, results, "--available", "here", batch_size=12)
+    arms[~gone].to_csv(folder / "arms.csv", index=False)
+    capsys.readouterr()
+    batch = suggest(folder, results, batch_size=12)
+    pd.testing.assert_frame_equal(batch, expected)
+    said = capsys.readouterr().out
+    assert "3 measured candidates are not in arms.csv any more (004, 010, 038)" in said
+    assert "37 candidates, 17 of them measured, 40 measurements in all" in said
+
+
+def test_a_candidate_that_left_the_table_without_its_features_is_refused(
+    folder, arms, capsys
+):
+    arms[1:].to_csv(folder / "arms.csv", index=False)
+    path = folder / "results.csv"
+    words = ["--observations", str(path)]
+    measure(arms, [1, 0, 2]).to_csv(path, index=False)
+    error = failed(folder, capsys, *words)
+    assert "results.csv measures id '000' in row 2 " in error
+    assert "Put it back there (--available keeps it from being chosen)" in error
+    assert "the columns ['temperature', 'solvent']" in error
+    results = measure(arms, [1, 0, 0]).merge(arms, on="id")
+    results.loc[2, "temperature"] += 1
+    results.to_csv(path, index=False)
+    error = failed(folder, capsys, *words)
+    assert "'000', which the table of candidates lacks, with other features" in error
+    assert "row 3 " in error
+    results.loc[2, "temperature"] = np.nan
+    results.to_csv(path, index=False)
+    assert "row 3 " in failed(folder, capsys, *words)
+    results[:2].assign(solvent=["water", None]).to_csv(path, index=False)
+    error = failed(folder, capsys, *words)
+    assert (
+        "'solvent' has a missing, infinite or huge value in row 2 of results.csv"
+        in (error)
+    )
+
+
+def test_the_batch_can_be_filled_in_and_appended_to_the_results(folder, arms, capsys):
+    """Semicolons, decimal commas, a date and a remark stay what they are."""
+    form = {"index": False, "sep": ";", "decimal": ","}
+    shelf = arms.assign(shelf=[f"{number:04d}" for number in range(NUM_ARMS)])
+    shelf.to_csv(folder / "arms.csv", **form)
+    path = folder / "results.csv"
+    results = measure(arms, [3, 3, 8, 20]).assign(remark="by hand")
+    results[["remark", "id", "reward"]].to_csv(path, **form)
+    words = [str(folder / "arms.csv"), "--observations", str(path), "--batch-size", "6"]
+    words += ["--drop", "shelf", "--output", str(folder / "next.csv")]
+    words += ["--per-measurement", "--goal", "regret", "--seed", "2"]
+    assert main(["suggest", *words]) == 0
+    header, *lines = (folder / "next.csv").read_text().splitlines()
+    assert header == "remark;id;reward"
+    assert len(lines) == 6
+    picked = [line.split(";")[1] for line in lines]
+    path.write_text(path.read_text() + "\n".join(lines) + "\n")
+    capsys.readouterr()
+    assert main(["suggest", *words]) == 0
+    assert "4 measurements in all, 6 in flight" in capsys.readouterr().out
+    filled = [f";{name};{number},25" for number, name in enumerate(picked)]
+    path.write_text("\n".join(path.read_text().splitlines()[:-6] + filled) + "\n")
+    assert main(["suggest", *words]) == 0
+    assert "10 measurements in all, 0 in flight" in capsys.readouterr().out
+
+
+def test_the_batch_carries_the_columns_of_the_candidates(folder, arms, capsys):
+    table = arms.assign(shelf=[f"{number:04d}" for number in range(NUM_ARMS)])
+    table.to_csv(folder / "arms.csv", index=False)
+    batch = suggest(folder, None, "--drop", "shelf", "--with-columns")
+    assert list(batch)[-3:] == ["temperature", "solvent", "shelf"]
+    text = (folder / "next.csv").read_text()
+    for row in batch["id"].astype(int):
+        assert text.count(f"{arms['solvent'][row]},{row:04d}\n") == 1
+    words = ["--drop", "shelf", "--with-columns", "--per-measurement"]
+    batch = suggest(folder, None, *words)
+    assert list(batch) == ["id", "reward", "temperature", "solvent", "shelf"]
+    assert batch["reward"].isna().all()
+    table.rename(columns={"shelf": "mean"}).to_csv(folder / "arms.csv", index=False)
+    error = failed(folder, capsys, "--with-columns")
+    assert "the candidates' column 'mean' beside one of that name" in error
+
+
+def test_workbooks_go_in_and_come_out(folder, arms, capsys, monkeypatch):
+    arms.to_excel(folder / "arms.xlsx", index=False)
+    measure(arms, [1, 5, 9]).to_excel(folder / "results.xlsx", index=False)
+    words = ["suggest", str(folder / "arms.xlsx"), "--batch-size", "4"]
+    words += ["--observations", str(folder / "results.xlsx"), "--with-columns"]
+    words += ["--output", str(folder / "next.xlsx")]
+    assert main(words) == 0
+    batch = pd.read_excel(folder / "next.xlsx", dtype={"id": str})
+    assert len(batch) == 4
+    picked = arms.set_index("id").loc[batch["id"]].reset_index(drop=True)
+    pd.testing.assert_frame_equal(
+        batch[["temperature", "solvent"]], picked, check_dtype=False
+    )
+    monkeypatch.setattr("botorch_bkb.cli.tables.find_spec", lambda name: None)
+    capsys.readouterr()
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert (
+        'needs openpyxl, which is not installed. Install with pip install "botorch_'
+        in (error)
+    )
+
+
+# What the fit found -------------------------------------------------------------------
+
+
+def test_a_fit_that_tells_candidates_apart_says_by_what(folder, arms, capsys):
+    suggest(folder, measure(arms, list(range(NUM_ARMS)) * 2))
+    said = capsys.readouterr().out
+    fit = next(line for line in said.splitlines() if line.startswith("Fit: "))
+    assert float(re.search(r"correlation of (\S+)\.$", fit)[1]) > 0.9
+    assert float(re.search(r"noise is (\d+)% of", fit)[1]) < 10
+    assert re.search(r"range\): temperature \(0\.\d+\), solvent \(", fit)
+    assert "Warning" not in said
+
+
+def test_rewards_of_noise_are_warned_of(folder, arms, capsys):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        rewards = rng.normal(size=NUM_ARMS)
+        suggest(folder, pd.DataFrame({"id": arms["id"], "reward": rewards}))
+        said = capsys.readouterr().out
+        assert "Warning: the fit cannot tell candidates apart: those left out" in said
+        assert "Check that rewards and candidates belong together" in said
+
+
+def test_rewards_of_one_value_are_warned_of(folder, arms, capsys):
+    suggest(folder, pd.DataFrame({"id": arms["id"], "reward": 7.25}))
+    said = capsys.readouterr().out
+    assert "Warning: all 40 rewards are 7.25: nothing tells candidates apart" in said
+    assert "Fit:" not in said
+
+
+def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
+    results = measure(arms, list(range(30))).assign(reward=1.0)
+    results.loc[results.index[11], "reward"] = 9e5
+    suggest(folder, results)
+    said = capsys.readouterr().out
+    assert "Warning: the reward 900000 of 011 alone makes 97% of the rewards'" in said
+    assert "Correct it if it is a slip" in said
+
+
+def test_a_few_measurements_are_not_judged(folder, arms, capsys):
+    suggest(folder, measure(arms, [1, 2, 3]))
+    assert "Fit:" not in capsys.readouterr().out
+    suggest(folder, measure(arms, [1, 2, 3, 4, 5]))
+    said = capsys.readouterr().out
+    assert "Fit: noise is " in said
+    assert "correlation" not in said

@@ -2,12 +2,8 @@ import pandas as pd
 import pytest
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb.cli.tables import (
-    feature_table,
-    read_table,
-    require_column,
-    write_table,
-)
+from botorch_bkb.cli.features import feature_table
+from botorch_bkb.cli.tables import read_table, require_column, write_table
 
 
 @pytest.fixture
@@ -44,10 +40,10 @@ def test_numbers_kept_as_text_in_parquet_match_those_of_csv(tmp_path):
         assert ids.tolist() == ["7", "8"]
 
 
-@pytest.mark.parametrize("name", ["t.xlsx", "t", "t.gz"])
+@pytest.mark.parametrize("name", ["t.ods", "t", "t.gz"])
 def test_other_kinds_of_files_are_refused(tmp_path, name):
     (tmp_path / name).write_text("a\n1\n")
-    with pytest.raises(InputDataError, match=r"\*\.csv, \*\.csv\.gz or \*\.parquet"):
+    with pytest.raises(InputDataError, match=r"\*\.csv, .*\*\.xlsx or \*\.parquet"):
         read_table(tmp_path / name)
 
 
@@ -80,7 +76,9 @@ def test_numeric_columns_are_features_and_text_becomes_one_column_per_value(tabl
         "sex=M": [1.0, 0.0, 1.0],
         "ripe": [1.0, 0.0, 0.0],
     }
-    assert features.notes == ("text column 'sex' became 2 columns of 0 and 1",)
+    assert features.notes == (
+        "text column 'sex' became 2 columns of 0 and 1: M (2), F (1)",
+    )
 
 
 def test_codes_turn_a_text_column_into_one_number(table):

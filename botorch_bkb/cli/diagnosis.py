@@ -1,0 +1,188 @@
+"""What a fit found, in one line, and whether it can be trusted."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.means import ZeroMean
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.bandits import BBKB
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.replicates import sum_replicates
+
+
+# Fewer measured candidates make no correlation, and fewer than these no verdict.
+MIN_CANDIDATES = 8
+MIN_CANDIDATES_TO_JUDGE = 16
+# Of so many candidates the fit is made anew without each fifth of them; of more, few
+# lengthscales do not follow single rewards.
+NUM_FOLDS = 5
+MAX_REFITTED = 256
+# Chance gives a correlation above this over sqrt(n) once in twenty times.
+CHANCE_QUANTILE = 1.645
+# One measurement that makes so much of the variance is all that a fit sees.
+DOMINANT_SHARE = 0.8
+NUM_COLUMNS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class FitDiagnosis:
+    """What a fit found.
+
+    Attributes:
+        noise_share: The noise variance as a share of the rewards' variance.
+        lengthscales: The shortest lengthscale of each column's features, as a share of
+            their range, ascending.
+        correlation: Between the mean rewards of measured candidates and what is
+            predicted of each if it is left out; NaN if there are too few.
+        num_candidates: The number of measured candidates.
+    """
+
+    noise_share: float
+    lengthscales: dict[str, float]
+    correlation: float
+    num_candidates: int
+
+    @override
+    def __str__(self) -> str:
+        shown = list(self.lengthscales.items())[:NUM_COLUMNS_SHOWN]
+        columns = ", ".join(f"{name} ({scale:.2g})" for name, scale in shown)
+        parts = [
+            f"noise is {self.noise_share:.0%} of the rewards' variance",
+            f"columns that matter most (lengthscale over range): {columns}",
+        ]
+        if not math.isnan(self.correlation):
+            parts.append(
+                "candidates left out are predicted with a correlation of "
+                f"{self.correlation:.2f}"
+            )
+        return "; ".join(parts)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the fit cannot tell candidates apart, if it cannot."""
+        chance = CHANCE_QUANTILE / math.sqrt(self.num_candidates)
+        if self.num_candidates < MIN_CANDIDATES_TO_JUDGE or self.correlation > chance:
+            return None
+        return (
+            "the fit cannot tell candidates apart: those left out are predicted with a "
+            f"correlation of {self.correlation:.2f}, and chance alone gives up to "
+            f"{chance:.2f}. This batch is hardly better than a random one. Check that "
+            "rewards and candidates belong together, and that the columns hold what "
+            "the reward depends on"
+        )
+
+
+def diagnose(
+    bandit: BBKB, indices: Tensor, rewards: Tensor, sources: Sequence[str]
+) -> FitDiagnosis:
+    """Look at a bandit's fit to measurements.
+
+    Args:
+        bandit: A bandit that learns kernel and noise, asked after it was told them.
+        indices: The ``n`` measured arms, repeats included, not all of one reward.
+        rewards: Their ``n`` rewards.
+        sources: The column of each feature.
+    """
+    measured, inverse, counts = indices.unique(return_inverse=True, return_counts=True)
+    means = sum_replicates(rewards, inverse, len(measured)) / counts
+    correlation = math.nan
+    if len(measured) >= MIN_CANDIDATES:
+        if len(measured) <= MAX_REFITTED:
+            predicted = _predict_by_folds(bandit.arms[measured], inverse, rewards)
+        else:
+            predicted = _predict_by_loo(bandit, measured, counts, means)
+        # A constant prediction has no correlation: it tells nothing.
+        pair = torch.stack([predicted, means])
+        correlation = torch.corrcoef(pair)[0, 1].nan_to_num(0.0).item()
+    shortest: dict[str, float] = {}
+    lengthscales = bandit.covar_module.lengthscale.flatten().tolist()
+    for name, lengthscale in zip(sources, lengthscales, strict=True):
+        shortest[name] = min(lengthscale, shortest.get(name, math.inf))
+    return FitDiagnosis(
+        noise_share=bandit.noise_variance / rewards.var(correction=0).item(),
+        lengthscales=dict(sorted(shortest.items(), key=lambda item: item[1])),
+        correlation=correlation,
+        num_candidates=len(measured),
+    )
+
+
+def _predict_by_folds(arms: Tensor, indices: Tensor, rewards: Tensor) -> Tensor:
+    """Predict each of ``P`` measured arms by a fit to those of the other folds.
+
+    With the fit anew: one that has seen the rewards predicts pure noise with a
+    correlation of 0.3 to 0.5, since its lengthscales were chosen for that.
+    """
+    generator = torch.Generator().manual_seed(0)
+    fold = torch.randperm(len(arms), generator=generator) % NUM_FOLDS
+    predicted = torch.empty(len(arms), dtype=arms.dtype)
+    for number in range(NUM_FOLDS):
+        seen = fold[indices] != number
+        bandit = BBKB(arms, generator=generator)
+        bandit.tell(indices[seen], rewards[seen], external=True)
+        with warnings.catch_warnings():
+            # A verdict on a part of the data is no news.
+            warnings.simplefilter("ignore", BotorchWarning)
+            predicted[fold == number] = bandit.predict()[0][fold == number]
+    return predicted
+
+
+def _predict_by_loo(
+    bandit: BBKB, measured: Tensor, counts: Tensor, means: Tensor
+) -> Tensor:
+    """Predict each of many measured arms by the fit to all, without its rewards."""
+    # The units in which the bandit fits.
+    low, high = bandit.arms.amin(dim=0), bandit.arms.amax(dim=0)
+    features = (bandit.arms - low) / (high - low)
+    scale = means.std(correction=0)
+    noise_variance = bandit.noise_variance / scale.square() / counts
+    inducing = bandit.inducing_indices
+    model = SingleTaskDTCGP(
+        features[measured],
+        ((means - means.mean()) / scale).unsqueeze(-1),
+        # Under 1e-6 GPyTorch would round it up, with a warning.
+        noise_variance.clamp_min(1e-6).unsqueeze(-1),
+        features[inducing] if len(inducing) < len(measured) else None,
+        covar_module=bandit.covar_module,
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+    )
+    return cast(GPyTorchPosterior, model.loo_posterior()).mean.flatten()
+
+
+def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
+    """Return why little can be fitted to ``n`` rewards, if that is so.
+
+    Args:
+        rewards: The rewards.
+        names: The ids of their candidates.
+    """
+    num_rewards = len(rewards)
+    if num_rewards < 2:
+        return None
+    squares = (rewards - rewards.mean()).square()
+    # Equal up to rounding.
+    if squares.max() <= (1e-12 * rewards.abs().max()).square():
+        return (
+            f"all {num_rewards:,} rewards are {rewards[0].item():g}: nothing tells "
+            "candidates apart, and the batch is only spread out"
+        )
+    place = int(squares.argmax())
+    share = (squares[place] / squares.sum()).item()
+    if num_rewards < MIN_CANDIDATES or share <= DOMINANT_SHARE:
+        return None
+    return (
+        f"the reward {rewards[place].item():g} of {names[place]} alone makes "
+        f"{share:.0%} of the rewards' variance, and the fit sees little else. Correct "
+        "it if it is a slip; if it is right, a reward on another scale, such as its "
+        "logarithm, tells more"
+    )

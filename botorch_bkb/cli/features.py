@@ -1,0 +1,273 @@
+"""The rule that turns a table's columns into features."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import pandas as pd
+from botorch.exceptions.errors import InputDataError
+
+from botorch_bkb.cli.columns import (
+    BLANKS,
+    days,
+    is_date,
+    is_numeric,
+    looks_numeric,
+    MAX_NUMBER,
+    numbers_in_text,
+    row_name,
+    to_numbers,
+)
+
+
+MAX_ONE_HOT_VALUES = 20
+# A word that occurs once is taken for a slip where others occur that often.
+USUAL_COUNT = 5
+
+Codes = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """Numeric features, and what was done to get them.
+
+    Attributes:
+        values: One float64 column per feature, no gaps, none constant.
+        notes: One sentence per column that was dropped or coded.
+        sources: The table's column from which each feature comes.
+    """
+
+    values: pd.DataFrame
+    notes: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+def feature_table(
+    table: pd.DataFrame,
+    *,
+    exclude: Collection[str],
+    drop: Collection[str] = (),
+    codes: Codes | None = None,
+    categories: Collection[str] = (),
+) -> FeatureTable:
+    """Turn a table's columns into numeric features.
+
+    Numeric columns are features as they are; so are those of percentages, dates and
+    numbers kept as text, with a note. A text column is coded by ``codes`` where they
+    name it, else by one column of 0 and 1 per value if it has at most 20 values.
+    Constant columns are dropped with a note. What is likelier a slip than a kind is
+    refused: text among numbers, numbers with units, words that differ in case or spaces
+    only, a word that occurs once where others occur often.
+
+    Args:
+        table: The table.
+        exclude: Columns that are no features: the reward, the id.
+        drop: Columns that the user wants dropped.
+        codes: The number of each value, by column.
+        categories: Columns whose values are names, whatever they look like.
+
+    Raises:
+        InputDataError: If there is no row, a value is missing, infinite, neither number
+            nor text, or likelier a slip, a text column has too many values, ``drop``,
+            ``codes`` or ``categories`` name something that is not there, or no feature
+            is left.
+    """
+    codes = codes or {}
+    _require_known(table, drop, "--drop")
+    _require_known(table, codes, "--code")
+    _require_known(table, categories, "--category")
+    if table.empty:
+        raise InputDataError("Expected a table of at least one row, but it has none.")
+    columns = [c for c in table.columns if c not in exclude and c not in drop]
+    notes: list[str] = []
+    features: dict[str, pd.Series] = {}
+    sources: dict[str, str] = {}
+    for name in columns:
+        column = table[name]
+        _require_complete(column)
+        if name in codes:
+            coded = {name: _coded(column, codes[name])}
+        elif name in categories:
+            coded, said = _one_hot(column, is_asked=True)
+            notes.append(said)
+        elif is_numeric(column):
+            coded = {name: to_numbers(column)}
+        else:
+            coded, said = _read_text(column)
+            notes.append(said)
+        features.update(coded)
+        sources.update(dict.fromkeys(coded, name))
+    for name in [name for name, column in features.items() if column.nunique() == 1]:
+        del features[name]
+        notes.append(f"column {name!r} is constant and was dropped")
+    if not features:
+        raise InputDataError(
+            "Expected at least one column that can be a feature, but none of "
+            f"{list(table.columns)} is left."
+        )
+    return FeatureTable(
+        pd.DataFrame(features),
+        tuple(notes),
+        tuple(sources[name] for name in features),
+    )
+
+
+def _require_known(table: pd.DataFrame, names: Collection[str], option: str) -> None:
+    unknown = [name for name in names if name not in table.columns]
+    if unknown:
+        raise InputDataError(
+            f"{option} names {unknown[0]!r}, but the table's columns are "
+            f"{list(table.columns)}."
+        )
+
+
+def _require_complete(column: pd.Series) -> None:
+    bad = column.isna()
+    if is_numeric(column):
+        bad |= ~(to_numbers(column).abs() <= MAX_NUMBER)
+    if bad.any():
+        raise InputDataError(
+            f"Column {column.name!r} has a missing, infinite or huge value in "
+            f"{row_name(bad)}. Fill it (NA, None and the like count as empty), remove "
+            f"the row, or pass --drop {column.name}."
+        )
+
+
+def _require_plain(column: pd.Series) -> None:
+    """Refuse what is neither number nor text, as only Parquet can hold it."""
+    if isinstance(column.dtype, pd.StringDtype):
+        return
+    other = ~column.map(lambda value: isinstance(value, str)).astype("bool")
+    other &= to_numbers(column).isna()
+    if other.any():
+        raise InputDataError(
+            f"Column {column.name!r} has the value {column[other].iloc[0]} in "
+            f"{row_name(other)}, which is neither a number nor text. Turn the column "
+            f"into one of them, or pass --drop {column.name}."
+        )
+
+
+def _coded(column: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
+    text = column.astype("str").str.strip(BLANKS)
+    coded = text.map(numbers).astype("float64")
+    unknown = coded.isna()
+    if unknown.any():
+        raise InputDataError(
+            f"--code gives no number for {text[unknown].iloc[0]!r} in column "
+            f"{column.name!r}, {row_name(unknown)}, only for {list(numbers)}."
+        )
+    return coded
+
+
+def _read_text(column: pd.Series) -> tuple[dict[str, pd.Series], str]:
+    """Return the features of a column that is not of numbers, and a note."""
+    if not is_date(column):
+        _require_plain(column)
+    found = days(column) or numbers_in_text(column)
+    if found is None:
+        return _one_hot(column, is_asked=False)
+    numbers, said = found
+    return {str(column.name): numbers}, said
+
+
+def _one_hot(column: pd.Series, is_asked: bool) -> tuple[dict[str, pd.Series], str]:
+    """Return a column of 0 and 1 per value, and a note.
+
+    Args:
+        column: Text.
+        is_asked: Whether the user has said that the values are names.
+    """
+    text = column.astype("str").str.strip(BLANKS)
+    found = text.value_counts(sort=False)
+    counts = Counter(dict(zip(found.index.map(str), found.tolist(), strict=True)))
+    if not is_asked:
+        _require_names(text, counts)
+    if len(counts) > MAX_ONE_HOT_VALUES:
+        raise InputDataError(
+            f"Text column {column.name!r} has {len(counts)} different values, more "
+            f"than the {MAX_ONE_HOT_VALUES} that are coded as columns of 0 and 1. Pass "
+            f"--drop {column.name}, or --code {column.name}:VALUE=NUMBER,..."
+        )
+    values = sorted(counts)
+    one_hot = {
+        f"{column.name}={value}": (text == value).astype("float64") for value in values
+    }
+    said = (
+        f"text column {column.name!r} became {len(one_hot)} columns of 0 and 1: "
+        f"{_listing(counts)}"
+    )
+    return one_hot, said
+
+
+def _require_names(text: pd.Series, counts: Counter[str]) -> None:
+    """Refuse text that is likelier a slip than the name of a kind."""
+    name = text.name
+    values = pd.Series(list(counts), dtype="str")
+    is_number = pd.to_numeric(values, errors="coerce").notna()
+    if is_number.all():
+        # Or the column would have been read as one of numbers.
+        hidden = ~values.map(str.isprintable).astype("bool")
+        value = values[hidden if hidden.any() else is_number].iloc[0]
+        raise InputDataError(
+            f"Column {name!r} has numbers beside characters that no number has, "
+            f"such as {value!r} in {row_name(text == value)}. Correct them, "
+            f"or pass --drop {name}."
+        )
+    if is_number.any():
+        is_word = ~text.isin(values[is_number])
+        raise InputDataError(
+            f"Column {name!r} has the text {text[is_word].iloc[0]!r} in "
+            f"{row_name(is_word)}, and the number {text[~is_word].iloc[0]} elsewhere. "
+            f"Correct one of them, or pass --drop {name}, or --code "
+            f"{name}:VALUE=NUMBER,... or --category {name} if the numbers are names."
+        )
+    number = looks_numeric(values)
+    if number is not None:
+        raise InputDataError(
+            f"Column {name!r} has text that looks like numbers or dates, such as "
+            f"{number!r} in {row_name(text == number)}. Write bare numbers (the unit "
+            "into the column's name, no mark between thousands, decimals as the file's "
+            "other ones) and dates as 2026-01-31; or pass "
+            f"--code {name}:VALUE=NUMBER,... or --drop {name}, or --category {name} if "
+            "they are names."
+        )
+    slip = _slip(counts)
+    if slip is not None:
+        value, why = slip
+        raise InputDataError(
+            f"Text column {name!r} has the values {_listing(counts)}; {value!r}, first "
+            f"in {row_name(text == value)}, {why}. Correct the table if that is a "
+            f"slip. If not, pass --category {name}, or --code {name}:VALUE=NUMBER,... "
+            "for values with an order."
+        )
+
+
+def _slip(counts: Counter[str]) -> tuple[str, str] | None:
+    """Return a value that is likely misspelt, and why."""
+    first: dict[str, str] = {}
+    for value, _ in counts.most_common():
+        usual = first.setdefault(_bare(value), value)
+        if usual != value:
+            return value, f"differs from {usual!r} in case or spaces only"
+    for value, count in counts.items():
+        others = [counts[other] for other in counts if other != value]
+        if count == 1 and others and median(others) >= USUAL_COUNT:
+            return value, f"occurs once where others occur {median(others):g} times"
+    return None
+
+
+def _bare(word: str) -> str:
+    """Return a word without what is easily mistyped."""
+    folded = unicodedata.normalize("NFKC", word).casefold()
+    return "".join(letter for letter in folded if not letter.isspace())
+
+
+def _listing(counts: Counter[str]) -> str:
+    shown = counts.most_common(MAX_ONE_HOT_VALUES)
+    more = len(counts) - len(shown)
+    listed = ", ".join(f"{value} ({count})" for value, count in shown)
+    return f"{listed} and {more} more" if more else listed

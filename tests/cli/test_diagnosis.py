@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+import torch
+
+from botorch_bkb.bandits import BBKB
+from botorch_bkb.cli import diagnosis
+from botorch_bkb.cli.diagnosis import diagnose, FitDiagnosis
+
+
+@pytest.fixture
+def measured():
+    """Return a bandit that was asked, with the pulls that it was told."""
+    rng = np.random.default_rng(0)
+    arms = rng.uniform(5, 9, size=(60, 2))
+    indices = np.repeat(rng.permutation(60)[:30], rng.integers(1, 4, 30))
+    rewards = 3 * np.sin(arms[indices, 0]) + rng.normal(scale=0.5, size=len(indices))
+    bandit = BBKB(torch.tensor(arms), generator=torch.Generator().manual_seed(0))
+    told = torch.tensor(indices), torch.tensor(rewards)
+    bandit.tell(*told, external=True)
+    bandit.ask(size=1)
+    return bandit, *told
+
+
+def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
+    """Equation 5.12 of Rasmussen and Williams, over the means of repeats."""
+    monkeypatch.setattr(diagnosis, "MAX_REFITTED", 0)
+    bandit, indices, rewards = measured
+    found = diagnose(bandit, indices, rewards, ["a", "b"])
+    arms = bandit.arms.numpy()
+    x = (arms - arms.min(axis=0)) / np.ptp(arms, axis=0)
+    rows = np.unique(indices)
+    counts = np.array([(indices.numpy() == row).sum() for row in rows])
+    means = np.array([rewards.numpy()[indices.numpy() == row].mean() for row in rows])
+    lengthscale = bandit.covar_module.lengthscale.numpy(force=True)
+    difference = (x[rows, None] - x[rows]) / lengthscale
+    noise = bandit.noise_variance / means.var() / counts
+    K = np.exp(-(difference**2).sum(axis=-1) / 2) + np.diag(noise)
+    y = (means - means.mean()) / means.std()
+    inverse = np.linalg.inv(K)
+    predicted = y - inverse @ y / np.diag(inverse)
+    expected = np.corrcoef(predicted, means)[0, 1]
+    assert len(bandit.inducing_indices) <= len(rows)
+    assert found.correlation == pytest.approx(expected, abs=0.02)
+    assert found.noise_share == pytest.approx(
+        bandit.noise_variance / rewards.numpy().var()
+    )
+    assert found.lengthscales == dict(
+        sorted(zip("ab", lengthscale[0].tolist(), strict=True), key=lambda x: x[1])
+    )
+
+
+def test_features_of_one_column_count_by_their_shortest_lengthscale(measured):
+    bandit, indices, rewards = measured
+    found = diagnose(bandit, indices, rewards, ["a", "a"])
+    shortest = bandit.covar_module.lengthscale.min().item()
+    assert found.lengthscales == {"a": shortest}
+
+
+def test_pure_noise_is_not_predicted_by_what_has_seen_it(measured):
+    """Where the fit had all rewards, the correlation would be about 0.4."""
+    bandit, indices, _ = measured
+    correlations = []
+    for seed in range(5):
+        rewards = torch.tensor(np.random.default_rng(seed).normal(size=len(indices)))
+        found = diagnose(bandit, indices, rewards, ["a", "b"])
+        correlations.append(found.correlation)
+    assert np.mean(correlations) < 0.1
+
+
+def test_the_verdict_depends_on_the_number_of_candidates():
+    def found(correlation, num_candidates):
+        return FitDiagnosis(0.1, {"a": 1.0}, correlation, num_candidates).trouble
+
+    # 1.645 / sqrt(16) = 0.41
+    assert "gives up to 0.41" in found(0.4, 16)
+    assert found(0.42, 16) is None
+    assert found(0.0, 15) is None
+    assert found(0.2, 100) is None
+    assert "correlation of -0.10" in found(-0.1, 100)

@@ -1,0 +1,566 @@
+"""Tables as labs have them: each is read right and said so, or refused with a remedy.
+
+What is read right gives, to the last digit, the batch of the tidy table.
+"""
+
+import contextlib
+import datetime
+import gzip
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from botorch_bkb.__main__ import main
+
+
+RNG = np.random.default_rng(0)
+NUM_ARMS = 24
+START = datetime.date(2026, 1, 1)
+DAYS = [0, *RNG.integers(1, 300, NUM_ARMS - 1).tolist()]
+ARMS = pd.DataFrame(
+    {
+        "id": [f"{number:05d}" for number in range(390, 390 + NUM_ARMS)],
+        "heat": np.round(RNG.uniform(20, 90, NUM_ARMS), 2),
+        "load": RNG.integers(1, 60, NUM_ARMS) / 2,
+        "solvent": RNG.permutation(["water", "EtOH", "MeCN"] * 8),
+    }
+)
+RESULTS = pd.DataFrame(
+    {
+        "id": ["00390", "00398", "00398", "00401"],
+        "reward": [41.25, 12.5, 13.75, np.nan],
+    }
+)
+
+
+# How tables are written ---------------------------------------------------------------
+
+
+def csv(table, **options):
+    return table.to_csv(index=False, **options).encode()
+
+
+def excel(*tables, header=True, **options):
+    book = io.BytesIO()
+    with pd.ExcelWriter(book) as writer:
+        for number, table in enumerate(tables):
+            table.to_excel(
+                writer, sheet_name=f"S{number}", index=False, header=header, **options
+            )
+    return book.getvalue()
+
+
+def german(table):
+    return csv(table, sep=";", decimal=",")
+
+
+def text(**columns):
+    """Return the candidates with other texts in some columns."""
+    return ARMS.astype("object").assign(**columns)
+
+
+def cell(column, value, row=5, table=ARMS):
+    table = table.astype("object")
+    table.loc[row, column] = value
+    return table
+
+
+def with_days(form):
+    return ARMS.assign(heat=[form(START + datetime.timedelta(day)) for day in DAYS])
+
+
+def solvents(word, rows):
+    words = ARMS["solvent"].copy()
+    words.iloc[np.flatnonzero(words == "EtOH")[rows]] = word
+    return ARMS.assign(solvent=words)
+
+
+def suggest(folder, arms, results, *words):
+    """Return the exit code, what was said, and the batch."""
+    paths = []
+    for name, content in (("arms", arms), ("results", results)):
+        suffix, data = content if isinstance(content, tuple) else (".csv", content)
+        paths.append(folder / f"{name}{suffix}")
+        paths[-1].write_bytes(data)
+    output = folder / "next.csv"
+    options = [
+        "--observations",
+        paths[1],
+        "--output",
+        output,
+        "--batch-size",
+        5,
+        *words,
+    ]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main([str(word) for word in ("suggest", paths[0], *options)])
+    assert output.is_file() == (code == 0)
+    if code == 2:
+        return code, said.getvalue(), None
+    separator = output.read_text("utf-8-sig")[len("id")]  # as of the candidates
+    decimal = "," if re.search(r"arms\..*decimal commas", said.getvalue()) else "."
+    batch = pd.read_csv(output, dtype={"id": "str"}, sep=separator, decimal=decimal)
+    return code, said.getvalue(), batch
+
+
+@pytest.fixture(scope="module")
+def tidy(tmp_path_factory):
+    """Return the batches of tidy tables."""
+    forms = {
+        "plain": ARMS,
+        "days": ARMS.assign(heat=DAYS),
+        "hours": ARMS.assign(heat=[day + 0.5 * (day > 0) for day in DAYS]),
+        "acid": ARMS.replace({"solvent": {"EtOH": "säure"}}),
+        "ripe": ARMS.assign(ripe=ARMS["load"] > 15),
+        "whole": ARMS.assign(load=range(1200, 1200 + 50 * NUM_ARMS, 50)),
+    }
+    batches = {}
+    for name, table in forms.items():
+        folder = tmp_path_factory.mktemp(name)
+        code, said, batches[name] = suggest(folder, csv(table), csv(RESULTS))
+        assert code == 0, said
+    return batches
+
+
+# Read right, and said so --------------------------------------------------------------
+
+PLAIN = csv(ARMS)
+LINES = PLAIN.decode().splitlines()
+DECIMAL_COMMAS = (
+    "arms.csv is read with semicolons between fields, decimal commas, UTF-8"
+)
+PERCENT = [f"{value:g}%" for value in ARMS["load"]]
+
+# The candidates' file, perhaps the measurements', perhaps options; what is said; the
+# tidy table, if it is not the plain one.
+READ = {
+    "semicolons and decimal commas": (german(ARMS), DECIMAL_COMMAS),
+    "semicolons and decimal points": (
+        csv(ARMS, sep=";"),
+        "semicolons between fields, decimal points",
+    ),
+    "tabs": ((".tsv", csv(ARMS, sep="\t")), "tabs between fields, decimal points"),
+    "tabs and decimal commas": (
+        (".txt", csv(ARMS, sep="\t", decimal=",")),
+        "tabs between fields, decimal commas",
+    ),
+    "bars": (csv(ARMS, sep="|"), "bars between fields"),
+    "quoted decimal commas": (
+        csv(ARMS, decimal=","),
+        "commas between fields, decimal commas",
+    ),
+    "the separator in the first line": (b"sep=;\r\n" + german(ARMS), DECIMAL_COMMAS),
+    "utf-16": (PLAIN.decode().encode("utf-16"), "decimal points, UTF-16"),
+    "utf-16 without its mark": (
+        PLAIN.decode().encode("utf-16-le"),
+        "decimal points, UTF-16-LE",
+    ),
+    "utf-16 as Excel's Unicode text": (
+        (".txt", csv(ARMS, sep="\t", decimal=",").decode().encode("utf-16")),
+        "tabs between fields, decimal commas, UTF-16",
+    ),
+    "latin-1": (
+        PLAIN.decode().replace("EtOH", "säure").encode("latin-1"),
+        "decimal points, Windows-1252 (Latin-1)",
+        "acid",
+    ),
+    "latin-1 in the header": (
+        PLAIN.decode().replace("heat", "heat °C").encode("cp1252"),
+        "Windows-1252 (Latin-1)",
+    ),
+    "a byte order mark": (b"\xef\xbb\xbf" + german(ARMS), DECIMAL_COMMAS),
+    "compressed": ((".csv.gz", gzip.compress(german(ARMS))), "decimal commas"),
+    "old line ends": (PLAIN.replace(b"\n", b"\r"), "24 candidates"),
+    "a workbook": ((".xlsx", excel(ARMS)), "24 candidates"),
+    "a workbook of results": (
+        (PLAIN, (".xlsx", excel(RESULTS))),
+        "2 of them measured, 3 measurements in all, 1 in flight",
+    ),
+    "a workbook with a blank row and column": (
+        (".xlsx", excel(ARMS, startrow=1, startcol=1)),
+        "24 candidates",
+    ),
+    "a workbook with dates": (
+        (".xlsx", excel(with_days(lambda day: day))),
+        "column 'heat' holds dates, which became days since 2026-01-01",
+        "days",
+    ),
+    "a workbook of two sheets": (
+        (".xlsx", excel(ARMS, RESULTS)),
+        "arms.xlsx has 2 sheets, of which 'S0' is read",
+    ),
+    "a workbook with numbers as text": (
+        (".xlsx", excel(text(heat=[str(value) for value in ARMS["heat"]]))),
+        "column 'heat' holds numbers as text, which are read as numbers",
+    ),
+    "a workbook with decimal commas as text": (
+        (
+            ".xlsx",
+            excel(text(heat=[f"{x:.2f}".replace(".", ",") for x in ARMS["heat"]])),
+        ),
+        "column 'heat' holds numbers as text, which are read as numbers, with decimal",
+    ),
+    "blank rows at the top": (b"\n,,,\n" + PLAIN, "24 candidates"),
+    "blank rows between": (
+        "\n;;;\n".join(german(ARMS).decode().splitlines()).encode(),
+        DECIMAL_COMMAS,
+    ),
+    "a blank row at the end of truth values": (
+        csv(ARMS.assign(ripe=ARMS["load"] > 15)) + b",,,,\n",
+        "24 candidates",
+        "ripe",
+    ),
+    "blank columns at the end": (
+        "\n".join(f"{line},," for line in LINES).encode(),
+        "24 candidates",
+    ),
+    "spaces around fields": (
+        "\n".join(
+            ", ".join(f"{x} " for x in line.split(",")) for line in LINES
+        ).encode(),
+        "MeCN (8)",
+    ),
+    "spaces before quotes": (
+        PLAIN.replace(b",EtOH", b', "EtOH"'),
+        "EtOH (8)",
+    ),
+    "spaces after words": (
+        csv(solvents("EtOH ", [2, 3])),
+        "text column 'solvent' became 3 columns of 0 and 1: ",
+    ),
+    "percent signs": (
+        csv(text(load=PERCENT)),
+        f"column 'load' has percent signs; {PERCENT[0]} is read as {PERCENT[0][:-1]}",
+    ),
+    "percent signs and decimal commas": (
+        german(ARMS.assign(load=[value.replace(".", ",") for value in PERCENT])),
+        "column 'load' has percent signs",
+    ),
+    "iso dates": (
+        csv(with_days(str)),
+        "column 'heat' holds dates, which became days since 2026-01-01",
+        "days",
+    ),
+    "iso dates and times": (
+        csv(with_days(lambda day: f"{day}T{'12' if day > START else '00'}:00")),
+        "column 'heat' holds dates",
+        "hours",
+    ),
+    "decimal commas of results only": (
+        (PLAIN, german(RESULTS)),
+        "results.csv is read with semicolons between fields, decimal commas",
+    ),
+    "rewards with percent signs": (
+        (PLAIN, csv(RESULTS.assign(reward=["41.25%", "12.5%", "13.75%", ""]))),
+        "column 'reward' has percent signs; 41.25% is read as 41.25",
+    ),
+    "whole numbers whose mark is named": (
+        (
+            csv(ARMS.assign(load=[f"{x / 1000:.3f}" for x in range(1200, 2400, 50)])),
+            csv(RESULTS),
+            ["--decimal", "."],
+        ),
+        "24 candidates",
+        "whole",
+    ),
+    "a decimal mark that is not the file's": (
+        (german(ARMS), csv(RESULTS), ["--decimal", "."]),
+        "column 'heat' holds numbers as text, which are read as numbers, with decimal",
+    ),
+    "a separator that is named": (
+        (csv(ARMS, sep="~"), csv(RESULTS), ["--separator", "~"]),
+        "2 of them measured",
+    ),
+    "numbers that are names": (
+        (
+            csv(text(solvent=ARMS["solvent"].map({"water": 1, "EtOH": 2, "MeCN": 3}))),
+            csv(RESULTS),
+            ["--category", "solvent"],
+        ),
+        "text column 'solvent' became 3 columns of 0 and 1: ",
+    ),
+}
+
+
+def files_of(content):
+    """Return candidates, measurements and options."""
+    is_one_file = isinstance(content, bytes) or isinstance(content[0], str)
+    given = [content] if is_one_file else list(content)
+    return [*given, *[csv(RESULTS), []][len(given) - 1 :]]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_clear_is_read_right_and_said(name, tidy, tmp_path):
+    content, part, *form = READ[name]
+    arms, results, words = files_of(content)
+    code, said, batch = suggest(tmp_path, arms, results, *words)
+    assert code == 0, said
+    assert part in said
+    columns = ["id", "repeats"] if "names" in name else list(batch)
+    expected = tidy[form[0] if form else "plain"]
+    pd.testing.assert_frame_equal(batch[columns], expected[columns], rtol=1e-9)
+
+
+# Refused, with what to do -------------------------------------------------------------
+
+THOUSANDS = [f"1,{100 + 30 * number}" for number in range(NUM_ARMS)]
+LATE = csv(pd.concat([ARMS.assign(id=f"{n:03d}" + ARMS["id"]) for n in range(200)]))
+
+# The files and options as above; what is wrong; what to do.
+REFUSED = {
+    "units": (
+        csv(text(heat=[f"{value} C" for value in ARMS["heat"]])),
+        f"looks like numbers or dates, such as '{ARMS['heat'][0]} C' in row 1 ",
+        "Write bare numbers (the unit into the column's name",
+    ),
+    "units without a space": (
+        csv(text(load=[f"{value}mg/mL" for value in ARMS["load"]])),
+        "'load' has text that looks like numbers",
+        "--code load:VALUE=NUMBER",
+    ),
+    "units of some": (
+        csv(cell("heat", "30 C")),
+        "'heat' has the text '30 C' in row 6 ",
+        "Correct one of them",
+    ),
+    "thousands among decimal points": (
+        csv(text(load=THOUSANDS)),
+        "'load' has text that looks like numbers or dates, such as '1,100' in row 1 ",
+        "no mark between thousands",
+    ),
+    "thousands or decimals": (
+        csv(ARMS[["id", "solvent"]].assign(load=THOUSANDS)),
+        "has numbers such as 1,100, which is one thing with decimal commas",
+        "Pass --decimal , or --decimal .",
+    ),
+    "thousands or decimals, by points": (
+        csv(
+            ARMS[["id", "solvent"]].assign(
+                load=[x.replace(",", ".") for x in THOUSANDS]
+            ),
+            sep=";",
+        ),
+        "has numbers such as 1.100",
+        "Pass --decimal , or --decimal .",
+    ),
+    "thousands or decimals far down": (
+        b"id;load\n"
+        + b"\n".join(b"%06d;950" % n for n in range(9000))
+        + b"\nx;1.200\n",
+        "has numbers such as 1.200",
+        "Pass --decimal , or --decimal .",
+    ),
+    "decimal commas far down": (
+        csv(ARMS[["id"]].assign(load=range(1, 1 + NUM_ARMS)))
+        + b"\n".join(b"%06d,950" % n for n in range(9000))
+        + b'\nx,"1,2"\n',
+        "'load' has the text '1,2' in row 9025 ",
+        "Correct one of them",
+    ),
+    "thousands and decimal commas": (
+        german(ARMS.assign(load=[x.replace(",", ".") + ",5" for x in THOUSANDS])),
+        "such as '1.100,5' in row 1 ",
+        "no mark between thousands",
+    ),
+    "thousands by spaces": (
+        csv(text(load=[x.replace(",", " ") for x in THOUSANDS])),
+        "such as '1 100' in row 1 ",
+        "no mark between thousands",
+    ),
+    "two decimal marks": (
+        csv(cell("heat", "30,5")),
+        "'heat' has the text '30,5' in row 6 ",
+        "Correct one of them",
+    ),
+    "german dates": (
+        csv(with_days(lambda day: f"{day:%d.%m.%Y}")),
+        "such as '01.01.2026' in row 1 ",
+        "dates as 2026-01-31",
+    ),
+    "american dates": (
+        csv(with_days(lambda day: f"{day:%m/%d/%Y}")),
+        "such as '01/01/2026' in row 1 ",
+        "dates as 2026-01-31",
+    ),
+    "dates with names of months": (
+        csv(with_days(lambda day: f"{day:%d-%b-%y}")),
+        "such as '01-Jan-26' in row 1 ",
+        "dates as 2026-01-31",
+    ),
+    "a day that there is not": (
+        csv(cell("heat", "2026-02-30", table=with_days(str))),
+        "the date '2026-02-30' in row 6 ",
+        "Correct it",
+    ),
+    "ranges": (
+        csv(text(load=[f"{value:g}-{value + 5:g}" for value in ARMS["load"]])),
+        "'load' has text that looks like numbers",
+        "Write bare numbers",
+    ),
+    "bounds": (
+        csv(cell("load", "<0.1")),
+        "'load' has the text '<0.1' in row 6 ",
+        "Correct one of them",
+    ),
+    "percent signs of some": (
+        csv(cell("load", "10%")),
+        "'load' has the text '10%' in row 6 ",
+        "Correct one of them",
+    ),
+    "upper and lower case": (
+        csv(solvents("ETOH", [2, 5])),
+        "the values MeCN (8), water (8), EtOH (6), ETOH (2); 'ETOH', first in row ",
+        "differs from 'EtOH' in case or spaces only. Correct the table",
+    ),
+    "spaces inside words": (
+        csv(solvents("Et\u00a0OH", [1, 2, 3])),
+        "'Et\\xa0OH', first in row ",
+        "--category solvent",
+    ),
+    "a word that occurs once": (
+        csv(solvents("ethanol", [4])),
+        "'ethanol', first in row ",
+        "occurs once where others occur 8 times. Correct the table if that is a slip",
+    ),
+    "zeros lost in the results": (
+        (PLAIN, csv(RESULTS.assign(id=RESULTS["id"].str.lstrip("0")))),
+        "results.csv measures id '390' in row 1 ",
+        "it has '00390'. Spreadsheets drop leading zeros",
+    ),
+    "zeros lost in one result": (
+        (PLAIN, csv(cell("id", "398", row=2, table=RESULTS))),
+        "results.csv measures id '398' in row 3 ",
+        "it has '00398'",
+    ),
+    "zeros lost among the candidates": (
+        csv(ARMS.assign(id=ARMS["id"].str.lstrip("0"))),
+        "measures id '00390' in row 1 ",
+        "it has '390'",
+    ),
+    "zeros lost in a workbook": (
+        (PLAIN, (".xlsx", excel(RESULTS.assign(id=RESULTS["id"].astype(int))))),
+        "results.xlsx measures id '390' in row 1 ",
+        "it has '00390'",
+    ),
+    "ids in another case": (
+        (
+            csv(ARMS.assign(id="a" + ARMS["id"])),
+            csv(RESULTS.assign(id="A" + RESULTS["id"])),
+        ),
+        "measures id 'A00390' in row 1 ",
+        "it has 'a00390'",
+    ),
+    "a title above the header": (
+        b"Plate 7, exported by the reader\n\n" + PLAIN,
+        "Could not read the table",
+        "Is the first line the header",
+    ),
+    "a title above semicolons": (
+        b"Plate 7\n" + german(ARMS),
+        "arms.csv",
+        "the first line the header",
+    ),
+    "a workbook by another name": (
+        excel(ARMS),
+        "is named as a CSV file, but is a workbook",
+        "Name it *.xlsx",
+    ),
+    "a Parquet file by another name": (
+        b"PAR1" + PLAIN,
+        "is a Parquet file",
+        "Name it *.parquet",
+    ),
+    "an old workbook": (
+        b"\xd0\xcf\x11\xe0\xa1\xb1" + bytes(100),
+        "old Excel workbook",
+        "Save it as *.xlsx or as CSV",
+    ),
+    "an open document": (
+        (".ods", excel(ARMS)),
+        "but got",
+        "Save it as CSV UTF-8",
+    ),
+    "an empty workbook": (
+        (".xlsx", excel(pd.DataFrame())),
+        "has no column 'id'",
+        "Name it by --id",
+    ),
+    "row numbers without a name": (
+        ARMS.to_csv().encode(),
+        "has values in a column without a name, first in row 1 ",
+        "Name it in the header, or remove it",
+    ),
+    "bytes of Latin-1 far down": (
+        LATE + "99999,30.5,4,säure\n".encode("latin-1"),
+        "Could not read the table",
+        "Save it as UTF-8",
+    ),
+    "a total below": (
+        PLAIN + b"Total,1220.5,,\n",
+        "missing, infinite or huge value in row 25 ",
+        "Fill it (NA, None and the like count as empty), remove the row",
+    ),
+    "units below the header": (
+        PLAIN.replace(b"\n", b"\n-,C,g,-\n", 1),
+        "'heat' has the text 'C' in row 1 ",
+        "Correct one of them",
+    ),
+    "a word that is taken for an empty cell": (
+        csv(solvents("None", [1, 3])),
+        "'solvent' has a missing, infinite or huge value in row ",
+        "(NA, None and the like count as empty)",
+    ),
+    "letters that the results' encoding lacks": (
+        (
+            csv(ARMS.replace({"solvent": {"EtOH": "\u03a9m"}})),
+            "id,reward,solvent\n00390,1.5,s\u00e4ure\n".encode("latin-1"),
+            ["--per-measurement"],
+        ),
+        "next.csv cannot hold '\u03a9'",
+        "Save that as UTF-8",
+    ),
+    "a cell of a space": (
+        csv(cell("heat", " ")),
+        "missing, infinite or huge value in row 6 ",
+        "Fill it",
+    ),
+    "no number by a word": (
+        csv(cell("heat", "n.d.")),
+        "'heat' has the text 'n.d.' in row 6 ",
+        "Correct one of them",
+    ),
+    "an error of a spreadsheet": (
+        csv(cell("load", "#DIV/0!")),
+        "'load' has the text '#DIV/0!' in row 6 ",
+        "Correct one of them",
+    ),
+    "rewards with units": (
+        (PLAIN, csv(RESULTS.assign(reward=["41 %ee", "12 %ee", "13 %ee", ""]))),
+        "results.csv: Column 'reward' has the reward '41 %ee' in row 1 ",
+        "Write bare numbers: no unit",
+    ),
+    "rewards with a mark between thousands": (
+        (PLAIN, csv(cell("reward", "1,200", row=1, table=RESULTS))),
+        "has the reward '1,200' in row 2 ",
+        "no mark between thousands",
+    ),
+    "rewards missing by a dash": (
+        (PLAIN, csv(cell("reward", "-", row=3, table=RESULTS))),
+        "has the reward '-' in row 4 ",
+        "Leave it empty if the measurement is in flight",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_clear_is_refused_with_what_to_do(name, tmp_path):
+    content, wrong, remedy = REFUSED[name]
+    arms, results, words = files_of(content)
+    code, said, _ = suggest(tmp_path, arms, results, *words)
+    assert code == 2, said
+    assert wrong in said
+    assert remedy in said
