@@ -41,6 +41,7 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "pandas.DataFrame": ("class", "reference/api/pandas.DataFrame.html#$"),
             "pandas.Index": ("class", "reference/api/pandas.Index.html#$"),
+            "pandas.Series": ("class", "reference/api/pandas.Series.html#$"),
         },
     ),
     "matplotlib": (
