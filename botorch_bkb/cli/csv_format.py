@@ -73,7 +73,7 @@ class CsvFormat:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the format is what most programs write, so that nothing is to tell."""
+        """Whether the format is what most programs write: nothing to tell of it."""
         is_utf8 = self.encoding.startswith("utf-8")
         return (self.separator, self.decimal, is_utf8) == (",", ".", True)
 
