@@ -73,7 +73,7 @@ class CsvFormat:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the format is what most programs write: nothing to tell of it."""
+        """Whether the format is what most programs write."""
         is_utf8 = self.encoding.startswith("utf-8")
         return (self.separator, self.decimal, is_utf8) == (",", ".", True)
 
