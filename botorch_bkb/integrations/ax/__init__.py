@@ -8,13 +8,15 @@ route is Ax's own Bayesian optimization, ``Generators.BOTORCH_MODULAR``, with
 and :class:`FiniteArmAcquisition`, which searches all discrete points exactly, allows
 repeats, and counts pending points as often as they are pending.
 
-Call :func:`register_all` before an experiment is saved and before it is loaded. A node
-refers to its bandit by the name of a factory, which :func:`register_bandit` takes, in
-both processes: a stored experiment names code, it does not hold any.
+Import this module before an experiment is saved and before it is loaded: that tells Ax
+how. A node refers to its bandit by the name of a factory, which :func:`register_bandit`
+takes, in both processes: a stored experiment names code, it does not hold any. A table
+of arms that has moved is found by :func:`register_folder`.
 
 Use one-arm trials: Ax merges repeats within a batch trial. On the node's route, failed
 and abandoned trials are released; on the other, Ax reports abandoned ones as pending
-for ever, so mark them failed instead.
+for ever, so mark them failed instead. The page "What works in Ax" says what is honoured
+on which route, and what is refused.
 """
 
 from __future__ import annotations
@@ -34,11 +36,18 @@ from botorch_bkb.integrations.ax.arms import (
     ChoiceGrid,
     MAX_GRID_SIZE,
     Parameters,
+    register_folder,
 )
-from botorch_bkb.integrations.ax.modular import FiniteArmAcquisition
+from botorch_bkb.integrations.ax.modular import (
+    check_modular,
+    FiniteArmAcquisition,
+    FiniteArmsNext,
+    modular_strategy,
+)
 from botorch_bkb.integrations.ax.node import (
     BanditFactory,
     BanditNode,
+    find_bandit_node,
     LIVE,
     register_bandit,
 )
@@ -54,7 +63,14 @@ __all__ = [
     "BanditNode",
     "ChoiceGrid",
     "FiniteArmAcquisition",
+    "FiniteArmsNext",
     "Parameters",
+    "check_modular",
+    "find_bandit_node",
+    "modular_strategy",
     "register_all",
     "register_bandit",
+    "register_folder",
 ]
+
+register_all()
