@@ -20,6 +20,7 @@ from gpytorch.kernels import RBFKernel
 from typing_extensions import override
 
 from botorch_bkb import BBKB, BKB, TVGPUCB
+from botorch_bkb.optim import optimize_acqf_finite
 
 
 with warnings.catch_warnings():
@@ -496,6 +497,14 @@ def test_real_times_are_those_of_ax_or_of_the_trial(monkeypatch):
         trials[number]._time_completed = start + timedelta(hours=hours)
     trials[0].update_run_metadata({"time": (start + timedelta(hours=3)).isoformat()})
     assert node.update().state_dict()["times"] == pytest.approx([3.0, 7.0])
+    (number,) = client.get_next_trials(1)
+    client.complete_trial(number, raw_data={"y": 0.1})
+    for wrong in ("yesterday", 3.5):
+        trials[number].update_run_metadata({"time": wrong})
+        with pytest.raises(InputDataError, match=f"of trial {number} to be a datetime"):
+            node.update()
+    trials[number].update_run_metadata({"time": start + timedelta(hours=4)})
+    assert node.update().state_dict()["times"] == pytest.approx([3.0, 7.0, 4.0])
     Clock.hours = 6.0  # in autumn
     client.get_next_trials(1)
     Clock.hours = 9.0
@@ -613,15 +622,34 @@ def mixed():
     ]
 
 
-def test_the_modular_route_takes_mixed_choices_and_repeats():
-    """Every point of the space is searched; the best one of a sure model wins."""
+def test_the_modular_route_searches_all_mixed_choices(monkeypatch):
+    """One column per solvent; all combinations, or those that are left."""
+    seen = []
+
+    def spy(acq_function, choices, **options):
+        seen.append(choices)
+        return optimize_acqf_finite(acq_function, choices, **options)
+
+    monkeypatch.setattr("botorch_bkb.integrations.ax.modular.optimize_acqf_finite", spy)
     client = new_client(modular_strategy(num_initial=3, seed=0), mixed())
-    play(client, 3)
-    chosen = play(client, 2) + play(client, 1, fixed_parameters={"solvent": "D"})
-    for parameters in chosen:
-        assert client._experiment.search_space.check_membership(parameters)
-    assert chosen[-1]["solvent"] == "D"
-    (best,) = client.predict([chosen[0]])
+    play(client, 5)
+    (chosen,) = play(client, 1, fixed_parameters={"solvent": "D", "level": "mid"})
+    assert (chosen["solvent"], chosen["level"]) == ("D", "mid")
+    one_hot = {s: [float(s == other) for other in SOLVENTS] for s in SOLVENTS}
+    for points, solvents, levels in (
+        (seen[0], SOLVENTS, (0.0, 1.0, 2.0)),
+        (seen[-1], ["D"], (1.0,)),
+    ):
+        expected = {
+            (t, *one_hot[solvent], level, n)
+            for t in TEMPERATURES
+            for solvent in solvents
+            for level in levels
+            for n in (1.0, 2.0)
+        }
+        assert len(points) == len(expected)
+        assert set(map(tuple, points.tolist())) == expected
+    (best,) = client.predict([chosen])
     assert set(best) == {"y"}
 
 

@@ -304,6 +304,13 @@ class ArmFile(ArmSource):
             )
         return int(index)
 
+    @override
+    def values(self, name: str, num_arms: int) -> tuple[list[Any], Tensor]:
+        rows = torch.arange(num_arms)
+        if name in self._fixed:
+            return [self._fixed[name]], torch.zeros_like(rows)
+        return rows.tolist(), rows
+
 
 @dataclass
 class ChoiceGrid(ArmSource):

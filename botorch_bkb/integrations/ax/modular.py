@@ -119,21 +119,22 @@ class FiniteArmAcquisition(Acquisition):
         blocks = []
         for _, group in groupby(range(len(names)), parameter_of):
             columns = list(group)
-            if OH_PARAM_INFIX in names[columns[0]]:
+            first = columns[0]
+            if OH_PARAM_INFIX in names[first]:
                 block = torch.eye(len(columns), dtype=self.dtype)
-            elif columns[0] in digest.discrete_choices:
-                values = list(digest.discrete_choices[columns[0]])
-                block = torch.tensor(values, dtype=self.dtype).unsqueeze(-1)
-            elif columns[0] in fixed_features:
-                block = torch.full((1, 1), fixed_features[columns[0]], dtype=self.dtype)
+                for column, i in enumerate(columns):
+                    if i in fixed_features:
+                        block = block[block[:, column] == fixed_features[i]]
+            elif first in fixed_features or first in digest.discrete_choices:
+                values = digest.discrete_choices.get(first, [])
+                if first in fixed_features:
+                    values = [fixed_features[first]]
+                block = torch.tensor(list(values), dtype=self.dtype).unsqueeze(-1)
             else:
                 raise UnsupportedError(
                     "Expected discrete parameters only, but "
-                    f"{names[columns[0]]!r} is continuous."
+                    f"{names[first]!r} is continuous."
                 )
-            for column, i in enumerate(columns):
-                if i in fixed_features:
-                    block = block[block[:, column] == fixed_features[i]]
             blocks.append(block)
         rows = [torch.arange(len(block)) for block in blocks]
         grid = torch.cartesian_prod(*rows).reshape(-1, len(rows))

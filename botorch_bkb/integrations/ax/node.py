@@ -482,19 +482,28 @@ class BanditNode(ExternalGenerationNode):
         return None
 
     def _tell(self, trial: BaseTrial, arm: int, result: float) -> None:
-        pull = self._pulls.pop(trial.index)
-        options: dict[str, Any] = {"pull_ids": [pull]}
+        pull = self._pulls[trial.index]
         if self.time_unit is None:
-            self.bandit.tell([arm], [result], **options)
+            self.bandit.tell([arm], [result], pull_ids=[pull])
         else:
-            stamp = trial.run_metadata.get("time", trial.time_completed)
-            if isinstance(stamp, str):
-                stamp = datetime.fromisoformat(stamp)
-            options["time"] = self._time_of(stamp)
-            _insist(self.bandit.tell, [arm], [result], **options)
+            time = self._time_of_result(trial)
+            _insist(self.bandit.tell, [arm], [result], pull_ids=[pull], time=time)
+        del self._pulls[trial.index]
         self._told[trial.index] = (pull, result)
         self._open.discard(trial.index)
         self._best[arm] = trial.index
+
+    def _time_of_result(self, trial: BaseTrial) -> float:
+        stamp = trial.run_metadata.get("time", trial.time_completed)
+        try:
+            if isinstance(stamp, str):
+                stamp = datetime.fromisoformat(stamp)
+            return self._time_of(stamp)
+        except (TypeError, ValueError) as error:
+            raise InputDataError(
+                f"Expected `run_metadata['time']` of trial {trial.index} to be a "
+                f"datetime without time zone, or its ISO text, but got {stamp!r}."
+            ) from error
 
     def _time_of(self, stamp: Any) -> float:
         """Return the bandit's time of a time stamp."""
