@@ -39,7 +39,6 @@ with warnings.catch_warnings():
         BanditNode,
         ChoiceGrid,
         FiniteArmAcquisition,
-        register_all,
         register_bandit,
     )
 
@@ -127,11 +126,12 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
     completed, told, news = Counter(), 0, []
     while num_trials < 60:
         # What the node does at its next call: results by number, then releases.
-        for _, arm, value in sorted(item for item in news if item[2] is not None):
-            alone.tell([arm], [value])
-        for _, arm, value in news:
+        # The node's trials are all there are: their numbers are the pulls'.
+        for pull, arm, value in sorted(item for item in news if item[2] is not None):
+            alone.tell([arm], [value], pull_ids=[pull])
+        for pull, arm, value in news:
             if value is None:
-                alone.fail([arm])
+                alone.fail([arm], pull_ids=[pull])
         news = []
         new = client.get_next_trials(max_trials=8 - len(out))
         for number, parameters in new.items():
@@ -288,7 +288,6 @@ def test_a_hundred_thousand_arms_by_reference(tmp_path):
             value = reward(parameters["arm"], arms)
             client.complete_trial(number, raw_data={"y": value})
     assert node.bandit.arms.shape == (100_000, 2)
-    register_all()
     client.save_to_json_file(str(tmp_path / "e.json"))
     # The table alone would be 4 MB.
     assert (tmp_path / "e.json").stat().st_size < 800_000
@@ -342,7 +341,7 @@ def BBKB_again(arms, maximize, generator):
     return BBKB(arms, kernel, 0.01, maximize=maximize, generator=generator)
 
 register_bandit(BBKB_again, "BBKB")
-register_all()
+register_all()  # done by the import; again does no harm
 client = Client.load_from_json_file(sys.argv[1])
 chosen = []
 for _ in range(5):
@@ -354,8 +353,6 @@ print(json.dumps(chosen))
 
 
 def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file):
-    register_all()
-    register_all()  # again does no harm
     node = BanditNode("BBKB", ArmFile(arm_file), seed=1)
     client = new_client([node], 300)
     for _ in range(12):
@@ -489,7 +486,6 @@ def test_pending_points_count_as_often_as_they_are_pending(monkeypatch):
 
 
 def test_the_modular_route_is_stored(tmp_path):
-    register_all()
     client = modular_client(a=4, b=3)
     for _ in range(6):
         for number, p in client.get_next_trials(max_trials=1).items():

@@ -1,0 +1,52 @@
+"""What of an Ax experiment is honoured; all else is refused by name."""
+
+from __future__ import annotations
+
+from ax.core.experiment import Experiment
+from ax.core.objective import Objective
+from ax.core.search_space import SearchSpace
+from botorch.exceptions.errors import UnsupportedError
+
+
+def check_objective(experiment: Experiment) -> Objective:
+    """Return the one objective of an experiment.
+
+    Raises:
+        UnsupportedError: If there is none, or more than one metric, or an outcome
+            constraint, or a target of pruning.
+    """
+    config = experiment.optimization_config
+    if config is None or len(config.objective.metric_names) != 1:
+        raise UnsupportedError(
+            "Expected an experiment with one objective of one metric, but got "
+            f"{config}. Use `client.configure_optimization`."
+        )
+    if config.all_constraints:
+        raise UnsupportedError(
+            "Expected an experiment without `outcome_constraints`, which a bandit does "
+            f"not honour, but got {config.all_constraints}. Leave them out, and let "
+            "the objective say what a violation costs."
+        )
+    if config.pruning_target_parameterization is not None:
+        raise UnsupportedError(
+            "Expected an experiment without `pruning_target_parameterization`, which a "
+            "bandit does not honour. Leave it out of `configure_optimization`."
+        )
+    return config.objective
+
+
+def check_search_space(search_space: SearchSpace) -> None:
+    """Raise an ``UnsupportedError`` if a parameter has a role beyond its value."""
+    for name, parameter in search_space.parameters.items():
+        roles = {
+            "a fidelity": parameter.is_fidelity,
+            "a task": getattr(parameter, "is_task", False),
+            "hierarchical (`dependent_parameters`)": parameter.is_hierarchical,
+            "disabled": parameter.is_disabled,
+        }
+        for role, has_it in roles.items():
+            if has_it:
+                raise UnsupportedError(
+                    f"Expected parameters that are choices only, but {name!r} is "
+                    f"{role}, which a bandit does not honour."
+                )

@@ -1,0 +1,248 @@
+"""Ax's own Bayesian optimization, over all points of a discrete space."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import Any
+
+import torch
+from ax.adapter.registry import Generators
+from ax.adapter.transforms.one_hot import OH_PARAM_INFIX
+from ax.core.experiment import Experiment
+from ax.core.parameter import ChoiceParameter, FixedParameter, ParameterType
+from ax.core.search_space import SearchSpaceDigest
+from ax.generation_strategy.generation_node import GenerationNode
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generation_strategy.generator_spec import GeneratorSpec
+from ax.generation_strategy.transition_criterion import MinTrials
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
+from ax.generators.torch.botorch_modular.utils import ModelConfig
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.acquisition import BatchUpperConfidenceBound
+from botorch_bkb.integrations.ax.arms import MAX_GRID_SIZE
+from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.optim import optimize_acqf_finite
+from botorch_bkb.optim.batch_rules import check_size
+
+
+class FiniteArmAcquisition(Acquisition):
+    """Ax's acquisition, maximized over all points of a discrete search space.
+
+    Exact, in chunks, with repeats, for any number of points that fits memory; pending
+    points reach the acquisition function as often as they are pending. It is part of
+    :func:`modular_strategy`; in a strategy of your own, pass it as
+    ``generator_kwargs={"acquisition_class": FiniteArmAcquisition, ...}``.
+
+    Args:
+        surrogate: As Ax passes it, like all others.
+        search_space_digest: The transformed search space.
+        torch_opt_config: Holds the pending points with their multiplicity.
+        botorch_acqf_class: A class that takes pending points, such as
+            :class:`~botorch_bkb.acquisition.BatchUpperConfidenceBound`.
+        **kwargs: The others.
+
+    Raises:
+        UnsupportedError: If there are outcome constraints.
+    """
+
+    def __init__(
+        self,
+        surrogate: Any,
+        search_space_digest: SearchSpaceDigest,
+        torch_opt_config: Any,
+        botorch_acqf_class: Any,
+        **kwargs: Any,
+    ) -> None:
+        if torch_opt_config.outcome_constraints is not None:
+            raise UnsupportedError(_NO_OUTCOME_CONSTRAINTS)
+        super().__init__(
+            surrogate=surrogate,
+            search_space_digest=search_space_digest,
+            torch_opt_config=torch_opt_config,
+            botorch_acqf_class=botorch_acqf_class,
+            **kwargs,
+        )
+        pending = torch_opt_config.pending_observations
+        if pending is not None and pending[0].numel():
+            # Ax has made a set of them.
+            self.acqf.set_X_pending(pending[0].to(self.dtype))
+
+    @override
+    def optimize(
+        self,
+        n: int,
+        search_space_digest: SearchSpaceDigest,
+        inequality_constraints: Any = None,
+        equality_constraints: Any = None,
+        fixed_features: dict[int, float] | None = None,
+        rounding_func: Any = None,
+        optimizer_options: dict[str, Any] | None = None,
+        candidate_set: Tensor | None = None,
+        sampling_strategy: Any = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``n`` points, their values, and weights of one.
+
+        Raises:
+            UnsupportedError: If a feature is continuous, or there are constraints.
+        """
+        if inequality_constraints or equality_constraints or sampling_strategy:
+            raise UnsupportedError(
+                "Expected neither constraints nor a `sampling_strategy`, which "
+                "FiniteArmAcquisition does not support."
+            )
+        choices = candidate_set
+        if choices is None:
+            choices = self._choices(search_space_digest, fixed_features or {})
+        indices, values = optimize_acqf_finite(
+            self.acqf, choices, q=n, unique=False, **(optimizer_options or {})
+        )
+        return choices[indices], values.reshape(-1), torch.ones(n, dtype=self.dtype)
+
+    def _choices(
+        self, digest: SearchSpaceDigest, fixed_features: dict[int, float]
+    ) -> Tensor:
+        """Return all points, in the space of the model."""
+        names = digest.feature_names
+
+        def parameter_of(i: int) -> str:
+            # Ax has made a group of columns of a choice without order.
+            return names[i].partition(OH_PARAM_INFIX)[0]
+
+        blocks = []
+        for _, group in groupby(range(len(names)), parameter_of):
+            columns = list(group)
+            first = columns[0]
+            if OH_PARAM_INFIX in names[first]:
+                block = torch.eye(len(columns), dtype=self.dtype)
+                for column, i in enumerate(columns):
+                    if i in fixed_features:
+                        block = block[block[:, column] == fixed_features[i]]
+            elif first in fixed_features or first in digest.discrete_choices:
+                values = digest.discrete_choices.get(first, [])
+                if first in fixed_features:
+                    values = [fixed_features[first]]
+                block = torch.tensor(list(values), dtype=self.dtype).unsqueeze(-1)
+            else:
+                raise UnsupportedError(
+                    "Expected discrete parameters only, but "
+                    f"{names[first]!r} is continuous."
+                )
+            blocks.append(block)
+        rows = [torch.arange(len(block)) for block in blocks]
+        grid = torch.cartesian_prod(*rows).reshape(-1, len(rows))
+        return torch.cat([block[grid[:, i]] for i, block in enumerate(blocks)], dim=-1)
+
+
+_NO_OUTCOME_CONSTRAINTS = (
+    "Expected an experiment without `outcome_constraints`, which the acquisition "
+    "functions of this package do not honour. Leave them out, and let the objective "
+    "say what a violation costs."
+)
+
+
+class FiniteArmsNext(MinTrials):
+    """Ax's ``MinTrials``, which refuses before the first trial what cannot follow.
+
+    Raises:
+        UnsupportedError: If the experiment has parameter or outcome constraints,
+            several objectives, parameters that are continuous, derived, or have a role
+            beyond their value, or more than two million points.
+    """
+
+    @override
+    def is_met(self, experiment: Experiment, curr_node: GenerationNode) -> bool:
+        """Return whether the initial trials are there."""
+        check_modular(experiment)
+        return super().is_met(experiment, curr_node)
+
+
+def check_modular(experiment: Experiment) -> None:
+    """Raise an ``UnsupportedError`` for what :func:`modular_strategy` cannot honour."""
+    check_objective(experiment)
+    space = experiment.search_space
+    check_search_space(space)
+    if space.parameter_constraints:
+        # Ax 1.3.1 holds them against positions of choices instead of their values.
+        raise UnsupportedError(
+            "Expected an experiment without `parameter_constraints`, which Ax's "
+            "Bayesian optimization does not honour for choices, but got "
+            f"{space.parameter_constraints}. Use a BanditNode, which does."
+        )
+    sizes = []
+    for name, parameter in space.parameters.items():
+        is_choice = isinstance(parameter, ChoiceParameter | FixedParameter)
+        is_integer = hasattr(parameter, "lower") and (
+            parameter.parameter_type == ParameterType.INT
+        )
+        if not is_choice and not is_integer:
+            raise UnsupportedError(
+                "Expected choices and integer ranges only, but "
+                f"{name!r} is a {type(parameter).__name__} of type "
+                f"{parameter.parameter_type.name}. Give it a `step_size`."
+            )
+        sizes.append(parameter.cardinality())
+    if math.prod(sizes) > MAX_GRID_SIZE:
+        raise UnsupportedError(
+            f"Expected at most {MAX_GRID_SIZE:,} points, but the parameters have "
+            f"{math.prod(sizes):,}. Use a BanditNode over an ArmFile of some of them."
+        )
+
+
+def modular_strategy(
+    model_class: type[Model] = SingleTaskDTCGP,
+    acqf_class: type[AcquisitionFunction] = BatchUpperConfidenceBound,
+    num_initial: int = 6,
+    seed: int | None = None,
+    name: str = "BKB",
+) -> GenerationStrategy:
+    """Return Ax's own Bayesian optimization with a model and search of this package.
+
+    ``Generators.BOTORCH_MODULAR`` over all points of a discrete space, after some of
+    Ax's Sobol trials. Repeats are allowed. Numbers and ordered text are scaled by Ax,
+    text without order becomes 0/1 columns.
+
+    Args:
+        model_class: The surrogate.
+        acqf_class: The acquisition function, which must take pending points.
+        num_initial: How many trials have data before the model chooses.
+        seed: The seed of the Sobol points.
+        name: The name of the strategy and of the node that follows Sobol's.
+
+    Raises:
+        InputDataError: If ``num_initial`` is not positive.
+
+    Example:
+        >>> client.set_generation_strategy(modular_strategy(seed=0))
+    """
+    check_size("num_initial", num_initial)
+    surrogate = SurrogateSpec(
+        model_configs=[ModelConfig(botorch_model_class=model_class)]
+    )
+    options = {
+        "surrogate_spec": surrogate,
+        "acquisition_class": FiniteArmAcquisition,
+        "botorch_acqf_class": acqf_class,
+    }
+    spec = GeneratorSpec(Generators.BOTORCH_MODULAR, generator_kwargs=options)
+    sobol = GeneratorSpec(Generators.SOBOL, generator_kwargs={"seed": seed})
+    follows = FiniteArmsNext(
+        threshold=num_initial,
+        transition_to=name,
+        use_all_trials_in_exp=True,
+        count_only_trials_with_data=True,
+    )
+    nodes = [
+        GenerationNode(
+            name="Sobol", generator_specs=[sobol], transition_criteria=[follows]
+        ),
+        GenerationNode(name=name, generator_specs=[spec], should_deduplicate=False),
+    ]
+    return GenerationStrategy(name=name, nodes=nodes)

@@ -1,0 +1,79 @@
+"""What Ax needs to know to store and load experiments with our parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ax.storage.botorch_modular_registry import (
+    register_acquisition,
+    register_acquisition_function,
+    register_model,
+)
+from ax.storage.json_store.encoders import transition_criterion_to_dict
+from ax.storage.json_store.registry import (
+    CORE_DECODER_REGISTRY,
+    CORE_ENCODER_REGISTRY,
+)
+
+from botorch_bkb.acquisition import (
+    BatchUpperConfidenceBound,
+    BudgetedUpperConfidenceBound,
+    TimeVaryingUpperConfidenceBound,
+)
+from botorch_bkb.integrations.ax.arms import ArmFile, ChoiceGrid
+from botorch_bkb.integrations.ax.modular import FiniteArmAcquisition, FiniteArmsNext
+from botorch_bkb.integrations.ax.node import BanditNode
+from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
+
+
+def register_all() -> None:
+    """Let Ax store and load what this package brings; again does no harm."""
+    register_acquisition(FiniteArmAcquisition)
+    for model_class in (SingleTaskDTCGP, TimeVaryingGP):
+        register_model(model_class)
+    for acqf_class in (
+        BudgetedUpperConfidenceBound,
+        BatchUpperConfidenceBound,
+        TimeVaryingUpperConfidenceBound,
+    ):
+        register_acquisition_function(acqf_class)
+    CORE_ENCODER_REGISTRY[BanditNode] = _encode_node
+    CORE_DECODER_REGISTRY["BanditNode"] = BanditNode
+    CORE_ENCODER_REGISTRY[FiniteArmsNext] = transition_criterion_to_dict
+    CORE_DECODER_REGISTRY["FiniteArmsNext"] = FiniteArmsNext
+    CORE_ENCODER_REGISTRY[ArmFile] = _encode_file
+    CORE_DECODER_REGISTRY["ArmFile"] = ArmFile
+    CORE_ENCODER_REGISTRY[ChoiceGrid] = _encode_grid
+    CORE_DECODER_REGISTRY["ChoiceGrid"] = _decode_grid
+
+
+def _encode_node(node: BanditNode) -> dict[str, Any]:
+    return {
+        "__type": "BanditNode",
+        "factory": node.factory,
+        "arms": node.arms,
+        "seed": node.seed,
+        "name": node.name,
+        "transition_criteria": node.transition_criteria,
+        "state": node.state_dict(),
+        "time_unit": node.time_unit,
+    }
+
+
+def _encode_file(arms: ArmFile) -> dict[str, Any]:
+    return {
+        "__type": "ArmFile",
+        "path": arms.path,
+        "parameter": arms.parameter,
+        "checksum": arms.checksum,
+        "id": arms.id,
+        "folder": arms.folder,
+    }
+
+
+def _encode_grid(arms: ChoiceGrid) -> dict[str, Any]:
+    return {"__type": "ChoiceGrid", "is_ordered": arms.is_ordered}
+
+
+def _decode_grid(is_ordered: bool = False) -> ChoiceGrid:
+    return ChoiceGrid(is_ordered)
