@@ -55,7 +55,12 @@ intersphinx_mapping = write_inventories(Path(_inventories.name))
 
 
 # Imported for type checkers only, which is too late to ask Python.
-TYPES = {"Axes": "matplotlib.axes", "Figure": "matplotlib.figure", "pd": "pandas"}
+TYPES = {
+    "Axes": "matplotlib.axes",
+    "Client": "ax.api.client",
+    "Figure": "matplotlib.figure",
+    "pd": "pandas",
+}
 
 
 def use_defined_name(

@@ -146,8 +146,17 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "ax": (
         "https://ax.readthedocs.io/en/stable/",
         {
+            "ax.api.client.Client": ("class", "api.html#$"),
+            "ax.core.parameter_constraint.ParameterConstraint": (
+                "class",
+                "core.html#$",
+            ),
             "ax.core.search_space.SearchSpaceDigest": ("class", "core.html#$"),
             "ax.generation_strategy.external_generation_node.ExternalGenerationNode": (
+                "class",
+                "generation_strategy.html#$",
+            ),
+            "ax.generation_strategy.transition_criterion.MinTrials": (
                 "class",
                 "generation_strategy.html#$",
             ),

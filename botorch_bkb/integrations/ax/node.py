@@ -87,7 +87,8 @@ class BanditNode(ExternalGenerationNode):
 
     Args:
         factory: The name under which :func:`register_bandit` knows the bandit.
-        arms: An :class:`ArmFile` or a :class:`ChoiceGrid`.
+        arms: An :class:`~botorch_bkb.integrations.ax.ArmFile` or a
+            :class:`~botorch_bkb.integrations.ax.ChoiceGrid`.
         seed: The seed of the bandit's own stream; Ax resets the global one.
         name: The node's name.
         transition_criteria: As in Ax.
@@ -315,7 +316,7 @@ class BanditNode(ExternalGenerationNode):
         decoder_registry: Any = None,
         class_decoder_registry: Any = None,
     ) -> dict[str, Any]:
-        """Decode the arguments that :func:`register_all`'s encoder wrote."""
+        """Decode the arguments that Ax stored."""
         return {
             key: object_from_json(value, decoder_registry, class_decoder_registry)
             for key, value in args.items()
