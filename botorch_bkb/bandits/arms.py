@@ -26,8 +26,10 @@ from botorch_bkb.bandits.checks import (
 )
 from botorch_bkb.bandits.ledger import Pull, PullLedger
 from botorch_bkb.bandits.storage import StoredBandit
+from botorch_bkb.models.utils.checks import check_size
+from botorch_bkb.models.utils.draws import as_generator, draw_integers
 from botorch_bkb.models.utils.replicates import find_twins, first_of_twins
-from botorch_bkb.optim.batch_rules import check_size, UNLIMITED
+from botorch_bkb.optim.batch_rules import UNLIMITED
 
 
 class ArmBandit(StoredBandit):
@@ -60,14 +62,11 @@ class ArmBandit(StoredBandit):
         if max_repeats is not None:
             check_size("max_repeats", max_repeats)
         check_generator(generator)
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
         self.arms = arms
         self.is_retired = torch.zeros_like(arms[:, 0], dtype=torch.bool)
         self.maximize = maximize
         self.max_repeats = max_repeats
-        self.generator = generator
+        self.generator = as_generator(generator)
         self.num_batches = 0
         self._num_given = arms.shape[0]  # the arms of the constructor
         self._ledger = PullLedger(arms.shape[0], like=arms)
@@ -291,9 +290,7 @@ class ArmBandit(StoredBandit):
         return int(allowed[self._draw_index(len(allowed))])
 
     def _draw_index(self, size: int) -> int:
-        generator = self.generator
-        draw = torch.randint(size, (1,), generator=generator, device=generator.device)
-        return int(draw)
+        return int(draw_integers(size, 1, self.generator))
 
     def _add_pending(self, indices: Tensor) -> None:
         scores = self._leverage_scores()[indices.to(self.arms.device)]

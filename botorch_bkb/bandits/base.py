@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy, deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,48 +49,20 @@ from botorch_bkb.bandits.goal import (
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.generation.maximizer import MaximizerDistribution
+from botorch_bkb.models.utils.checks import check_size
+from botorch_bkb.models.utils.draws import as_generator, draw_integers
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
-    check_size,
     FixedSize,
     UNLIMITED,
 )
-from botorch_bkb.optim.threads import threads_for
+from botorch_bkb.posteriors import Moments
+from botorch_bkb.posteriors.threads import threads_for
 
 
 # The default cap of a batch whose rule sets no size.
 MAX_BATCH_SIZE = 10_000
-
-
-class Moments(Protocol):
-    """What is known of all arms: what every bandit reads off its posterior."""
-
-    mean: Tensor
-    prior_variance: Tensor
-    noise_variance: float
-    pulled_indices: Tensor
-    inducing_indices: Tensor
-
-    @property
-    def variance(self) -> Tensor:
-        """The ``A`` posterior variances."""
-
-    @property
-    def leverage_scores(self) -> Tensor:
-        """The ``A`` variances over lambda."""
-
-    @property
-    def log_det(self) -> float:
-        """``log det(I + K / lambda)`` of the pulls."""
-
-    @property
-    def effective_dimension(self) -> float:
-        """The sum of the pulls' leverage scores."""
-
-    @property
-    def feature_bytes(self) -> int:
-        """How much data a choice passes over."""
 
 
 class FiniteArmBandit(ArmBandit):
@@ -112,7 +84,7 @@ class FiniteArmBandit(ArmBandit):
     exponential of what that many pulls can tell. For rewards of the sparse bandits that
     are later than their batch, and for those that never come, there is no theorem.
 
-    Memory is that of :class:`~botorch_bkb.optim.arm_posterior.ArmPosterior`:
+    Memory is that of :class:`~botorch_bkb.posteriors.ArmPosterior`:
     ``O(A)`` and the ``m x A`` features within a byte budget.
 
     Args:
@@ -523,13 +495,10 @@ class FiniteArmBandit(ArmBandit):
             generator: Their source of randomness. None: a new one with a random seed;
                 that of the bandit stays as it is.
         """
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
+        generator = as_generator(generator)
         if self.num_pulls == 0:
             arms = self._distinct(self._in_play()).nonzero().squeeze(-1)
-            size, device = (num_draws,), generator.device
-            best = torch.randint(len(arms), size, generator=generator, device=device)
+            best = draw_integers(len(arms), num_draws, generator)
             best = arms[best.to(arms.device)]
         else:
             best = self._draw_best_arms(num_draws, generator)

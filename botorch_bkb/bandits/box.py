@@ -34,12 +34,12 @@ from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
 from botorch_bkb.generation.paths import (
     draw_posterior_paths,
-    draw_seed,
     maximize_paths,
 )
 from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.checks import check_size
+from botorch_bkb.models.utils.draws import as_generator, draw_seed, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import sample_inducing_indices
-from botorch_bkb.optim.batch_rules import check_size
 
 
 # What is learned from fewer points, which a bound chose, misleads for long.
@@ -106,9 +106,7 @@ class BoxBandit(StoredBandit):
         check_size("num_restarts", num_restarts)
         check_size("raw_samples", raw_samples)
         check_generator(generator)
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
+        generator = as_generator(generator)
         # The optimizers need double precision; points come in the dtype of the box.
         self.bounds, self._dtype = bounds.double(), bounds.dtype
         self.batch_size = batch_size
@@ -288,9 +286,7 @@ class BoxBandit(StoredBandit):
                 that of the bandit stays as it is.
         """
         check_size("num_draws", num_draws)
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
+        generator = as_generator(generator)
         if self.num_pulls == 0:
             best = self._draw_points(num_draws, generator)
         else:
@@ -534,9 +530,7 @@ class BoxBandit(StoredBandit):
 
     def _uniform(self, size: int, generator: torch.Generator | None = None) -> Tensor:
         source = self.generator if generator is None else generator
-        return torch.rand(
-            size, generator=source, device=source.device, dtype=torch.float64
-        )
+        return draw_uniforms(size, source)
 
     def _signed_rewards(self) -> Tensor:
         rewards = self.bounds.new_tensor(self._told_rewards)

@@ -27,8 +27,8 @@ from botorch_bkb.acquisition.confidence import (
     RandomDeviationWidth,
 )
 from botorch_bkb.bandits.box import BoxBandit
-from botorch_bkb.generation.paths import draw_seed
 from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.draws import draw_seed
 from botorch_bkb.models.utils.leverage_scores import validate_oversampling
 
 

@@ -20,16 +20,16 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
 from botorch_bkb.acquisition.time_varying import RTVWidth
-from botorch_bkb.bandits.base import FiniteArmBandit, Moments
+from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.checks import check_time
 from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.inducing import ExactBandit
 from botorch_bkb.bandits.ledger import Pull
-from botorch_bkb.models.arm_filter import check_forgetting_rate
-from botorch_bkb.models.utils.checks import as_number
-from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import BatchRule, check_size, FixedSize
+from botorch_bkb.models.utils.checks import as_number, check_size
+from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
+from botorch_bkb.posteriors import ArmPosterior, Moments
+from botorch_bkb.posteriors.drifting import check_forgetting_rate
 
 
 # A time so many times as far ahead as all before it are apart is doubted,

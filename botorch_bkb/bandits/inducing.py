@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.posterior import PosteriorBandit
+from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
     Inclusion,
     inclusion_probabilities,
@@ -22,7 +23,7 @@ from botorch_bkb.models.utils.leverage_scores import (
     validate_oversampling,
     validate_resampling,
 )
-from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
 # More new arms than this in one update are sampled block by block.
@@ -159,10 +160,7 @@ class SparseBandit(PosteriorBandit):
         return self._uniforms[pulled.to(self._uniforms.device)]
 
     def _draw(self, size: int) -> Tensor:
-        generator = self.generator
-        return torch.rand(
-            size, generator=generator, device=generator.device, dtype=torch.float64
-        )
+        return draw_uniforms(size, self.generator)
 
 
 def sample_in_blocks(

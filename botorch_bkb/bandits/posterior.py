@@ -14,13 +14,13 @@ from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.hyperparameters import Prior
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.generation.thompson import ArmSampler
-from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
 class PosteriorBandit(FiniteArmBandit):
-    """A bandit on :class:`~botorch_bkb.optim.ArmPosterior`, by upper confidence bounds.
+    """Upper confidence bounds on :class:`~botorch_bkb.posteriors.ArmPosterior`.
 
     A subclass names its inducing arms.
     """

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -24,39 +23,18 @@ from botorch_bkb.acquisition.time_varying import TVWidth
 from botorch_bkb.bandits.drift_prior import DriftPrior
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.ledger import Pull
-from botorch_bkb.bandits.replay import imagine_pull, Observation, ReplayedFilter
-from botorch_bkb.models.arm_filter import (
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.optim.batch_rules import BatchRule
+from botorch_bkb.posteriors import (
     ArmFilter,
-    check_forgetting_rate,
+    ArmMoments,
+    ArmPosterior,
     DriftingPosterior,
+    ReplayedFilter,
     SparseArmFilter,
 )
-from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import BatchRule
-
-
-@dataclass
-class ArmMoments:
-    """Mean and variance of all arms at one time, and what widths need beside them.
-
-    Has what bandits read off an :class:`~botorch_bkb.optim.ArmPosterior`.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    prior_variance: Tensor
-    noise_variance: float
-    pulled_indices: Tensor
-    inducing_indices: Tensor
-    log_det: float
-    effective_dimension: float
-    feature_bytes: int = 0
-
-    @property
-    def leverage_scores(self) -> Tensor:
-        """The ``A`` variances over lambda."""
-        return self.variance / self.noise_variance
+from botorch_bkb.posteriors.drifting import check_forgetting_rate
+from botorch_bkb.posteriors.replay import imagine_pull, Observation
 
 
 class TVGPUCB(DriftingBandit):
@@ -64,8 +42,8 @@ class TVGPUCB(DriftingBandit):
 
     The posterior is that of ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``,
     equations (7) and (8), filtered from step to step at a cost that does not grow with
-    time: :class:`~botorch_bkb.models.arm_filter.ArmFilter` over all arms, ``O(A^2)`` a
-    step and in memory, or :class:`~botorch_bkb.models.arm_filter.SparseArmFilter`,
+    time: :class:`~botorch_bkb.posteriors.ArmFilter` over all arms, ``O(A^2)`` a
+    step and in memory, or :class:`~botorch_bkb.posteriors.SparseArmFilter`,
     ``O(A m)``, which says what it approximates. Batches are picked one by one with
     the variance of those before, as if each had brought its mean; so are pulls still
     pending, each as if it had at the time at which it was asked for: a pull that is

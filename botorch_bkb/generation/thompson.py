@@ -1,8 +1,8 @@
 r"""Thompson draws over arms, from the weights of the sparse posterior.
 
 With the features ``z(x)`` of the inducing arms and ``V = I + Z^T W Z`` (see
-:mod:`~botorch_bkb.optim.arm_posterior`), the weights are ``theta ~ N(V^{-1} Z^T W ybar,
-V^{-1})``, equation (5) of [basu2017]_ in the units of the GP, and a draw is
+:mod:`~botorch_bkb.posteriors.arm_posterior`), the weights are ``theta ~ N(V^{-1} Z^T W
+ybar, V^{-1})``, equation (5) of [basu2017]_ in the units of the GP, and a draw is
 
     f(x) = z(x)^T theta = mean(x) + z(x)^T L_v^{-T} eps,    eps ~ N(0, I),
 
@@ -36,13 +36,14 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
+from botorch_bkb.models.utils.checks import check_size
+from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
     independent_points,
     psd_root,
 )
-from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import check_size
+from botorch_bkb.posteriors import ArmPosterior
 
 
 ResidualPart = Literal["omitted", "independent", "correlated"]
@@ -232,9 +233,9 @@ class ArmSampler:
         """Return ``num_draws x k`` values of some arms, by the law of the posterior."""
         check_size("num_draws", num_draws)
         Z, root = self._joint_factors(arms)
-        eps = self._normal(self._L_v.shape[0], num_draws, generator)
+        eps = self._normals(self._L_v.shape[0], num_draws, generator)
         theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
-        noise = self._normal(len(arms), num_draws, generator)
+        noise = self._normals(len(arms), num_draws, generator)
         mean = self.posterior.mean[arms].unsqueeze(-1)
         return (mean + Z.mT @ theta + root @ noise).mT
 
@@ -259,7 +260,7 @@ class ArmSampler:
         """Yield which arms, and their ``chunk x num_draws`` values."""
         check_size("num_draws", num_draws)
         posterior = self.posterior
-        eps = self._normal(self._L_v.shape[0], num_draws, generator)
+        eps = self._normals(self._L_v.shape[0], num_draws, generator)
         theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
         M = self._B.shape[0]
         vectors = torch.cat([theta[:M], self._B], dim=-1)
@@ -273,7 +274,7 @@ class ArmSampler:
                 values = values.addmm_(new, theta[M:])
                 residual = residual - new.square().sum(dim=-1)
             if self.residual == "independent":
-                noise = self._normal(len(values), num_draws, generator)
+                noise = self._normals(len(values), num_draws, generator)
                 values += noise * residual.clamp_min(0.0).sqrt().unsqueeze(-1)
             yield rows, values
 
@@ -306,12 +307,5 @@ class ArmSampler:
             self._C.mT, residual, upper=True, left=False
         )
 
-    def _normal(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
-        draws = torch.randn(
-            rows,
-            columns,
-            generator=generator,
-            device=generator.device,
-            dtype=torch.float64,
-        )
-        return draws.to(self.posterior.mean)
+    def _normals(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
+        return draw_normals(rows, columns, generator=generator).to(self.posterior.mean)

@@ -45,6 +45,7 @@ from botorch_bkb.models.utils.checks import (
     check_tensors,
 )
 from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
+from botorch_bkb.models.utils.draws import as_generator
 from botorch_bkb.models.utils.leverage_scores import (
     log_exclusion,
     Resampling,
@@ -677,10 +678,8 @@ def merge_observations(
 
 
 def _draw_uniforms(size: int, generator: torch.Generator | None) -> list[float]:
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    # Not the default dtype: what a seed draws should not depend on the user's settings.
+    generator = as_generator(generator)
+    # In single precision, unlike the other draws: so a seed draws what it always drew.
     draws = torch.rand(
         size, generator=generator, device=generator.device, dtype=torch.float32
     )

@@ -27,18 +27,11 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.models.utils.checks import check_size
+from botorch_bkb.posteriors import ArmPosterior
 
 
 UNLIMITED = sys.maxsize
-
-
-def check_size(name: str, value: int) -> None:
-    """Raise an ``InputDataError`` unless an argument is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputDataError(
-            f"Expected `{name}` to be an integer of at least 1, but got {value!r}."
-        )
 
 
 class OpenBatch(ABC):

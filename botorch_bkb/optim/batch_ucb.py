@@ -21,8 +21,8 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.models.utils.nystrom import span_tolerance
-from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule, first_crossing
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
 # The pool starts with this many arms and doubles; past the limit all arms are tracked.
@@ -167,7 +167,7 @@ class HallucinatedPosterior:
 
     Holds ``R`` with ``V_now^{-1} = R R^T`` and the arms appended to the inducing arms;
     ``V`` and the features are those of
-    :class:`~botorch_bkb.optim.arm_posterior.ArmPosterior`. Every change passes over the
+    :class:`~botorch_bkb.posteriors.ArmPosterior`. Every change passes over the
     features of all arms, ``O(A (m + f))``.
 
     Args:

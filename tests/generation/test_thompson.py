@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.generation import ArmSampler, thompson
-from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from tests.helpers import LargestTensor
 from tests.reference import dtc_parts, exact_posterior
 

@@ -282,7 +282,7 @@ def test_features_over_the_byte_budget_change_nothing():
 @pytest.mark.parametrize("chunk_bytes", [8 * 13, 8 * 200])
 def test_chunks_change_nothing(monkeypatch, chunk_bytes):
     expected = Problem(2).posterior
-    monkeypatch.setattr("botorch_bkb.optim.arm_posterior.CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr("botorch_bkb.posteriors.arm_posterior.CHUNK_BYTES", chunk_bytes)
     chunked = Problem(2).posterior
     torch.testing.assert_close(chunked.mean, expected.mean)
     torch.testing.assert_close(chunked.variance, expected.variance)

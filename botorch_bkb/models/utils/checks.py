@@ -79,6 +79,14 @@ def check_generator(generator: Any) -> None:
         )
 
 
+def check_size(name: str, value: int) -> None:
+    """Raise an ``InputDataError`` unless an argument is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputDataError(
+            f"Expected `{name}` to be an integer of at least 1, but got {value!r}."
+        )
+
+
 def as_number(value: Any) -> float:
     """Return a number, or NaN, which no interval holds, for what is none."""
     if isinstance(value, str | bytes):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from botorch_bkb.models.arm_filter import DriftingPosterior
+from botorch_bkb.posteriors.drifting import DriftingPosterior
 
 
 class Observation(NamedTuple):

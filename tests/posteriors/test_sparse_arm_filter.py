@@ -10,9 +10,9 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.models.arm_filter import ArmFilter, SparseArmFilter
+from botorch_bkb.posteriors import ArmFilter, SparseArmFilter
 from tests.helpers import LargestTensor
-from tests.models.test_arm_filter import history
+from tests.posteriors.test_arm_filter import history
 from tests.reference import time_varying_posterior
 
 

@@ -37,9 +37,13 @@ from botorch_bkb.models.utils.nystrom import (
     is_well_conditioned,
 )
 from botorch_bkb.models.utils.rounding import ROUNDING_THRESHOLD, RoundingReport
-from botorch_bkb.optim.feature_basis import BasisChange, BasisPosterior, change_basis
-from botorch_bkb.optim.kernel_rows import KernelRows
-from botorch_bkb.optim.threads import threads_for
+from botorch_bkb.posteriors.feature_basis import (
+    BasisChange,
+    BasisPosterior,
+    change_basis,
+)
+from botorch_bkb.posteriors.kernel_rows import KernelRows
+from botorch_bkb.posteriors.threads import threads_for
 
 
 # One chunk of features, of which three are alive at a time: what a core's caches hold,
@@ -130,7 +134,7 @@ class ArmPosterior:
         Where the features are cached and little has changed, one pass over them,
         ``O(A m (b + d + e))`` for ``b`` arms with new pulls, ``d`` that are no longer
         inducing and ``e`` that are new (see
-        :mod:`~botorch_bkb.optim.feature_basis`). Otherwise, and every 64 updates
+        :mod:`~botorch_bkb.posteriors.feature_basis`). Otherwise, and every 64 updates
         against rounding, the full rebuild: two triangular solves over all arms, ``O(A
         m^2)``. The results agree up to rounding.
 
@@ -282,7 +286,7 @@ class ArmPosterior:
         """Return the ``M x k`` features of ``k`` arms.
 
         Features are known up to a rotation only; these have ``M >= m`` coordinates,
-        see :mod:`~botorch_bkb.optim.feature_basis`.
+        see :mod:`~botorch_bkb.posteriors.feature_basis`.
         """
         if not self._is_cached:
             return self._features_from(self._basis.L, self._basis.indices, indices)

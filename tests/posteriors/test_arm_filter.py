@@ -7,7 +7,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.models.arm_filter import ArmFilter
+from botorch_bkb.posteriors import ArmFilter
 from tests.reference import time_varying_posterior
 
 

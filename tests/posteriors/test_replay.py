@@ -10,8 +10,8 @@ from botorch.exceptions.errors import UnsupportedError
 from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import TVGPUCB
-from botorch_bkb.bandits.replay import Observation, ReplayedFilter
-from botorch_bkb.models.arm_filter import ArmFilter, DriftingPosterior, SparseArmFilter
+from botorch_bkb.posteriors import ArmFilter, DriftingPosterior, SparseArmFilter
+from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
 from tests.bandits import make_bandit, play
 from tests.reference import time_varying_posterior
 
