@@ -20,7 +20,7 @@ LAYERS = [
     {"posteriors"},
     {"acquisition"},
     {"models"},
-    {"_version"},
+    {"checks", "_version"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MODULES = {

@@ -43,7 +43,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.checks import as_number
+from botorch_bkb.checks import as_number
 
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)

@@ -17,16 +17,16 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import (
+from botorch_bkb.bandits.ledger import Pull, PullLedger
+from botorch_bkb.bandits.storage import StoredBandit
+from botorch_bkb.checks import (
     check_arms,
     check_available,
     check_count,
     check_generator,
     check_indices,
+    check_size,
 )
-from botorch_bkb.bandits.ledger import Pull, PullLedger
-from botorch_bkb.bandits.storage import StoredBandit
-from botorch_bkb.models.utils.checks import check_size
 from botorch_bkb.models.utils.draws import as_generator, draw_integers
 from botorch_bkb.models.utils.replicates import find_twins, first_of_twins
 from botorch_bkb.optim.batch_rules import UNLIMITED
@@ -121,9 +121,9 @@ class ArmBandit(StoredBandit):
             InputDataError: If a reward is not finite, an arm is unknown, or a pull is
                 not pending. Nothing has changed then.
         """
-        self._settle(indices, rewards, pull_ids, external)
+        self._tell(indices, rewards, pull_ids, external)
 
-    def _settle(
+    def _tell(
         self, indices: Any, rewards: Any, pull_ids: Any, external: bool
     ) -> list[Pull | None]:
         """Bring rewards; return the pulls, None for those from outside."""

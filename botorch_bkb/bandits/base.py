@@ -33,27 +33,27 @@ from botorch_bkb.acquisition.confidence import (
     DeviationWidth,
 )
 from botorch_bkb.bandits.arms import ArmBandit
-from botorch_bkb.bandits.checks import (
-    check_batch_rule,
+from botorch_bkb.bandits.goal import (
+    check_goal,
+    Goal,
+    knowledge_gain,
+    worth_pulling,
+)
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.ledger import Pull
+from botorch_bkb.checks import (
     check_count,
     check_indices,
     check_max_feature_bytes,
     check_number,
+    check_size,
 )
-from botorch_bkb.bandits.goal import (
-    Goal,
-    knowledge_gain,
-    validate_goal,
-    worth_pulling,
-)
-from botorch_bkb.bandits.hyperparameters import Prior
-from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.generation.maximizer import MaximizerDistribution
-from botorch_bkb.models.utils.checks import check_size
 from botorch_bkb.models.utils.draws import as_generator, draw_integers
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
+    check_batch_rule,
     FixedSize,
     UNLIMITED,
 )
@@ -140,7 +140,7 @@ class FiniteArmBandit(ArmBandit):
         generator: torch.Generator | None = None,
         max_feature_bytes: int = 2**31,
     ) -> None:
-        validate_goal(goal)
+        check_goal(goal)
         super().__init__(
             arms, maximize=maximize, max_repeats=max_repeats, generator=generator
         )
@@ -159,15 +159,17 @@ class FiniteArmBandit(ArmBandit):
         )
         self.max_feature_bytes = max_feature_bytes
         self.inducing_indices = torch.empty(0, dtype=torch.long, device=arms.device)
-        self._prior = self._new_prior(arms, covar_module, noise_variance)
+        self._hyperparameters = self._new_hyperparameters(
+            arms, covar_module, noise_variance
+        )
         # What the posterior of the last `ask` knew: the first told pulls, and where the
         # frozen sums of the confidence schedules restarted.
         self._num_processed = 0
         self._restart = (0, 0.0)
         self._opening_score = 0.0
-        # What a subclass predicts by between two asks.
+        # What a subclass keeps of its last prediction between two asks.
         self._prediction: Any = None
-        # Whether the posterior is as a load would compute it, to the last bit.
+        # Whether the posterior has the bits that a load would compute.
         self._is_fresh = True
         self._rebuild_posterior()
 
@@ -194,26 +196,26 @@ class FiniteArmBandit(ArmBandit):
     def default_batch_rule(self) -> BatchRule:
         """Return the batch rule used if none is given."""
 
-    def _new_prior(
+    def _new_hyperparameters(
         self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
-    ) -> Prior:
-        return Prior(arms, covar_module, noise_variance)
+    ) -> Hyperparameters:
+        return Hyperparameters(arms, covar_module, noise_variance)
 
     @abstractmethod
     def _extended_posterior(self, features: Tensor) -> Moments:
-        """Return the posterior of more arms as well, now the last of the prior's."""
+        """Return the posterior of more arms as well, given their features."""
 
     @abstractmethod
     def _refresh(self) -> None:
-        """Bring prior, posterior and inducing arms up to the rewards told."""
+        """Take the rewards told into hyper-parameters, posterior and inducing arms."""
 
     @abstractmethod
     def _rebuild_posterior(self) -> None:
-        """Make the posterior of the last ask anew."""
+        """Rebuild the posterior of the last ask from scratch."""
 
     @abstractmethod
-    def _predictive(self) -> tuple[Prior, Moments]:
-        """Return prior and posterior given all told pulls, without a draw."""
+    def _predictive(self) -> tuple[Hyperparameters, Moments]:
+        """Return hyper-parameters and posterior of all told pulls, without a draw."""
 
     @abstractmethod
     def _choose(
@@ -243,12 +245,12 @@ class FiniteArmBandit(ArmBandit):
     @property
     def noise_variance(self) -> float:
         """Lambda, in the user's units."""
-        return self._prior.noise_variance * self._prior.scale**2
+        return self._hyperparameters.noise_variance * self._hyperparameters.scale**2
 
     @property
     def covar_module(self) -> Kernel:
         """The kernel, given or fitted so far."""
-        return self._prior.covar_module
+        return self._hyperparameters.covar_module
 
     def ask(
         self,
@@ -433,9 +435,9 @@ class FiniteArmBandit(ArmBandit):
             indices: The arms; all if None.
         """
         rows = self._rows(indices)
-        prior, posterior = self._predictive()
-        mean = posterior.mean[rows] * prior.scale + prior.offset
-        variance = posterior.variance[rows] * prior.scale**2
+        hyperparameters, posterior = self._predictive()
+        mean = posterior.mean[rows] * hyperparameters.scale + hyperparameters.offset
+        variance = posterior.variance[rows] * hyperparameters.scale**2
         return (mean if self.maximize else -mean), variance
 
     @property
@@ -444,11 +446,13 @@ class FiniteArmBandit(ArmBandit):
 
         A bound is ``w sqrt(variance / lambda)`` away from the mean.
         """
-        prior, posterior = self._predictive()
+        hyperparameters, posterior = self._predictive()
         # A copy: asking for a width must not advance a schedule that remembers.
-        width = deepcopy(self.confidence)(self._confidence_state(prior, posterior))
+        width = deepcopy(self.confidence)(
+            self._confidence_state(hyperparameters, posterior)
+        )
         # The schedule's is in the kernel's units.
-        return width * prior.scale
+        return width * hyperparameters.scale
 
     def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
         """Return the optimistic confidence bounds of the arms, in the user's units.
@@ -459,9 +463,9 @@ class FiniteArmBandit(ArmBandit):
         Args:
             indices: The arms; all if None.
         """
-        prior, _ = self._predictive()
+        hyperparameters, _ = self._predictive()
         mean, variance = self.predict(indices)
-        noise = prior.noise_variance * prior.scale**2
+        noise = hyperparameters.noise_variance * hyperparameters.scale**2
         bonus = self.confidence_width * (variance / noise).sqrt()
         return mean + bonus if self.maximize else mean - bonus
 
@@ -508,7 +512,7 @@ class FiniteArmBandit(ArmBandit):
     def state_dict(self) -> dict[str, Any]:
         return {
             **super().state_dict(),
-            "prior": deepcopy(self._prior.state_dict()),
+            "prior": deepcopy(self._hyperparameters.state_dict()),
             "confidence": self.confidence.state_dict(),
             "inducing_indices": self.inducing_indices.clone(),
             "num_processed": self._num_processed,
@@ -519,8 +523,8 @@ class FiniteArmBandit(ArmBandit):
     @override
     def _load(self, state: dict[str, Any]) -> None:
         super()._load(state)
-        self._prior.load_state_dict(state["prior"])
-        self._prior.features = self._prior.to_features(self.arms)
+        self._hyperparameters.load_state_dict(state["prior"])
+        self._hyperparameters.features = self._hyperparameters.to_features(self.arms)
         self.confidence.load_state_dict(state["confidence"])
         inducing = check_indices(state["inducing_indices"], self.arms.shape[0])
         self.inducing_indices = self._indices(inducing)
@@ -549,7 +553,9 @@ class FiniteArmBandit(ArmBandit):
         start, log_det = self._restart
         self._restart = (min(start, self.num_pulls), log_det)
         # What is learned is due: it may have been misled.
-        self._prior.next_fit = min(self._prior.next_fit, self.num_pulls)
+        self._hyperparameters.next_fit = min(
+            self._hyperparameters.next_fit, self.num_pulls
+        )
         pulled = self._totals(known)[0] > 0
         inducing = self.inducing_indices
         self.inducing_indices = inducing[pulled[inducing]]
@@ -561,26 +567,33 @@ class FiniteArmBandit(ArmBandit):
 
     @override
     def _extend(self, arms: Tensor) -> None:
-        before = self.arms, self._prior
-        features = self._prior.to_features(arms)
-        self.arms, self._prior = torch.cat([self.arms, arms]), copy(self._prior)
-        self._prior.features = torch.cat([self._prior.features, features])
+        before = self.arms, self._hyperparameters
+        features = self._hyperparameters.to_features(arms)
+        self.arms, self._hyperparameters = (
+            torch.cat([self.arms, arms]),
+            copy(self._hyperparameters),
+        )
+        self._hyperparameters.features = torch.cat(
+            [self._hyperparameters.features, features]
+        )
         try:
             self._posterior = self._extended_posterior(features)
         except BaseException:
-            self.arms, self._prior = before
+            self.arms, self._hyperparameters = before
             raise
         self._prediction, self._is_fresh = None, False
 
     def _confidence_state(
-        self, prior: Prior, posterior: Moments, num_pending: int = 0
+        self, hyperparameters: Hyperparameters, posterior: Moments, num_pending: int = 0
     ) -> ConfidenceState:
         pulled = posterior.pulled_indices
         counts, sums = self._totals(self.num_pulls)
         counts = counts[pulled].to(sums)
-        sample_means = (self._sign * sums[pulled] / counts - prior.offset) / prior.scale
+        sample_means = (
+            self._sign * sums[pulled] / counts - hyperparameters.offset
+        ) / hyperparameters.scale
         start, log_det_start = self._restart
-        if prior is not self._prior:
+        if hyperparameters is not self._hyperparameters:
             # A fit is due, and will restart the frozen sums.
             start, log_det_start = self.num_pulls, posterior.log_det
         frozen = self._ledger.told_scores[start:]

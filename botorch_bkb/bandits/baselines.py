@@ -10,13 +10,13 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import check_probability
-from botorch_bkb.bandits.drawn import DrawnBandit
 from botorch_bkb.bandits.ledger import Pull
+from botorch_bkb.bandits.randomized import RandomizedBandit
+from botorch_bkb.checks import check_probability
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 
 
-class EpsilonGreedy(DrawnBandit):
+class EpsilonGreedy(RandomizedBandit):
     """The arm of the largest posterior mean, or with some probability a uniform one.
 
     Args:

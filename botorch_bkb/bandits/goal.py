@@ -11,21 +11,24 @@ import math
 from typing import Literal
 
 import torch
-from botorch.exceptions.errors import InputDataError
 from torch import Tensor
+
+from botorch_bkb.checks import check_choice
 
 
 Goal = Literal["regret", "best_arm"]
 
 
-def validate_goal(goal: str | None) -> None:
+def check_goal(goal: str | None) -> None:
     """Raise an ``InputDataError`` unless this goal exists, or is None."""
-    is_known = isinstance(goal, str) and goal in ("regret", "best_arm")
-    if goal is not None and not is_known:
-        raise InputDataError(
-            "Expected `goal` to be 'regret' (collect reward, repeats welcome), "
-            "'best_arm' (find the best, distinct arms in a batch) or None (the "
-            f"default), but got {goal!r}."
+    if goal is not None:
+        check_choice(
+            "goal",
+            goal,
+            {
+                "regret": "collect reward, repeats welcome",
+                "best_arm": "find the best, distinct arms in a batch",
+            },
         )
 
 

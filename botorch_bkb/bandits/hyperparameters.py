@@ -1,4 +1,4 @@
-"""The prior of a bandit: its kernel and noise, given or learned."""
+"""Kernel, noise and units of a bandit, given or learned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from botorch_bkb.bandits.checks import (
+from botorch_bkb.checks import (
     check_count,
     check_covar_module,
     check_noise_variance,
@@ -49,7 +49,7 @@ SHORT_LENGTHSCALE = 0.026
 MAX_FIT_POINTS = 256
 
 
-class Prior:
+class Hyperparameters:
     r"""Kernel, noise and units in which a bandit works.
 
     With ``covar_module`` and ``noise_variance`` given, features and rewards are used as
@@ -162,10 +162,10 @@ class Prior:
             if value > best:
                 best, fitted = value, model
         if best > -math.inf:
-            self._adopt(fitted)
+            self._take_over(fitted)
             self._judge(fitted)
 
-    def _afresh(self) -> Prior:
+    def _afresh(self) -> Hyperparameters:
         """Return a copy with the hyper-parameters before any fit."""
         other = copy(self)
         likelihood = get_gaussian_likelihood_with_lognormal_prior()
@@ -175,7 +175,7 @@ class Prior:
             other.covar_module = kernel.to(self.features).requires_grad_(False)
         return other
 
-    def _adopt(self, model: SingleTaskDTCGP) -> None:
+    def _take_over(self, model: SingleTaskDTCGP) -> None:
         self.covar_module.load_state_dict(model.covar_module.state_dict())
         if self.given_noise is None:
             self.likelihood.load_state_dict(model.likelihood.state_dict())

@@ -11,17 +11,17 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.posterior import PosteriorBandit
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
+    check_inclusion,
+    check_oversampling,
+    check_resampling,
     Inclusion,
     inclusion_probabilities,
     Resampling,
     sample_inducing_indices,
-    validate_inclusion,
-    validate_oversampling,
-    validate_resampling,
 )
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
@@ -39,7 +39,7 @@ class ExactBandit(PosteriorBandit):
     _always_grows = True
 
     @override
-    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
+    def _resample(self, hyperparameters: Hyperparameters, pulled: Tensor) -> Tensor:
         return in_stable_order(self.inducing_indices, pulled)
 
     @override
@@ -77,9 +77,9 @@ class SparseBandit(PosteriorBandit):
         inclusion: Inclusion = "merged",
         **options: Any,
     ) -> None:
-        validate_oversampling(oversampling)
-        validate_resampling(resampling)
-        validate_inclusion(inclusion)
+        check_oversampling(oversampling)
+        check_resampling(resampling)
+        check_inclusion(inclusion)
         super().__init__(arms, covar_module, noise_variance, **options)
         self.oversampling = oversampling
         self.resampling = resampling
@@ -119,18 +119,18 @@ class SparseBandit(PosteriorBandit):
         # Those of the next ask: of a large table not all can be. The draw is undone.
         generator_state, uniforms = self.generator.get_state(), self._uniforms
         try:
-            return self._resample(self._prior, pulled)
+            return self._resample(self._hyperparameters, pulled)
         finally:
             self.generator.set_state(generator_state)
             self._uniforms = uniforms
 
     @override
-    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
+    def _resample(self, hyperparameters: Hyperparameters, pulled: Tensor) -> Tensor:
         fresh = ~torch.isin(pulled, self._posterior.pulled_indices)
         if int(fresh.sum()) > BULK_SIZE:
             rows = sample_in_blocks(
-                prior,
-                prior.features[pulled],
+                hyperparameters,
+                hyperparameters.features[pulled],
                 self._ledger.counts[pulled],
                 lambda scores: self._sample_rows(pulled[: len(scores)], scores),
                 self.max_feature_bytes,
@@ -164,7 +164,7 @@ class SparseBandit(PosteriorBandit):
 
 
 def sample_in_blocks(
-    prior: Prior,
+    hyperparameters: Hyperparameters,
     features: Tensor,  # n x d
     counts: Tensor,  # n
     sample: Callable[[Tensor], Tensor],
@@ -176,7 +176,7 @@ def sample_in_blocks(
     table of 10,000 historical results would make 10,000 inducing points.
 
     Args:
-        prior: The prior.
+        hyperparameters: Kernel and noise.
         features: The pulled points, in its units.
         counts: The numbers of their pulls.
         sample: The law: which rows are kept, given the leverage scores of the first.
@@ -186,7 +186,10 @@ def sample_in_blocks(
         The rows that are kept.
     """
     posterior = ArmPosterior(
-        features, prior.covar_module, prior.noise_variance, max_feature_bytes
+        features,
+        hyperparameters.covar_module,
+        hyperparameters.noise_variance,
+        max_feature_bytes,
     )
     stop = BULK_SIZE
     while stop < len(features):

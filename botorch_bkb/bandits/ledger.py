@@ -12,7 +12,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.bandits.checks import (
+from botorch_bkb.checks import (
     check_count,
     check_indices,
     check_pull_ids,

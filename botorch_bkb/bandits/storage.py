@@ -65,7 +65,7 @@ class StoredBandit(Locked, ABC):
 
     @abstractmethod
     def _renew(self) -> None:
-        """Compute anew what loading does, where rounding tells it from that."""
+        """Rebuild from scratch, bit for bit as a load does."""
 
     @abstractmethod
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class StoredBandit(Locked, ABC):
             self._check_state(state)
             before = self.state_dict()
             self._load(state)
-        # Whatever it is that a strange state brings about, or who loses patience.
+        # A strange state may raise anything; an interrupt must undo it too.
         except BaseException as error:
             if before is not None:
                 self._load(before)

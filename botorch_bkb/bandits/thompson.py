@@ -15,13 +15,13 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import check_probability
-from botorch_bkb.bandits.drawn import DrawnBandit
 from botorch_bkb.bandits.ledger import Pull
+from botorch_bkb.bandits.randomized import RandomizedBandit
+from botorch_bkb.checks import check_probability
 from botorch_bkb.generation.thompson import (
     ArmSampler,
+    check_residual_part,
     ResidualPart,
-    validate_residual,
 )
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 
@@ -30,7 +30,7 @@ from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 DRAWS_PER_ROUND = 30
 
 
-class GPThompsonSampling(DrawnBandit):
+class GPThompsonSampling(RandomizedBandit):
     r"""Thompson sampling: each pull is the best arm of a draw from the posterior.
 
     Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, which leverage
@@ -84,7 +84,7 @@ class GPThompsonSampling(DrawnBandit):
         check_probability("uniform_probability", uniform_probability)
         if residual is None:
             residual = "correlated" if learns else "omitted"
-        validate_residual(residual)
+        check_residual_part(residual)
         super().__init__(arms, covar_module, noise_variance, **options)
         self.uniform_probability = uniform_probability
         self.residual: ResidualPart = residual

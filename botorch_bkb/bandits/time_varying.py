@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.acquisition.time_varying import TVWidth
-from botorch_bkb.bandits.drift_prior import DriftPrior
+from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.models.utils.covariance import dense_covariance
@@ -34,7 +34,7 @@ from botorch_bkb.posteriors import (
     SparseArmFilter,
 )
 from botorch_bkb.posteriors.drifting import check_forgetting_rate
-from botorch_bkb.posteriors.replay import imagine_pull, Observation
+from botorch_bkb.posteriors.replay import hallucinate_pull, Observation
 
 
 class TVGPUCB(DriftingBandit):
@@ -78,10 +78,10 @@ class TVGPUCB(DriftingBandit):
         >>> bandit.tell(indices, measure(indices), time=7.6)
     """
 
-    _prior: DriftPrior
+    _hyperparameters: DriftHyperparameters
     _posterior: ArmMoments
     _replayed: ReplayedFilter
-    _prediction: tuple[int, DriftPrior, DriftingPosterior] | None
+    _prediction: tuple[int, DriftHyperparameters, DriftingPosterior] | None
 
     def __init__(
         self,
@@ -121,49 +121,58 @@ class TVGPUCB(DriftingBandit):
         One that was learned from steps that are small against the unit is 1 up to
         rounding; what is remembered is counted in those steps.
         """
-        return self._prior.forgetting_rate
+        return self._hyperparameters.forgetting_rate
 
     @override
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
         """Draw the best arms at the next decision time; ``num_draws x A`` numbers."""
-        prior, moving = self._present()
-        moving = moving.copy()
-        moving.advance(prior.steps(self.decision_time))
-        values = moving.draw_values(num_draws, generator)
+        hyperparameters, drifting = self._present()
+        drifting = drifting.copy()
+        drifting.advance(hyperparameters.steps(self.decision_time))
+        values = drifting.draw_values(num_draws, generator)
         competes = self._distinct(self._in_play())
         return values.masked_fill(~competes, -torch.inf).argmax(dim=-1)
 
     @override
-    def _new_prior(
+    def _new_hyperparameters(
         self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
-    ) -> DriftPrior:
-        return DriftPrior(arms, covar_module, noise_variance, self._given_rate)
+    ) -> DriftHyperparameters:
+        return DriftHyperparameters(
+            arms, covar_module, noise_variance, self._given_rate
+        )
 
-    def _new_filter(self, prior: DriftPrior) -> DriftingPosterior:
+    def _new_filter(self, hyperparameters: DriftHyperparameters) -> DriftingPosterior:
         if self.sparse:
             return SparseArmFilter(
-                prior.features,
-                prior.covar_module,
-                prior.noise_variance,
-                prior.step_rate,
+                hyperparameters.features,
+                hyperparameters.covar_module,
+                hyperparameters.noise_variance,
+                hyperparameters.step_rate,
                 self.tolerance,
                 self.max_inducing,
             )
         with torch.no_grad():
-            K = dense_covariance(prior.covar_module, prior.features).to(self.arms)
+            K = dense_covariance(
+                hyperparameters.covar_module, hyperparameters.features
+            ).to(self.arms)
         return ArmFilter(
-            K, prior.noise_variance, prior.step_rate, extensible=self._is_extensible
+            K,
+            hyperparameters.noise_variance,
+            hyperparameters.step_rate,
+            extensible=self._is_extensible,
         )
 
     @override
     def _extended_posterior(self, features: Tensor) -> ArmMoments:
         """Extend the filters: nothing is replayed."""
-        prior = self._prior
+        hyperparameters = self._hyperparameters
         with torch.no_grad():
-            covariance = dense_covariance(prior.covar_module, features, prior.features)
+            covariance = dense_covariance(
+                hyperparameters.covar_module, features, hyperparameters.features
+            )
         replayed = self._replayed.extended(features, covariance.to(self.arms))
         self._replayed, self._is_replay = replayed, False
-        return self._moments(prior, replayed.filter)
+        return self._moments(hyperparameters, replayed.filter)
 
     @override
     def _match(self, arms: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,106 +189,120 @@ class TVGPUCB(DriftingBandit):
         if not self._is_replay:
             self._rebuild_posterior()
 
-    def _refitted_prior(self) -> DriftPrior:
-        prior = deepcopy(self._prior)
+    def _refitted_hyperparameters(self) -> DriftHyperparameters:
+        hyperparameters = deepcopy(self._hyperparameters)
         indices, rewards = self._ledger.history()
         times = rewards.new_tensor(self._times)
         order = times.argsort(stable=True)
-        prior.fit_over_time(indices[order], self._sign * rewards[order], times[order])
-        return prior
+        hyperparameters.fit_over_time(
+            indices[order], self._sign * rewards[order], times[order]
+        )
+        return hyperparameters
 
     def _observations(
-        self, prior: DriftPrior, start: int, stop: int
+        self, hyperparameters: DriftHyperparameters, start: int, stop: int
     ) -> list[Observation]:
-        """Return told pulls in the units of a prior."""
+        """Return told pulls in the units of a hyperparameters."""
         ledger = self._ledger
         return [
             Observation(
-                prior.steps(self._times[pull]),
+                hyperparameters.steps(self._times[pull]),
                 ledger.told_indices[pull],
-                (self._sign * ledger.told_rewards[pull] - prior.offset) / prior.scale,
+                (self._sign * ledger.told_rewards[pull] - hyperparameters.offset)
+                / hyperparameters.scale,
             )
             for pull in range(start, stop)
         ]
 
-    def _replay(self, prior: DriftPrior, stop: int) -> ReplayedFilter:
+    def _replay(
+        self, hyperparameters: DriftHyperparameters, stop: int
+    ) -> ReplayedFilter:
         """Return a filter that has the first told pulls, from the very start."""
-        replayed = ReplayedFilter(self._new_filter(prior))
-        replayed.bring(self._observations(prior, 0, stop), self._oldest_pending(prior))
+        replayed = ReplayedFilter(self._new_filter(hyperparameters))
+        replayed.observe(
+            self._observations(hyperparameters, 0, stop),
+            self._oldest_pending(hyperparameters),
+        )
         return replayed
 
-    def _oldest_pending(self, prior: DriftPrior) -> float:
+    def _oldest_pending(self, hyperparameters: DriftHyperparameters) -> float:
         times = [pull.time for pull in self._ledger.pending.values()]
-        return prior.steps(min(times, default=math.inf))
+        return hyperparameters.steps(min(times, default=math.inf))
 
     @override
     def _refresh(self) -> None:
         if self._num_processed != self.num_pulls:
-            prior, num_pulls = self._prior, self.num_pulls
-            refit = prior.is_due(num_pulls)
+            hyperparameters, num_pulls = self._hyperparameters, self.num_pulls
+            refit = hyperparameters.is_due(num_pulls)
             try:
                 if refit:
-                    prior = self._refitted_prior()
-                new = self._observations(prior, self._num_processed, num_pulls)
+                    hyperparameters = self._refitted_hyperparameters()
+                new = self._observations(
+                    hyperparameters, self._num_processed, num_pulls
+                )
                 if refit or not self._replayed.reaches(new):
-                    self._replayed = self._replay(prior, num_pulls)
+                    self._replayed = self._replay(hyperparameters, num_pulls)
                     self._is_replay = True
                 else:
-                    self._replayed.bring(new, self._oldest_pending(prior))
+                    self._replayed.observe(new, self._oldest_pending(hyperparameters))
             except BaseException:
                 self._rebuild_posterior()
                 raise
-            self._prior, self._num_processed = prior, num_pulls
+            self._hyperparameters, self._num_processed = hyperparameters, num_pulls
             self._prediction = None
             if refit:
                 self._restart = (num_pulls, self._replayed.filter.log_det)
-        self._posterior = self._moments(self._prior, self._replayed.filter)
+        self._posterior = self._moments(self._hyperparameters, self._replayed.filter)
         self.inducing_indices = self._posterior.inducing_indices
 
     @override
     def _rebuild_posterior(self) -> None:
         self._prediction = None
-        self._replayed = self._replay(self._prior, self._num_processed)
+        self._replayed = self._replay(self._hyperparameters, self._num_processed)
         self._is_replay = True
-        self._posterior = self._moments(self._prior, self._replayed.filter)
+        self._posterior = self._moments(self._hyperparameters, self._replayed.filter)
 
-    def _present(self) -> tuple[DriftPrior, DriftingPosterior]:
-        """Return prior and filter given all told pulls, without a draw."""
+    def _present(self) -> tuple[DriftHyperparameters, DriftingPosterior]:
+        """Return hyper-parameters and filter given all told pulls, without a draw."""
         if self._num_processed == self.num_pulls:
-            return self._prior, self._replayed.filter
+            return self._hyperparameters, self._replayed.filter
         if self._prediction is None or self._prediction[0] != self.num_pulls:
-            prior = self._prior
-            refit = prior.is_due(self.num_pulls)
+            hyperparameters = self._hyperparameters
+            refit = hyperparameters.is_due(self.num_pulls)
             if refit:
-                prior = self._refitted_prior()
-            new = self._observations(prior, self._num_processed, self.num_pulls)
+                hyperparameters = self._refitted_hyperparameters()
+            new = self._observations(
+                hyperparameters, self._num_processed, self.num_pulls
+            )
             if refit or not self._replayed.reaches(new):
-                moving = self._replay(prior, self.num_pulls).filter
+                drifting = self._replay(hyperparameters, self.num_pulls).filter
             else:
-                moving = self._replayed.given(new)
-            self._prediction = (self.num_pulls, prior, moving)
+                drifting = self._replayed.with_observations(new)
+            self._prediction = (self.num_pulls, hyperparameters, drifting)
         return self._prediction[1:]
 
     @override
-    def _predictive(self) -> tuple[DriftPrior, ArmMoments]:
-        prior, moving = self._present()
-        return prior, self._moments(prior, moving)
+    def _predictive(self) -> tuple[DriftHyperparameters, ArmMoments]:
+        hyperparameters, drifting = self._present()
+        return hyperparameters, self._moments(hyperparameters, drifting)
 
-    def _moments(self, prior: DriftPrior, moving: DriftingPosterior) -> ArmMoments:
+    def _moments(
+        self, hyperparameters: DriftHyperparameters, drifting: DriftingPosterior
+    ) -> ArmMoments:
         """Return what is known at the next decision time."""
-        mean, variance = moving.predict(prior.steps(self.decision_time))
+        mean, variance = drifting.predict(hyperparameters.steps(self.decision_time))
         pulled = self._ledger.counts.nonzero().squeeze(-1)
         inducing = pulled
-        if isinstance(moving, SparseArmFilter):
-            inducing = moving.inducing_indices
+        if isinstance(drifting, SparseArmFilter):
+            inducing = drifting.inducing_indices
         return ArmMoments(
             mean=mean,
             variance=variance,
-            prior_variance=moving.prior_variance,
-            noise_variance=prior.noise_variance,
+            prior_variance=drifting.prior_variance,
+            noise_variance=hyperparameters.noise_variance,
             pulled_indices=pulled,
             inducing_indices=inducing,
-            log_det=moving.log_det,
+            log_det=drifting.log_det,
             effective_dimension=sum(self._ledger.told_scores),
         )
 
@@ -291,26 +314,26 @@ class TVGPUCB(DriftingBandit):
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
-        prior = self._prior
+        hyperparameters = self._hyperparameters
         posterior = cast(ArmPosterior, self._posterior)  # as far as these look
         num_pending = len(self._ledger.pending)
-        state = self._confidence_state(prior, posterior, num_pending)
-        factor = self.confidence(state) / math.sqrt(prior.noise_variance)
-        now = prior.steps(self.decision_time)
-        out = [(prior.steps(pull.time), pull.arm) for pull in pending]
+        state = self._confidence_state(hyperparameters, posterior, num_pending)
+        factor = self.confidence(state) / math.sqrt(hyperparameters.noise_variance)
+        now = hyperparameters.steps(self.decision_time)
+        out = [(hyperparameters.steps(pull.time), pull.arm) for pull in pending]
         # Of what a pull tells of its time no more than the share that is remembered is
         # left: by so much less does it lower a variance now.
-        shares = [
-            pull.score * (1 - prior.step_rate) ** (now - time)
+        scores = [
+            pull.score * (1 - hyperparameters.step_rate) ** (now - time)
             for pull, (time, _) in zip(pending, out, strict=True)
         ]
-        batch = rule.open(posterior, self.arms.new_tensor(shares), projected=False)
+        batch = rule.open(posterior, self.arms.new_tensor(scores), projected=False)
         left = None if capacity is None else capacity.clone()
         mean, variance = self._posterior.mean, self._posterior.variance
-        imagined = None
+        hallucinated = None
         if out:
-            imagined = self._replayed.imagine(out)
-            variance = imagined.predict(now)[1]
+            hallucinated = self._replayed.hallucinate(out)
+            variance = hallucinated.predict(now)[1]
         chosen: list[int] = []
         while not chosen or not batch.is_closed:
             if left is not None and not (left > 0).any():
@@ -328,10 +351,10 @@ class TVGPUCB(DriftingBandit):
                 left[index] -= 1
             if batch.is_closed or (first is not None and rule.opens_with_one_pull):
                 break
-            if imagined is None:
-                imagined = self._replayed.filter.copy()
-            imagine_pull(imagined, index, now)
-            variance = imagined.variance
+            if hallucinated is None:
+                hallucinated = self._replayed.filter.copy()
+            hallucinate_pull(hallucinated, index, now)
+            variance = hallucinated.variance
         return self._indices(chosen)
 
 

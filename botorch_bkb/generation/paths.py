@@ -88,8 +88,8 @@ from torch import Size, Tensor
 from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
+from botorch_bkb.checks import check_size
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.checks import check_size
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import as_generator, draw_normals, draw_seed
 from botorch_bkb.models.utils.nystrom import (

@@ -36,7 +36,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_bkb.models.utils.checks import check_size
+from botorch_bkb.checks import check_choice, check_size
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
@@ -54,15 +54,17 @@ JITTER = {torch.float64: 1e-10, torch.float32: 1e-5}
 POOL_DEVIATIONS = 3.0
 
 
-def validate_residual(residual: str) -> None:
+def check_residual_part(residual: str) -> None:
     """Raise an ``InputDataError`` unless this way to treat the residual exists."""
-    if residual not in ("omitted", "independent", "correlated"):
-        raise InputDataError(
-            "Expected `residual` to be 'omitted' (over-confident far from the inducing "
-            "arms), 'independent' (right marginals, uncorrelated residuals) or "
-            "'correlated' (the posterior's law among the promising arms), but got "
-            f"{residual!r}."
-        )
+    check_choice(
+        "residual",
+        residual,
+        {
+            "omitted": "over-confident far from the inducing arms",
+            "independent": "right marginals, uncorrelated residuals",
+            "correlated": "the posterior's law among the promising arms",
+        },
+    )
 
 
 class ArmSampler:
@@ -95,7 +97,7 @@ class ArmSampler:
         pending_indices: Tensor | None = None,
         residual: ResidualPart = "omitted",
     ) -> None:
-        validate_residual(residual)
+        check_residual_part(residual)
         self.posterior = posterior
         self.residual = residual
         self._L_v = posterior.L_v

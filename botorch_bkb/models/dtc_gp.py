@@ -38,7 +38,7 @@ from linear_operator.operators import (
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.checks import (
+from botorch_bkb.checks import (
     check_generator,
     check_modules,
     check_single_output,
@@ -47,10 +47,10 @@ from botorch_bkb.models.utils.checks import (
 from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
 from botorch_bkb.models.utils.draws import as_generator
 from botorch_bkb.models.utils.leverage_scores import (
+    check_resampling,
     log_exclusion,
     Resampling,
     sample_inducing_indices,
-    validate_resampling,
 )
 from botorch_bkb.models.utils.marginal_likelihood import (
     repeat_rows,
@@ -250,7 +250,7 @@ class SingleTaskDTCGP(SingleTaskGP):
             InputDataError: If ``oversampling`` is not positive, ``resampling`` is
                 unknown or ``generator`` is none.
         """
-        validate_resampling(resampling)
+        check_resampling(resampling)
         check_generator(generator)
         train_X = self._raw_train_X
         replicates = find_replicates(train_X)

@@ -24,12 +24,12 @@ from gpytorch.priors import GammaPrior
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.kernels import TemporalDecayKernel
-from botorch_bkb.models.utils.checks import (
+from botorch_bkb.checks import (
     check_modules,
     check_single_output,
     check_tensors,
 )
+from botorch_bkb.models.kernels import TemporalDecayKernel
 from botorch_bkb.models.utils.covariance import lazy_covariance
 from botorch_bkb.models.utils.noise import check_likelihood
 

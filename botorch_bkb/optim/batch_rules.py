@@ -27,7 +27,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.checks import check_size
+from botorch_bkb.checks import check_size
 from botorch_bkb.posteriors import ArmPosterior
 
 
@@ -97,6 +97,15 @@ class BatchRule(ABC):
             projected: Whether pulls enter the posterior through their projection on
                 the inducing points only (a fixed inducing set).
         """
+
+
+def check_batch_rule(batch_rule: BatchRule | None) -> None:
+    """Raise unless this is a batch rule, or None."""
+    if batch_rule is not None and not isinstance(batch_rule, BatchRule):
+        raise InputDataError(
+            "Expected `batch_rule` to be a rule of `botorch_bkb.optim`, such as "
+            f"`FixedSize(96)`, but got {batch_rule!r}."
+        )
 
 
 @dataclass(frozen=True)
@@ -342,29 +351,31 @@ class _LocalSum(OpenBatch):
             self.deferred.append((index, wanted))
             return self.global_sum.take(index, wanted)
         for earlier, num_pulls in self.deferred:
-            self.local += num_pulls * self._shares(earlier)
+            self.local += num_pulls * self._increments(earlier)
         self.deferred.clear()
-        shares, threshold = self._shares(index), self.global_sum.threshold
+        increments, threshold = self._increments(index), self.global_sum.threshold
         taken = first_crossing(
-            lambda n: (self.local + n * shares).max().item() > threshold,
-            ((threshold - self.local) / shares).nan_to_num(math.inf).min().item(),
+            lambda n: (self.local + n * increments).max().item() > threshold,
+            ((threshold - self.local) / increments).nan_to_num(math.inf).min().item(),
         )
         taken = min(wanted, taken)
         if taken == UNLIMITED:
             self.local.fill_(math.inf)
             taken = 1
-        self.local += taken * shares
+        self.local += taken * increments
         self.global_sum.total += taken * self.global_sum.scores[index].item()
         return taken
 
-    def _shares(self, index: int) -> Tensor:
+    def _increments(self, index: int) -> Tensor:
         """Return ``c(x, x_index)^2 / (lambda var_start(x))`` for every arm."""
         covariance = self.posterior.covariance_column(index, self.projected)
         scale = self.posterior.noise_variance * self.posterior.variance
         # An arm of no variance has no covariance either: its sum stays.
-        shares = covariance.square() / scale.clamp_min(torch.finfo(scale.dtype).tiny)
-        shares[index] = self.posterior.leverage_scores[index]
-        return shares
+        increments = covariance.square() / scale.clamp_min(
+            torch.finfo(scale.dtype).tiny
+        )
+        increments[index] = self.posterior.leverage_scores[index]
+        return increments
 
 
 def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:

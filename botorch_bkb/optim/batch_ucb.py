@@ -282,8 +282,8 @@ class HallucinatedPosterior:
         self.projected -= shrink * self.rows.dot(Ru).square()
         self.projected.clamp_(min=0.0)
         # 1 - sqrt(lambda / (lambda + n p)) without cancellation.
-        share = num_pulls * p / (noise + num_pulls * p)
-        alpha = share / (1 + (1 - share).sqrt())
+        ratio = num_pulls * p / (noise + num_pulls * p)
+        alpha = ratio / (1 + (1 - ratio).sqrt())
         self.R = self.R - torch.outer(Ru, u * (alpha / p))
 
     def _refreshed_bounds(self) -> Tensor:
@@ -293,11 +293,11 @@ class HallucinatedPosterior:
         return self._bounds
 
     def _features_of(self, index: int) -> Tensor:
-        one = torch.tensor([index], device=self.appended.device)
-        z = self.posterior.features(one)
+        arm = torch.tensor([index], device=self.appended.device)
+        z = self.posterior.features(arm)
         if self.appended.numel() == 0:
             return z.squeeze(-1)
-        K = self.posterior.prior_covariance(self.appended, one)
+        K = self.posterior.prior_covariance(self.appended, arm)
         new = torch.linalg.solve_triangular(self.C, K - self.B @ z, upper=False)
         return torch.cat([z, new]).squeeze(-1)
 
@@ -365,7 +365,7 @@ def optimize_batch_ucb(
         if index is None:
             break
         frontier.append(index)
-        take(index, frontier.row_length(index))
+        take(index, frontier.num_repeats(index))
     if not chosen:
         raise InputDataError(
             "Expected at least one arm that may still be pulled, but `available` and "
@@ -425,7 +425,7 @@ class _Frontier:
             else:
                 return best[1]
 
-    def row_length(self, index: int) -> int:
+    def num_repeats(self, index: int) -> int:
         """Return how many pulls in a row keep the arm best; at most its capacity.
 
         One at least. With ``n`` pulls the bound is ``mean + scale sqrt(residual +

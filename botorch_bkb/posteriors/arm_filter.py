@@ -16,7 +16,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedEr
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.checks import check_tensors
+from botorch_bkb.checks import check_tensors
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import check_residual, psd_root
 from botorch_bkb.posteriors.drifting import DriftingPosterior
@@ -67,7 +67,8 @@ class ArmFilter(DriftingPosterior):
         # C = K - scale * R: what the data have removed decays by the scale alone.
         self._removed = torch.zeros_like(prior_covariance)
         self._scale = 1.0
-        self._told = 0.0  # what the last reward had to leave of its arm's variance
+        # What the last reward had to leave of its arm's variance.
+        self._variance_left = 0.0
         # By how much rounding has left the variances too large, in double.
         self._excess = torch.zeros_like(self.prior_variance, dtype=torch.float64)
         self._expansion = _Expansion(prior_covariance) if extensible else None
@@ -129,12 +130,12 @@ class ArmFilter(DriftingPosterior):
         return self.mean + eps @ root.mT
 
     @override
-    def _decay(self, kept: float) -> None:
-        self.mean = math.sqrt(kept) * self.mean
-        self._scale *= kept
-        self._excess = kept * self._excess
+    def _decay(self, retained: float) -> None:
+        self.mean = math.sqrt(retained) * self.mean
+        self._scale *= retained
+        self._excess = retained * self._excess
         if self._expansion is not None:
-            self._expansion.mean *= math.sqrt(kept)
+            self._expansion.mean *= math.sqrt(retained)
         if self._scale < MIN_SCALE:
             self._removed *= self._scale
             if self._expansion is not None:
@@ -147,18 +148,18 @@ class ArmFilter(DriftingPosterior):
         column = self.prior_covariance[:, index] - self._scale * removed
         variance = column[index].clamp_min(0.0).item()
         total = variance + self.noise_variance
-        surprise = (reward - self.mean[index].item()) / total
+        weight = (reward - self.mean[index].item()) / total  # the innovation's
         if self._expansion is not None:
             K = self.prior_covariance
-            self._expansion.condition(K, index, self._scale, surprise, total)
-        self.mean = self.mean + column * surprise
+            self._expansion.condition(K, index, self._scale, weight, total)
+        self.mean = self.mean + column * weight
         before = self._removed.diagonal().to(torch.float64, copy=True)
         self._removed.addr_(column, column, alpha=1 / (self._scale * total))
         self._keep_account(index, column.double(), total, before)
         removed = self._scale * self._removed.diagonal()
         check_residual(self.prior_variance - removed, self.prior_variance)
         self.log_det += math.log1p(variance / self.noise_variance)
-        self._told = variance * self.noise_variance / total
+        self._variance_left = variance * self.noise_variance / total
 
     def _keep_account(
         self, index: int, column: Tensor, total: float, before: Tensor
@@ -179,7 +180,9 @@ class ArmFilter(DriftingPosterior):
     def _rounding(self, index: int) -> float:
         removed = self._scale * self._removed[index, index].item()
         variance = self.prior_variance[index].item() - removed
-        last = abs(variance / self._told - 1) if self._told > 0 else 0.0
+        last = (
+            abs(variance / self._variance_left - 1) if self._variance_left > 0 else 0.0
+        )
         excess = self._excess[index].item()
         tiny = torch.finfo(self.mean.dtype).tiny
         return max(last, abs(excess) / max(variance - excess, tiny))
@@ -205,7 +208,7 @@ class _Expansion:
         return other
 
     def condition(
-        self, K: Tensor, index: int, scale: float, surprise: float, total: float
+        self, K: Tensor, index: int, scale: float, weight: float, total: float
     ) -> None:
         """Follow an update: the column of an arm is ``K_{:P} u``."""
         if index not in self.arms:
@@ -214,7 +217,7 @@ class _Expansion:
             self.removed = torch.nn.functional.pad(self.removed, (0, 1, 0, 1))
         u = self.removed @ K[self.arms, index].double() * -scale
         u[self.arms.index(index)] += 1.0
-        self.mean += u * surprise
+        self.mean += u * weight
         self.removed.addr_(u, u, alpha=1 / (scale * total))
 
 

@@ -27,7 +27,7 @@ from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_bkb.models.utils.checks import as_number, check_modules, check_tensors
+from botorch_bkb.checks import as_number, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
@@ -160,11 +160,11 @@ class ArmPosterior:
                 self._rebuild(inducing_indices)
             else:
                 self._advance(inducing_indices, change)
-            share, arm = self._rounding(inducing_indices)
-            if self._num_increments and share > ROUNDING_THRESHOLD:
+            error, arm = self._rounding(inducing_indices)
+            if self._num_increments and error > ROUNDING_THRESHOLD:
                 self._rebuild(inducing_indices)
-                share, arm = self._rounding(inducing_indices)
-            self._settle(share, arm)
+                error, arm = self._rounding(inducing_indices)
+            self._finish(error, arm)
 
     @torch.no_grad()
     def extended(self, arms: Tensor) -> ArmPosterior:
@@ -208,19 +208,19 @@ class ArmPosterior:
                 if room:
                     other._features[:num_arms, :M] = self._stored_features()
                 other._fill(other._features, num_arms)
-            other._settle(*other._rounding(self.inducing_indices))
+            other._finish(*other._rounding(self.inducing_indices))
         return other
 
-    def _settle(self, share: float, arm: int) -> None:
-        """Say what rounding did, and make no variance negative."""
+    def _finish(self, error: float, arm: int) -> None:
+        """Report the largest rounding error, and make no variance negative."""
         check_residual(self.residual, self.prior_variance)
-        self._rounding_report.note(share, arm)
+        self._rounding_report.note(error, arm)
         self.residual.clamp_(min=0.0)
         self.residual[self.inducing_indices] = 0.0
         self.projected.clamp_(min=0.0)
 
     def _rounding(self, wanted: Tensor) -> tuple[float, int]:
-        """Return which arm's variance rounding may change most, by which share of it.
+        """Return the largest relative rounding error of a variance, and its arm.
 
         ``k(x, x) - |z|^2`` and incremental updates leave a rounding error of the prior
         variance. And what an arm adds to the span is lost where it is too little to
@@ -239,15 +239,15 @@ class ArmPosterior:
         if self._num_increments == 0:
             noise[self.inducing_indices] = 0.0  # in the span by construction
         residual, projected = self.residual.clamp_min(0), self.projected.clamp_min(0)
-        share = noise / (projected + (residual - 4 * noise).clamp_min(0))
+        error = noise / (projected + (residual - 4 * noise).clamp_min(0))
         if dropped.numel():
             r, W = residual[dropped], self._data[0, dropped]
             told = r / (1 + W * r)
             # Of the arm itself; and the leverage of all, which is lost for the others.
             own = (r - told) / (projected[dropped] + told)
             lost = torch.linalg.vector_norm((1 - told / r).nan_to_num(0.0))
-            share[dropped] = own.maximum(lost)
-        worst, arm = share.nan_to_num(0.0).max(dim=0)  # no prior variance, no error
+            error[dropped] = own.maximum(lost)
+        worst, arm = error.nan_to_num(0.0).max(dim=0)  # no prior variance, no error
         return worst.item(), int(arm)
 
     @property
@@ -474,8 +474,10 @@ class ArmPosterior:
         stays[basis.size :] = True
         more = data - self._data
         pulled = (more != 0).any(dim=0).nonzero().squeeze(-1)
-        num_rows = 2 * int((inside ^ stays).sum()) + pulled.shape[0] + joined.shape[0]
-        is_cheap = M * num_rows <= REBUILD_COST * inducing_indices.shape[0] ** 2
+        num_vectors = (
+            2 * int((inside ^ stays).sum()) + pulled.shape[0] + joined.shape[0]
+        )
+        is_cheap = M * num_vectors <= REBUILD_COST * inducing_indices.shape[0] ** 2
         if not is_cheap or self._features.shape[1] < M or (more[0, pulled] <= 0).any():
             return None
         Z = self._stored_features()
@@ -488,11 +490,11 @@ class ArmPosterior:
         # What the factor's inverse has more: C^{-1} (-B L^{-1}, I), in unit variance.
         coefficients = torch.linalg.solve_triangular(basis.L.mT, cross, upper=True)
         eye = torch.eye(joined.shape[0]).to(corner)
-        rows = torch.cat([-coefficients.mT, eye], dim=-1)
-        rows = torch.linalg.solve_triangular(corner, rows, upper=False)
+        inverse = torch.cat([-coefficients.mT, eye], dim=-1)
+        inverse = torch.linalg.solve_triangular(corner, inverse, upper=False)
         arms = torch.cat([basis.indices, joined])
         # Near the span's tolerance the order of arms matters: the rebuild pivots.
-        if not is_well_conditioned(rows * self.prior_variance[arms].sqrt()):
+        if not is_well_conditioned(inverse * self.prior_variance[arms].sqrt()):
             return None
         Z_b = Z.index_select(0, pulled).mT
         scatter, target = _moments(Z_b, Z_b, more[:, pulled])
@@ -515,15 +517,15 @@ class ArmPosterior:
         try:
             return change_basis(
                 basis,
-                joined,
-                cross,
-                corner,
-                inside,
-                stays,
-                scatter,
-                target,
-                Z_b,
-                more[0, pulled],
+                joined=joined,
+                cross=cross,
+                corner=corner,
+                inside=inside,
+                stays=stays,
+                scatter=scatter,
+                target=target,
+                pulled=Z_b,
+                precisions=more[0, pulled],
             )
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return None  # rounding has the last word; the rebuild pivots
@@ -532,20 +534,20 @@ class ArmPosterior:
         """Take a change over to all arms, in one pass over their features."""
         M_0, M = self._basis.size, change.after.size
         joined = change.after.indices[M_0:]
-        num_rows = change.rows.shape[-1]
+        num_vectors = change.vectors.shape[-1]
         # One product reads the old features once, for the new ones as well.
-        left = torch.cat([change.rows[:M_0], change.cross], dim=-1)
+        left = torch.cat([change.vectors[:M_0], change.cross], dim=-1)
         for rows in self._slices(PASS_CHUNK_BYTES):
             Z = self._features[rows, :M]
             products = Z[:, :M_0] @ left
-            moves = products[:, :num_rows]
+            moves = products[:, :num_vectors]
             if M > M_0:
-                K = self._prior_rows(joined, rows).mT - products[:, num_rows:]
+                K = self._prior_rows(joined, rows).mT - products[:, num_vectors:]
                 new = torch.linalg.solve_triangular(
                     change.corner.mT, K, upper=True, left=False
                 )
                 Z[:, M_0:] = new
-                moves = moves.addmm_(new, change.rows[M_0:])
+                moves = moves.addmm_(new, change.vectors[M_0:])
             self.mean[rows] = moves[:, -1]
             moved = moves.square() @ change.signs
             self.projected[rows] += moved[:, 0]

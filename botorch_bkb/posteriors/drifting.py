@@ -29,7 +29,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_bkb.models.utils.checks import as_number
+from botorch_bkb.checks import as_number, check_time
 from botorch_bkb.models.utils.nystrom import check_prior_variance, check_residual
 from botorch_bkb.models.utils.rounding import RoundingReport
 
@@ -75,8 +75,8 @@ class DriftingPosterior(ABC):
         """Return a ``num_draws x A`` tensor of joint draws of the arms at ``time``."""
 
     @abstractmethod
-    def _decay(self, kept: float) -> None:
-        """Move on while the share ``kept`` of the variance is remembered."""
+    def _decay(self, retained: float) -> None:
+        """Move on to where ``retained`` of the variance is remembered."""
 
     @abstractmethod
     def _condition(self, index: int, reward: float) -> None:
@@ -84,7 +84,7 @@ class DriftingPosterior(ABC):
 
     @abstractmethod
     def _rounding(self, index: int) -> float:
-        """Return by which share of itself the variance of this arm is rounding.
+        """Return the relative rounding error of the variance of an arm.
 
         Args:
             index: The arm of the last reward.
@@ -164,9 +164,9 @@ class DriftingPosterior(ABC):
         Raises:
             InputDataError: If the time goes back or is not finite.
         """
-        kept = self._remembered(time)
-        if kept < 1:
-            self._decay(kept)
+        retained = self._retained(time)
+        if retained < 1:
+            self._decay(retained)
         self.time = time
 
     @torch.no_grad()
@@ -181,11 +181,11 @@ class DriftingPosterior(ABC):
         Raises:
             InputDataError: If the time is before the last observation.
         """
-        kept = self._remembered(time)
-        variance = kept * self.variance + (1 - kept) * self.prior_variance
-        return math.sqrt(kept) * self.mean, variance.clamp_min(0.0)
+        retained = self._retained(time)
+        variance = retained * self.variance + (1 - retained) * self.prior_variance
+        return math.sqrt(retained) * self.mean, variance.clamp_min(0.0)
 
-    def _remembered(self, time: float) -> float:
+    def _retained(self, time: float) -> float:
         """Return ``(1 - eps)^D`` for the gap since the last observation."""
         check_time(time)
         if self.time is None:
@@ -205,9 +205,3 @@ def check_forgetting_rate(forgetting_rate: float) -> None:
             "Expected `forgetting_rate` between 0 (nothing drifts) and 1 (nothing "
             f"is remembered), but got {forgetting_rate!r}."
         )
-
-
-def check_time(time: float) -> None:
-    """Raise an ``InputDataError`` unless a time is finite."""
-    if not math.isfinite(as_number(time)):
-        raise InputDataError(f"Expected a finite `time`, but got {time!r}.")

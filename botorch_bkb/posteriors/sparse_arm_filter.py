@@ -12,7 +12,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.checks import as_number, check_modules, check_tensors
+from botorch_bkb.checks import as_number, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
@@ -35,9 +35,9 @@ class SparseArmFilter(DriftingPosterior):
     The values of the inducing arms ``S`` drift by the same law, and given them what
     they were before says nothing more about the other arms. So the filter over ``S``
     alone, with the features ``z(x) = L^{-1} k_S(x)`` and weights ``theta`` of mean
-    ``mu`` and covariance ``P``, ::
+    ``mu`` and covariance ``Sigma``, ::
 
-        mean(x) = z(x)^T mu,    var(x) = k(x, x) - |z(x)|^2 + z(x)^T P z(x),
+        mean(x) = z(x)^T mu,    var(x) = k(x, x) - |z(x)|^2 + z(x)^T Sigma z(x),
 
     which is the variance of DTC, is exact while ``S`` holds every arm that was pulled,
     and an arm joins ``S`` when it is pulled.
@@ -103,10 +103,10 @@ class SparseArmFilter(DriftingPosterior):
         self._cache = arms.new_empty(arms.shape[0], 0)
         self._room = 0  # columns of a cache of its own
         self._mu = arms.new_empty(0)
-        self._P = arms.new_empty(0, 0)
+        self._Sigma = arms.new_empty(0, 0)
         self._squared = torch.zeros_like(prior_variance)  # |z|^2
-        self._projected = torch.zeros_like(prior_variance)  # z^T P z
-        self._num_unseen, self._kept = 0, 1.0
+        self._projected = torch.zeros_like(prior_variance)  # z^T Sigma z
+        self._num_since_review, self._retained_since_review = 0, 1.0
 
     @property
     @override
@@ -137,7 +137,7 @@ class SparseArmFilter(DriftingPosterior):
         other.arms = torch.cat([self.arms, arms])
         other._position = dict(self._position)
         other._squared = torch.cat([self._squared, squared])
-        projected = ((features @ self._P) * features).sum(dim=-1)
+        projected = ((features @ self._Sigma) * features).sum(dim=-1)
         other._projected = torch.cat([self._projected, projected])
         other._cache = features.new_empty(num_arms + len(arms), self._room)
         other._cache[:num_arms, :m] = self._features
@@ -148,7 +148,7 @@ class SparseArmFilter(DriftingPosterior):
     @torch.no_grad()
     def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
         """Return joint draws of the weights' part, without the residual."""
-        root = psd_root(self._P)
+        root = psd_root(self._Sigma)
         eps = draw_normals(num_draws, root.shape[-1], generator=generator).to(root)
         return self.mean + (eps @ root.mT) @ self._features.mT
 
@@ -158,14 +158,17 @@ class SparseArmFilter(DriftingPosterior):
         return self._cache[:, : self._L.shape[0]]
 
     @override
-    def _decay(self, kept: float) -> None:
-        self.mean = math.sqrt(kept) * self.mean
-        self._projected = kept * self._projected + (1 - kept) * self._squared
-        self._mu = math.sqrt(kept) * self._mu
-        self._P = kept * self._P
-        self._P.diagonal().add_(1 - kept)
-        self._kept *= kept
-        if self._num_unseen >= REVIEW_INTERVAL or self._kept < 0.5:
+    def _decay(self, retained: float) -> None:
+        self.mean = math.sqrt(retained) * self.mean
+        self._projected = retained * self._projected + (1 - retained) * self._squared
+        self._mu = math.sqrt(retained) * self._mu
+        self._Sigma = retained * self._Sigma
+        self._Sigma.diagonal().add_(1 - retained)
+        self._retained_since_review *= retained
+        if (
+            self._num_since_review >= REVIEW_INTERVAL
+            or self._retained_since_review < 0.5
+        ):
             self._review(self.max_inducing)
 
     @override
@@ -180,17 +183,17 @@ class SparseArmFilter(DriftingPosterior):
                 self._join(index)
         features = self._features
         z = features[index]
-        gain = self._P @ z
+        gain = self._Sigma @ z
         variance = (z @ gain).clamp_min(0.0).item()
         total = variance + self.noise_variance
         column = features @ gain
-        surprise = (reward - self.mean[index].item()) / total
-        self.mean = self.mean + column * surprise
+        weight = (reward - self.mean[index].item()) / total  # the innovation's
+        self.mean = self.mean + column * weight
         self._projected = self._projected - column.square() / total
-        self._mu = self._mu + gain * surprise
-        self._P = self._P - torch.outer(gain, gain) / total
+        self._mu = self._mu + gain * weight
+        self._Sigma = self._Sigma - torch.outer(gain, gain) / total
         self.log_det += math.log1p(variance / self.noise_variance)
-        self._num_unseen += 1
+        self._num_since_review += 1
 
     @override
     def _rounding(self, index: int) -> float:
@@ -221,9 +224,9 @@ class SparseArmFilter(DriftingPosterior):
         variance it stays out, and the report on rounding counts what is lost.
         """
         m, features = self._L.shape[0], self._features
-        one = torch.tensor([index], device=self.arms.device)
+        joined = torch.tensor([index], device=self.arms.device)
         z = features[index].clone()
-        column = self._prior_covariance(one).squeeze(0) - features @ z
+        column = self._prior_covariance(joined).squeeze(0) - features @ z
         corner = (self.prior_variance[index] - z.square().sum()).sqrt()
         check_residual(corner.reshape(1), self.prior_variance[index].reshape(1))
         column /= corner
@@ -247,16 +250,16 @@ class SparseArmFilter(DriftingPosterior):
         self._L = torch.nn.functional.pad(self._L, (0, 1, 0, 1))
         self._L[m, :m], self._L[m, m] = z, corner
         self._mu = torch.nn.functional.pad(self._mu, (0, 1))
-        self._P = torch.nn.functional.pad(self._P, (0, 1, 0, 1))
-        self._P[m, m] = 1.0
+        self._Sigma = torch.nn.functional.pad(self._Sigma, (0, 1, 0, 1))
+        self._Sigma[m, m] = 1.0
         self._squared = squared
         self._projected = self._projected + column.square()
-        self.inducing_indices = torch.cat([self.inducing_indices, one])
+        self.inducing_indices = torch.cat([self.inducing_indices, joined])
         self._position[index] = m
 
     def _review(self, max_size: int) -> None:
         """Let arms of too little leverage leave, and the least beyond ``max_size``."""
-        self._num_unseen, self._kept = 0, 1.0
+        self._num_since_review, self._retained_since_review = 0, 1.0
         keep = self._lasting(max_size)
         if len(keep) == len(self._position):
             return
@@ -265,11 +268,11 @@ class SparseArmFilter(DriftingPosterior):
         # other directions go back to their prior.
         L = torch.linalg.cholesky(self._L[keep] @ self._L[keep].mT)
         T = torch.linalg.solve_triangular(L, self._L[keep], upper=False)
-        self._mu, self._P = T @ self._mu, T @ self._P @ T.mT
+        self._mu, self._Sigma = T @ self._mu, T @ self._Sigma @ T.mT
         old, self._L = self._features, L
         self._room = min(len(keep) + 64, self.max_inducing)
         self._cache = old.new_empty(old.shape[0], self._room)
-        root = psd_root(self._P) if len(keep) else self._P
+        root = psd_root(self._Sigma) if len(keep) else self._Sigma
         self.mean = torch.zeros_like(self.mean)
         self._squared = torch.zeros_like(self.mean)
         self._projected = torch.zeros_like(self.mean)
@@ -292,7 +295,7 @@ class SparseArmFilter(DriftingPosterior):
             self._L, torch.eye(m).to(self._L), upper=False
         )
         # Of d_j: the prior precision is Q_jj, and G_jj / Q_jj^2 the variance now.
-        Q, G = inverse.mT @ inverse, inverse.mT @ self._P @ inverse
+        Q, G = inverse.mT @ inverse, inverse.mT @ self._Sigma @ inverse
         keep = list(range(m))
         while keep:
             leverage = 1 - G.diagonal() / Q.diagonal()

@@ -17,28 +17,35 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
+from botorch_bkb.checks import check_choice
+
 
 Resampling = Literal["independent", "coupled"]
 Inclusion = Literal["merged", "per_pull"]
 
 
-def validate_resampling(resampling: str) -> None:
+def check_resampling(resampling: str) -> None:
     """Raise an ``InputDataError`` unless the law of the draws exists."""
-    if not isinstance(resampling, str) or resampling not in ("independent", "coupled"):
-        raise InputDataError(
-            "Expected `resampling` to be 'independent' (fresh draws, as the theorems "
-            "assume) or 'coupled' (one uniform number per arm for good), but got "
-            f"{resampling!r}."
-        )
+    check_choice(
+        "resampling",
+        resampling,
+        {
+            "independent": "fresh draws, as the theorems assume",
+            "coupled": "one uniform number per arm for good",
+        },
+    )
 
 
-def validate_inclusion(inclusion: str) -> None:
+def check_inclusion(inclusion: str) -> None:
     """Raise an ``InputDataError`` unless the law of the probabilities exists."""
-    if not isinstance(inclusion, str) or inclusion not in ("merged", "per_pull"):
-        raise InputDataError(
-            "Expected `inclusion` to be 'merged' (the pulls of an arm are one row) or "
-            f"'per_pull' (each pull is kept on its own), but got {inclusion!r}."
-        )
+    check_choice(
+        "inclusion",
+        inclusion,
+        {
+            "merged": "the pulls of an arm are one row",
+            "per_pull": "each pull is kept on its own",
+        },
+    )
 
 
 def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
@@ -58,11 +65,11 @@ def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
     Raises:
         InputDataError: If ``oversampling`` is not positive.
     """
-    validate_oversampling(oversampling)
+    check_oversampling(oversampling)
     return torch.log1p(-(oversampling * leverage_scores).clamp(0.0, 1.0))
 
 
-def validate_oversampling(oversampling: float) -> None:
+def check_oversampling(oversampling: float) -> None:
     """Raise an ``InputDataError`` unless the oversampling factor is positive."""
     if not isinstance(oversampling, int | float) or not oversampling > 0:
         raise InputDataError(
@@ -106,8 +113,8 @@ def inclusion_probabilities(
         BotorchTensorDimensionError: If ``counts`` does not fit ``leverage_scores``.
         InputDataError: If ``oversampling`` is not positive or the law is unknown.
     """
-    validate_inclusion(inclusion)
-    validate_oversampling(oversampling)
+    check_inclusion(inclusion)
+    check_oversampling(oversampling)
     if counts.shape != leverage_scores.shape:
         raise BotorchTensorDimensionError(
             "Expected `counts` to hold one pull count per leverage score, i.e. shape "

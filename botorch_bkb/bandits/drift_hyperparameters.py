@@ -1,4 +1,4 @@
-r"""The prior of a bandit whose objective drifts at a rate that is given or learned.
+r"""Hyper-parameters of a bandit whose objective drifts, the rate among them.
 
 References:
     [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
@@ -19,12 +19,12 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import check_number
 from botorch_bkb.bandits.hyperparameters import (
     fit_or_warn,
+    Hyperparameters,
     MIN_PULLS_TO_FIT,
-    Prior,
 )
+from botorch_bkb.checks import check_number
 from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
 
 
@@ -32,7 +32,7 @@ from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVary
 MAX_FIT_PULLS = 512
 
 
-class DriftPrior(Prior):
+class DriftHyperparameters(Hyperparameters):
     r"""Kernel, noise, units and forgetting rate in which a bandit works.
 
     What is not given is fitted by the marginal likelihood over space and time, equation
@@ -84,7 +84,7 @@ class DriftPrior(Prior):
         return learns and num_pulls >= self.next_fit
 
     def fit_over_time(self, indices: Tensor, rewards: Tensor, times: Tensor) -> None:
-        """Fit to the told pulls, ``n`` of them; as :meth:`Prior.fit`, with times."""
+        """Fit to ``n`` told pulls and their times, see :meth:`Hyperparameters.fit`."""
         num_pulls = indices.shape[0]
         self._set_units(rewards)
         if num_pulls < MIN_PULLS_TO_FIT:

@@ -14,7 +14,7 @@ from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.optim.batch_rules import BatchRule
 
 
-class DrawnBandit(SparseBandit):
+class RandomizedBandit(SparseBandit):
     """A bandit on the posterior of BKB whose picks do not depend on each other.
 
     Any batch rule closes its batches, by the variances at their start. The confidence
