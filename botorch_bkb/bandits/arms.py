@@ -27,9 +27,9 @@ from botorch_bkb.checks import (
     check_indices,
     check_size,
 )
+from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.models.utils.draws import as_generator, draw_integers
 from botorch_bkb.models.utils.replicates import find_twins, first_of_twins
-from botorch_bkb.optim.batch_rules import UNLIMITED
 
 
 class ArmBandit(StoredBandit):
@@ -74,8 +74,8 @@ class ArmBandit(StoredBandit):
         self._twins = find_twins(arms)
 
     @abstractmethod
-    def _leverage_scores(self) -> Tensor:
-        """Return the ``A`` leverage scores of the last ask."""
+    def _leverage_scores(self, indices: Tensor) -> Tensor:
+        """Return the leverage scores of a few arms, of the last ask."""
 
     @abstractmethod
     def _extend(self, arms: Tensor) -> None:
@@ -127,7 +127,7 @@ class ArmBandit(StoredBandit):
         self, indices: Any, rewards: Any, pull_ids: Any, external: bool
     ) -> list[Pull | None]:
         """Bring rewards; return the pulls, None for those from outside."""
-        scores = self._leverage_scores() if external else None
+        scores = self._leverage_scores if external else None
         return self._ledger.tell(indices, rewards, pull_ids, scores)
 
     def fail(
@@ -293,7 +293,7 @@ class ArmBandit(StoredBandit):
         return int(draw_integers(size, 1, self.generator))
 
     def _add_pending(self, indices: Tensor) -> None:
-        scores = self._leverage_scores()[indices.to(self.arms.device)]
+        scores = self._leverage_scores(indices.to(self.arms.device))
         self._ledger.ask(indices.tolist(), scores.tolist(), self._time_of_asking)
 
     @property

@@ -36,8 +36,6 @@ from botorch_bkb.bandits.arms import ArmBandit
 from botorch_bkb.bandits.goal import (
     check_goal,
     Goal,
-    knowledge_gain,
-    worth_pulling,
 )
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.ledger import Pull
@@ -49,15 +47,16 @@ from botorch_bkb.checks import (
     check_size,
 )
 from botorch_bkb.generation.maximizer import MaximizerDistribution
+from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.models.utils.draws import as_generator, draw_integers
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
     check_batch_rule,
     FixedSize,
-    UNLIMITED,
 )
 from botorch_bkb.posteriors import Moments
+from botorch_bkb.posteriors.knowledge_gain import knowledge_gain, worth_pulling
 from botorch_bkb.posteriors.threads import threads_for
 
 
@@ -376,7 +375,7 @@ class FiniteArmBandit(ArmBandit):
             raise
         indices = self._adopt(visitors, indices)
         if is_first:
-            self._opening_score = self._posterior.leverage_scores[indices[0]].item()
+            self._opening_score = self._posterior.leverage_score(int(indices[0]))
         self._add_pending(indices)
         self.num_batches += 1
         return indices
@@ -388,7 +387,7 @@ class FiniteArmBandit(ArmBandit):
         pending = list(self._ledger.pending.values())
         indices = self._choose(rule, capacity, first, pending)
         if len(indices) < size:
-            scores = self._leverage_scores()[indices].tolist()
+            scores = self._leverage_scores(indices).tolist()
             time = self._time_of_asking
             chosen = zip(indices.tolist(), scores, strict=True)
             pending += [Pull(arm, score, time) for arm, score in chosen]
@@ -437,7 +436,7 @@ class FiniteArmBandit(ArmBandit):
         rows = self._rows(indices)
         hyperparameters, posterior = self._predictive()
         mean = posterior.mean[rows] * hyperparameters.scale + hyperparameters.offset
-        variance = posterior.variance[rows] * hyperparameters.scale**2
+        variance = posterior.variances(rows) * hyperparameters.scale**2
         return (mean if self.maximize else -mean), variance
 
     @property
@@ -478,11 +477,11 @@ class FiniteArmBandit(ArmBandit):
             among_pulled: Whether only arms with told pulls count (all arms count before
                 the first).
         """
-        mean, among = self._predictive()[1].mean, self._in_play()
+        among = self._in_play()
         pulled = among & (self._ledger.counts > 0)
         if among_pulled and pulled.any():
             among = pulled
-        return int(mean.masked_fill(~self._distinct(among), -torch.inf).argmax())
+        return self._predictive()[1].best_mean(self._distinct(among))
 
     def maximizer_distribution(
         self, num_draws: int = 256, generator: torch.Generator | None = None
@@ -492,7 +491,7 @@ class FiniteArmBandit(ArmBandit):
         Given all told pulls, as in ``predict``; uniform before the first. Retired arms
         do not compete, unless all are retired. The draws have the joint law of the
         posterior among the promising arms (of drifting bandits on a sparse filter, that
-        of its weights), see :mod:`botorch_bkb.generation.thompson`.
+        of its weights), see :mod:`botorch_bkb.posteriors.arm_sampler`.
 
         Args:
             num_draws: The number of draws.
@@ -562,8 +561,8 @@ class FiniteArmBandit(ArmBandit):
         self._rebuild_posterior()
 
     @override
-    def _leverage_scores(self) -> Tensor:
-        return self._posterior.leverage_scores
+    def _leverage_scores(self, indices: Tensor) -> Tensor:
+        return self._posterior.leverage_scores_of(indices)
 
     @override
     def _extend(self, arms: Tensor) -> None:
@@ -602,7 +601,7 @@ class FiniteArmBandit(ArmBandit):
             num_pulls=self.num_pulls,
             num_arms=self.arms.shape[0],
             noise_variance=posterior.noise_variance,
-            max_prior_variance=posterior.prior_variance.max().item(),
+            max_prior_variance=posterior.max_prior_variance,
             effective_dimension=posterior.effective_dimension,
             log_det=posterior.log_det,
             frozen_leverage_scores=torch.from_numpy(np.array(frozen)),
@@ -613,7 +612,7 @@ class FiniteArmBandit(ArmBandit):
                 counts=counts.to(posterior.mean),
                 sample_means=sample_means.to(posterior.mean),
                 posterior_means=posterior.mean[pulled],
-                leverage_scores=posterior.leverage_scores[pulled],
+                leverage_scores=posterior.leverage_scores_of(pulled),
             ),
             num_pending=num_pending,
         )

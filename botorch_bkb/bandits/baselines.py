@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -49,10 +48,8 @@ class EpsilonGreedy(RandomizedBandit):
             if self._draw(1) < self.uniform_probability:
                 yield self._draw_arm(left)
                 continue
-            mean = self._posterior.mean
-            if left is not None:
-                mean = mean.masked_fill(left <= 0, -torch.inf)
-            yield int(mean.argmax())
+            allowed = None if left is None else left > 0
+            yield self._posterior.best_mean(allowed)
 
 
 class UniformRandom(EpsilonGreedy):

@@ -137,7 +137,7 @@ class SparseBandit(PosteriorBandit):
             )
             kept = pulled[rows]
         else:
-            kept = self._sample(pulled, self._posterior.leverage_scores[pulled])
+            kept = self._sample(pulled, self._posterior.leverage_scores_of(pulled))
         return in_stable_order(self.inducing_indices, kept)
 
     def _sample(self, pulled: Tensor, scores: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +91,7 @@ class PullLedger:
         indices: Any,
         rewards: Any,
         pull_ids: Any,
-        external_scores: Tensor | None,
+        external_scores: Callable[[Tensor], Tensor] | None,
     ) -> list[Pull | None]:
         """Settle pending pulls with rewards.
 
@@ -99,8 +99,8 @@ class PullLedger:
             indices: The arms, ``q`` of them.
             rewards: Their ``q`` rewards.
             pull_ids: Which pulls these are; if None, the oldest pending ones.
-            external_scores: An ``A``-dim tensor of leverage scores for pulls that were
-                never asked; None if there must not be any.
+            external_scores: The leverage scores of arms, for pulls that were never
+                asked; None if there must not be any.
 
         Returns:
             The pulls that the rewards are of, None for those that were never asked.
@@ -110,7 +110,8 @@ class PullLedger:
         settled = self._match(arms, pull_ids, external=external_scores is not None)
         scores = [0.0] * len(arms)
         if external_scores is not None:
-            scores = external_scores[arms].tolist()
+            indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)
+            scores = external_scores(indices).tolist()
         pulls = [None if key is None else self.pending[key] for key in settled]
         for position, pull in enumerate(pulls):
             if pull is not None:

@@ -13,10 +13,10 @@ from typing_extensions import override
 from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.ledger import Pull
-from botorch_bkb.generation.thompson import ArmSampler
 from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_sampler import ArmSampler
 
 
 class PosteriorBandit(FiniteArmBandit):

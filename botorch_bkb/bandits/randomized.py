@@ -12,6 +12,8 @@ from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBKBW
 from botorch_bkb.bandits.inducing import SparseBandit
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.optim.batch_rules import BatchRule
+from botorch_bkb.optim.batch_ucb import fill_batch
+from botorch_bkb.posteriors.upper_bounds import Choices
 
 
 class RandomizedBandit(SparseBandit):
@@ -43,19 +45,25 @@ class RandomizedBandit(SparseBandit):
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
-        scores = self._posterior.mean.new_tensor([pull.score for pull in pending])
+        scores = self.arms.new_tensor([pull.score for pull in pending])
         batch = rule.open(self._posterior, scores, projected=True)
         left = None if capacity is None else capacity.clone()
-        picks = self._picks(left, pending)
-        chosen: list[int] = []
-        while not chosen or not batch.is_closed:
-            if left is not None and not (left > 0).any():
-                break
-            index = first if first is not None and not chosen else next(picks)
-            batch.take(index, 1)
-            chosen.append(index)
-            if left is not None:
-                left[index] -= 1
-            if first is not None and rule.opens_with_one_pull:
-                break
-        return self._indices(chosen)
+        choices = _Picks(self._picks(left, pending), left)
+        return fill_batch(choices, batch, rule, first, self._posterior.pulled_indices)
+
+
+class _Picks(Choices):
+    def __init__(self, picks: Iterator[int], left: Tensor | None) -> None:
+        self.picks = picks
+        self.left = left
+
+    @override
+    def best(self) -> int | None:
+        if self.left is not None and not (self.left > 0).any():
+            return None
+        return next(self.picks)
+
+    @override
+    def pull(self, index: int, num_pulls: int) -> None:
+        if self.left is not None:
+            self.left[index] -= num_pulls

@@ -18,12 +18,12 @@ from typing_extensions import override
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.bandits.randomized import RandomizedBandit
 from botorch_bkb.checks import check_probability
-from botorch_bkb.generation.thompson import (
+from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
+from botorch_bkb.posteriors.arm_sampler import (
     ArmSampler,
     check_residual_part,
     ResidualPart,
 )
-from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 
 
 # The paper draws this many points from the distribution of the maximizer per round.
@@ -52,8 +52,8 @@ class GPThompsonSampling(RandomizedBandit):
             and noise are given, 0 where anything is learned and no theorem applies.
         residual: How draws treat what the inducing arms do not explain: ``"omitted"``,
             ``"independent"`` or ``"correlated"``; see
-            :mod:`botorch_bkb.generation.thompson` for what each gets wrong. None: the
-            draw of the paper's weights, ``"omitted"``, where kernel and noise are
+            :mod:`botorch_bkb.posteriors.arm_sampler` for what each gets wrong. None:
+            the draw of the paper's weights, ``"omitted"``, where kernel and noise are
             given, and the posterior's own law, ``"correlated"``, where anything is
             learned.
 

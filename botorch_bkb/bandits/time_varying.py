@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -24,17 +24,18 @@ from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.optim.batch_rules import BatchRule
+from botorch_bkb.optim.batch_rules import BatchRule, covariances_needed
+from botorch_bkb.optim.batch_ucb import fill_batch
 from botorch_bkb.posteriors import (
     ArmFilter,
     ArmMoments,
-    ArmPosterior,
     DriftingPosterior,
     ReplayedFilter,
     SparseArmFilter,
 )
 from botorch_bkb.posteriors.drifting import check_forgetting_rate
-from botorch_bkb.posteriors.replay import hallucinate_pull, Observation
+from botorch_bkb.posteriors.replay import Observation
+from botorch_bkb.posteriors.upper_bounds import DriftingUpperBounds
 
 
 class TVGPUCB(DriftingBandit):
@@ -108,7 +109,8 @@ class TVGPUCB(DriftingBandit):
         # What that takes of the exact filter starts with the first arms that join.
         self._is_extensible = False
         super().__init__(arms, covar_module, noise_variance, **options)
-        _refuse_covariances(self.batch_rule)
+        if self.batch_rule.needs_covariances:
+            raise UnsupportedError(covariances_needed(self.batch_rule))
 
     @override
     def default_confidence(self) -> ConfidenceSchedule:
@@ -129,9 +131,8 @@ class TVGPUCB(DriftingBandit):
         hyperparameters, drifting = self._present()
         drifting = drifting.copy()
         drifting.advance(hyperparameters.steps(self.decision_time))
-        values = drifting.draw_values(num_draws, generator)
         competes = self._distinct(self._in_play())
-        return values.masked_fill(~competes, -torch.inf).argmax(dim=-1)
+        return drifting.draw_best_arms(num_draws, generator, competes)
 
     @override
     def _new_hyperparameters(
@@ -297,7 +298,7 @@ class TVGPUCB(DriftingBandit):
             inducing = drifting.inducing_indices
         return ArmMoments(
             mean=mean,
-            variance=variance,
+            all_variances=variance,
             prior_variance=drifting.prior_variance,
             noise_variance=hyperparameters.noise_variance,
             pulled_indices=pulled,
@@ -314,54 +315,21 @@ class TVGPUCB(DriftingBandit):
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
-        hyperparameters = self._hyperparameters
-        posterior = cast(ArmPosterior, self._posterior)  # as far as these look
+        hyperparameters, posterior = self._hyperparameters, self._posterior
         num_pending = len(self._ledger.pending)
         state = self._confidence_state(hyperparameters, posterior, num_pending)
-        factor = self.confidence(state) / math.sqrt(hyperparameters.noise_variance)
+        scale = self.confidence(state) / math.sqrt(hyperparameters.noise_variance)
         now = hyperparameters.steps(self.decision_time)
         out = [(hyperparameters.steps(pull.time), pull.arm) for pull in pending]
-        # Of what a pull tells of its time no more than the share that is remembered is
-        # left: by so much less does it lower a variance now.
+        # Of what a pull tells of its time only the share that is remembered is left: by
+        # so much less does it lower a variance now.
+        retained = 1 - hyperparameters.step_rate
         scores = [
-            pull.score * (1 - hyperparameters.step_rate) ** (now - time)
+            pull.score * retained ** (now - time)
             for pull, (time, _) in zip(pending, out, strict=True)
         ]
         batch = rule.open(posterior, self.arms.new_tensor(scores), projected=False)
-        left = None if capacity is None else capacity.clone()
-        mean, variance = self._posterior.mean, self._posterior.variance
-        hallucinated = None
-        if out:
-            hallucinated = self._replayed.hallucinate(out)
-            variance = hallucinated.predict(now)[1]
-        chosen: list[int] = []
-        while not chosen or not batch.is_closed:
-            if left is not None and not (left > 0).any():
-                break
-            if first is not None and not chosen:
-                index = first
-            else:
-                score = mean + factor * variance.sqrt()
-                if left is not None:
-                    score = score.masked_fill(left <= 0, -torch.inf)
-                index = int(score.argmax())
-            batch.take(index, 1)
-            chosen.append(index)
-            if left is not None:
-                left[index] -= 1
-            if batch.is_closed or (first is not None and rule.opens_with_one_pull):
-                break
-            if hallucinated is None:
-                hallucinated = self._replayed.filter.copy()
-            hallucinate_pull(hallucinated, index, now)
-            variance = hallucinated.variance
-        return self._indices(chosen)
-
-
-def _refuse_covariances(rule: BatchRule) -> None:
-    """Raise an ``UnsupportedError`` for a rule that looks at more than variances."""
-    if rule.needs_covariances:
-        raise UnsupportedError(
-            "Expected `batch_rule` to look at variances only, such as FixedSize, "
-            f"SumRule() or ProductRule(), but got {rule!r}, which needs covariances."
+        bounds = DriftingUpperBounds(
+            posterior, scale, self._replayed, out, now, capacity
         )
+        return fill_batch(bounds, batch, rule, first, posterior.pulled_indices)

@@ -48,7 +48,7 @@ class MaximizerDistribution(MaximizerSample):
     Args:
         arms: The ``A x d`` arms.
         indices: An ``n``-dim long tensor, the best arm of each draw, such as
-            :meth:`~botorch_bkb.generation.thompson.ArmSampler.draw_best_arms` returns.
+            :meth:`~botorch_bkb.generation.ArmSampler.draw_best_arms` returns.
 
     Attributes:
         indices: The best arms, one per draw.

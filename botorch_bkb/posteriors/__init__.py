@@ -2,6 +2,7 @@
 
 from botorch_bkb.posteriors.arm_filter import ArmFilter
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_sampler import ArmSampler, ResidualPart
 from botorch_bkb.posteriors.drifting import DriftingPosterior
 from botorch_bkb.posteriors.moments import ArmMoments, Moments
 from botorch_bkb.posteriors.replay import ReplayedFilter
@@ -12,8 +13,10 @@ __all__ = [
     "ArmFilter",
     "ArmMoments",
     "ArmPosterior",
+    "ArmSampler",
     "DriftingPosterior",
     "Moments",
     "ReplayedFilter",
+    "ResidualPart",
     "SparseArmFilter",
 ]

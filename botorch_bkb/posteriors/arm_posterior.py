@@ -26,6 +26,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
+from typing_extensions import override
 
 from botorch_bkb.checks import as_number, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
@@ -43,6 +44,7 @@ from botorch_bkb.posteriors.feature_basis import (
     change_basis,
 )
 from botorch_bkb.posteriors.kernel_rows import KernelRows
+from botorch_bkb.posteriors.moments import Moments
 from botorch_bkb.posteriors.threads import threads_for
 
 
@@ -58,7 +60,7 @@ MAX_INCREMENTS = 64
 REBUILD_COST = 1.5
 
 
-class ArmPosterior:
+class ArmPosterior(Moments):
     r"""Mean and variance of ``A`` arms under a sparse GP posterior.
 
     Memory: the ``A x m`` features are kept if they fit half of ``max_feature_bytes``,
@@ -112,14 +114,13 @@ class ArmPosterior:
         self.update(none, none, self.prior_variance[:0], self.prior_variance[:0])
 
     @property
+    @override
     def variance(self) -> Tensor:
-        """The ``A`` posterior variances."""
         return self.residual + self.projected
 
-    @property
-    def leverage_scores(self) -> Tensor:
-        """The ``A`` ridge leverage scores, ``variance / noise_variance``."""
-        return self.variance / self.noise_variance
+    @override
+    def variances(self, indices: Tensor) -> Tensor:
+        return self.residual[indices] + self.projected[indices]
 
     @torch.no_grad()
     def update(
@@ -250,15 +251,21 @@ class ArmPosterior:
         worst, arm = error.nan_to_num(0.0).max(dim=0)  # no prior variance, no error
         return worst.item(), int(arm)
 
+    def projected_score(self, index: int) -> float:
+        """Return the leverage score of an arm without its residual."""
+        return (self.projected[index] / self.noise_variance).item()
+
     @property
-    def log_det(self) -> float:
+    @override
+    def log_det(self) -> float:  # type: ignore[override]
         """``log det(I + K / lambda)`` of the pulls, with the Nystrom Gram matrix."""
         return 2 * self.L_v.diagonal().log().sum().item()
 
     @property
-    def effective_dimension(self) -> float:
+    @override
+    def effective_dimension(self) -> float:  # type: ignore[override]
         """The sum of the pulls' leverage scores; equation (5) of the COLT paper."""
-        return (self.precisions * self.variance[self.pulled_indices]).sum().item()
+        return (self.precisions * self.variances(self.pulled_indices)).sum().item()
 
     @property
     def pulled_in_span(self) -> Tensor:
@@ -273,7 +280,8 @@ class ArmPosterior:
         return bool(self.pulled_in_span.all())
 
     @property
-    def feature_bytes(self) -> int:
+    @override
+    def feature_bytes(self) -> int:  # type: ignore[override]
         """The size of all arms' features, kept or not."""
         return self.mean.nbytes * self._basis.size
 

@@ -40,10 +40,10 @@ from botorch_bkb.checks import check_choice, check_size
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
-    independent_points,
     psd_root,
 )
-from botorch_bkb.posteriors import ArmPosterior
+from botorch_bkb.posteriors.appended import AppendedArms
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
 ResidualPart = Literal["omitted", "independent", "correlated"]
@@ -103,10 +103,9 @@ class ArmSampler:
         self._L_v = posterior.L_v
         # The arms of the last joint draws, their features, and the residual's root.
         self._factored: tuple[Tensor, Tensor, Tensor] | None = None
-        none = torch.empty(0, dtype=torch.long, device=posterior.arms.device)
-        self._append(none)
+        self._appended = AppendedArms(posterior)
         if pending_indices is not None and pending_indices.numel():
-            self._hallucinate(pending_indices.to(none.device))
+            self._hallucinate(pending_indices.to(posterior.arms.device))
 
     def draw_values(
         self,
@@ -193,13 +192,7 @@ class ArmSampler:
         Args:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
         """
-        posterior = self.posterior
-        bounds = posterior.mean + POOL_DEVIATIONS * posterior.variance.sqrt()
-        size = len(bounds)
-        if allowed is not None:
-            bounds = bounds.masked_fill(~allowed, -torch.inf)
-            size = int(allowed.sum())
-        return bounds.topk(min(size, POOL_SIZE)).indices.sort().values
+        return self.posterior.promising_arms(POOL_DEVIATIONS, POOL_SIZE, allowed)
 
     def outside_probability(self, allowed: Tensor | None = None) -> float:
         r"""Bound the probability that an arm outside the promising ones is best.
@@ -245,10 +238,7 @@ class ArmSampler:
         """Return the ``M x k`` features of arms, and a root of what is left of them."""
         if self._factored is None or not torch.equal(self._factored[0], arms):
             posterior = self.posterior
-            Z = posterior.features(arms)
-            if self._appended.numel():
-                K = posterior.prior_covariance(arms, self._appended)
-                Z = torch.cat([Z, self._new_features(K - Z.mT @ self._B).mT])
+            Z = self._appended.features(arms)
             residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
             # Inducing arms have none, and rounding goes to both sides of zero: this
             # share of the prior variance is far below what a draw could show.
@@ -264,17 +254,18 @@ class ArmSampler:
         posterior = self.posterior
         eps = self._normals(self._L_v.shape[0], num_draws, generator)
         theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
-        M = self._B.shape[0]
-        vectors = torch.cat([theta[:M], self._B], dim=-1)
+        appended = self._appended
+        M = appended.B.shape[1]
+        vectors = torch.cat([theta[:M], appended.B.mT], dim=-1)
         for rows, products in posterior.inner_products(vectors):
             values = products[:, :num_draws] + posterior.mean[rows].unsqueeze(-1)
             residual = posterior.residual[rows]
-            if self._appended.numel():
+            if appended.indices.numel():
                 arms = torch.arange(rows.start, rows.stop, device=eps.device)
-                K = posterior.prior_covariance(arms, self._appended)
-                new = self._new_features(K - products[:, num_draws:])
-                values = values.addmm_(new, theta[M:])
-                residual = residual - new.square().sum(dim=-1)
+                K = posterior.prior_covariance(appended.indices, arms)
+                new = appended.coordinates(K - products[:, num_draws:].mT)
+                values = values.addmm_(new.mT, theta[M:])
+                residual = residual - new.square().sum(dim=0)
             if self.residual == "independent":
                 noise = self._normals(len(values), num_draws, generator)
                 values += noise * residual.clamp_min(0.0).sqrt().unsqueeze(-1)
@@ -286,28 +277,12 @@ class ArmSampler:
         pending, counts = pending_indices.unique(return_counts=True)
         prior = posterior.prior_variance[pending]
         rtol = append_tolerance(prior.dtype)
-        self._append(pending[posterior.residual[pending] > rtol * prior])
+        self._appended.append(pending[posterior.residual[pending] > rtol * prior])
         seen = torch.cat([posterior.pulled_indices, pending])
         W = torch.cat([posterior.precisions, counts / posterior.noise_variance])
-        Z = posterior.features(seen)  # M x P
-        K = posterior.prior_covariance(seen, self._appended)
-        Z = torch.cat([Z, self._new_features(K - Z.mT @ self._B).mT])
+        Z = self._appended.features(seen)  # (M + f) x P
         V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
         self._L_v = torch.linalg.cholesky(V)
-
-    def _append(self, indices: Tensor) -> None:
-        """Append arms to the inducing ones: their features B, the Schur factor C."""
-        B = self.posterior.features(indices)  # M x f
-        schur = self.posterior.prior_covariance(indices, indices) - B.mT @ B
-        kept = independent_points(schur)
-        self._appended, self._B = indices[kept], B[:, kept]
-        self._C = torch.linalg.cholesky(schur[kept][:, kept])
-
-    def _new_features(self, residual: Tensor) -> Tensor:
-        """Return the appended features, given ``k x f`` residual covariances."""
-        return torch.linalg.solve_triangular(
-            self._C.mT, residual, upper=True, left=False
-        )
 
     def _normals(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
         return draw_normals(rows, columns, generator=generator).to(self.posterior.mean)
