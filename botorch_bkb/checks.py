@@ -120,6 +120,22 @@ def check_size(name: str, value: int) -> None:
         )
 
 
+def check_positive(name: str, value: Any) -> None:
+    """Raise unless an argument is a positive finite number."""
+    if not 0 < as_number(value) < math.inf:
+        raise InputDataError(
+            f"Expected `{name}` to be positive and finite, but got {value!r}."
+        )
+
+
+def check_fraction(name: str, value: Any) -> None:
+    """Raise unless an argument is strictly between 0 and 1."""
+    if not 0 < as_number(value) < 1:
+        raise InputDataError(
+            f"Expected `{name}` to be strictly between 0 and 1, but got {value!r}."
+        )
+
+
 def check_arms(arms: Tensor) -> None:
     """Raise unless these are the arms of a bandit.
 

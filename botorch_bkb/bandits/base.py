@@ -30,8 +30,8 @@ from botorch_bkb.acquisition.confidence import (
     as_schedule,
     ConfidenceSchedule,
     ConfidenceState,
-    DeviationWidth,
 )
+from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.bandits.arms import ArmBandit
 from botorch_bkb.bandits.goal import (
     check_goal,

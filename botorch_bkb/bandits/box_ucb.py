@@ -24,8 +24,8 @@ from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     ConfidenceSchedule,
     PracticalBKBWidth,
-    RandomDeviationWidth,
 )
+from botorch_bkb.acquisition.deviations import RandomDeviationWidth
 from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.draws import draw_seed

@@ -53,7 +53,7 @@ class SparseBandit(PosteriorBandit):
     Args:
         oversampling: q-bar: a pulled arm is kept with probability ``min(1, oversampling
             * n * var / lambda)``, with the variance before the update. See
-            ``acquisition.confidence.bkb_oversampling`` for the theorems' value.
+            ``acquisition.bkb_oversampling`` for the theorems' value.
         resampling: ``"independent"``, fresh draws at every update as the theorems
             assume, or ``"coupled"``, one uniform number per arm for good: the same
             marginals, inducing arms that change little from batch to batch, and no

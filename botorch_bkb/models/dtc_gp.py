@@ -239,7 +239,7 @@ class SingleTaskDTCGP(SingleTaskGP):
 
         Args:
             oversampling: q-bar. Theorem 1 asks ``6 alpha log(4 T / delta) / eps^2``
-                (``acquisition.confidence.bkb_oversampling``); the experiments use 2.
+                (``acquisition.bkb_oversampling``); the experiments use 2.
             generator: The source of randomness; None for a new one, never the global.
             resampling: ``"independent"`` draws afresh, as the theorems assume.
                 ``"coupled"`` keeps the number that this model first drew for an input:

@@ -7,17 +7,20 @@ References:
     [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
     Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
     regret. COLT 2019.
+    [calandriello2020bbkb] The same authors. Near-linear time Gaussian process
+    optimization with adaptive batching and resparsification. ICML 2020.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_bkb.checks import check_choice
+from botorch_bkb.checks import check_choice, check_fraction, check_positive
 
 
 Resampling = Literal["independent", "coupled"]
@@ -151,3 +154,60 @@ def sample_inducing_indices(
     """
     kept = (uniforms < probabilities).nonzero().squeeze(-1)
     return kept if kept.numel() else leverage_scores.argmax().unsqueeze(0)
+
+
+def bkb_oversampling(
+    horizon: int, failure_probability: float = 0.05, accuracy: float = 0.5
+) -> float:
+    r"""Return the least ``qbar`` of Theorem 1 of [calandriello2019bkb]_.
+
+        6 alpha log(4 T / delta) / eps^2,   alpha = (1 + eps) / (1 - eps)
+
+    Args:
+        horizon: ``T``, the number of pulls in all.
+        failure_probability: ``delta``.
+        accuracy: ``eps``.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    check_fraction("accuracy", accuracy)
+    alpha = (1 + accuracy) / (1 - accuracy)
+    return 6 * alpha * _log_union(horizon, failure_probability) / accuracy**2
+
+
+def bbkb_oversampling(
+    horizon: int,
+    failure_probability: float = 0.05,
+    ratio_threshold: float | None = None,
+) -> float:
+    r"""Return the least ``qbar`` of the theorems of [calandriello2020bbkb]_.
+
+    Theorem 1 (size and run time) asks ``8 log(4 T / delta)``, Theorem 2 (regret)
+    ``72 C~ log(4 T / delta)``.
+
+    Args:
+        horizon: ``T``, the number of pulls in all.
+        failure_probability: ``delta``.
+        ratio_threshold: ``C~``, for Theorem 2; None for Theorem 1, which does not
+            depend on it.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    log_union = _log_union(horizon, failure_probability)
+    if ratio_threshold is None:
+        return 8 * log_union
+    if not 1 <= ratio_threshold < math.inf:
+        raise InputDataError(
+            f"Expected `ratio_threshold` to be at least 1, but got {ratio_threshold}. "
+            "It is the `ratio_threshold` of the batch rule."
+        )
+    return 72 * ratio_threshold * log_union
+
+
+def _log_union(horizon: int, failure_probability: float) -> float:
+    """Return ``log(4 T / delta)``."""
+    check_positive("horizon", horizon)
+    check_fraction("failure_probability", failure_probability)
+    return math.log(4 * horizon / failure_probability)
