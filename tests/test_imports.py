@@ -18,7 +18,7 @@ LAYERS = [
     {"plotting", "test_functions", "bandits"},
     {"generation", "optim"},
     {"posteriors"},
-    {"acquisition"},
+    {"arms", "acquisition"},
     {"models"},
     {"checks", "_version"},
 ]

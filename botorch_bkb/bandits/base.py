@@ -32,6 +32,7 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceState,
 )
 from botorch_bkb.acquisition.deviations import DeviationWidth
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.arms import ArmBandit
 from botorch_bkb.bandits.goal import (
     check_goal,
@@ -47,7 +48,6 @@ from botorch_bkb.checks import (
     check_size,
 )
 from botorch_bkb.generation.maximizer import MaximizerDistribution
-from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.models.utils.draws import as_generator, draw_integers
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
@@ -56,7 +56,7 @@ from botorch_bkb.optim.batch_rules import (
     FixedSize,
 )
 from botorch_bkb.posteriors import Moments
-from botorch_bkb.posteriors.knowledge_gain import knowledge_gain, worth_pulling
+from botorch_bkb.posteriors.knowledge_gain import best_arm_capacity
 from botorch_bkb.posteriors.threads import threads_for
 
 
@@ -220,7 +220,7 @@ class FiniteArmBandit(ArmBandit):
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
@@ -228,7 +228,7 @@ class FiniteArmBandit(ArmBandit):
 
         Args:
             rule: When to close it.
-            capacity: How many pulls each arm allows; None for no limit.
+            capacity: How many pulls each arm allows; left as it is.
             first: The first arm, if it is already chosen.
             pending: Pulls without reward.
         """
@@ -296,18 +296,19 @@ class FiniteArmBandit(ArmBandit):
             >>> pulled = bandit.arms[indices]
         """
         if arms is None:
-            offered, visitors = self._offered(available), self.arms[:0]
+            offered, new = self._offered(available), self.arms[:0]
         else:
-            offered, visitors = self._offered_of(arms, available)
-        capacity = self._capacity(offered)
+            offered, new = self._offered_of(arms, available)
+        used = self._ledger.used_counts()
+        capacity = self._table.capacity(offered, self.max_repeats, used)
         rule, size = self._rule_of(size, max_size, capacity)
-        capacity = self._merge_twins(capacity, max(rule.min_size, size))
+        capacity = self._table.merged_twins(capacity, max(rule.min_size, size))
         _check_left(rule, capacity)
         with threads_for(self._posterior.feature_bytes):
-            return self._ask(rule, size, offered, capacity, visitors)
+            return self._ask(rule, size, offered, capacity, new)
 
     def _rule_of(
-        self, size: int | None, max_size: int | None, capacity: Tensor | None
+        self, size: int | None, max_size: int | None, capacity: Capacity
     ) -> tuple[BatchRule, int]:
         """Return when a batch may close, and the size that it must have."""
         if size is None:
@@ -320,18 +321,8 @@ class FiniteArmBandit(ArmBandit):
                 "`max_size` a cap on what the batch rule gives."
             )
         check_size("size", size)
-        if capacity is not None:
-            size = max(1, min(size, _pulls_left(capacity, size)))
+        size = max(1, min(size, capacity.total(size)))
         return self.batch_rule.sized(size), size
-
-    def _merge_twins(self, capacity: Tensor | None, min_size: int) -> Tensor | None:
-        """Close arms with an equal one of lower index, if enough pulls are left."""
-        if not len(self._twins.rows):
-            return capacity
-        if capacity is None:
-            capacity = torch.full_like(self._ledger.counts, UNLIMITED)
-        merged = capacity * self._distinct(capacity > 0)
-        return merged if _pulls_left(merged, min_size) >= min_size else capacity
 
     def _offered_of(
         self, arms: Tensor, available: Tensor | None
@@ -342,38 +333,40 @@ class FiniteArmBandit(ArmBandit):
                 "Expected `available` or `arms`, but got both. Leave arms that cannot "
                 "be pulled out of `arms`."
             )
-        indices, visitors = self._match(arms)
-        num_arms = self.arms.shape[0] + visitors.shape[0]
-        offered = self.is_retired.new_zeros(num_arms)
-        offered[indices] = True
-        return offered, visitors
+        indices, new = self._match(arms)
+        return self._table.offered_rows(indices, len(new)), new
 
     def _ask(
         self,
         rule: BatchRule,
         size: int,
         offered: Tensor | None,
-        capacity: Tensor | None,
-        visitors: Tensor,
+        capacity: Capacity,
+        new: Tensor,
     ) -> Tensor:
         self._is_fresh = False
         self._refresh()
         is_first = self.num_pulls == 0 and not self._ledger.pending
-        host = self
-        if visitors.shape[0]:
-            host = copy(self)
-            host._extend(visitors)
+        chooser = self
+        if new.shape[0]:
+            chooser = copy(self)
+            chooser._extend(new, is_retired=True)
         generator_state = self.generator.get_state()
         try:
             if self.goal == "best_arm":
-                size_at_least = max(rule.min_size, size)
-                capacity = host._worth_pulling(offered, capacity, size_at_least)
-            first = self._draw_arm(capacity) if is_first else None
-            indices = host._choose_at_least(size, rule, capacity, first)
+                capacity = best_arm_capacity(
+                    chooser._posterior,
+                    capacity,
+                    offered,
+                    self._ledger.used_counts(),
+                    max(rule.min_size, size),
+                )
+            first = capacity.draw(self.generator) if is_first else None
+            indices = chooser._choose_at_least(size, rule, capacity, first)
         except BaseException:
             self.generator.set_state(generator_state)
             raise
-        indices = self._adopt(visitors, indices)
+        indices = self._keep_chosen(new, indices)
         if is_first:
             self._opening_score = self._posterior.leverage_score(int(indices[0]))
         self._add_pending(indices)
@@ -381,7 +374,7 @@ class FiniteArmBandit(ArmBandit):
         return indices
 
     def _choose_at_least(
-        self, size: int, rule: BatchRule, capacity: Tensor | None, first: int | None
+        self, size: int, rule: BatchRule, capacity: Capacity, first: int | None
     ) -> Tensor:
         """Choose a batch by a rule, and go on where it closes before ``size``."""
         pending = list(self._ledger.pending.values())
@@ -391,36 +384,23 @@ class FiniteArmBandit(ArmBandit):
             time = self._time_of_asking
             chosen = zip(indices.tolist(), scores, strict=True)
             pending += [Pull(arm, score, time) for arm, score in chosen]
-            if capacity is not None:
-                capacity = capacity - indices.bincount(minlength=len(capacity))
             rest = FixedSize(size - len(indices))
-            more = self._choose(rest, capacity, None, pending)
+            more = self._choose(rest, capacity.without(indices), None, pending)
             indices = torch.cat([indices, more])
         return indices
 
-    def _worth_pulling(
-        self, offered: Tensor | None, capacity: Tensor | None, size: int
-    ) -> Tensor:
-        """Return the capacities of a batch that is to find the best arm on offer."""
-        posterior = self._posterior
-        used = self._ledger.counts + self._ledger.pending_counts()
-        used = torch.nn.functional.pad(used, (0, len(posterior.mean) - len(used)))
-        if offered is None:
-            offered = torch.ones_like(used, dtype=torch.bool)
-        if capacity is None:
-            capacity = torch.full_like(used, UNLIMITED)
-        gain = knowledge_gain(
-            posterior.mean, posterior.variance, posterior.noise_variance, offered
-        )
-        return worth_pulling(capacity, used, gain, size)
+    def _keep_chosen(self, new: Tensor, indices: Tensor) -> Tensor:
+        """Add the new arms that were chosen to the table; return their indices in it.
 
-    def _adopt(self, visitors: Tensor, indices: Tensor) -> Tensor:
-        """Let chosen visitors stay; return the indices that they have then."""
+        Args:
+            new: The new arms of this round.
+            indices: What was chosen, new arms counted from the end of the table.
+        """
         num_arms = self.arms.shape[0]
         chosen = indices[indices >= num_arms].unique()
-        self._append(visitors[chosen - num_arms], is_retired=True)
-        stays = num_arms + torch.searchsorted(chosen, indices)
-        return torch.where(indices < num_arms, indices, stays)
+        self._append(new[chosen - num_arms], is_retired=True)
+        kept = num_arms + torch.searchsorted(chosen, indices)
+        return torch.where(indices < num_arms, indices, kept)
 
     def predict(
         self, indices: Tensor | Sequence[int] | None = None
@@ -477,11 +457,11 @@ class FiniteArmBandit(ArmBandit):
             among_pulled: Whether only arms with told pulls count (all arms count before
                 the first).
         """
-        among = self._in_play()
+        among = self._table.in_play
         pulled = among & (self._ledger.counts > 0)
         if among_pulled and pulled.any():
             among = pulled
-        return self._predictive()[1].best_mean(self._distinct(among))
+        return self._predictive()[1].best_mean(self._table.distinct(among))
 
     def maximizer_distribution(
         self, num_draws: int = 256, generator: torch.Generator | None = None
@@ -500,7 +480,7 @@ class FiniteArmBandit(ArmBandit):
         """
         generator = as_generator(generator)
         if self.num_pulls == 0:
-            arms = self._distinct(self._in_play()).nonzero().squeeze(-1)
+            arms = self._competing().nonzero().squeeze(-1)
             best = draw_integers(len(arms), num_draws, generator)
             best = arms[best.to(arms.device)]
         else:
@@ -565,20 +545,18 @@ class FiniteArmBandit(ArmBandit):
         return self._posterior.leverage_scores_of(indices)
 
     @override
-    def _extend(self, arms: Tensor) -> None:
-        before = self.arms, self._hyperparameters
+    def _extend(self, arms: Tensor, is_retired: bool) -> None:
+        before = self._table, self._hyperparameters
         features = self._hyperparameters.to_features(arms)
-        self.arms, self._hyperparameters = (
-            torch.cat([self.arms, arms]),
-            copy(self._hyperparameters),
-        )
+        self._table = self._table.appended(arms, is_retired)
+        self._hyperparameters = copy(self._hyperparameters)
         self._hyperparameters.features = torch.cat(
             [self._hyperparameters.features, features]
         )
         try:
             self._posterior = self._extended_posterior(features)
         except BaseException:
-            self.arms, self._hyperparameters = before
+            self._table, self._hyperparameters = before
             raise
         self._prediction, self._is_fresh = None, False
 
@@ -618,18 +596,11 @@ class FiniteArmBandit(ArmBandit):
         )
 
 
-def _check_left(rule: BatchRule, capacity: Tensor | None) -> None:
-    if capacity is None:
-        return
-    left = _pulls_left(capacity, rule.min_size)
+def _check_left(rule: BatchRule, capacity: Capacity) -> None:
+    left = capacity.total(rule.min_size)
     if left < rule.min_size:
         raise InputDataError(
             f"Expected at least {rule.min_size} more pulls to be allowed, the size of "
             f"the batch, but {left} are left: all other arms are unavailable, retired "
             "or have had their repeats. Ask for a smaller batch, or allow more repeats."
         )
-
-
-def _pulls_left(capacity: Tensor, enough: int) -> int:
-    """Return how many pulls arms allow, counting no more than are enough of one."""
-    return int(capacity.clamp(max=enough).sum())

@@ -9,6 +9,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.bandits.randomized import RandomizedBandit
 from botorch_bkb.checks import check_probability
@@ -43,13 +44,12 @@ class EpsilonGreedy(RandomizedBandit):
         return FixedSize(1)
 
     @override
-    def _picks(self, left: Tensor | None, pending: Sequence[Pull]) -> Iterator[int]:
+    def _picks(self, left: Capacity, pending: Sequence[Pull]) -> Iterator[int]:
         while True:
             if self._draw(1) < self.uniform_probability:
-                yield self._draw_arm(left)
+                yield left.draw(self.generator)
                 continue
-            allowed = None if left is None else left > 0
-            yield self._posterior.best_mean(allowed)
+            yield self._posterior.best_mean(left.allowed)
 
 
 class UniformRandom(EpsilonGreedy):

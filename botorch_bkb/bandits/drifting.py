@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
 from botorch_bkb.acquisition.time_varying import RTVWidth
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
@@ -267,7 +268,7 @@ class RGPUCB(DriftingBandit, ExactBandit):
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:

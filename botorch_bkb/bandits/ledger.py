@@ -186,6 +186,10 @@ class PullLedger:
         self.first_is_told &= 0 in self.told_ids
         self._sum_up()
 
+    def used_counts(self) -> Tensor:
+        """Return the ``A`` numbers of pulls told and pending."""
+        return self.counts + self.pending_counts()
+
     def pending_counts(self) -> Tensor:
         """Return the ``A`` numbers of pending pulls."""
         arms = [pull.arm for pull in self.pending.values()]

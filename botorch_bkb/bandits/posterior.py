@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.ledger import Pull
@@ -44,7 +45,7 @@ class PosteriorBandit(FiniteArmBandit):
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
@@ -59,14 +60,14 @@ class PosteriorBandit(FiniteArmBandit):
             grow=self._always_grows or not rule.keeps_inducing_points,
             pending_indices=self._indices([pull.arm for pull in pending]),
             pending_scores=self.arms.new_tensor([pull.score for pull in pending]),
-            capacity=capacity,
+            capacity=capacity.pulls,
             first=first,
         )
 
     @override
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
         sampler = ArmSampler(self._predictive()[1], residual="correlated")
-        competes = self._distinct(self._in_play())
+        competes = self._competing()
         return sampler.draw_best_arms(num_draws, generator, competes)
 
     @override

@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBKBWidth
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.inducing import SparseBandit
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.optim.batch_rules import BatchRule
@@ -24,12 +25,12 @@ class RandomizedBandit(SparseBandit):
     """
 
     @abstractmethod
-    def _picks(self, left: Tensor | None, pending: Sequence[Pull]) -> Iterator[int]:
+    def _picks(self, left: Capacity, pending: Sequence[Pull]) -> Iterator[int]:
         """Yield arms to pull, without end.
 
         Args:
-            left: The ``A`` numbers of pulls that arms still allow, of which at least
-                one is positive; kept up to date between picks. None for no limit.
+            left: How many pulls arms still allow, one at least; kept up to date
+                between picks.
             pending: Pulls without reward.
         """
 
@@ -41,29 +42,26 @@ class RandomizedBandit(SparseBandit):
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
         scores = self.arms.new_tensor([pull.score for pull in pending])
         batch = rule.open(self._posterior, scores, projected=True)
-        left = None if capacity is None else capacity.clone()
+        left = capacity.copy()
         choices = _Picks(self._picks(left, pending), left)
         return fill_batch(choices, batch, rule, first, self._posterior.pulled_indices)
 
 
 class _Picks(Choices):
-    def __init__(self, picks: Iterator[int], left: Tensor | None) -> None:
+    def __init__(self, picks: Iterator[int], left: Capacity) -> None:
         self.picks = picks
         self.left = left
 
     @override
     def best(self) -> int | None:
-        if self.left is not None and not (self.left > 0).any():
-            return None
-        return next(self.picks)
+        return None if self.left.is_used_up else next(self.picks)
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
-        if self.left is not None:
-            self.left[index] -= num_pulls
+        self.left.take(index, num_pulls)

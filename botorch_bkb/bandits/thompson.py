@@ -15,6 +15,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.bandits.randomized import RandomizedBandit
 from botorch_bkb.checks import check_probability
@@ -94,46 +95,46 @@ class GPThompsonSampling(RandomizedBandit):
         return FixedSize(DRAWS_PER_ROUND)
 
     @override
-    def _picks(self, left: Tensor | None, pending: Sequence[Pull]) -> Iterator[int]:
+    def _picks(self, left: Capacity, pending: Sequence[Pull]) -> Iterator[int]:
         while self.num_pulls == 0:
-            yield self._draw_arm(left)
+            yield left.draw(self.generator)
         arms = self._indices([pull.arm for pull in pending])
         sampler = ArmSampler(self._posterior, arms, self.residual)
         draw = self._correlated if self.residual == "correlated" else self._separate
         yield from draw(sampler, left)
 
-    def _separate(self, sampler: ArmSampler, left: Tensor | None) -> Iterator[int]:
+    def _separate(self, sampler: ArmSampler, left: Capacity) -> Iterator[int]:
         """Yield the best arms of draws over all arms."""
         # Draws share a pass over all arms. How many are needed is not known, and blocks
         # that do not depend on it make a capped batch the start of the whole one.
         size = 1
         while True:
-            allowed = None if left is None else left > 0
             # No arm may run out before the next pass.
-            block = size if left is None else min(size, int(left[left > 0].min()))
+            block = min(size, left.least)
             is_uniform = (self._draw(block) < self.uniform_probability).tolist()
             best = iter(())
             if not all(is_uniform):
                 num_draws = block - sum(is_uniform)
-                draws = sampler.draw_best_arms(num_draws, self.generator, allowed)
+                draws = sampler.draw_best_arms(num_draws, self.generator, left.allowed)
                 best = iter(draws.tolist())
             for uniform in is_uniform:
-                yield self._draw_arm(left) if uniform else next(best)
+                yield left.draw(self.generator) if uniform else next(best)
             size *= 2
 
-    def _correlated(self, sampler: ArmSampler, left: Tensor | None) -> Iterator[int]:
+    def _correlated(self, sampler: ArmSampler, left: Capacity) -> Iterator[int]:
         """Yield the best arms, of those left, of joint draws over promising ones."""
         size = 1
-        pool = sampler.promising_arms(None if left is None else left > 0)
+        pool = sampler.promising_arms(left.allowed)
         while True:
             draws = sampler.draw_values(size, self.generator, pool)
             is_uniform = (self._draw(size) < self.uniform_probability).tolist()
             for values, uniform in zip(draws, is_uniform, strict=True):
-                if left is not None and not (left[pool] > 0).any():
-                    pool = sampler.promising_arms(left > 0)
+                if not left.allows(pool).any():
+                    pool = sampler.promising_arms(left.allowed)
                     break
-                if left is not None:
-                    values = values.masked_fill(left[pool] <= 0, -torch.inf)
-                best = self._draw_arm(left) if uniform else int(pool[values.argmax()])
+                values = values.masked_fill(~left.allows(pool), -torch.inf)
+                best = (
+                    left.draw(self.generator) if uniform else int(pool[values.argmax()])
+                )
                 yield best
             size *= 2

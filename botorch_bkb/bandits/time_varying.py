@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.acquisition.time_varying import TVWidth
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.ledger import Pull
@@ -131,7 +132,7 @@ class TVGPUCB(DriftingBandit):
         hyperparameters, drifting = self._present()
         drifting = drifting.copy()
         drifting.advance(hyperparameters.steps(self.decision_time))
-        competes = self._distinct(self._in_play())
+        competes = self._competing()
         return drifting.draw_best_arms(num_draws, generator, competes)
 
     @override
@@ -311,7 +312,7 @@ class TVGPUCB(DriftingBandit):
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
@@ -330,6 +331,6 @@ class TVGPUCB(DriftingBandit):
         ]
         batch = rule.open(posterior, self.arms.new_tensor(scores), projected=False)
         bounds = DriftingUpperBounds(
-            posterior, scale, self._replayed, out, now, capacity
+            posterior, scale, self._replayed, out, now, capacity.copy()
         )
         return fill_batch(bounds, batch, rule, first, posterior.pulled_indices)

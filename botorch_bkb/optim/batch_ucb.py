@@ -18,6 +18,7 @@ import math
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
+from botorch_bkb.arms import Capacity
 from botorch_bkb.optim.batch_rules import BatchRule, OpenBatch
 from botorch_bkb.posteriors import ArmPosterior
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
@@ -62,7 +63,8 @@ def optimize_batch_ucb(
     all features: ``O(A (m + f))`` time and ``O(A f)`` memory for ``f`` appended arms.
     """
     scale = confidence_width / math.sqrt(posterior.noise_variance)
-    bounds = UpperBounds(posterior, scale, grow, pending_indices, capacity)
+    left = Capacity(posterior.num_arms, capacity).copy()
+    bounds = UpperBounds(posterior, scale, grow, pending_indices, left)
     batch = batch_rule.open(posterior, pending_scores, projected=not grow)
     return fill_batch(bounds, batch, batch_rule, first, posterior.pulled_indices)
 

@@ -163,17 +163,17 @@ class HallucinatedPosterior:
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
         scale: The number of standard deviations of the bounds.
-        capacity: An ``A``-dim long tensor, the pulls each arm still allows, or None.
+        allowed: An ``A``-dim boolean tensor of the arms that may be pulled, or None.
     """
 
     def __init__(
-        self, posterior: ArmPosterior, scale: float, capacity: Tensor | None
+        self, posterior: ArmPosterior, scale: float, allowed: Tensor | None
     ) -> None:
         self.posterior = posterior
         self.scale = scale
         self.mean = posterior.mean
-        if capacity is not None:
-            self.mean = self.mean.masked_fill(capacity <= 0, -math.inf)
+        if allowed is not None:
+            self.mean = self.mean.masked_fill(~allowed, -math.inf)
         self._bounds: Tensor | None = None
         self._seen: set[int] = set()  # arms that are inducing or in their span
         # Of the posterior as it is, until the first change.

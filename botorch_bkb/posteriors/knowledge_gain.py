@@ -12,6 +12,38 @@ import math
 import torch
 from torch import Tensor
 
+from botorch_bkb.arms import Capacity
+from botorch_bkb.models.utils.crossing import UNLIMITED
+from botorch_bkb.posteriors.moments import Moments
+
+
+def best_arm_capacity(
+    posterior: Moments,
+    capacity: Capacity,
+    offered: Tensor | None,
+    used: Tensor,
+    size: int,
+) -> Capacity:
+    """Return the capacities of a batch that is to find the best arm on offer.
+
+    Args:
+        posterior: What is known of the arms.
+        capacity: How many pulls each arm allows.
+        offered: Which arms can be pulled now; None for all.
+        used: How many pulls the first arms have had, told and pending.
+        size: The size of the batch.
+    """
+    used = torch.nn.functional.pad(used, (0, posterior.num_arms - len(used)))
+    if offered is None:
+        offered = torch.ones_like(used, dtype=torch.bool)
+    pulls = capacity.pulls
+    if pulls is None:
+        pulls = torch.full_like(used, UNLIMITED)
+    gain = knowledge_gain(
+        posterior.mean, posterior.variance, posterior.noise_variance, offered
+    )
+    return Capacity(len(used), worth_pulling(pulls, used, gain, size))
+
 
 def knowledge_gain(
     mean: Tensor,  # A

@@ -11,6 +11,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms import Capacity
 from botorch_bkb.models.utils.crossing import first_crossing
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.drifting import DriftingPosterior
@@ -54,20 +55,19 @@ class UpperBounds(Choices):
         scale: float,
         grow: bool,
         pending_indices: Tensor,
-        capacity: Tensor | None,
+        capacity: Capacity,
     ) -> None:
         self.posterior = posterior
         self.scale = scale
         self.grow = grow
-        self.capacity = None if capacity is None else capacity.clone()
+        self.capacity = capacity
         self.outside = (-math.inf, -1)
         self.tracked: PoolPosterior | HallucinatedPosterior
         pending = _counts_in_order(pending_indices)
         self.pulls: dict[int, int] = {}
         if (grow and posterior.is_exact) or not (grow or pending):
             self.pulls = pending
-            allowed = None if self.capacity is None else self.capacity > 0
-            self.stale = posterior.upper_bounds(scale, allowed)
+            self.stale = posterior.upper_bounds(scale, capacity.allowed)
             self._pool(POOL_SIZE)
         else:
             # Pending arms join the inducing arms, whatever the rule.
@@ -116,7 +116,7 @@ class UpperBounds(Choices):
             room = ((rival[0] - mean) / self.scale) ** 2 - residual
             limit = noise / room - noise / p if room > 0 and p > 0 else math.inf
         pulls = first_crossing(overtaken, limit) if limit > 0 else 1
-        return pulls if self.capacity is None else min(pulls, int(self.capacity[index]))
+        return min(pulls, self.capacity.of(index))
 
     def _append(self, index: int) -> None:
         """Let a chosen arm join the inducing arms, if they grow."""
@@ -132,10 +132,9 @@ class UpperBounds(Choices):
         else:
             # A first arm that nobody chose by its bound.
             self._pool(POOL_SIZE)
-        if self.capacity is not None:
-            self.capacity[index] -= num_pulls
-            if self.capacity[index] <= 0 and index in self.tracked:
-                self.tracked.close(index)
+        self.capacity.take(index, num_pulls)
+        if self.capacity.of(index) <= 0 and index in self.tracked:
+            self.tracked.close(index)
 
     def _enlarge(self, pool: PoolPosterior) -> None:
         """Track twice as many arms, or all."""
@@ -151,16 +150,17 @@ class UpperBounds(Choices):
         size = min(size, self.stale.shape[0])
         arms = self.stale.topk(size).indices.sort().values
         pool = PoolPosterior(self.posterior, self.scale, arms, self.pulls, self.grow)
-        if self.capacity is not None:
-            for closed in arms[self.capacity[arms] <= 0].tolist():
-                pool.close(closed)
+        for closed in arms[~self.capacity.allows(arms)].tolist():
+            pool.close(closed)
         self.tracked = pool
         outside = self.stale.index_fill(0, arms, -math.inf)
         best = int(outside.argmax())
         self.outside = (outside[best].item(), best)
 
     def _track_all(self, pulls: dict[int, int], append: bool) -> None:
-        self.tracked = HallucinatedPosterior(self.posterior, self.scale, self.capacity)
+        self.tracked = HallucinatedPosterior(
+            self.posterior, self.scale, self.capacity.allowed
+        )
         self.outside = (-math.inf, -1)
         for index, num_pulls in pulls.items():
             if append:
@@ -177,7 +177,7 @@ class DriftingUpperBounds(Choices):
         replayed: The filter; it is not changed.
         pending: Times and arms of pulls without reward.
         time: That time, in the filter's units.
-        capacity: An ``A``-dim long tensor, the pulls each arm allows, or None.
+        capacity: How many pulls each arm allows; kept up to date.
     """
 
     def __init__(
@@ -187,13 +187,13 @@ class DriftingUpperBounds(Choices):
         replayed: ReplayedFilter,
         pending: Sequence[tuple[float, int]],
         time: float,
-        capacity: Tensor | None,
+        capacity: Capacity,
     ) -> None:
         self.mean, self.variance = moments.mean, moments.variance
         self.scale = scale
         self.replayed = replayed
         self.time = time
-        self.capacity = None if capacity is None else capacity.clone()
+        self.capacity = capacity
         self.hallucinated: DriftingPosterior | None = None
         if pending:
             self.hallucinated = replayed.hallucinate(pending)
@@ -202,17 +202,16 @@ class DriftingUpperBounds(Choices):
     @override
     def best(self) -> int | None:
         bounds = self.mean + self.scale * self.variance.sqrt()
-        if self.capacity is not None:
-            allowed = self.capacity > 0
-            if not allowed.any():
-                return None
+        if self.capacity.is_used_up:
+            return None
+        allowed = self.capacity.allowed
+        if allowed is not None:
             bounds = bounds.masked_fill(~allowed, -math.inf)
         return int(bounds.argmax())
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
-        if self.capacity is not None:
-            self.capacity[index] -= num_pulls
+        self.capacity.take(index, num_pulls)
         if self.hallucinated is None:
             self.hallucinated = self.replayed.filter.copy()
         for _ in range(num_pulls):
