@@ -172,7 +172,7 @@ class ArmBandit(StoredBandit):
 
     @abstractmethod
     def _forget(self, places: list[int]) -> None:
-        """Follow the ledger, from which told pulls at these places have gone."""
+        """Update what is known after told pulls at these places were withdrawn."""
 
     def add_pending(self, indices: Tensor | Sequence[int]) -> None:
         """Count pulls that somebody else has started as pending, repeats included.
@@ -235,7 +235,7 @@ class ArmBandit(StoredBandit):
                 f"are there, but got {arms.shape[-1]}."
             )
         if arms.dtype != self.arms.dtype:
-            # Rounded, a row would no longer be the one that is there.
+            # A row that is rounded would not be found in the table.
             raise InputDataError(
                 f"Expected `arms` of dtype {self.arms.dtype}, like those that are "
                 f"there, but got {arms.dtype}."

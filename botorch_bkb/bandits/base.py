@@ -235,10 +235,10 @@ class FiniteArmBandit(ArmBandit):
 
     @abstractmethod
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
-        """Draw the best arms of draws from the posterior."""
+        """Return the best arm of each of several draws from the posterior."""
 
     def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
-        """Return counts and sums of the first told pulls, those that still count."""
+        """Return counts and sums of the first told pulls that the posterior uses."""
         return self._ledger.totals(num_pulls)
 
     @property
@@ -310,7 +310,7 @@ class FiniteArmBandit(ArmBandit):
     def _rule_of(
         self, size: int | None, max_size: int | None, capacity: Capacity
     ) -> tuple[BatchRule, int]:
-        """Return when a batch may close, and the size that it must have."""
+        """Return the rule that closes this batch, and the least size of the batch."""
         if size is None:
             if max_size is None:
                 max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
@@ -327,7 +327,7 @@ class FiniteArmBandit(ArmBandit):
     def _offered_of(
         self, arms: Tensor, available: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return which arms of the table and of the new ones are here, and the new."""
+        """Return which arms are offered, new ones after the table, and the new rows."""
         if available is not None:
             raise InputDataError(
                 "Expected `available` or `arms`, but got both. Leave arms that cannot "
@@ -376,7 +376,7 @@ class FiniteArmBandit(ArmBandit):
     def _choose_at_least(
         self, size: int, rule: BatchRule, capacity: Capacity, first: int | None
     ) -> Tensor:
-        """Choose a batch by a rule, and go on where it closes before ``size``."""
+        """Choose a batch by a rule, and more arms if it closes before ``size``."""
         pending = list(self._ledger.pending.values())
         indices = self._choose(rule, capacity, first, pending)
         if len(indices) < size:
@@ -430,7 +430,7 @@ class FiniteArmBandit(ArmBandit):
         width = deepcopy(self.confidence)(
             self._confidence_state(hyperparameters, posterior)
         )
-        # The schedule's is in the kernel's units.
+        # The schedule's width is in the kernel's units.
         return width * hyperparameters.scale
 
     def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
@@ -527,11 +527,11 @@ class FiniteArmBandit(ArmBandit):
         known = min([self._num_processed, *places])
         if known == self._num_processed:
             return
-        # One less at least, so that the next ask has something to take in.
+        # At least one less than was told, so that the next ask updates the posterior.
         self._num_processed = known = max(0, min(known, self.num_pulls - 1))
         start, log_det = self._restart
         self._restart = (min(start, self.num_pulls), log_det)
-        # What is learned is due: it may have been misled.
+        # Refit at the next ask: the fit may have used the withdrawn results.
         self._hyperparameters.next_fit = min(
             self._hyperparameters.next_fit, self.num_pulls
         )

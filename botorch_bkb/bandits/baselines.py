@@ -1,4 +1,4 @@
-"""Baselines that draw arms at random, on the model of BKB."""
+"""Baselines that draw arms at random; their posterior is that of BKB."""
 
 from __future__ import annotations
 

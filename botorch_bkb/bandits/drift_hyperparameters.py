@@ -98,7 +98,7 @@ class DriftHyperparameters(Hyperparameters):
         if not fit_or_warn(model, num_pulls):
             return
         self.step = step
-        # Not strict: the model's kernels know which columns are theirs.
+        # Not strict: the model's kernels store active dimensions, ours do not.
         self.covar_module.load_state_dict(
             model.spatial_kernel.state_dict(), strict=False
         )
@@ -113,7 +113,7 @@ class DriftHyperparameters(Hyperparameters):
         self, indices: Tensor, targets: Tensor, times: Tensor
     ) -> TimeVaryingGP:
         covar_module = deepcopy(self.covar_module).double()
-        # Anew: where a few pulls said 0 or 1, the gradient no longer leads away.
+        # From the start: few pulls may give a rate of 0 or 1, whose gradient is 0.
         temporal_kernel = default_temporal_kernel().double()
         if self.given_rate is not None:
             # The ends of the interval have no finite raw value.
@@ -121,7 +121,7 @@ class DriftHyperparameters(Hyperparameters):
         known = self.given_noise is not None
         X = torch.cat([self.features[indices].double(), times.unsqueeze(-1)], dim=-1)
         with warnings.catch_warnings():
-            # Time is no feature to be scaled, nor are those of a given kernel.
+            # No scaling: of time by design, of features where the kernel is given.
             warnings.simplefilter("ignore", InputDataWarning)
             return TimeVaryingGP(
                 X,
@@ -151,7 +151,7 @@ class DriftHyperparameters(Hyperparameters):
 
 
 def typical_step(times: Tensor) -> float:
-    """Return the mean gap between different times of the middle half of them.
+    """Return the mean gap between distinct times, of the middle half of them.
 
     Bursts and single times far off hardly change it. To a power of two: dividing by it
     rounds nothing, and asks one unit apart, some without a result, have a step of 1.

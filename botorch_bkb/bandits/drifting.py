@@ -32,9 +32,10 @@ from botorch_bkb.posteriors import ArmPosterior, Moments
 from botorch_bkb.posteriors.drifting import check_forgetting_rate
 
 
-# A time so many times as far ahead as all before it are apart is doubted,
+# A time is refused once where it is further ahead than this multiple of the span of
+# all times before it,
 LARGEST_JUMP = 100.0
-# if there are so many results to judge by.
+# if at least so many results are known.
 MIN_RESULTS_TO_DOUBT = 8
 
 
@@ -172,7 +173,7 @@ class DriftingBandit(FiniteArmBandit):
         times = [time for place, time in enumerate(self._times) if place not in out]
         pending = [pull.time for pull in self._ledger.pending.values()]
         self._times = times
-        # A time that was wrong no longer holds the clock.
+        # The clock goes back to the last time that is left.
         self._now = max([*times, *pending], default=None)
         super()._forget(places)
 

@@ -84,7 +84,7 @@ class SparseBandit(PosteriorBandit):
         self.oversampling = oversampling
         self.resampling = resampling
         self.inclusion = inclusion
-        # One per arm, for the coupled law; drawn when they are needed.
+        # One per arm, for the coupled law; drawn when they are first needed.
         self._uniforms = self._draw(0)
 
     @override
@@ -116,7 +116,8 @@ class SparseBandit(PosteriorBandit):
     def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
         if self.inducing_indices.numel() or len(pulled) <= BULK_SIZE:
             return super()._present_inducing_indices(pulled)
-        # Those of the next ask: of a large table not all can be. The draw is undone.
+        # What the next ask will draw: not all arms of a large table can be inducing.
+        # The generator is put back afterwards.
         generator_state, uniforms = self.generator.get_state(), self._uniforms
         try:
             return self._resample(self._hyperparameters, pulled)
@@ -202,6 +203,6 @@ def sample_in_blocks(
 
 
 def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
-    """Return ``after`` with what stays in its old place and what is new at the end."""
+    """Return ``after`` in the order of ``before``, new entries at the end."""
     kept = before[torch.isin(before, after)]
     return torch.cat([kept, after[~torch.isin(after, before)]])

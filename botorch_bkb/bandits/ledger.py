@@ -1,4 +1,4 @@
-"""Who was pulled, what came back, and what is still out."""
+"""The record of pulls: told, pending and failed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PullLedger:
     def __init__(self, num_arms: int, like: Tensor) -> None:
         self.dtype = like.dtype
         self.counts = torch.zeros(num_arms, dtype=torch.long, device=like.device)
-        # In double whatever the arms are: a million small rewards still add up.
+        # In double for any dtype of the arms: sums of a million rewards stay accurate.
         self.sums = like.new_zeros(num_arms, dtype=torch.float64)
         # Arrays: a number is 8 bytes, and a million become a tensor at once.
         self.told_indices = array("q")
@@ -118,7 +118,7 @@ class PullLedger:
                 scores[position] = pull.score
         out = set(settled)
         pending = {key: pull for key, pull in self.pending.items() if key not in out}
-        # Changed at once: who interrupts a long list leaves no half of it.
+        # Replaced in one assignment, so that an interrupt cannot leave half a change.
         self.pending = pending
         self.first_is_told |= 0 in out
         self.told_indices.extend(arms)

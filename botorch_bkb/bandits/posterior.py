@@ -30,7 +30,7 @@ class PosteriorBandit(FiniteArmBandit):
     _always_grows = False
 
     _posterior: ArmPosterior
-    # Of how many told pulls, and what.
+    # The number of told pulls it is for, hyper-parameters and posterior.
     _prediction: tuple[int, Hyperparameters, ArmPosterior] | None
 
     @abstractmethod
@@ -38,7 +38,7 @@ class PosteriorBandit(FiniteArmBandit):
         """Choose inducing arms among the pulled ones, before the posterior changes."""
 
     def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
-        """Return the inducing arms for a prediction between two asks: no draw."""
+        """Return the inducing arms for a prediction between two asks; draws nothing."""
         return self.inducing_indices if self.inducing_indices.numel() else pulled
 
     @override

@@ -105,11 +105,11 @@ class GPThompsonSampling(RandomizedBandit):
 
     def _separate(self, sampler: ArmSampler, left: Capacity) -> Iterator[int]:
         """Yield the best arms of draws over all arms."""
-        # Draws share a pass over all arms. How many are needed is not known, and blocks
-        # that do not depend on it make a capped batch the start of the whole one.
+        # Draws of one block share a pass over all arms. Blocks double whatever the size
+        # of the batch, so that a capped batch is the beginning of the longer one.
         size = 1
         while True:
-            # No arm may run out before the next pass.
+            # Small enough that no arm uses up its repeats within a block.
             block = min(size, left.least)
             is_uniform = (self._draw(block) < self.uniform_probability).tolist()
             best = iter(())

@@ -107,7 +107,7 @@ class TVGPUCB(DriftingBandit):
         self.sparse = sparse
         self.tolerance = tolerance
         self.max_inducing = max_inducing
-        # What that takes of the exact filter starts with the first arms that join.
+        # Set when the first arms join: the exact filter then keeps what that takes.
         self._is_extensible = False
         super().__init__(arms, covar_module, noise_variance, **options)
         if self.batch_rule.needs_covariances:
@@ -187,7 +187,7 @@ class TVGPUCB(DriftingBandit):
 
     @override
     def _renew(self) -> None:
-        # But for arms that joined, a replay would bring the same bits.
+        # A filter that was extended has other bits than a replay over all arms.
         if not self._is_replay:
             self._rebuild_posterior()
 
@@ -204,7 +204,7 @@ class TVGPUCB(DriftingBandit):
     def _observations(
         self, hyperparameters: DriftHyperparameters, start: int, stop: int
     ) -> list[Observation]:
-        """Return told pulls in the units of a hyperparameters."""
+        """Return told pulls in the units of some hyper-parameters."""
         ledger = self._ledger
         return [
             Observation(
@@ -219,7 +219,7 @@ class TVGPUCB(DriftingBandit):
     def _replay(
         self, hyperparameters: DriftHyperparameters, stop: int
     ) -> ReplayedFilter:
-        """Return a filter that has the first told pulls, from the very start."""
+        """Return a new filter that has observed the first told pulls."""
         replayed = ReplayedFilter(self._new_filter(hyperparameters))
         replayed.observe(
             self._observations(hyperparameters, 0, stop),
@@ -322,8 +322,8 @@ class TVGPUCB(DriftingBandit):
         scale = self.confidence(state) / math.sqrt(hyperparameters.noise_variance)
         now = hyperparameters.steps(self.decision_time)
         out = [(hyperparameters.steps(pull.time), pull.arm) for pull in pending]
-        # Of what a pull tells of its time only the share that is remembered is left: by
-        # so much less does it lower a variance now.
+        # A pending pull informs about its own time; the share of that which is retained
+        # until now is what it counts in the batch rule.
         retained = 1 - hyperparameters.step_rate
         scores = [
             pull.score * retained ** (now - time)

@@ -22,7 +22,7 @@ from botorch_bkb.models.utils.nystrom import check_residual, psd_root
 from botorch_bkb.posteriors.drifting import DriftingPosterior
 
 
-# Before the numbers under a scale this small become too large, in float32 as well.
+# At this scale the numbers that it multiplies are rescaled, before they overflow.
 MIN_SCALE = 1e-12
 
 
@@ -67,9 +67,9 @@ class ArmFilter(DriftingPosterior):
         # C = K - scale * R: what the data have removed decays by the scale alone.
         self._removed = torch.zeros_like(prior_covariance)
         self._scale = 1.0
-        # What the last reward had to leave of its arm's variance.
+        # The variance that the last reward leaves of its arm, by the formula.
         self._variance_left = 0.0
-        # By how much rounding has left the variances too large, in double.
+        # The accumulated rounding error of the variances, in double.
         self._excess = torch.zeros_like(self.prior_variance, dtype=torch.float64)
         self._expansion = _Expansion(prior_covariance) if extensible else None
 
@@ -164,7 +164,7 @@ class ArmFilter(DriftingPosterior):
     def _keep_account(
         self, index: int, column: Tensor, total: float, before: Tensor
     ) -> None:
-        """Add what an update should have removed and did not.
+        """Track the rounding error of the variances through an update.
 
         In float32 a part of the variance below 1e-8 of its sum is lost, the next as
         well, and in thousands of pulls they add up. An error E in the covariance

@@ -48,9 +48,8 @@ from botorch_bkb.posteriors.moments import Moments
 from botorch_bkb.posteriors.threads import threads_for
 
 
-# One chunk of features, of which three are alive at a time: what a core's caches hold,
-# more where it is read once or where every small operation has threads to wait for, and
-# enough to fill an accelerator.
+# The size of a chunk of features, of which three are alive at a time: what a core's
+# caches hold; more for passes that read features once; enough to fill an accelerator.
 CHUNK_BYTES = 2**20
 PASS_CHUNK_BYTES = 2**24
 ACCELERATOR_CHUNK_BYTES = 2**28
@@ -244,7 +243,7 @@ class ArmPosterior(Moments):
         if dropped.numel():
             r, W = residual[dropped], self._data[0, dropped]
             told = r / (1 + W * r)
-            # Of the arm itself; and the leverage of all, which is lost for the others.
+            # The error of the dropped arm itself, and what the others lose by it.
             own = (r - told) / (projected[dropped] + told)
             lost = torch.linalg.vector_norm((1 - told / r).nan_to_num(0.0))
             error[dropped] = own.maximum(lost)
@@ -463,7 +462,7 @@ class ArmPosterior(Moments):
             Z = basis.project(Z)
             root = torch.linalg.solve_triangular(basis.L_v, Z, upper=False)
             torch.mv(Z.mT, basis.weights, out=self.mean[rows])
-            # A third of the time of squaring and summing.
+            # Takes a third of the time of squaring and summing.
             self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
             self.projected[rows] = torch.linalg.vector_norm(root, dim=0).square()
 
@@ -495,7 +494,7 @@ class ArmPosterior(Moments):
         corner, info = torch.linalg.cholesky_ex(schur)
         if info != 0:
             return None
-        # What the factor's inverse has more: C^{-1} (-B L^{-1}, I), in unit variance.
+        # The new rows of the factor's inverse, C^{-1} (-B L^{-1}, I), in unit variance.
         coefficients = torch.linalg.solve_triangular(basis.L.mT, cross, upper=True)
         eye = torch.eye(joined.shape[0]).to(corner)
         inverse = torch.cat([-coefficients.mT, eye], dim=-1)
@@ -539,7 +538,7 @@ class ArmPosterior(Moments):
             return None  # rounding has the last word; the rebuild pivots
 
     def _advance(self, inducing_indices: Tensor, change: BasisChange) -> None:
-        """Take a change over to all arms, in one pass over their features."""
+        """Apply a change to all arms, in one pass over their features."""
         M_0, M = self._basis.size, change.after.size
         joined = change.after.indices[M_0:]
         num_vectors = change.vectors.shape[-1]

@@ -50,7 +50,7 @@ ResidualPart = Literal["omitted", "independent", "correlated"]
 # Joint draws are over this many arms: their covariance takes 8 MiB, its factor 20 ms.
 POOL_SIZE = 1024
 JITTER = {torch.float64: 1e-10, torch.float32: 1e-5}
-# Promising is what may reach far: nearly all of an arm's draws are below this bound.
+# Promising arms have the largest bounds mean + 3 sd, below which nearly all draws are.
 POOL_DEVIATIONS = 3.0
 
 
@@ -178,7 +178,7 @@ class ArmSampler:
             if allowed is not None:
                 chunk.masked_fill_(~allowed[rows].unsqueeze(-1), -torch.inf)
             values, positions = chunk.max(dim=0)
-            # Strictly larger: among ties the lower chunk keeps the arm.
+            # Strictly larger: ties go to the lower chunk.
             better = values > best
             best = torch.where(better, values, best)
             arms = torch.where(better, positions + rows.start, arms)
@@ -240,8 +240,8 @@ class ArmSampler:
             posterior = self.posterior
             Z = self._appended.features(arms)
             residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
-            # Inducing arms have none, and rounding goes to both sides of zero: this
-            # share of the prior variance is far below what a draw could show.
+            # Inducing arms have no residual, and rounding may make it negative: this
+            # share of the prior variance is too small to show in a draw.
             jitter = JITTER.get(Z.dtype, 1e-3) * posterior.prior_variance[arms]
             self._factored = arms, Z, psd_root(residual + torch.diag(jitter))
         return self._factored[1:]

@@ -105,7 +105,7 @@ class DriftingPosterior(ABC):
 
     @abstractmethod
     def copy(self) -> Self:
-        """Return one that takes other observations from here on."""
+        """Return a copy whose later observations do not change this one."""
 
     @abstractmethod
     def extended(self, arms: Tensor, covariance: Tensor) -> Self:

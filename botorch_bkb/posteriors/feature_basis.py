@@ -145,7 +145,7 @@ def change_basis(
     indices = torch.cat([before.indices, joined])
     after = BasisPosterior(indices, L, complement, scatter, target)
     lost = before.contribution(dropped[:M_0])
-    # The increase of the data is seen by what neither was dropped nor is new.
+    # New pulls act on the directions that stay: neither dropped nor added.
     gain = before.solve(before.project(pulled)) - lost @ (lost.mT @ pulled)
     woodbury = _right_solve(torch.diag(1 / precisions) + pulled.mT @ gain, gain)
     old = torch.cat([lost, woodbury], dim=-1)

@@ -176,12 +176,12 @@ class HallucinatedPosterior:
             self.mean = self.mean.masked_fill(~allowed, -math.inf)
         self._bounds: Tensor | None = None
         self._seen: set[int] = set()  # arms that are inducing or in their span
-        # Of the posterior as it is, until the first change.
+        # The posterior's own tensors until the first change.
         self.residual, self.projected = posterior.residual, posterior.projected
         self._is_changed = False
 
     def _begin(self) -> None:
-        """Make what changes need: the choice that ends a batch needs none of it."""
+        """Prepare for changes; the choice that ends a batch makes none."""
         if self._is_changed:
             return
         self._is_changed = True

@@ -121,7 +121,7 @@ class ReplayedFilter:
 
 
 def hallucinate_pull(posterior: DriftingPosterior, arm: int, time: float) -> None:
-    """Let a filter have the mean of an arm at a time: the variances fall."""
+    """Let a filter observe its own mean of an arm: only variances change."""
     posterior.advance(time)
     indices = torch.tensor([arm], device=posterior.mean.device)
     posterior.observe(indices, posterior.mean[indices], time)
@@ -137,7 +137,7 @@ def _is_late(posterior: DriftingPosterior, observations: Iterable[Observation]) 
 
 
 def _observe(posterior: DriftingPosterior, observations: Iterable[Observation]) -> None:
-    """Bring observations in order of time, those of one time together."""
+    """Observe in order of time, observations of one time together."""
     for time, group in groupby(observations, key=_time_of):
         _, arms, rewards = zip(*group, strict=True)
         indices = torch.tensor(arms, device=posterior.mean.device)

@@ -24,7 +24,7 @@ from botorch_bkb.models.utils.nystrom import (
 from botorch_bkb.posteriors.drifting import DriftingPosterior
 
 
-# The inducing arms are looked through after this many observations.
+# Inducing arms are reviewed after this many observations.
 REVIEW_INTERVAL = 64
 CHUNK_BYTES = 2**24
 
@@ -176,7 +176,7 @@ class SparseArmFilter(DriftingPosterior):
         if index not in self._position:
             prior = self.prior_variance[index].item()
             residual = prior - self._squared[index].item()
-            # Nearer to the span its features are mostly rounding.
+            # Closer to the span, its new feature would be mostly rounding.
             if residual > append_tolerance(self.mean.dtype) * prior:
                 if len(self._position) >= self.max_inducing:
                     self._review(self.max_inducing - self.max_inducing // 8 - 1)
@@ -197,7 +197,7 @@ class SparseArmFilter(DriftingPosterior):
 
     @override
     def _rounding(self, index: int) -> float:
-        # What is not of the inducing arms' span, as far as numbers go, is not told.
+        # A reward does not inform about the residual outside the span.
         prior, projected = self.prior_variance[index], self._projected[index]
         rest = (prior - self._squared[index]).clamp_min(
             torch.finfo(prior.dtype).eps * prior
@@ -258,7 +258,7 @@ class SparseArmFilter(DriftingPosterior):
         self._position[index] = m
 
     def _review(self, max_size: int) -> None:
-        """Let arms of too little leverage leave, and the least beyond ``max_size``."""
+        """Drop arms of too little leverage, and the least ones beyond ``max_size``."""
         self._num_since_review, self._retained_since_review = 0, 1.0
         keep = self._lasting(max_size)
         if len(keep) == len(self._position):

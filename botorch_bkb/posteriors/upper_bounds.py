@@ -130,7 +130,7 @@ class UpperBounds(Choices):
         if index in self.tracked:
             self.tracked.pull(index, num_pulls)
         else:
-            # A first arm that nobody chose by its bound.
+            # The uniformly drawn first arm need not be in the pool.
             self._pool(POOL_SIZE)
         self.capacity.take(index, num_pulls)
         if self.capacity.of(index) <= 0 and index in self.tracked:
