@@ -49,13 +49,13 @@ from torch import Tensor
 from benchmarks.measure import fitted_exponent
 from benchmarks.record import caption, print_table, Record
 from botorch_bkb import BBKB, BKB
-from botorch_bkb.acquisition.confidence import (
+from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
+from botorch_bkb.models.utils.leverage_scores import (
     bbkb_oversampling,
-    BBKBWidth,
     bkb_oversampling,
-    BKBWidth,
+    Inclusion,
+    Resampling,
 )
-from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
 from botorch_bkb.optim import ArmPosterior, SumRule
 
 

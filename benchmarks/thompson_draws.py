@@ -47,7 +47,7 @@ from torch import Tensor
 from benchmarks.measure import in_own_process, peak_memory, seconds_of, synchronize
 from benchmarks.record import caption, print_table, Record
 from botorch_bkb.generation import ArmSampler
-from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
 NUM_DRAWS = 64

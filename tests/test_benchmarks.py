@@ -16,7 +16,7 @@ from benchmarks.record import caption, Record
 from benchmarks.ways import BETA, NOISE_VARIANCE, Sizes, Task, WAYS
 from botorch_bkb import BBKB, EpsilonGreedy
 from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
-from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from tests.reference import exact_posterior
 
 

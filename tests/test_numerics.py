@@ -12,7 +12,8 @@ from botorch_bkb import BBKB, BKB, GPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import ConstantWidth
 from botorch_bkb.models import ArmFilter, SparseArmFilter
 from botorch_bkb.models.utils.rounding import RoundingReport
-from botorch_bkb.optim import arm_posterior, ArmPosterior, FixedSize
+from botorch_bkb.optim import FixedSize
+from botorch_bkb.posteriors import arm_posterior, ArmPosterior
 from tests.bandits import ALL_BANDITS, make_bandit
 from tests.precise_reference import dtc_moments
 

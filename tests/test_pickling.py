@@ -21,7 +21,7 @@ from botorch_bkb.acquisition import (
     PracticalBBKBWidth,
     SmoothBox,
 )
-from botorch_bkb.acquisition.confidence import DeviationWidth, RandomDeviationWidth
+from botorch_bkb.acquisition.deviations import DeviationWidth, RandomDeviationWidth
 from botorch_bkb.models import kernels
 from botorch_bkb.models.kernels import TemporalDecayKernel
 from botorch_bkb.optim import SumRule

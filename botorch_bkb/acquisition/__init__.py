@@ -6,31 +6,29 @@ from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
     ArmObservations,
     as_schedule,
-    bbkb_oversampling,
     BBKBWidth,
     beta_from_confidence_width,
-    bkb_oversampling,
     BKBWidth,
     ChowdhuryGopalanWidth,
     ConfidenceSchedule,
     ConfidenceState,
     ConstantWidth,
-    DeviationWidth,
     LogWidth,
     NormBoundedWidth,
-    NormDoubling,
     PracticalBBKBWidth,
     PracticalBKBWidth,
-    RandomDeviationWidth,
     SrinivasWidth,
 )
+from botorch_bkb.acquisition.deviations import DeviationWidth, RandomDeviationWidth
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
+from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.acquisition.time_varying import (
     RTVWidth,
     SmoothBox,
     TimeVaryingUpperConfidenceBound,
     TVWidth,
 )
+from botorch_bkb.models.utils.leverage_scores import bbkb_oversampling, bkb_oversampling
 
 
 __all__ = [

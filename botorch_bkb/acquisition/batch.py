@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.analytic import BudgetedUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
-from botorch_bkb.models.utils.checks import check_tensors
+from botorch_bkb.checks import check_tensors
 
 
 class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):

@@ -20,8 +20,6 @@ References:
     [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
     Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
     regret. COLT 2019.
-    [takeno2023irgpucb] S. Takeno, Y. Inatsu, M. Karasuyama. Randomized Gaussian process
-    upper confidence bound with tighter Bayesian regret bounds. ICML 2023.
     [calandriello2020bbkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
     Rosasco. Near-linear time Gaussian process optimization with adaptive batching and
     resparsification. ICML 2020.
@@ -29,27 +27,22 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.checks import as_number
+from botorch_bkb.checks import as_number, check_fraction, check_positive
 
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
-
-# Of a norm bound, by 3e150: what is larger overflows where widths are squared.
-MAX_DOUBLINGS = 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,94 +164,6 @@ class ConstantWidth(ConfidenceSchedule):
 
 
 @dataclass(frozen=True)
-class DeviationWidth(ConfidenceSchedule):
-    r"""A constant number of posterior deviations.
-
-    Arms are scored ``mean + num_deviations * sqrt(var)``, that is ``w = num_deviations
-    sqrt(lambda)``. What practice uses where hyper-parameters are learned: the papers'
-    widths grow with ``log det(I + K / lambda)``, which a small fitted noise makes ten
-    to thirty deviations wide. No theorem covers it.
-
-    Attributes:
-        num_deviations: At least zero. (A plain number in the place of a schedule is a
-            width ``w`` instead, in the papers' scaling.)
-    """
-
-    num_deviations: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_num_deviations("num_deviations", self.num_deviations)
-
-    @override
-    def __call__(self, state: ConfidenceState) -> float:
-        return self.num_deviations * math.sqrt(state.noise_variance)
-
-
-@dataclass
-class RandomDeviationWidth(ConfidenceSchedule):
-    r"""An exponentially distributed number of posterior deviations, anew each decision.
-
-    Arms are scored ``mean + z_t sqrt(var)`` with ``z_t ~ Exp(mean = mean_deviations)``,
-    drawn from the seed and the number of the decision: asking twice at one state gives
-    one width, and so does another process. Decisions take turns at improving on the
-    best mean and at looking elsewhere, and a model that is too sure of itself holds
-    none of them for long, which a constant width, however chosen, does not give.
-
-    After IRGP-UCB of [takeno2023irgpucb]_, whose ``beta_t = z_t^2`` is a shifted
-    exponential. The shift ``2 log(A / 2)``, which its Bayesian regret bound needs, is
-    what makes a bound too wide to find anything in a hundred pulls; here there is none,
-    and no theorem.
-
-    Attributes:
-        mean_deviations: The mean of ``z_t``, at least zero.
-        seed: At least zero.
-    """
-
-    mean_deviations: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check_num_deviations("mean_deviations", self.mean_deviations)
-        self._check_seed(self.seed)
-
-    @override
-    def __call__(self, state: ConfidenceState) -> float:
-        stream = np.random.default_rng([self.seed, state.decision_number])
-        num_deviations = self.mean_deviations * stream.exponential()
-        return num_deviations * math.sqrt(state.noise_variance)
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return the seed."""
-        return {"seed": self.seed}
-
-    @override
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the seed; the empty state of a schedule without one keeps it.
-
-        Raises:
-            InputDataError: If ``state_dict`` is that of a schedule of another kind.
-        """
-        if not state_dict:
-            return
-        if set(state_dict) != {"seed"}:
-            raise InputDataError(
-                "Expected the key `seed` in the state of RandomDeviationWidth, but got "
-                f"{sorted(state_dict)}. Load it into a schedule of the kind that was "
-                "saved."
-            )
-        self._check_seed(state_dict["seed"])
-        self.seed = state_dict["seed"]
-
-    @staticmethod
-    def _check_seed(seed: Any) -> None:
-        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise InputDataError(
-                f"Expected `seed` to be an integer of at least 0, but got {seed!r}."
-            )
-
-
-@dataclass(frozen=True)
 class NormBoundedWidth(ConfidenceSchedule):
     """Base of the widths for a function whose RKHS norm is bounded.
 
@@ -274,14 +179,14 @@ class NormBoundedWidth(ConfidenceSchedule):
     failure_probability: float = 0.05
 
     def __post_init__(self) -> None:
-        _check_positive("norm_bound", self.norm_bound)
+        check_positive("norm_bound", self.norm_bound)
         if self.noise_std is not None and not 0 <= as_number(self.noise_std) < math.inf:
             raise InputDataError(
                 "Expected `noise_std` to be finite and not negative, but got "
                 f"{self.noise_std!r}. Pass None for the square root of the noise "
                 "variance."
             )
-        _check_fraction("failure_probability", self.failure_probability)
+        check_fraction("failure_probability", self.failure_probability)
 
     def resolve_noise_std(self, state: ConfidenceState) -> float:
         """Return ``xi``."""
@@ -325,7 +230,7 @@ class BKBWidth(NormBoundedWidth):
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_fraction("accuracy", self.accuracy)
+        check_fraction("accuracy", self.accuracy)
 
     @override
     def __call__(self, state: ConfidenceState) -> float:
@@ -431,7 +336,7 @@ class SrinivasWidth(ConfidenceSchedule):
     failure_probability: float = 0.05
 
     def __post_init__(self) -> None:
-        _check_fraction("failure_probability", self.failure_probability)
+        check_fraction("failure_probability", self.failure_probability)
 
     @override
     def __call__(self, state: ConfidenceState) -> float:
@@ -469,120 +374,13 @@ class LogWidth(ConfidenceSchedule):
     c2: float
 
     def __post_init__(self) -> None:
-        _check_positive("c1", self.c1)
-        _check_positive("c2", self.c2)
+        check_positive("c1", self.c1)
+        check_positive("c2", self.c2)
 
     @override
     def __call__(self, state: ConfidenceState) -> float:
         beta = max(0.0, self.c1 * math.log(self.c2 * state.decision_number))
         return confidence_width_from_beta(beta, state.noise_variance)
-
-
-@dataclass
-class NormDoubling(ConfidenceSchedule):
-    r"""Guess and double an unknown norm bound, as section 4 of [calandriello2019bkb]_.
-
-    Starts at the norm bound of ``schedule`` and doubles it, for good, while the data
-    contradict the band, that is while for some pulled arm ``i``, with ``n_i`` pulls,
-    sample mean ``ybar_i``, posterior mean ``mu_i`` and leverage score ``tau_i``, ::
-
-        |ybar_i - mu_i| > w sqrt(tau_i) + xi sqrt( 2 log(pi^2 n_i^2 P/(3 delta)) / n_i )
-
-    where ``P`` is the number of pulled arms. The first term on the right bounds
-    ``|f_i - mu_i|`` if the norm bound holds. The second bounds ``|ybar_i - f_i|``: by a
-    union over ``P`` arms and all ``n`` (``sum_n 6 / (pi^2 n^2) = 1``) it fails for some
-    arm at some ``n`` with probability at most ``delta``. So a bound that holds is
-    doubled with probability at most ``2 delta``, for a given set of ``P`` arms. Widths
-    are valid only once the bound has grown enough, which no test on data can tell.
-
-    Asking twice at one state changes nothing more. After 500 doublings it gives up.
-
-    Attributes:
-        schedule: A width with a norm bound; its ``noise_std`` and
-            ``failure_probability`` are those of the test.
-        num_doublings: How often the bound has been doubled.
-    """
-
-    schedule: NormBoundedWidth
-    num_doublings: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.schedule, NormBoundedWidth):
-            raise UnsupportedError(
-                "Expected `schedule` to have a norm bound, such as BBKBWidth, but got "
-                f"{type(self.schedule).__name__}, whose width has none to double."
-            )
-
-    @property
-    def norm_bound(self) -> float:
-        """The present guess of the norm bound."""
-        return self.schedule.norm_bound * 2.0**self.num_doublings
-
-    @override
-    def __call__(self, state: ConfidenceState) -> float:
-        """Return the width ``w`` at ``state``, after any doublings it calls for.
-
-        Raises:
-            UnsupportedError: If ``state.observations`` is missing.
-        """
-        if state.observations is None:
-            raise UnsupportedError(
-                "Expected `state.observations`, the summary of each pulled arm, for "
-                "NormDoubling, but got None. Pass an `ArmObservations`."
-            )
-        slack = self._unexplained_deviations(state, state.observations)
-        deviations = state.observations.leverage_scores.sqrt()
-        # An arm without variance cannot be explained by any norm bound.
-        slack, deviations = slack[deviations > 0], deviations[deviations > 0]
-        width = self._present_width(state)
-        while (
-            self.num_doublings < MAX_DOUBLINGS
-            and (slack > width * deviations).any().item()
-        ):
-            self.num_doublings += 1
-            width = self._present_width(state)
-        return width
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return the number of doublings."""
-        return {"num_doublings": self.num_doublings}
-
-    @override
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the number of doublings.
-
-        Raises:
-            InputDataError: If ``state_dict`` is not that of a ``NormDoubling``. Nothing
-                has changed then.
-        """
-        if set(state_dict) != {"num_doublings"}:
-            raise InputDataError(
-                "Expected the key `num_doublings` in the state of NormDoubling, but "
-                f"got {sorted(state_dict)}. Load it into a schedule of the kind that "
-                "was saved."
-            )
-        count = state_dict["num_doublings"]
-        is_count = isinstance(count, int) and not isinstance(count, bool)
-        if not is_count or not 0 <= count <= MAX_DOUBLINGS:
-            raise InputDataError(
-                "Expected `num_doublings` to be an integer from 0 to "
-                f"{MAX_DOUBLINGS}, but got {count!r}."
-            )
-        self.num_doublings = count
-
-    def _present_width(self, state: ConfidenceState) -> float:
-        return dataclasses.replace(self.schedule, norm_bound=self.norm_bound)(state)
-
-    def _unexplained_deviations(
-        self, state: ConfidenceState, observations: ArmObservations
-    ) -> Tensor:
-        """Return ``|ybar_i - mu_i|`` less the part that noise explains."""
-        n = observations.counts.to(observations.sample_means)
-        xi = self.schedule.resolve_noise_std(state)
-        union = math.pi**2 * n.numel() / (3 * self.schedule.failure_probability)
-        noise = xi * (2 * torch.log(union * n.square()) / n).sqrt()
-        return (observations.sample_means - observations.posterior_means).abs() - noise
 
 
 def as_schedule(confidence: ConfidenceSchedule | float) -> ConfidenceSchedule:
@@ -617,82 +415,3 @@ def beta_from_confidence_width(
 def confidence_width_from_beta(beta: float, noise: float) -> float:
     """Convert a ``beta`` in true units to the papers' width ``sqrt(beta * noise)``."""
     return math.sqrt(beta * noise)
-
-
-def bkb_oversampling(
-    horizon: int, failure_probability: float = 0.05, accuracy: float = 0.5
-) -> float:
-    r"""Return the least ``qbar`` of Theorem 1 of [calandriello2019bkb]_.
-
-        6 alpha log(4 T / delta) / eps^2,   alpha = (1 + eps) / (1 - eps)
-
-    Args:
-        horizon: ``T``, the number of pulls in all.
-        failure_probability: ``delta``.
-        accuracy: ``eps``.
-
-    Raises:
-        InputDataError: If an argument is out of range.
-    """
-    _check_fraction("accuracy", accuracy)
-    alpha = (1 + accuracy) / (1 - accuracy)
-    return 6 * alpha * _log_union(horizon, failure_probability) / accuracy**2
-
-
-def bbkb_oversampling(
-    horizon: int,
-    failure_probability: float = 0.05,
-    ratio_threshold: float | None = None,
-) -> float:
-    r"""Return the least ``qbar`` of the theorems of [calandriello2020bbkb]_.
-
-    Theorem 1 (size and run time) asks ``8 log(4 T / delta)``, Theorem 2 (regret)
-    ``72 C~ log(4 T / delta)``.
-
-    Args:
-        horizon: ``T``, the number of pulls in all.
-        failure_probability: ``delta``.
-        ratio_threshold: ``C~``, for Theorem 2; None for Theorem 1, which does not
-            depend on it.
-
-    Raises:
-        InputDataError: If an argument is out of range.
-    """
-    log_union = _log_union(horizon, failure_probability)
-    if ratio_threshold is None:
-        return 8 * log_union
-    if not 1 <= ratio_threshold < math.inf:
-        raise InputDataError(
-            f"Expected `ratio_threshold` to be at least 1, but got {ratio_threshold}. "
-            "It is the `ratio_threshold` of the batch rule."
-        )
-    return 72 * ratio_threshold * log_union
-
-
-def _log_union(horizon: int, failure_probability: float) -> float:
-    """Return ``log(4 T / delta)``."""
-    _check_positive("horizon", horizon)
-    _check_fraction("failure_probability", failure_probability)
-    return math.log(4 * horizon / failure_probability)
-
-
-def _check_num_deviations(name: str, value: float) -> None:
-    if not 0 <= as_number(value) < math.inf:
-        raise InputDataError(
-            f"Expected `{name}` to be finite and not negative, but got {value!r}. "
-            "Minimize with `maximize=False`, not with a negative width."
-        )
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < as_number(value) < math.inf:
-        raise InputDataError(
-            f"Expected `{name}` to be positive and finite, but got {value!r}."
-        )
-
-
-def _check_fraction(name: str, value: float) -> None:
-    if not 0 < as_number(value) < 1:
-        raise InputDataError(
-            f"Expected `{name}` to be strictly between 0 and 1, but got {value!r}."
-        )

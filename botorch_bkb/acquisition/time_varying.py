@@ -25,7 +25,7 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
     ConfidenceState,
 )
-from botorch_bkb.models.utils.checks import as_number
+from botorch_bkb.checks import as_number
 
 
 class TimeVaryingUpperConfidenceBound(BudgetedUpperConfidenceBound):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,17 +18,18 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import (
+from botorch_bkb.arms.table import ArmTable, fingerprint, has_fingerprint
+from botorch_bkb.bandits.ledger import Pull, PullLedger
+from botorch_bkb.bandits.storage import StoredBandit
+from botorch_bkb.checks import (
     check_arms,
     check_available,
     check_count,
     check_generator,
     check_indices,
+    check_size,
 )
-from botorch_bkb.bandits.ledger import Pull, PullLedger
-from botorch_bkb.bandits.storage import StoredBandit
-from botorch_bkb.models.utils.replicates import find_twins, first_of_twins
-from botorch_bkb.optim.batch_rules import check_size, UNLIMITED
+from botorch_bkb.models.utils.draws import as_generator
 
 
 class ArmBandit(StoredBandit):
@@ -60,26 +62,30 @@ class ArmBandit(StoredBandit):
         if max_repeats is not None:
             check_size("max_repeats", max_repeats)
         check_generator(generator)
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
-        self.arms = arms
-        self.is_retired = torch.zeros_like(arms[:, 0], dtype=torch.bool)
+        self._table = ArmTable.of(arms)
         self.maximize = maximize
         self.max_repeats = max_repeats
-        self.generator = generator
+        self.generator = as_generator(generator)
         self.num_batches = 0
         self._num_given = arms.shape[0]  # the arms of the constructor
         self._ledger = PullLedger(arms.shape[0], like=arms)
-        # Rows that are added later are equal to none that is there.
-        self._twins = find_twins(arms)
 
     @abstractmethod
-    def _leverage_scores(self) -> Tensor:
-        """Return the ``A`` leverage scores of the last ask."""
+    def _leverage_scores(self, indices: Tensor) -> Tensor:
+        """Return the leverage scores of a few arms, of the last ask."""
+
+    @property
+    def arms(self) -> Tensor:
+        """The ``A x d`` arms, one per row."""
+        return self._table.rows
+
+    @property
+    def is_retired(self) -> Tensor:
+        """An ``A``-dim boolean tensor: which arms can no longer be pulled."""
+        return self._table.is_retired
 
     @abstractmethod
-    def _extend(self, arms: Tensor) -> None:
+    def _extend(self, arms: Tensor, is_retired: bool) -> None:
         """Let arms follow those of ``arms``, in all that is known but the pulls.
 
         Replaces attributes and changes none of them, for the sake of shallow copies.
@@ -122,13 +128,13 @@ class ArmBandit(StoredBandit):
             InputDataError: If a reward is not finite, an arm is unknown, or a pull is
                 not pending. Nothing has changed then.
         """
-        self._settle(indices, rewards, pull_ids, external)
+        self._tell(indices, rewards, pull_ids, external)
 
-    def _settle(
+    def _tell(
         self, indices: Any, rewards: Any, pull_ids: Any, external: bool
     ) -> list[Pull | None]:
         """Bring rewards; return the pulls, None for those from outside."""
-        scores = self._leverage_scores() if external else None
+        scores = self._leverage_scores if external else None
         return self._ledger.tell(indices, rewards, pull_ids, scores)
 
     def fail(
@@ -166,7 +172,7 @@ class ArmBandit(StoredBandit):
 
     @abstractmethod
     def _forget(self, places: list[int]) -> None:
-        """Follow the ledger, from which told pulls at these places have gone."""
+        """Update what is known after told pulls at these places were withdrawn."""
 
     def add_pending(self, indices: Tensor | Sequence[int]) -> None:
         """Count pulls that somebody else has started as pending, repeats included.
@@ -195,7 +201,7 @@ class ArmBandit(StoredBandit):
         """
         indices, new = self._match(arms)
         self._append(new, is_retired=False)
-        self._retire(indices, False)
+        self._table = self._table.retire(indices, False)
         return indices
 
     def retire_arms(self, indices: Tensor | Sequence[int]) -> None:
@@ -207,7 +213,7 @@ class ArmBandit(StoredBandit):
             InputDataError: If an arm is unknown. Nothing has changed then.
         """
         arms = check_indices(indices, self.arms.shape[0])
-        self._retire(self._indices(arms), True)
+        self._table = self._table.retire(self._indices(arms))
 
     def replace_arms(self, arms: Tensor) -> Tensor:
         """Retire all arms but these; arguments, returns and errors of ``add_arms``.
@@ -217,8 +223,7 @@ class ArmBandit(StoredBandit):
         """
         indices, new = self._match(arms)
         self._append(new, is_retired=False)
-        self.is_retired = torch.ones_like(self.is_retired)
-        self._retire(indices, False)
+        self._table = self._table.retire_all().retire(indices, False)
         return indices
 
     def _match(self, arms: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,73 +235,30 @@ class ArmBandit(StoredBandit):
                 f"are there, but got {arms.shape[-1]}."
             )
         if arms.dtype != self.arms.dtype:
-            # Rounded, a row would no longer be the one that is there.
+            # A row that is rounded would not be found in the table.
             raise InputDataError(
                 f"Expected `arms` of dtype {self.arms.dtype}, like those that are "
                 f"there, but got {arms.dtype}."
             )
-        return match_rows(self.arms, arms.to(self.arms.device))
+        return self._table.find(arms.to(self.arms.device))
 
     def _append(self, arms: Tensor, is_retired: bool) -> None:
-        if arms.shape[0] == 0:
-            return
-        self._extend(arms)
-        self._ledger.add_arms(arms.shape[0])
-        flags = self.is_retired.new_full((arms.shape[0],), is_retired)
-        self.is_retired = torch.cat([self.is_retired, flags])
-
-    def _retire(self, indices: Tensor, is_retired: bool) -> None:
-        self.is_retired = self.is_retired.clone()
-        self.is_retired[indices] = is_retired
+        if arms.shape[0]:
+            self._extend(arms, is_retired)
+            self._ledger.add_arms(arms.shape[0])
 
     def _offered(self, available: Tensor | None) -> Tensor | None:
         """Return which arms can be pulled now; None for all."""
-        if available is None:
-            return ~self.is_retired if self.is_retired.any() else None
-        available = check_available(available, self.arms.shape[0])
-        return available.to(self.is_retired.device) & ~self.is_retired
+        if available is not None:
+            available = check_available(available, self._table.num_arms)
+        return self._table.offered(available)
 
-    def _in_play(self) -> Tensor:
-        """Return which arms are not retired; all if all are."""
-        return ~self.is_retired | self.is_retired.all()
-
-    def _distinct(self, allowed: Tensor) -> Tensor:
-        """Return the arms among those allowed that have no equal of lower index."""
-        return (
-            first_of_twins(self._twins, allowed) if len(self._twins.rows) else allowed
-        )
-
-    def _capacity(self, offered: Tensor | None) -> Tensor | None:
-        """Return how many more pulls each arm allows; None for no limit.
-
-        Args:
-            offered: Which arms can be pulled now; arms may follow those of the table.
-        """
-        if offered is None:
-            if self.max_repeats is None:
-                return None
-            offered = torch.ones_like(self.is_retired)
-        capacity = torch.full_like(offered, UNLIMITED, dtype=torch.long)
-        if self.max_repeats is not None:
-            used = self._ledger.counts + self._ledger.pending_counts()
-            capacity = torch.full_like(capacity, self.max_repeats)
-            capacity[: len(used)] -= used
-        return capacity.clamp_min(0) * offered
-
-    def _draw_arm(self, capacity: Tensor | None) -> int:
-        """Draw one of the arms that may be pulled, uniformly."""
-        if capacity is None:
-            return self._draw_index(self.arms.shape[0])
-        allowed = (capacity > 0).nonzero().squeeze(-1)
-        return int(allowed[self._draw_index(len(allowed))])
-
-    def _draw_index(self, size: int) -> int:
-        generator = self.generator
-        draw = torch.randint(size, (1,), generator=generator, device=generator.device)
-        return int(draw)
+    def _competing(self) -> Tensor:
+        """Return which arms may be the best: not retired, and each row once."""
+        return self._table.distinct(self._table.in_play)
 
     def _add_pending(self, indices: Tensor) -> None:
-        scores = self._leverage_scores()[indices.to(self.arms.device)]
+        scores = self._leverage_scores(indices.to(self.arms.device))
         self._ledger.ask(indices.tolist(), scores.tolist(), self._time_of_asking)
 
     @property
@@ -325,7 +287,7 @@ class ArmBandit(StoredBandit):
             "fingerprint": fingerprint(self.arms[: self._num_given]),
             "maximize": self.maximize,
             "added_arms": self.arms[self._num_given :].clone(),
-            "retired": self.is_retired.nonzero().squeeze(-1),
+            "retired": self._table.retired,
             "ledger": self._ledger.state_dict(),
             "generator": self.generator.get_state(),
             "num_batches": self.num_batches,
@@ -359,55 +321,12 @@ class ArmBandit(StoredBandit):
     @override
     def _load(self, state: dict[str, Any]) -> None:
         added = state["added_arms"].to(self.arms)
-        self.arms = torch.cat([self.arms[: self._num_given], added])
-        check_arms(self.arms)
-        self.is_retired = torch.zeros_like(self.arms[:, 0], dtype=torch.bool)
+        arms = torch.cat([self.arms[: self._num_given], added])
+        check_arms(arms)
+        is_retired = torch.zeros_like(arms[:, 0], dtype=torch.bool)
+        self._table = replace(self._table, rows=arms, is_retired=is_retired)
         self.retire_arms(state["retired"])
         self._ledger = PullLedger(self.arms.shape[0], like=self.arms)
         self._ledger.load_state_dict(state["ledger"])
         self.generator.set_state(state["generator"])
         self.num_batches = check_count("num_batches", state["num_batches"])
-
-
-def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Find rows in a table, equal in every number.
-
-    Args:
-        table: An ``A x d`` tensor.
-        rows: A ``k x d`` tensor.
-
-    Returns:
-        The ``k`` indices of the rows in the table with the new ones at its end, the
-        lowest where rows are equal; and the new rows, each once.
-    """
-    columns = zip(table.unbind(-1), rows.unbind(-1), strict=True)
-    near = torch.stack([torch.isin(*column) for column in columns]).all(dim=0)
-    known = near.nonzero().squeeze(-1)
-    both = torch.cat([table[known], rows])
-    _, group = both.unique(dim=0, return_inverse=True)
-    order = torch.arange(both.shape[0], device=both.device)
-    first = torch.full_like(order, both.shape[0])
-    first = first.scatter_reduce(0, group, order, "amin")[group][known.shape[0] :]
-    is_new = first == order[known.shape[0] :]
-    indices = torch.cat([known, table.shape[0] + is_new.cumsum(0) - 1])
-    return indices[first], rows[is_new]
-
-
-def fingerprint(arms: Tensor) -> Tensor:
-    """Return ``d`` numbers that tell tables of arms apart, and their order."""
-    return _row_weights(arms) @ arms.double()
-
-
-def has_fingerprint(arms: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Whether arms have this fingerprint, up to relative changes of their numbers."""
-    allowed = tolerance * (_row_weights(arms) @ arms.double().abs())
-    expected = expected.to(allowed)
-    if expected.shape != allowed.shape:
-        return False
-    return bool(((fingerprint(arms) - expected).abs() <= allowed).all())
-
-
-def _row_weights(arms: Tensor) -> Tensor:
-    """Return a number between 1 and 2 for every row, far apart for neighbours."""
-    rows = torch.arange(arms.shape[0], dtype=torch.float64, device=arms.device)
-    return 1 + (rows * 0.6180339887498949).frac()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy, deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,67 +30,38 @@ from botorch_bkb.acquisition.confidence import (
     as_schedule,
     ConfidenceSchedule,
     ConfidenceState,
-    DeviationWidth,
 )
+from botorch_bkb.acquisition.deviations import DeviationWidth
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.arms import ArmBandit
-from botorch_bkb.bandits.checks import (
-    check_batch_rule,
+from botorch_bkb.bandits.goal import (
+    check_goal,
+    Goal,
+)
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.ledger import Pull
+from botorch_bkb.checks import (
     check_count,
     check_indices,
     check_max_feature_bytes,
     check_number,
+    check_size,
 )
-from botorch_bkb.bandits.goal import (
-    Goal,
-    knowledge_gain,
-    validate_goal,
-    worth_pulling,
-)
-from botorch_bkb.bandits.hyperparameters import Prior
-from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.generation.maximizer import MaximizerDistribution
+from botorch_bkb.models.utils.draws import as_generator, draw_integers
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
-    check_size,
+    check_batch_rule,
     FixedSize,
-    UNLIMITED,
 )
-from botorch_bkb.optim.threads import threads_for
+from botorch_bkb.posteriors import Moments
+from botorch_bkb.posteriors.knowledge_gain import best_arm_capacity
+from botorch_bkb.posteriors.threads import threads_for
 
 
 # The default cap of a batch whose rule sets no size.
 MAX_BATCH_SIZE = 10_000
-
-
-class Moments(Protocol):
-    """What is known of all arms: what every bandit reads off its posterior."""
-
-    mean: Tensor
-    prior_variance: Tensor
-    noise_variance: float
-    pulled_indices: Tensor
-    inducing_indices: Tensor
-
-    @property
-    def variance(self) -> Tensor:
-        """The ``A`` posterior variances."""
-
-    @property
-    def leverage_scores(self) -> Tensor:
-        """The ``A`` variances over lambda."""
-
-    @property
-    def log_det(self) -> float:
-        """``log det(I + K / lambda)`` of the pulls."""
-
-    @property
-    def effective_dimension(self) -> float:
-        """The sum of the pulls' leverage scores."""
-
-    @property
-    def feature_bytes(self) -> int:
-        """How much data a choice passes over."""
 
 
 class FiniteArmBandit(ArmBandit):
@@ -112,7 +83,7 @@ class FiniteArmBandit(ArmBandit):
     exponential of what that many pulls can tell. For rewards of the sparse bandits that
     are later than their batch, and for those that never come, there is no theorem.
 
-    Memory is that of :class:`~botorch_bkb.optim.arm_posterior.ArmPosterior`:
+    Memory is that of :class:`~botorch_bkb.posteriors.ArmPosterior`:
     ``O(A)`` and the ``m x A`` features within a byte budget.
 
     Args:
@@ -168,7 +139,7 @@ class FiniteArmBandit(ArmBandit):
         generator: torch.Generator | None = None,
         max_feature_bytes: int = 2**31,
     ) -> None:
-        validate_goal(goal)
+        check_goal(goal)
         super().__init__(
             arms, maximize=maximize, max_repeats=max_repeats, generator=generator
         )
@@ -187,15 +158,17 @@ class FiniteArmBandit(ArmBandit):
         )
         self.max_feature_bytes = max_feature_bytes
         self.inducing_indices = torch.empty(0, dtype=torch.long, device=arms.device)
-        self._prior = self._new_prior(arms, covar_module, noise_variance)
+        self._hyperparameters = self._new_hyperparameters(
+            arms, covar_module, noise_variance
+        )
         # What the posterior of the last `ask` knew: the first told pulls, and where the
         # frozen sums of the confidence schedules restarted.
         self._num_processed = 0
         self._restart = (0, 0.0)
         self._opening_score = 0.0
-        # What a subclass predicts by between two asks.
+        # What a subclass keeps of its last prediction between two asks.
         self._prediction: Any = None
-        # Whether the posterior is as a load would compute it, to the last bit.
+        # Whether the posterior has the bits that a load would compute.
         self._is_fresh = True
         self._rebuild_posterior()
 
@@ -222,32 +195,32 @@ class FiniteArmBandit(ArmBandit):
     def default_batch_rule(self) -> BatchRule:
         """Return the batch rule used if none is given."""
 
-    def _new_prior(
+    def _new_hyperparameters(
         self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
-    ) -> Prior:
-        return Prior(arms, covar_module, noise_variance)
+    ) -> Hyperparameters:
+        return Hyperparameters(arms, covar_module, noise_variance)
 
     @abstractmethod
     def _extended_posterior(self, features: Tensor) -> Moments:
-        """Return the posterior of more arms as well, now the last of the prior's."""
+        """Return the posterior of more arms as well, given their features."""
 
     @abstractmethod
     def _refresh(self) -> None:
-        """Bring prior, posterior and inducing arms up to the rewards told."""
+        """Take the rewards told into hyper-parameters, posterior and inducing arms."""
 
     @abstractmethod
     def _rebuild_posterior(self) -> None:
-        """Make the posterior of the last ask anew."""
+        """Rebuild the posterior of the last ask from scratch."""
 
     @abstractmethod
-    def _predictive(self) -> tuple[Prior, Moments]:
-        """Return prior and posterior given all told pulls, without a draw."""
+    def _predictive(self) -> tuple[Hyperparameters, Moments]:
+        """Return hyper-parameters and posterior of all told pulls, without a draw."""
 
     @abstractmethod
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
@@ -255,28 +228,28 @@ class FiniteArmBandit(ArmBandit):
 
         Args:
             rule: When to close it.
-            capacity: How many pulls each arm allows; None for no limit.
+            capacity: How many pulls each arm allows; left as it is.
             first: The first arm, if it is already chosen.
             pending: Pulls without reward.
         """
 
     @abstractmethod
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
-        """Draw the best arms of draws from the posterior."""
+        """Return the best arm of each of several draws from the posterior."""
 
     def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
-        """Return counts and sums of the first told pulls, those that still count."""
+        """Return counts and sums of the first told pulls that the posterior uses."""
         return self._ledger.totals(num_pulls)
 
     @property
     def noise_variance(self) -> float:
         """Lambda, in the user's units."""
-        return self._prior.noise_variance * self._prior.scale**2
+        return self._hyperparameters.noise_variance * self._hyperparameters.scale**2
 
     @property
     def covar_module(self) -> Kernel:
         """The kernel, given or fitted so far."""
-        return self._prior.covar_module
+        return self._hyperparameters.covar_module
 
     def ask(
         self,
@@ -323,20 +296,21 @@ class FiniteArmBandit(ArmBandit):
             >>> pulled = bandit.arms[indices]
         """
         if arms is None:
-            offered, visitors = self._offered(available), self.arms[:0]
+            offered, new = self._offered(available), self.arms[:0]
         else:
-            offered, visitors = self._offered_of(arms, available)
-        capacity = self._capacity(offered)
+            offered, new = self._offered_of(arms, available)
+        used = self._ledger.used_counts()
+        capacity = self._table.capacity(offered, self.max_repeats, used)
         rule, size = self._rule_of(size, max_size, capacity)
-        capacity = self._merge_twins(capacity, max(rule.min_size, size))
+        capacity = self._table.merged_twins(capacity, max(rule.min_size, size))
         _check_left(rule, capacity)
         with threads_for(self._posterior.feature_bytes):
-            return self._ask(rule, size, offered, capacity, visitors)
+            return self._ask(rule, size, offered, capacity, new)
 
     def _rule_of(
-        self, size: int | None, max_size: int | None, capacity: Tensor | None
+        self, size: int | None, max_size: int | None, capacity: Capacity
     ) -> tuple[BatchRule, int]:
-        """Return when a batch may close, and the size that it must have."""
+        """Return the rule that closes this batch, and the least size of the batch."""
         if size is None:
             if max_size is None:
                 max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
@@ -347,107 +321,86 @@ class FiniteArmBandit(ArmBandit):
                 "`max_size` a cap on what the batch rule gives."
             )
         check_size("size", size)
-        if capacity is not None:
-            size = max(1, min(size, _pulls_left(capacity, size)))
+        size = max(1, min(size, capacity.total(size)))
         return self.batch_rule.sized(size), size
-
-    def _merge_twins(self, capacity: Tensor | None, min_size: int) -> Tensor | None:
-        """Close arms with an equal one of lower index, if enough pulls are left."""
-        if not len(self._twins.rows):
-            return capacity
-        if capacity is None:
-            capacity = torch.full_like(self._ledger.counts, UNLIMITED)
-        merged = capacity * self._distinct(capacity > 0)
-        return merged if _pulls_left(merged, min_size) >= min_size else capacity
 
     def _offered_of(
         self, arms: Tensor, available: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return which arms of the table and of the new ones are here, and the new."""
+        """Return which arms are offered, new ones after the table, and the new rows."""
         if available is not None:
             raise InputDataError(
                 "Expected `available` or `arms`, but got both. Leave arms that cannot "
                 "be pulled out of `arms`."
             )
-        indices, visitors = self._match(arms)
-        num_arms = self.arms.shape[0] + visitors.shape[0]
-        offered = self.is_retired.new_zeros(num_arms)
-        offered[indices] = True
-        return offered, visitors
+        indices, new = self._match(arms)
+        return self._table.offered_rows(indices, len(new)), new
 
     def _ask(
         self,
         rule: BatchRule,
         size: int,
         offered: Tensor | None,
-        capacity: Tensor | None,
-        visitors: Tensor,
+        capacity: Capacity,
+        new: Tensor,
     ) -> Tensor:
         self._is_fresh = False
         self._refresh()
         is_first = self.num_pulls == 0 and not self._ledger.pending
-        host = self
-        if visitors.shape[0]:
-            host = copy(self)
-            host._extend(visitors)
+        chooser = self
+        if new.shape[0]:
+            chooser = copy(self)
+            chooser._extend(new, is_retired=True)
         generator_state = self.generator.get_state()
         try:
             if self.goal == "best_arm":
-                size_at_least = max(rule.min_size, size)
-                capacity = host._worth_pulling(offered, capacity, size_at_least)
-            first = self._draw_arm(capacity) if is_first else None
-            indices = host._choose_at_least(size, rule, capacity, first)
+                capacity = best_arm_capacity(
+                    chooser._posterior,
+                    capacity,
+                    offered,
+                    self._ledger.used_counts(),
+                    max(rule.min_size, size),
+                )
+            first = capacity.draw(self.generator) if is_first else None
+            indices = chooser._choose_at_least(size, rule, capacity, first)
         except BaseException:
             self.generator.set_state(generator_state)
             raise
-        indices = self._adopt(visitors, indices)
+        indices = self._keep_chosen(new, indices)
         if is_first:
-            self._opening_score = self._posterior.leverage_scores[indices[0]].item()
+            self._opening_score = self._posterior.leverage_score(int(indices[0]))
         self._add_pending(indices)
         self.num_batches += 1
         return indices
 
     def _choose_at_least(
-        self, size: int, rule: BatchRule, capacity: Tensor | None, first: int | None
+        self, size: int, rule: BatchRule, capacity: Capacity, first: int | None
     ) -> Tensor:
-        """Choose a batch by a rule, and go on where it closes before ``size``."""
+        """Choose a batch by a rule, and more arms if it closes before ``size``."""
         pending = list(self._ledger.pending.values())
         indices = self._choose(rule, capacity, first, pending)
         if len(indices) < size:
-            scores = self._leverage_scores()[indices].tolist()
+            scores = self._leverage_scores(indices).tolist()
             time = self._time_of_asking
             chosen = zip(indices.tolist(), scores, strict=True)
             pending += [Pull(arm, score, time) for arm, score in chosen]
-            if capacity is not None:
-                capacity = capacity - indices.bincount(minlength=len(capacity))
             rest = FixedSize(size - len(indices))
-            more = self._choose(rest, capacity, None, pending)
+            more = self._choose(rest, capacity.without(indices), None, pending)
             indices = torch.cat([indices, more])
         return indices
 
-    def _worth_pulling(
-        self, offered: Tensor | None, capacity: Tensor | None, size: int
-    ) -> Tensor:
-        """Return the capacities of a batch that is to find the best arm on offer."""
-        posterior = self._posterior
-        used = self._ledger.counts + self._ledger.pending_counts()
-        used = torch.nn.functional.pad(used, (0, len(posterior.mean) - len(used)))
-        if offered is None:
-            offered = torch.ones_like(used, dtype=torch.bool)
-        if capacity is None:
-            capacity = torch.full_like(used, UNLIMITED)
-        gain = knowledge_gain(
-            posterior.mean, posterior.variance, posterior.noise_variance, offered
-        )
-        return worth_pulling(capacity, used, gain, size)
+    def _keep_chosen(self, new: Tensor, indices: Tensor) -> Tensor:
+        """Add the new arms that were chosen to the table; return their indices in it.
 
-    def _adopt(self, visitors: Tensor, indices: Tensor) -> Tensor:
-        """Let chosen visitors stay; return the indices that they have then."""
+        Args:
+            new: The new arms of this round.
+            indices: What was chosen, new arms counted from the end of the table.
+        """
         num_arms = self.arms.shape[0]
         chosen = indices[indices >= num_arms].unique()
-        self._append(visitors[chosen - num_arms], is_retired=True)
-        stays = num_arms + torch.searchsorted(chosen, indices)
-        return torch.where(indices < num_arms, indices, stays)
+        self._append(new[chosen - num_arms], is_retired=True)
+        kept = num_arms + torch.searchsorted(chosen, indices)
+        return torch.where(indices < num_arms, indices, kept)
 
     def predict(
         self, indices: Tensor | Sequence[int] | None = None
@@ -461,9 +414,9 @@ class FiniteArmBandit(ArmBandit):
             indices: The arms; all if None.
         """
         rows = self._rows(indices)
-        prior, posterior = self._predictive()
-        mean = posterior.mean[rows] * prior.scale + prior.offset
-        variance = posterior.variance[rows] * prior.scale**2
+        hyperparameters, posterior = self._predictive()
+        mean = posterior.mean[rows] * hyperparameters.scale + hyperparameters.offset
+        variance = posterior.variances(rows) * hyperparameters.scale**2
         return (mean if self.maximize else -mean), variance
 
     @property
@@ -472,11 +425,13 @@ class FiniteArmBandit(ArmBandit):
 
         A bound is ``w sqrt(variance / lambda)`` away from the mean.
         """
-        prior, posterior = self._predictive()
+        hyperparameters, posterior = self._predictive()
         # A copy: asking for a width must not advance a schedule that remembers.
-        width = deepcopy(self.confidence)(self._confidence_state(prior, posterior))
-        # The schedule's is in the kernel's units.
-        return width * prior.scale
+        width = deepcopy(self.confidence)(
+            self._confidence_state(hyperparameters, posterior)
+        )
+        # The schedule's width is in the kernel's units.
+        return width * hyperparameters.scale
 
     def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
         """Return the optimistic confidence bounds of the arms, in the user's units.
@@ -487,9 +442,9 @@ class FiniteArmBandit(ArmBandit):
         Args:
             indices: The arms; all if None.
         """
-        prior, _ = self._predictive()
+        hyperparameters, _ = self._predictive()
         mean, variance = self.predict(indices)
-        noise = prior.noise_variance * prior.scale**2
+        noise = hyperparameters.noise_variance * hyperparameters.scale**2
         bonus = self.confidence_width * (variance / noise).sqrt()
         return mean + bonus if self.maximize else mean - bonus
 
@@ -502,11 +457,11 @@ class FiniteArmBandit(ArmBandit):
             among_pulled: Whether only arms with told pulls count (all arms count before
                 the first).
         """
-        mean, among = self._predictive()[1].mean, self._in_play()
+        among = self._table.in_play
         pulled = among & (self._ledger.counts > 0)
         if among_pulled and pulled.any():
             among = pulled
-        return int(mean.masked_fill(~self._distinct(among), -torch.inf).argmax())
+        return self._predictive()[1].best_mean(self._table.distinct(among))
 
     def maximizer_distribution(
         self, num_draws: int = 256, generator: torch.Generator | None = None
@@ -516,20 +471,17 @@ class FiniteArmBandit(ArmBandit):
         Given all told pulls, as in ``predict``; uniform before the first. Retired arms
         do not compete, unless all are retired. The draws have the joint law of the
         posterior among the promising arms (of drifting bandits on a sparse filter, that
-        of its weights), see :mod:`botorch_bkb.generation.thompson`.
+        of its weights), see :mod:`botorch_bkb.posteriors.arm_sampler`.
 
         Args:
             num_draws: The number of draws.
             generator: Their source of randomness. None: a new one with a random seed;
                 that of the bandit stays as it is.
         """
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
+        generator = as_generator(generator)
         if self.num_pulls == 0:
-            arms = self._distinct(self._in_play()).nonzero().squeeze(-1)
-            size, device = (num_draws,), generator.device
-            best = torch.randint(len(arms), size, generator=generator, device=device)
+            arms = self._competing().nonzero().squeeze(-1)
+            best = draw_integers(len(arms), num_draws, generator)
             best = arms[best.to(arms.device)]
         else:
             best = self._draw_best_arms(num_draws, generator)
@@ -539,7 +491,7 @@ class FiniteArmBandit(ArmBandit):
     def state_dict(self) -> dict[str, Any]:
         return {
             **super().state_dict(),
-            "prior": deepcopy(self._prior.state_dict()),
+            "prior": deepcopy(self._hyperparameters.state_dict()),
             "confidence": self.confidence.state_dict(),
             "inducing_indices": self.inducing_indices.clone(),
             "num_processed": self._num_processed,
@@ -550,8 +502,8 @@ class FiniteArmBandit(ArmBandit):
     @override
     def _load(self, state: dict[str, Any]) -> None:
         super()._load(state)
-        self._prior.load_state_dict(state["prior"])
-        self._prior.features = self._prior.to_features(self.arms)
+        self._hyperparameters.load_state_dict(state["prior"])
+        self._hyperparameters.features = self._hyperparameters.to_features(self.arms)
         self.confidence.load_state_dict(state["confidence"])
         inducing = check_indices(state["inducing_indices"], self.arms.shape[0])
         self.inducing_indices = self._indices(inducing)
@@ -575,43 +527,50 @@ class FiniteArmBandit(ArmBandit):
         known = min([self._num_processed, *places])
         if known == self._num_processed:
             return
-        # One less at least, so that the next ask has something to take in.
+        # At least one less than was told, so that the next ask updates the posterior.
         self._num_processed = known = max(0, min(known, self.num_pulls - 1))
         start, log_det = self._restart
         self._restart = (min(start, self.num_pulls), log_det)
-        # What is learned is due: it may have been misled.
-        self._prior.next_fit = min(self._prior.next_fit, self.num_pulls)
+        # Refit at the next ask: the fit may have used the withdrawn results.
+        self._hyperparameters.next_fit = min(
+            self._hyperparameters.next_fit, self.num_pulls
+        )
         pulled = self._totals(known)[0] > 0
         inducing = self.inducing_indices
         self.inducing_indices = inducing[pulled[inducing]]
         self._rebuild_posterior()
 
     @override
-    def _leverage_scores(self) -> Tensor:
-        return self._posterior.leverage_scores
+    def _leverage_scores(self, indices: Tensor) -> Tensor:
+        return self._posterior.leverage_scores_of(indices)
 
     @override
-    def _extend(self, arms: Tensor) -> None:
-        before = self.arms, self._prior
-        features = self._prior.to_features(arms)
-        self.arms, self._prior = torch.cat([self.arms, arms]), copy(self._prior)
-        self._prior.features = torch.cat([self._prior.features, features])
+    def _extend(self, arms: Tensor, is_retired: bool) -> None:
+        before = self._table, self._hyperparameters
+        features = self._hyperparameters.to_features(arms)
+        self._table = self._table.appended(arms, is_retired)
+        self._hyperparameters = copy(self._hyperparameters)
+        self._hyperparameters.features = torch.cat(
+            [self._hyperparameters.features, features]
+        )
         try:
             self._posterior = self._extended_posterior(features)
         except BaseException:
-            self.arms, self._prior = before
+            self._table, self._hyperparameters = before
             raise
         self._prediction, self._is_fresh = None, False
 
     def _confidence_state(
-        self, prior: Prior, posterior: Moments, num_pending: int = 0
+        self, hyperparameters: Hyperparameters, posterior: Moments, num_pending: int = 0
     ) -> ConfidenceState:
         pulled = posterior.pulled_indices
         counts, sums = self._totals(self.num_pulls)
         counts = counts[pulled].to(sums)
-        sample_means = (self._sign * sums[pulled] / counts - prior.offset) / prior.scale
+        sample_means = (
+            self._sign * sums[pulled] / counts - hyperparameters.offset
+        ) / hyperparameters.scale
         start, log_det_start = self._restart
-        if prior is not self._prior:
+        if hyperparameters is not self._hyperparameters:
             # A fit is due, and will restart the frozen sums.
             start, log_det_start = self.num_pulls, posterior.log_det
         frozen = self._ledger.told_scores[start:]
@@ -620,7 +579,7 @@ class FiniteArmBandit(ArmBandit):
             num_pulls=self.num_pulls,
             num_arms=self.arms.shape[0],
             noise_variance=posterior.noise_variance,
-            max_prior_variance=posterior.prior_variance.max().item(),
+            max_prior_variance=posterior.max_prior_variance,
             effective_dimension=posterior.effective_dimension,
             log_det=posterior.log_det,
             frozen_leverage_scores=torch.from_numpy(np.array(frozen)),
@@ -631,24 +590,17 @@ class FiniteArmBandit(ArmBandit):
                 counts=counts.to(posterior.mean),
                 sample_means=sample_means.to(posterior.mean),
                 posterior_means=posterior.mean[pulled],
-                leverage_scores=posterior.leverage_scores[pulled],
+                leverage_scores=posterior.leverage_scores_of(pulled),
             ),
             num_pending=num_pending,
         )
 
 
-def _check_left(rule: BatchRule, capacity: Tensor | None) -> None:
-    if capacity is None:
-        return
-    left = _pulls_left(capacity, rule.min_size)
+def _check_left(rule: BatchRule, capacity: Capacity) -> None:
+    left = capacity.total(rule.min_size)
     if left < rule.min_size:
         raise InputDataError(
             f"Expected at least {rule.min_size} more pulls to be allowed, the size of "
             f"the batch, but {left} are left: all other arms are unavailable, retired "
             "or have had their repeats. Ask for a smaller batch, or allow more repeats."
         )
-
-
-def _pulls_left(capacity: Tensor, enough: int) -> int:
-    """Return how many pulls arms allow, counting no more than are enough of one."""
-    return int(capacity.clamp(max=enough).sum())

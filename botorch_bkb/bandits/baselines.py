@@ -1,22 +1,22 @@
-"""Baselines that draw arms at random, on the model of BKB."""
+"""Baselines that draw arms at random; their posterior is that of BKB."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import check_probability
-from botorch_bkb.bandits.drawn import DrawnBandit
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.ledger import Pull
+from botorch_bkb.bandits.randomized import RandomizedBandit
+from botorch_bkb.checks import check_probability
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 
 
-class EpsilonGreedy(DrawnBandit):
+class EpsilonGreedy(RandomizedBandit):
     """The arm of the largest posterior mean, or with some probability a uniform one.
 
     Args:
@@ -44,15 +44,12 @@ class EpsilonGreedy(DrawnBandit):
         return FixedSize(1)
 
     @override
-    def _picks(self, left: Tensor | None, pending: Sequence[Pull]) -> Iterator[int]:
+    def _picks(self, left: Capacity, pending: Sequence[Pull]) -> Iterator[int]:
         while True:
             if self._draw(1) < self.uniform_probability:
-                yield self._draw_arm(left)
+                yield left.draw(self.generator)
                 continue
-            mean = self._posterior.mean
-            if left is not None:
-                mean = mean.masked_fill(left <= 0, -torch.inf)
-            yield int(mean.argmax())
+            yield self._posterior.best_mean(left.allowed)
 
 
 class UniformRandom(EpsilonGreedy):

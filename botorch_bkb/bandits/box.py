@@ -18,7 +18,10 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import (
+from botorch_bkb.bandits.hyperparameters import Hyperparameters, MAX_FIT_POINTS
+from botorch_bkb.bandits.inducing import BULK_SIZE, sample_in_blocks
+from botorch_bkb.bandits.storage import StoredBandit
+from botorch_bkb.checks import (
     check_bounds,
     check_count,
     check_generator,
@@ -26,20 +29,17 @@ from botorch_bkb.bandits.checks import (
     check_points,
     check_pull_ids,
     check_rewards,
+    check_size,
     wrong_pull,
 )
-from botorch_bkb.bandits.hyperparameters import MAX_FIT_POINTS, Prior
-from botorch_bkb.bandits.inducing import BULK_SIZE, sample_in_blocks
-from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
 from botorch_bkb.generation.paths import (
     draw_posterior_paths,
-    draw_seed,
     maximize_paths,
 )
 from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.draws import as_generator, draw_seed, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import sample_inducing_indices
-from botorch_bkb.optim.batch_rules import check_size
 
 
 # What is learned from fewer points, which a bound chose, misleads for long.
@@ -106,9 +106,7 @@ class BoxBandit(StoredBandit):
         check_size("num_restarts", num_restarts)
         check_size("raw_samples", raw_samples)
         check_generator(generator)
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
+        generator = as_generator(generator)
         # The optimizers need double precision; points come in the dtype of the box.
         self.bounds, self._dtype = bounds.double(), bounds.dtype
         self.batch_size = batch_size
@@ -117,9 +115,13 @@ class BoxBandit(StoredBandit):
         self.num_restarts = num_restarts
         self.raw_samples = raw_samples
         self.prior_sampler = prior_sampler
-        self._prior = Prior(self.bounds, covar_module, noise_variance, learns_mean=True)
+        self._hyperparameters = Hyperparameters(
+            self.bounds, covar_module, noise_variance, learns_mean=True
+        )
         # The first design is not stored: the seed brings it back.
-        self._design_seed = draw_seed(generator) if self._prior.learns else None
+        self._design_seed = (
+            draw_seed(generator) if self._hyperparameters.learns else None
+        )
         self._told_points = self.bounds[:0]
         self._told_rewards: list[float] = []
         self._pending: dict[int, Tensor] = {}
@@ -127,7 +129,7 @@ class BoxBandit(StoredBandit):
         # What the last `ask` knew: the first told pulls, and the inducing ones of them.
         self._num_processed = 0
         self._inducing = torch.empty(0, dtype=torch.long, device=bounds.device)
-        self._models: dict[int, tuple[Prior, SingleTaskDTCGP]] = {}
+        self._models: dict[int, tuple[Hyperparameters, SingleTaskDTCGP]] = {}
 
     @abstractmethod
     def _choose(self, model: SingleTaskDTCGP, size: int, others: Tensor) -> Tensor:
@@ -162,12 +164,12 @@ class BoxBandit(StoredBandit):
     @property
     def noise_variance(self) -> float:
         """Lambda, in the user's units."""
-        return self._prior.noise_variance * self._prior.scale**2
+        return self._hyperparameters.noise_variance * self._hyperparameters.scale**2
 
     @property
     def covar_module(self) -> Kernel:
         """The kernel, given or fitted so far, in the units that it works in."""
-        return self._prior.covar_module
+        return self._hyperparameters.covar_module
 
     def ask(self, size: int | None = None) -> Tensor:
         """Choose the next points; they become pending.
@@ -248,8 +250,8 @@ class BoxBandit(StoredBandit):
         """
         points = check_points(points, self.bounds)
         if self.num_pulls == 0:
-            prior_variance = self._prior.covar_module(
-                self._prior.to_features(points), diag=True
+            prior_variance = self._hyperparameters.covar_module(
+                self._hyperparameters.to_features(points), diag=True
             )
             variance = prior_variance.detach().to(self._dtype)
             return torch.zeros_like(variance), variance
@@ -288,9 +290,7 @@ class BoxBandit(StoredBandit):
                 that of the bandit stays as it is.
         """
         check_size("num_draws", num_draws)
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
+        generator = as_generator(generator)
         if self.num_pulls == 0:
             best = self._draw_points(num_draws, generator)
         else:
@@ -311,7 +311,7 @@ class BoxBandit(StoredBandit):
             "design_seed": self._design_seed,
             "num_processed": self._num_processed,
             "inducing": self._inducing.clone(),
-            "prior": deepcopy(self._prior.state_dict()),
+            "prior": deepcopy(self._hyperparameters.state_dict()),
             "generator": self.generator.get_state(),
         }
 
@@ -341,7 +341,7 @@ class BoxBandit(StoredBandit):
     def _load(self, state: dict[str, Any]) -> None:
         told = check_points(state["told_points"], self.bounds)
         rewards = check_rewards(state["told_rewards"], len(told), self.bounds.dtype)
-        self._prior.load_state_dict(state["prior"])
+        self._hyperparameters.load_state_dict(state["prior"])
         self._told_points, self._told_rewards = told, rewards
         self._next_id = check_count("next_id", state["next_id"])
         # States of older versions have none: the bandit's own will do.
@@ -404,13 +404,13 @@ class BoxBandit(StoredBandit):
         """Refit and resample, if there are rewards not yet used."""
         if self._num_processed == self.num_pulls:
             return
-        self._prior, self._inducing = self._updated()
+        self._hyperparameters, self._inducing = self._updated()
         self._num_processed = self.num_pulls
         self._models.clear()
 
-    def _updated(self) -> tuple[Prior, Tensor]:
+    def _updated(self) -> tuple[Hyperparameters, Tensor]:
         """Return prior and inducing points given all told pulls; draws."""
-        prior = self._prior
+        prior = self._hyperparameters
         if self._has_bulk and prior.is_due(self.num_pulls):
             # As over arms: by the scores of a prior that knows them.
             prior = self._refitted_prior(None)
@@ -433,9 +433,9 @@ class BoxBandit(StoredBandit):
         """
         if self.oversampling is None:
             return True
-        return self._prior.learns and num_pulls <= MAX_FIT_POINTS
+        return self._hyperparameters.learns and num_pulls <= MAX_FIT_POINTS
 
-    def _resample(self, prior: Prior) -> Tensor:
+    def _resample(self, prior: Hyperparameters) -> Tensor:
         """Choose inducing points among the told ones, by the posterior before them."""
         oversampling = self.oversampling
         if oversampling is None or self._keeps_all(self.num_pulls):
@@ -456,8 +456,8 @@ class BoxBandit(StoredBandit):
             scores = prior.covar_module(x, diag=True) / prior.noise_variance
         return sample(scores)
 
-    def _refitted_prior(self, inducing: Tensor | None) -> Prior:
-        prior = deepcopy(self._prior)
+    def _refitted_prior(self, inducing: Tensor | None) -> Hyperparameters:
+        prior = deepcopy(self._hyperparameters)
         prior.features = prior.to_features(self._told_points)
         everything = torch.arange(self.num_pulls, device=self.bounds.device)
         # A few pulls are fitted exactly: a likelihood on inducing points that are drawn
@@ -469,14 +469,14 @@ class BoxBandit(StoredBandit):
         prior.fit(everything, self._signed_rewards(), inducing)
         return prior
 
-    def _predictive(self) -> tuple[Prior, SingleTaskDTCGP]:
+    def _predictive(self) -> tuple[Hyperparameters, SingleTaskDTCGP]:
         """Return prior and model given all told pulls, without a draw."""
         return self._posterior(self.num_pulls)
 
-    def _posterior(self, num_pulls: int) -> tuple[Prior, SingleTaskDTCGP]:
+    def _posterior(self, num_pulls: int) -> tuple[Hyperparameters, SingleTaskDTCGP]:
         """Return prior and model given the first told pulls."""
         if num_pulls not in self._models:
-            prior, inducing = self._prior, self._inducing
+            prior, inducing = self._hyperparameters, self._inducing
             if num_pulls > self._num_processed:
                 if self._has_bulk and not inducing.numel():
                     prior, inducing = self._next_update()
@@ -499,7 +499,7 @@ class BoxBandit(StoredBandit):
             self._models[num_pulls] = prior, model.eval()
         return self._models[num_pulls]
 
-    def _next_update(self) -> tuple[Prior, Tensor]:
+    def _next_update(self) -> tuple[Hyperparameters, Tensor]:
         """Return prior and inducing points of the next ask; the draw is undone."""
         generator_state = self.generator.get_state()
         try:
@@ -517,7 +517,7 @@ class BoxBandit(StoredBandit):
         paths = draw_posterior_paths(model, num_draws, generator, self.prior_sampler)
         return maximize_paths(
             paths,
-            self._prior.to_features(self.bounds),
+            self._hyperparameters.to_features(self.bounds),
             generator,
             candidates=model.inducing_points,
             raw_samples=self.raw_samples,
@@ -534,9 +534,7 @@ class BoxBandit(StoredBandit):
 
     def _uniform(self, size: int, generator: torch.Generator | None = None) -> Tensor:
         source = self.generator if generator is None else generator
-        return torch.rand(
-            size, generator=source, device=source.device, dtype=torch.float64
-        )
+        return draw_uniforms(size, source)
 
     def _signed_rewards(self) -> Tensor:
         rewards = self.bounds.new_tensor(self._told_rewards)
@@ -544,7 +542,7 @@ class BoxBandit(StoredBandit):
 
     def _pending_features(self, others: Tensor) -> Tensor:
         """Return pending points and others, in the units of the model."""
-        pending = self._prior.to_features(self._stacked_pending())
+        pending = self._hyperparameters.to_features(self._stacked_pending())
         return torch.cat([pending, others])
 
     def _stacked_pending(self) -> Tensor:

@@ -15,10 +15,10 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.batch import condition_on_means
 from botorch_bkb.bandits.box import BoxBandit
-from botorch_bkb.bandits.checks import check_probability
 from botorch_bkb.bandits.thompson import DRAWS_PER_ROUND
+from botorch_bkb.checks import check_probability
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.leverage_scores import validate_oversampling
+from botorch_bkb.models.utils.leverage_scores import check_oversampling
 
 
 class BoxThompsonSampling(BoxBandit):
@@ -59,7 +59,7 @@ class BoxThompsonSampling(BoxBandit):
             learns = covar_module is None or noise_variance is None
             uniform_probability = 0.0 if learns else 0.05
         check_probability("uniform_probability", uniform_probability)
-        validate_oversampling(oversampling)
+        check_oversampling(oversampling)
         super().__init__(
             bounds, covar_module, noise_variance, batch_size=batch_size, **options
         )
@@ -72,7 +72,7 @@ class BoxThompsonSampling(BoxBandit):
         if len(pending):
             # Its mean stays, and its variance falls.
             model = cast(SingleTaskDTCGP, condition_on_means(model, pending))
-        points = self._prior.to_features(self._draw_points(size))
+        points = self._hyperparameters.to_features(self._draw_points(size))
         is_drawn = self._uniform(size) >= self.uniform_probability
         num_draws = int(is_drawn.sum())
         if num_draws:

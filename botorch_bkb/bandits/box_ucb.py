@@ -24,12 +24,12 @@ from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     ConfidenceSchedule,
     PracticalBKBWidth,
-    RandomDeviationWidth,
 )
+from botorch_bkb.acquisition.deviations import RandomDeviationWidth
 from botorch_bkb.bandits.box import BoxBandit
-from botorch_bkb.generation.paths import draw_seed
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.leverage_scores import validate_oversampling
+from botorch_bkb.models.utils.draws import draw_seed
+from botorch_bkb.models.utils.leverage_scores import check_oversampling
 
 
 class BoxUCB(BoxBandit):
@@ -56,7 +56,7 @@ class BoxUCB(BoxBandit):
         **options: Any,
     ) -> None:
         super().__init__(bounds, covar_module, noise_variance, **options)
-        if confidence is None and self._prior.learns:
+        if confidence is None and self._hyperparameters.learns:
             confidence = self.practical_confidence()
         elif confidence is None:
             confidence = self.default_confidence()
@@ -79,11 +79,11 @@ class BoxUCB(BoxBandit):
                 # Late maxima are narrower than uniform starting points are apart.
                 point, _ = optimize_acqf(
                     acqf,
-                    self._prior.to_features(self.bounds),
+                    self._hyperparameters.to_features(self.bounds),
                     q=1,
                     num_restarts=self.num_restarts,
                     raw_samples=self.raw_samples,
-                    options={"sample_around_best": self._prior.learns},
+                    options={"sample_around_best": self._hyperparameters.learns},
                 )
             chosen = torch.cat([chosen, point])
         return chosen[-size:]
@@ -144,7 +144,7 @@ class BoxBKB(BoxUCB):
         oversampling: float = 2.0,
         **options: Any,
     ) -> None:
-        validate_oversampling(oversampling)
+        check_oversampling(oversampling)
         super().__init__(bounds, covar_module, noise_variance, **options)
         self.oversampling = oversampling
 

@@ -20,21 +20,22 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
 from botorch_bkb.acquisition.time_varying import RTVWidth
-from botorch_bkb.bandits.base import FiniteArmBandit, Moments
-from botorch_bkb.bandits.checks import check_time
+from botorch_bkb.arms import Capacity
+from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.goal import Goal
-from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.inducing import ExactBandit
 from botorch_bkb.bandits.ledger import Pull
-from botorch_bkb.models.arm_filter import check_forgetting_rate
-from botorch_bkb.models.utils.checks import as_number
-from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import BatchRule, check_size, FixedSize
+from botorch_bkb.checks import as_number, check_size, check_time
+from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
+from botorch_bkb.posteriors import ArmPosterior, Moments
+from botorch_bkb.posteriors.drifting import check_forgetting_rate
 
 
-# A time so many times as far ahead as all before it are apart is doubted,
+# A time is refused once where it is further ahead than this multiple of the span of
+# all times before it,
 LARGEST_JUMP = 100.0
-# if there are so many results to judge by.
+# if at least so many results are known.
 MIN_RESULTS_TO_DOUBT = 8
 
 
@@ -142,7 +143,7 @@ class DriftingBandit(FiniteArmBandit):
         given = None if time is None else check_time(time)
         if given is not None:
             self._check_jump(given)
-        pulls = self._settle(indices, rewards, pull_ids, external)
+        pulls = self._tell(indices, rewards, pull_ids, external)
         now = self._time_of_asking
         asked = [now if pull is None else pull.time for pull in pulls]
         self._times.extend(asked if given is None else [given] * len(asked))
@@ -172,7 +173,7 @@ class DriftingBandit(FiniteArmBandit):
         times = [time for place, time in enumerate(self._times) if place not in out]
         pending = [pull.time for pull in self._ledger.pending.values()]
         self._times = times
-        # A time that was wrong no longer holds the clock.
+        # The clock goes back to the last time that is left.
         self._now = max([*times, *pending], default=None)
         super()._forget(places)
 
@@ -201,9 +202,9 @@ class DriftingBandit(FiniteArmBandit):
 
     @override
     def _confidence_state(
-        self, prior: Prior, posterior: Moments, num_pending: int = 0
+        self, hyperparameters: Hyperparameters, posterior: Moments, num_pending: int = 0
     ) -> ConfidenceState:
-        state = super()._confidence_state(prior, posterior, num_pending)
+        state = super()._confidence_state(hyperparameters, posterior, num_pending)
         return replace(state, decision_time=self.decision_time)
 
 
@@ -268,7 +269,7 @@ class RGPUCB(DriftingBandit, ExactBandit):
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
@@ -281,7 +282,7 @@ class RGPUCB(DriftingBandit, ExactBandit):
         super()._refresh()
 
     @override
-    def _predictive(self) -> tuple[Prior, ArmPosterior]:
+    def _predictive(self) -> tuple[Hyperparameters, ArmPosterior]:
         self._open_block()
         return super()._predictive()
 

@@ -1,82 +1,23 @@
-r"""What a bandit is for: to collect reward, or to find the best arm.
-
-References:
-    [frazier2009] P. I. Frazier, W. B. Powell, S. Dayanik. The knowledge-gradient policy
-    for correlated normal beliefs. INFORMS Journal on Computing 2009.
-"""
+"""What a bandit is for: to collect reward, or to find the best arm."""
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
-import torch
-from botorch.exceptions.errors import InputDataError
-from torch import Tensor
+from botorch_bkb.checks import check_choice
 
 
 Goal = Literal["regret", "best_arm"]
 
 
-def validate_goal(goal: str | None) -> None:
+def check_goal(goal: str | None) -> None:
     """Raise an ``InputDataError`` unless this goal exists, or is None."""
-    is_known = isinstance(goal, str) and goal in ("regret", "best_arm")
-    if goal is not None and not is_known:
-        raise InputDataError(
-            "Expected `goal` to be 'regret' (collect reward, repeats welcome), "
-            "'best_arm' (find the best, distinct arms in a batch) or None (the "
-            f"default), but got {goal!r}."
+    if goal is not None:
+        check_choice(
+            "goal",
+            goal,
+            {
+                "regret": "collect reward, repeats welcome",
+                "best_arm": "find the best, distinct arms in a batch",
+            },
         )
-
-
-def knowledge_gain(
-    mean: Tensor,  # A
-    variance: Tensor,  # A
-    noise_variance: float,
-    competes: Tensor,  # A, bool
-) -> Tensor:  # A
-    r"""Return how much one more pull is expected to raise the largest mean.
-
-    The knowledge gradient of [frazier2009]_ as if arms were independent: a pull of
-    ``x`` moves its mean by a normal step of deviation ``s = v / sqrt(v + lambda)``,
-    so ::
-
-        E max(mean(x) + step, rest) - max(mean(x), rest) = s h(-|mean(x) - rest| / s)
-
-    with ``h(z) = z Phi(z) + phi(z)`` and ``rest`` the largest mean of the others.
-    Correlation adds to the gain of new arms more than to that of pulled ones, whose
-    own mean is all that is left to learn; so this is no unfair to repeats.
-    """
-    top = mean.masked_fill(~competes, -math.inf).topk(min(2, len(mean)))
-    rest = torch.full_like(mean, top.values[0].item())
-    rest[top.indices[0]] = top.values[-1] if len(mean) > 1 else -math.inf
-    step = variance / (variance + noise_variance).sqrt()
-    z = -(mean - rest).abs() / step
-    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
-    gain = step * (z * torch.special.ndtr(z) + density)
-    return torch.where(step > 0, gain, 0.0).nan_to_num(0.0)
-
-
-def worth_pulling(
-    capacity: Tensor,  # A, long
-    used: Tensor,  # A, long: pulls told and pending
-    gain: Tensor,  # A
-    size: int,
-) -> Tensor:  # A, long
-    """Return the capacities of a batch of distinct arms that tell most of the best one.
-
-    Arms that were never pulled, and of the others those whose next pull gains more than
-    that of any new arm. Where these are fewer than ``size``, the pulled ones of the
-    largest gain fill up; only where all arms are fewer does an arm repeat.
-    """
-    allowed = capacity > 0
-    is_new = allowed & (used == 0)
-    most = gain[is_new].max() if is_new.any() else gain.new_tensor(-math.inf)
-    is_open = is_new | (allowed & (gain > most))
-    missing = min(size, int(allowed.sum())) - int(is_open.sum())
-    if missing > 0:
-        rest = gain.masked_fill(is_open | ~allowed, -math.inf)
-        # Stable: the lowest index among ties.
-        is_open[rest.sort(descending=True, stable=True).indices[:missing]] = True
-    num_open = max(int(is_open.sum()), 1)
-    return is_open * capacity.clamp(max=max(1, math.ceil(size / num_open)))

@@ -1,4 +1,4 @@
-"""The prior of a bandit: its kernel and noise, given or learned."""
+"""Kernel, noise and units of a bandit, given or learned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from botorch_bkb.bandits.checks import (
+from botorch_bkb.checks import (
     check_count,
     check_covar_module,
     check_noise_variance,
@@ -32,24 +32,25 @@ from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels import TanimotoKernel
 
 
-# Below this many pulls the marginal likelihood says nothing worth following.
+# With fewer pulls the marginal likelihood is too flat to fit anything.
 MIN_PULLS_TO_FIT = 4
-# Up to this many pulls every update fits anew, as a fit takes less than a measurement
-# and one that is frozen may sit on a ridge for as long as it is.
+# Up to this many pulls every update refits: a fit takes less time than a measurement,
+# and a poor one would be used until the next.
 FIT_ALWAYS_UNTIL = 128
-# A fit from the start is due where pulls are a quarter more than at the last one.
+# Search again from the first start when the pulls have grown by this factor.
 SEARCH_GROWTH = 1.25
-# From this many pulls on, a fit that explains nothing is no longer for want of data.
+# From this many pulls on, a fit that explains nothing deserves a warning.
 MIN_PULLS_TO_JUDGE = 16
-# Pure noise is taken for 70 to 90 % of itself: the prior is in favour of less.
+# Rewards of pure noise get a fitted noise of 70 to 90 %, since the prior favours less;
+# a fit below this share is not taken for pure noise.
 NOISE_SHARE = 0.5
-# Where no arm says anything of another: BoTorch's kernel allows no less than 0.025.
+# Lengthscales below this tell no arm from another; BoTorch's kernel stops at 0.025.
 SHORT_LENGTHSCALE = 0.026
 # The likelihood is fitted on at most this many inducing points.
 MAX_FIT_POINTS = 256
 
 
-class Prior:
+class Hyperparameters:
     r"""Kernel, noise and units in which a bandit works.
 
     With ``covar_module`` and ``noise_variance`` given, features and rewards are used as
@@ -150,7 +151,7 @@ class Prior:
             return
         starts = [self]
         if num_pulls >= self._next_search:
-            # Nothing was fitted yet: the first start is that of the prior anyway.
+            # Before any fit, the present values are the first start already.
             starts += [self._afresh()] if self._next_search > 0 else []
             self._next_search = math.ceil(SEARCH_GROWTH * num_pulls)
         best = -math.inf
@@ -162,10 +163,10 @@ class Prior:
             if value > best:
                 best, fitted = value, model
         if best > -math.inf:
-            self._adopt(fitted)
+            self._take_over(fitted)
             self._judge(fitted)
 
-    def _afresh(self) -> Prior:
+    def _afresh(self) -> Hyperparameters:
         """Return a copy with the hyper-parameters before any fit."""
         other = copy(self)
         likelihood = get_gaussian_likelihood_with_lognormal_prior()
@@ -175,7 +176,7 @@ class Prior:
             other.covar_module = kernel.to(self.features).requires_grad_(False)
         return other
 
-    def _adopt(self, model: SingleTaskDTCGP) -> None:
+    def _take_over(self, model: SingleTaskDTCGP) -> None:
         self.covar_module.load_state_dict(model.covar_module.state_dict())
         if self.given_noise is None:
             self.likelihood.load_state_dict(model.likelihood.state_dict())
@@ -183,7 +184,7 @@ class Prior:
             self.offset += self.scale * model.mean_module.constant.item()
 
     def _judge(self, model: SingleTaskDTCGP) -> None:
-        """Warn, once, of a fit by which the arms cannot be told apart."""
+        """Warn once if the fit cannot distinguish arms that were not pulled."""
         num_pulls = model.train_targets.shape[0]
         if num_pulls < MIN_PULLS_TO_JUDGE or self._is_warned:
             return
@@ -225,7 +226,7 @@ class Prior:
         self.scale = spread if spread > 1e-12 * max(1.0, abs(self.offset)) else 1.0
 
     def _targets(self, rewards: Tensor) -> Tensor:
-        # In double whatever the arms are: the optimizer's line search needs it.
+        # In double for any dtype of the arms: the line search needs it.
         return ((rewards.double() - self.offset) / self.scale).unsqueeze(-1)
 
     def _model(
@@ -234,7 +235,7 @@ class Prior:
         features = self.features.double()
         pulled = indices.unique()
         if inducing is None and pulled.shape[0] > MAX_FIT_POINTS:
-            # Evenly by row number: the choice draws nothing.
+            # Evenly spaced row numbers, so that no random number is drawn.
             spread = torch.linspace(0, pulled.shape[0] - 1, MAX_FIT_POINTS)
             inducing = pulled[spread.round().long()]
         inducing_points = None if inducing is None else features[inducing]
@@ -316,7 +317,7 @@ def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[i
 def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:
     """Fit a model; return whether that worked, and warn if not."""
     try:
-        # Attempts after the first start from draws of the global generator.
+        # Retries start from draws of the global generator, which is seeded here.
         with manual_seed(num_pulls):
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     except ModelFittingError as error:

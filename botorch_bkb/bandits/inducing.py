@@ -11,18 +11,19 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.posterior import PosteriorBandit
+from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
+    check_inclusion,
+    check_oversampling,
+    check_resampling,
     Inclusion,
     inclusion_probabilities,
     Resampling,
     sample_inducing_indices,
-    validate_inclusion,
-    validate_oversampling,
-    validate_resampling,
 )
-from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
 # More new arms than this in one update are sampled block by block.
@@ -38,7 +39,7 @@ class ExactBandit(PosteriorBandit):
     _always_grows = True
 
     @override
-    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
+    def _resample(self, hyperparameters: Hyperparameters, pulled: Tensor) -> Tensor:
         return in_stable_order(self.inducing_indices, pulled)
 
     @override
@@ -52,7 +53,7 @@ class SparseBandit(PosteriorBandit):
     Args:
         oversampling: q-bar: a pulled arm is kept with probability ``min(1, oversampling
             * n * var / lambda)``, with the variance before the update. See
-            ``acquisition.confidence.bkb_oversampling`` for the theorems' value.
+            ``acquisition.bkb_oversampling`` for the theorems' value.
         resampling: ``"independent"``, fresh draws at every update as the theorems
             assume, or ``"coupled"``, one uniform number per arm for good: the same
             marginals, inducing arms that change little from batch to batch, and no
@@ -76,14 +77,14 @@ class SparseBandit(PosteriorBandit):
         inclusion: Inclusion = "merged",
         **options: Any,
     ) -> None:
-        validate_oversampling(oversampling)
-        validate_resampling(resampling)
-        validate_inclusion(inclusion)
+        check_oversampling(oversampling)
+        check_resampling(resampling)
+        check_inclusion(inclusion)
         super().__init__(arms, covar_module, noise_variance, **options)
         self.oversampling = oversampling
         self.resampling = resampling
         self.inclusion = inclusion
-        # One per arm, for the coupled law; drawn when they are needed.
+        # One per arm, for the coupled law; drawn when they are first needed.
         self._uniforms = self._draw(0)
 
     @override
@@ -115,28 +116,29 @@ class SparseBandit(PosteriorBandit):
     def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
         if self.inducing_indices.numel() or len(pulled) <= BULK_SIZE:
             return super()._present_inducing_indices(pulled)
-        # Those of the next ask: of a large table not all can be. The draw is undone.
+        # What the next ask will draw: not all arms of a large table can be inducing.
+        # The generator is put back afterwards.
         generator_state, uniforms = self.generator.get_state(), self._uniforms
         try:
-            return self._resample(self._prior, pulled)
+            return self._resample(self._hyperparameters, pulled)
         finally:
             self.generator.set_state(generator_state)
             self._uniforms = uniforms
 
     @override
-    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
+    def _resample(self, hyperparameters: Hyperparameters, pulled: Tensor) -> Tensor:
         fresh = ~torch.isin(pulled, self._posterior.pulled_indices)
         if int(fresh.sum()) > BULK_SIZE:
             rows = sample_in_blocks(
-                prior,
-                prior.features[pulled],
+                hyperparameters,
+                hyperparameters.features[pulled],
                 self._ledger.counts[pulled],
                 lambda scores: self._sample_rows(pulled[: len(scores)], scores),
                 self.max_feature_bytes,
             )
             kept = pulled[rows]
         else:
-            kept = self._sample(pulled, self._posterior.leverage_scores[pulled])
+            kept = self._sample(pulled, self._posterior.leverage_scores_of(pulled))
         return in_stable_order(self.inducing_indices, kept)
 
     def _sample(self, pulled: Tensor, scores: Tensor) -> Tensor:
@@ -159,14 +161,11 @@ class SparseBandit(PosteriorBandit):
         return self._uniforms[pulled.to(self._uniforms.device)]
 
     def _draw(self, size: int) -> Tensor:
-        generator = self.generator
-        return torch.rand(
-            size, generator=generator, device=generator.device, dtype=torch.float64
-        )
+        return draw_uniforms(size, self.generator)
 
 
 def sample_in_blocks(
-    prior: Prior,
+    hyperparameters: Hyperparameters,
     features: Tensor,  # n x d
     counts: Tensor,  # n
     sample: Callable[[Tensor], Tensor],
@@ -178,7 +177,7 @@ def sample_in_blocks(
     table of 10,000 historical results would make 10,000 inducing points.
 
     Args:
-        prior: The prior.
+        hyperparameters: Kernel and noise.
         features: The pulled points, in its units.
         counts: The numbers of their pulls.
         sample: The law: which rows are kept, given the leverage scores of the first.
@@ -188,7 +187,10 @@ def sample_in_blocks(
         The rows that are kept.
     """
     posterior = ArmPosterior(
-        features, prior.covar_module, prior.noise_variance, max_feature_bytes
+        features,
+        hyperparameters.covar_module,
+        hyperparameters.noise_variance,
+        max_feature_bytes,
     )
     stop = BULK_SIZE
     while stop < len(features):
@@ -201,6 +203,6 @@ def sample_in_blocks(
 
 
 def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
-    """Return ``after`` with what stays in its old place and what is new at the end."""
+    """Return ``after`` in the order of ``before``, new entries at the end."""
     kept = before[torch.isin(before, after)]
     return torch.cat([kept, after[~torch.isin(after, before)]])

@@ -1,10 +1,10 @@
-"""Who was pulled, what came back, and what is still out."""
+"""The record of pulls: told, pending and failed."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.bandits.checks import (
+from botorch_bkb.checks import (
     check_count,
     check_indices,
     check_pull_ids,
@@ -56,7 +56,7 @@ class PullLedger:
     def __init__(self, num_arms: int, like: Tensor) -> None:
         self.dtype = like.dtype
         self.counts = torch.zeros(num_arms, dtype=torch.long, device=like.device)
-        # In double whatever the arms are: a million small rewards still add up.
+        # In double for any dtype of the arms: sums of a million rewards stay accurate.
         self.sums = like.new_zeros(num_arms, dtype=torch.float64)
         # Arrays: a number is 8 bytes, and a million become a tensor at once.
         self.told_indices = array("q")
@@ -91,7 +91,7 @@ class PullLedger:
         indices: Any,
         rewards: Any,
         pull_ids: Any,
-        external_scores: Tensor | None,
+        external_scores: Callable[[Tensor], Tensor] | None,
     ) -> list[Pull | None]:
         """Settle pending pulls with rewards.
 
@@ -99,8 +99,8 @@ class PullLedger:
             indices: The arms, ``q`` of them.
             rewards: Their ``q`` rewards.
             pull_ids: Which pulls these are; if None, the oldest pending ones.
-            external_scores: An ``A``-dim tensor of leverage scores for pulls that were
-                never asked; None if there must not be any.
+            external_scores: The leverage scores of arms, for pulls that were never
+                asked; None if there must not be any.
 
         Returns:
             The pulls that the rewards are of, None for those that were never asked.
@@ -110,14 +110,15 @@ class PullLedger:
         settled = self._match(arms, pull_ids, external=external_scores is not None)
         scores = [0.0] * len(arms)
         if external_scores is not None:
-            scores = external_scores[arms].tolist()
+            indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)
+            scores = external_scores(indices).tolist()
         pulls = [None if key is None else self.pending[key] for key in settled]
         for position, pull in enumerate(pulls):
             if pull is not None:
                 scores[position] = pull.score
         out = set(settled)
         pending = {key: pull for key, pull in self.pending.items() if key not in out}
-        # Changed at once: who interrupts a long list leaves no half of it.
+        # Replaced in one assignment, so that an interrupt cannot leave half a change.
         self.pending = pending
         self.first_is_told |= 0 in out
         self.told_indices.extend(arms)
@@ -184,6 +185,10 @@ class PullLedger:
         self.pending = dict(sorted(pending.items()))
         self.first_is_told &= 0 in self.told_ids
         self._sum_up()
+
+    def used_counts(self) -> Tensor:
+        """Return the ``A`` numbers of pulls told and pending."""
+        return self.counts + self.pending_counts()
 
     def pending_counts(self) -> Tensor:
         """Return the ``A`` numbers of pending pulls."""

@@ -26,7 +26,7 @@ class Locked:
     lock: RLock
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Make the lock: a constructor may call public methods before its base's."""
+        """Make the lock before any constructor runs: it may call public methods."""
         self = super().__new__(cls)
         self.lock = RLock()
         return self

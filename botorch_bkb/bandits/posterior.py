@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.base import FiniteArmBandit
-from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.ledger import Pull
-from botorch_bkb.generation.thompson import ArmSampler
-from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_sampler import ArmSampler
 
 
 class PosteriorBandit(FiniteArmBandit):
-    """A bandit on :class:`~botorch_bkb.optim.ArmPosterior`, by upper confidence bounds.
+    """Upper confidence bounds on :class:`~botorch_bkb.posteriors.ArmPosterior`.
 
     A subclass names its inducing arms.
     """
@@ -29,27 +30,29 @@ class PosteriorBandit(FiniteArmBandit):
     _always_grows = False
 
     _posterior: ArmPosterior
-    # Of how many told pulls, and what.
-    _prediction: tuple[int, Prior, ArmPosterior] | None
+    # The number of told pulls it is for, hyper-parameters and posterior.
+    _prediction: tuple[int, Hyperparameters, ArmPosterior] | None
 
     @abstractmethod
-    def _resample(self, prior: Prior, pulled: Tensor) -> Tensor:
+    def _resample(self, hyperparameters: Hyperparameters, pulled: Tensor) -> Tensor:
         """Choose inducing arms among the pulled ones, before the posterior changes."""
 
     def _present_inducing_indices(self, pulled: Tensor) -> Tensor:
-        """Return the inducing arms for a prediction between two asks: no draw."""
+        """Return the inducing arms for a prediction between two asks; draws nothing."""
         return self.inducing_indices if self.inducing_indices.numel() else pulled
 
     @override
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
         num_pending = len(self._ledger.pending)
-        state = self._confidence_state(self._prior, self._posterior, num_pending)
+        state = self._confidence_state(
+            self._hyperparameters, self._posterior, num_pending
+        )
         return optimize_batch_ucb(
             self._posterior,
             self.confidence(state),
@@ -57,14 +60,14 @@ class PosteriorBandit(FiniteArmBandit):
             grow=self._always_grows or not rule.keeps_inducing_points,
             pending_indices=self._indices([pull.arm for pull in pending]),
             pending_scores=self.arms.new_tensor([pull.score for pull in pending]),
-            capacity=capacity,
+            capacity=capacity.pulls,
             first=first,
         )
 
     @override
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
         sampler = ArmSampler(self._predictive()[1], residual="correlated")
-        competes = self._distinct(self._in_play())
+        competes = self._competing()
         return sampler.draw_best_arms(num_draws, generator, competes)
 
     @override
@@ -72,19 +75,21 @@ class PosteriorBandit(FiniteArmBandit):
         if self._num_processed == self.num_pulls:
             return
         generator_state = self.generator.get_state()
-        prior, posterior = self._prior, self._posterior
-        refit = prior.is_due(self.num_pulls)
+        hyperparameters, posterior = self._hyperparameters, self._posterior
+        refit = hyperparameters.is_due(self.num_pulls)
         if refit:
-            prior = self._refitted_prior()
-            posterior = self._new_posterior(prior)
+            hyperparameters = self._refitted_hyperparameters()
+            posterior = self._new_posterior(hyperparameters)
         try:
-            inducing_indices = self._resample(prior, self._pulled(self.num_pulls))
-            self._update(posterior, prior, inducing_indices, self.num_pulls)
+            inducing_indices = self._resample(
+                hyperparameters, self._pulled(self.num_pulls)
+            )
+            self._update(posterior, hyperparameters, inducing_indices, self.num_pulls)
         except BaseException:  # an interrupt too must leave no half of it
             self.generator.set_state(generator_state)
             self._rebuild_posterior()
             raise
-        self._prior, self._posterior = prior, posterior
+        self._hyperparameters, self._posterior = hyperparameters, posterior
         self.inducing_indices = inducing_indices
         self._num_processed = self.num_pulls
         self._prediction = None
@@ -92,46 +97,49 @@ class PosteriorBandit(FiniteArmBandit):
             self._restart = (self.num_pulls, posterior.log_det)
 
     @override
-    def _predictive(self) -> tuple[Prior, ArmPosterior]:
+    def _predictive(self) -> tuple[Hyperparameters, ArmPosterior]:
         if self._num_processed == self.num_pulls:
-            return self._prior, self._posterior
+            return self._hyperparameters, self._posterior
         if self._prediction is None or self._prediction[0] != self.num_pulls:
-            prior = self._prior
-            if prior.is_due(self.num_pulls):
-                prior = self._refitted_prior()
-            posterior = self._new_posterior(prior, max_feature_bytes=0)
+            hyperparameters = self._hyperparameters
+            if hyperparameters.is_due(self.num_pulls):
+                hyperparameters = self._refitted_hyperparameters()
+            posterior = self._new_posterior(hyperparameters, max_feature_bytes=0)
             pulled = self._pulled(self.num_pulls)
             inducing_indices = self._present_inducing_indices(pulled)
-            self._update(posterior, prior, inducing_indices, self.num_pulls)
-            self._prediction = (self.num_pulls, prior, posterior)
+            self._update(posterior, hyperparameters, inducing_indices, self.num_pulls)
+            self._prediction = (self.num_pulls, hyperparameters, posterior)
         return self._prediction[1:]
 
-    def _refitted_prior(self) -> Prior:
-        prior = deepcopy(self._prior)
+    def _refitted_hyperparameters(self) -> Hyperparameters:
+        hyperparameters = deepcopy(self._hyperparameters)
         indices, rewards = self._ledger.history()
-        prior.fit(indices, self._sign * rewards)
-        return prior
+        hyperparameters.fit(indices, self._sign * rewards)
+        return hyperparameters
 
     def _new_posterior(
-        self, prior: Prior, max_feature_bytes: int | None = None
+        self, hyperparameters: Hyperparameters, max_feature_bytes: int | None = None
     ) -> ArmPosterior:
         if max_feature_bytes is None:
             max_feature_bytes = self.max_feature_bytes
         return ArmPosterior(
-            prior.features, prior.covar_module, prior.noise_variance, max_feature_bytes
+            hyperparameters.features,
+            hyperparameters.covar_module,
+            hyperparameters.noise_variance,
+            max_feature_bytes,
         )
 
     def _update(
         self,
         posterior: ArmPosterior,
-        prior: Prior,
+        hyperparameters: Hyperparameters,
         inducing_indices: Tensor,
         num_pulls: int,
     ) -> None:
         counts, sums = self._totals(num_pulls)
         pulled = self._pulled(num_pulls)
         counts, sums = counts[pulled].to(sums), self._sign * sums[pulled]
-        centered = (sums - prior.offset * counts) / prior.scale
+        centered = (sums - hyperparameters.offset * counts) / hyperparameters.scale
         posterior.update(inducing_indices, pulled, counts, centered)
 
     @override
@@ -141,11 +149,11 @@ class PosteriorBandit(FiniteArmBandit):
     @override
     def _rebuild_posterior(self) -> None:
         self._prediction = None
-        self._posterior = self._new_posterior(self._prior)
+        self._posterior = self._new_posterior(self._hyperparameters)
         if self._num_processed:
             self._update(
                 self._posterior,
-                self._prior,
+                self._hyperparameters,
                 self.inducing_indices,
                 self._num_processed,
             )

@@ -37,9 +37,9 @@ VERSION = 1
 MAX_HEADER_BYTES = 1024
 # A million pulls are some 50 MB.
 MAX_BYTES = 2**28
-# The memory that reading may take: this, and this times `max_bytes`. How much it takes
-# is known before anything is made of the text: at most so many bytes for each of these
-# signs, and three for every byte of the text, or nine where escapes make strings wide.
+# Reading may take `MIN_MEMORY + MEMORY_FACTOR * max_bytes`. An upper bound is computed
+# before parsing: so many bytes for each of these signs, and three for every byte of the
+# text, or nine where escapes make strings wide.
 MIN_MEMORY = 2**24
 MEMORY_FACTOR = 8
 MEMORY_OF_SIGNS = {b"[": 160, b"{": 64, b",": 48, b'"': 80}
@@ -65,7 +65,7 @@ class StoredBandit(Locked, ABC):
 
     @abstractmethod
     def _renew(self) -> None:
-        """Compute anew what loading does, where rounding tells it from that."""
+        """Rebuild from scratch, bit for bit as a load does."""
 
     @abstractmethod
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class StoredBandit(Locked, ABC):
             self._check_state(state)
             before = self.state_dict()
             self._load(state)
-        # Whatever it is that a strange state brings about, or who loses patience.
+        # A strange state may raise anything; an interrupt must undo it too.
         except BaseException as error:
             if before is not None:
                 self._load(before)
@@ -200,11 +200,11 @@ def _write(line: bytes, payload: bytes, path: Path, expected: bytes | None) -> N
     with _one_writer(path.parent) as is_alone:
         _require_expected(path, expected)
         if is_alone:
-            # Whoever left these was killed.
+            # Left behind by a process that was killed.
             for left in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"):
                 with suppress(OSError):
                     left.unlink()
-        # In this folder: a file moves into place at once within one file system only.
+        # In the same folder: a rename is atomic within one file system only.
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with unfinished.open("xb") as file:
@@ -259,7 +259,7 @@ def _one_writer(folder: Path) -> Iterator[bool]:
 def _read(path: Path, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
     """Return the first line of a file, and its state."""
     with path.open("rb") as file:
-        # Of what was opened: a save may put another file in its place meanwhile.
+        # The size of the opened file: a save may replace the path meanwhile.
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
             raise InputDataError(
@@ -290,7 +290,7 @@ def _read(path: Path, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
 
 
 def _check_memory(payload: bytes, path: Path, most: int) -> None:
-    """Raise before anything is made of a text that may become too large."""
+    """Raise before parsing if the parsed text might take too much memory."""
     if not payload.isascii():
         raise InputDataError(f"{path} holds no state of a bandit: it is not ASCII.")
     memory = (9 if b"\\" in payload else 3) * len(payload)

@@ -15,22 +15,23 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import check_probability
-from botorch_bkb.bandits.drawn import DrawnBandit
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.ledger import Pull
-from botorch_bkb.generation.thompson import (
-    ArmSampler,
-    ResidualPart,
-    validate_residual,
-)
+from botorch_bkb.bandits.randomized import RandomizedBandit
+from botorch_bkb.checks import check_probability
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
+from botorch_bkb.posteriors.arm_sampler import (
+    ArmSampler,
+    check_residual_part,
+    ResidualPart,
+)
 
 
 # The paper draws this many points from the distribution of the maximizer per round.
 DRAWS_PER_ROUND = 30
 
 
-class GPThompsonSampling(DrawnBandit):
+class GPThompsonSampling(RandomizedBandit):
     r"""Thompson sampling: each pull is the best arm of a draw from the posterior.
 
     Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, which leverage
@@ -52,8 +53,8 @@ class GPThompsonSampling(DrawnBandit):
             and noise are given, 0 where anything is learned and no theorem applies.
         residual: How draws treat what the inducing arms do not explain: ``"omitted"``,
             ``"independent"`` or ``"correlated"``; see
-            :mod:`botorch_bkb.generation.thompson` for what each gets wrong. None: the
-            draw of the paper's weights, ``"omitted"``, where kernel and noise are
+            :mod:`botorch_bkb.posteriors.arm_sampler` for what each gets wrong. None:
+            the draw of the paper's weights, ``"omitted"``, where kernel and noise are
             given, and the posterior's own law, ``"correlated"``, where anything is
             learned.
 
@@ -84,7 +85,7 @@ class GPThompsonSampling(DrawnBandit):
         check_probability("uniform_probability", uniform_probability)
         if residual is None:
             residual = "correlated" if learns else "omitted"
-        validate_residual(residual)
+        check_residual_part(residual)
         super().__init__(arms, covar_module, noise_variance, **options)
         self.uniform_probability = uniform_probability
         self.residual: ResidualPart = residual
@@ -94,46 +95,46 @@ class GPThompsonSampling(DrawnBandit):
         return FixedSize(DRAWS_PER_ROUND)
 
     @override
-    def _picks(self, left: Tensor | None, pending: Sequence[Pull]) -> Iterator[int]:
+    def _picks(self, left: Capacity, pending: Sequence[Pull]) -> Iterator[int]:
         while self.num_pulls == 0:
-            yield self._draw_arm(left)
+            yield left.draw(self.generator)
         arms = self._indices([pull.arm for pull in pending])
         sampler = ArmSampler(self._posterior, arms, self.residual)
         draw = self._correlated if self.residual == "correlated" else self._separate
         yield from draw(sampler, left)
 
-    def _separate(self, sampler: ArmSampler, left: Tensor | None) -> Iterator[int]:
+    def _separate(self, sampler: ArmSampler, left: Capacity) -> Iterator[int]:
         """Yield the best arms of draws over all arms."""
-        # Draws share a pass over all arms. How many are needed is not known, and blocks
-        # that do not depend on it make a capped batch the start of the whole one.
+        # Draws of one block share a pass over all arms. Blocks double whatever the size
+        # of the batch, so that a capped batch is the beginning of the longer one.
         size = 1
         while True:
-            allowed = None if left is None else left > 0
-            # No arm may run out before the next pass.
-            block = size if left is None else min(size, int(left[left > 0].min()))
+            # Small enough that no arm uses up its repeats within a block.
+            block = min(size, left.least)
             is_uniform = (self._draw(block) < self.uniform_probability).tolist()
             best = iter(())
             if not all(is_uniform):
                 num_draws = block - sum(is_uniform)
-                draws = sampler.draw_best_arms(num_draws, self.generator, allowed)
+                draws = sampler.draw_best_arms(num_draws, self.generator, left.allowed)
                 best = iter(draws.tolist())
             for uniform in is_uniform:
-                yield self._draw_arm(left) if uniform else next(best)
+                yield left.draw(self.generator) if uniform else next(best)
             size *= 2
 
-    def _correlated(self, sampler: ArmSampler, left: Tensor | None) -> Iterator[int]:
+    def _correlated(self, sampler: ArmSampler, left: Capacity) -> Iterator[int]:
         """Yield the best arms, of those left, of joint draws over promising ones."""
         size = 1
-        pool = sampler.promising_arms(None if left is None else left > 0)
+        pool = sampler.promising_arms(left.allowed)
         while True:
             draws = sampler.draw_values(size, self.generator, pool)
             is_uniform = (self._draw(size) < self.uniform_probability).tolist()
             for values, uniform in zip(draws, is_uniform, strict=True):
-                if left is not None and not (left[pool] > 0).any():
-                    pool = sampler.promising_arms(left > 0)
+                if not left.allows(pool).any():
+                    pool = sampler.promising_arms(left.allowed)
                     break
-                if left is not None:
-                    values = values.masked_fill(left[pool] <= 0, -torch.inf)
-                best = self._draw_arm(left) if uniform else int(pool[values.argmax()])
+                values = values.masked_fill(~left.allows(pool), -torch.inf)
+                best = (
+                    left.draw(self.generator) if uniform else int(pool[values.argmax()])
+                )
                 yield best
             size *= 2

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -21,42 +20,23 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.acquisition.time_varying import TVWidth
-from botorch_bkb.bandits.drift_prior import DriftPrior
+from botorch_bkb.arms import Capacity
+from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.ledger import Pull
-from botorch_bkb.bandits.replay import imagine_pull, Observation, ReplayedFilter
-from botorch_bkb.models.arm_filter import (
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.optim.batch_rules import BatchRule, covariances_needed
+from botorch_bkb.optim.batch_ucb import fill_batch
+from botorch_bkb.posteriors import (
     ArmFilter,
-    check_forgetting_rate,
+    ArmMoments,
     DriftingPosterior,
+    ReplayedFilter,
     SparseArmFilter,
 )
-from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import BatchRule
-
-
-@dataclass
-class ArmMoments:
-    """Mean and variance of all arms at one time, and what widths need beside them.
-
-    Has what bandits read off an :class:`~botorch_bkb.optim.ArmPosterior`.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    prior_variance: Tensor
-    noise_variance: float
-    pulled_indices: Tensor
-    inducing_indices: Tensor
-    log_det: float
-    effective_dimension: float
-    feature_bytes: int = 0
-
-    @property
-    def leverage_scores(self) -> Tensor:
-        """The ``A`` variances over lambda."""
-        return self.variance / self.noise_variance
+from botorch_bkb.posteriors.drifting import check_forgetting_rate
+from botorch_bkb.posteriors.replay import Observation
+from botorch_bkb.posteriors.upper_bounds import DriftingUpperBounds
 
 
 class TVGPUCB(DriftingBandit):
@@ -64,8 +44,8 @@ class TVGPUCB(DriftingBandit):
 
     The posterior is that of ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``,
     equations (7) and (8), filtered from step to step at a cost that does not grow with
-    time: :class:`~botorch_bkb.models.arm_filter.ArmFilter` over all arms, ``O(A^2)`` a
-    step and in memory, or :class:`~botorch_bkb.models.arm_filter.SparseArmFilter`,
+    time: :class:`~botorch_bkb.posteriors.ArmFilter` over all arms, ``O(A^2)`` a
+    step and in memory, or :class:`~botorch_bkb.posteriors.SparseArmFilter`,
     ``O(A m)``, which says what it approximates. Batches are picked one by one with
     the variance of those before, as if each had brought its mean; so are pulls still
     pending, each as if it had at the time at which it was asked for: a pull that is
@@ -100,10 +80,10 @@ class TVGPUCB(DriftingBandit):
         >>> bandit.tell(indices, measure(indices), time=7.6)
     """
 
-    _prior: DriftPrior
+    _hyperparameters: DriftHyperparameters
     _posterior: ArmMoments
     _replayed: ReplayedFilter
-    _prediction: tuple[int, DriftPrior, DriftingPosterior] | None
+    _prediction: tuple[int, DriftHyperparameters, DriftingPosterior] | None
 
     def __init__(
         self,
@@ -127,10 +107,11 @@ class TVGPUCB(DriftingBandit):
         self.sparse = sparse
         self.tolerance = tolerance
         self.max_inducing = max_inducing
-        # What that takes of the exact filter starts with the first arms that join.
+        # Set when the first arms join: the exact filter then keeps what that takes.
         self._is_extensible = False
         super().__init__(arms, covar_module, noise_variance, **options)
-        _refuse_covariances(self.batch_rule)
+        if self.batch_rule.needs_covariances:
+            raise UnsupportedError(covariances_needed(self.batch_rule))
 
     @override
     def default_confidence(self) -> ConfidenceSchedule:
@@ -143,49 +124,57 @@ class TVGPUCB(DriftingBandit):
         One that was learned from steps that are small against the unit is 1 up to
         rounding; what is remembered is counted in those steps.
         """
-        return self._prior.forgetting_rate
+        return self._hyperparameters.forgetting_rate
 
     @override
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
         """Draw the best arms at the next decision time; ``num_draws x A`` numbers."""
-        prior, moving = self._present()
-        moving = moving.copy()
-        moving.advance(prior.steps(self.decision_time))
-        values = moving.draw_values(num_draws, generator)
-        competes = self._distinct(self._in_play())
-        return values.masked_fill(~competes, -torch.inf).argmax(dim=-1)
+        hyperparameters, drifting = self._present()
+        drifting = drifting.copy()
+        drifting.advance(hyperparameters.steps(self.decision_time))
+        competes = self._competing()
+        return drifting.draw_best_arms(num_draws, generator, competes)
 
     @override
-    def _new_prior(
+    def _new_hyperparameters(
         self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
-    ) -> DriftPrior:
-        return DriftPrior(arms, covar_module, noise_variance, self._given_rate)
+    ) -> DriftHyperparameters:
+        return DriftHyperparameters(
+            arms, covar_module, noise_variance, self._given_rate
+        )
 
-    def _new_filter(self, prior: DriftPrior) -> DriftingPosterior:
+    def _new_filter(self, hyperparameters: DriftHyperparameters) -> DriftingPosterior:
         if self.sparse:
             return SparseArmFilter(
-                prior.features,
-                prior.covar_module,
-                prior.noise_variance,
-                prior.step_rate,
+                hyperparameters.features,
+                hyperparameters.covar_module,
+                hyperparameters.noise_variance,
+                hyperparameters.step_rate,
                 self.tolerance,
                 self.max_inducing,
             )
         with torch.no_grad():
-            K = dense_covariance(prior.covar_module, prior.features).to(self.arms)
+            K = dense_covariance(
+                hyperparameters.covar_module, hyperparameters.features
+            ).to(self.arms)
         return ArmFilter(
-            K, prior.noise_variance, prior.step_rate, extensible=self._is_extensible
+            K,
+            hyperparameters.noise_variance,
+            hyperparameters.step_rate,
+            extensible=self._is_extensible,
         )
 
     @override
     def _extended_posterior(self, features: Tensor) -> ArmMoments:
         """Extend the filters: nothing is replayed."""
-        prior = self._prior
+        hyperparameters = self._hyperparameters
         with torch.no_grad():
-            covariance = dense_covariance(prior.covar_module, features, prior.features)
+            covariance = dense_covariance(
+                hyperparameters.covar_module, features, hyperparameters.features
+            )
         replayed = self._replayed.extended(features, covariance.to(self.arms))
         self._replayed, self._is_replay = replayed, False
-        return self._moments(prior, replayed.filter)
+        return self._moments(hyperparameters, replayed.filter)
 
     @override
     def _match(self, arms: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,110 +187,124 @@ class TVGPUCB(DriftingBandit):
 
     @override
     def _renew(self) -> None:
-        # But for arms that joined, a replay would bring the same bits.
+        # A filter that was extended has other bits than a replay over all arms.
         if not self._is_replay:
             self._rebuild_posterior()
 
-    def _refitted_prior(self) -> DriftPrior:
-        prior = deepcopy(self._prior)
+    def _refitted_hyperparameters(self) -> DriftHyperparameters:
+        hyperparameters = deepcopy(self._hyperparameters)
         indices, rewards = self._ledger.history()
         times = rewards.new_tensor(self._times)
         order = times.argsort(stable=True)
-        prior.fit_over_time(indices[order], self._sign * rewards[order], times[order])
-        return prior
+        hyperparameters.fit_over_time(
+            indices[order], self._sign * rewards[order], times[order]
+        )
+        return hyperparameters
 
     def _observations(
-        self, prior: DriftPrior, start: int, stop: int
+        self, hyperparameters: DriftHyperparameters, start: int, stop: int
     ) -> list[Observation]:
-        """Return told pulls in the units of a prior."""
+        """Return told pulls in the units of some hyper-parameters."""
         ledger = self._ledger
         return [
             Observation(
-                prior.steps(self._times[pull]),
+                hyperparameters.steps(self._times[pull]),
                 ledger.told_indices[pull],
-                (self._sign * ledger.told_rewards[pull] - prior.offset) / prior.scale,
+                (self._sign * ledger.told_rewards[pull] - hyperparameters.offset)
+                / hyperparameters.scale,
             )
             for pull in range(start, stop)
         ]
 
-    def _replay(self, prior: DriftPrior, stop: int) -> ReplayedFilter:
-        """Return a filter that has the first told pulls, from the very start."""
-        replayed = ReplayedFilter(self._new_filter(prior))
-        replayed.bring(self._observations(prior, 0, stop), self._oldest_pending(prior))
+    def _replay(
+        self, hyperparameters: DriftHyperparameters, stop: int
+    ) -> ReplayedFilter:
+        """Return a new filter that has observed the first told pulls."""
+        replayed = ReplayedFilter(self._new_filter(hyperparameters))
+        replayed.observe(
+            self._observations(hyperparameters, 0, stop),
+            self._oldest_pending(hyperparameters),
+        )
         return replayed
 
-    def _oldest_pending(self, prior: DriftPrior) -> float:
+    def _oldest_pending(self, hyperparameters: DriftHyperparameters) -> float:
         times = [pull.time for pull in self._ledger.pending.values()]
-        return prior.steps(min(times, default=math.inf))
+        return hyperparameters.steps(min(times, default=math.inf))
 
     @override
     def _refresh(self) -> None:
         if self._num_processed != self.num_pulls:
-            prior, num_pulls = self._prior, self.num_pulls
-            refit = prior.is_due(num_pulls)
+            hyperparameters, num_pulls = self._hyperparameters, self.num_pulls
+            refit = hyperparameters.is_due(num_pulls)
             try:
                 if refit:
-                    prior = self._refitted_prior()
-                new = self._observations(prior, self._num_processed, num_pulls)
+                    hyperparameters = self._refitted_hyperparameters()
+                new = self._observations(
+                    hyperparameters, self._num_processed, num_pulls
+                )
                 if refit or not self._replayed.reaches(new):
-                    self._replayed = self._replay(prior, num_pulls)
+                    self._replayed = self._replay(hyperparameters, num_pulls)
                     self._is_replay = True
                 else:
-                    self._replayed.bring(new, self._oldest_pending(prior))
+                    self._replayed.observe(new, self._oldest_pending(hyperparameters))
             except BaseException:
                 self._rebuild_posterior()
                 raise
-            self._prior, self._num_processed = prior, num_pulls
+            self._hyperparameters, self._num_processed = hyperparameters, num_pulls
             self._prediction = None
             if refit:
                 self._restart = (num_pulls, self._replayed.filter.log_det)
-        self._posterior = self._moments(self._prior, self._replayed.filter)
+        self._posterior = self._moments(self._hyperparameters, self._replayed.filter)
         self.inducing_indices = self._posterior.inducing_indices
 
     @override
     def _rebuild_posterior(self) -> None:
         self._prediction = None
-        self._replayed = self._replay(self._prior, self._num_processed)
+        self._replayed = self._replay(self._hyperparameters, self._num_processed)
         self._is_replay = True
-        self._posterior = self._moments(self._prior, self._replayed.filter)
+        self._posterior = self._moments(self._hyperparameters, self._replayed.filter)
 
-    def _present(self) -> tuple[DriftPrior, DriftingPosterior]:
-        """Return prior and filter given all told pulls, without a draw."""
+    def _present(self) -> tuple[DriftHyperparameters, DriftingPosterior]:
+        """Return hyper-parameters and filter given all told pulls, without a draw."""
         if self._num_processed == self.num_pulls:
-            return self._prior, self._replayed.filter
+            return self._hyperparameters, self._replayed.filter
         if self._prediction is None or self._prediction[0] != self.num_pulls:
-            prior = self._prior
-            refit = prior.is_due(self.num_pulls)
+            hyperparameters = self._hyperparameters
+            refit = hyperparameters.is_due(self.num_pulls)
             if refit:
-                prior = self._refitted_prior()
-            new = self._observations(prior, self._num_processed, self.num_pulls)
+                hyperparameters = self._refitted_hyperparameters()
+            new = self._observations(
+                hyperparameters, self._num_processed, self.num_pulls
+            )
             if refit or not self._replayed.reaches(new):
-                moving = self._replay(prior, self.num_pulls).filter
+                drifting = self._replay(hyperparameters, self.num_pulls).filter
             else:
-                moving = self._replayed.given(new)
-            self._prediction = (self.num_pulls, prior, moving)
+                drifting = self._replayed.with_observations(new)
+            self._prediction = (self.num_pulls, hyperparameters, drifting)
         return self._prediction[1:]
 
     @override
-    def _predictive(self) -> tuple[DriftPrior, ArmMoments]:
-        prior, moving = self._present()
-        return prior, self._moments(prior, moving)
+    def _predictive(self) -> tuple[DriftHyperparameters, ArmMoments]:
+        hyperparameters, drifting = self._present()
+        return hyperparameters, self._moments(hyperparameters, drifting)
 
-    def _moments(self, prior: DriftPrior, moving: DriftingPosterior) -> ArmMoments:
+    def _moments(
+        self, hyperparameters: DriftHyperparameters, drifting: DriftingPosterior
+    ) -> ArmMoments:
         """Return what is known at the next decision time."""
-        mean, variance = moving.predict(prior.steps(self.decision_time))
+        mean, variance = drifting.predict(hyperparameters.steps(self.decision_time))
         pulled = self._ledger.counts.nonzero().squeeze(-1)
         inducing = pulled
-        if isinstance(moving, SparseArmFilter):
-            inducing = moving.inducing_indices
+        if isinstance(drifting, SparseArmFilter):
+            inducing = drifting.inducing_indices
         return ArmMoments(
             mean=mean,
-            variance=variance,
-            prior_variance=moving.prior_variance,
-            noise_variance=prior.noise_variance,
+            all_variances=variance,
+            prior_variance=drifting.prior_variance,
+            noise_variance=hyperparameters.noise_variance,
             pulled_indices=pulled,
             inducing_indices=inducing,
-            log_det=moving.log_det,
+            log_det=drifting.log_det,
             effective_dimension=sum(self._ledger.told_scores),
         )
 
@@ -309,58 +312,25 @@ class TVGPUCB(DriftingBandit):
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
-        prior = self._prior
-        posterior = cast(ArmPosterior, self._posterior)  # as far as these look
+        hyperparameters, posterior = self._hyperparameters, self._posterior
         num_pending = len(self._ledger.pending)
-        state = self._confidence_state(prior, posterior, num_pending)
-        factor = self.confidence(state) / math.sqrt(prior.noise_variance)
-        now = prior.steps(self.decision_time)
-        out = [(prior.steps(pull.time), pull.arm) for pull in pending]
-        # Of what a pull tells of its time no more than the share that is remembered is
-        # left: by so much less does it lower a variance now.
-        shares = [
-            pull.score * (1 - prior.step_rate) ** (now - time)
+        state = self._confidence_state(hyperparameters, posterior, num_pending)
+        scale = self.confidence(state) / math.sqrt(hyperparameters.noise_variance)
+        now = hyperparameters.steps(self.decision_time)
+        out = [(hyperparameters.steps(pull.time), pull.arm) for pull in pending]
+        # A pending pull informs about its own time; the share of that which is retained
+        # until now is what it counts in the batch rule.
+        retained = 1 - hyperparameters.step_rate
+        scores = [
+            pull.score * retained ** (now - time)
             for pull, (time, _) in zip(pending, out, strict=True)
         ]
-        batch = rule.open(posterior, self.arms.new_tensor(shares), projected=False)
-        left = None if capacity is None else capacity.clone()
-        mean, variance = self._posterior.mean, self._posterior.variance
-        imagined = None
-        if out:
-            imagined = self._replayed.imagine(out)
-            variance = imagined.predict(now)[1]
-        chosen: list[int] = []
-        while not chosen or not batch.is_closed:
-            if left is not None and not (left > 0).any():
-                break
-            if first is not None and not chosen:
-                index = first
-            else:
-                score = mean + factor * variance.sqrt()
-                if left is not None:
-                    score = score.masked_fill(left <= 0, -torch.inf)
-                index = int(score.argmax())
-            batch.take(index, 1)
-            chosen.append(index)
-            if left is not None:
-                left[index] -= 1
-            if batch.is_closed or (first is not None and rule.opens_with_one_pull):
-                break
-            if imagined is None:
-                imagined = self._replayed.filter.copy()
-            imagine_pull(imagined, index, now)
-            variance = imagined.variance
-        return self._indices(chosen)
-
-
-def _refuse_covariances(rule: BatchRule) -> None:
-    """Raise an ``UnsupportedError`` for a rule that looks at more than variances."""
-    if rule.needs_covariances:
-        raise UnsupportedError(
-            "Expected `batch_rule` to look at variances only, such as FixedSize, "
-            f"SumRule() or ProductRule(), but got {rule!r}, which needs covariances."
+        batch = rule.open(posterior, self.arms.new_tensor(scores), projected=False)
+        bounds = DriftingUpperBounds(
+            posterior, scale, self._replayed, out, now, capacity.copy()
         )
+        return fill_batch(bounds, batch, rule, first, posterior.pulled_indices)

@@ -12,7 +12,7 @@ from botorch_bkb.generation.paths import (
     EigenfeatureMap,
     maximize_paths,
 )
-from botorch_bkb.generation.thompson import ArmSampler, ResidualPart
+from botorch_bkb.posteriors import ArmSampler, ResidualPart
 
 
 __all__ = [

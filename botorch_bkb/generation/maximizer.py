@@ -18,7 +18,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 
 
-class LocatedMaximizer:
+class MaximizerSample:
     """What a distribution of the maximizer over points of any kind can say.
 
     Attributes:
@@ -38,7 +38,7 @@ class LocatedMaximizer:
         return self.maximizers.var(dim=0, correction=0)
 
 
-class MaximizerDistribution(LocatedMaximizer):
+class MaximizerDistribution(MaximizerSample):
     r"""The distribution of the best arm, estimated by draws.
 
     All numbers are those of the empirical distribution of ``n`` draws: a probability
@@ -48,7 +48,7 @@ class MaximizerDistribution(LocatedMaximizer):
     Args:
         arms: The ``A x d`` arms.
         indices: An ``n``-dim long tensor, the best arm of each draw, such as
-            :meth:`~botorch_bkb.generation.thompson.ArmSampler.draw_best_arms` returns.
+            :meth:`~botorch_bkb.generation.ArmSampler.draw_best_arms` returns.
 
     Attributes:
         indices: The best arms, one per draw.
@@ -121,7 +121,7 @@ class MaximizerDistribution(LocatedMaximizer):
         return order[: int((held < level * self.num_draws - 1e-9).sum()) + 1]
 
 
-class BoxMaximizerDistribution(LocatedMaximizer):
+class BoxMaximizerDistribution(MaximizerSample):
     r"""The distribution of the best point of a box, estimated by draws.
 
     No two draws agree, so densities are those of a Gaussian kernel estimate whose
@@ -230,7 +230,7 @@ class VarianceStoppingRule:
                 f"Expected `max_variance` to be positive, but got {self.max_variance}."
             )
 
-    def __call__(self, distribution: LocatedMaximizer) -> bool:
+    def __call__(self, distribution: MaximizerSample) -> bool:
         """Return whether every coordinate of the maximizer is known well enough.
 
         Raises:

@@ -88,8 +88,10 @@ from torch import Size, Tensor
 from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
+from botorch_bkb.checks import check_size
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.draws import as_generator, draw_normals, draw_seed
 from botorch_bkb.models.utils.nystrom import (
     independent_points,
     KernelFeatures,
@@ -97,7 +99,6 @@ from botorch_bkb.models.utils.nystrom import (
 )
 from botorch_bkb.models.utils.prediction import Observations
 from botorch_bkb.models.utils.replicates import find_replicates
-from botorch_bkb.optim.batch_rules import check_size
 
 
 # All draws are one problem for the optimizer, whose steps they share.
@@ -180,13 +181,6 @@ def maximize_paths(
     with torch.no_grad():
         best = paths(found).argmax(dim=-1)
     return found[torch.arange(len(found)), best]
-
-
-def draw_seed(generator: torch.Generator) -> int:
-    """Draw a seed for what cannot take a generator."""
-    size, device = (1,), generator.device
-    seeds = torch.randint(2**31 - 1, size, generator=generator, device=device)
-    return int(seeds)
 
 
 class EigenfeatureMap(FeatureMap):
@@ -283,7 +277,7 @@ def draw_eigenfeature_paths(
     feature_map = EigenfeatureMap(
         model.covar_module, model.transform_inputs(points), num_features
     )
-    weight = _normal((*sample_shape, feature_map.num_outputs), points, generator)
+    weight = _normals((*sample_shape, feature_map.num_outputs), points, generator)
     return GeneralizedLinearPath(
         feature_map=feature_map,
         weight=weight,
@@ -329,7 +323,7 @@ def draw_weight_paths(
         precision = torch.eye(Phi.shape[-1]).to(Phi) + (Phi.mT * W) @ Phi
         L = torch.linalg.cholesky(precision)
         theta = torch.cholesky_solve((Phi.mT @ (W * means)).unsqueeze(-1), L)
-        eps = _normal((*sample_shape, Phi.shape[-1]), Phi, generator)
+        eps = _normals((*sample_shape, Phi.shape[-1]), Phi, generator)
         spread = torch.linalg.solve_triangular(L.mT, eps.unsqueeze(-1), upper=True)
     return GeneralizedLinearPath(
         feature_map=feature_map,
@@ -528,13 +522,7 @@ if GenKernelFeatures.dispatch(ProductKernel) is None:
     GenKernelFeatures.register(ProductKernel)(_gen_kernel_features_product)
 
 
-def _normal(
+def _normals(
     shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    draws = torch.randn(
-        shape, generator=generator, device=generator.device, dtype=torch.float64
-    )
-    return draws.to(like)
+    return draw_normals(*shape, generator=as_generator(generator)).to(like)

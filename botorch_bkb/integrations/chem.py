@@ -26,7 +26,7 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.optim.batch_rules import check_size
+from botorch_bkb.checks import check_size
 
 
 WORKER = Path(__file__).with_name("morgan_worker.py")

@@ -38,18 +38,19 @@ from linear_operator.operators import (
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.checks import (
+from botorch_bkb.checks import (
     check_generator,
     check_modules,
     check_single_output,
     check_tensors,
 )
 from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
+from botorch_bkb.models.utils.draws import as_generator
 from botorch_bkb.models.utils.leverage_scores import (
+    check_resampling,
     log_exclusion,
     Resampling,
     sample_inducing_indices,
-    validate_resampling,
 )
 from botorch_bkb.models.utils.marginal_likelihood import (
     repeat_rows,
@@ -238,7 +239,7 @@ class SingleTaskDTCGP(SingleTaskGP):
 
         Args:
             oversampling: q-bar. Theorem 1 asks ``6 alpha log(4 T / delta) / eps^2``
-                (``acquisition.confidence.bkb_oversampling``); the experiments use 2.
+                (``acquisition.bkb_oversampling``); the experiments use 2.
             generator: The source of randomness; None for a new one, never the global.
             resampling: ``"independent"`` draws afresh, as the theorems assume.
                 ``"coupled"`` keeps the number that this model first drew for an input:
@@ -249,7 +250,7 @@ class SingleTaskDTCGP(SingleTaskGP):
             InputDataError: If ``oversampling`` is not positive, ``resampling`` is
                 unknown or ``generator`` is none.
         """
-        validate_resampling(resampling)
+        check_resampling(resampling)
         check_generator(generator)
         train_X = self._raw_train_X
         replicates = find_replicates(train_X)
@@ -677,10 +678,8 @@ def merge_observations(
 
 
 def _draw_uniforms(size: int, generator: torch.Generator | None) -> list[float]:
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    # Not the default dtype: what a seed draws should not depend on the user's settings.
+    generator = as_generator(generator)
+    # In single precision, unlike the other draws: so a seed draws what it always drew.
     draws = torch.rand(
         size, generator=generator, device=generator.device, dtype=torch.float32
     )

@@ -24,12 +24,12 @@ from gpytorch.priors import GammaPrior
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.kernels import TemporalDecayKernel
-from botorch_bkb.models.utils.checks import (
+from botorch_bkb.checks import (
     check_modules,
     check_single_output,
     check_tensors,
 )
+from botorch_bkb.models.kernels import TemporalDecayKernel
 from botorch_bkb.models.utils.covariance import lazy_covariance
 from botorch_bkb.models.utils.noise import check_likelihood
 
@@ -40,7 +40,7 @@ class TimeVaryingGP(SingleTaskGP):
     The last column of the inputs is time. With the default kernel over time this is the
     model of equations (3) and (4) of [bogunovic2016tvgpucb]_, and its posterior is that
     of equations (7) and (8), at ``O(n^3)``; over a finite set of arms
-    :class:`~botorch_bkb.models.arm_filter.ArmFilter` gives the same at a cost that does
+    :class:`~botorch_bkb.posteriors.ArmFilter` gives the same at a cost that does
     not grow with ``n``. Hyper-parameters, the forgetting rate among them, are learned
     by the marginal likelihood, equation (24), as in any BoTorch model. At a decision,
     time is fixed: ``fixed_features={d: time}`` in ``optimize_acqf``, or

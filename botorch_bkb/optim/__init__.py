@@ -1,6 +1,5 @@
 """Exact optimizers over finite sets of arms, and when a batch closes."""
 
-from botorch_bkb.optim.arm_posterior import ArmPosterior
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
@@ -11,6 +10,7 @@ from botorch_bkb.optim.batch_rules import (
 )
 from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
 from botorch_bkb.optim.optimize_finite import optimize_acqf_finite, top_k_choices
+from botorch_bkb.posteriors import ArmPosterior
 
 
 __all__ = [

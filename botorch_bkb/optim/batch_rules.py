@@ -17,28 +17,18 @@ References:
 from __future__ import annotations
 
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.optim.arm_posterior import ArmPosterior
-
-
-UNLIMITED = sys.maxsize
-
-
-def check_size(name: str, value: int) -> None:
-    """Raise an ``InputDataError`` unless an argument is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputDataError(
-            f"Expected `{name}` to be an integer of at least 1, but got {value!r}."
-        )
+from botorch_bkb.checks import check_size
+from botorch_bkb.models.utils.crossing import first_crossing, UNLIMITED
+from botorch_bkb.posteriors import ArmPosterior, Moments
+from botorch_bkb.posteriors.local_sums import LocalSums
 
 
 class OpenBatch(ABC):
@@ -48,6 +38,11 @@ class OpenBatch(ABC):
     @abstractmethod
     def is_closed(self) -> bool:
         """Whether the last pull taken crossed the rule."""
+
+    @property
+    def most_left(self) -> int:
+        """How many pulls the batch can still take, at most."""
+        return UNLIMITED
 
     @abstractmethod
     def take(self, index: int, wanted: int) -> int:
@@ -93,7 +88,7 @@ class BatchRule(ABC):
 
     @abstractmethod
     def open(
-        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+        self, posterior: Moments, pending_scores: Tensor, projected: bool
     ) -> OpenBatch:
         """Start a batch.
 
@@ -104,6 +99,15 @@ class BatchRule(ABC):
             projected: Whether pulls enter the posterior through their projection on
                 the inducing points only (a fixed inducing set).
         """
+
+
+def check_batch_rule(batch_rule: BatchRule | None) -> None:
+    """Raise unless this is a batch rule, or None."""
+    if batch_rule is not None and not isinstance(batch_rule, BatchRule):
+        raise InputDataError(
+            "Expected `batch_rule` to be a rule of `botorch_bkb.optim`, such as "
+            f"`FixedSize(96)`, but got {batch_rule!r}."
+        )
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class FixedSize(BatchRule):
 
     @override
     def open(
-        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+        self, posterior: Moments, pending_scores: Tensor, projected: bool
     ) -> OpenBatch:
         return _Countdown(self.size)
 
@@ -157,7 +161,7 @@ class Capped(BatchRule):
 
     @override
     def open(
-        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+        self, posterior: Moments, pending_scores: Tensor, projected: bool
     ) -> OpenBatch:
         batch = self.rule.open(posterior, pending_scores, projected)
         return _Countdown(self.max_size, batch)
@@ -204,12 +208,14 @@ class SumRule(_ThresholdRule):
 
     @override
     def open(
-        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+        self, posterior: Moments, pending_scores: Tensor, projected: bool
     ) -> OpenBatch:
         total = 1.0 + pending_scores.sum().item()
         if self.projected and projected:
-            return _ProjectedSum(total, self.ratio_threshold, posterior)
-        return _Sum(total, self.ratio_threshold, posterior.leverage_scores)
+            return _ProjectedSum(
+                total, self.ratio_threshold, covariances_of(posterior, self)
+            )
+        return _Sum(total, self.ratio_threshold, posterior.leverage_score)
 
 
 @dataclass(frozen=True)
@@ -222,12 +228,14 @@ class ProductRule(_ThresholdRule):
 
     @override
     def open(
-        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+        self, posterior: Moments, pending_scores: Tensor, projected: bool
     ) -> OpenBatch:
         # The product crosses where the sum of logarithms does.
         total = pending_scores.log1p().sum().item()
         threshold = math.log(self.ratio_threshold)
-        return _Sum(total, threshold, posterior.leverage_scores.log1p())
+        return _Sum(
+            total, threshold, lambda index: math.log1p(posterior.leverage_score(index))
+        )
 
 
 @dataclass(frozen=True)
@@ -253,11 +261,13 @@ class LocalRule(_ThresholdRule):
 
     @override
     def open(
-        self, posterior: ArmPosterior, pending_scores: Tensor, projected: bool
+        self, posterior: Moments, pending_scores: Tensor, projected: bool
     ) -> OpenBatch:
         # A pending pull's covariances at its own start are gone; its score bounds them.
         total = 1.0 + pending_scores.sum().item()
-        return _LocalSum(total, self.ratio_threshold, posterior, projected)
+        return _LocalSum(
+            total, self.ratio_threshold, covariances_of(posterior, self), projected
+        )
 
 
 class _Countdown(OpenBatch):
@@ -270,6 +280,12 @@ class _Countdown(OpenBatch):
     def is_closed(self) -> bool:
         return self.left == 0 or (self.batch is not None and self.batch.is_closed)
 
+    @property
+    @override
+    def most_left(self) -> int:
+        inner = UNLIMITED if self.batch is None else self.batch.most_left
+        return min(self.left, inner)
+
     @override
     def take(self, index: int, wanted: int) -> int:
         taken = min(wanted, self.left)
@@ -280,10 +296,20 @@ class _Countdown(OpenBatch):
 
 
 class _Sum(OpenBatch):
-    def __init__(self, total: float, threshold: float, scores: Tensor) -> None:
+    """Adds up a score of every pull.
+
+    Args:
+        total: The sum at the start.
+        threshold: Where it closes the batch.
+        score: What a pull of an arm adds.
+    """
+
+    def __init__(
+        self, total: float, threshold: float, score: Callable[[int], float]
+    ) -> None:
         self.total = total
         self.threshold = threshold
-        self.scores = scores
+        self.score = score
 
     @property
     @override
@@ -292,7 +318,7 @@ class _Sum(OpenBatch):
 
     def crossing(self, index: int) -> int:
         """Return the number of pulls of one arm, in a row, that crosses."""
-        score = self.scores[index].item()
+        score = self.score(index)
         return first_crossing(
             lambda n: self.total + n * score > self.threshold,
             (self.threshold - self.total) / score if score > 0 else math.inf,
@@ -304,15 +330,14 @@ class _Sum(OpenBatch):
         if taken == UNLIMITED:
             self.total = math.inf
             return 1
-        self.total += taken * self.scores[index].item()
+        self.total += taken * self.score(index)
         return taken
 
 
 class _ProjectedSum(_Sum):
     def __init__(self, total: float, threshold: float, posterior: ArmPosterior) -> None:
-        scores = posterior.projected / posterior.noise_variance
-        super().__init__(total, threshold, scores)
-        self.whole = posterior.leverage_scores
+        super().__init__(total, threshold, posterior.projected_score)
+        self.whole = posterior.leverage_score
         self.own: dict[int, _Sum] = {}
 
     @override
@@ -321,7 +346,7 @@ class _ProjectedSum(_Sum):
             self.own[index] = _Sum(1.0, self.threshold, self.whole)
         own = self.own[index]
         taken = super().take(index, min(wanted, own.crossing(index)))
-        own.total += taken * self.whole[index].item()
+        own.total += taken * self.whole(index)
         if own.is_closed:
             self.total = math.inf
         return taken
@@ -331,17 +356,15 @@ class _LocalSum(OpenBatch):
     def __init__(
         self, total: float, threshold: float, posterior: ArmPosterior, projected: bool
     ) -> None:
-        self.global_sum = _Sum(total, threshold, posterior.leverage_scores)
-        self.posterior = posterior
-        self.projected = projected
-        self.local = torch.full_like(posterior.mean, total)
+        self.global_sum = _Sum(total, threshold, posterior.leverage_score)
+        self.local = LocalSums(posterior, total, projected)
         self.deferred: list[tuple[int, int]] = []  # pulls not yet in `local`
 
     @property
     @override
     def is_closed(self) -> bool:
         threshold = self.global_sum.threshold
-        return self.global_sum.is_closed and self.local.max().item() > threshold
+        return self.global_sum.is_closed and self.local.largest() > threshold
 
     @override
     def take(self, index: int, wanted: int) -> int:
@@ -349,44 +372,32 @@ class _LocalSum(OpenBatch):
             self.deferred.append((index, wanted))
             return self.global_sum.take(index, wanted)
         for earlier, num_pulls in self.deferred:
-            self.local += num_pulls * self._shares(earlier)
+            self.local.add(earlier, num_pulls)
         self.deferred.clear()
-        shares, threshold = self._shares(index), self.global_sum.threshold
-        taken = first_crossing(
-            lambda n: (self.local + n * shares).max().item() > threshold,
-            ((threshold - self.local) / shares).nan_to_num(math.inf).min().item(),
-        )
-        taken = min(wanted, taken)
+        crossing = self.local.crossing(index, self.global_sum.threshold)
+        taken = min(wanted, crossing)
         if taken == UNLIMITED:
-            self.local.fill_(math.inf)
+            self.local.close()
             taken = 1
-        self.local += taken * shares
-        self.global_sum.total += taken * self.global_sum.scores[index].item()
+        self.local.add(index, taken)
+        self.global_sum.total += taken * self.global_sum.score(index)
         return taken
 
-    def _shares(self, index: int) -> Tensor:
-        """Return ``c(x, x_index)^2 / (lambda var_start(x))`` for every arm."""
-        covariance = self.posterior.covariance_column(index, self.projected)
-        scale = self.posterior.noise_variance * self.posterior.variance
-        # An arm of no variance has no covariance either: its sum stays.
-        shares = covariance.square() / scale.clamp_min(torch.finfo(scale.dtype).tiny)
-        shares[index] = self.posterior.leverage_scores[index]
-        return shares
 
+def covariances_of(posterior: Moments, rule: BatchRule) -> ArmPosterior:
+    """Return a posterior that has covariances; raise for one that has none.
 
-def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:
-    """Return the least ``n >= 1`` for which a monotone condition holds.
-
-    Args:
-        crosses: The condition, false up to some ``n`` and true from there on.
-        estimate: The crossing by a closed formula, right up to rounding; NaN or
-            infinite where the condition never holds.
+    Raises:
+        UnsupportedError: If only variances are known, as of objectives that drift.
     """
-    if not estimate < 2**53:
-        return UNLIMITED
-    n = max(1, math.floor(estimate) + 1)
-    while n > 1 and crosses(n - 1):
-        n -= 1
-    while not crosses(n):
-        n += 1
-    return n
+    if not isinstance(posterior, ArmPosterior):
+        raise UnsupportedError(covariances_needed(rule))
+    return posterior
+
+
+def covariances_needed(rule: BatchRule) -> str:
+    """Return what to say of a rule where only variances are known."""
+    return (
+        "Expected `batch_rule` to look at variances only, such as FixedSize, "
+        f"SumRule() or ProductRule(), but got {rule!r}, which needs covariances."
+    )

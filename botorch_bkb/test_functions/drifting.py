@@ -21,6 +21,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.draws import draw_normals
 
 
 if TYPE_CHECKING:
@@ -77,12 +78,7 @@ class DriftingProblem(ABC):
             indices: A ``q``-dim long tensor.
             generator: The source of the noise.
         """
-        noise = torch.randn(
-            indices.shape,
-            generator=generator,
-            device=generator.device,
-            dtype=torch.float64,
-        )
+        noise = draw_normals(*indices.shape, generator=generator)
         return self.mean_rewards[indices] + self.noise_std * noise.to(self.arms)
 
     def regret(self, indices: Tensor) -> Tensor:
@@ -145,12 +141,7 @@ class MarkovGPProblem(DriftingProblem):
         self.mean_rewards = math.sqrt(kept) * self.mean_rewards + new
 
     def _draw(self) -> Tensor:
-        normal = torch.randn(
-            self._root.shape[0],
-            generator=self._generator,
-            device=self._generator.device,
-            dtype=torch.float64,
-        )
+        normal = draw_normals(self._root.shape[0], generator=self._generator)
         return (self._root @ normal.to(self._root)).to(self.arms)
 
 

@@ -15,10 +15,8 @@ from botorch_bkb.acquisition import BudgetedUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
     ArmObservations,
     as_schedule,
-    bbkb_oversampling,
     BBKBWidth,
     beta_from_confidence_width,
-    bkb_oversampling,
     BKBWidth,
     ChowdhuryGopalanWidth,
     confidence_width_from_beta,
@@ -26,13 +24,14 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceState,
     ConstantWidth,
     LogWidth,
-    NormDoubling,
     PracticalBBKBWidth,
     PracticalBKBWidth,
-    RandomDeviationWidth,
     SrinivasWidth,
 )
+from botorch_bkb.acquisition.deviations import RandomDeviationWidth
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
+from botorch_bkb.acquisition.norm_doubling import NormDoubling
+from botorch_bkb.models.utils.leverage_scores import bbkb_oversampling, bkb_oversampling
 from tests.acquisition import (
     exact_moments,
     fixed_gp,

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB, UniformRandom
-from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBBKBWidth
+from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
+from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.bandits import base, inducing
 from botorch_bkb.models.utils.leverage_scores import (
     inclusion_probabilities,

@@ -14,10 +14,10 @@ from typing_extensions import override
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     ConfidenceSchedule,
-    NormDoubling,
     PracticalBKBWidth,
-    RandomDeviationWidth,
 )
+from botorch_bkb.acquisition.deviations import RandomDeviationWidth
+from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
 from botorch_bkb.generation import draw_eigenfeature_paths, VarianceStoppingRule
 from tests.bandits import assert_same

@@ -14,7 +14,7 @@ from botorch_bkb import (
     GPUCB,
     UniformRandom,
 )
-from botorch_bkb.bandits.arms import match_rows
+from botorch_bkb.arms.table import match_rows
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     ALL_BANDITS,

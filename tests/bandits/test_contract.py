@@ -15,11 +15,8 @@ from gpytorch.kernels import Kernel, LinearKernel
 from typing_extensions import override
 
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB, TVGPUCB, UniformRandom
-from botorch_bkb.acquisition.confidence import (
-    ConfidenceSchedule,
-    NormDoubling,
-    PracticalBKBWidth,
-)
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBKBWidth
+from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.bandits import inducing
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
 from tests.bandits import (

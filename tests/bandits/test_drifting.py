@@ -10,7 +10,7 @@ from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import LogWidth, SrinivasWidth, TVWidth
-from botorch_bkb.bandits import drift_prior, matern_block_size, rbf_block_size
+from botorch_bkb.bandits import drift_hyperparameters, matern_block_size, rbf_block_size
 from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.optim import Capped, FixedSize, LocalRule, SumRule
 from tests.bandits import (
@@ -363,14 +363,16 @@ def test_late_results_are_of_the_time_they_were_asked_for(sparse, learned):
 
 
 def test_the_rate_is_fitted_to_the_latest_pulls_however_they_came(monkeypatch):
-    seen, fitted = [], drift_prior.DriftPrior._model_over_time
+    seen, fitted = [], drift_hyperparameters.DriftHyperparameters._model_over_time
 
     def noted(self, indices, targets, times):
         seen.append((indices.tolist(), times.tolist()))
         return fitted(self, indices, targets, times)
 
-    monkeypatch.setattr(drift_prior, "MAX_FIT_PULLS", 6)
-    monkeypatch.setattr(drift_prior.DriftPrior, "_model_over_time", noted)
+    monkeypatch.setattr(drift_hyperparameters, "MAX_FIT_PULLS", 6)
+    monkeypatch.setattr(
+        drift_hyperparameters.DriftHyperparameters, "_model_over_time", noted
+    )
     bandit = tv_bandit(forgetting_rate=None)
     order = np.random.default_rng(0).permutation(16)
     for arm in order.tolist():

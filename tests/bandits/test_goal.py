@@ -14,12 +14,12 @@ from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling, GPUCB
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     ConstantWidth,
-    DeviationWidth,
     PracticalBBKBWidth,
 )
-from botorch_bkb.bandits.goal import knowledge_gain, worth_pulling
+from botorch_bkb.acquisition.deviations import DeviationWidth
+from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
-from botorch_bkb.optim.batch_rules import UNLIMITED
+from botorch_bkb.posteriors.knowledge_gain import knowledge_gain, worth_pulling
 from tests.bandits import (
     ALL_BANDITS,
     DRIFTING_BANDITS,

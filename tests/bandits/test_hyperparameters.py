@@ -13,7 +13,7 @@ from typing_extensions import override
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBBKBWidth
 from botorch_bkb.bandits import hyperparameters
-from botorch_bkb.bandits.hyperparameters import Prior
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
     ALL_BANDITS,
@@ -97,7 +97,7 @@ def test_the_better_of_two_fits_counts(monkeypatch):
             return float(len(values) - 1 == best)
 
         monkeypatch.setattr(hyperparameters, "marginal_likelihood", judge)
-        prior = Prior(random_arms(20), None, None)
+        prior = Hyperparameters(random_arms(20), None, None)
         rewards = true_rewards(random_arms(20))
         prior.fit(torch.arange(10), rewards[:10])
         assert len(values) == 1  # both starts are one
@@ -113,7 +113,7 @@ def test_the_better_of_two_fits_counts(monkeypatch):
 def test_a_fit_that_explains_nothing_says_so_once():
     arms = random_arms(30)
     noise = torch.randn(60, generator=torch.Generator().manual_seed(0)).double()
-    prior = Prior(arms, None, None)
+    prior = Hyperparameters(arms, None, None)
     # The prior of the noise is in favour of little: many repeats overrule it.
     indices = torch.arange(60) % 4
     with pytest.warns(BotorchWarning, match="no better than noise alone"):
@@ -124,7 +124,7 @@ def test_a_fit_that_explains_nothing_says_so_once():
 def test_a_fit_in_which_no_arm_tells_of_another_says_so():
     arms = torch.linspace(0, 1, 60, dtype=torch.double).unsqueeze(-1)
     rewards = (-1.0) ** torch.arange(60).double()
-    prior = Prior(arms, None, 1e-4)
+    prior = Hyperparameters(arms, None, 1e-4)
     with pytest.warns(BotorchWarning, match="no lengthscale above 0.025"):
         prior.fit(torch.arange(60), rewards)
 
@@ -321,7 +321,7 @@ def test_learned_bandits_minimize_the_mirror_image(bandit_class):
 
 @pytest.mark.parametrize("bandit_class", STILL_BANDITS, ids=lambda item: item.__name__)
 def test_given_hyper_parameters_take_features_and_rewards_as_they_come(bandit_class):
-    prior = Prior(10 * random_arms(5), rbf(), 0.1)
+    prior = Hyperparameters(10 * random_arms(5), rbf(), 0.1)
     assert not prior.learns
     assert torch.equal(prior.features, 10 * random_arms(5))
     bandit = make_bandit(bandit_class)
@@ -331,7 +331,7 @@ def test_given_hyper_parameters_take_features_and_rewards_as_they_come(bandit_cl
 
 def test_learned_features_fill_the_unit_cube():
     arms = torch.tensor([[5.0, 1.0, -2.0], [7.0, 1.0, -4.0], [6.0, 1.0, -3.5]]).double()
-    features = Prior(arms, None, None).features
+    features = Hyperparameters(arms, None, None).features
     expected = torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.5, 0.0, 0.25]])
     assert torch.allclose(features, expected.double())
 
@@ -497,7 +497,7 @@ def test_a_constant_width_is_in_the_units_of_the_kernel(bandit_class):
 
 
 def test_the_state_of_a_prior_restores_it():
-    prior, other = (Prior(random_arms(20), None, None) for _ in range(2))
+    prior, other = (Hyperparameters(random_arms(20), None, None) for _ in range(2))
     indices = torch.arange(20)
     prior.fit(indices, true_rewards(random_arms(20)))
     state = deepcopy(prior.state_dict())
@@ -509,7 +509,7 @@ def test_the_state_of_a_prior_restores_it():
 
 
 def test_a_state_of_an_older_version_searches_at_its_next_fit():
-    prior, other = (Prior(random_arms(20), None, None) for _ in range(2))
+    prior, other = (Hyperparameters(random_arms(20), None, None) for _ in range(2))
     rewards = true_rewards(random_arms(20))
     prior.fit(torch.arange(16), rewards[:16])
     state = deepcopy(prior.state_dict())

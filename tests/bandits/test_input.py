@@ -19,11 +19,11 @@ from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
     BKBWidth,
     ConstantWidth,
-    DeviationWidth,
     LogWidth,
-    NormDoubling,
     SrinivasWidth,
 )
+from botorch_bkb.acquisition.deviations import DeviationWidth
+from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.acquisition.time_varying import RTVWidth, SmoothBox, TVWidth
 from botorch_bkb.bandits import BoxBKB, matern_block_size, rbf_block_size
 from tests.bandits import (

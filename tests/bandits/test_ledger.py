@@ -50,7 +50,7 @@ def test_pull_ids_say_which_pull_is_settled():
 def test_pending_pulls_are_settled_before_outside_data():
     ledger = asked(3)
     outside = torch.arange(5.0)
-    ledger.tell([3, 3, 2], [1.0, 2.0, 3.0], None, outside)
+    ledger.tell([3, 3, 2], [1.0, 2.0, 3.0], None, outside.__getitem__)
     assert ledger.pending == {}
     assert list(ledger.told_scores) == [10.0, 3.0, 2.0]
     assert ledger.counts.tolist() == [0, 0, 1, 2, 0]
@@ -58,7 +58,7 @@ def test_pending_pulls_are_settled_before_outside_data():
 
 def test_pull_ids_and_outside_data_together_settle_the_given_pulls():
     ledger = asked(3, 3)
-    ledger.tell([3], [1.0], [1], torch.zeros(5))
+    ledger.tell([3], [1.0], [1], torch.zeros_like)
     assert list(ledger.pending) == [0]
 
 
@@ -105,7 +105,7 @@ def test_totals_of_the_first_pulls_are_the_totals_they_had():
     history = []
     for arm, reward in [(0, 0.1), (2, 1 / 3), (0, 1e-9), (2, 12345.678901234)]:
         rewards = torch.tensor([reward], dtype=torch.float64)
-        ledger.tell([arm], rewards, None, torch.zeros(5))
+        ledger.tell([arm], rewards, None, torch.zeros_like)
         history.append((ledger.counts.clone(), ledger.sums.clone()))
     for num_pulls, (counts, sums) in enumerate(history, start=1):
         totals = ledger.totals(num_pulls)
@@ -115,7 +115,7 @@ def test_totals_of_the_first_pulls_are_the_totals_they_had():
 
 def test_a_loaded_ledger_has_the_same_totals():
     ledger = asked(1, 4)
-    ledger.tell([1, 0, 1], [0.1, 0.2, 0.3], None, torch.zeros(5))
+    ledger.tell([1, 0, 1], [0.1, 0.2, 0.3], None, torch.zeros_like)
     other = PullLedger(5, like=LIKE)
     other.load_state_dict(ledger.state_dict())
     assert other.state_dict() == ledger.state_dict()

@@ -9,7 +9,8 @@ from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import RBFKernel
 
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
-from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBBKBWidth
+from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
+from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     ALL_BANDITS,

@@ -12,11 +12,11 @@ from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
     ChowdhuryGopalanWidth,
     ConstantWidth,
-    DeviationWidth,
     LogWidth,
     PracticalBBKBWidth,
     PracticalBKBWidth,
 )
+from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
 from botorch_bkb.bandits import BBKB, FiniteArmBandit
 from botorch_bkb.cli.arguments import BANDIT_NAMES, build_parser

@@ -16,7 +16,7 @@ from botorch_bkb.generation import (
     MaximizerDistribution,
     VarianceStoppingRule,
 )
-from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
 ARMS = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)

@@ -34,8 +34,8 @@ from botorch_bkb.generation import (
     EigenfeatureMap,
 )
 from botorch_bkb.models import SingleTaskDTCGP
-from tests.generation.test_thompson import largest_z, MAX_Z
 from tests.helpers import gram_matrix
+from tests.posteriors.test_arm_sampler import largest_z, MAX_Z
 from tests.reference import dtc_parts
 
 

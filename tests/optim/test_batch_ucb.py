@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from botorch_bkb.optim import (
     ArmPosterior,
-    batch_ucb,
     Capped,
     FixedSize,
     LocalRule,
@@ -20,6 +19,7 @@ from botorch_bkb.optim import (
     ProductRule,
     SumRule,
 )
+from botorch_bkb.posteriors import upper_bounds
 from tests.reference import Arms, greedy_batch
 
 
@@ -155,8 +155,8 @@ def test_capacity_is_respected_exactly_as_by_the_plain_loop(seed, limit):
 def test_the_pool_does_not_change_the_picks(
     monkeypatch, pool_size, max_pool_size, exact
 ):
-    monkeypatch.setattr(batch_ucb, "POOL_SIZE", pool_size)
-    monkeypatch.setattr(batch_ucb, "MAX_POOL_SIZE", max_pool_size)
+    monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
+    monkeypatch.setattr(upper_bounds, "MAX_POOL_SIZE", max_pool_size)
     for seed in range(8):
         problem = Problem(seed, exact=exact)
         for name in ("fixed", "sum", "local"):
@@ -184,7 +184,7 @@ def test_other_kernels_and_a_singular_gram_matrix(kernel):
 @pytest.mark.parametrize("pool_size", [2, 128])
 def test_a_given_first_arm_opens_the_batch(monkeypatch, pool_size):
     """Also one that no bound would have chosen, outside the pool."""
-    monkeypatch.setattr(batch_ucb, "POOL_SIZE", pool_size)
+    monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
     for seed in range(5):
         problem = Problem(seed, exact=True)
         for first in (0, 17, 59):
@@ -282,7 +282,7 @@ def test_features_over_the_byte_budget_change_nothing():
 @pytest.mark.parametrize("chunk_bytes", [8 * 13, 8 * 200])
 def test_chunks_change_nothing(monkeypatch, chunk_bytes):
     expected = Problem(2).posterior
-    monkeypatch.setattr("botorch_bkb.optim.arm_posterior.CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr("botorch_bkb.posteriors.arm_posterior.CHUNK_BYTES", chunk_bytes)
     chunked = Problem(2).posterior
     torch.testing.assert_close(chunked.mean, expected.mean)
     torch.testing.assert_close(chunked.variance, expected.variance)

@@ -26,11 +26,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
+from botorch_bkb.checks import check_size
 from botorch_bkb.integrations.ax.arms import MAX_GRID_SIZE
 from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import optimize_acqf_finite
-from botorch_bkb.optim.batch_rules import check_size
 
 
 class FiniteArmAcquisition(Acquisition):

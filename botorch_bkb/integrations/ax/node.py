@@ -24,9 +24,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.bandits.checks import check_rewards
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.storage import from_json, to_json
+from botorch_bkb.checks import check_rewards
 from botorch_bkb.integrations.ax.arms import allowed_arms, ArmSource, Parameters
 from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
 

@@ -14,7 +14,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.checks import check_tensors
+from botorch_bkb.checks import check_tensors
 
 
 # Relative to the largest eigenvalue: what rounding explains, in double precision.

@@ -7,38 +7,48 @@ References:
     [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
     Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
     regret. COLT 2019.
+    [calandriello2020bbkb] The same authors. Near-linear time Gaussian process
+    optimization with adaptive batching and resparsification. ICML 2020.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
+from botorch_bkb.checks import check_choice, check_fraction, check_positive
+
 
 Resampling = Literal["independent", "coupled"]
 Inclusion = Literal["merged", "per_pull"]
 
 
-def validate_resampling(resampling: str) -> None:
+def check_resampling(resampling: str) -> None:
     """Raise an ``InputDataError`` unless the law of the draws exists."""
-    if not isinstance(resampling, str) or resampling not in ("independent", "coupled"):
-        raise InputDataError(
-            "Expected `resampling` to be 'independent' (fresh draws, as the theorems "
-            "assume) or 'coupled' (one uniform number per arm for good), but got "
-            f"{resampling!r}."
-        )
+    check_choice(
+        "resampling",
+        resampling,
+        {
+            "independent": "fresh draws, as the theorems assume",
+            "coupled": "one uniform number per arm for good",
+        },
+    )
 
 
-def validate_inclusion(inclusion: str) -> None:
+def check_inclusion(inclusion: str) -> None:
     """Raise an ``InputDataError`` unless the law of the probabilities exists."""
-    if not isinstance(inclusion, str) or inclusion not in ("merged", "per_pull"):
-        raise InputDataError(
-            "Expected `inclusion` to be 'merged' (the pulls of an arm are one row) or "
-            f"'per_pull' (each pull is kept on its own), but got {inclusion!r}."
-        )
+    check_choice(
+        "inclusion",
+        inclusion,
+        {
+            "merged": "the pulls of an arm are one row",
+            "per_pull": "each pull is kept on its own",
+        },
+    )
 
 
 def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
@@ -58,11 +68,11 @@ def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
     Raises:
         InputDataError: If ``oversampling`` is not positive.
     """
-    validate_oversampling(oversampling)
+    check_oversampling(oversampling)
     return torch.log1p(-(oversampling * leverage_scores).clamp(0.0, 1.0))
 
 
-def validate_oversampling(oversampling: float) -> None:
+def check_oversampling(oversampling: float) -> None:
     """Raise an ``InputDataError`` unless the oversampling factor is positive."""
     if not isinstance(oversampling, int | float) or not oversampling > 0:
         raise InputDataError(
@@ -106,8 +116,8 @@ def inclusion_probabilities(
         BotorchTensorDimensionError: If ``counts`` does not fit ``leverage_scores``.
         InputDataError: If ``oversampling`` is not positive or the law is unknown.
     """
-    validate_inclusion(inclusion)
-    validate_oversampling(oversampling)
+    check_inclusion(inclusion)
+    check_oversampling(oversampling)
     if counts.shape != leverage_scores.shape:
         raise BotorchTensorDimensionError(
             "Expected `counts` to hold one pull count per leverage score, i.e. shape "
@@ -144,3 +154,60 @@ def sample_inducing_indices(
     """
     kept = (uniforms < probabilities).nonzero().squeeze(-1)
     return kept if kept.numel() else leverage_scores.argmax().unsqueeze(0)
+
+
+def bkb_oversampling(
+    horizon: int, failure_probability: float = 0.05, accuracy: float = 0.5
+) -> float:
+    r"""Return the least ``qbar`` of Theorem 1 of [calandriello2019bkb]_.
+
+        6 alpha log(4 T / delta) / eps^2,   alpha = (1 + eps) / (1 - eps)
+
+    Args:
+        horizon: ``T``, the number of pulls in all.
+        failure_probability: ``delta``.
+        accuracy: ``eps``.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    check_fraction("accuracy", accuracy)
+    alpha = (1 + accuracy) / (1 - accuracy)
+    return 6 * alpha * _log_union(horizon, failure_probability) / accuracy**2
+
+
+def bbkb_oversampling(
+    horizon: int,
+    failure_probability: float = 0.05,
+    ratio_threshold: float | None = None,
+) -> float:
+    r"""Return the least ``qbar`` of the theorems of [calandriello2020bbkb]_.
+
+    Theorem 1 (size and run time) asks ``8 log(4 T / delta)``, Theorem 2 (regret)
+    ``72 C~ log(4 T / delta)``.
+
+    Args:
+        horizon: ``T``, the number of pulls in all.
+        failure_probability: ``delta``.
+        ratio_threshold: ``C~``, for Theorem 2; None for Theorem 1, which does not
+            depend on it.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    log_union = _log_union(horizon, failure_probability)
+    if ratio_threshold is None:
+        return 8 * log_union
+    if not 1 <= ratio_threshold < math.inf:
+        raise InputDataError(
+            f"Expected `ratio_threshold` to be at least 1, but got {ratio_threshold}. "
+            "It is the `ratio_threshold` of the batch rule."
+        )
+    return 72 * ratio_threshold * log_union
+
+
+def _log_union(horizon: int, failure_probability: float) -> float:
+    """Return ``log(4 T / delta)``."""
+    check_positive("horizon", horizon)
+    check_fraction("failure_probability", failure_probability)
+    return math.log(4 * horizon / failure_probability)

@@ -8,7 +8,7 @@ import torch
 from botorch.exceptions.warnings import NumericsWarning
 
 
-# A variance that rounding changes by more than this share of itself is worth a word.
+# A variance that rounding changes by more than this error of itself is worth a word.
 ROUNDING_THRESHOLD = 0.01
 
 
@@ -23,12 +23,12 @@ class RoundingReport:
         self.dtype = dtype
         self._reported = ROUNDING_THRESHOLD / 10
 
-    def note(self, share: float, arm: int) -> None:
-        """Warn if the variance of an arm is off by this share of itself or more."""
-        if share <= 10 * self._reported:
+    def note(self, error: float, arm: int) -> None:
+        """Warn if the variance of an arm is off by this error of itself or more."""
+        if error <= 10 * self._reported:
             return
-        self._reported = share
-        size = f"{share:.1%}" if share < 1 else f"{min(share, 1e6):.0f} times"
+        self._reported = error
+        size = f"{error:.1%}" if error < 1 else f"{min(error, 1e6):.0f} times"
         warnings.warn(
             f"Rounding in {self.dtype} changes the variance of arm {arm} by about "
             f"{size} of itself, and its mean likewise: the rewards tell that arm from "

@@ -26,8 +26,9 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
+from typing_extensions import override
 
-from botorch_bkb.models.utils.checks import as_number, check_modules, check_tensors
+from botorch_bkb.checks import as_number, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
@@ -37,14 +38,18 @@ from botorch_bkb.models.utils.nystrom import (
     is_well_conditioned,
 )
 from botorch_bkb.models.utils.rounding import ROUNDING_THRESHOLD, RoundingReport
-from botorch_bkb.optim.feature_basis import BasisChange, BasisPosterior, change_basis
-from botorch_bkb.optim.kernel_rows import KernelRows
-from botorch_bkb.optim.threads import threads_for
+from botorch_bkb.posteriors.feature_basis import (
+    BasisChange,
+    BasisPosterior,
+    change_basis,
+)
+from botorch_bkb.posteriors.kernel_rows import KernelRows
+from botorch_bkb.posteriors.moments import Moments
+from botorch_bkb.posteriors.threads import threads_for
 
 
-# One chunk of features, of which three are alive at a time: what a core's caches hold,
-# more where it is read once or where every small operation has threads to wait for, and
-# enough to fill an accelerator.
+# The size of a chunk of features, of which three are alive at a time: what a core's
+# caches hold; more for passes that read features once; enough to fill an accelerator.
 CHUNK_BYTES = 2**20
 PASS_CHUNK_BYTES = 2**24
 ACCELERATOR_CHUNK_BYTES = 2**28
@@ -54,7 +59,7 @@ MAX_INCREMENTS = 64
 REBUILD_COST = 1.5
 
 
-class ArmPosterior:
+class ArmPosterior(Moments):
     r"""Mean and variance of ``A`` arms under a sparse GP posterior.
 
     Memory: the ``A x m`` features are kept if they fit half of ``max_feature_bytes``,
@@ -108,14 +113,13 @@ class ArmPosterior:
         self.update(none, none, self.prior_variance[:0], self.prior_variance[:0])
 
     @property
+    @override
     def variance(self) -> Tensor:
-        """The ``A`` posterior variances."""
         return self.residual + self.projected
 
-    @property
-    def leverage_scores(self) -> Tensor:
-        """The ``A`` ridge leverage scores, ``variance / noise_variance``."""
-        return self.variance / self.noise_variance
+    @override
+    def variances(self, indices: Tensor) -> Tensor:
+        return self.residual[indices] + self.projected[indices]
 
     @torch.no_grad()
     def update(
@@ -130,7 +134,7 @@ class ArmPosterior:
         Where the features are cached and little has changed, one pass over them,
         ``O(A m (b + d + e))`` for ``b`` arms with new pulls, ``d`` that are no longer
         inducing and ``e`` that are new (see
-        :mod:`~botorch_bkb.optim.feature_basis`). Otherwise, and every 64 updates
+        :mod:`~botorch_bkb.posteriors.feature_basis`). Otherwise, and every 64 updates
         against rounding, the full rebuild: two triangular solves over all arms, ``O(A
         m^2)``. The results agree up to rounding.
 
@@ -156,11 +160,11 @@ class ArmPosterior:
                 self._rebuild(inducing_indices)
             else:
                 self._advance(inducing_indices, change)
-            share, arm = self._rounding(inducing_indices)
-            if self._num_increments and share > ROUNDING_THRESHOLD:
+            error, arm = self._rounding(inducing_indices)
+            if self._num_increments and error > ROUNDING_THRESHOLD:
                 self._rebuild(inducing_indices)
-                share, arm = self._rounding(inducing_indices)
-            self._settle(share, arm)
+                error, arm = self._rounding(inducing_indices)
+            self._finish(error, arm)
 
     @torch.no_grad()
     def extended(self, arms: Tensor) -> ArmPosterior:
@@ -204,19 +208,19 @@ class ArmPosterior:
                 if room:
                     other._features[:num_arms, :M] = self._stored_features()
                 other._fill(other._features, num_arms)
-            other._settle(*other._rounding(self.inducing_indices))
+            other._finish(*other._rounding(self.inducing_indices))
         return other
 
-    def _settle(self, share: float, arm: int) -> None:
-        """Say what rounding did, and make no variance negative."""
+    def _finish(self, error: float, arm: int) -> None:
+        """Report the largest rounding error, and make no variance negative."""
         check_residual(self.residual, self.prior_variance)
-        self._rounding_report.note(share, arm)
+        self._rounding_report.note(error, arm)
         self.residual.clamp_(min=0.0)
         self.residual[self.inducing_indices] = 0.0
         self.projected.clamp_(min=0.0)
 
     def _rounding(self, wanted: Tensor) -> tuple[float, int]:
-        """Return which arm's variance rounding may change most, by which share of it.
+        """Return the largest relative rounding error of a variance, and its arm.
 
         ``k(x, x) - |z|^2`` and incremental updates leave a rounding error of the prior
         variance. And what an arm adds to the span is lost where it is too little to
@@ -235,26 +239,32 @@ class ArmPosterior:
         if self._num_increments == 0:
             noise[self.inducing_indices] = 0.0  # in the span by construction
         residual, projected = self.residual.clamp_min(0), self.projected.clamp_min(0)
-        share = noise / (projected + (residual - 4 * noise).clamp_min(0))
+        error = noise / (projected + (residual - 4 * noise).clamp_min(0))
         if dropped.numel():
             r, W = residual[dropped], self._data[0, dropped]
             told = r / (1 + W * r)
-            # Of the arm itself; and the leverage of all, which is lost for the others.
+            # The error of the dropped arm itself, and what the others lose by it.
             own = (r - told) / (projected[dropped] + told)
             lost = torch.linalg.vector_norm((1 - told / r).nan_to_num(0.0))
-            share[dropped] = own.maximum(lost)
-        worst, arm = share.nan_to_num(0.0).max(dim=0)  # no prior variance, no error
+            error[dropped] = own.maximum(lost)
+        worst, arm = error.nan_to_num(0.0).max(dim=0)  # no prior variance, no error
         return worst.item(), int(arm)
 
+    def projected_score(self, index: int) -> float:
+        """Return the leverage score of an arm without its residual."""
+        return (self.projected[index] / self.noise_variance).item()
+
     @property
-    def log_det(self) -> float:
+    @override
+    def log_det(self) -> float:  # type: ignore[override]
         """``log det(I + K / lambda)`` of the pulls, with the Nystrom Gram matrix."""
         return 2 * self.L_v.diagonal().log().sum().item()
 
     @property
-    def effective_dimension(self) -> float:
+    @override
+    def effective_dimension(self) -> float:  # type: ignore[override]
         """The sum of the pulls' leverage scores; equation (5) of the COLT paper."""
-        return (self.precisions * self.variance[self.pulled_indices]).sum().item()
+        return (self.precisions * self.variances(self.pulled_indices)).sum().item()
 
     @property
     def pulled_in_span(self) -> Tensor:
@@ -269,7 +279,8 @@ class ArmPosterior:
         return bool(self.pulled_in_span.all())
 
     @property
-    def feature_bytes(self) -> int:
+    @override
+    def feature_bytes(self) -> int:  # type: ignore[override]
         """The size of all arms' features, kept or not."""
         return self.mean.nbytes * self._basis.size
 
@@ -282,7 +293,7 @@ class ArmPosterior:
         """Return the ``M x k`` features of ``k`` arms.
 
         Features are known up to a rotation only; these have ``M >= m`` coordinates,
-        see :mod:`~botorch_bkb.optim.feature_basis`.
+        see :mod:`~botorch_bkb.posteriors.feature_basis`.
         """
         if not self._is_cached:
             return self._features_from(self._basis.L, self._basis.indices, indices)
@@ -451,7 +462,7 @@ class ArmPosterior:
             Z = basis.project(Z)
             root = torch.linalg.solve_triangular(basis.L_v, Z, upper=False)
             torch.mv(Z.mT, basis.weights, out=self.mean[rows])
-            # A third of the time of squaring and summing.
+            # Takes a third of the time of squaring and summing.
             self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
             self.projected[rows] = torch.linalg.vector_norm(root, dim=0).square()
 
@@ -470,8 +481,10 @@ class ArmPosterior:
         stays[basis.size :] = True
         more = data - self._data
         pulled = (more != 0).any(dim=0).nonzero().squeeze(-1)
-        num_rows = 2 * int((inside ^ stays).sum()) + pulled.shape[0] + joined.shape[0]
-        is_cheap = M * num_rows <= REBUILD_COST * inducing_indices.shape[0] ** 2
+        num_vectors = (
+            2 * int((inside ^ stays).sum()) + pulled.shape[0] + joined.shape[0]
+        )
+        is_cheap = M * num_vectors <= REBUILD_COST * inducing_indices.shape[0] ** 2
         if not is_cheap or self._features.shape[1] < M or (more[0, pulled] <= 0).any():
             return None
         Z = self._stored_features()
@@ -481,14 +494,14 @@ class ArmPosterior:
         corner, info = torch.linalg.cholesky_ex(schur)
         if info != 0:
             return None
-        # What the factor's inverse has more: C^{-1} (-B L^{-1}, I), in unit variance.
+        # The new rows of the factor's inverse, C^{-1} (-B L^{-1}, I), in unit variance.
         coefficients = torch.linalg.solve_triangular(basis.L.mT, cross, upper=True)
         eye = torch.eye(joined.shape[0]).to(corner)
-        rows = torch.cat([-coefficients.mT, eye], dim=-1)
-        rows = torch.linalg.solve_triangular(corner, rows, upper=False)
+        inverse = torch.cat([-coefficients.mT, eye], dim=-1)
+        inverse = torch.linalg.solve_triangular(corner, inverse, upper=False)
         arms = torch.cat([basis.indices, joined])
         # Near the span's tolerance the order of arms matters: the rebuild pivots.
-        if not is_well_conditioned(rows * self.prior_variance[arms].sqrt()):
+        if not is_well_conditioned(inverse * self.prior_variance[arms].sqrt()):
             return None
         Z_b = Z.index_select(0, pulled).mT
         scatter, target = _moments(Z_b, Z_b, more[:, pulled])
@@ -511,37 +524,37 @@ class ArmPosterior:
         try:
             return change_basis(
                 basis,
-                joined,
-                cross,
-                corner,
-                inside,
-                stays,
-                scatter,
-                target,
-                Z_b,
-                more[0, pulled],
+                joined=joined,
+                cross=cross,
+                corner=corner,
+                inside=inside,
+                stays=stays,
+                scatter=scatter,
+                target=target,
+                pulled=Z_b,
+                precisions=more[0, pulled],
             )
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return None  # rounding has the last word; the rebuild pivots
 
     def _advance(self, inducing_indices: Tensor, change: BasisChange) -> None:
-        """Take a change over to all arms, in one pass over their features."""
+        """Apply a change to all arms, in one pass over their features."""
         M_0, M = self._basis.size, change.after.size
         joined = change.after.indices[M_0:]
-        num_rows = change.rows.shape[-1]
+        num_vectors = change.vectors.shape[-1]
         # One product reads the old features once, for the new ones as well.
-        left = torch.cat([change.rows[:M_0], change.cross], dim=-1)
+        left = torch.cat([change.vectors[:M_0], change.cross], dim=-1)
         for rows in self._slices(PASS_CHUNK_BYTES):
             Z = self._features[rows, :M]
             products = Z[:, :M_0] @ left
-            moves = products[:, :num_rows]
+            moves = products[:, :num_vectors]
             if M > M_0:
-                K = self._prior_rows(joined, rows).mT - products[:, num_rows:]
+                K = self._prior_rows(joined, rows).mT - products[:, num_vectors:]
                 new = torch.linalg.solve_triangular(
                     change.corner.mT, K, upper=True, left=False
                 )
                 Z[:, M_0:] = new
-                moves = moves.addmm_(new, change.rows[M_0:])
+                moves = moves.addmm_(new, change.vectors[M_0:])
             self.mean[rows] = moves[:, -1]
             moved = moves.square() @ change.signs
             self.projected[rows] += moved[:, 0]

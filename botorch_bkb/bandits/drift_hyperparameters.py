@@ -1,4 +1,4 @@
-r"""The prior of a bandit whose objective drifts at a rate that is given or learned.
+r"""Hyper-parameters of a bandit whose objective drifts, the rate among them.
 
 References:
     [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
@@ -19,12 +19,12 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.checks import check_number
 from botorch_bkb.bandits.hyperparameters import (
     fit_or_warn,
+    Hyperparameters,
     MIN_PULLS_TO_FIT,
-    Prior,
 )
+from botorch_bkb.checks import check_number
 from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
 
 
@@ -32,7 +32,7 @@ from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVary
 MAX_FIT_PULLS = 512
 
 
-class DriftPrior(Prior):
+class DriftHyperparameters(Hyperparameters):
     r"""Kernel, noise, units and forgetting rate in which a bandit works.
 
     What is not given is fitted by the marginal likelihood over space and time, equation
@@ -84,7 +84,7 @@ class DriftPrior(Prior):
         return learns and num_pulls >= self.next_fit
 
     def fit_over_time(self, indices: Tensor, rewards: Tensor, times: Tensor) -> None:
-        """Fit to the told pulls, ``n`` of them; as :meth:`Prior.fit`, with times."""
+        """Fit to ``n`` told pulls and their times, see :meth:`Hyperparameters.fit`."""
         num_pulls = indices.shape[0]
         self._set_units(rewards)
         if num_pulls < MIN_PULLS_TO_FIT:
@@ -98,7 +98,7 @@ class DriftPrior(Prior):
         if not fit_or_warn(model, num_pulls):
             return
         self.step = step
-        # Not strict: the model's kernels know which columns are theirs.
+        # Not strict: the model's kernels store active dimensions, ours do not.
         self.covar_module.load_state_dict(
             model.spatial_kernel.state_dict(), strict=False
         )
@@ -113,7 +113,7 @@ class DriftPrior(Prior):
         self, indices: Tensor, targets: Tensor, times: Tensor
     ) -> TimeVaryingGP:
         covar_module = deepcopy(self.covar_module).double()
-        # Anew: where a few pulls said 0 or 1, the gradient no longer leads away.
+        # From the start: few pulls may give a rate of 0 or 1, whose gradient is 0.
         temporal_kernel = default_temporal_kernel().double()
         if self.given_rate is not None:
             # The ends of the interval have no finite raw value.
@@ -121,7 +121,7 @@ class DriftPrior(Prior):
         known = self.given_noise is not None
         X = torch.cat([self.features[indices].double(), times.unsqueeze(-1)], dim=-1)
         with warnings.catch_warnings():
-            # Time is no feature to be scaled, nor are those of a given kernel.
+            # No scaling: of time by design, of features where the kernel is given.
             warnings.simplefilter("ignore", InputDataWarning)
             return TimeVaryingGP(
                 X,
@@ -151,7 +151,7 @@ class DriftPrior(Prior):
 
 
 def typical_step(times: Tensor) -> float:
-    """Return the mean gap between different times of the middle half of them.
+    """Return the mean gap between distinct times, of the middle half of them.
 
     Bursts and single times far off hardly change it. To a power of two: dividing by it
     rounds nothing, and asks one unit apart, some without a result, have a step of 1.

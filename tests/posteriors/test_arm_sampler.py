@@ -10,8 +10,8 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.generation import ArmSampler, thompson
-from botorch_bkb.optim.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors import arm_sampler, ArmSampler
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from tests.helpers import LargestTensor
 from tests.reference import dtc_parts, exact_posterior
 
@@ -116,7 +116,7 @@ def test_correlated_draws_have_the_moments_of_the_posterior(
 
 
 def test_promising_arms_are_those_of_the_largest_bounds(monkeypatch):
-    monkeypatch.setattr(thompson, "POOL_SIZE", 6)
+    monkeypatch.setattr(arm_sampler, "POOL_SIZE", 6)
     problem = Problem()
     posterior = problem.posterior(problem.pulled)
     sampler = ArmSampler(posterior, residual="correlated")
@@ -137,7 +137,7 @@ def test_the_probability_outside_is_bounded(monkeypatch, pool_size):
         problem = Problem(seed)
         posterior = problem.posterior(problem.pulled[:6])
         with monkeypatch.context() as patch:
-            patch.setattr(thompson, "POOL_SIZE", pool_size)
+            patch.setattr(arm_sampler, "POOL_SIZE", pool_size)
             sampler = ArmSampler(posterior, residual="correlated")
             bound, pool = sampler.outside_probability(), sampler.promising_arms()
             draws = sampler.draw_values(4000, problem.generator)

@@ -9,12 +9,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBKBWidth
+from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.inducing import SparseBandit
 from botorch_bkb.bandits.ledger import Pull
 from botorch_bkb.optim.batch_rules import BatchRule
+from botorch_bkb.optim.batch_ucb import fill_batch
+from botorch_bkb.posteriors.upper_bounds import Choices
 
 
-class DrawnBandit(SparseBandit):
+class RandomizedBandit(SparseBandit):
     """A bandit on the posterior of BKB whose picks do not depend on each other.
 
     Any batch rule closes its batches, by the variances at their start. The confidence
@@ -22,12 +25,12 @@ class DrawnBandit(SparseBandit):
     """
 
     @abstractmethod
-    def _picks(self, left: Tensor | None, pending: Sequence[Pull]) -> Iterator[int]:
+    def _picks(self, left: Capacity, pending: Sequence[Pull]) -> Iterator[int]:
         """Yield arms to pull, without end.
 
         Args:
-            left: The ``A`` numbers of pulls that arms still allow, of which at least
-                one is positive; kept up to date between picks. None for no limit.
+            left: How many pulls arms still allow, one at least; kept up to date
+                between picks.
             pending: Pulls without reward.
         """
 
@@ -39,23 +42,26 @@ class DrawnBandit(SparseBandit):
     def _choose(
         self,
         rule: BatchRule,
-        capacity: Tensor | None,
+        capacity: Capacity,
         first: int | None,
         pending: Sequence[Pull],
     ) -> Tensor:
-        scores = self._posterior.mean.new_tensor([pull.score for pull in pending])
+        scores = self.arms.new_tensor([pull.score for pull in pending])
         batch = rule.open(self._posterior, scores, projected=True)
-        left = None if capacity is None else capacity.clone()
-        picks = self._picks(left, pending)
-        chosen: list[int] = []
-        while not chosen or not batch.is_closed:
-            if left is not None and not (left > 0).any():
-                break
-            index = first if first is not None and not chosen else next(picks)
-            batch.take(index, 1)
-            chosen.append(index)
-            if left is not None:
-                left[index] -= 1
-            if first is not None and rule.opens_with_one_pull:
-                break
-        return self._indices(chosen)
+        left = capacity.copy()
+        choices = _Picks(self._picks(left, pending), left)
+        return fill_batch(choices, batch, rule, first, self._posterior.pulled_indices)
+
+
+class _Picks(Choices):
+    def __init__(self, picks: Iterator[int], left: Capacity) -> None:
+        self.picks = picks
+        self.left = left
+
+    @override
+    def best(self) -> int | None:
+        return None if self.left.is_used_up else next(self.picks)
+
+    @override
+    def pull(self, index: int, num_pulls: int) -> None:
+        self.left.take(index, num_pulls)

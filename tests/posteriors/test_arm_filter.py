@@ -7,7 +7,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.models.arm_filter import ArmFilter
+from botorch_bkb.posteriors import ArmFilter
 from tests.reference import time_varying_posterior
 
 
@@ -110,7 +110,7 @@ def test_bad_options_are_refused():
         ([-1], [1.0], 2.0, "from 0 to 2"),
         ([0], [float("nan")], 2.0, "finite `rewards`"),
         ([0], [1.0], 0.5, "not before 1"),
-        ([0], [1.0], float("inf"), "finite `time`"),
+        ([0], [1.0], float("inf"), "`time` to be a finite number"),
     ],
 )
 def test_bad_observations_are_refused_and_change_nothing(arms, rewards, time, match):

@@ -1,8 +1,8 @@
 r"""Thompson draws over arms, from the weights of the sparse posterior.
 
 With the features ``z(x)`` of the inducing arms and ``V = I + Z^T W Z`` (see
-:mod:`~botorch_bkb.optim.arm_posterior`), the weights are ``theta ~ N(V^{-1} Z^T W ybar,
-V^{-1})``, equation (5) of [basu2017]_ in the units of the GP, and a draw is
+:mod:`~botorch_bkb.posteriors.arm_posterior`), the weights are ``theta ~ N(V^{-1} Z^T W
+ybar, V^{-1})``, equation (5) of [basu2017]_ in the units of the GP, and a draw is
 
     f(x) = z(x)^T theta = mean(x) + z(x)^T L_v^{-T} eps,    eps ~ N(0, I),
 
@@ -36,32 +36,35 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
+from botorch_bkb.checks import check_choice, check_size
+from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
-    independent_points,
     psd_root,
 )
-from botorch_bkb.optim.arm_posterior import ArmPosterior
-from botorch_bkb.optim.batch_rules import check_size
+from botorch_bkb.posteriors.appended import AppendedArms
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
 ResidualPart = Literal["omitted", "independent", "correlated"]
 # Joint draws are over this many arms: their covariance takes 8 MiB, its factor 20 ms.
 POOL_SIZE = 1024
 JITTER = {torch.float64: 1e-10, torch.float32: 1e-5}
-# Promising is what may reach far: nearly all of an arm's draws are below this bound.
+# Promising arms have the largest bounds mean + 3 sd, below which nearly all draws are.
 POOL_DEVIATIONS = 3.0
 
 
-def validate_residual(residual: str) -> None:
+def check_residual_part(residual: str) -> None:
     """Raise an ``InputDataError`` unless this way to treat the residual exists."""
-    if residual not in ("omitted", "independent", "correlated"):
-        raise InputDataError(
-            "Expected `residual` to be 'omitted' (over-confident far from the inducing "
-            "arms), 'independent' (right marginals, uncorrelated residuals) or "
-            "'correlated' (the posterior's law among the promising arms), but got "
-            f"{residual!r}."
-        )
+    check_choice(
+        "residual",
+        residual,
+        {
+            "omitted": "over-confident far from the inducing arms",
+            "independent": "right marginals, uncorrelated residuals",
+            "correlated": "the posterior's law among the promising arms",
+        },
+    )
 
 
 class ArmSampler:
@@ -94,16 +97,15 @@ class ArmSampler:
         pending_indices: Tensor | None = None,
         residual: ResidualPart = "omitted",
     ) -> None:
-        validate_residual(residual)
+        check_residual_part(residual)
         self.posterior = posterior
         self.residual = residual
         self._L_v = posterior.L_v
         # The arms of the last joint draws, their features, and the residual's root.
         self._factored: tuple[Tensor, Tensor, Tensor] | None = None
-        none = torch.empty(0, dtype=torch.long, device=posterior.arms.device)
-        self._append(none)
+        self._appended = AppendedArms(posterior)
         if pending_indices is not None and pending_indices.numel():
-            self._hallucinate(pending_indices.to(none.device))
+            self._hallucinate(pending_indices.to(posterior.arms.device))
 
     def draw_values(
         self,
@@ -176,7 +178,7 @@ class ArmSampler:
             if allowed is not None:
                 chunk.masked_fill_(~allowed[rows].unsqueeze(-1), -torch.inf)
             values, positions = chunk.max(dim=0)
-            # Strictly larger: among ties the lower chunk keeps the arm.
+            # Strictly larger: ties go to the lower chunk.
             better = values > best
             best = torch.where(better, values, best)
             arms = torch.where(better, positions + rows.start, arms)
@@ -190,13 +192,7 @@ class ArmSampler:
         Args:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
         """
-        posterior = self.posterior
-        bounds = posterior.mean + POOL_DEVIATIONS * posterior.variance.sqrt()
-        size = len(bounds)
-        if allowed is not None:
-            bounds = bounds.masked_fill(~allowed, -torch.inf)
-            size = int(allowed.sum())
-        return bounds.topk(min(size, POOL_SIZE)).indices.sort().values
+        return self.posterior.promising_arms(POOL_DEVIATIONS, POOL_SIZE, allowed)
 
     def outside_probability(self, allowed: Tensor | None = None) -> float:
         r"""Bound the probability that an arm outside the promising ones is best.
@@ -232,9 +228,9 @@ class ArmSampler:
         """Return ``num_draws x k`` values of some arms, by the law of the posterior."""
         check_size("num_draws", num_draws)
         Z, root = self._joint_factors(arms)
-        eps = self._normal(self._L_v.shape[0], num_draws, generator)
+        eps = self._normals(self._L_v.shape[0], num_draws, generator)
         theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
-        noise = self._normal(len(arms), num_draws, generator)
+        noise = self._normals(len(arms), num_draws, generator)
         mean = self.posterior.mean[arms].unsqueeze(-1)
         return (mean + Z.mT @ theta + root @ noise).mT
 
@@ -242,13 +238,10 @@ class ArmSampler:
         """Return the ``M x k`` features of arms, and a root of what is left of them."""
         if self._factored is None or not torch.equal(self._factored[0], arms):
             posterior = self.posterior
-            Z = posterior.features(arms)
-            if self._appended.numel():
-                K = posterior.prior_covariance(arms, self._appended)
-                Z = torch.cat([Z, self._new_features(K - Z.mT @ self._B).mT])
+            Z = self._appended.features(arms)
             residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
-            # Inducing arms have none, and rounding goes to both sides of zero: this
-            # share of the prior variance is far below what a draw could show.
+            # Inducing arms have no residual, and rounding may make it negative: this
+            # share of the prior variance is too small to show in a draw.
             jitter = JITTER.get(Z.dtype, 1e-3) * posterior.prior_variance[arms]
             self._factored = arms, Z, psd_root(residual + torch.diag(jitter))
         return self._factored[1:]
@@ -259,21 +252,22 @@ class ArmSampler:
         """Yield which arms, and their ``chunk x num_draws`` values."""
         check_size("num_draws", num_draws)
         posterior = self.posterior
-        eps = self._normal(self._L_v.shape[0], num_draws, generator)
+        eps = self._normals(self._L_v.shape[0], num_draws, generator)
         theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
-        M = self._B.shape[0]
-        vectors = torch.cat([theta[:M], self._B], dim=-1)
+        appended = self._appended
+        M = appended.B.shape[1]
+        vectors = torch.cat([theta[:M], appended.B.mT], dim=-1)
         for rows, products in posterior.inner_products(vectors):
             values = products[:, :num_draws] + posterior.mean[rows].unsqueeze(-1)
             residual = posterior.residual[rows]
-            if self._appended.numel():
+            if appended.indices.numel():
                 arms = torch.arange(rows.start, rows.stop, device=eps.device)
-                K = posterior.prior_covariance(arms, self._appended)
-                new = self._new_features(K - products[:, num_draws:])
-                values = values.addmm_(new, theta[M:])
-                residual = residual - new.square().sum(dim=-1)
+                K = posterior.prior_covariance(appended.indices, arms)
+                new = appended.coordinates(K - products[:, num_draws:].mT)
+                values = values.addmm_(new.mT, theta[M:])
+                residual = residual - new.square().sum(dim=0)
             if self.residual == "independent":
-                noise = self._normal(len(values), num_draws, generator)
+                noise = self._normals(len(values), num_draws, generator)
                 values += noise * residual.clamp_min(0.0).sqrt().unsqueeze(-1)
             yield rows, values
 
@@ -283,35 +277,12 @@ class ArmSampler:
         pending, counts = pending_indices.unique(return_counts=True)
         prior = posterior.prior_variance[pending]
         rtol = append_tolerance(prior.dtype)
-        self._append(pending[posterior.residual[pending] > rtol * prior])
+        self._appended.append(pending[posterior.residual[pending] > rtol * prior])
         seen = torch.cat([posterior.pulled_indices, pending])
         W = torch.cat([posterior.precisions, counts / posterior.noise_variance])
-        Z = posterior.features(seen)  # M x P
-        K = posterior.prior_covariance(seen, self._appended)
-        Z = torch.cat([Z, self._new_features(K - Z.mT @ self._B).mT])
+        Z = self._appended.features(seen)  # (M + f) x P
         V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
         self._L_v = torch.linalg.cholesky(V)
 
-    def _append(self, indices: Tensor) -> None:
-        """Append arms to the inducing ones: their features B, the Schur factor C."""
-        B = self.posterior.features(indices)  # M x f
-        schur = self.posterior.prior_covariance(indices, indices) - B.mT @ B
-        kept = independent_points(schur)
-        self._appended, self._B = indices[kept], B[:, kept]
-        self._C = torch.linalg.cholesky(schur[kept][:, kept])
-
-    def _new_features(self, residual: Tensor) -> Tensor:
-        """Return the appended features, given ``k x f`` residual covariances."""
-        return torch.linalg.solve_triangular(
-            self._C.mT, residual, upper=True, left=False
-        )
-
-    def _normal(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
-        draws = torch.randn(
-            rows,
-            columns,
-            generator=generator,
-            device=generator.device,
-            dtype=torch.float64,
-        )
-        return draws.to(self.posterior.mean)
+    def _normals(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
+        return draw_normals(rows, columns, generator=generator).to(self.posterior.mean)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from botorch_bkb.models.arm_filter import DriftingPosterior
+from botorch_bkb.posteriors.drifting import DriftingPosterior
 
 
 class Observation(NamedTuple):
@@ -25,7 +25,7 @@ class ReplayedFilter:
 
     The checkpoint holds all observations up to the time of the oldest pull that is
     still out, so its result replays only what came since. Observations of one time
-    count in the order in which they were brought, so that the filter goes through the
+    count in the order of telling, so that the filter goes through the
     same operations as one that has all observations at once: they are equal bit for
     bit. While nothing is out the checkpoint is the filter itself.
 
@@ -40,13 +40,15 @@ class ReplayedFilter:
         self.filter = empty
         self._checkpoint = empty
         self._since: list[Observation] = []  # what the checkpoint lacks, by time
-        self._imagined: tuple[list[tuple[float, int]], DriftingPosterior] | None = None
+        self._hallucinated: tuple[list[tuple[float, int]], DriftingPosterior] | None = (
+            None
+        )
 
     def reaches(self, observations: Iterable[Observation]) -> bool:
         """Whether no observation is of a time before that of the checkpoint."""
         return not _is_late(self._checkpoint, observations)
 
-    def bring(self, observations: Iterable[Observation], oldest: float) -> None:
+    def observe(self, observations: Iterable[Observation], oldest: float) -> None:
         """Take in observations that the checkpoint reaches.
 
         Args:
@@ -54,15 +56,15 @@ class ReplayedFilter:
             oldest: The time of the oldest pull that is still out; infinity for none.
         """
         new, since = self._in_order(observations)
-        num_settled = sum(one.time <= oldest for one in since)
+        num_settled = sum(pull.time <= oldest for pull in since)
         settled, rest = since[:num_settled], since[num_settled:]
         is_late = _is_late(self.filter, new)
-        is_one = self.filter is self._checkpoint
+        is_same = self.filter is self._checkpoint
         if settled:
-            self._imagined = None
+            self._hallucinated = None
         if is_late or rest:
             _observe(self._checkpoint, settled)
-        if is_late or (rest and is_one):
+        if is_late or (rest and is_same):
             self.filter = self._checkpoint.copy() if rest else self._checkpoint
             _observe(self.filter, rest)
         else:
@@ -71,34 +73,36 @@ class ReplayedFilter:
             self._checkpoint = self.filter
         self._since = rest
 
-    def given(self, observations: Iterable[Observation]) -> DriftingPosterior:
+    def with_observations(
+        self, observations: Iterable[Observation]
+    ) -> DriftingPosterior:
         """Return a filter that has some more observations; this one stays."""
         new, since = self._in_order(observations)
         is_late = _is_late(self.filter, new)
-        moving = (self._checkpoint if is_late else self.filter).copy()
-        _observe(moving, since if is_late else new)
-        return moving
+        posterior = (self._checkpoint if is_late else self.filter).copy()
+        _observe(posterior, since if is_late else new)
+        return posterior
 
-    def imagine(self, pending: Sequence[tuple[float, int]]) -> DriftingPosterior:
+    def hallucinate(self, pending: Sequence[tuple[float, int]]) -> DriftingPosterior:
         """Return a filter whose variances count pulls that are out, and no mean.
 
         As if each had been told at its own time, which no result of a later time may
-        change: so what was imagined before serves again while its pulls are the first.
+        change: so earlier hallucinations serve again while their pulls are the first.
 
         Args:
             pending: Times and arms, none before the checkpoint.
         """
-        pulls = sorted([*((one.time, one.arm) for one in self._since), *pending])
+        pulls = sorted([*((pull.time, pull.arm) for pull in self._since), *pending])
         done: list[tuple[float, int]] = []
-        if self._imagined is not None:
-            done, moving = self._imagined
+        if self._hallucinated is not None:
+            done, posterior = self._hallucinated
         if not done or pulls[: len(done)] != done:
-            done, moving = [], self._checkpoint.copy()
-        self._imagined = None  # an interrupt must leave no half of it
+            done, posterior = [], self._checkpoint.copy()
+        self._hallucinated = None  # an interrupt must leave no half of it
         for time, arm in pulls[len(done) :]:
-            imagine_pull(moving, arm, time)
-        self._imagined = pulls, moving
-        return moving.copy()
+            hallucinate_pull(posterior, arm, time)
+        self._hallucinated = pulls, posterior
+        return posterior.copy()
 
     def extended(self, *arms: Tensor) -> ReplayedFilter:
         """Return one over more arms; ``arms`` as in the filters' ``extended``."""
@@ -116,27 +120,27 @@ class ReplayedFilter:
         return new, sorted([*self._since, *new], key=_time_of)
 
 
-def imagine_pull(moving: DriftingPosterior, arm: int, time: float) -> None:
-    """Let a filter have the mean of an arm at a time: the variances fall."""
-    moving.advance(time)
-    one = torch.tensor([arm], device=moving.mean.device)
-    moving.observe(one, moving.mean[one], time)
+def hallucinate_pull(posterior: DriftingPosterior, arm: int, time: float) -> None:
+    """Let a filter observe its own mean of an arm: only variances change."""
+    posterior.advance(time)
+    indices = torch.tensor([arm], device=posterior.mean.device)
+    posterior.observe(indices, posterior.mean[indices], time)
 
 
 def _time_of(observation: Observation) -> float:
     return observation.time
 
 
-def _is_late(moving: DriftingPosterior, observations: Iterable[Observation]) -> bool:
-    time = moving.time
-    return time is not None and any(one.time < time for one in observations)
+def _is_late(posterior: DriftingPosterior, observations: Iterable[Observation]) -> bool:
+    time = posterior.time
+    return time is not None and any(pull.time < time for pull in observations)
 
 
-def _observe(moving: DriftingPosterior, observations: Iterable[Observation]) -> None:
-    """Bring observations in order of time, those of one time together."""
+def _observe(posterior: DriftingPosterior, observations: Iterable[Observation]) -> None:
+    """Observe in order of time, observations of one time together."""
     for time, group in groupby(observations, key=_time_of):
         _, arms, rewards = zip(*group, strict=True)
-        indices = torch.tensor(arms, device=moving.mean.device)
-        moving.observe(
-            indices, torch.tensor(rewards, dtype=torch.float64).to(moving.mean), time
+        indices = torch.tensor(arms, device=posterior.mean.device)
+        posterior.observe(
+            indices, torch.tensor(rewards, dtype=torch.float64).to(posterior.mean), time
         )

@@ -28,7 +28,7 @@ class KernelRows:
         self.rows = like.new_empty(0, num_arms)
 
     def add(self, indices: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
-        """Make sure that the rows of some arms are there, if the budget allows it."""
+        """Evaluate and keep the rows of some arms, if the budget allows it."""
         missing = indices[self.slots[indices] < 0]
         needed = self.size + missing.shape[0]
         if needed > self.limit or needed == self.size:

@@ -2,18 +2,18 @@ r"""Inducing arms that come and go, inside a basis that stays.
 
 Let ``L L^T`` be the Gram matrix of ``M`` basis arms and ``z_B(x) = L^{-1} k_B(x)`` the
 features of an arm. The inducing arms ``S`` are some of the basis arms, and their
-features span a subspace of the ``M`` coordinates, with orthogonal projection ``P``. All
-that the sparse posterior needs are the projected features ``P z_B(x)``: their inner
+features span a subspace of the ``M`` coordinates, with orthogonal projection ``Q``. All
+that the sparse posterior needs are the projected features ``Q z_B(x)``: their inner
 products are those of ``z(x) = L_S^{-1} k_S(x)``. With ``W`` the summed precisions of
 the pulls,
 
-    V = I + P (sum_i W_i z_B(x_i) z_B(x_i)^T) P
+    V = I + Q (sum_i W_i z_B(x_i) z_B(x_i)^T) Q
 
 is block diagonal, the identity outside the subspace. Hence, with ``U`` an orthonormal
 basis of the directions that leave the subspace, ::
 
-    |P z|^2          falls by  |U^T z|^2,
-    z^T P V^{-1} P z falls by  |C^{-1} U^T V^{-1} z|^2,    C C^T = U^T V^{-1} U,
+    |Q z|^2          falls by  |U^T z|^2,
+    z^T Q V^{-1} Q z falls by  |C^{-1} U^T V^{-1} z|^2,    C C^T = U^T V^{-1} U,
 
 and rises likewise by directions that enter it; new pulls lower the second form by
 Woodbury's identity. So a change of ``d`` dropped, ``e`` added and ``b`` pulled arms is
@@ -66,7 +66,7 @@ class BasisPosterior:
         return self.L.shape[0]
 
     def project(self, coordinates: Tensor) -> Tensor:
-        """Return ``P X`` for the columns of an ``M x k`` matrix."""
+        """Return ``Q X`` for the columns of an ``M x k`` matrix."""
         if self.complement.shape[-1] == 0:
             return coordinates
         return coordinates - self.complement @ (self.complement.mT @ coordinates)
@@ -75,11 +75,11 @@ class BasisPosterior:
         """Return ``V^{-1} X`` for the columns of an ``M x k`` matrix."""
         return torch.cholesky_solve(coordinates, self.L_v)
 
-    def share(self, directions: Tensor) -> Tensor:
+    def contribution(self, directions: Tensor) -> Tensor:
         r"""Return ``V^{-1} U C^{-T}``, ``C C^T = U^T V^{-1} U``, of directions ``U``.
 
         The inner products of its ``k`` columns with ``z`` square to what the
-        directions, orthonormal and inside the subspace, contribute to ``z^T P V^{-1} P
+        directions, orthonormal and inside the subspace, contribute to ``z^T Q V^{-1} Q
         z``.
         """
         solved = self.solve(directions)
@@ -95,21 +95,22 @@ class BasisChange:
         cross: The ``M_0 x a`` features of the ``a`` arms that joined the basis, in the
             coordinates before.
         corner: The ``a x a`` factor of their Schur complement.
-        rows: ``M x r`` vectors; the last one is the mean's weights. Their inner
+        vectors: ``M x r``; the last one is the mean's weights. Their inner
             products with the features of an arm, squared, times the signs are added.
-        signs: ``r x 2`` numbers in ``{-1, 0, 1}``, for ``z^T P V^{-1} P z`` and for
-            the residual ``k(x, x) - |P z|^2``.
+        signs: ``r x 2`` numbers in ``{-1, 0, 1}``, for ``z^T Q V^{-1} Q z`` and for
+            the residual ``k(x, x) - |Q z|^2``.
     """
 
     after: BasisPosterior
     cross: Tensor
     corner: Tensor
-    rows: Tensor
+    vectors: Tensor
     signs: Tensor
 
 
 def change_basis(
     before: BasisPosterior,
+    *,
     joined: Tensor,
     cross: Tensor,
     corner: Tensor,
@@ -143,13 +144,19 @@ def change_basis(
     )
     indices = torch.cat([before.indices, joined])
     after = BasisPosterior(indices, L, complement, scatter, target)
-    share = before.share(dropped[:M_0])
-    # The increase of the data is seen by what neither was dropped nor is new.
-    gain = before.solve(before.project(pulled)) - share @ (share.mT @ pulled)
+    lost = before.contribution(dropped[:M_0])
+    # New pulls act on the directions that stay: neither dropped nor added.
+    gain = before.solve(before.project(pulled)) - lost @ (lost.mT @ pulled)
     woodbury = _right_solve(torch.diag(1 / precisions) + pulled.mT @ gain, gain)
-    old = torch.cat([share, woodbury], dim=-1)
+    old = torch.cat([lost, woodbury], dim=-1)
     old = torch.cat([old, old.new_zeros(M - M_0, old.shape[-1])])
-    blocks = [old, after.share(added), dropped, added, after.weights.unsqueeze(-1)]
+    blocks = [
+        old,
+        after.contribution(added),
+        dropped,
+        added,
+        after.weights.unsqueeze(-1),
+    ]
     signs = [(-1, 0), (1, 0), (0, 1), (0, -1), (0, 0)]
     return BasisChange(
         after,

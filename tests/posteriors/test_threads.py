@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from botorch_bkb.optim.threads import MIN_SHARED_BYTES, threads_for
+from botorch_bkb.posteriors.threads import MIN_SHARED_BYTES, threads_for
 
 
 @pytest.fixture(autouse=True)

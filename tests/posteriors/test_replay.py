@@ -10,8 +10,8 @@ from botorch.exceptions.errors import UnsupportedError
 from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import TVGPUCB
-from botorch_bkb.bandits.replay import Observation, ReplayedFilter
-from botorch_bkb.models.arm_filter import ArmFilter, DriftingPosterior, SparseArmFilter
+from botorch_bkb.posteriors import ArmFilter, DriftingPosterior, SparseArmFilter
+from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
 from tests.bandits import make_bandit, play
 from tests.reference import time_varying_posterior
 
@@ -46,7 +46,7 @@ def random_pulls(num_pulls, seed, num_arms=50):
 
 def filtered(pulls, empty):
     replayed = ReplayedFilter(empty)
-    replayed.bring(pulls, math.inf)
+    replayed.observe(pulls, math.inf)
     return replayed.filter
 
 
@@ -86,8 +86,8 @@ def test_late_observations_are_those_of_a_full_replay_bit_for_bit(sparse, dtype,
         told += new
         expected = filtered(told, new_filter(sparse, dtype=dtype))
         assert replayed.reaches(new)
-        assert_same_bits(replayed.given(new), expected)
-        replayed.bring(new, min((pull.time for pull in out), default=math.inf))
+        assert_same_bits(replayed.with_observations(new), expected)
+        replayed.observe(new, min((pull.time for pull in out), default=math.inf))
         assert_same_bits(replayed.filter, expected)
     assert len(told) == 80
 
@@ -98,18 +98,18 @@ def test_a_late_observation_replays_what_came_since(sparse, num_observed):
     late, rest = pulls[50], pulls[:50] + pulls[51:]
     replayed = ReplayedFilter(new_filter(sparse))
     for pull in rest:
-        replayed.bring([pull], late.time)
+        replayed.observe([pull], late.time)
     assert not replayed.reaches([pulls[20]])
     num_observed.clear()
-    replayed.bring([late], math.inf)
+    replayed.observe([late], math.inf)
     assert len(num_observed) <= 10
     # Nothing is out: one that is told in time is one observation.
     num_observed.clear()
-    replayed.bring([Observation(99.0, 3, 1.0)], math.inf)
+    replayed.observe([Observation(99.0, 3, 1.0)], math.inf)
     assert num_observed == [3]
 
 
-def test_pulls_that_are_out_are_imagined_at_their_own_times(num_observed):
+def test_pulls_that_are_out_are_hallucinated_at_their_own_times(num_observed):
     """One is never told: what has come since is not replayed at every decision."""
     pulls = [
         pull._replace(time=float(time)) for time, pull in enumerate(random_pulls(60, 4))
@@ -118,11 +118,11 @@ def test_pulls_that_are_out_are_imagined_at_their_own_times(num_observed):
     lost = (pulls[4].time, pulls[4].arm)
     told = pulls[:4] + pulls[5:]
     for number in range(1, len(told)):
-        replayed.bring([told[number - 1]], lost[0] if number > 4 else math.inf)
+        replayed.observe([told[number - 1]], lost[0] if number > 4 else math.inf)
         out = [(told[number].time, told[number].arm)]
         out += [lost] if number > 4 else []
         num_observed.clear()
-        imagined = replayed.imagine(out)
+        hallucinated = replayed.hallucinate(out)
         assert len(num_observed) <= 3
         now = told[number].time + 1
         arms, times = zip(
@@ -134,9 +134,9 @@ def test_pulls_that_are_out_are_imagined_at_their_own_times(num_observed):
             GRAM.numpy(), NOISE, RATE, np.array(arms), np.array(times),
             np.zeros(len(arms)), now,
         )  # fmt: skip
-        np.testing.assert_allclose(imagined.predict(now)[1], variance, atol=1e-9)
+        np.testing.assert_allclose(hallucinated.predict(now)[1], variance, atol=1e-9)
         # A copy: what the caller does with it stays there.
-        imagined.advance(now + 100)
+        hallucinated.advance(now + 100)
 
 
 @both_filters
@@ -145,16 +145,16 @@ def test_arms_that_join_are_as_if_they_had_always_been_there(sparse, num_observe
     first, second = random_pulls(60, 5, num_arms=30), random_pulls(60, 6, num_arms=40)
     shifted = [pull._replace(time=pull.time + first[-1].time + 1) for pull in second]
     replayed = ReplayedFilter(new_filter(sparse, 30))
-    replayed.bring(first, first[50].time)  # with a checkpoint of its own
+    replayed.observe(first, first[50].time)  # with a checkpoint of its own
     num_observed.clear()
     replayed = replayed.extended(ARMS[30:40], GRAM[30:40, :40])
-    replayed.bring(shifted, first[50].time)
+    replayed.observe(shifted, first[50].time)
     assert len(num_observed) == len(shifted)
     replayed = replayed.extended(ARMS[40:], GRAM[40:])
     expected = filtered([*first, *shifted], new_filter(sparse))
     late = [Observation(first[55].time, 45, 2.0)]
     for new in ([], late):
-        got = replayed.given(new)
+        got = replayed.with_observations(new)
         wanted = filtered([*first, *shifted, *new], new_filter(sparse))
         torch.testing.assert_close(got.mean, wanted.mean, rtol=0, atol=1e-8)
         torch.testing.assert_close(got.variance, wanted.variance, rtol=0, atol=1e-8)

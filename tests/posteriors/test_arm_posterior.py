@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb import BBKB, BKB, GPBUCB, GPUCB
-from botorch_bkb.optim import arm_posterior, ArmPosterior
+from botorch_bkb.posteriors import arm_posterior, ArmPosterior
 
 
 KERNELS = {

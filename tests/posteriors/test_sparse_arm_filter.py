@@ -10,9 +10,9 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.models.arm_filter import ArmFilter, SparseArmFilter
+from botorch_bkb.posteriors import ArmFilter, SparseArmFilter
 from tests.helpers import LargestTensor
-from tests.models.test_arm_filter import history
+from tests.posteriors.test_arm_filter import history
 from tests.reference import time_varying_posterior
 
 
@@ -84,7 +84,7 @@ def test_one_arm_that_leaves_costs_no_more_than_the_bound(seed, size):
     before, mean = sparse.variance, sparse.mean
     # The leverage of each, from the values of the inducing arms, densely.
     S = sparse.inducing_indices
-    L, P, mu = sparse._L, sparse._P, sparse._mu
+    L, P, mu = sparse._L, sparse._Sigma, sparse._mu
     Q = torch.linalg.inv(L @ L.mT)
     C, u = L @ P @ L.mT, L @ mu
     own = (Q @ C @ Q).diagonal() / Q.diagonal() ** 2  # variance of d_j

@@ -1,4 +1,4 @@
-"""What bandits ask of their input: one function each, all called before any change.
+"""What is asked of arguments: one function each, all called before any change.
 
 Every one raises an ``InputDataError``, or a ``BotorchTensorDimensionError`` where a
 shape is wrong, that names the argument, what was expected, what came and what to do.
@@ -8,19 +8,132 @@ The table in the documentation lists them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from gpytorch.kernels import Kernel
 from torch import Tensor
-
-from botorch_bkb.optim.batch_rules import BatchRule
 
 
 # Of numbers that are squared: larger ones overflow.
 LARGEST = 1e150
+
+
+def as_number(value: Any) -> float:
+    """Return a number, or NaN, which no interval holds, for what is none."""
+    if isinstance(value, str | bytes):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return math.nan
+
+
+def check_choice(name: str, value: Any, meanings: Mapping[str, str]) -> None:
+    """Raise unless an argument is one of a few words.
+
+    Args:
+        name: The argument.
+        value: What came.
+        meanings: What each word stands for.
+    """
+    if isinstance(value, str) and value in meanings:
+        return
+    *others, last = [f"{word!r} ({meaning})" for word, meaning in meanings.items()]
+    raise InputDataError(
+        f"Expected `{name}` to be {', '.join(others)} or {last}, but got {value!r}."
+    )
+
+
+def check_tensors(**values: Any) -> None:
+    """Raise an ``InputDataError`` unless each argument is a tensor of floats, or None.
+
+    Args:
+        **values: The arguments, by name.
+    """
+    for name, value in values.items():
+        found = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        if value is not None and found not in (torch.float64, torch.float32):
+            raise InputDataError(
+                f"Expected `{name}` to be a tensor of dtype float64 or float32, but "
+                f"got {found}. Use `torch.as_tensor({name}, dtype=torch.double)`."
+            )
+
+
+def check_modules(kind: type, **values: Any) -> None:
+    """Raise unless each argument is one module of a kind, or None.
+
+    Args:
+        kind: ``Kernel`` or ``Mean``.
+        **values: The arguments, by name.
+
+    Raises:
+        InputDataError: If one is something else.
+        UnsupportedError: If one is a batch of modules.
+    """
+    for name, value in values.items():
+        if value is None:
+            continue
+        if not isinstance(value, kind):
+            raise InputDataError(
+                f"Expected `{name}` to be a GPyTorch {kind.__name__}, but got "
+                f"{value!r}."
+            )
+        # A mean has the attribute where its parameters come in batches.
+        batch_shape = getattr(value, "batch_shape", ())
+        if len(batch_shape) > 0:
+            raise UnsupportedError(
+                f"Expected `{name}` to be one {kind.__name__}, but it is a batch of "
+                f"shape {tuple(batch_shape)}. Leave out `batch_shape`."
+            )
+
+
+def check_single_output(model: str, train_X: Tensor, train_Y: Tensor) -> None:
+    """Raise an ``UnsupportedError`` unless data are unbatched and of one output.
+
+    Args:
+        model: The name of the model's class.
+        train_X: Training inputs.
+        train_Y: Training observations.
+    """
+    if train_X.dim() != 2 or train_Y.shape[-1] != 1:
+        raise UnsupportedError(
+            "Expected unbatched `train_X` (n x d) and one output in `train_Y` "
+            f"(n x 1), but got shapes {tuple(train_X.shape)} and "
+            f"{tuple(train_Y.shape)}. Use a `ModelListGP` of `{model}`s for several "
+            "outputs."
+        )
+
+
+def check_size(name: str, value: int) -> None:
+    """Raise an ``InputDataError`` unless an argument is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputDataError(
+            f"Expected `{name}` to be an integer of at least 1, but got {value!r}."
+        )
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise unless an argument is a positive finite number."""
+    if not 0 < as_number(value) < math.inf:
+        raise InputDataError(
+            f"Expected `{name}` to be positive and finite, but got {value!r}."
+        )
+
+
+def check_fraction(name: str, value: Any) -> None:
+    """Raise unless an argument is strictly between 0 and 1."""
+    if not 0 < as_number(value) < 1:
+        raise InputDataError(
+            f"Expected `{name}` to be strictly between 0 and 1, but got {value!r}."
+        )
 
 
 def check_arms(arms: Tensor) -> None:
@@ -137,24 +250,11 @@ def check_covar_module(covar_module: Kernel | None) -> None:
 
 def check_noise_variance(noise_variance: float | None) -> None:
     """Raise unless this is a positive number, or None."""
-    try:
-        value = 1.0 if noise_variance is None else float(noise_variance)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        value = math.nan
-    if isinstance(noise_variance, str | bytes) or not 0 < value < math.inf:
+    if noise_variance is not None and not 0 < as_number(noise_variance) < math.inf:
         raise InputDataError(
             "Expected `noise_variance` to be a positive number, but got "
             f"{noise_variance!r}. Pass None to learn it; for rewards without noise, "
             "pass a small part of their variance, such as 1e-6 of it."
-        )
-
-
-def check_batch_rule(batch_rule: BatchRule | None) -> None:
-    """Raise unless this is a batch rule, or None."""
-    if batch_rule is not None and not isinstance(batch_rule, BatchRule):
-        raise InputDataError(
-            "Expected `batch_rule` to be a rule of `botorch_bkb.optim`, such as "
-            f"`FixedSize(96)`, but got {batch_rule!r}."
         )
 
 
@@ -280,10 +380,7 @@ def check_score(score: Any) -> float:
 
 def check_time(time: Any, last: float = -math.inf) -> float:
     """Return a time as a number, or raise if it is not finite or before another."""
-    try:
-        value = math.nan if isinstance(time, str | bytes) else float(time)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        value = math.nan
+    value = as_number(time)
     if not last <= value <= LARGEST or value < -LARGEST:
         since = (
             f" not before {last:g}, the last that is known" if last > -math.inf else ""

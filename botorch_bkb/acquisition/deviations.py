@@ -1,0 +1,116 @@
+r"""Widths in posterior deviations: what practice uses where anything is learned.
+
+References:
+    [takeno2023irgpucb] S. Takeno, Y. Inatsu, M. Karasuyama. Randomized Gaussian process
+    upper confidence bound with tighter Bayesian regret bounds. ICML 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from botorch.exceptions.errors import InputDataError
+from typing_extensions import override
+
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
+from botorch_bkb.checks import as_number
+
+
+@dataclass(frozen=True)
+class DeviationWidth(ConfidenceSchedule):
+    r"""A constant number of posterior deviations.
+
+    Arms are scored ``mean + num_deviations * sqrt(var)``, that is ``w = num_deviations
+    sqrt(lambda)``. What practice uses where hyper-parameters are learned: the papers'
+    widths grow with ``log det(I + K / lambda)``, which a small fitted noise makes ten
+    to thirty deviations wide. No theorem covers it.
+
+    Attributes:
+        num_deviations: At least zero. (A plain number in the place of a schedule is a
+            width ``w`` instead, in the papers' scaling.)
+    """
+
+    num_deviations: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_num_deviations("num_deviations", self.num_deviations)
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        return self.num_deviations * math.sqrt(state.noise_variance)
+
+
+@dataclass
+class RandomDeviationWidth(ConfidenceSchedule):
+    r"""An exponentially distributed number of posterior deviations, anew each decision.
+
+    Arms are scored ``mean + z_t sqrt(var)`` with ``z_t ~ Exp(mean = mean_deviations)``,
+    drawn from the seed and the number of the decision: asking twice at one state gives
+    one width, and so does another process. Decisions take turns at improving on the
+    best mean and at looking elsewhere, and a model that is too sure of itself holds
+    none of them for long, which a constant width, however chosen, does not give.
+
+    After IRGP-UCB of [takeno2023irgpucb]_, whose ``beta_t = z_t^2`` is a shifted
+    exponential. The shift ``2 log(A / 2)``, which its Bayesian regret bound needs, is
+    what makes a bound too wide to find anything in a hundred pulls; here there is none,
+    and no theorem.
+
+    Attributes:
+        mean_deviations: The mean of ``z_t``, at least zero.
+        seed: At least zero.
+    """
+
+    mean_deviations: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_num_deviations("mean_deviations", self.mean_deviations)
+        self._check_seed(self.seed)
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        stream = np.random.default_rng([self.seed, state.decision_number])
+        num_deviations = self.mean_deviations * stream.exponential()
+        return num_deviations * math.sqrt(state.noise_variance)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the seed."""
+        return {"seed": self.seed}
+
+    @override
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore the seed; the empty state of a schedule without one keeps it.
+
+        Raises:
+            InputDataError: If ``state_dict`` is that of a schedule of another kind.
+        """
+        if not state_dict:
+            return
+        if set(state_dict) != {"seed"}:
+            raise InputDataError(
+                "Expected the key `seed` in the state of RandomDeviationWidth, but got "
+                f"{sorted(state_dict)}. Load it into a schedule of the kind that was "
+                "saved."
+            )
+        self._check_seed(state_dict["seed"])
+        self.seed = state_dict["seed"]
+
+    @staticmethod
+    def _check_seed(seed: Any) -> None:
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+            raise InputDataError(
+                f"Expected `seed` to be an integer of at least 0, but got {seed!r}."
+            )
+
+
+def _check_num_deviations(name: str, value: float) -> None:
+    if not 0 <= as_number(value) < math.inf:
+        raise InputDataError(
+            f"Expected `{name}` to be finite and not negative, but got {value!r}. "
+            "Minimize with `maximize=False`, not with a negative width."
+        )

@@ -1,0 +1,162 @@
+"""The table of arms in memory, and what is asked of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from botorch_bkb.arms.capacity import Capacity
+from botorch_bkb.models.utils.crossing import UNLIMITED
+from botorch_bkb.models.utils.replicates import find_twins, first_of_twins, Twins
+
+
+@dataclass(frozen=True)
+class ArmTable:
+    """``A`` arms, some of them retired; changes return another table.
+
+    Attributes:
+        rows: The ``A x d`` features.
+        is_retired: An ``A``-dim boolean tensor.
+        twins: The rows that are equal to others. Rows that are added later are not.
+    """
+
+    rows: Tensor
+    is_retired: Tensor
+    twins: Twins
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Self:
+        """Return the table of ``A x d`` rows, none of them retired."""
+        is_retired = torch.zeros_like(rows[:, 0], dtype=torch.bool)
+        return cls(rows, is_retired, find_twins(rows))
+
+    @property
+    def num_arms(self) -> int:
+        """A."""
+        return len(self.rows)
+
+    @property
+    def retired(self) -> Tensor:
+        """The indices of the retired arms."""
+        return self.is_retired.nonzero().squeeze(-1)
+
+    @property
+    def in_play(self) -> Tensor:
+        """Which arms are not retired; all if all are."""
+        return ~self.is_retired | self.is_retired.all()
+
+    def find(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the indices of rows, new ones at the end, and the new rows."""
+        return match_rows(self.rows, rows)
+
+    def appended(self, rows: Tensor, is_retired: bool) -> Self:
+        """Return a table of more arms, after the others."""
+        flags = self.is_retired.new_full((len(rows),), is_retired)
+        return replace(
+            self,
+            rows=torch.cat([self.rows, rows]),
+            is_retired=torch.cat([self.is_retired, flags]),
+        )
+
+    def retire(self, indices: Tensor, is_retired: bool = True) -> Self:
+        """Return a table where arms are retired, or are no longer."""
+        flags = self.is_retired.clone()
+        flags[indices] = is_retired
+        return replace(self, is_retired=flags)
+
+    def retire_all(self) -> Self:
+        """Return a table where every arm is retired."""
+        return replace(self, is_retired=torch.ones_like(self.is_retired))
+
+    def offered(self, available: Tensor | None) -> Tensor | None:
+        """Return which arms are available and not retired; None for all."""
+        if available is None:
+            return ~self.is_retired if self.is_retired.any() else None
+        return available.to(self.is_retired.device) & ~self.is_retired
+
+    def offered_rows(self, indices: Tensor, num_new: int) -> Tensor:
+        """Return which arms are among these, of the table and of new ones after it."""
+        offered = self.is_retired.new_zeros(self.num_arms + num_new)
+        offered[indices] = True
+        return offered
+
+    def distinct(self, allowed: Tensor) -> Tensor:
+        """Return the arms among those allowed that have no equal of lower index."""
+        return first_of_twins(self.twins, allowed) if len(self.twins.rows) else allowed
+
+    def capacity(
+        self, offered: Tensor | None, max_repeats: int | None, used: Tensor
+    ) -> Capacity:
+        """Return how many more pulls each arm allows.
+
+        Args:
+            offered: Which arms can be pulled now; arms may follow those of the table.
+            max_repeats: The most pulls of one arm; None for no limit.
+            used: The ``A`` numbers of pulls of the table's arms so far.
+        """
+        if offered is None:
+            if max_repeats is None:
+                return Capacity(self.num_arms)
+            offered = torch.ones_like(self.is_retired)
+        pulls = torch.full_like(offered, UNLIMITED, dtype=torch.long)
+        if max_repeats is not None:
+            pulls = torch.full_like(pulls, max_repeats)
+            pulls[: len(used)] -= used
+        return Capacity(len(pulls), pulls.clamp_min(0) * offered)
+
+    def merged_twins(self, capacity: Capacity, min_size: int) -> Capacity:
+        """Close arms with an equal one of lower index, if enough pulls are left."""
+        if not len(self.twins.rows):
+            return capacity
+        pulls = capacity.pulls
+        if pulls is None:
+            pulls = torch.full_like(self.is_retired, UNLIMITED, dtype=torch.long)
+        merged = Capacity(len(pulls), pulls * self.distinct(pulls > 0))
+        return merged if merged.total(min_size) >= min_size else capacity
+
+
+def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Find rows in a table, equal in every number.
+
+    Args:
+        table: An ``A x d`` tensor.
+        rows: A ``k x d`` tensor.
+
+    Returns:
+        The ``k`` indices of the rows in the table with the new ones at its end, the
+        lowest where rows are equal; and the new rows, each once.
+    """
+    columns = zip(table.unbind(-1), rows.unbind(-1), strict=True)
+    near = torch.stack([torch.isin(*column) for column in columns]).all(dim=0)
+    known = near.nonzero().squeeze(-1)
+    both = torch.cat([table[known], rows])
+    _, group = both.unique(dim=0, return_inverse=True)
+    order = torch.arange(both.shape[0], device=both.device)
+    first = torch.full_like(order, both.shape[0])
+    first = first.scatter_reduce(0, group, order, "amin")[group][known.shape[0] :]
+    is_new = first == order[known.shape[0] :]
+    indices = torch.cat([known, table.shape[0] + is_new.cumsum(0) - 1])
+    return indices[first], rows[is_new]
+
+
+def fingerprint(arms: Tensor) -> Tensor:
+    """Return ``d`` numbers that tell tables of arms apart, and their order."""
+    return _row_weights(arms) @ arms.double()
+
+
+def has_fingerprint(arms: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Whether arms have this fingerprint, up to relative changes of their numbers."""
+    allowed = tolerance * (_row_weights(arms) @ arms.double().abs())
+    expected = expected.to(allowed)
+    if expected.shape != allowed.shape:
+        return False
+    return bool(((fingerprint(arms) - expected).abs() <= allowed).all())
+
+
+def _row_weights(arms: Tensor) -> Tensor:
+    """Return a number between 1 and 2 for every row, far apart for neighbours."""
+    rows = torch.arange(arms.shape[0], dtype=torch.float64, device=arms.device)
+    return 1 + (rows * 0.6180339887498949).frac()

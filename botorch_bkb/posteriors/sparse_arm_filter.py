@@ -1,0 +1,322 @@
+"""The posterior of a function that drifts, from a few inducing arms."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from typing import Self
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.checks import as_number, check_modules, check_tensors
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.draws import draw_normals
+from botorch_bkb.models.utils.nystrom import (
+    append_tolerance,
+    check_residual,
+    is_well_conditioned,
+    psd_root,
+)
+from botorch_bkb.posteriors.drifting import DriftingPosterior
+
+
+# Inducing arms are reviewed after this many observations.
+REVIEW_INTERVAL = 64
+CHUNK_BYTES = 2**24
+
+
+class SparseArmFilter(DriftingPosterior):
+    r"""The posterior over drifting arms that stands on a few inducing ones.
+
+    The values of the inducing arms ``S`` drift by the same law, and given them what
+    they were before says nothing more about the other arms. So the filter over ``S``
+    alone, with the features ``z(x) = L^{-1} k_S(x)`` and weights ``theta`` of mean
+    ``mu`` and covariance ``Sigma``, ::
+
+        mean(x) = z(x)^T mu,    var(x) = k(x, x) - |z(x)|^2 + z(x)^T Sigma z(x),
+
+    which is the variance of DTC, is exact while ``S`` holds every arm that was pulled,
+    and an arm joins ``S`` when it is pulled.
+
+    What is approximate is that arms leave. The *leverage* of an inducing arm is the
+    share of the variance of ``d_j``, its value less what the other inducing arms say of
+    it, that the data have removed: ``1 - var(d_j | data) / var(d_j)``. A single pull
+    starts near ``r / (r + lambda)``, with ``r`` the variance of ``d_j``, and a pull of
+    age ``D`` has ``(1 - eps)^D`` of that. Where the leverage is under ``tolerance``, or
+    is the least of too many, the arm leaves: ``d_j`` goes back to its prior and the
+    rest of the posterior stays. Leaving with leverage ``tau`` changes the variance of
+    no arm by more than ``(tau + sqrt(tau)) k(x, x)``, and its mean by no more than
+    ``sqrt(k(x, x))`` times the mean of ``d_j`` over its prior deviation, whose expected
+    square is ``tau``; both errors fade as ``(1 - eps)^D``.
+
+    An observation costs one pass over the features, ``O(A m)``, whatever was observed
+    before; every 64 observations, and when the variance remembered has halved, the
+    inducing arms are looked through, which is ``O(A m^2)`` if some leave.
+
+    Args:
+        arms: The ``A x d`` arms.
+        covar_module: The kernel at one time.
+        noise_variance: lambda.
+        forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time.
+        tolerance: The leverage under which an inducing arm leaves.
+        max_inducing: The most inducing arms; memory is ``A x max_inducing``.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel,
+        noise_variance: float,
+        forgetting_rate: float,
+        tolerance: float = 1e-3,
+        max_inducing: int = 512,
+    ) -> None:
+        check_tensors(arms=arms)
+        check_modules(Kernel, covar_module=covar_module)
+        if not 0 <= as_number(tolerance) < 1:
+            raise InputDataError(
+                f"Expected `tolerance` from 0 to 1, but got {tolerance!r}. At 0 no "
+                "inducing arm leaves while there is room."
+            )
+        if not isinstance(max_inducing, int) or max_inducing < 2:
+            raise InputDataError(
+                "Expected `max_inducing` to be at least 2, a whole number, but got "
+                f"{max_inducing!r}."
+            )
+        with torch.no_grad():
+            prior_variance = covar_module(arms, diag=True).to(arms)
+        super().__init__(prior_variance, noise_variance, forgetting_rate)
+        self.arms = arms
+        self.covar_module = covar_module
+        self.tolerance = tolerance
+        self.max_inducing = max_inducing
+        self.inducing_indices = torch.empty(0, dtype=torch.long, device=arms.device)
+        self._position: dict[int, int] = {}
+        self._L = arms.new_empty(0, 0)
+        self._cache = arms.new_empty(arms.shape[0], 0)
+        self._room = 0  # columns of a cache of its own
+        self._mu = arms.new_empty(0)
+        self._Sigma = arms.new_empty(0, 0)
+        self._squared = torch.zeros_like(prior_variance)  # |z|^2
+        self._projected = torch.zeros_like(prior_variance)  # z^T Sigma z
+        self._num_since_review, self._retained_since_review = 0, 1.0
+
+    @property
+    @override
+    def variance(self) -> Tensor:
+        residual = (self.prior_variance - self._squared).clamp_min(0.0)
+        return residual + self._projected.clamp_min(0.0)
+
+    @override
+    def copy(self) -> Self:
+        """Return one that shares the features until it has more of its own."""
+        other = copy(self)
+        other._position = dict(self._position)
+        other._cache = self._features
+        return other
+
+    @override
+    @torch.no_grad()
+    def extended(self, arms: Tensor, covariance: Tensor) -> Self:
+        """Return one over more arms, ``O(k m^2)`` and a copy of the features."""
+        num_arms, m = self._features.shape
+        features = torch.linalg.solve_triangular(
+            self._L, covariance[:, self.inducing_indices].mT, upper=False
+        ).mT
+        prior = covariance[:, num_arms:].diagonal()
+        squared = features.square().sum(dim=-1)
+        mean = features @ self._mu
+        other = self._widened(prior, mean, prior - squared)
+        other.arms = torch.cat([self.arms, arms])
+        other._position = dict(self._position)
+        other._squared = torch.cat([self._squared, squared])
+        projected = ((features @ self._Sigma) * features).sum(dim=-1)
+        other._projected = torch.cat([self._projected, projected])
+        other._cache = features.new_empty(num_arms + len(arms), self._room)
+        other._cache[:num_arms, :m] = self._features
+        other._cache[num_arms:, :m] = features
+        return other
+
+    @override
+    @torch.no_grad()
+    def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
+        """Return joint draws of the weights' part, without the residual."""
+        root = psd_root(self._Sigma)
+        eps = draw_normals(num_draws, root.shape[-1], generator=generator).to(root)
+        return self.mean + (eps @ root.mT) @ self._features.mT
+
+    @property
+    def _features(self) -> Tensor:
+        """The ``A x m`` features."""
+        return self._cache[:, : self._L.shape[0]]
+
+    @override
+    def _decay(self, retained: float) -> None:
+        self.mean = math.sqrt(retained) * self.mean
+        self._projected = retained * self._projected + (1 - retained) * self._squared
+        self._mu = math.sqrt(retained) * self._mu
+        self._Sigma = retained * self._Sigma
+        self._Sigma.diagonal().add_(1 - retained)
+        self._retained_since_review *= retained
+        if (
+            self._num_since_review >= REVIEW_INTERVAL
+            or self._retained_since_review < 0.5
+        ):
+            self._review(self.max_inducing)
+
+    @override
+    def _condition(self, index: int, reward: float) -> None:
+        if index not in self._position:
+            prior = self.prior_variance[index].item()
+            residual = prior - self._squared[index].item()
+            # Closer to the span, its new feature would be mostly rounding.
+            if residual > append_tolerance(self.mean.dtype) * prior:
+                if len(self._position) >= self.max_inducing:
+                    self._review(self.max_inducing - self.max_inducing // 8 - 1)
+                self._join(index)
+        features = self._features
+        z = features[index]
+        gain = self._Sigma @ z
+        variance = (z @ gain).clamp_min(0.0).item()
+        total = variance + self.noise_variance
+        column = features @ gain
+        weight = (reward - self.mean[index].item()) / total  # the innovation's
+        self.mean = self.mean + column * weight
+        self._projected = self._projected - column.square() / total
+        self._mu = self._mu + gain * weight
+        self._Sigma = self._Sigma - torch.outer(gain, gain) / total
+        self.log_det += math.log1p(variance / self.noise_variance)
+        self._num_since_review += 1
+
+    @override
+    def _rounding(self, index: int) -> float:
+        # A reward does not inform about the residual outside the span.
+        prior, projected = self.prior_variance[index], self._projected[index]
+        rest = (prior - self._squared[index]).clamp_min(
+            torch.finfo(prior.dtype).eps * prior
+        )
+        return (rest / projected.clamp_min(torch.finfo(prior.dtype).tiny)).item()
+
+    def _inverse_row(self, index: int, corner: float) -> Tensor:
+        """Return what joining adds to ``L^{-1}``, in units of the prior variance."""
+        z = self._features[index].unsqueeze(-1)
+        coefficients = torch.linalg.solve_triangular(self._L.mT, z, upper=True)
+        scale = self.prior_variance[self.inducing_indices].sqrt()
+        row = torch.cat(
+            [
+                -coefficients.squeeze(-1) * scale,
+                self.prior_variance[index : index + 1].sqrt(),
+            ]
+        )
+        return row / corner
+
+    def _join(self, index: int) -> None:
+        """Make an arm inducing; what is new about it has its prior.
+
+        Where rounding of its features would take more than all of another arm's
+        variance it stays out, and the report on rounding counts what is lost.
+        """
+        m, features = self._L.shape[0], self._features
+        joined = torch.tensor([index], device=self.arms.device)
+        z = features[index].clone()
+        column = self._prior_covariance(joined).squeeze(0) - features @ z
+        corner = (self.prior_variance[index] - z.square().sum()).sqrt()
+        check_residual(corner.reshape(1), self.prior_variance[index].reshape(1))
+        column /= corner
+        column[self.inducing_indices] = 0.0
+        column[index] = corner
+        squared = self._squared + column.square()
+        try:
+            check_residual(self.prior_variance - squared, self.prior_variance)
+        except InputDataError:
+            row = self._inverse_row(index, corner.item())
+            if is_well_conditioned(row):
+                raise
+            return  # rounding alone: the arm's features would spoil those of others
+        if m == self._room:
+            self._room = min(max(64, 2 * m), self.max_inducing)
+        if m == self._cache.shape[1]:  # that it may share
+            cache = features.new_empty(features.shape[0], self._room)
+            cache[:, :m] = features
+            self._cache = cache
+        self._cache[:, m] = column
+        self._L = torch.nn.functional.pad(self._L, (0, 1, 0, 1))
+        self._L[m, :m], self._L[m, m] = z, corner
+        self._mu = torch.nn.functional.pad(self._mu, (0, 1))
+        self._Sigma = torch.nn.functional.pad(self._Sigma, (0, 1, 0, 1))
+        self._Sigma[m, m] = 1.0
+        self._squared = squared
+        self._projected = self._projected + column.square()
+        self.inducing_indices = torch.cat([self.inducing_indices, joined])
+        self._position[index] = m
+
+    def _review(self, max_size: int) -> None:
+        """Drop arms of too little leverage, and the least ones beyond ``max_size``."""
+        self._num_since_review, self._retained_since_review = 0, 1.0
+        keep = self._lasting(max_size)
+        if len(keep) == len(self._position):
+            return
+        S = self.inducing_indices[keep]
+        # theta_new = T theta for T = L_new^{-1} L_old, whose rows are orthonormal: the
+        # other directions go back to their prior.
+        L = torch.linalg.cholesky(self._L[keep] @ self._L[keep].mT)
+        T = torch.linalg.solve_triangular(L, self._L[keep], upper=False)
+        self._mu, self._Sigma = T @ self._mu, T @ self._Sigma @ T.mT
+        old, self._L = self._features, L
+        self._room = min(len(keep) + 64, self.max_inducing)
+        self._cache = old.new_empty(old.shape[0], self._room)
+        root = psd_root(self._Sigma) if len(keep) else self._Sigma
+        self.mean = torch.zeros_like(self.mean)
+        self._squared = torch.zeros_like(self.mean)
+        self._projected = torch.zeros_like(self.mean)
+        size = max(1, CHUNK_BYTES // (max(old.shape[1], 1) * old.element_size()))
+        for start in range(0, old.shape[0], size):
+            rows = slice(start, start + size)
+            new = old[rows] @ T.mT
+            self._cache[rows, : len(keep)] = new
+            self.mean[rows] = new @ self._mu
+            self._squared[rows] = new.square().sum(dim=-1)
+            self._projected[rows] = (new @ root).square().sum(dim=-1)
+        self._cache[S, : len(keep)] = L
+        self.inducing_indices = S
+        self._position = {int(arm): row for row, arm in enumerate(S)}
+
+    def _lasting(self, max_size: int) -> list[int]:
+        """Return the positions of the inducing arms that stay."""
+        m = self._L.shape[0]
+        inverse = torch.linalg.solve_triangular(
+            self._L, torch.eye(m).to(self._L), upper=False
+        )
+        # Of d_j: the prior precision is Q_jj, and G_jj / Q_jj^2 the variance now.
+        Q, G = inverse.mT @ inverse, inverse.mT @ self._Sigma @ inverse
+        keep = list(range(m))
+        while keep:
+            leverage = 1 - G.diagonal() / Q.diagonal()
+            least = int(leverage.argmin())
+            if leverage[least] >= self.tolerance and len(keep) <= max_size:
+                break
+            rest = [row for row in range(len(keep)) if row != least]
+            # The others' precision and covariance without this arm.
+            move = Q[rest, least] / Q[least, least]
+            g = G[rest, least]
+            G = (
+                G[rest][:, rest]
+                - torch.outer(move, g)
+                - torch.outer(g, move)
+                + G[least, least] * torch.outer(move, move)
+            )
+            Q = Q[rest][:, rest] - torch.outer(Q[rest, least], move)
+            del keep[least]
+        return keep
+
+    def _prior_covariance(self, indices: Tensor) -> Tensor:
+        """Return the prior covariances of a few arms with all."""
+        covariance = dense_covariance(self.covar_module, self.arms[indices], self.arms)
+        return covariance.to(self.arms)

@@ -1,0 +1,232 @@
+"""Which arm has the largest upper confidence bound, as pulls are added."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.arms import Capacity
+from botorch_bkb.models.utils.crossing import first_crossing
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.drifting import DriftingPosterior
+from botorch_bkb.posteriors.hallucination import HallucinatedPosterior, PoolPosterior
+from botorch_bkb.posteriors.moments import Moments
+from botorch_bkb.posteriors.replay import hallucinate_pull, ReplayedFilter
+
+
+# The pool starts with this many arms and doubles; past the limit all arms are tracked.
+POOL_SIZE = 128
+MAX_POOL_SIZE = 1024
+
+
+class Choices(ABC):
+    """Arms to choose one by one, each choice in view of those before."""
+
+    @abstractmethod
+    def best(self) -> int | None:
+        """Return the arm to choose now; None if no arm may be pulled any more."""
+
+    @abstractmethod
+    def pull(self, index: int, num_pulls: int) -> None:
+        """Count pulls of an arm that was chosen."""
+
+    def num_repeats(self, index: int) -> int:
+        """Return how many pulls in a row an arm stays the best for, one at least."""
+        return 1
+
+
+class UpperBounds(Choices):
+    """The arms that may be the best: a pool with exact bounds, stale ones outside.
+
+    A stale bound holds as long as variances only fall: with fixed inducing arms, and
+    with growing ones where the GP is exact. Otherwise, and where the pool would grow
+    too large, all arms are tracked.
+    """
+
+    def __init__(
+        self,
+        posterior: ArmPosterior,
+        scale: float,
+        grow: bool,
+        pending_indices: Tensor,
+        capacity: Capacity,
+    ) -> None:
+        self.posterior = posterior
+        self.scale = scale
+        self.grow = grow
+        self.capacity = capacity
+        self.outside = (-math.inf, -1)
+        self.tracked: PoolPosterior | HallucinatedPosterior
+        pending = _counts_in_order(pending_indices)
+        self.pulls: dict[int, int] = {}
+        if (grow and posterior.is_exact) or not (grow or pending):
+            self.pulls = pending
+            self.stale = posterior.upper_bounds(scale, capacity.allowed)
+            self._pool(POOL_SIZE)
+        else:
+            # Pending arms join the inducing arms, whatever the rule.
+            self._track_all(pending, append=True)
+
+    @override
+    def best(self) -> int | None:
+        """Return the arm of the largest bound, lowest index first; None if none."""
+        while True:
+            tracked = self.tracked
+            best = tracked.best()
+            if math.isnan(best[0]):
+                raise InputDataError(
+                    "Expected upper confidence bounds to be numbers, but got NaN. "
+                    "Check `covar_module` and the confidence schedule."
+                )
+            if best[0] == self.outside[0] == -math.inf:
+                return None
+            if isinstance(tracked, PoolPosterior) and _beats(self.outside, best):
+                self._enlarge(tracked)
+            else:
+                return best[1]
+
+    @override
+    def num_repeats(self, index: int) -> int:
+        """Return how many pulls in a row keep the arm best; at most its capacity.
+
+        One at least. With ``n`` pulls the bound is ``mean + scale sqrt(residual +
+        p lambda / (lambda + n p))``, against bounds that can only fall.
+        """
+        self._append(index)
+        noise = self.posterior.noise_variance
+        rival = self.tracked.rival(index)
+        if _beats(self.outside, rival):
+            rival = self.outside
+        mean = self.posterior.mean[index].item()
+        residual, p = self.tracked.variances(index)
+
+        def overtaken(num_pulls: int) -> bool:
+            variance = residual + p * noise / (noise + num_pulls * p)
+            bound = mean + self.scale * math.sqrt(variance)
+            return _beats(rival, (bound, index))
+
+        limit = math.inf
+        if rival[0] > mean and self.scale > 0:
+            room = ((rival[0] - mean) / self.scale) ** 2 - residual
+            limit = noise / room - noise / p if room > 0 and p > 0 else math.inf
+        pulls = first_crossing(overtaken, limit) if limit > 0 else 1
+        return min(pulls, self.capacity.of(index))
+
+    def _append(self, index: int) -> None:
+        """Let a chosen arm join the inducing arms, if they grow."""
+        if self.grow:
+            self.tracked.append(index)
+
+    @override
+    def pull(self, index: int, num_pulls: int) -> None:
+        self._append(index)
+        self.pulls[index] = self.pulls.get(index, 0) + num_pulls
+        if index in self.tracked:
+            self.tracked.pull(index, num_pulls)
+        else:
+            # The uniformly drawn first arm need not be in the pool.
+            self._pool(POOL_SIZE)
+        self.capacity.take(index, num_pulls)
+        if self.capacity.of(index) <= 0 and index in self.tracked:
+            self.tracked.close(index)
+
+    def _enlarge(self, pool: PoolPosterior) -> None:
+        """Track twice as many arms, or all."""
+        size = 2 * len(pool.arms)
+        if size > MAX_POOL_SIZE:
+            self._track_all(self.pulls, append=self.grow)
+            return
+        self.stale[pool.indices] = torch.as_tensor(pool.bounds).to(self.stale)
+        self._pool(size)
+
+    def _pool(self, size: int) -> None:
+        """Make the arms of the largest bounds exact; remember the best one outside."""
+        size = min(size, self.stale.shape[0])
+        arms = self.stale.topk(size).indices.sort().values
+        pool = PoolPosterior(self.posterior, self.scale, arms, self.pulls, self.grow)
+        for closed in arms[~self.capacity.allows(arms)].tolist():
+            pool.close(closed)
+        self.tracked = pool
+        outside = self.stale.index_fill(0, arms, -math.inf)
+        best = int(outside.argmax())
+        self.outside = (outside[best].item(), best)
+
+    def _track_all(self, pulls: dict[int, int], append: bool) -> None:
+        self.tracked = HallucinatedPosterior(
+            self.posterior, self.scale, self.capacity.allowed
+        )
+        self.outside = (-math.inf, -1)
+        for index, num_pulls in pulls.items():
+            if append:
+                self.tracked.append(index)
+            self.tracked.pull(index, num_pulls)
+
+
+class DriftingUpperBounds(Choices):
+    """The upper confidence bounds of arms that drift, all at one time.
+
+    Args:
+        moments: What is known at that time.
+        scale: The number of standard deviations of the bounds.
+        replayed: The filter; it is not changed.
+        pending: Times and arms of pulls without reward.
+        time: That time, in the filter's units.
+        capacity: How many pulls each arm allows; kept up to date.
+    """
+
+    def __init__(
+        self,
+        moments: Moments,
+        scale: float,
+        replayed: ReplayedFilter,
+        pending: Sequence[tuple[float, int]],
+        time: float,
+        capacity: Capacity,
+    ) -> None:
+        self.mean, self.variance = moments.mean, moments.variance
+        self.scale = scale
+        self.replayed = replayed
+        self.time = time
+        self.capacity = capacity
+        self.hallucinated: DriftingPosterior | None = None
+        if pending:
+            self.hallucinated = replayed.hallucinate(pending)
+            self.variance = self.hallucinated.predict(time)[1]
+
+    @override
+    def best(self) -> int | None:
+        bounds = self.mean + self.scale * self.variance.sqrt()
+        if self.capacity.is_used_up:
+            return None
+        allowed = self.capacity.allowed
+        if allowed is not None:
+            bounds = bounds.masked_fill(~allowed, -math.inf)
+        return int(bounds.argmax())
+
+    @override
+    def pull(self, index: int, num_pulls: int) -> None:
+        self.capacity.take(index, num_pulls)
+        if self.hallucinated is None:
+            self.hallucinated = self.replayed.filter.copy()
+        for _ in range(num_pulls):
+            hallucinate_pull(self.hallucinated, index, self.time)
+        self.variance = self.hallucinated.variance
+
+
+def _beats(left: tuple[float, int], right: tuple[float, int]) -> bool:
+    """Whether the first (bound, index) goes before the second."""
+    return left[0] > right[0] or (left[0] == right[0] and left[1] < right[1])
+
+
+def _counts_in_order(indices: Tensor) -> dict[int, int]:
+    """Count the occurrences of each value, in order of appearance."""
+    counts: dict[int, int] = {}
+    for index in indices.tolist():
+        counts[index] = counts.get(index, 0) + 1
+    return counts

@@ -1,0 +1,118 @@
+"""Questions about a few arms have the answers of all arms, at the cost of a few."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from gpytorch.kernels import RBFKernel
+
+from botorch_bkb import BKB
+from botorch_bkb.optim import LocalRule, SumRule
+from botorch_bkb.posteriors import ArmMoments, ArmPosterior
+from botorch_bkb.posteriors.appended import AppendedArms
+from botorch_bkb.posteriors.hallucination import HallucinatedPosterior
+from botorch_bkb.posteriors.local_sums import LocalSums
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
+
+
+NOISE = 0.3
+S, PULLED = torch.tensor([3, 10, 20]), torch.tensor([3, 10, 20, 31])
+
+
+def rbf():
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 0.3
+    return kernel
+
+
+@pytest.fixture
+def posterior():
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.rand(50, 2, generator=generator, dtype=torch.double)
+    posterior = ArmPosterior(arms, rbf(), NOISE)
+    counts = torch.tensor([2.0, 1.0, 3.0, 1.0])
+    posterior.update(S, PULLED, counts, torch.tensor([1.0, -1.0, 2.0, 0.5]))
+    return posterior
+
+
+def test_the_moments_of_a_few_arms_are_those_of_all(posterior):
+    few = torch.tensor([31, 4, 4])
+    assert torch.equal(posterior.variances(few), posterior.variance[few])
+    scores = posterior.leverage_scores[few]
+    assert torch.equal(posterior.leverage_scores_of(few), scores)
+    assert posterior.leverage_score(4) == scores[1].item()
+    assert posterior.projected_score(4) == posterior.projected[4].item() / NOISE
+    assert (posterior.num_arms, posterior.max_prior_variance) == (50, 1.0)
+
+
+def test_the_best_arm_is_of_those_that_compete_and_the_lowest_of_ties():
+    mean = torch.tensor([1.0, 3.0, 3.0, 2.0])
+    ones, none = torch.ones(4), torch.tensor([], dtype=torch.long)
+    moments = ArmMoments(mean, ones, ones, NOISE, none, none, 0.0, 0.0)
+    assert moments.best_mean() == 1
+    assert moments.best_mean(torch.tensor([True, False, False, True])) == 3
+    assert moments.promising_arms(2.0, 3).tolist() == [1, 2, 3]
+    competes = torch.tensor([True, False, True, False])
+    assert moments.promising_arms(2.0, 3, competes).tolist() == [0, 2]
+
+
+def test_appended_arms_have_the_features_of_all_inducing_arms_at_once(posterior):
+    appended = AppendedArms(posterior)
+    appended.append(torch.tensor([31, 40]))
+    appended.append(torch.tensor([40, 7]))  # an arm in the span stays out
+    assert appended.indices.tolist() == [31, 40, 7]
+    everything = torch.arange(50)
+    Z = appended.features(everything).numpy()
+    inducing = torch.cat([S, appended.indices])
+    K = posterior.prior_covariance(everything, everything).numpy()
+    K_S = K[inducing]
+    dense = K_S.T @ np.linalg.inv(K_S[:, inducing]) @ K_S
+    np.testing.assert_allclose(Z.T @ Z, dense, atol=1e-9)
+
+
+@pytest.mark.parametrize("projected", [True, False])
+def test_local_sums_are_those_of_the_covariances(posterior, projected):
+    everything = torch.arange(50)
+    c = posterior.covariance(everything, everything, projected).numpy()
+    variance = posterior.variance.numpy()
+    sums = LocalSums(posterior, 1.0, projected)
+    sums.add(31, 2)
+    expected = 1 + 2 * c[:, 31] ** 2 / (NOISE * variance)
+    expected[31] = 1 + 2 * variance[31] / NOISE
+    np.testing.assert_allclose(sums.sums, expected)
+    assert sums.largest() == pytest.approx(expected.max())
+    step = c[:, 4] ** 2 / (NOISE * variance)
+    step[4] = variance[4] / NOISE
+    crossing = next(n for n in range(1, 99) if (expected + n * step).max() > 12)
+    assert sums.crossing(4, 12.0) == crossing > 1
+
+
+def test_a_rule_that_needs_covariances_refuses_moments_without():
+    ones, none = torch.ones(4), torch.tensor([], dtype=torch.long)
+    moments = ArmMoments(ones, ones, ones, NOISE, none, none, 0.0, 0.0)
+    for rule in (LocalRule(), SumRule(projected=True)):
+        with pytest.raises(UnsupportedError, match="look at variances only"):
+            rule.open(moments, torch.tensor([]), projected=True)
+
+
+def test_choosing_changes_no_posterior(posterior):
+    before = posterior.mean.clone(), posterior.residual.clone(), posterior.variance
+    bounds = UpperBounds(posterior, 2.0, True, torch.tensor([8, 8]), None)
+    for _ in range(5):
+        index = bounds.best()
+        bounds.pull(index, bounds.num_repeats(index))
+    after = posterior.mean, posterior.residual, posterior.variance
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+
+
+def test_the_pick_that_ends_a_batch_hallucinates_nothing(monkeypatch):
+    """It took two passes over the features of all arms."""
+    generator = torch.Generator().manual_seed(1)
+    arms = torch.rand(200, 2, generator=generator, dtype=torch.double)
+    bandit = BKB(arms, rbf(), NOISE, oversampling=0.5, generator=generator)
+    for name in ("append", "pull"):
+        monkeypatch.delattr(HallucinatedPosterior, name)
+    for _ in range(12):
+        picks = bandit.ask()
+        bandit.tell(picks, arms[picks].sum(dim=-1))
+    assert len(bandit.inducing_indices) < int((bandit.counts > 0).sum())
