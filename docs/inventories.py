@@ -87,6 +87,7 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             ),
             "gpytorch.means.mean.Mean": ("class", "means.html#gpytorch.means.Mean"),
             "gpytorch.models.gp.GP": ("class", "models.html#gpytorch.models.GP"),
+            "gpytorch.priors.prior.Prior": ("class", "priors.html"),
         },
     ),
     "botorch": (

@@ -96,6 +96,7 @@ MAKERS = {
     "TemporalDecayKernel": lambda: TemporalDecayKernel(
         forgetting_rate_prior=UniformPrior(0.0, 1.0)
     ),
+    "TanimotoKernel": kernels.TanimotoKernel,
     "ArmObservations": observations,
     "ConfidenceState": state,
     "SmoothBox": lambda: BOX,
@@ -151,6 +152,8 @@ def answers(thing):
         return thing.mean, thing.variance
     if isinstance(thing, kernels.PrecomputedKernel):
         return (thing(torch.arange(10.0).unsqueeze(-1)).to_dense(),)
+    if isinstance(thing, kernels.TanimotoKernel):
+        return (thing(torch.eye(3).double()).to_dense(),)
     if isinstance(thing, TemporalDecayKernel):
         (prior,) = thing.named_priors()
         return (prior[3](prior[1]), *thing.parameters())
