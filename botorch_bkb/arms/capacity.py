@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.models.utils.draws import draw_integers
+
+
+class PullCounts(NamedTuple):
+    """How often arms were pulled; an arm may come several times.
+
+    Attributes:
+        arms: A long tensor of arms.
+        counts: Their numbers of pulls.
+    """
+
+    arms: Tensor
+    counts: Tensor
 
 
 class Capacity:

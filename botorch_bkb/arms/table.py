@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from botorch_bkb.arms.capacity import Capacity
+from botorch_bkb.arms.capacity import Capacity, PullCounts
 from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.models.utils.replicates import find_twins, first_of_twins, Twins
 
@@ -83,19 +83,32 @@ class ArmTable:
         offered[indices] = True
         return offered
 
+    def competing(self, pulled: Tensor | None = None) -> Tensor:
+        """Return which arms may be the best: in play, and each row once.
+
+        Args:
+            pulled: Arms to which that is limited, unless none of them is in play.
+        """
+        competes = self.in_play
+        if pulled is not None:
+            among = torch.zeros_like(competes)
+            among[pulled] = competes[pulled]
+            competes = among if among.any() else competes
+        return self.distinct(competes)
+
     def distinct(self, allowed: Tensor) -> Tensor:
         """Return the arms among those allowed that have no equal of lower index."""
         return first_of_twins(self.twins, allowed) if len(self.twins.rows) else allowed
 
     def capacity(
-        self, offered: Tensor | None, max_repeats: int | None, used: Tensor
+        self, offered: Tensor | None, max_repeats: int | None, used: PullCounts
     ) -> Capacity:
         """Return how many more pulls each arm allows.
 
         Args:
             offered: Which arms can be pulled now; arms may follow those of the table.
             max_repeats: The most pulls of one arm; None for no limit.
-            used: The ``A`` numbers of pulls of the table's arms so far.
+            used: The pulls so far.
         """
         if offered is None:
             if max_repeats is None:
@@ -104,7 +117,7 @@ class ArmTable:
         pulls = torch.full_like(offered, UNLIMITED, dtype=torch.long)
         if max_repeats is not None:
             pulls = torch.full_like(pulls, max_repeats)
-            pulls[: len(used)] -= used
+            pulls.index_add_(0, used.arms, -used.counts)
         return Capacity(len(pulls), pulls.clamp_min(0) * offered)
 
     def merged_twins(self, capacity: Capacity, min_size: int) -> Capacity:

@@ -94,7 +94,7 @@ class ArmBandit(StoredBandit):
     @property
     def counts(self) -> Tensor:
         """The ``A`` numbers of told pulls."""
-        return self._ledger.counts.clone()
+        return self._ledger.counts
 
     @property
     def num_pulls(self) -> int:
@@ -245,17 +245,13 @@ class ArmBandit(StoredBandit):
     def _append(self, arms: Tensor, is_retired: bool) -> None:
         if arms.shape[0]:
             self._extend(arms, is_retired)
-            self._ledger.add_arms(arms.shape[0])
+            self._ledger.num_arms += arms.shape[0]
 
     def _offered(self, available: Tensor | None) -> Tensor | None:
         """Return which arms can be pulled now; None for all."""
         if available is not None:
             available = check_available(available, self._table.num_arms)
         return self._table.offered(available)
-
-    def _competing(self) -> Tensor:
-        """Return which arms may be the best: not retired, and each row once."""
-        return self._table.distinct(self._table.in_play)
 
     def _add_pending(self, indices: Tensor) -> None:
         scores = self._leverage_scores(indices.to(self.arms.device))

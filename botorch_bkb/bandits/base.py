@@ -39,7 +39,7 @@ from botorch_bkb.bandits.goal import (
     Goal,
 )
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
-from botorch_bkb.bandits.ledger import Pull
+from botorch_bkb.bandits.ledger import Pull, Totals
 from botorch_bkb.checks import (
     check_count,
     check_indices,
@@ -237,8 +237,8 @@ class FiniteArmBandit(ArmBandit):
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
         """Return the best arm of each of several draws from the posterior."""
 
-    def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
-        """Return counts and sums of the first told pulls that the posterior uses."""
+    def _totals(self, num_pulls: int) -> Totals:
+        """Return the totals of the first told pulls, of those the posterior uses."""
         return self._ledger.totals(num_pulls)
 
     @property
@@ -299,7 +299,7 @@ class FiniteArmBandit(ArmBandit):
             offered, new = self._offered(available), self.arms[:0]
         else:
             offered, new = self._offered_of(arms, available)
-        used = self._ledger.used_counts()
+        used = self._ledger.used()
         capacity = self._table.capacity(offered, self.max_repeats, used)
         rule, size = self._rule_of(size, max_size, capacity)
         capacity = self._table.merged_twins(capacity, max(rule.min_size, size))
@@ -358,7 +358,7 @@ class FiniteArmBandit(ArmBandit):
                     chooser._posterior,
                     capacity,
                     offered,
-                    self._ledger.used_counts(),
+                    self._ledger.used(),
                     max(rule.min_size, size),
                 )
             first = capacity.draw(self.generator) if is_first else None
@@ -457,11 +457,8 @@ class FiniteArmBandit(ArmBandit):
             among_pulled: Whether only arms with told pulls count (all arms count before
                 the first).
         """
-        among = self._table.in_play
-        pulled = among & (self._ledger.counts > 0)
-        if among_pulled and pulled.any():
-            among = pulled
-        return self._predictive()[1].best_mean(self._table.distinct(among))
+        pulled = self._ledger.totals(self.num_pulls).arms if among_pulled else None
+        return self._predictive()[1].best_mean(self._table.competing(pulled))
 
     def maximizer_distribution(
         self, num_draws: int = 256, generator: torch.Generator | None = None
@@ -480,7 +477,7 @@ class FiniteArmBandit(ArmBandit):
         """
         generator = as_generator(generator)
         if self.num_pulls == 0:
-            arms = self._competing().nonzero().squeeze(-1)
+            arms = self._table.competing().nonzero().squeeze(-1)
             best = draw_integers(len(arms), num_draws, generator)
             best = arms[best.to(arms.device)]
         else:
@@ -535,9 +532,8 @@ class FiniteArmBandit(ArmBandit):
         self._hyperparameters.next_fit = min(
             self._hyperparameters.next_fit, self.num_pulls
         )
-        pulled = self._totals(known)[0] > 0
-        inducing = self.inducing_indices
-        self.inducing_indices = inducing[pulled[inducing]]
+        inducing, pulled = self.inducing_indices, self._totals(known).arms
+        self.inducing_indices = inducing[torch.isin(inducing, pulled)]
         self._rebuild_posterior()
 
     @override
@@ -563,11 +559,10 @@ class FiniteArmBandit(ArmBandit):
     def _confidence_state(
         self, hyperparameters: Hyperparameters, posterior: Moments, num_pending: int = 0
     ) -> ConfidenceState:
-        pulled = posterior.pulled_indices
-        counts, sums = self._totals(self.num_pulls)
-        counts = counts[pulled].to(sums)
+        pulled, counts, sums = self._totals(self.num_pulls)
+        counts = counts.to(sums)
         sample_means = (
-            self._sign * sums[pulled] / counts - hyperparameters.offset
+            self._sign * sums / counts - hyperparameters.offset
         ) / hyperparameters.scale
         start, log_det_start = self._restart
         if hyperparameters is not self._hyperparameters:

@@ -25,7 +25,7 @@ from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.inducing import ExactBandit
-from botorch_bkb.bandits.ledger import Pull
+from botorch_bkb.bandits.ledger import Pull, Totals
 from botorch_bkb.checks import as_number, check_size, check_time
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 from botorch_bkb.posteriors import ArmPosterior, Moments
@@ -255,7 +255,7 @@ class RGPUCB(DriftingBandit, ExactBandit):
         return RTVWidth()
 
     @override
-    def _totals(self, num_pulls: int) -> tuple[Tensor, Tensor]:
+    def _totals(self, num_pulls: int) -> Totals:
         if self._block <= 0:
             return self._ledger.totals(num_pulls)
         times = torch.tensor(self._times[:num_pulls], dtype=torch.float64)

@@ -132,7 +132,7 @@ class SparseBandit(PosteriorBandit):
             rows = sample_in_blocks(
                 hyperparameters,
                 hyperparameters.features[pulled],
-                self._ledger.counts[pulled],
+                self._ledger.counts_of(pulled),
                 lambda scores: self._sample_rows(pulled[: len(scores)], scores),
                 self.max_feature_bytes,
             )
@@ -146,7 +146,7 @@ class SparseBandit(PosteriorBandit):
 
     def _sample_rows(self, pulled: Tensor, scores: Tensor) -> Tensor:
         probabilities = inclusion_probabilities(
-            scores, self._ledger.counts[pulled], self.oversampling, self.inclusion
+            scores, self._ledger.counts_of(pulled), self.oversampling, self.inclusion
         )
         uniforms = self._draw_uniforms(pulled).to(scores)
         return sample_inducing_indices(probabilities, scores, uniforms)

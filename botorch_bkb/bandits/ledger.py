@@ -12,6 +12,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
+from botorch_bkb.arms import PullCounts
 from botorch_bkb.checks import (
     check_count,
     check_indices,
@@ -34,6 +35,31 @@ class Pull(NamedTuple):
     time: float = 0.0
 
 
+class Totals(NamedTuple):
+    """What was told of ``P`` arms.
+
+    Attributes:
+        arms: A ``P``-dim long tensor, ascending.
+        counts: Their numbers of told pulls.
+        sums: Their summed rewards as told, in double.
+    """
+
+    arms: Tensor
+    counts: Tensor
+    sums: Tensor
+
+    def plus(self, indices: Tensor, rewards: Tensor) -> Totals:
+        """Return the totals of more pulls as well, added in order of telling."""
+        arms, place = torch.cat([self.arms, indices]).unique(return_inverse=True)
+        counts = torch.cat([self.counts, torch.ones_like(indices)])
+        sums = torch.cat([self.sums, rewards])
+        return Totals(
+            arms,
+            counts.new_zeros(len(arms)).index_add_(0, place, counts),
+            sums.new_zeros(len(arms)).index_add_(0, place, sums),
+        )
+
+
 class PullLedger:
     """The pulls of a bandit over ``num_arms`` arms.
 
@@ -41,8 +67,8 @@ class PullLedger:
     told or fails. All checks come before any change.
 
     Attributes:
-        counts: An ``A``-dim long tensor of told pulls.
-        sums: An ``A``-dim double tensor of summed rewards, as told.
+        num_arms: A. Nothing here has an entry per arm, but ``counts`` where it is
+            asked for.
         told_indices: The arms of told pulls, in order of telling.
         told_rewards: Their rewards.
         told_scores: Their leverage scores, frozen at the start of their batch.
@@ -55,9 +81,12 @@ class PullLedger:
 
     def __init__(self, num_arms: int, like: Tensor) -> None:
         self.dtype = like.dtype
-        self.counts = torch.zeros(num_arms, dtype=torch.long, device=like.device)
+        self.num_arms = num_arms
+        self.device = like.device
+        none = torch.empty(0, dtype=torch.long, device=like.device)
         # In double for any dtype of the arms: sums of a million rewards stay accurate.
-        self.sums = like.new_zeros(num_arms, dtype=torch.float64)
+        self._nothing = Totals(none, none, none.double())
+        self._totals, self._num_summed = self._nothing, 0  # of the first told pulls
         # Arrays: a number is 8 bytes, and a million become a tensor at once.
         self.told_indices = array("q")
         self.told_rewards = array("d")
@@ -73,10 +102,18 @@ class PullLedger:
         """The number of told pulls."""
         return len(self.told_indices)
 
-    def add_arms(self, num_arms: int) -> None:
-        """Make room for more arms, at the end."""
-        self.counts = torch.cat([self.counts, self.counts.new_zeros(num_arms)])
-        self.sums = torch.cat([self.sums, self.sums.new_zeros(num_arms)])
+    @property
+    def counts(self) -> Tensor:
+        """The ``A`` numbers of told pulls."""
+        totals = self.totals(self.num_pulls)
+        counts = totals.counts.new_zeros(self.num_arms)
+        counts[totals.arms] = totals.counts
+        return counts
+
+    def counts_of(self, arms: Tensor) -> Tensor:
+        """Return the numbers of told pulls of some arms, all of which were pulled."""
+        totals = self.totals(self.num_pulls)
+        return totals.counts[torch.searchsorted(totals.arms, arms)]
 
     def ask(
         self, indices: Sequence[int], scores: Sequence[float], time: float = 0.0
@@ -105,12 +142,12 @@ class PullLedger:
         Returns:
             The pulls that the rewards are of, None for those that were never asked.
         """
-        arms = check_indices(indices, self.counts.shape[0])
+        arms = check_indices(indices, self.num_arms)
         values = check_rewards(rewards, len(arms), self.dtype)
         settled = self._match(arms, pull_ids, external=external_scores is not None)
         scores = [0.0] * len(arms)
         if external_scores is not None:
-            indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)
+            indices = torch.tensor(arms, dtype=torch.long, device=self.device)
             scores = external_scores(indices).tolist()
         pulls = [None if key is None else self.pending[key] for key in settled]
         for position, pull in enumerate(pulls):
@@ -126,19 +163,18 @@ class PullLedger:
         self.told_scores.extend(scores)
         self.told_ids.extend(-1 if key is None else key for key in settled)
         self.told_asked.extend(0.0 if pull is None else pull.time for pull in pulls)
-        self._add(arms, values)
         return pulls
 
     def fail(self, indices: Any, pull_ids: Any) -> None:
         """Release pending pulls without reward."""
-        arms = check_indices(indices, self.counts.shape[0])
+        arms = check_indices(indices, self.num_arms)
         for pull_id in self._match(arms, pull_ids, external=False):
             if pull_id is not None:
                 del self.pending[pull_id]
 
     def find_told(self, indices: Any, pull_ids: Any) -> list[int]:
         """Return the places of told pulls; without ids the latest of those arms."""
-        arms = check_indices(indices, self.counts.shape[0])
+        arms = check_indices(indices, self.num_arms)
         if pull_ids is None:
             places: dict[int, list[int]] = {arm: [] for arm in arms}
             for place, arm in enumerate(self.told_indices):
@@ -184,41 +220,42 @@ class PullLedger:
             setattr(self, f"told_{name}", array(column.typecode, left))
         self.pending = dict(sorted(pending.items()))
         self.first_is_told &= 0 in self.told_ids
-        self._sum_up()
+        self._totals, self._num_summed = self._nothing, 0
 
-    def used_counts(self) -> Tensor:
-        """Return the ``A`` numbers of pulls told and pending."""
-        return self.counts + self.pending_counts()
-
-    def pending_counts(self) -> Tensor:
-        """Return the ``A`` numbers of pending pulls."""
+    def used(self) -> PullCounts:
+        """Return the pulls told and pending, by arm; an arm may come twice."""
+        totals = self.totals(self.num_pulls)
         arms = [pull.arm for pull in self.pending.values()]
-        indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)
-        return torch.bincount(indices, minlength=self.counts.shape[0])
+        pending = torch.tensor(arms, dtype=torch.long, device=self.device)
+        counts = torch.cat([totals.counts, torch.ones_like(pending)])
+        return PullCounts(torch.cat([totals.arms, pending]), counts)
 
     def history(self) -> tuple[Tensor, Tensor]:
         """Return arms and rewards of told pulls, in order of telling, in double."""
         columns = (self.told_indices, self.told_rewards)
         indices, rewards = (torch.from_numpy(np.array(column)) for column in columns)
-        return indices.to(self.counts.device), rewards.to(self.sums.device)
+        return indices.to(self.device), rewards.to(self.device)
 
-    def totals(
-        self, num_pulls: int, which: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return counts and sums of the first told pulls.
+    def totals(self, num_pulls: int, which: Tensor | None = None) -> Totals:
+        """Return the totals of the first told pulls.
 
         Args:
             num_pulls: How many.
             which: A boolean tensor of those that count; all if None.
         """
-        if num_pulls == self.num_pulls and which is None:
-            return self.counts, self.sums
-        indices, rewards = (column[:num_pulls] for column in self.history())
-        if which is not None:
-            which = which.to(indices.device)
-            indices, rewards = indices[which], rewards[which]
-        counts = torch.bincount(indices, minlength=self.counts.shape[0])
-        return counts, torch.zeros_like(self.sums).index_add_(0, indices, rewards)
+        if num_pulls < self.num_pulls or which is not None:
+            indices, rewards = (column[:num_pulls] for column in self.history())
+            if which is not None:
+                which = which.to(indices.device)
+                indices, rewards = indices[which], rewards[which]
+            return self._nothing.plus(indices, rewards)
+        if self._num_summed < num_pulls:
+            new = slice(self._num_summed, None)
+            indices = torch.from_numpy(np.array(self.told_indices[new]))
+            rewards = torch.from_numpy(np.array(self.told_rewards[new]))
+            totals = self._totals.plus(indices.to(self.device), rewards.to(self.device))
+            self._totals, self._num_summed = totals, num_pulls
+        return self._totals
 
     def _match(
         self, arms: list[int], pull_ids: Any, external: bool
@@ -271,7 +308,7 @@ class PullLedger:
             InputDataError: If these are no pulls of these arms. Nothing has changed
                 then.
         """
-        num_arms = self.counts.shape[0]
+        num_arms = self.num_arms
         told = check_indices(state["told_indices"], num_arms)
         rewards = check_rewards(state["told_rewards"], len(told), self.dtype)
         scores = [check_score(score) for score in state["told_scores"]]
@@ -306,14 +343,4 @@ class PullLedger:
         self.told_ids, self.told_asked = array("q", ids), array("d", asked)
         self.next_id = next_id
         self.first_is_told = bool(state["first_is_told"])
-        self._sum_up()
-
-    def _sum_up(self) -> None:
-        self.counts = torch.zeros_like(self.counts)
-        self.sums = torch.zeros_like(self.sums)
-        self._add(list(self.told_indices), list(self.told_rewards))
-
-    def _add(self, arms: list[int], rewards: list[float]) -> None:
-        indices = torch.tensor(arms, dtype=torch.long, device=self.counts.device)
-        self.counts.index_add_(0, indices, torch.ones_like(indices))
-        self.sums.index_add_(0, indices, self.sums.new_tensor(rewards))
+        self._totals, self._num_summed = self._nothing, 0

@@ -67,7 +67,7 @@ class PosteriorBandit(FiniteArmBandit):
     @override
     def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
         sampler = ArmSampler(self._predictive()[1], residual="correlated")
-        competes = self._competing()
+        competes = self._table.competing()
         return sampler.draw_best_arms(num_draws, generator, competes)
 
     @override
@@ -136,9 +136,8 @@ class PosteriorBandit(FiniteArmBandit):
         inducing_indices: Tensor,
         num_pulls: int,
     ) -> None:
-        counts, sums = self._totals(num_pulls)
-        pulled = self._pulled(num_pulls)
-        counts, sums = counts[pulled].to(sums), self._sign * sums[pulled]
+        pulled, counts, sums = self._totals(num_pulls)
+        counts, sums = counts.to(sums), self._sign * sums
         centered = (sums - hyperparameters.offset * counts) / hyperparameters.scale
         posterior.update(inducing_indices, pulled, counts, centered)
 
@@ -165,4 +164,4 @@ class PosteriorBandit(FiniteArmBandit):
             self._is_fresh = True
 
     def _pulled(self, num_pulls: int) -> Tensor:
-        return self._totals(num_pulls)[0].nonzero().squeeze(-1)
+        return self._totals(num_pulls).arms

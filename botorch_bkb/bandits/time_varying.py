@@ -132,7 +132,7 @@ class TVGPUCB(DriftingBandit):
         hyperparameters, drifting = self._present()
         drifting = drifting.copy()
         drifting.advance(hyperparameters.steps(self.decision_time))
-        competes = self._competing()
+        competes = self._table.competing()
         return drifting.draw_best_arms(num_draws, generator, competes)
 
     @override
@@ -293,7 +293,7 @@ class TVGPUCB(DriftingBandit):
     ) -> ArmMoments:
         """Return what is known at the next decision time."""
         mean, variance = drifting.predict(hyperparameters.steps(self.decision_time))
-        pulled = self._ledger.counts.nonzero().squeeze(-1)
+        pulled = self._ledger.totals(self.num_pulls).arms
         inducing = pulled
         if isinstance(drifting, SparseArmFilter):
             inducing = drifting.inducing_indices

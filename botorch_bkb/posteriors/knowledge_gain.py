@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from botorch_bkb.arms import Capacity
+from botorch_bkb.arms import Capacity, PullCounts
 from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.posteriors.moments import Moments
 
@@ -21,7 +21,7 @@ def best_arm_capacity(
     posterior: Moments,
     capacity: Capacity,
     offered: Tensor | None,
-    used: Tensor,
+    used: PullCounts,
     size: int,
 ) -> Capacity:
     """Return the capacities of a batch that is to find the best arm on offer.
@@ -30,19 +30,20 @@ def best_arm_capacity(
         posterior: What is known of the arms.
         capacity: How many pulls each arm allows.
         offered: Which arms can be pulled now; None for all.
-        used: How many pulls the first arms have had, told and pending.
+        used: The pulls so far, told and pending.
         size: The size of the batch.
     """
-    used = torch.nn.functional.pad(used, (0, posterior.num_arms - len(used)))
+    counts = used.counts.new_zeros(posterior.num_arms)
+    counts.index_add_(0, used.arms, used.counts)
     if offered is None:
-        offered = torch.ones_like(used, dtype=torch.bool)
+        offered = torch.ones_like(counts, dtype=torch.bool)
     pulls = capacity.pulls
     if pulls is None:
-        pulls = torch.full_like(used, UNLIMITED)
+        pulls = torch.full_like(counts, UNLIMITED)
     gain = knowledge_gain(
         posterior.mean, posterior.variance, posterior.noise_variance, offered
     )
-    return Capacity(len(used), worth_pulling(pulls, used, gain, size))
+    return Capacity(len(counts), worth_pulling(pulls, counts, gain, size))
 
 
 def knowledge_gain(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from botorch_bkb.arms import ArmTable, Capacity
+from botorch_bkb.arms import ArmTable, Capacity, PullCounts
 from botorch_bkb.models.utils.crossing import UNLIMITED
 
 
@@ -45,7 +45,7 @@ def test_draws_are_uniform_among_the_arms_that_are_left():
 
 def test_a_table_gives_the_capacities_of_what_is_offered():
     table = ArmTable.of(torch.tensor([[0.0], [1.0], [1.0], [2.0]]))
-    used = torch.tensor([0, 2, 1, 3])
+    used = PullCounts(torch.tensor([1, 3, 2, 3]), torch.tensor([2, 1, 1, 2]))
     assert table.capacity(None, None, used).pulls is None
     assert table.capacity(None, 2, used).pulls.tolist() == [2, 0, 1, 0]
     offered = table.retire(torch.tensor([0])).offered(None)

@@ -96,7 +96,7 @@ def test_rewards_are_not_rounded(rewards):
     ledger = asked(3, 1)
     ledger.tell([3, 1], rewards, None, None)
     assert list(ledger.told_rewards) == [0.1, 1 / 3]
-    assert ledger.sums.tolist() == [0.0, 1 / 3, 0.0, 0.1, 0.0]
+    assert ledger.totals(2).sums.tolist() == [1 / 3, 0.1]
 
 
 def test_totals_of_the_first_pulls_are_the_totals_they_had():
@@ -106,11 +106,13 @@ def test_totals_of_the_first_pulls_are_the_totals_they_had():
     for arm, reward in [(0, 0.1), (2, 1 / 3), (0, 1e-9), (2, 12345.678901234)]:
         rewards = torch.tensor([reward], dtype=torch.float64)
         ledger.tell([arm], rewards, None, torch.zeros_like)
-        history.append((ledger.counts.clone(), ledger.sums.clone()))
-    for num_pulls, (counts, sums) in enumerate(history, start=1):
-        totals = ledger.totals(num_pulls)
-        assert torch.equal(totals[0], counts)
-        assert torch.equal(totals[1], sums)
+        history.append(ledger.totals(ledger.num_pulls))
+    assert [totals.arms.tolist() for totals in history] == [[0], [0, 2], [0, 2], [0, 2]]
+    assert history[-1].counts.tolist() == [2, 2]
+    assert history[-1].sums.tolist() == [0.1 + 1e-9, 1 / 3 + 12345.678901234]
+    for num_pulls, expected in enumerate(history, start=1):
+        for got, then in zip(ledger.totals(num_pulls), expected, strict=True):
+            assert torch.equal(got, then)
 
 
 def test_a_loaded_ledger_has_the_same_totals():
@@ -120,8 +122,12 @@ def test_a_loaded_ledger_has_the_same_totals():
     other.load_state_dict(ledger.state_dict())
     assert other.state_dict() == ledger.state_dict()
     assert torch.equal(other.counts, ledger.counts)
-    assert torch.equal(other.sums, ledger.sums)
-    assert torch.equal(other.pending_counts(), ledger.pending_counts())
+    for left, right in zip(
+        [*other.totals(3), *other.used()],
+        [*ledger.totals(3), *ledger.used()],
+        strict=True,
+    ):
+        assert torch.equal(left, right)
 
 
 def test_a_state_does_not_change_with_its_ledger():
@@ -132,8 +138,12 @@ def test_a_state_does_not_change_with_its_ledger():
     assert list(state["pending"]) == [0, 1]
 
 
-def test_pending_counts_count_repeats():
-    assert asked(1, 4, 1).pending_counts().tolist() == [0, 2, 0, 0, 1]
+def test_used_are_told_and_pending_pulls_with_repeats():
+    ledger = asked(1, 4, 1)
+    ledger.tell([4, 4, 2], [1.0, 2.0, 3.0], None, torch.zeros_like)
+    arms, counts = ledger.used()
+    used = torch.zeros(5, dtype=torch.long).index_add_(0, arms, counts)
+    assert used.tolist() == [0, 2, 1, 0, 2]
 
 
 # Through the bandits -----------------------------------------------------------------

@@ -229,7 +229,7 @@ def test_increments_are_cut_off_before_rounding_adds_up(increments, monkeypatch)
 
 
 def test_a_breakdown_of_the_increment_is_left_to_the_full_rebuild(monkeypatch):
-    def broken(*args):
+    def broken(*args, **options):
         raise torch.linalg.LinAlgError("not positive-definite")
 
     walk = Walk(4)

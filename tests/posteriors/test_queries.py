@@ -7,6 +7,7 @@ from botorch.exceptions.errors import UnsupportedError
 from gpytorch.kernels import RBFKernel
 
 from botorch_bkb import BKB
+from botorch_bkb.arms import Capacity
 from botorch_bkb.optim import LocalRule, SumRule
 from botorch_bkb.posteriors import ArmMoments, ArmPosterior
 from botorch_bkb.posteriors.appended import AppendedArms
@@ -97,7 +98,7 @@ def test_a_rule_that_needs_covariances_refuses_moments_without():
 
 def test_choosing_changes_no_posterior(posterior):
     before = posterior.mean.clone(), posterior.residual.clone(), posterior.variance
-    bounds = UpperBounds(posterior, 2.0, True, torch.tensor([8, 8]), None)
+    bounds = UpperBounds(posterior, 2.0, True, torch.tensor([8, 8]), Capacity(50))
     for _ in range(5):
         index = bounds.best()
         bounds.pull(index, bounds.num_repeats(index))
