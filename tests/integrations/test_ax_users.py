@@ -841,6 +841,7 @@ WALKS = {
             refuses("one objective", objective="y, z"),
             refuses("one objective", objective="y + 2 * z"),
             honours(objective="y / 2"),
+            honours(objective="y,"),
             refuses(r"'y\*\*2', which is not linear", objective="y**2"),
             refuses("'1/y', which is not linear", objective="1/y"),
             refuses(r"'max\(y, 0\)', which is not linear", objective="max(y, 0)"),

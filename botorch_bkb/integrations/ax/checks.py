@@ -48,7 +48,8 @@ def _is_linear(objective: Objective) -> bool:
     (name,) = objective.metric_names
     if objective.expression in (name, f"-{name}"):
         return True  # names that are no symbols too
-    expression = parse_objective_expression(objective.expression)
+    parsed = parse_objective_expression(objective.expression)
+    (expression,) = parsed if isinstance(parsed, tuple) else (parsed,)
     (symbol,) = expression.free_symbols
     return bool(expression.diff(symbol).is_number)
 
