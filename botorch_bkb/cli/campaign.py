@@ -65,6 +65,12 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     if args.available is not None:
         require_column(arms, args.available, args.arms, "--available")
         available = availability(arms[args.available]).to_numpy()
+        if not available.any():
+            raise InputDataError(
+                f"Expected candidates that are available, but by column "
+                f"{args.available!r} of {args.arms} there is none. Correct it, or "
+                "leave out --available."
+            )
     results = _read_results(args)
     try:
         rewards, notes = reward_column(results[args.reward], may_be_empty=True)
@@ -143,7 +149,8 @@ def _read_results(args: argparse.Namespace) -> pd.DataFrame:
     missing = table[args.id].isna()
     if missing.any():
         raise InputDataError(
-            f"{path} has no id in {row_name(missing)}, column {args.id!r}."
+            f"{path} has no id in {row_name(missing)}, column {args.id!r} (NA, None "
+            "and the like count as empty)."
         )
     return table
 

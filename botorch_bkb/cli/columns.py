@@ -97,25 +97,39 @@ def numbers_in_text(column: pd.Series) -> tuple[pd.Series, str] | None:
 
     Percent signs after all of them are left out; decimal commas are read
     where two or more have one (one could be a slip) and nothing else can be meant.
+
+    Raises:
+        InputDataError: If points may stand between thousands, as in 1.200.
     """
     text = column.astype("str").str.strip(BLANKS)
     if text.empty or not LOOKS_NUMERIC.fullmatch(text.iloc[0]):
         return None
     values = pd.Series(text.unique(), dtype="str")
     said = f"column {column.name!r} holds numbers as text, which are read as numbers"
-    if values.str.endswith("%").all():
+    is_percent = bool(values.str.endswith("%").all())
+    if is_percent:
         said = f"column {column.name!r} has percent signs; {values[0]} is read as "
         values = values.str.removesuffix("%").str.strip()
         said += values[0]
     plain = values
+    certain, uncertain = decimal_marks(values)
     has_comma = values.str.contains(",")
-    if has_comma.sum() >= 2 and decimal_marks(values)[0] == {","}:
+    if has_comma.sum() >= 2 and certain == {","}:
         plain = values.str.replace(",", ".")
         said += ", with decimal commas"
     numbers = pd.to_numeric(plain, errors="coerce").astype("float64")
     is_plain = values.map(str.isprintable).astype("bool")
     if not (is_plain & (numbers.abs() <= MAX_NUMBER)).all():
         return None
+    if "." in uncertain and "." not in certain and not is_percent:
+        # Text, since the file has decimal commas, or a workbook's cells are text.
+        value = uncertain["."]
+        raise InputDataError(
+            f"Column {column.name!r} has text such as {value!r} in "
+            f"{row_name(text == value)}, which is one number if the point stands "
+            "between thousands and another if before decimals. Write thousands "
+            "without a mark, and decimals as the file's other ones."
+        )
     places, _ = pd.factorize(text)
     found = pd.Series(numbers.to_numpy()[places], index=column.index, name=column.name)
     return found, said

@@ -214,11 +214,12 @@ def _find_decimal(
         for field, skip in zip(row, is_text, strict=False)
         if not skip and ("," in field or "." in field)
     )
-    if certain:
-        # Of two minds: what is no number by the point is seen where it is read.
-        return "," if certain == {","} else "."
     # Where commas separate fields, points do not separate thousands.
-    found = uncertain.get(",") or (None if separator == "," else uncertain.get("."))
+    points = None if separator == "," else uncertain.get(".")
+    if len(certain) == 1:
+        return certain.pop()
+    # Of two minds: what is no number by the point is seen where it is read.
+    found = points if certain else uncertain.get(",") or points
     if found is not None:
         raise InputDataError(
             f"{path} has numbers such as {found}, which is one thing with decimal "

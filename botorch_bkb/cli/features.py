@@ -14,7 +14,6 @@ from botorch.exceptions.errors import InputDataError
 from botorch_bkb.cli.columns import (
     BLANKS,
     days,
-    is_date,
     is_numeric,
     looks_numeric,
     MAX_NUMBER,
@@ -165,9 +164,11 @@ def _coded(column: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
 
 def _read_text(column: pd.Series) -> tuple[dict[str, pd.Series], str]:
     """Return the features of a column that is not of numbers, and a note."""
-    if not is_date(column):
+    # Dates of a workbook beside those of a CSV file are both.
+    found = days(column)
+    if found is None:
         _require_plain(column)
-    found = days(column) or numbers_in_text(column)
+        found = numbers_in_text(column)
     if found is None:
         return _one_hot(column, is_asked=False)
     numbers, said = found

@@ -13,7 +13,7 @@ import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.cli.columns import row_name
-from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format
+from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format, SEPARATORS
 from botorch_bkb.cli.progress import note
 
 
@@ -75,7 +75,8 @@ def read_table(
         )
     for column in table.columns.intersection(list(text_columns)):
         table[column] = table[column].astype("str").where(table[column].notna())
-        table[column] = table[column].str.strip()
+        # One letter or a letter and its accent: the same id.
+        table[column] = table[column].str.strip().str.normalize("NFC")
     return table
 
 
@@ -115,12 +116,13 @@ def _read_csv(
             )
     except pd.errors.ParserWarning as warning:
         raise ValueError(
-            "row 1 has more fields than the header. Is the first line the header?"
+            "row 1 has more fields than the header. Is the first line the header? "
+            "Numbers with decimal commas need another separator, or quotation marks."
         ) from warning
     except pd.errors.ParserError as error:
         raise ValueError(
             f"{str(error).strip()}. Is the first line the header, with a name for "
-            "every column?"
+            "every column, and does every row begin a line?"
         ) from error
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -242,7 +244,8 @@ def require_column(table: pd.DataFrame, column: str, path: Path, option: str) ->
     if column in table.columns:
         return
     hint = ""
-    if len(table.columns) == 1 and table_kind(path) == "csv":
+    is_split = not any(mark in name for name in table.columns for mark in SEPARATORS)
+    if table_kind(path) == "csv" and not (is_split and len(table.columns) > 1):
         hint = (
             " If that is the whole header, pass --separator; if it is a title, remove "
             "the lines above the header."
@@ -262,7 +265,8 @@ def require_ids(ids: pd.Series, path: Path) -> None:
     missing = ids.isna()
     if missing.any():
         raise InputDataError(
-            f"{path} has no id in {row_name(missing)}, column {ids.name!r}."
+            f"{path} has no id in {row_name(missing)}, column {ids.name!r} (NA, None "
+            "and the like count as empty)."
         )
     broken = ids.str.contains(r"[\r\n]")
     if broken.any():

@@ -308,6 +308,7 @@ def test_what_is_clear_is_read_right_and_said(name, tidy, tmp_path):
 # Refused, with what to do -------------------------------------------------------------
 
 THOUSANDS = [f"1,{100 + 30 * number}" for number in range(NUM_ARMS)]
+POINTS = [x.replace(",", ".") for x in THOUSANDS]
 LATE = csv(pd.concat([ARMS.assign(id=f"{n:03d}" + ARMS["id"]) for n in range(200)]))
 
 # The files and options as above; what is wrong; what to do.
@@ -365,6 +366,26 @@ REFUSED = {
         german(ARMS.assign(load=[x.replace(",", ".") + ",5" for x in THOUSANDS])),
         "such as '1.100,5' in row 1 ",
         "no mark between thousands",
+    ),
+    "thousands by points beside decimal commas": (
+        german(ARMS.assign(load=["950", *POINTS[1:]])),
+        f"'load' has text such as '{POINTS[1]}' in row 2 ",
+        "Write thousands without a mark",
+    ),
+    "thousands by points among decimal commas": (
+        german(ARMS.assign(load=["950,5", "20,5", *POINTS[2:]])),
+        f"'load' has text such as '{POINTS[2]}' in row 3 ",
+        "Write thousands without a mark",
+    ),
+    "thousands by points beside both decimal marks": (
+        german(ARMS.assign(load=POINTS, version="1.5")),
+        "has numbers such as 1.100",
+        "Pass --decimal , or --decimal .",
+    ),
+    "rewards with points between thousands": (
+        (PLAIN, b"id;reward;volume\n00390;950;0,5\n00398;1.200;1,5\n"),
+        "results.csv: Column 'reward' has text such as '1.200' in row 2 ",
+        "Write thousands without a mark",
     ),
     "thousands by spaces": (
         csv(text(load=[x.replace(",", " ") for x in THOUSANDS])),
@@ -453,6 +474,31 @@ REFUSED = {
         ),
         "measures id 'A00390' in row 1 ",
         "it has 'a00390'",
+    ),
+    "an id that is taken for an empty cell": (
+        csv(cell("id", "NA")),
+        "has no id in row 6 ",
+        "(NA, None and the like count as empty)",
+    ),
+    "a batch that was appended to a line without an end": (
+        (PLAIN, csv(RESULTS)[:-1] + b"00402,\n"),
+        "Could not read the table",
+        "does every row begin a line",
+    ),
+    "decimal commas between commas": (
+        (PLAIN, b"id,reward\n00390,1,5\n"),
+        "row 1 has more fields than the header",
+        "decimal commas need another separator, or quotation marks",
+    ),
+    "a comma in a header of semicolons": (
+        b"id;heat, C\n00390;20,5\n00398;21,5\n00401;22,5\n",
+        "has no column 'id'",
+        "pass --separator",
+    ),
+    "nothing in stock": (
+        (csv(ARMS.assign(stock=0)), csv(RESULTS), ["--available", "stock"]),
+        "by column 'stock' of ",
+        "leave out --available",
     ),
     "a title above the header": (
         b"Plate 7, exported by the reader\n\n" + PLAIN,
@@ -564,3 +610,38 @@ def test_what_is_not_clear_is_refused_with_what_to_do(name, tmp_path):
     assert code == 2, said
     assert wrong in said
     assert remedy in said
+
+
+# Ids, and candidates that are gone ----------------------------------------------------
+
+
+def test_an_accent_apart_from_its_letter_is_the_same_id(tmp_path):
+    """As macOS writes it; with features beside, it was a candidate out of the table."""
+    columns = ["heat", "load", "solvent"]
+    arms = ARMS.assign(id="\u00e4" + ARMS["id"])
+    results = RESULTS.merge(ARMS[["id", *columns]]).assign(
+        id=lambda table: "a\u0308" + table["id"]
+    )
+    code, said, _ = suggest(tmp_path, csv(arms), csv(results))
+    assert code == 0, said
+    assert "2 of them measured, 3 measurements in all, 1 in flight" in said
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_a_measured_candidate_out_of_a_workbook_with_dates_informs(suffix, tmp_path):
+    """Its dates are those that --with-columns has written, as text or as cells."""
+    arms = with_days(lambda day: day)
+    gone = arms["id"].isin(RESULTS["id"].head(1))
+    results = RESULTS.merge(arms)
+    content = csv(results) if suffix == ".csv" else excel(results)
+    batches = []
+    for arms_content in (excel(arms[~gone]), csv(arms[~gone])):
+        code, said, batch = suggest(
+            tmp_path,
+            (".xlsx" if arms_content.startswith(b"PK") else ".csv", arms_content),
+            (suffix, content),
+        )
+        assert code == 0, said
+        assert "column 'heat' holds dates, which became days since 2026-01-01" in said
+        batches.append(batch)
+    pd.testing.assert_frame_equal(*batches, rtol=1e-9)

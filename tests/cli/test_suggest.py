@@ -331,9 +331,7 @@ def test_what_is_available_has_to_be_clear(folder, arms, capsys):
         assert "Expected yes or no, true or false, or an amount" in error
     assert "Name it by --available" in failed(folder, capsys, "--available", "shelf")
     arms.assign(stock=0).to_csv(folder / "arms.csv", index=False)
-    assert "all other arms are unavailable" in (
-        failed(folder, capsys, "--available", "stock")
-    )
+    assert "by column 'stock' of " in (failed(folder, capsys, "--available", "stock"))
 
 
 def test_a_candidate_that_left_the_table_informs_by_the_features_in_the_results(

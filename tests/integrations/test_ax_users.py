@@ -659,6 +659,7 @@ def test_the_modular_route_searches_all_mixed_choices(monkeypatch):
         ({"parameter_constraints": ["T <= 60"]}, "`parameter_constraints`"),
         ({"goal": {"outcome_constraints": ["z >= 1"]}}, "`outcome_constraints`"),
         ({"objective": "y, z"}, "one objective"),
+        ({"objective": "y**2"}, "not linear"),
     ],
 )
 def test_the_modular_route_refuses_before_the_first_trial(options, match):
@@ -666,6 +667,24 @@ def test_the_modular_route_refuses_before_the_first_trial(options, match):
     with pytest.raises(UnsupportedError, match=match):
         client.get_next_trials(1)
     assert not client._experiment.trials
+
+
+def test_the_modular_route_sees_what_changes_on_the_way(tmp_path):
+    """The direction is followed, and a constraint refused, in a loaded strategy too."""
+    client = new_client(modular_strategy(num_initial=3, seed=0))
+    play(client, 4)
+    client.configure_optimization(objective="-y")
+    (worst,) = play(client, 1)
+    again = new_client(modular_strategy(num_initial=3, seed=0), objective="-y")
+    for trial in list(client._experiment.trials.values())[:4]:
+        number = again.attach_trial(trial.arm.parameters)
+        again.complete_trial(number, raw_data={"y": reward(trial.arm.parameters)})
+    assert play(again, 1) == [worst]  # of a strategy that began so
+    client.save_to_json_file(str(tmp_path / "e.json"))
+    for each in (client, Client.load_from_json_file(str(tmp_path / "e.json"))):
+        each.configure_optimization(objective="y", outcome_constraints=["z >= 1"])
+        with pytest.raises(UnsupportedError, match="`outcome_constraints`"):
+            each.get_next_trials(1)
 
 
 def test_the_modular_route_refuses_what_it_cannot_search():
@@ -821,6 +840,11 @@ WALKS = {
             minimizes,
             refuses("one objective", objective="y, z"),
             refuses("one objective", objective="y + 2 * z"),
+            honours(objective="y / 2"),
+            honours(objective="y,"),
+            refuses(r"'y\*\*2', which is not linear", objective="y**2"),
+            refuses("'1/y', which is not linear", objective="1/y"),
+            refuses(r"'max\(y, 0\)', which is not linear", objective="max(y, 0)"),
         ],
         "outcome_constraints": [
             refuses("`outcome_constraints`", goal={"outcome_constraints": ["z >= 1"]}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ax.core.experiment import Experiment
 from ax.core.objective import Objective
 from ax.core.search_space import SearchSpace
+from ax.utils.common.sympy import parse_objective_expression
 from botorch.exceptions.errors import UnsupportedError
 
 
@@ -12,14 +13,21 @@ def check_objective(experiment: Experiment) -> Objective:
     """Return the one objective of an experiment.
 
     Raises:
-        UnsupportedError: If there is none, or more than one metric, or an outcome
-            constraint, or a target of pruning.
+        UnsupportedError: If there is none, or more than one metric, or one that is
+            squared and the like, or an outcome constraint, or a target of pruning.
     """
     config = experiment.optimization_config
     if config is None or len(config.objective.metric_names) != 1:
         raise UnsupportedError(
             "Expected an experiment with one objective of one metric, but got "
             f"{config}. Use `client.configure_optimization`."
+        )
+    if not _is_linear(config.objective):
+        # Ax 1.3.1 takes it for the metric as it is.
+        raise UnsupportedError(
+            "Expected an objective that is a metric, with a minus to minimize it, but "
+            f"got {config.objective.expression!r}, which is not linear. Complete "
+            "trials with that value, as a metric of its own."
         )
     if config.all_constraints:
         raise UnsupportedError(
@@ -33,6 +41,17 @@ def check_objective(experiment: Experiment) -> Objective:
             "bandit does not honour. Leave it out of `configure_optimization`."
         )
     return config.objective
+
+
+def _is_linear(objective: Objective) -> bool:
+    """Tell whether an objective of one metric is the metric times a number."""
+    (name,) = objective.metric_names
+    if objective.expression in (name, f"-{name}"):
+        return True  # names that are no symbols too
+    parsed = parse_objective_expression(objective.expression)
+    (expression,) = parsed if isinstance(parsed, tuple) else (parsed,)
+    (symbol,) = expression.free_symbols
+    return bool(expression.diff(symbol).is_number)
 
 
 def check_search_space(search_space: SearchSpace) -> None:

@@ -15,7 +15,7 @@ from ax.core.search_space import SearchSpaceDigest
 from ax.generation_strategy.generation_node import GenerationNode
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
-from ax.generation_strategy.transition_criterion import MinTrials
+from ax.generation_strategy.transition_criterion import MinTrials, PausingCriterion
 from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
@@ -164,6 +164,33 @@ class FiniteArmsNext(MinTrials):
         return super().is_met(experiment, curr_node)
 
 
+class FiniteArmsOnly(PausingCriterion):
+    """Looks at the experiment before every trial, since it may have changed.
+
+    Ax 1.3.1 keeps the objective and the constraints of its first fit.
+
+    Raises:
+        UnsupportedError: As :class:`FiniteArmsNext`.
+    """
+
+    @override
+    def is_met(self, experiment: Experiment, curr_node: GenerationNode) -> bool:
+        """Return False, after the check: nothing is to wait for."""
+        check_modular(experiment)
+        for spec in curr_node.generator_specs:
+            adapter = spec._fitted_adapter
+            config = None if adapter is None else adapter._optimization_config
+            if config != experiment.optimization_config:
+                spec._fitted_adapter = None
+        return False
+
+    @override
+    def block_continued_generation_error(
+        self, node_name: str, experiment: Experiment, trials_from_node: set[int]
+    ) -> None:
+        """Do nothing."""
+
+
 def check_modular(experiment: Experiment) -> None:
     """Raise an ``UnsupportedError`` for what :func:`modular_strategy` cannot honour."""
     check_objective(experiment)
@@ -243,6 +270,11 @@ def modular_strategy(
         GenerationNode(
             name="Sobol", generator_specs=[sobol], transition_criteria=[follows]
         ),
-        GenerationNode(name=name, generator_specs=[spec], should_deduplicate=False),
+        GenerationNode(
+            name=name,
+            generator_specs=[spec],
+            should_deduplicate=False,
+            pausing_criteria=[FiniteArmsOnly()],
+        ),
     ]
     return GenerationStrategy(name=name, nodes=nodes)

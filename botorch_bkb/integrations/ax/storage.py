@@ -9,7 +9,10 @@ from ax.storage.botorch_modular_registry import (
     register_acquisition_function,
     register_model,
 )
-from ax.storage.json_store.encoders import transition_criterion_to_dict
+from ax.storage.json_store.encoders import (
+    pausing_criterion_to_dict,
+    transition_criterion_to_dict,
+)
 from ax.storage.json_store.registry import (
     CORE_DECODER_REGISTRY,
     CORE_ENCODER_REGISTRY,
@@ -21,7 +24,11 @@ from botorch_bkb.acquisition import (
     TimeVaryingUpperConfidenceBound,
 )
 from botorch_bkb.integrations.ax.arms import ArmFile, ChoiceGrid
-from botorch_bkb.integrations.ax.modular import FiniteArmAcquisition, FiniteArmsNext
+from botorch_bkb.integrations.ax.modular import (
+    FiniteArmAcquisition,
+    FiniteArmsNext,
+    FiniteArmsOnly,
+)
 from botorch_bkb.integrations.ax.node import BanditNode
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 
@@ -41,6 +48,8 @@ def register_all() -> None:
     CORE_DECODER_REGISTRY["BanditNode"] = BanditNode
     CORE_ENCODER_REGISTRY[FiniteArmsNext] = transition_criterion_to_dict
     CORE_DECODER_REGISTRY["FiniteArmsNext"] = FiniteArmsNext
+    CORE_ENCODER_REGISTRY[FiniteArmsOnly] = pausing_criterion_to_dict
+    CORE_DECODER_REGISTRY["FiniteArmsOnly"] = FiniteArmsOnly
     CORE_ENCODER_REGISTRY[ArmFile] = _encode_file
     CORE_DECODER_REGISTRY["ArmFile"] = ArmFile
     CORE_ENCODER_REGISTRY[ChoiceGrid] = _encode_grid
