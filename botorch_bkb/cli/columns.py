@@ -72,7 +72,7 @@ def days(column: pd.Series) -> tuple[pd.Series, str] | None:
         InputDataError: If there is no such day.
     """
     if not is_date(column):
-        text = column.astype("str").str.strip(BLANKS)
+        text = column.map(str).str.strip(BLANKS)  # bytes need not be text
         if not re.fullmatch(ISO_DATE, text.iloc[0]):
             return None
         if not text.str.fullmatch(ISO_DATE).all():
