@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from botorch_bkb.models.utils.nystrom import independent_points
+from botorch_bkb.models.utils.nystrom import append_tolerance, independent_points
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
@@ -46,6 +46,10 @@ class AppendedArms:
     def append(self, arms: Tensor) -> None:
         """Append arms, but those in the span of the others."""
         Z = self.features(arms)
+        prior = self.posterior.prior_variance[arms]
+        # What is left of an arm in the span is rounding, and no variance.
+        is_new = prior - Z.square().sum(dim=0) > append_tolerance(Z.dtype) * prior
+        arms, Z = arms[is_new], Z[:, is_new]
         schur = self.posterior.prior_covariance(arms, arms) - Z.mT @ Z
         kept = independent_points(schur)
         corner = torch.linalg.cholesky(schur[kept][:, kept])

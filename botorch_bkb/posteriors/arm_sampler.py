@@ -38,10 +38,7 @@ from torch import Tensor
 
 from botorch_bkb.checks import check_choice, check_size
 from botorch_bkb.models.utils.draws import draw_normals
-from botorch_bkb.models.utils.nystrom import (
-    append_tolerance,
-    psd_root,
-)
+from botorch_bkb.models.utils.nystrom import psd_root
 from botorch_bkb.posteriors.appended import AppendedArms
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
@@ -275,9 +272,7 @@ class ArmSampler:
         """Add pending pulls to V, and their arms to the inducing arms."""
         posterior = self.posterior
         pending, counts = pending_indices.unique(return_counts=True)
-        prior = posterior.prior_variance[pending]
-        rtol = append_tolerance(prior.dtype)
-        self._appended.append(pending[posterior.residual[pending] > rtol * prior])
+        self._appended.append(pending)
         seen = torch.cat([posterior.pulled_indices, pending])
         W = torch.cat([posterior.precisions, counts / posterior.noise_variance])
         Z = self._appended.features(seen)  # (M + f) x P
