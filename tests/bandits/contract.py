@@ -1,0 +1,68 @@
+"""What the tests of the contract of ask and tell share."""
+
+import pytest
+import torch
+from typing_extensions import override
+
+from botorch_bkb import TVGPUCB
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule
+from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
+from tests.bandits import (
+    ALL_BANDITS,
+)
+
+
+def each(classes):
+    return pytest.mark.parametrize(
+        "bandit_class", classes, ids=lambda item: item.__name__
+    )
+
+
+both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+both_signs = pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+RULES = {
+    "fixed": FixedSize(3),
+    "sum": SumRule(),
+    "projected": SumRule(projected=True),
+    "product": ProductRule(),
+    "local": LocalRule(),
+}
+# Rules that need covariances do not serve TVGPUCB, see test_drifting.py.
+BANDITS_AND_RULES = [
+    (bandit_class, name)
+    for bandit_class in ALL_BANDITS
+    for name in RULES
+    if bandit_class is not TVGPUCB or name not in ("projected", "local")
+]
+each_bandit_and_rule = pytest.mark.parametrize(
+    ("bandit_class", "rule"),
+    [(bandit_class, RULES[name]) for bandit_class, name in BANDITS_AND_RULES],
+    ids=[f"{bandit_class.__name__}-{name}" for bandit_class, name in BANDITS_AND_RULES],
+)
+each_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+
+
+class Recorder(ConfidenceSchedule):
+    """A constant width that keeps what it is shown."""
+
+    def __init__(self):
+        self.states = []
+
+    @override
+    def __call__(self, state):
+        self.states.append(state)
+        return 1.0
+
+
+def answers(bandit):
+    return (
+        *bandit.predict(),
+        bandit.confidence_bound(),
+        bandit.best_arm(),
+        bandit.best_arm(among_pulled=False),
+    )
+
+
+def leverage_at_ask(bandit, indices):
+    """Return the scores at the start of the batch that was just asked."""
+    return (bandit.predict()[1] / bandit.noise_variance)[indices].tolist()

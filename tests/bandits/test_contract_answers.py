@@ -1,0 +1,478 @@
+"""The ask/tell contract: predictions, inducing arms, and what schedules are shown."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.warnings import NumericsWarning
+from gpytorch.kernels import LinearKernel, MaternKernel
+
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPUCB
+from botorch_bkb.acquisition.confidence import PracticalBKBWidth
+from botorch_bkb.acquisition.norm_doubling import NormDoubling
+from botorch_bkb.bandits import inducing
+from botorch_bkb.optim import SumRule
+from tests.bandits import (
+    ALL_BANDITS,
+    EXACT_BANDITS,
+    identity_bandit,
+    make_bandit,
+    NOISE,
+    noisy_rewards,
+    play,
+    random_arms,
+    SPARSE_BANDITS,
+    STILL_BANDITS,
+    true_rewards,
+    UCB_BANDITS,
+    unchanged,
+)
+from tests.bandits.contract import (
+    answers,
+    both_dtypes,
+    both_signs,
+    each,
+    leverage_at_ask,
+    Recorder,
+)
+from tests.reference import dtc_posterior, exact_posterior
+
+
+# Predictions --------------------------------------------------------------------------
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
+def test_predictions_draw_nothing_and_change_no_later_ask(bandit_class, learned):
+    unknown = {"covar_module": None, "noise_variance": None} if learned else {}
+    quiet = make_bandit(bandit_class, confidence=None, **unknown)
+    asking = make_bandit(bandit_class, confidence=None, **unknown)
+    measure = noisy_rewards(quiet.arms)
+    for _ in range(6 if learned else 12):
+        with unchanged(asking):
+            answers(asking)
+        expected, indices = quiet.ask(), asking.ask()
+        assert torch.equal(indices, expected)
+        with unchanged(asking):
+            answers(asking)
+        rewards = measure(indices)
+        quiet.tell(indices, rewards)
+        asking.tell(indices, rewards)
+
+
+@each(STILL_BANDITS)
+def test_predictions_ignore_pending_pulls(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 4)
+    bandit.ask()
+    before = answers(bandit)
+    bandit.add_pending([0, 0, 5, 11])
+    bandit.ask()
+    for value, expected in zip(answers(bandit), before, strict=True):
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(expected))
+
+
+def told(bandit):
+    """Return the arms and rewards of all told pulls, from the state."""
+    ledger = bandit.state_dict()["ledger"]
+    return np.array(ledger["told_indices"]), np.array(ledger["told_rewards"])
+
+
+@each(EXACT_BANDITS)
+@both_signs
+def test_exact_bandits_predict_by_the_exact_gp_at_any_time(bandit_class, maximize):
+    """Also before the next ask, and with outside data before the first one."""
+    bandit = make_bandit(bandit_class, maximize=maximize)
+    bandit.tell([3, 9, 3], [0.2, -0.7, 0.4], external=True)
+    gram = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
+    measure = noisy_rewards(bandit.arms)
+    for _ in range(6):
+        i, y = told(bandit)
+        mean, covariance = exact_posterior(
+            gram[np.ix_(i, i)], gram[i], gram, np.full(len(i), NOISE), y
+        )
+        for _ in range(2):
+            got_mean, got_variance = bandit.predict()
+            assert np.allclose(got_mean, mean, atol=1e-9)
+            assert np.allclose(got_variance, np.diag(covariance), atol=1e-9)
+            indices = bandit.ask()
+        bandit.tell(indices, measure(indices))
+
+
+@each(SPARSE_BANDITS)
+@both_signs
+def test_sparse_bandits_predict_with_the_inducing_arms_of_the_last_ask(
+    bandit_class, maximize
+):
+    bandit = make_bandit(bandit_class, maximize=maximize, oversampling=0.3)
+    gram = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
+    measure, num_sparse = noisy_rewards(bandit.arms), 0
+    play(bandit, 12, measure)
+    for _ in range(6):
+        indices = bandit.ask()
+        num_sparse += bandit.inducing_indices.numel() < (bandit.counts > 0).sum()
+        for _ in range(2):
+            i, y = told(bandit)
+            S, p = bandit.inducing_indices.numpy(), np.unique(i)
+            counts = np.bincount(i, minlength=30)[p]
+            means = np.bincount(i, y, minlength=30)[p] / counts
+            mean, covariance = dtc_posterior(
+                gram[np.ix_(S, S)],
+                gram[np.ix_(S, p)],
+                gram[S],
+                gram,
+                counts / NOISE,
+                means,
+            )
+            got_mean, got_variance = bandit.predict()
+            assert np.allclose(got_mean, mean, atol=1e-7)
+            assert np.allclose(got_variance, np.diag(covariance), atol=1e-7)
+            if len(bandit.pending):
+                bandit.tell(indices, measure(indices))
+    assert num_sparse > 0
+
+
+@each(ALL_BANDITS)
+def test_before_any_reward_predictions_are_the_prior(bandit_class):
+    mean, variance = make_bandit(bandit_class).predict()
+    assert torch.equal(mean, torch.zeros(30, dtype=torch.double))
+    assert torch.allclose(variance, torch.ones(30, dtype=torch.double))
+
+
+@each(STILL_BANDITS)
+def test_all_rewards_count_before_the_next_ask(bandit_class):
+    bandit = identity_bandit(bandit_class)
+    bandit.tell([3], [5.5], external=True)
+    bandit.tell([3, 4], [5.5, 1.1], external=True)
+    mean, variance = bandit.predict([3, 4, 5])
+    assert torch.allclose(mean, torch.tensor([11 / 2.1, 1.0, 0.0]).double())
+    expected = torch.tensor([NOISE / 2.1, NOISE / 1.1, 1.0]).double()
+    assert torch.allclose(variance, expected)
+    assert bandit.best_arm() == 3
+    bandit.tell([4] * 9, [9.0] * 9, external=True)
+    assert bandit.best_arm() == 4
+
+
+@each(ALL_BANDITS)
+@both_dtypes
+def test_answers_have_the_dtype_of_the_arms(bandit_class, dtype):
+    bandit = make_bandit(bandit_class, random_arms(30, dtype))
+    play(bandit, 4)
+    for values in (*bandit.predict(), bandit.confidence_bound()):
+        assert values.dtype == dtype
+        assert values.shape == (30,)
+        assert values.isfinite().all()
+    assert isinstance(bandit.best_arm(), int)
+
+
+@each(ALL_BANDITS)
+def test_float32_agrees_with_float64(bandit_class):
+    single, double = (
+        make_bandit(bandit_class, random_arms(30, dtype))
+        for dtype in (torch.float32, torch.float64)
+    )
+    indices = torch.arange(0, 30, 3)
+    for bandit in (single, double):
+        bandit.tell(indices, true_rewards(double.arms)[indices], external=True)
+    for got, expected in zip(single.predict(), double.predict(), strict=True):
+        assert torch.allclose(got.double(), expected, atol=1e-4)
+
+
+@each(ALL_BANDITS)
+def test_some_arms_are_predicted_in_the_order_given(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 4)
+    for rows in ([5, 2, 2], torch.tensor([29, 0]), torch.tensor([], dtype=torch.long)):
+        index = torch.as_tensor(rows)
+        for got, whole in zip(bandit.predict(rows), bandit.predict(), strict=True):
+            assert torch.equal(got, whole[index])
+        assert torch.equal(
+            bandit.confidence_bound(rows), bandit.confidence_bound()[index]
+        )
+
+
+@each(ALL_BANDITS)
+@both_signs
+@both_dtypes
+def test_the_confidence_bound_is_optimistic(bandit_class, maximize, dtype):
+    bandit = make_bandit(
+        bandit_class, random_arms(30, dtype), maximize=maximize, confidence=1.5
+    )
+    play(bandit, 4)
+    mean, variance = bandit.predict()
+    bonus = 1.5 * (variance / NOISE).sqrt()
+    expected = mean + bonus if maximize else mean - bonus
+    assert torch.allclose(bandit.confidence_bound(), expected)
+
+
+@pytest.mark.parametrize("bandit_class", [GPUCB, BKB])
+def test_the_next_arm_has_the_most_optimistic_bound(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 4)
+    for _ in range(4):
+        indices = bandit.ask()
+        assert indices.item() == bandit.confidence_bound().argmax()
+        bandit.tell(indices, true_rewards(bandit.arms)[indices])
+
+
+@each(ALL_BANDITS)
+def test_a_bound_does_not_advance_a_schedule_that_remembers(bandit_class):
+    schedule = NormDoubling(PracticalBKBWidth(norm_bound=1e-3, noise_std=1e-3))
+    bandit = make_bandit(bandit_class, confidence=schedule)
+    bandit.tell([0, 1, 2], [5.0, -5.0, 9.0], external=True)
+    first = bandit.confidence_bound()
+    assert schedule.num_doublings == 0
+    assert torch.equal(bandit.confidence_bound(), first)
+
+
+@each(ALL_BANDITS)
+def test_minimizing_mirrors_maximizing_the_negated_rewards(bandit_class):
+    up = make_bandit(bandit_class)
+    down = make_bandit(bandit_class, maximize=False)
+    measure = noisy_rewards(up.arms)
+    for _ in range(10):
+        indices = up.ask()
+        assert torch.equal(down.ask(), indices)
+        rewards = measure(indices)
+        up.tell(indices, rewards)
+        down.tell(indices, -rewards)
+        assert torch.equal(down.predict()[0], -up.predict()[0])
+        assert torch.equal(down.predict()[1], up.predict()[1])
+        assert torch.equal(down.confidence_bound(), -up.confidence_bound())
+        assert down.best_arm() == up.best_arm()
+        assert down.best_arm(among_pulled=False) == up.best_arm(among_pulled=False)
+    assert torch.equal(down.inducing_indices, up.inducing_indices)
+
+
+def test_features_of_very_different_size_are_all_learned():
+    """A small prior variance beside a large one is not rounding."""
+    arms = torch.tensor([[1e6, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
+    bandit = make_bandit(GPUCB, arms, covar_module=LinearKernel().double())
+    bandit.tell([0] * 3 + [2] * 30, [-1e6] * 3 + [1.0] * 30, external=True)
+    bandit.ask()
+    mean, variance = bandit.predict()
+    assert mean[2] == pytest.approx(1.0, abs=0.01)
+    assert mean[1] == pytest.approx(-1.0, abs=0.01)
+    assert variance[1] < 0.01
+
+
+def test_tiny_noise_in_single_precision_does_not_hang():
+    arms = random_arms(200, torch.float32)
+    bandit = make_bandit(
+        GPUCB, arms, covar_module=MaternKernel(nu=2.5), noise_variance=1e-7
+    )
+    indices = torch.arange(60)
+    bandit.tell(indices, true_rewards(arms)[indices], external=True)
+    with pytest.warns(NumericsWarning, match="Use float64 or a larger"):
+        assert len(bandit.ask()) == 1
+
+
+# Inducing arms ------------------------------------------------------------------------
+
+
+@each(ALL_BANDITS)
+def test_resampling_happens_once_in_the_first_ask_after_rewards(bandit_class):
+    options = {"uniform_probability": 0.0} if bandit_class is EpsilonGreedy else {}
+    bandit = make_bandit(bandit_class, **options)
+    play(bandit, 6)
+    before = bandit.inducing_indices.clone()
+    generator = bandit.generator.get_state()
+    bandit.tell([0, 1], [3.0, 1.0], external=True)
+    assert torch.equal(bandit.inducing_indices, before)
+    assert torch.equal(bandit.generator.get_state(), generator)
+    bandit.ask(max_size=1)
+    after = bandit.inducing_indices.clone()
+    generator = bandit.generator.get_state()
+    for _ in range(4):
+        bandit.ask(max_size=1)
+        assert torch.equal(bandit.inducing_indices, after)
+        if bandit_class in UCB_BANDITS:
+            assert torch.equal(bandit.generator.get_state(), generator)
+    assert not torch.equal(after, before)
+
+
+@each(ALL_BANDITS)
+def test_failures_are_no_reason_to_resample(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 6)
+    bandit.ask()
+    before = bandit.inducing_indices.clone()
+    bandit.fail(list(bandit.pending.values()))
+    bandit.ask()
+    assert torch.equal(bandit.inducing_indices, before)
+
+
+@each(SPARSE_BANDITS)
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+@pytest.mark.parametrize("inclusion", ["merged", "per_pull"])
+def test_inducing_arms_have_been_pulled(bandit_class, resampling, inclusion):
+    bandit = make_bandit(
+        bandit_class, resampling=resampling, inclusion=inclusion, oversampling=0.5
+    )
+    sizes = []
+    for _ in range(15):
+        bandit.ask(max_size=2)
+        bandit.ask(max_size=1)
+        inducing_indices = bandit.inducing_indices
+        assert (bandit.counts[inducing_indices] > 0).all()
+        assert len(inducing_indices.unique()) == len(inducing_indices)
+        arms = torch.tensor(list(bandit.pending.values())[:-1])
+        bandit.tell(arms, true_rewards(bandit.arms)[arms])
+        sizes.append(len(inducing_indices))
+    assert 0 < sizes[-1] < (bandit.counts > 0).sum()
+
+
+@each(EXACT_BANDITS)
+def test_all_pulled_arms_are_inducing_in_exact_bandits(bandit_class):
+    bandit = make_bandit(bandit_class)
+    measure = noisy_rewards(bandit.arms)
+    for _ in range(8):
+        pulled = bandit.counts.nonzero().squeeze(-1)
+        indices = bandit.ask()
+        assert torch.equal(bandit.inducing_indices.sort().values, pulled)
+        bandit.tell(indices, measure(indices))
+
+
+@each(STILL_BANDITS)
+def test_inducing_arms_that_stay_keep_their_place(bandit_class):
+    bandit = make_bandit(bandit_class)
+    before = bandit.inducing_indices
+    for _ in range(10):
+        play(bandit, 1)
+        bandit.ask()
+        after = bandit.inducing_indices
+        staying = before[torch.isin(before, after)]
+        assert torch.equal(after[: len(staying)], staying)
+        before = after
+
+
+@each(SPARSE_BANDITS)
+def test_coupled_inducing_arms_only_change_with_the_scores(bandit_class):
+    """With no more than a repeat of a well-known arm, few numbers cross."""
+    bandit = make_bandit(bandit_class, random_arms(60), resampling="coupled")
+    indices = torch.arange(60).repeat(4)
+    bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    bandit.ask()
+    bandit.tell([0], [0.0], external=True)
+    bandit.ask()
+    before = set(bandit.inducing_indices.tolist())
+    bandit.tell([0], [0.0], external=True)
+    bandit.ask()
+    assert len(before ^ set(bandit.inducing_indices.tolist())) <= 3
+
+
+@each(SPARSE_BANDITS)
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+def test_much_outside_data_does_not_make_every_arm_inducing(
+    bandit_class, resampling, monkeypatch
+):
+    monkeypatch.setattr(inducing, "BULK_SIZE", 8)
+    bandit = make_bandit(
+        bandit_class, random_arms(100), lengthscale=1.0, resampling=resampling
+    )
+    indices = torch.arange(100)
+    bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    bandit.ask()
+    assert len(bandit.inducing_indices) < 60
+    exact = make_bandit(GPUCB, random_arms(100), lengthscale=1.0)
+    exact.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    for got, expected in zip(bandit.predict(), exact.predict(), strict=True):
+        assert torch.allclose(got, expected, atol=0.01)
+
+
+def test_a_prediction_before_the_first_ask_does_not_stand_on_every_arm(monkeypatch):
+    """On the inducing arms that the ask will draw; and it draws nothing itself."""
+    monkeypatch.setattr(inducing, "BULK_SIZE", 16)
+    arms = random_arms(300)
+    bandits = [make_bandit(BBKB, arms, resampling="coupled") for _ in range(2)]
+    for bandit in bandits:
+        bandit.tell(range(300), true_rewards(arms), external=True)
+    early = bandits[0].predict()
+    assert len(bandits[0]._prediction[2].inducing_indices) < 150
+    assert torch.equal(*(bandit.ask(max_size=1) for bandit in bandits))
+    for before, after in zip(early, bandits[0].predict(), strict=True):
+        torch.testing.assert_close(before, after)
+
+
+# What schedules are shown -------------------------------------------------------------
+
+
+@each(UCB_BANDITS)
+def test_schedules_are_shown_told_pulls_only(bandit_class):
+    recorder = Recorder()
+    bandit = make_bandit(bandit_class, confidence=recorder, batch_rule=SumRule(1.5))
+    frozen: dict[int, float] = {}
+    scores_told: list[float] = []
+    measure = noisy_rewards(bandit.arms)
+    for _ in range(10):
+        known = set(bandit.pending)
+        bandit.ask(max_size=3)
+        new = [key for key in bandit.pending if key not in known]
+        arms = [bandit.pending[key] for key in new]
+        frozen.update(zip(new, leverage_at_ask(bandit, arms), strict=True))
+        state = recorder.states[-1]
+        assert state.num_pulls == bandit.num_pulls == len(scores_told)
+        assert state.decision_number == len(scores_told) + len(known) + 1
+        assert state.num_arms == 30
+        assert state.noise_variance == NOISE
+        assert state.max_prior_variance == pytest.approx(1.0)
+        assert state.ratio_threshold == 1.5
+        assert state.log_det_start == 0.0
+        assert np.allclose(state.frozen_leverage_scores, scores_told)
+        variance = bandit.predict()[1]
+        dimension = (bandit.counts * variance / NOISE).sum().item()
+        assert state.effective_dimension == pytest.approx(dimension)
+        pulled = bandit.counts > 0
+        assert torch.equal(state.observations.counts.long(), bandit.counts[pulled])
+        assert torch.allclose(
+            state.observations.posterior_means, bandit.predict()[0][pulled]
+        )
+        assert torch.allclose(
+            state.observations.leverage_scores, variance[pulled] / NOISE
+        )
+        back = list(bandit.pending)[:-1]
+        arms = torch.tensor([bandit.pending[key] for key in back]).long()
+        bandit.tell(arms, measure(arms), pull_ids=back)
+        scores_told += [frozen[key] for key in back]
+    assert state.num_pulls > 5
+
+
+@each(EXACT_BANDITS)
+@both_signs
+def test_schedules_are_shown_the_log_determinant_and_sample_means(
+    bandit_class, maximize
+):
+    recorder = Recorder()
+    bandit = make_bandit(bandit_class, confidence=recorder, maximize=maximize)
+    play(bandit, 6)
+    bandit.ask()
+    i, y = told(bandit)
+    gram = bandit.covar_module(bandit.arms[i]).to_dense().detach().numpy()
+    expected = np.linalg.slogdet(np.eye(len(i)) + gram / NOISE)[1]
+    assert recorder.states[-1].log_det == pytest.approx(expected)
+    sign = 1 if maximize else -1
+    means = [sign * y[i == arm].mean() for arm in np.unique(i)]
+    assert np.allclose(recorder.states[-1].observations.sample_means, means)
+
+
+@each(UCB_BANDITS)
+def test_the_uniform_opening_draw_is_told_apart(bandit_class):
+    recorder = Recorder()
+    bandit = make_bandit(bandit_class, confidence=recorder)
+    indices = bandit.ask()
+    assert recorder.states[-1].opening_score == 0.0
+    bandit.ask(max_size=1)
+    assert recorder.states[-1].opening_score == 0.0
+    bandit.tell(indices, [1.0])
+    bandit.ask(max_size=1)
+    assert recorder.states[-1].opening_score == pytest.approx(1 / NOISE)
+
+
+@each(UCB_BANDITS)
+def test_an_opening_draw_that_failed_is_not_taken_out_of_the_sum(bandit_class):
+    """The score that schedules take out of the sum is one that is in it."""
+    recorder = Recorder()
+    bandit = make_bandit(bandit_class, confidence=recorder)
+    bandit.fail(bandit.ask())
+    bandit.tell([4], [0.0], external=True)
+    bandit.ask()
+    assert recorder.states[-1].opening_score == 0.0

@@ -1,0 +1,545 @@
+"""The ask/tell contract: first arm, batches, pending pulls, what may be pulled."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import (
+    InputDataError,
+)
+from gpytorch.kernels import LinearKernel
+
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB, UniformRandom
+from botorch_bkb.bandits import base
+from botorch_bkb.optim import FixedSize, ProductRule, SumRule
+from tests.bandits import (
+    ALL_BANDITS,
+    DRIFTING_BANDITS,
+    EXACT_BANDITS,
+    grid_arms,
+    identity_bandit,
+    make_bandit,
+    NOISE,
+    noisy_rewards,
+    play,
+    random_arms,
+    STILL_BANDITS,
+    true_rewards,
+    UCB_BANDITS,
+    unchanged,
+)
+from tests.bandits.contract import (
+    answers,
+    both_dtypes,
+    both_signs,
+    each,
+    each_bandit_and_rule,
+    leverage_at_ask,
+)
+
+
+# The first arm, and ties --------------------------------------------------------------
+
+
+@each(ALL_BANDITS)
+@both_dtypes
+def test_same_seed_same_arms(bandit_class, dtype):
+    arms = random_arms(30, dtype)
+    first, second = (play(make_bandit(bandit_class, arms, seed=7), 8) for _ in range(2))
+    assert first == second
+
+
+@each(ALL_BANDITS)
+def test_the_first_arm_is_uniform(bandit_class):
+    """Chi-square with 3 degrees of freedom: 21.1 has probability 1e-4."""
+    arms, counts = grid_arms(4), torch.zeros(4)
+    for seed in range(120):
+        indices = make_bandit(bandit_class, arms, seed=seed).ask()
+        counts[indices[0]] += 1
+    assert (counts - 30).square().sum() / 30 < 21.1
+
+
+@each(ALL_BANDITS)
+def test_the_first_arm_is_uniform_among_available_arms(bandit_class):
+    arms, counts = grid_arms(6), torch.zeros(6)
+    available = torch.tensor([False, True, False, True, True, False])
+    for seed in range(60):
+        indices = make_bandit(bandit_class, arms, seed=seed).ask(available=available)
+        counts[indices[0]] += 1
+    assert counts[~available].sum() == 0
+    assert (counts[available] - 20).square().sum() / 20 < 18.5
+
+
+@each(ALL_BANDITS)
+def test_no_arm_but_the_first_is_drawn_from_the_global_generator(bandit_class):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    play(make_bandit(bandit_class), 4)
+    play(make_bandit(bandit_class, generator=None), 4)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@each(ALL_BANDITS)
+def test_without_a_generator_every_bandit_has_a_seed_of_its_own(bandit_class):
+    arms = random_arms(100)
+    firsts = {
+        int(make_bandit(bandit_class, arms, generator=None).ask()[0]) for _ in range(10)
+    }
+    assert len(firsts) > 1
+
+
+@pytest.mark.exact_bits  # scores of independent arms are the same numbers
+@each(UCB_BANDITS)
+@both_dtypes
+def test_ties_go_to_the_lowest_index(bandit_class, dtype):
+    """Independent arms of one prior; every pending pull drops its arm's bound."""
+    bandit = make_bandit(bandit_class, grid_arms(6, dtype), lengthscale=1e-3)
+    first = int(bandit.ask()[0])
+    rest = [arm for arm in range(6) if arm != first]
+    asked = [bandit.ask(max_size=1).item() for _ in range(11)]
+    assert asked[:5] == rest
+    assert asked[5:] == list(range(6))
+
+
+@pytest.mark.exact_bits  # scores of independent arms are the same numbers
+def test_greedy_ties_go_to_the_lowest_index():
+    bandit = identity_bandit(EpsilonGreedy, uniform_probability=0.0, confidence=1.0)
+    first = bandit.ask()
+    bandit.tell(first, [-1.0])
+    assert bandit.ask().tolist() == [1 if first == 0 else 0]
+    bandit = identity_bandit(EpsilonGreedy, uniform_probability=0.0)
+    bandit.tell([2, 5], [1.0, 1.0], external=True)
+    assert bandit.ask().tolist() == [2]
+
+
+@pytest.mark.exact_bits  # scores of independent arms are the same numbers
+@each(ALL_BANDITS)
+def test_best_arm_ties_go_to_the_lowest_index(bandit_class):
+    bandit = identity_bandit(bandit_class)
+    assert bandit.best_arm() == 0
+    bandit.tell([5, 3], [1.0, 1.0], external=True)
+    assert bandit.best_arm() == 3
+    bandit.tell([5, 3], [-9.0, -9.0], external=True)
+    assert bandit.best_arm() == 3
+    assert bandit.best_arm(among_pulled=False) == 0
+
+
+# Batches ------------------------------------------------------------------------------
+
+
+@each(ALL_BANDITS)
+@both_dtypes
+def test_ask_returns_long_indices_of_arms(bandit_class, dtype):
+    bandit = make_bandit(bandit_class, random_arms(12, dtype))
+    for number in range(5):
+        indices = bandit.ask()
+        assert indices.dtype == torch.long
+        assert indices.dim() == 1
+        assert len(indices) >= 1
+        assert ((indices >= 0) & (indices < 12)).all()
+        assert bandit.num_batches == number + 1
+        bandit.tell(indices, true_rewards(bandit.arms)[indices])
+
+
+@pytest.mark.parametrize("bandit_class", [BKB, GPUCB, EpsilonGreedy, UniformRandom])
+def test_by_default_one_arm_at_a_time(bandit_class):
+    assert {len(batch) for batch in play(make_bandit(bandit_class), 8)} == {1}
+
+
+@each(ALL_BANDITS)
+def test_a_fixed_size_is_the_size_of_every_batch(bandit_class):
+    bandit = make_bandit(bandit_class, batch_rule=FixedSize(5))
+    assert [len(batch) for batch in play(bandit, 5)] == [5] * 5
+
+
+@each_bandit_and_rule
+def test_rules_that_wait_for_rewards_open_with_one_pull(bandit_class, rule):
+    bandit = make_bandit(bandit_class, batch_rule=rule, noise_variance=50.0)
+    assert len(bandit.ask()) == (1 if rule.opens_with_one_pull else 3)
+
+
+@each_bandit_and_rule
+def test_max_size_caps_a_batch_and_changes_nothing_else(bandit_class, rule):
+    """A capped batch is the start of the batch."""
+    bandit = make_bandit(bandit_class, batch_rule=rule, noise_variance=3.0)
+    play(bandit, 4)
+    state = bandit.state_dict()
+    whole = bandit.ask().tolist()
+    for max_size in (1, 3, 1000):
+        bandit.load_state_dict(deepcopy(state))
+        assert bandit.ask(max_size=max_size).tolist() == whole[:max_size]
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True])
+def test_a_bad_max_size_is_an_error_that_changes_nothing(bandit_class, bad):
+    bandit = make_bandit(bandit_class)
+    for _ in range(2):
+        with unchanged(bandit), pytest.raises(InputDataError, match="`max_size`"):
+            bandit.ask(max_size=bad)
+        play(bandit, 1)
+        bandit.tell([3], [1.0], external=True)
+
+
+@each(STILL_BANDITS)
+def test_the_sum_rule_starts_from_pending_pulls_and_the_crossing_one_is_last(
+    bandit_class,
+):
+    bandit = make_bandit(bandit_class, batch_rule=SumRule(), noise_variance=2.0)
+    measure, frozen, rng = noisy_rewards(bandit.arms), {}, np.random.default_rng(0)
+    sizes = []
+    for number in range(25):
+        pending = sum(frozen[key] for key in bandit.pending)
+        known = set(bandit.pending)
+        indices = bandit.ask()
+        scores = leverage_at_ask(bandit, indices)
+        sums = 1 + pending + np.cumsum(scores)
+        if number > 0:
+            assert (sums[:-1] <= 2).all()
+            assert sums[-1] > 2
+        new = [key for key in bandit.pending if key not in known]
+        frozen.update(zip(new, scores, strict=True))
+        sizes.append(len(indices))
+        back = [key for key in bandit.pending if rng.random() < 0.8]
+        arms = torch.tensor([bandit.pending[key] for key in back])
+        if back:
+            bandit.tell(arms, measure(arms), pull_ids=back)
+    assert max(sizes) > 3
+
+
+@each((BBKB, GPBUCB))
+def test_the_product_rule_starts_from_pending_pulls(bandit_class):
+    bandit = make_bandit(bandit_class, batch_rule=ProductRule(), noise_variance=2.0)
+    play(bandit, 6)
+    bandit.ask(max_size=2)
+    pending = leverage_at_ask(bandit, list(bandit.pending.values()))
+    scores = leverage_at_ask(bandit, bandit.ask())
+    products = np.prod(1 + np.array(pending)) * np.cumprod(1 + np.array(scores))
+    assert (products[:-1] <= 2).all()
+    assert products[-1] > 2
+
+
+@each_bandit_and_rule
+def test_with_much_pending_an_ask_still_returns_an_arm(bandit_class, rule):
+    bandit = make_bandit(bandit_class, batch_rule=rule)
+    play(bandit, 2)
+    bandit.add_pending([0, 1, 2, 3, 4] * 4)
+    expected = rule.size if isinstance(rule, FixedSize) else 1
+    assert len(bandit.ask()) == expected
+
+
+@each(ALL_BANDITS)
+def test_an_ask_with_nothing_told_but_pending(bandit_class):
+    bandit = make_bandit(bandit_class)
+    asked = [bandit.ask() for _ in range(6)]
+    assert list(bandit.pending.values()) == torch.cat(asked).tolist()
+    assert bandit.num_pulls == 0
+    assert bandit.inducing_indices.numel() == 0
+
+
+@each(UCB_BANDITS)
+def test_batches_end_on_arms_that_are_all_but_known(monkeypatch, bandit_class):
+    monkeypatch.setattr(base, "MAX_BATCH_SIZE", 50)
+    arms = torch.tensor([[1e-6], [1.0], [0.0]]).double()
+    bandit = make_bandit(
+        bandit_class,
+        arms,
+        covar_module=LinearKernel().double(),
+        batch_rule=SumRule(),
+    )
+    bandit.tell([1] * 5, [-1.0] * 5, external=True)
+    assert len(bandit.ask()) <= 50
+
+
+# Pending pulls ------------------------------------------------------------------------
+
+
+@each(UCB_BANDITS)
+def test_pending_pulls_shrink_the_variance_of_later_asks(bandit_class):
+    """What is in flight is not asked again while other arms are as good."""
+    bandit = make_bandit(bandit_class, random_arms(40), confidence=50.0)
+    play(bandit, 5)
+    asked = [bandit.ask(max_size=1).item() for _ in range(10)]
+    assert len(set(asked)) == 10
+
+
+@each(UCB_BANDITS)
+def test_asks_without_rewards_are_one_greedy_batch(bandit_class):
+    """Ten asks of one arm pick as one ask of ten does."""
+    bandit = make_bandit(bandit_class, batch_rule=FixedSize(10))
+    play(bandit, 3)
+    state = bandit.state_dict()
+    batch = bandit.ask().tolist()
+    bandit.load_state_dict(state)
+    assert [bandit.ask(max_size=1).item() for _ in range(10)] == batch
+
+
+@each(UCB_BANDITS)
+@pytest.mark.parametrize(("num_pending", "expected"), [(0, 0), (1, 0), (2, 1)])
+def test_pending_pulls_count_with_their_multiplicity(
+    bandit_class, num_pending, expected
+):
+    """Bounds by hand: with n pulls, told and pending, mean + 1 / sqrt(n + lambda).
+
+    Means 0.3 and 0; for n = 1, 2, 3 the bonus is 0.95, 0.69, 0.57.
+    """
+    bandit = identity_bandit(bandit_class, num_arms=2, confidence=1.0)
+    bandit.tell([0, 1], [0.3 * (1 + NOISE), 0.0], external=True)
+    bandit.add_pending([0] * num_pending)
+    assert bandit.ask(max_size=1).item() == expected
+
+
+@each(ALL_BANDITS)
+def test_failing_undoes_asking(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 5)
+    state = bandit.state_dict()
+    expected = bandit.ask()
+    bandit.load_state_dict(state)
+    bandit.add_pending([3, 3, 9])
+    bandit.fail([3, 9, 3])
+    assert torch.equal(bandit.ask(), expected)
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize("processed", [False, True])
+def test_a_result_that_is_withdrawn_was_never_told(bandit_class, processed):
+    bandit, other = (make_bandit(bandit_class, max_repeats=9) for _ in range(2))
+    for one in (bandit, other):
+        play(one, 4)
+        one.ask(max_size=1)
+    (key,) = bandit.pending
+    arm = bandit.pending[key]
+    time = {"time": 4.5} if bandit_class in DRIFTING_BANDITS else {}
+    bandit.tell([arm], [9.0], **time)
+    bandit.tell([3, 3], [7.0, 8.0], external=True)
+    if processed:
+        bandit.fail(bandit.ask())
+    else:
+        bandit.predict()
+    bandit.withdraw([3, 3])
+    bandit.withdraw([arm], pull_ids=[key])
+    assert bandit.pending == other.pending
+    assert torch.equal(bandit.counts, other.counts)
+    mine, theirs = bandit.state_dict(), other.state_dict()
+    for name in ("told_indices", "told_rewards", "told_ids", "pending"):
+        assert mine["ledger"][name] == theirs["ledger"][name]
+    restored = make_bandit(bandit_class, max_repeats=9, seed=7)
+    restored.load_state_dict(mine)
+    for one in (bandit, restored, other):
+        one.tell([arm], [0.5], pull_ids=[key])
+    exact = bandit_class in (*EXACT_BANDITS, *DRIFTING_BANDITS)
+    for one in (restored, other) if exact else (restored,):
+        for got, expected in zip(one.predict(), bandit.predict(), strict=True):
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-8)
+    assert torch.equal(bandit.ask(), restored.ask())
+
+
+@each(ALL_BANDITS)
+def test_states_that_know_no_pulls_of_results_are_fine(bandit_class):
+    """Those of versions before there was anything to withdraw."""
+    bandit, other = make_bandit(bandit_class), make_bandit(bandit_class, seed=5)
+    play(bandit, 3)
+    state = deepcopy(bandit.state_dict())
+    del state["ledger"]["told_ids"], state["ledger"]["told_asked"]
+    other.load_state_dict(state)
+    arm = state["ledger"]["told_indices"][-1]
+    other.withdraw([arm])
+    assert other.pending == {}
+    assert other.num_pulls == bandit.num_pulls - 1
+    state["ledger"]["told_ids"] = [7] * bandit.num_pulls
+    with unchanged(other), pytest.raises(InputDataError, match="told_ids"):
+        other.load_state_dict(state)
+
+
+@each(ALL_BANDITS)
+def test_what_was_not_told_cannot_be_withdrawn(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 3)
+    bandit.tell([2], [1.0], external=True)
+    bandit.ask()
+    told = bandit.state_dict()["ledger"]["told_ids"]
+    (waiting, arm), *_ = bandit.pending.items()
+    assert told == [0, 1, 2, -1]
+    for indices, ids, match in (
+        ([arm], [waiting], f"pull {waiting} to be one of arm {arm} whose result was"),
+        ([2], [-1], "pull -1 to be one of arm 2"),
+        ([2, 2, 2, 2, 2], None, "5 told results of arm 2 to withdraw"),
+        ([30], None, "between 0 and 29"),
+    ):
+        with unchanged(bandit), pytest.raises(InputDataError, match=match):
+            bandit.withdraw(indices, pull_ids=ids)
+
+
+@each(ALL_BANDITS)
+def test_failed_pulls_teach_nothing(bandit_class):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 3)
+    counts = bandit.counts
+    indices = bandit.ask()
+    before = answers(bandit)
+    bandit.fail(indices)
+    assert bandit.pending == {}
+    assert torch.equal(bandit.counts, counts)
+    for value, expected in zip(answers(bandit), before, strict=True):
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(expected))
+
+
+@each(ALL_BANDITS)
+def test_pulls_that_somebody_else_started_are_pending(bandit_class):
+    bandit = make_bandit(bandit_class, max_repeats=2)
+    bandit.add_pending([4, 4, 7])
+    assert list(bandit.pending.values()) == [4, 4, 7]
+    bandit.tell([4], [1.0])
+    available = torch.zeros(30, dtype=torch.bool)
+    available[[4, 7]] = True
+    assert bandit.ask(max_size=1, available=available).tolist() == [7]
+
+
+# What may be pulled -------------------------------------------------------------------
+
+
+@each_bandit_and_rule
+def test_only_available_arms_are_asked(bandit_class, rule):
+    bandit = make_bandit(bandit_class, batch_rule=rule, noise_variance=1.0)
+    stream = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        available = torch.rand(30, generator=stream) < 0.3
+        indices = bandit.ask(available=available)
+        assert available[indices].all()
+        bandit.tell(indices, true_rewards(bandit.arms)[indices])
+
+
+@each(ALL_BANDITS)
+def test_all_arms_available_is_no_restriction(bandit_class):
+    everything = torch.ones(30, dtype=torch.bool)
+    free = play(make_bandit(bandit_class), 8)
+    assert play(make_bandit(bandit_class), 8, available=everything) == free
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize(
+    "available",
+    [torch.ones(29, dtype=torch.bool), torch.ones(30), torch.ones(30, 1).bool()],
+    ids=["short", "float", "column"],
+)
+def test_an_availability_that_does_not_fit_changes_nothing(bandit_class, available):
+    bandit = make_bandit(bandit_class)
+    play(bandit, 1)
+    with unchanged(bandit), pytest.raises(InputDataError, match="`available`"):
+        bandit.ask(available=available)
+
+
+@each_bandit_and_rule
+def test_no_arm_is_asked_more_than_max_repeats_times(bandit_class, rule):
+    """Until all is spent, with rewards that come late, fail, or never come."""
+    bandit = identity_bandit(
+        bandit_class, batch_rule=rule, max_repeats=3, noise_variance=1.0
+    )
+    rng, failed = np.random.default_rng(0), 0
+    for _ in range(100):
+        used = bandit.counts + torch.bincount(
+            torch.tensor(list(bandit.pending.values()), dtype=torch.long),
+            minlength=8,
+        )
+        assert (used <= 3).all()
+        left = 24 - int(used.sum())
+        if left < rule.min_size:
+            break
+        bandit.ask(max_size=4)
+        for key, arm in list(bandit.pending.items()):
+            if rng.random() < 0.4:
+                bandit.tell([arm], [rng.normal()], pull_ids=[key])
+            elif rng.random() < 0.1:
+                bandit.fail([arm], pull_ids=[key])
+                failed += 1
+    assert failed > 0
+    assert left < rule.min_size
+    with unchanged(bandit), pytest.raises(InputDataError, match="more pulls to be all"):
+        bandit.ask()
+
+
+@each(ALL_BANDITS)
+def test_outside_data_count_as_repeats(bandit_class):
+    bandit = identity_bandit(bandit_class, num_arms=3, max_repeats=1)
+    bandit.tell([0, 0, 2], [5.0, 5.0, 1.0], external=True)
+    assert bandit.ask().tolist() == [1]
+
+
+@each(ALL_BANDITS)
+def test_an_arm_that_failed_may_be_asked_again(bandit_class):
+    bandit = identity_bandit(bandit_class, num_arms=1, max_repeats=1)
+    bandit.fail(bandit.ask())
+    assert bandit.ask().tolist() == [0]
+
+
+@each(ALL_BANDITS)
+def test_an_ask_with_nothing_left_changes_nothing(bandit_class):
+    bandit = make_bandit(bandit_class, max_repeats=1)
+    nothing = torch.zeros(30, dtype=torch.bool)
+    message = "at least 1 more pulls.*0 are left"
+    with unchanged(bandit), pytest.raises(InputDataError, match=message):
+        bandit.ask(available=nothing)
+    play(bandit, 4)
+    with unchanged(bandit), pytest.raises(InputDataError, match=message):
+        bandit.ask(available=bandit.counts > 0)
+    bandit.tell([0], [1.0], external=True)
+    with unchanged(bandit), pytest.raises(InputDataError, match=message):
+        bandit.ask(available=nothing)
+
+
+@each(ALL_BANDITS)
+def test_a_fixed_size_larger_than_what_is_left_changes_nothing(bandit_class):
+    bandit = identity_bandit(bandit_class, batch_rule=FixedSize(6), max_repeats=1)
+    play(bandit, 1)
+    message = "at least 6 more pulls.*2 are left.*smaller batch"
+    with unchanged(bandit), pytest.raises(InputDataError, match=message):
+        bandit.ask()
+    assert len(bandit.ask(max_size=2)) == 2
+
+
+@each(ALL_BANDITS)
+def test_rules_without_a_size_take_what_is_left(bandit_class):
+    bandit = identity_bandit(
+        bandit_class, batch_rule=SumRule(), max_repeats=1, noise_variance=1000.0
+    )
+    play(bandit, 1)
+    assert sorted(bandit.ask().tolist() + bandit.counts.nonzero().tolist()[0]) == list(
+        range(8)
+    )
+
+
+# Baselines ----------------------------------------------------------------------------
+
+
+def test_uniform_random_is_uniform_throughout():
+    """Chi-square with 7 degrees of freedom: 29.9 has probability 1e-4."""
+    bandit = identity_bandit(UniformRandom, batch_rule=FixedSize(50))
+    indices = torch.cat([bandit.ask() for _ in range(8)])
+    counts = torch.bincount(indices, minlength=8)
+    assert (counts - 50).square().sum() / 50 < 29.9
+
+
+@pytest.mark.parametrize("uniform_probability", [0.0, 0.3, 1.0])
+def test_epsilon_is_the_share_of_uniform_draws(uniform_probability):
+    bandit = identity_bandit(
+        EpsilonGreedy,
+        num_arms=20,
+        uniform_probability=uniform_probability,
+        batch_rule=FixedSize(400),
+    )
+    bandit.tell([13], [5.0], external=True)
+    share = (bandit.ask() == 13).double().mean().item()
+    expected = 1 - uniform_probability * 19 / 20
+    assert share == pytest.approx(expected, abs=0.1)
+
+
+@both_signs
+def test_greedy_takes_the_best_posterior_mean(maximize):
+    bandit = make_bandit(EpsilonGreedy, uniform_probability=0.0, maximize=maximize)
+    play(bandit, 5)
+    for _ in range(3):
+        indices = bandit.ask()
+        assert indices.item() == bandit.best_arm(among_pulled=False)
+        bandit.tell(indices, true_rewards(bandit.arms)[indices])

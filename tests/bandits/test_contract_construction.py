@@ -1,0 +1,267 @@
+"""The ask/tell contract: what makes a bandit, and kernels that are none."""
+
+import math
+from copy import deepcopy
+
+import pytest
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from gpytorch.kernels import Kernel, LinearKernel
+
+from botorch_bkb import EpsilonGreedy
+from botorch_bkb.optim import FixedSize, SumRule
+from tests.bandits import (
+    ALL_BANDITS,
+    assert_same,
+    identity_bandit,
+    make_bandit,
+    play,
+    random_arms,
+    rbf,
+    SPARSE_BANDITS,
+    true_rewards,
+    unchanged,
+)
+from tests.bandits.contract import (
+    each,
+    each_bandit_and_rule,
+)
+
+
+# Construction -------------------------------------------------------------------------
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize(
+    ("option", "value", "error", "message"),
+    [
+        ("noise_variance", 0.0, InputDataError, "`noise_variance`.*positive.*got 0.0"),
+        ("noise_variance", -1.0, InputDataError, "`noise_variance`.*got -1.0"),
+        ("noise_variance", math.nan, InputDataError, "`noise_variance`.*got nan"),
+        ("noise_variance", math.inf, InputDataError, "`noise_variance`.*got inf"),
+        ("max_repeats", 0, InputDataError, "`max_repeats`.*at least 1.*got 0"),
+        ("max_repeats", 1.5, InputDataError, "`max_repeats`.*integer.*got 1.5"),
+        ("confidence", -1.0, InputDataError, "`width`.*got -1.0"),
+        ("confidence", math.nan, InputDataError, "`width`.*got nan"),
+        ("confidence", "wide", UnsupportedError, "`confidence`.*got str"),
+        ("batch_rule", 96, InputDataError, "`batch_rule`.*FixedSize.*got 96"),
+        ("covar_module", "rbf", InputDataError, "`covar_module`.*got 'rbf'"),
+    ],
+)
+def test_options_out_of_range_are_refused(bandit_class, option, value, error, message):
+    with pytest.raises(error, match=message):
+        make_bandit(bandit_class, **{option: value})
+
+
+@each(SPARSE_BANDITS)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("oversampling", 0.0),
+        ("oversampling", -2.0),
+        ("oversampling", math.nan),
+        ("resampling", "sometimes"),
+        ("inclusion", "unmerged"),
+    ],
+)
+def test_resampling_options_out_of_range_are_refused(bandit_class, option, value):
+    with pytest.raises(InputDataError, match=f"`{option}`.*{value}"):
+        make_bandit(bandit_class, **{option: value})
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
+def test_a_uniform_probability_out_of_range_is_refused(bad):
+    with pytest.raises(InputDataError, match=f"`uniform_probability`.*got {bad}"):
+        make_bandit(EpsilonGreedy, uniform_probability=bad)
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize(
+    ("arms", "error", "message"),
+    [
+        (torch.empty(0, 2), BotorchTensorDimensionError, r"got \(0, 2\)"),
+        (torch.empty(3, 0), BotorchTensorDimensionError, r"got \(3, 0\)"),
+        (torch.rand(3), BotorchTensorDimensionError, r"got \(3,\)"),
+        (torch.rand(2, 3, 1), BotorchTensorDimensionError, r"got \(2, 3, 1\)"),
+        (torch.ones(3, 2).long(), InputDataError, "torch.int64.*double"),
+        (torch.ones(3, 2).bool(), InputDataError, "torch.bool"),
+        (torch.tensor([[0.0], [1], [math.nan]]), InputDataError, "1 rows.*row 2"),
+        (torch.tensor([[0.0], [math.inf], [0]]), InputDataError, "1 rows.*row 1"),
+        ([[0.0], [1.0]], InputDataError, "tensor, but got list"),
+    ],
+)
+def test_arms_that_are_no_table_of_numbers_are_refused(
+    bandit_class, arms, error, message
+):
+    with pytest.raises(error, match=f"`arms`.*{message}"):
+        make_bandit(bandit_class, arms=arms)
+
+
+@each(ALL_BANDITS)
+def test_one_arm_is_enough(bandit_class):
+    bandit = identity_bandit(bandit_class, num_arms=1)
+    assert play(bandit, 3, lambda indices: torch.ones(len(indices)))
+    assert bandit.best_arm() == 0
+
+
+@each(ALL_BANDITS)
+def test_identical_arms_are_no_trouble(bandit_class):
+    """A singular Gram matrix; what one arm says, its twin says too."""
+    arms = random_arms(10).repeat(2, 1)
+    bandit = make_bandit(bandit_class, arms)
+    play(bandit, 12)
+    mean, variance = bandit.predict()
+    assert torch.allclose(mean[:10], mean[10:], atol=1e-6)
+    assert torch.allclose(variance[:10], variance[10:], atol=1e-6)
+
+
+@each(ALL_BANDITS)
+def test_identical_arms_are_one_arm(bandit_class):
+    """The same picks as without the copies; of several the lowest index."""
+    arms = random_arms(20)
+    rewards = true_rewards(arms)
+    shuffled = torch.cat([arms, arms[torch.arange(20) % 7], arms[3:4]])
+    runs = []
+    for table in (arms, shuffled):
+        # Some widths are bounds for all arms, and grow with their number.
+        bandit = make_bandit(bandit_class, table, confidence=2.0)
+        runs.append(play(bandit, 15, lambda i: rewards[i], max_size=1))
+        assert bandit.best_arm() < 20
+        assert bandit.best_arm(among_pulled=False) < 20
+        draws = bandit.maximizer_distribution(50, torch.Generator().manual_seed(0))
+        assert draws.indices.max() < 20
+    assert runs[0] == runs[1]
+
+
+@each(ALL_BANDITS)
+def test_a_copy_serves_where_the_first_one_cannot(bandit_class):
+    arms = random_arms(3)[[0, 1, 2, 1, 0, 1]]
+    bandit = make_bandit(bandit_class, arms, max_repeats=1)
+    available = torch.tensor([False, False, False, True, True, True])
+    batches = play(bandit, 3, max_size=1, available=available)
+    picks = [arm for batch in batches for arm in batch]
+    assert sorted(picks) == [3, 4, 5]
+    assert picks.index(3) < picks.index(5)
+    bandit = make_bandit(bandit_class, arms, max_repeats=1, batch_rule=FixedSize(6))
+    assert sorted(bandit.ask().tolist()) == list(range(6))
+
+
+@each(ALL_BANDITS)
+def test_an_arm_of_no_variance_does_not_stop_the_run(bandit_class):
+    """A linear kernel knows the origin: nothing to learn there, maybe the best arm."""
+    arms = torch.cat([torch.zeros(1, 2).double(), random_arms(9)])
+    bandit = make_bandit(
+        bandit_class,
+        arms,
+        covar_module=LinearKernel().double(),
+        batch_rule=SumRule(),
+        noise_variance=1.0,
+    )
+    indices = torch.arange(10)
+    bandit.tell(indices, -10 * arms.sum(dim=-1), external=True)
+    assert 1 <= len(bandit.ask(max_size=20)) <= 20
+    assert bandit.predict([0])[1].item() == 0.0
+
+
+@each(ALL_BANDITS)
+def test_the_arguments_are_not_changed(bandit_class):
+    arms, kernel = random_arms(12), rbf()
+    arms_before, kernel_before = arms.clone(), deepcopy(kernel.state_dict())
+    bandit = make_bandit(bandit_class, arms, covar_module=kernel)
+    play(bandit, 4)
+    assert torch.equal(arms, arms_before)
+    assert all(parameter.requires_grad for parameter in kernel.parameters())
+    for name, value in kernel.state_dict().items():
+        assert torch.equal(value, kernel_before[name])
+
+
+# A kernel that is none ----------------------------------------------------------------
+
+
+class Function(Kernel):
+    """Any function of two points, positive semi-definite or not."""
+
+    is_stationary = False
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x1, x2, diag=False, **params):
+        gram = self.function(x1.unsqueeze(-2), x2.unsqueeze(-3))
+        return gram.diagonal(dim1=-1, dim2=-2) if diag else gram
+
+
+def distance(x1, x2):
+    return (x1 - x2).norm(dim=-1)
+
+
+NO_KERNELS = {
+    "one minus distance": lambda x1, x2: 1 - 4 * distance(x1, x2),
+    "minus distance": lambda x1, x2: -distance(x1, x2),
+    "sine": lambda x1, x2: 1 + torch.sin(9 * distance(x1, x2)),
+    "negative": lambda x1, x2: -torch.exp(-distance(x1, x2)),
+    "not a number": lambda x1, x2: distance(x1, x2) / 0 * 0,
+    "far arms only": lambda x1, x2: (
+        3 * (distance(x1, x2) > 0.7).to(x1) + (distance(x1, x2) == 0)
+    ),
+}
+
+
+@each(ALL_BANDITS)
+@pytest.mark.parametrize("function", NO_KERNELS.values(), ids=NO_KERNELS)
+def test_a_kernel_that_is_not_psd_is_an_error_that_changes_nothing(
+    bandit_class, function
+):
+    """At construction, if it shows there, or else when its arms have been pulled."""
+    arms = random_arms(30)
+    with pytest.raises(InputDataError, match="`covar_module`"):  # noqa: PT012
+        bandit = make_bandit(bandit_class, arms, covar_module=Function(function))
+        bandit.tell(torch.arange(30), true_rewards(arms), external=True)
+        before = deepcopy(bandit.state_dict())
+        try:
+            bandit.ask()
+        finally:
+            assert_same(bandit.state_dict(), before)
+
+
+@each(SPARSE_BANDITS)
+def test_a_failed_resampling_draws_no_coupled_numbers(bandit_class):
+    function = NO_KERNELS["one minus distance"]
+    bandit = make_bandit(
+        bandit_class, covar_module=Function(function), resampling="coupled"
+    )
+    bandit.tell(torch.arange(30), true_rewards(bandit.arms), external=True)
+    with unchanged(bandit), pytest.raises(InputDataError, match="`covar_module`"):
+        bandit.ask()
+
+
+@each_bandit_and_rule
+@pytest.mark.parametrize("function", NO_KERNELS.values(), ids=NO_KERNELS)
+def test_a_kernel_that_is_not_psd_never_brings_another_error(
+    bandit_class, rule, function
+):
+    """Arm by arm; as long as no pulled arms show it, nothing is wrong."""
+    try:
+        bandit = make_bandit(
+            bandit_class, covar_module=Function(function), batch_rule=rule
+        )
+    except InputDataError:
+        return
+    for _ in range(12):
+        before = deepcopy(bandit.state_dict())
+        try:
+            indices = bandit.ask(max_size=6)
+        except InputDataError:
+            assert_same(bandit.state_dict(), before)
+            return
+        bandit.tell(indices, true_rewards(bandit.arms)[indices])
+        before = deepcopy(bandit.state_dict())
+        try:
+            bandit.predict()
+        except InputDataError:
+            assert_same(bandit.state_dict(), before)
