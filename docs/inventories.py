@@ -161,6 +161,10 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
                 "class",
                 "generation_strategy.html#$",
             ),
+            "ax.generation_strategy.transition_criterion.PausingCriterion": (
+                "class",
+                "generation_strategy.html#$",
+            ),
             "ax.generation_strategy.transition_criterion.TransitionCriterion": (
                 "class",
                 "generation_strategy.html#$",
