@@ -16,6 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.bandits import BBKB
+from botorch_bkb.bandits.hyperparameters import fingerprint_columns
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.replicates import sum_replicates
 
@@ -32,6 +33,27 @@ CHANCE_QUANTILE = 1.645
 # One measurement that makes so much of the variance is all that a fit sees.
 DOMINANT_SHARE = 0.8
 NUM_COLUMNS_SHOWN = 3
+# Of a normal distribution, 95 % lies within this many deviations.
+DEVIATIONS_OF_95_PERCENT = 1.96
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """What is predicted of measured candidates by fits without their own rewards.
+
+    Attributes:
+        arms: The ``P`` measured candidates, ascending.
+        mean: The ``P`` predicted mean rewards.
+        variance: The ``P`` variances of a single measurement: that of the mean reward
+            and the noise of the fit to all.
+        is_refitted: Whether kernel and noise were fitted anew without them, too, or are
+            those of the fit to all.
+    """
+
+    arms: Tensor
+    mean: Tensor
+    variance: Tensor
+    is_refitted: bool
 
 
 @dataclass(frozen=True)
@@ -45,12 +67,14 @@ class FitDiagnosis:
         correlation: Between the mean rewards of measured candidates and what is
             predicted of each if it is left out; NaN if there are too few.
         num_candidates: The number of measured candidates.
+        held_out: The predictions behind the correlation; None if there are too few.
     """
 
     noise_share: float
     lengthscales: dict[str, float]
     correlation: float
     num_candidates: int
+    held_out: HeldOut | None = None
 
     @override
     def __str__(self) -> str:
@@ -95,14 +119,17 @@ def diagnose(
     """
     measured, inverse, counts = indices.unique(return_inverse=True, return_counts=True)
     means = sum_replicates(rewards, inverse, len(measured)) / counts
-    correlation = math.nan
+    correlation, held_out = math.nan, None
     if len(measured) >= MIN_CANDIDATES:
-        if len(measured) <= MAX_REFITTED:
-            predicted = _predict_by_folds(bandit.arms[measured], inverse, rewards)
+        is_refitted = len(measured) <= MAX_REFITTED
+        if is_refitted:
+            mean, variance = _predict_by_folds(bandit.arms[measured], inverse, rewards)
         else:
-            predicted = _predict_by_loo(bandit, measured, counts, means)
+            mean, variance = _predict_by_loo(bandit, measured, counts, means)
+        variance = variance + bandit.noise_variance
+        held_out = HeldOut(measured, mean, variance, is_refitted)
         # A constant prediction has no correlation: it tells nothing.
-        pair = torch.stack([predicted, means])
+        pair = torch.stack([mean, means])
         correlation = torch.corrcoef(pair)[0, 1].nan_to_num(0.0).item()
     shortest: dict[str, float] = {}
     lengthscales = bandit.covar_module.lengthscale.flatten().tolist()
@@ -113,10 +140,22 @@ def diagnose(
         lengthscales=dict(sorted(shortest.items(), key=lambda item: item[1])),
         correlation=correlation,
         num_candidates=len(measured),
+        held_out=held_out,
     )
 
 
-def _predict_by_folds(arms: Tensor, indices: Tensor, rewards: Tensor) -> Tensor:
+def kernel_features(bandit: BBKB, rows: Tensor) -> Tensor:
+    """Return arms in the units in which a bandit that learns evaluates its kernel."""
+    low, high = bandit.arms.amin(dim=0), bandit.arms.amax(dim=0)
+    features = (bandit.arms[rows] - low) / (high - low)
+    bits = fingerprint_columns(bandit.covar_module, features.shape[-1])
+    features[:, bits] = bandit.arms[rows][:, bits]
+    return features
+
+
+def _predict_by_folds(
+    arms: Tensor, indices: Tensor, rewards: Tensor
+) -> tuple[Tensor, Tensor]:
     """Predict each of ``P`` measured arms by a fit to those of the other folds.
 
     With the fit anew: one that has seen the rewards predicts pure noise with a
@@ -124,7 +163,7 @@ def _predict_by_folds(arms: Tensor, indices: Tensor, rewards: Tensor) -> Tensor:
     """
     generator = torch.Generator().manual_seed(0)
     fold = torch.randperm(len(arms), generator=generator) % NUM_FOLDS
-    predicted = torch.empty(len(arms), dtype=arms.dtype)
+    mean, variance = torch.empty(2, len(arms), dtype=arms.dtype)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
         bandit = BBKB(arms, generator=generator)
@@ -132,31 +171,32 @@ def _predict_by_folds(arms: Tensor, indices: Tensor, rewards: Tensor) -> Tensor:
         with warnings.catch_warnings():
             # A verdict on a part of the data is no news.
             warnings.simplefilter("ignore", BotorchWarning)
-            predicted[fold == number] = bandit.predict()[0][fold == number]
-    return predicted
+            mean[fold == number], variance[fold == number] = bandit.predict(
+                (fold == number).nonzero().squeeze(-1)
+            )
+    return mean, variance
 
 
 def _predict_by_loo(
     bandit: BBKB, measured: Tensor, counts: Tensor, means: Tensor
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Predict each of many measured arms by the fit to all, without its rewards."""
-    # The units in which the bandit fits.
-    low, high = bandit.arms.amin(dim=0), bandit.arms.amax(dim=0)
-    features = (bandit.arms - low) / (high - low)
     scale = means.std(correction=0)
     noise_variance = bandit.noise_variance / scale.square() / counts
     inducing = bandit.inducing_indices
     model = SingleTaskDTCGP(
-        features[measured],
+        kernel_features(bandit, measured),
         ((means - means.mean()) / scale).unsqueeze(-1),
         # Under 1e-6 GPyTorch would round it up, with a warning.
         noise_variance.clamp_min(1e-6).unsqueeze(-1),
-        features[inducing] if len(inducing) < len(measured) else None,
+        kernel_features(bandit, inducing) if len(inducing) < len(measured) else None,
         covar_module=bandit.covar_module,
         mean_module=ZeroMean(),
         outcome_transform=None,
     )
-    return cast(GPyTorchPosterior, model.loo_posterior()).mean.flatten()
+    posterior = cast(GPyTorchPosterior, model.loo_posterior(observation_noise=False))
+    mean, variance = posterior.mean.flatten(), posterior.variance.flatten()
+    return mean * scale + means.mean(), variance * scale.square()
 
 
 def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:

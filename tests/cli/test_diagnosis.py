@@ -38,15 +38,48 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     y = (means - means.mean()) / means.std()
     inverse = np.linalg.inv(K)
     predicted = y - inverse @ y / np.diag(inverse)
+    variance = 1 / np.diag(inverse) - noise
     expected = np.corrcoef(predicted, means)[0, 1]
     assert len(bandit.inducing_indices) <= len(rows)
     assert found.correlation == pytest.approx(expected, abs=0.02)
+    np.testing.assert_array_equal(found.held_out.arms, rows)
+    assert not found.held_out.is_refitted
+    np.testing.assert_allclose(
+        found.held_out.mean, predicted * means.std() + means.mean(), atol=0.1
+    )
+    # Of a single measurement, with the noise of one.
+    np.testing.assert_allclose(
+        found.held_out.variance,
+        variance * means.var() + bandit.noise_variance,
+        rtol=0.05,
+    )
     assert found.noise_share == pytest.approx(
         bandit.noise_variance / rewards.numpy().var()
     )
     assert found.lengthscales == dict(
         sorted(zip("ab", lengthscale[0].tolist(), strict=True), key=lambda x: x[1])
     )
+
+
+def test_what_is_predicted_of_a_candidate_knows_nothing_of_its_rewards(measured):
+    bandit, indices, rewards = measured
+    before = diagnose(bandit, indices, rewards, ["a", "b"]).held_out
+    changed = torch.where(indices == indices[0], rewards + 5, rewards)
+    after = diagnose(bandit, indices, changed, ["a", "b"]).held_out
+    assert before.is_refitted
+    np.testing.assert_array_equal(before.arms, np.unique(indices))
+    own = before.arms == indices[0]
+    torch.testing.assert_close(after.mean[own], before.mean[own])
+    torch.testing.assert_close(after.variance[own], before.variance[own])
+    # Those of its fold do not know them either, most others do.
+    assert (after.mean != before.mean).sum() == 24
+    assert (before.variance > bandit.noise_variance).all()
+
+
+def test_few_candidates_are_not_held_out(measured):
+    bandit, indices, rewards = measured
+    few = indices < indices.unique()[7]
+    assert diagnose(bandit, indices[few], rewards[few], ["a", "b"]).held_out is None
 
 
 def test_features_of_one_column_count_by_their_shortest_lengthscale(measured):
