@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from botorch_bkb.checks import check_size
 
 
 WORKER = Path(__file__).with_name("morgan_worker.py")
+DRAWING_WORKER = Path(__file__).with_name("drawing_worker.py")
 # A second or two of work, and a few hundred kilobytes of answer.
 CHUNK_SIZE = 10_000
 
@@ -101,33 +103,14 @@ def read_molecules(
     if num_workers is None:
         num_workers = os.cpu_count() or 1
     check_size("num_workers", num_workers)
-    if importlib.util.find_spec("rdkit") is None:
-        raise ImportError(
-            "Molecules need RDKit, which is not installed. Install it with "
-            'pip install "botorch_bkb[chem]".'
-        )
-    for row, text in enumerate(smiles):
-        if not isinstance(text, str):
-            raise InputDataError(
-                f"Expected SMILES to be strings, but row {row} is {text!r}."
-            )
+    _check_smiles(smiles)
     kind = "counts" if counts else "bits"
     width = num_bits if counts else num_bits // 8
 
     def ask_worker(start: int) -> tuple[list[str | None], list[str | None], bytes]:
         chunk = [text.strip() for text in smiles[start : start + CHUNK_SIZE]]
-        # -P: modules beside the program are no modules of its own.
-        command = [sys.executable, "-P", str(WORKER)]
-        command += [str(radius), str(num_bits), kind]
-        done = subprocess.run(
-            command, input=json.dumps(chunk).encode(), stdout=subprocess.PIPE
-        )
-        if done.returncode:
-            raise RuntimeError(
-                f"RDKit ended with exit code {done.returncode} on rows {start} to "
-                f"{start + len(chunk) - 1}."
-            )
-        names, _, codes = done.stdout.partition(b"\n")
+        answer = _run_worker(WORKER, [str(radius), str(num_bits), kind], chunk, start)
+        names, _, codes = answer.partition(b"\n")
         if progress is not None:
             progress(len(chunk))
         canonical, reasons = json.loads(names)
@@ -166,6 +149,69 @@ def read_molecules(
         duplicates=duplicates,
         invalid=invalid,
     )
+
+
+def draw_molecules(
+    smiles: Sequence[str], *, width: int = 220, height: int = 150
+) -> list[str]:
+    """Draw structures by RDKit.
+
+    Args:
+        smiles: ``n`` SMILES, such as those of :class:`Molecules`; white space around
+            them is ignored.
+        width: That of a picture, in pixels.
+        height: Its height.
+
+    Returns:
+        The ``n`` pictures, SVG with a transparent background.
+
+    Raises:
+        ImportError: If RDKit is not installed.
+        InputDataError: If a row is no string or cannot be read.
+    """
+    check_size("width", width)
+    check_size("height", height)
+    _check_smiles(smiles)
+    stripped = [text.strip() for text in smiles]
+    answer = _run_worker(DRAWING_WORKER, [str(width), str(height)], stripped, 0)
+    pictures: list[Any] = json.loads(answer)
+    if None in pictures:
+        row = pictures.index(None)
+        raise InputDataError(
+            "Expected SMILES of molecules, but RDKit cannot draw "
+            f"{smiles[row][:80]!r} of row {row}."
+        )
+    return pictures
+
+
+def _check_smiles(smiles: Sequence[str]) -> None:
+    if importlib.util.find_spec("rdkit") is None:
+        raise ImportError(
+            "Molecules need RDKit, which is not installed. Install it with "
+            'pip install "botorch_bkb[chem]".'
+        )
+    for row, text in enumerate(smiles):
+        if not isinstance(text, str):
+            raise InputDataError(
+                f"Expected SMILES to be strings, but row {row} is {text!r}."
+            )
+
+
+def _run_worker(
+    worker: Path, words: Sequence[str], smiles: Sequence[str], start: int
+) -> bytes:
+    """Return what a worker answers to SMILES, of which ``start`` is the first row."""
+    # -P: modules beside the program are no modules of its own.
+    command = [sys.executable, "-P", str(worker), *words]
+    done = subprocess.run(
+        command, input=json.dumps(smiles).encode(), stdout=subprocess.PIPE
+    )
+    if done.returncode:
+        raise RuntimeError(
+            f"RDKit ended with exit code {done.returncode} on rows {start} to "
+            f"{start + len(smiles) - 1}."
+        )
+    return done.stdout
 
 
 def _check_rows(

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from rdkit.Chem import rdFingerprintGenerator
 
 from botorch_bkb import BBKB
 from botorch_bkb.integrations import chem
-from botorch_bkb.integrations.chem import read_molecules
+from botorch_bkb.integrations.chem import draw_molecules, read_molecules
 from botorch_bkb.models.kernels import TanimotoKernel
 
 
@@ -128,9 +129,43 @@ def test_a_bandit_finds_the_molecule_that_is_most_like_one():
 def test_without_rdkit_the_error_names_the_extra():
     code = (
         "import sys; sys.modules['rdkit'] = None\n"
-        "from botorch_bkb.integrations.chem import read_molecules\n"
+        "from botorch_bkb.integrations.chem import draw_molecules, read_molecules\n"
         "read_molecules(['CCO'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Molecules need RDKit" in done.stderr
     assert "botorch_bkb[chem]" in done.stderr
+
+
+def test_structures_are_drawn():
+    """A bond is a path between two atoms; heteroatoms are letters."""
+    pictures = draw_molecules([*SMILES, " CCO "], width=300, height=200)
+    space = "{http://www.w3.org/2000/svg}"
+    for text, picture in zip(SMILES, pictures, strict=False):
+        svg = ElementTree.fromstring(picture)
+        assert svg.tag == f"{space}svg"
+        assert (svg.get("width"), svg.get("height")) == ("300px", "200px")
+        bonds = {
+            word
+            for path in svg.iter(f"{space}path")
+            for word in path.get("class", "").split()
+            if word.startswith("bond-")
+        }
+        assert len(bonds) == Chem.MolFromSmiles(text).GetNumBonds()
+        assert svg.find(f"{space}rect") is None  # no background
+    assert pictures[-1] == pictures[0]
+
+
+@pytest.mark.parametrize(
+    ("smiles", "message"),
+    [
+        (["CCO", "C1CC"], "cannot draw 'C1CC' of row 1"),
+        ([""], "cannot draw '' of row 0"),
+        (["CCO", None], "row 1 is None"),
+    ],
+)
+def test_what_is_no_molecule_is_not_drawn(smiles, message):
+    with pytest.raises(InputDataError, match=message):
+        draw_molecules(smiles)
+    with pytest.raises(InputDataError, match="Expected `width`"):
+        draw_molecules(["CCO"], width=0)
