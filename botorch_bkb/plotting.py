@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from botorch_bkb.generation import MaximizerDistribution
 
 
+# A vector picture of more is large and slow.
+MAX_VECTOR_MARKS = 1_000
+
+
 def plot_rounds(
     runs: Mapping[str, pd.DataFrame],
     *,
@@ -342,6 +346,86 @@ def plot_inducing_points(
     )
     axes.plot(times, np.concatenate(inducing), "_", color="C3", markersize=3)
     axes.set(xlabel="pulls", ylabel="inducing points")
+    tidy_axes(axes)
+    return axes
+
+
+def plot_progress(
+    axes: Axes, rounds: Sequence[np.ndarray], *, maximize: bool = True
+) -> Axes:
+    """Draw rewards round after round: single ones, their mean, and the best so far.
+
+    Args:
+        axes: The axes to draw on.
+        rounds: The rewards of each round, at least one of each.
+        maximize: Whether large rewards are good.
+
+    Returns:
+        The axes.
+    """
+    best_of = np.max if maximize else np.min
+    best = [best_of(np.concatenate(rounds[: last + 1])) for last in range(len(rounds))]
+    numbers = np.arange(1, len(rounds) + 1)
+    single = np.repeat(numbers, [len(rewards) for rewards in rounds])
+    axes.plot(
+        single,
+        np.concatenate(rounds),
+        ".",
+        color="0.5",
+        markersize=4,
+        label="single measurements",
+        rasterized=len(single) > MAX_VECTOR_MARKS,
+    )
+    axes.plot(numbers, best, "-^", color="C2", label="best so far")
+    means = [rewards.mean() for rewards in rounds]
+    axes.plot(numbers, means, "--o", color="C0", label="mean of the round")
+    axes.set(xlabel="round", ylabel="reward", xlim=(0.5, len(rounds) + 0.5))
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+    tidy_axes(axes)
+    return axes
+
+
+def plot_predicted(
+    axes: Axes, measured: np.ndarray, mean: np.ndarray, half_width: np.ndarray
+) -> Axes:
+    """Draw predicted against measured rewards, with intervals and the diagonal.
+
+    Measurements outside their interval, whose bar does not reach the diagonal, are
+    crosses.
+
+    Args:
+        axes: The axes to draw on.
+        measured: The ``n`` rewards.
+        mean: The ``n`` predictions of them.
+        half_width: Half the ``n`` intervals around those.
+
+    Returns:
+        The axes.
+    """
+    rasterized = len(measured) > MAX_VECTOR_MARKS
+    axes.vlines(
+        measured,
+        mean - half_width,
+        mean + half_width,
+        color="0.6",
+        linewidth=0.8,
+        rasterized=rasterized,
+    )
+    inside = np.abs(measured - mean) <= half_width
+    marks = {"inside": (inside, "o", "C0"), "outside": (~inside, "x", "C3")}
+    for word, (which, marker, color) in marks.items():
+        axes.plot(
+            measured[which],
+            mean[which],
+            marker,
+            color=color,
+            markersize=4 if marker == "o" else 6,
+            label=f"{word} its interval ({which.sum():,})",
+            rasterized=rasterized,
+        )
+    ends = [measured.min(), measured.max()]
+    axes.plot(ends, ends, "k--", linewidth=1, label="prediction = measurement")
+    axes.set(xlabel="measured reward", ylabel="predicted reward")
     tidy_axes(axes)
     return axes
 

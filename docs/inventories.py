@@ -17,6 +17,7 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "https://docs.python.org/3/",
         {
             "abc.ABC": ("class", "library/abc.html#$"),
+            "argparse.Namespace": ("class", "library/argparse.html#$"),
             "collections.abc.Callable": ("class", "library/collections.abc.html#$"),
             "collections.abc.Collection": ("class", "library/collections.abc.html#$"),
             "collections.abc.Iterable": ("class", "library/collections.abc.html#$"),
@@ -25,6 +26,10 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "os.PathLike": ("class", "library/os.html#$"),
             "pathlib.Path": ("class", "library/pathlib.html#$"),
             "threading.RLock": ("class", "library/threading.html#$"),
+            "xml.etree.ElementTree.Element": (
+                "class",
+                "library/xml.etree.elementtree.html#$",
+            ),
         },
     ),
     "numpy": (

@@ -16,6 +16,8 @@ from botorch_bkb.plotting import (
     plot_inducing_points,
     plot_maximizer_distribution,
     plot_posterior,
+    plot_predicted,
+    plot_progress,
     plot_regret,
     plot_repetitions,
     plot_rounds,
@@ -248,3 +250,45 @@ def test_inducing_points_are_drawn_where_they_were():
     np.testing.assert_array_equal(marks.get_data(), [[5, 9, 9], [0.5, 0.2, 0.5]])
     with pytest.raises(ValueError, match="zip"):
         plot_inducing_points(axes, [5], [])
+
+
+@pytest.mark.parametrize(("maximize", "best"), [(True, [3, 4, 4]), (False, [1, 1, 0])])
+def test_progress_is_the_best_so_far_and_the_mean_of_each_round(maximize, best):
+    rounds = [np.array([1.0, 3.0]), np.array([2.0, 4.0, 3.0]), np.array([0.0])]
+    axes = plot_progress(blank_figure(4, 3).subplots(), rounds, maximize=maximize)
+    lines = {line.get_label(): line for line in axes.lines}
+    np.testing.assert_array_equal(
+        lines["single measurements"].get_data(),
+        [[1, 1, 2, 2, 2, 3], [1, 3, 2, 4, 3, 0]],
+    )
+    np.testing.assert_array_equal(lines["best so far"].get_data(), [[1, 2, 3], best])
+    np.testing.assert_array_equal(
+        lines["mean of the round"].get_data(), [[1, 2, 3], [2, 3, 0]]
+    )
+    # Told apart without colours.
+    assert len({line.get_marker() for line in axes.lines}) == 3
+
+
+def test_predictions_stand_over_measurements_with_their_intervals():
+    measured, mean = np.array([1.0, 2.0, 3.0]), np.array([1.5, 2.0, 5.0])
+    half_width = np.array([1.0, 0.5, 1.5])
+    axes = plot_predicted(blank_figure(4, 3).subplots(), measured, mean, half_width)
+    (bars,) = axes.collections
+    low, high = mean - half_width, mean + half_width
+    ends = [np.column_stack([measured, end]) for end in (low, high)]
+    np.testing.assert_array_equal(bars.get_segments(), np.stack(ends, axis=1))
+    inside, outside, diagonal = axes.lines
+    np.testing.assert_array_equal(inside.get_data(), [[1, 2], [1.5, 2]])
+    assert inside.get_label() == "inside its interval (2)"
+    np.testing.assert_array_equal(outside.get_data(), [[3], [5]])
+    assert outside.get_label() == "outside its interval (1)"
+    assert inside.get_marker() != outside.get_marker()
+    np.testing.assert_array_equal(diagonal.get_data(), [[1, 3], [1, 3]])
+
+
+def test_pictures_of_many_marks_are_not_drawn_one_by_one():
+    many = np.linspace(0.0, 1.0, 1001)
+    axes = plot_predicted(blank_figure(4, 3).subplots(), many, many, many)
+    assert axes.collections[0].get_rasterized()
+    axes = plot_predicted(blank_figure(4, 3).subplots(), many[1:], many[1:], many[1:])
+    assert not axes.collections[0].get_rasterized()

@@ -366,6 +366,21 @@ def _add_suggest(
         "an empty reward: to be filled in and appended to RESULTS as it is",
     )
     parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="HTML",
+        help="write a page too, one file for any browser: progress, predicted against "
+        "measured, the batch with what is known nearby, what was assumed",
+    )
+    parser.add_argument(
+        "--round",
+        type=str.strip,
+        metavar="COLUMN",
+        help="column of RESULTS with the round or plate of a measurement, a number, a "
+        "date or a name; the report goes by it (default: --batch-size measurements "
+        "are one, in the order of RESULTS)",
+    )
+    parser.add_argument(
         "--minimize", action="store_true", help="small rewards are best"
     )
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])

@@ -22,19 +22,20 @@ from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign
 from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format
 from botorch_bkb.cli.diagnosis import (
+    DEVIATIONS_OF_95_PERCENT,
     diagnose,
+    FitDiagnosis,
     MIN_CANDIDATES_TO_JUDGE,
     reward_trouble,
 )
 from botorch_bkb.cli.features import feature_table
 from botorch_bkb.cli.progress import clock, note
+from botorch_bkb.cli.report import plan_report, report_page
 from botorch_bkb.cli.tables import read_table, table_kind, write_table
 from botorch_bkb.models.utils.replicates import find_twins
 
 
 NUM_ROWS_SHOWN = 10
-# Of a normal distribution, 95 % lies within this many deviations.
-DEVIATIONS_OF_95_PERCENT = 1.96
 
 
 def run(args: argparse.Namespace) -> None:
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> None:
     table_kind(args.output)
     _require_other_file(args.output, [args.arms, args.observations])
     campaign = read_campaign(args)
+    rounds = plan_report(args, campaign)
     # Measurements are often kept in a copy of the candidates' table.
     features = feature_table(
         campaign.arms,
@@ -79,11 +81,16 @@ def run(args: argparse.Namespace) -> None:
             f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
             f"{args.batch_size:,} measurements"
         )
-    _print_fit(bandit, campaign, ids, features.sources)
+    diagnosis = _print_fit(bandit, campaign, ids, features.sources)
     batch = describe_batch(bandit, picks, ids, id_column=args.id)
     print_summary(bandit, batch, ids, campaign, reward_column=args.reward)
     _write_next(args, campaign, picks, batch)
     print(f"\nWrote {args.output}")
+    if rounds is not None:
+        names = list(features.values.columns)
+        page = report_page(args, bandit, campaign, batch, rounds, names, diagnosis)
+        args.report.write_text(page, encoding="utf-8")
+        print(f"Wrote {args.report}")
 
 
 def goal_named(word: str) -> Goal:
@@ -257,8 +264,9 @@ def print_summary(
 
 def _print_fit(
     bandit: BBKB, campaign: Campaign, ids: pd.Index, sources: Sequence[str]
-) -> None:
+) -> FitDiagnosis | None:
     """Say what the fit found, and whether it can tell candidates apart."""
+    diagnosis = None
     told = ~campaign.rewards.isnan()
     indices, rewards = campaign.indices[told], campaign.rewards[told]
     troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
@@ -268,6 +276,7 @@ def _print_fit(
         troubles.append(diagnosis.trouble)
     for trouble in filter(None, troubles):
         print(f"Warning: {trouble}.")
+    return diagnosis
 
 
 def _write_next(
