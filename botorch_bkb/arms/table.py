@@ -33,7 +33,7 @@ class ArmTable:
     def of(cls, rows: Tensor) -> Self:
         """Return the table of ``A x d`` rows, none of them retired."""
         is_retired = torch.zeros_like(rows[:, 0], dtype=torch.bool)
-        return cls(rows, is_retired, find_twins(_comparable(rows)))
+        return cls(rows, is_retired, find_twins(comparable_rows(rows)))
 
     @property
     def num_arms(self) -> int:
@@ -144,8 +144,8 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         The ``k`` indices of the rows in the table with the new ones at its end, the
         lowest where rows are equal; and the new rows, each once.
     """
-    seen = _comparable(table)
-    sought = _comparable(torch.cat([table[:0], rows]))
+    seen = comparable_rows(table)
+    sought = comparable_rows(torch.cat([table[:0], rows]))
     near = torch.ones_like(seen[:, 0], dtype=torch.bool)
     for column in zip(seen.unbind(-1), sought.unbind(-1), strict=True):
         near &= torch.isin(*column)
@@ -179,7 +179,7 @@ def as_arms(arms: Tensor) -> Tensor:
     return arms
 
 
-def _comparable(rows: Tensor) -> Tensor:
+def comparable_rows(rows: Tensor) -> Tensor:
     """Return rows that are equal where these are, few numbers each."""
     return rows.words() if isinstance(rows, BitArms) else rows
 

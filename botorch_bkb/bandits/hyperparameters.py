@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from copy import copy, deepcopy
 from typing import Any
 
@@ -74,6 +75,8 @@ class Hyperparameters:
             not, it is the rewards' average, which rises as the bandit gets better, so
             that what was never measured stays attractive: welcome among arms of which
             each is measured once, but on a box it leads from corner to corner.
+        new_kernel: The kernel to learn where none is given, before any fit, of the
+            features; None for :func:`kernel_to_learn`.
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
@@ -89,12 +92,14 @@ class Hyperparameters:
         covar_module: Kernel | None,
         noise_variance: float | None,
         learns_mean: bool = False,
+        new_kernel: Callable[[Tensor], Kernel] | None = None,
     ) -> None:
         check_covar_module(covar_module)
         check_noise_variance(noise_variance)
         self.learns_kernel = covar_module is None
         self.given_noise = noise_variance
         self.learns_mean = learns_mean
+        self.new_kernel = kernel_to_learn if new_kernel is None else new_kernel
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
         self._next_search = 0
@@ -104,7 +109,7 @@ class Hyperparameters:
             self._low[column], self._width[column] = 0.0, 1.0
         self.features = self.to_features(arms)
         if covar_module is None:
-            covar_module = self._new_kernel()
+            covar_module = self.new_kernel(self.features)
         self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
         self.likelihood = get_gaussian_likelihood_with_lognormal_prior().to(arms)
 
@@ -178,13 +183,9 @@ class Hyperparameters:
         likelihood = get_gaussian_likelihood_with_lognormal_prior()
         other.likelihood = likelihood.to(self.features)
         if self.learns_kernel:
-            kernel = self._new_kernel()
+            kernel = self.new_kernel(self.features)
             other.covar_module = kernel.to(self.features).requires_grad_(False)
         return other
-
-    def _new_kernel(self) -> Kernel:
-        """Return the kernel to learn, before any fit."""
-        return kernel_to_learn(self.features)
 
     def _take_over(self, model: SingleTaskDTCGP) -> None:
         self.covar_module.load_state_dict(model.covar_module.state_dict())

@@ -15,8 +15,10 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits import BBKB
+from botorch_bkb.bandits import FiniteArmBandit
+from botorch_bkb.bandits.hyperparameters import feature_units, lengthscales
 from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.bits import as_dense
 from botorch_bkb.models.utils.replicates import sum_replicates
 
 
@@ -56,10 +58,11 @@ class FitDiagnosis:
     def __str__(self) -> str:
         shown = list(self.lengthscales.items())[:NUM_COLUMNS_SHOWN]
         columns = ", ".join(f"{name} ({scale:.2g})" for name, scale in shown)
-        parts = [
-            f"noise is {self.noise_share:.0%} of the rewards' variance",
-            f"columns that matter most (lengthscale over range): {columns}",
-        ]
+        parts = [f"noise is {self.noise_share:.0%} of the rewards' variance"]
+        if columns:
+            parts.append(
+                f"columns that matter most (lengthscale over range): {columns}"
+            )
         if not math.isnan(self.correlation):
             parts.append(
                 "candidates left out are predicted with a correlation of "
@@ -83,7 +86,7 @@ class FitDiagnosis:
 
 
 def diagnose(
-    bandit: BBKB, indices: Tensor, rewards: Tensor, sources: Sequence[str]
+    bandit: FiniteArmBandit, indices: Tensor, rewards: Tensor, sources: Sequence[str]
 ) -> FitDiagnosis:
     """Look at a bandit's fit to measurements.
 
@@ -91,22 +94,22 @@ def diagnose(
         bandit: A bandit that learns kernel and noise, asked after it was told them.
         indices: The ``n`` measured arms, repeats included, not all of one reward.
         rewards: Their ``n`` rewards.
-        sources: The column of each feature.
+        sources: The column of each feature, of those beside a fingerprint.
     """
     measured, inverse, counts = indices.unique(return_inverse=True, return_counts=True)
     means = sum_replicates(rewards, inverse, len(measured)) / counts
     correlation = math.nan
     if len(measured) >= MIN_CANDIDATES:
         if len(measured) <= MAX_REFITTED:
-            predicted = _predict_by_folds(bandit.arms[measured], inverse, rewards)
+            predicted = _predict_by_folds(bandit, measured, inverse, rewards)
         else:
             predicted = _predict_by_loo(bandit, measured, counts, means)
         # A constant prediction has no correlation: it tells nothing.
         pair = torch.stack([predicted, means])
         correlation = torch.corrcoef(pair)[0, 1].nan_to_num(0.0).item()
     shortest: dict[str, float] = {}
-    lengthscales = bandit.covar_module.lengthscale.flatten().tolist()
-    for name, lengthscale in zip(sources, lengthscales, strict=True):
+    found = lengthscales(bandit.covar_module)
+    for name, lengthscale in zip(sources, found.values(), strict=True):
         shortest[name] = min(lengthscale, shortest.get(name, math.inf))
     return FitDiagnosis(
         noise_share=bandit.noise_variance / rewards.var(correction=0).item(),
@@ -116,42 +119,47 @@ def diagnose(
     )
 
 
-def _predict_by_folds(arms: Tensor, indices: Tensor, rewards: Tensor) -> Tensor:
+def _predict_by_folds(
+    bandit: FiniteArmBandit, measured: Tensor, indices: Tensor, rewards: Tensor
+) -> Tensor:
     """Predict each of ``P`` measured arms by a fit to those of the other folds.
 
     With the fit anew: one that has seen the rewards predicts pure noise with a
     correlation of 0.3 to 0.5, since its lengthscales were chosen for that.
     """
+    arms = bandit.arms[measured]
     generator = torch.Generator().manual_seed(0)
     fold = torch.randperm(len(arms), generator=generator) % NUM_FOLDS
     predicted = torch.empty(len(arms), dtype=arms.dtype)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
-        bandit = BBKB(arms, generator=generator)
-        bandit.tell(indices[seen], rewards[seen], external=True)
+        part = type(bandit)(arms, generator=generator)
+        part.tell(indices[seen], rewards[seen], external=True)
         with warnings.catch_warnings():
             # A verdict on a part of the data is no news.
             warnings.simplefilter("ignore", BotorchWarning)
-            predicted[fold == number] = bandit.predict()[0][fold == number]
+            predicted[fold == number] = part.predict()[0][fold == number]
     return predicted
 
 
 def _predict_by_loo(
-    bandit: BBKB, measured: Tensor, counts: Tensor, means: Tensor
+    bandit: FiniteArmBandit, measured: Tensor, counts: Tensor, means: Tensor
 ) -> Tensor:
     """Predict each of many measured arms by the fit to all, without its rewards."""
     # The units in which the bandit fits.
-    low, high = bandit.arms.amin(dim=0), bandit.arms.amax(dim=0)
-    features = (bandit.arms - low) / (high - low)
+    low, width = feature_units(bandit.arms)
+    inducing = bandit.inducing_indices
+    features, inducing_features = (
+        (as_dense(bandit.arms[rows]) - low) / width for rows in (measured, inducing)
+    )
     scale = means.std(correction=0)
     noise_variance = bandit.noise_variance / scale.square() / counts
-    inducing = bandit.inducing_indices
     model = SingleTaskDTCGP(
-        features[measured],
+        features,
         ((means - means.mean()) / scale).unsqueeze(-1),
         # Under 1e-6 GPyTorch would round it up, with a warning.
         noise_variance.clamp_min(1e-6).unsqueeze(-1),
-        features[inducing] if len(inducing) < len(measured) else None,
+        inducing_features if len(inducing) < len(measured) else None,
         covar_module=bandit.covar_module,
         mean_module=ZeroMean(),
         outcome_transform=None,
