@@ -217,7 +217,7 @@ def _without_invalid(
         return campaign
     table, row = campaign.arms, min(invalid)
     if not args.skip_invalid or not is_valid[: campaign.num_candidates].any():
-        text = str(table[args.smiles].iloc[row])
+        text = table[args.smiles].fillna("").iloc[row]
         text = text if len(text) <= 80 else f"{text[:77]}..."
         hint = "Correct them, or pass --skip-invalid." if is_valid.any() else ""
         name = row_name(pd.Series(np.arange(len(table)) == row, index=table.index))
@@ -246,9 +246,9 @@ def _without_invalid(
         campaign,
         arms=table[is_valid],
         num_candidates=int(is_valid[: campaign.num_candidates].sum()),
-        available=campaign.available[torch.from_numpy(is_valid)],
+        available=campaign.available[torch.tensor(is_valid)],
         indices=torch.from_numpy(indices),
-        rewards=campaign.rewards[torch.from_numpy(is_told)],
+        rewards=campaign.rewards[torch.tensor(is_told)],
     )
 
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from botorch_bkb.cli.progress import note, ticking
-from botorch_bkb.integrations.chem import Molecules, read_molecules
+from botorch_bkb.integrations.chem import find_molecules, Molecules
 
 
 # From so many molecules on it takes seconds: they are kept, and announced.
@@ -125,12 +125,11 @@ def _compute(
     )
     try:
         with bar, ticking(cast(Any, bar)):
-            molecules = read_molecules(
+            molecules = find_molecules(
                 smiles,
                 radius=options.radius,
                 num_bits=options.num_bits,
                 counts=options.counts,
-                skip_invalid=True,
                 progress=bar.update,
             )
     except RuntimeError as error:
