@@ -61,7 +61,8 @@ class TanimotoKernel(Kernel):
             # `sum_i |x_i - y_i|`: no tensor of n x n' x d numbers.
             smaller = (totals - torch.cdist(x1, x2, p=1.0)) / 2
         else:
-            smaller = x1 @ x2.mT
+            # Exact in single precision too, and in half the time.
+            smaller = (x1.float() @ x2.float().mT).to(x1)
         return _ratio(smaller, totals - smaller)
 
 
