@@ -2,6 +2,7 @@
 
 from botorch_bkb.arms.capacity import Capacity, PullCounts
 from botorch_bkb.arms.table import ArmTable
+from botorch_bkb.models.utils.bits import BitArms
 
 
-__all__ = ["ArmTable", "Capacity", "PullCounts"]
+__all__ = ["ArmTable", "BitArms", "Capacity", "PullCounts"]

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from botorch_bkb.arms.capacity import Capacity, PullCounts
+from botorch_bkb.checks import check_arms
+from botorch_bkb.models.utils.bits import as_dense, BitArms
 from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.models.utils.replicates import find_twins, first_of_twins, Twins
 
@@ -31,7 +33,7 @@ class ArmTable:
     def of(cls, rows: Tensor) -> Self:
         """Return the table of ``A x d`` rows, none of them retired."""
         is_retired = torch.zeros_like(rows[:, 0], dtype=torch.bool)
-        return cls(rows, is_retired, find_twins(rows))
+        return cls(rows, is_retired, find_twins(comparable_rows(rows)))
 
     @property
     def num_arms(self) -> int:
@@ -142,10 +144,13 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         The ``k`` indices of the rows in the table with the new ones at its end, the
         lowest where rows are equal; and the new rows, each once.
     """
-    columns = zip(table.unbind(-1), rows.unbind(-1), strict=True)
-    near = torch.stack([torch.isin(*column) for column in columns]).all(dim=0)
+    seen = comparable_rows(table)
+    sought = comparable_rows(torch.cat([table[:0], rows]))
+    near = torch.ones_like(seen[:, 0], dtype=torch.bool)
+    for column in zip(seen.unbind(-1), sought.unbind(-1), strict=True):
+        near &= torch.isin(*column)
     known = near.nonzero().squeeze(-1)
-    both = torch.cat([table[known], rows])
+    both = torch.cat([seen[known], sought])
     _, group = both.unique(dim=0, return_inverse=True)
     order = torch.arange(both.shape[0], device=both.device)
     first = torch.full_like(order, both.shape[0])
@@ -155,21 +160,50 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     return indices[first], rows[is_new]
 
 
+def as_arms(arms: Tensor) -> Tensor:
+    """Return the arms of a bandit, bytes as :class:`BitArms`.
+
+    Raises:
+        BotorchTensorDimensionError: If they are not ``A x d`` with ``A, d >= 1``.
+        InputDataError: If they are no tensor of floats or bytes, or one is not finite.
+    """
+    if isinstance(arms, BitArms):
+        if 0 not in arms.shape:
+            if arms.numbers.numel():
+                check_arms(arms.numbers)
+            return arms
+        arms = arms.dense()
+    elif isinstance(arms, Tensor) and arms.dtype == torch.uint8 and arms.dim() == 2:
+        return as_arms(BitArms.of(arms))
+    check_arms(arms)
+    return arms
+
+
+def comparable_rows(rows: Tensor) -> Tensor:
+    """Return rows that are equal where these are, few numbers each."""
+    return rows.words() if isinstance(rows, BitArms) else rows
+
+
 def fingerprint(arms: Tensor) -> Tensor:
     """Return ``d`` numbers that tell tables of arms apart, and their order."""
-    return _row_weights(arms) @ arms.double()
+    return _weighted_sum(arms)
 
 
 def has_fingerprint(arms: Tensor, expected: Tensor, tolerance: float) -> bool:
     """Whether arms have this fingerprint, up to relative changes of their numbers."""
-    allowed = tolerance * (_row_weights(arms) @ arms.double().abs())
+    allowed = tolerance * _weighted_sum(arms, is_absolute=True)
     expected = expected.to(allowed)
     if expected.shape != allowed.shape:
         return False
     return bool(((fingerprint(arms) - expected).abs() <= allowed).all())
 
 
-def _row_weights(arms: Tensor) -> Tensor:
-    """Return a number between 1 and 2 for every row, far apart for neighbours."""
-    rows = torch.arange(arms.shape[0], dtype=torch.float64, device=arms.device)
-    return 1 + (rows * 0.6180339887498949).frac()
+def _weighted_sum(arms: Tensor, is_absolute: bool = False) -> Tensor:
+    """Return the sum of the rows, with weights that are far apart for neighbours."""
+    numbers = torch.arange(arms.shape[0], dtype=torch.float64, device=arms.device)
+    weights = 1 + (numbers * 0.6180339887498949).frac()  # between 1 and 2
+    total = weights.new_zeros(arms.shape[-1])
+    for rows in arms.blocks() if isinstance(arms, BitArms) else [slice(None)]:
+        block = as_dense(arms[rows]).double()
+        total += weights[rows] @ (block.abs() if is_absolute else block)
+    return total

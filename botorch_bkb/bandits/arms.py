@@ -18,17 +18,17 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms.table import ArmTable, fingerprint, has_fingerprint
+from botorch_bkb.arms.table import ArmTable, as_arms, fingerprint, has_fingerprint
 from botorch_bkb.bandits.ledger import Pull, PullLedger
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.checks import (
-    check_arms,
     check_available,
     check_count,
     check_generator,
     check_indices,
     check_size,
 )
+from botorch_bkb.models.utils.bits import as_dense
 from botorch_bkb.models.utils.draws import as_generator
 
 
@@ -58,7 +58,7 @@ class ArmBandit(StoredBandit):
         max_repeats: int | None,
         generator: torch.Generator | None,
     ) -> None:
-        check_arms(arms)
+        arms = as_arms(arms)
         if max_repeats is not None:
             check_size("max_repeats", max_repeats)
         check_generator(generator)
@@ -228,7 +228,7 @@ class ArmBandit(StoredBandit):
 
     def _match(self, arms: Tensor) -> tuple[Tensor, Tensor]:
         """Return the indices of ``k x d`` arms, new ones at the end, and the new."""
-        check_arms(arms)
+        arms = as_arms(arms)
         if arms.shape[-1] != self.arms.shape[-1]:
             raise BotorchTensorDimensionError(
                 f"Expected `arms` of {self.arms.shape[-1]} features, like those that "
@@ -282,7 +282,7 @@ class ArmBandit(StoredBandit):
             "num_arms": self._num_given,
             "fingerprint": fingerprint(self.arms[: self._num_given]),
             "maximize": self.maximize,
-            "added_arms": self.arms[self._num_given :].clone(),
+            "added_arms": as_dense(self.arms[self._num_given :]).clone(),
             "retired": self._table.retired,
             "ledger": self._ledger.state_dict(),
             "generator": self.generator.get_state(),
@@ -317,8 +317,7 @@ class ArmBandit(StoredBandit):
     @override
     def _load(self, state: dict[str, Any]) -> None:
         added = state["added_arms"].to(self.arms)
-        arms = torch.cat([self.arms[: self._num_given], added])
-        check_arms(arms)
+        arms = as_arms(torch.cat([self.arms[: self._num_given], added]))
         is_retired = torch.zeros_like(arms[:, 0], dtype=torch.bool)
         self._table = replace(self._table, rows=arms, is_retired=is_retired)
         self.retire_arms(state["retired"])

@@ -159,7 +159,7 @@ class FiniteArmBandit(ArmBandit):
         self.max_feature_bytes = max_feature_bytes
         self.inducing_indices = torch.empty(0, dtype=torch.long, device=arms.device)
         self._hyperparameters = self._new_hyperparameters(
-            arms, covar_module, noise_variance
+            self.arms, covar_module, noise_variance
         )
         # What the posterior of the last `ask` knew: the first told pulls, and where the
         # frozen sums of the confidence schedules restarted.

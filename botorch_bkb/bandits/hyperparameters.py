@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from copy import copy, deepcopy
 from typing import Any
 
@@ -17,9 +18,10 @@ from botorch.models.utils.gpytorch_modules import (
     get_gaussian_likelihood_with_lognormal_prior,
 )
 from botorch.utils.sampling import manual_seed
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from botorch_bkb.checks import (
@@ -30,6 +32,7 @@ from botorch_bkb.checks import (
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.utils.bits import as_dense, BitArms
 
 
 # With fewer pulls the marginal likelihood is too flat to fit anything.
@@ -72,6 +75,8 @@ class Hyperparameters:
             not, it is the rewards' average, which rises as the bandit gets better, so
             that what was never measured stays attractive: welcome among arms of which
             each is measured once, but on a box it leads from corner to corner.
+        new_kernel: The kernel to learn where none is given, before any fit, of the
+            features; None for :func:`kernel_to_learn`.
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
@@ -87,30 +92,36 @@ class Hyperparameters:
         covar_module: Kernel | None,
         noise_variance: float | None,
         learns_mean: bool = False,
+        new_kernel: Callable[[Tensor], Kernel] | None = None,
     ) -> None:
         check_covar_module(covar_module)
         check_noise_variance(noise_variance)
         self.learns_kernel = covar_module is None
         self.given_noise = noise_variance
         self.learns_mean = learns_mean
+        self.new_kernel = kernel_to_learn if new_kernel is None else new_kernel
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
         self._next_search = 0
         self._is_warned = False
-        self._low, high = arms.amin(dim=0), arms.amax(dim=0)
-        # A constant feature becomes 0.
-        self._width = torch.where(high > self._low, high - self._low, 1.0).to(arms)
+        self._low, self._width = feature_units(arms)
         for column in fingerprint_columns(covar_module, arms.shape[-1]):
             self._low[column], self._width[column] = 0.0, 1.0
         self.features = self.to_features(arms)
         if covar_module is None:
-            covar_module = get_covar_module_with_dim_scaled_prior(arms.shape[-1])
+            covar_module = self.new_kernel(self.features)
         self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
         self.likelihood = get_gaussian_likelihood_with_lognormal_prior().to(arms)
 
     def to_features(self, points: Tensor) -> Tensor:
         """Return ``... x d`` points in the units of the kernel."""
-        return (points - self._low) / self._width if self.learns else points
+        if not self.learns:
+            return points
+        if isinstance(points, BitArms):
+            bits = points.num_bits
+            scaled = (points.numbers - self._low[bits:]) / self._width[bits:]
+            return points.with_numbers(scaled)
+        return (points - self._low) / self._width
 
     def to_points(self, features: Tensor) -> Tensor:
         """Undo :meth:`to_features`."""
@@ -172,7 +183,7 @@ class Hyperparameters:
         likelihood = get_gaussian_likelihood_with_lognormal_prior()
         other.likelihood = likelihood.to(self.features)
         if self.learns_kernel:
-            kernel = get_covar_module_with_dim_scaled_prior(self.features.shape[-1])
+            kernel = self.new_kernel(self.features)
             other.covar_module = kernel.to(self.features).requires_grad_(False)
         return other
 
@@ -209,7 +220,8 @@ class Hyperparameters:
                 f"{noise:.0%} of their variance)"
             )
         if self.learns_kernel:
-            longest = self.covar_module.lengthscale.max().item()
+            found = list(lengthscales(self.covar_module).values())
+            longest = max(found, default=math.inf)
             if longest < SHORT_LENGTHSCALE:
                 return f"has no lengthscale above {longest:.3f} of its feature's range"
         return None
@@ -232,17 +244,19 @@ class Hyperparameters:
     def _model(
         self, indices: Tensor, targets: Tensor, inducing: Tensor | None
     ) -> SingleTaskDTCGP:
-        features = self.features.double()
         pulled = indices.unique()
         if inducing is None and pulled.shape[0] > MAX_FIT_POINTS:
             # Evenly spaced row numbers, so that no random number is drawn.
             spread = torch.linspace(0, pulled.shape[0] - 1, MAX_FIT_POINTS)
             inducing = pulled[spread.round().long()]
-        inducing_points = None if inducing is None else features[inducing]
+        if inducing is None:
+            inducing_points = None
+        else:
+            inducing_points = as_dense(self.features[inducing]).double()
         covar_module = deepcopy(self.covar_module).double()
         known = self.given_noise is not None
         return SingleTaskDTCGP(
-            features[indices],
+            as_dense(self.features[indices]).double(),
             targets,
             train_Yvar=torch.full_like(targets, self.noise_variance) if known else None,
             inducing_points=inducing_points,
@@ -302,6 +316,43 @@ def gain_over_noise(model: SingleTaskGP) -> float:
     return marginal.log_prob(model.train_targets).item() - noise_alone
 
 
+def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ``d`` lowest numbers and ranges of features, where they are learned.
+
+    Packed fingerprints have no units to take out: 0 and 1. A constant feature becomes
+    0.
+    """
+    numbers = arms.numbers if isinstance(arms, BitArms) else arms
+    low, high = numbers.amin(dim=0), numbers.amax(dim=0)
+    width = torch.where(high > low, high - low, 1.0).to(low)
+    num_bits = arms.shape[-1] - numbers.shape[-1]
+    zeros = low.new_zeros(num_bits)
+    return torch.cat([zeros, low]), torch.cat([zeros + 1, width])
+
+
+def kernel_to_learn(arms: Tensor) -> Kernel:
+    """Return the kernel that is learned where none is given.
+
+    BoTorch's default; of packed fingerprints a Tanimoto kernel with a variance, times a
+    Matern kernel on the numbers beside them, with BoTorch's prior.
+    """
+    if not isinstance(arms, BitArms):
+        return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
+    num_bits, num_columns = arms.num_bits, arms.shape[-1]
+    kernel: Kernel = TanimotoKernel()
+    if num_columns > num_bits:
+        kernel = TanimotoKernel(active_dims=range(num_bits))
+        kernel *= get_covar_module_with_dim_scaled_prior(
+            num_columns - num_bits,
+            use_rbf_kernel=False,
+            active_dims=range(num_bits, num_columns),
+        )
+    # Around the variance 1 of standardized rewards.
+    kernel = ScaleKernel(kernel, outputscale_prior=LogNormalPrior(0.0, 1.0))
+    kernel.outputscale = 1.0
+    return kernel
+
+
 def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[int]:
     """Return the columns of a Tanimoto kernel: counts have no units to take out."""
     if covar_module is None:
@@ -312,6 +363,18 @@ def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[i
             active = kernel.active_dims
             columns.update(range(num_columns) if active is None else active.tolist())
     return sorted(columns)
+
+
+def lengthscales(covar_module: Kernel) -> dict[int, float]:
+    """Return the lengthscale of each column that has one."""
+    found: dict[int, float] = {}
+    for kernel in covar_module.modules():
+        if isinstance(kernel, Kernel) and kernel.has_lengthscale:
+            values = kernel.lengthscale.flatten().tolist()
+            active = kernel.active_dims
+            columns = range(len(values)) if active is None else active.tolist()
+            found.update(zip(columns, values, strict=True))
+    return found
 
 
 def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:

@@ -24,6 +24,7 @@ BANDIT_NAMES = (
     "rgpucb",
 )
 KERNEL_NAMES = ("rbf", "matern")
+SUGGEST_KERNEL_NAMES = ("tanimoto", "matern", "rbf")
 GOAL_NAMES = ("best-arm", "regret")
 # How many are suggested at once: a plate's wells.
 BATCH_SIZE = 96
@@ -385,8 +386,53 @@ def _add_suggest(
     )
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
     _add_column_options(parser)
+    _add_fingerprint_options(parser)
     _add_seed(parser)
     _add_quiet(parser)
+
+
+def _add_fingerprint_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("molecules and other fingerprints")
+    group.add_argument(
+        "--smiles",
+        type=str.strip,
+        metavar="COLUMN",
+        help="column of molecules, of which Morgan fingerprints are made (extra chem) "
+        "and kept beside ARMS. Results of molecules that ARMS lacks inform where "
+        "RESULTS has the column too",
+    )
+    group.add_argument(
+        "--radius",
+        type=positive_integer,
+        default=2,
+        metavar="BONDS",
+        help="of the fingerprints (default: %(default)s, ECFP4)",
+    )
+    group.add_argument(
+        "--num-bits",
+        type=number_of_bits,
+        default=2048,
+        metavar="N",
+        help="length of the fingerprints, a multiple of 8 (default: %(default)s)",
+    )
+    group.add_argument(
+        "--counts",
+        action="store_true",
+        help="count how often a molecule has a fragment",
+    )
+    group.add_argument(
+        "--skip-invalid",
+        action="store_true",
+        help="leave rows out that are no molecule; without it they are an error",
+    )
+    group.add_argument(
+        "--kernel",
+        choices=SUGGEST_KERNEL_NAMES,
+        help="what compares candidates: tanimoto the bits that both have, times a "
+        "matern on other columns; matern (nu 2.5) and rbf the columns as numbers, each "
+        "with its lengthscale. All are learned (default: tanimoto with --smiles, and "
+        "where all columns are 0 or 1, at least 64 of them; rbf otherwise)",
+    )
 
 
 def _add_purpose_options(
@@ -480,6 +526,14 @@ def positive_integer(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, but got {text}")
+    return value
+
+
+def number_of_bits(text: str) -> int:
+    """Read a multiple of 8."""
+    value = int(text)
+    if value < 8 or value % 8:
+        raise argparse.ArgumentTypeError(f"expected a multiple of 8, but got {text}")
     return value
 
 

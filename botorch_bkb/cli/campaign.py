@@ -56,6 +56,8 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     arms = _read(args.arms, args)
     require_column(arms, args.id, args.arms, "--id")
     require_ids(arms[args.id], args.arms)
+    if args.smiles is not None:
+        require_column(arms, args.smiles, args.arms, "--smiles")
     if arms.empty:
         raise InputDataError(
             f"Expected {args.arms} to have at least one row of a candidate, but it has "
@@ -158,7 +160,7 @@ def _read_results(args: argparse.Namespace) -> pd.DataFrame:
 def _read(path: Path, args: argparse.Namespace) -> pd.DataFrame:
     return read_table(
         path,
-        text_columns=[args.id],
+        text_columns=[args.id, *([] if args.smiles is None else [args.smiles])],
         separator=args.separator,
         decimal=args.decimal,
     )

@@ -15,9 +15,14 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits import BBKB
-from botorch_bkb.bandits.hyperparameters import fingerprint_columns
+from botorch_bkb.bandits import FiniteArmBandit
+from botorch_bkb.bandits.hyperparameters import (
+    feature_units,
+    fingerprint_columns,
+    lengthscales,
+)
 from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.bits import as_dense
 from botorch_bkb.models.utils.replicates import sum_replicates
 
 
@@ -80,10 +85,11 @@ class FitDiagnosis:
     def __str__(self) -> str:
         shown = list(self.lengthscales.items())[:NUM_COLUMNS_SHOWN]
         columns = ", ".join(f"{name} ({scale:.2g})" for name, scale in shown)
-        parts = [
-            f"noise is {self.noise_share:.0%} of the rewards' variance",
-            f"columns that matter most (lengthscale over range): {columns}",
-        ]
+        parts = [f"noise is {self.noise_share:.0%} of the rewards' variance"]
+        if columns:
+            parts.append(
+                f"columns that matter most (lengthscale over range): {columns}"
+            )
         if not math.isnan(self.correlation):
             parts.append(
                 "candidates left out are predicted with a correlation of "
@@ -107,7 +113,7 @@ class FitDiagnosis:
 
 
 def diagnose(
-    bandit: BBKB, indices: Tensor, rewards: Tensor, sources: Sequence[str]
+    bandit: FiniteArmBandit, indices: Tensor, rewards: Tensor, sources: Sequence[str]
 ) -> FitDiagnosis:
     """Look at a bandit's fit to measurements.
 
@@ -115,7 +121,7 @@ def diagnose(
         bandit: A bandit that learns kernel and noise, asked after it was told them.
         indices: The ``n`` measured arms, repeats included, not all of one reward.
         rewards: Their ``n`` rewards.
-        sources: The column of each feature.
+        sources: The column of each feature, of those beside a fingerprint.
     """
     measured, inverse, counts = indices.unique(return_inverse=True, return_counts=True)
     means = sum_replicates(rewards, inverse, len(measured)) / counts
@@ -123,7 +129,7 @@ def diagnose(
     if len(measured) >= MIN_CANDIDATES:
         is_refitted = len(measured) <= MAX_REFITTED
         if is_refitted:
-            mean, variance = _predict_by_folds(bandit.arms[measured], inverse, rewards)
+            mean, variance = _predict_by_folds(bandit, measured, inverse, rewards)
         else:
             mean, variance = _predict_by_loo(bandit, measured, counts, means)
         variance = variance + bandit.noise_variance
@@ -132,8 +138,8 @@ def diagnose(
         pair = torch.stack([mean, means])
         correlation = torch.corrcoef(pair)[0, 1].nan_to_num(0.0).item()
     shortest: dict[str, float] = {}
-    lengthscales = bandit.covar_module.lengthscale.flatten().tolist()
-    for name, lengthscale in zip(sources, lengthscales, strict=True):
+    found = lengthscales(bandit.covar_module)
+    for name, lengthscale in zip(sources, found.values(), strict=True):
         shortest[name] = min(lengthscale, shortest.get(name, math.inf))
     return FitDiagnosis(
         noise_share=bandit.noise_variance / rewards.var(correction=0).item(),
@@ -144,46 +150,48 @@ def diagnose(
     )
 
 
-def kernel_features(bandit: BBKB, rows: Tensor) -> Tensor:
+def kernel_features(bandit: FiniteArmBandit, rows: Tensor) -> Tensor:
     """Return arms in the units in which a bandit that learns evaluates its kernel."""
-    low, high = bandit.arms.amin(dim=0), bandit.arms.amax(dim=0)
-    features = (bandit.arms[rows] - low) / (high - low)
+    low, width = feature_units(bandit.arms)
+    given = as_dense(bandit.arms[rows])
+    features = (given - low) / width
     bits = fingerprint_columns(bandit.covar_module, features.shape[-1])
-    features[:, bits] = bandit.arms[rows][:, bits]
+    features[:, bits] = given[:, bits]
     return features
 
 
 def _predict_by_folds(
-    arms: Tensor, indices: Tensor, rewards: Tensor
+    bandit: FiniteArmBandit, measured: Tensor, indices: Tensor, rewards: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Predict each of ``P`` measured arms by a fit to those of the other folds.
 
     With the fit anew: one that has seen the rewards predicts pure noise with a
     correlation of 0.3 to 0.5, since its lengthscales were chosen for that.
     """
+    arms = bandit.arms[measured]
     generator = torch.Generator().manual_seed(0)
     fold = torch.randperm(len(arms), generator=generator) % NUM_FOLDS
     mean, variance = torch.empty(2, len(arms), dtype=arms.dtype)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
-        bandit = BBKB(arms, generator=generator)
-        bandit.tell(indices[seen], rewards[seen], external=True)
+        part = type(bandit)(arms, generator=generator)
+        part.tell(indices[seen], rewards[seen], external=True)
         with warnings.catch_warnings():
             # A verdict on a part of the data is no news.
             warnings.simplefilter("ignore", BotorchWarning)
-            mean[fold == number], variance[fold == number] = bandit.predict(
+            mean[fold == number], variance[fold == number] = part.predict(
                 (fold == number).nonzero().squeeze(-1)
             )
     return mean, variance
 
 
 def _predict_by_loo(
-    bandit: BBKB, measured: Tensor, counts: Tensor, means: Tensor
+    bandit: FiniteArmBandit, measured: Tensor, counts: Tensor, means: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Predict each of many measured arms by the fit to all, without its rewards."""
+    inducing = bandit.inducing_indices
     scale = means.std(correction=0)
     noise_variance = bandit.noise_variance / scale.square() / counts
-    inducing = bandit.inducing_indices
     model = SingleTaskDTCGP(
         kernel_features(bandit, measured),
         ((means - means.mean()) / scale).unsqueeze(-1),

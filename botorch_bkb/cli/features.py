@@ -52,6 +52,7 @@ def feature_table(
     drop: Collection[str] = (),
     codes: Codes | None = None,
     categories: Collection[str] = (),
+    may_be_empty: bool = False,
 ) -> FeatureTable:
     """Turn a table's columns into numeric features.
 
@@ -68,6 +69,7 @@ def feature_table(
         drop: Columns that the user wants dropped.
         codes: The number of each value, by column.
         categories: Columns whose values are names, whatever they look like.
+        may_be_empty: Whether no feature at all is fine.
 
     Raises:
         InputDataError: If there is no row, a value is missing, infinite, neither number
@@ -81,7 +83,8 @@ def feature_table(
     _require_known(table, categories, "--category")
     if table.empty:
         raise InputDataError("Expected a table of at least one row, but it has none.")
-    columns = [c for c in table.columns if c not in exclude and c not in drop]
+    others = {*exclude, *drop}
+    columns = [name for name in table.columns if name not in others]
     notes: list[str] = []
     features: dict[str, pd.Series] = {}
     sources: dict[str, str] = {}
@@ -103,13 +106,13 @@ def feature_table(
     for name in [name for name, column in features.items() if column.nunique() == 1]:
         del features[name]
         notes.append(f"column {name!r} is constant and was dropped")
-    if not features:
+    if not features and not may_be_empty:
         raise InputDataError(
             "Expected at least one column that can be a feature, but none of "
             f"{list(table.columns)} is left."
         )
     return FeatureTable(
-        pd.DataFrame(features),
+        pd.DataFrame(features, index=table.index),
         tuple(notes),
         tuple(sources[name] for name in features),
     )

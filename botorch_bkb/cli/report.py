@@ -21,7 +21,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_bkb._version import __version__
-from botorch_bkb.bandits import BBKB
+from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.columns import days, is_numeric, row_name, to_numbers
 from botorch_bkb.cli.diagnosis import (
@@ -164,7 +164,7 @@ def plan_report(args: argparse.Namespace, campaign: Campaign) -> Rounds | None:
 
 def report_page(
     args: argparse.Namespace,
-    bandit: BBKB,
+    bandit: FiniteArmBandit,
     campaign: Campaign,
     batch: pd.DataFrame,
     rounds: Rounds,
@@ -181,7 +181,7 @@ def report_page(
         batch: One row per distinct pick, as `describe_batch` returns it; columns of
             other names are shown as they are.
         rounds: The measurements, as :func:`plan_report` returns them.
-        feature_names: The name of each feature of the bandit's arms.
+        feature_names: The name of each feature with a lengthscale.
         diagnosis: What the fit found; None if there was nothing to fit.
         structures: An SVG picture per row of ``batch``; None for no pictures.
     """
@@ -296,7 +296,7 @@ def verdict(check: Check | None, problems: Sequence[str]) -> tuple[str, list[str
 
 
 def nearest_measured(
-    bandit: BBKB, arms: Tensor, measured: Tensor
+    bandit: FiniteArmBandit, arms: Tensor, measured: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the most similar measured arm of each arm, and the similarity.
 
@@ -346,7 +346,7 @@ def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, s
 
 def _summary(
     args: argparse.Namespace,
-    bandit: BBKB,
+    bandit: FiniteArmBandit,
     campaign: Campaign,
     batch: pd.DataFrame,
     ids: pd.Index,
@@ -451,7 +451,7 @@ def _predicted_section(
 
 def _batch_section(
     args: argparse.Namespace,
-    bandit: BBKB,
+    bandit: FiniteArmBandit,
     campaign: Campaign,
     batch: pd.DataFrame,
     ids: pd.Index,
@@ -502,7 +502,7 @@ def _batch_section(
 
 
 def _neighbours(
-    bandit: BBKB, campaign: Campaign, picks: pd.Series, ids: pd.Index
+    bandit: FiniteArmBandit, campaign: Campaign, picks: pd.Series, ids: pd.Index
 ) -> list[Piece]:
     told = ~campaign.rewards.isnan()
     measured, inverse, counts = campaign.indices[told].unique(
@@ -522,7 +522,7 @@ def _neighbours(
 
 def _assumed_section(
     args: argparse.Namespace,
-    bandit: BBKB,
+    bandit: FiniteArmBandit,
     campaign: Campaign,
     feature_names: Sequence[str],
 ) -> Element:
@@ -532,7 +532,7 @@ def _assumed_section(
         f"{int(campaign.available.sum()):,} may be chosen",
         "results used": f"{num_told:,}",
         "in flight": f"{len(campaign.rewards) - num_told:,}",
-        "features": f"{len(feature_names):,}",
+        "features": f"{bandit.arms.shape[-1]:,}",
     }
     if bandit.num_pulls > 0:
         told |= describe_kernel(bandit.covar_module, feature_names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,13 +14,19 @@ import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from gpytorch.kernels import Kernel
 from torch import Tensor
+from typing_extensions import override
 
-from botorch_bkb.bandits import BBKB
+from botorch_bkb.arms import BitArms
+from botorch_bkb.arms.table import comparable_rows
+from botorch_bkb.bandits import BBKB, FiniteArmBandit, GPBUCB
 from botorch_bkb.bandits.goal import Goal
-from botorch_bkb.bandits.hyperparameters import MIN_PULLS_TO_FIT
+from botorch_bkb.bandits.hyperparameters import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign
+from botorch_bkb.cli.candidates import KernelName, read_candidates
 from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
@@ -28,14 +35,26 @@ from botorch_bkb.cli.diagnosis import (
     MIN_CANDIDATES_TO_JUDGE,
     reward_trouble,
 )
-from botorch_bkb.cli.features import feature_table
 from botorch_bkb.cli.progress import clock, note
 from botorch_bkb.cli.report import plan_report, report_page
 from botorch_bkb.cli.tables import read_table, table_kind, write_table
+from botorch_bkb.integrations.chem import draw_molecules
+from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.replicates import find_twins
 
 
 NUM_ROWS_SHOWN = 10
+# Of more measured fingerprints only a part is inducing.
+MAX_EXACT = 2_000
+# For features of fingerprints, of which a choice makes one pass.
+FEATURE_BYTES = 2**28
+# From so many similarities on, time and memory are stated; by the time of so many rows.
+MIN_COST = 10**8
+NUM_ROWS_TIMED = 4_096
+# What a posterior and a choice keep of every arm, in numbers.
+NUM_VECTORS = 40
+# So many deviations between two means are none.
+EQUAL = 1e-6
 
 
 def run(args: argparse.Namespace) -> None:
@@ -45,29 +64,23 @@ def run(args: argparse.Namespace) -> None:
     _require_other_file(args.output, [args.arms, args.observations])
     campaign = read_campaign(args)
     rounds = plan_report(args, campaign)
-    # Measurements are often kept in a copy of the candidates' table.
-    features = feature_table(
-        campaign.arms,
-        exclude=[args.id, args.reward, args.available],
-        drop=args.drop,
-        codes=dict(args.code),
-        categories=args.category,
-    )
-    for text in features.notes:
-        note(text)
+    candidates = read_candidates(campaign, args)
+    campaign = candidates.campaign
     ids = pd.Index(campaign.arms[args.id])
-    table = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
-    for text in _twin_notes(table[: campaign.num_candidates], ids):
+    for text in _twin_notes(candidates.arms[: campaign.num_candidates], ids):
         note(text)
     bandit = suggestion_bandit(
-        table,
+        candidates.arms,
         campaign.indices,
         campaign.rewards,
         seed=args.seed,
         goal=goal_named(args.goal),
         maximize=not args.minimize,
         max_repeats=args.max_repeats,
+        kernel=candidates.kernel,
     )
+    for text in cost_notes(bandit):
+        note(text)
     told = f"Fitting {bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     # As always where nothing is out of stock.
     available = None if campaign.available.all() else campaign.available
@@ -81,14 +94,28 @@ def run(args: argparse.Namespace) -> None:
             f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
             f"{args.batch_size:,} measurements"
         )
-    diagnosis = _print_fit(bandit, campaign, ids, features.sources)
-    batch = describe_batch(bandit, picks, ids, id_column=args.id)
+    diagnosis = _print_fit(bandit, campaign, ids, candidates.sources)
+    batch = describe_batch(
+        bandit, picks, ids, id_column=args.id, says_why=candidates.has_fingerprints
+    )
     print_summary(bandit, batch, ids, campaign, reward_column=args.reward)
     _write_next(args, campaign, picks, batch)
     print(f"\nWrote {args.output}")
     if rounds is not None:
-        names = list(features.values.columns)
-        page = report_page(args, bandit, campaign, batch, rounds, names, diagnosis)
+        structures = None
+        if args.smiles is not None:
+            smiles = campaign.arms.set_index(args.id)[args.smiles]
+            structures = draw_molecules(list(smiles[batch[args.id]]))
+        page = report_page(
+            args,
+            bandit,
+            campaign,
+            batch,
+            rounds,
+            candidates.names,
+            diagnosis,
+            structures,
+        )
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
 
@@ -107,8 +134,12 @@ def suggestion_bandit(
     goal: Goal = "best_arm",
     maximize: bool = True,
     max_repeats: int | None = None,
-) -> BBKB:
+    kernel: KernelName | None = None,
+) -> FiniteArmBandit:
     """Return the bandit that chooses the next batch: BBKB, left to its own defaults.
+
+    Of fingerprints, where most of what is measured would be inducing anyway, the exact
+    GP-BUCB, unless very many are measured.
 
     Args:
         arms: An ``A x d`` tensor of features.
@@ -118,18 +149,74 @@ def suggestion_bandit(
         goal: What the measurements are for.
         maximize: Whether large rewards are good.
         max_repeats: The most measurements of one arm; None for no limit.
+        kernel: The kernel to learn; None for the bandit's default.
     """
-    bandit = BBKB(
+    told = ~rewards.isnan()
+    options: dict[str, Any] = {}
+    bandit_class: type[FiniteArmBandit] = BBKB
+    if kernel == "tanimoto" and len(indices[told].unique()) <= MAX_EXACT:
+        # One choice a process: a cache of features would be filled and not used.
+        bandit_class, options = GPBUCB, {"max_feature_bytes": FEATURE_BYTES}
+    elif kernel == "matern" or kernel == "rbf":
+        bandit_class = MaternBBKB if kernel == "matern" else RBFBBKB
+    bandit = bandit_class(
         arms,
         goal=goal,
         maximize=maximize,
         max_repeats=max_repeats,
         generator=torch.Generator().manual_seed(seed),
+        **options,
     )
-    told = ~rewards.isnan()
     bandit.tell(indices[told], rewards[told], external=True)
     bandit.add_pending(indices[~told])
     return bandit
+
+
+class MaternBBKB(BBKB):
+    """BBKB that learns a Matern kernel, with BoTorch's prior."""
+
+    _uses_rbf = False
+
+    @override
+    def _new_hyperparameters(
+        self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
+    ) -> Hyperparameters:
+        def new_kernel(arms: Tensor) -> Kernel:
+            return get_covar_module_with_dim_scaled_prior(
+                arms.shape[-1], use_rbf_kernel=self._uses_rbf
+            )
+
+        return Hyperparameters(
+            arms, covar_module, noise_variance, new_kernel=new_kernel
+        )
+
+
+class RBFBBKB(MaternBBKB):
+    """BBKB that learns an RBF kernel, of packed fingerprints too."""
+
+    _uses_rbf = True
+
+
+def cost_notes(bandit: FiniteArmBandit) -> list[str]:
+    """Say how long a choice will take and what it holds in memory, if that is long."""
+    arms, num_inducing = bandit.arms, int((bandit.counts > 0).sum())
+    if not isinstance(arms, BitArms) or len(arms) * num_inducing < MIN_COST:
+        return []
+    # On a block of the arms: what a pass over all takes.
+    kernel, rows = bandit.covar_module, arms[:NUM_ROWS_TIMED]
+    eye = torch.eye(num_inducing, dtype=arms.dtype)
+    start = time.perf_counter()
+    with torch.no_grad():
+        K = dense_covariance(kernel, arms[:num_inducing], rows)
+    for _ in range(2):
+        K = torch.linalg.solve_triangular(eye, K, upper=False)
+    seconds = (time.perf_counter() - start) * len(arms) / len(rows)
+    num_bytes = arms.codes.nbytes + NUM_VECTORS * 8 * len(arms) + FEATURE_BYTES
+    return [
+        f"{len(arms):,} candidates, {num_inducing:,} of them measured: the choice "
+        f"takes about {max(seconds, 1):,.0f} s, and {num_bytes / 1e6:,.0f} MB beside "
+        "the tables"
+    ]
 
 
 class SuggestLoop:
@@ -195,34 +282,69 @@ class SuggestLoop:
             self.ask(max_size=1)
         return self._bandit.best_arm()
 
-    def _new_bandit(self) -> BBKB:
+    def _new_bandit(self) -> FiniteArmBandit:
         return suggestion_bandit(self.arms, self.indices, self.rewards, **self._options)
 
 
 def describe_batch(
-    bandit: BBKB, picks: Tensor, ids: pd.Index, *, id_column: str
+    bandit: FiniteArmBandit,
+    picks: Tensor,
+    ids: pd.Index,
+    *,
+    id_column: str,
+    says_why: bool = False,
 ) -> pd.DataFrame:
     """Return one row per distinct pick, in the order of the choice.
 
     ``mean``, ``std`` and the 95 % interval from ``low`` to ``high`` are those of the
     mean reward given the measurements, in the reward's unit; they are empty while
     nothing is measured.
+
+    Args:
+        bandit: The bandit.
+        picks: What it has chosen.
+        ids: The ids of its arms.
+        id_column: Their column.
+        says_why: Whether a column ``why`` says what speaks for each.
     """
     picks = picks.cpu()
     repeats = pd.Series(picks.numpy()).value_counts(sort=False)
     arms = torch.tensor(repeats.index.tolist())
     batch = pd.DataFrame({id_column: ids[arms.numpy()], "repeats": repeats.to_numpy()})
     if bandit.num_pulls == 0:
-        return batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
+        batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
+        return batch.assign(why="explore: nothing is measured") if says_why else batch
     mean, variance = bandit.predict(arms)
     std = variance.sqrt()
     half = DEVIATIONS_OF_95_PERCENT * std
     columns = {"mean": mean, "std": std, "low": mean - half, "high": mean + half}
-    return batch.assign(**{name: column.numpy() for name, column in columns.items()})
+    batch = batch.assign(**{name: column.numpy() for name, column in columns.items()})
+    return batch.assign(why=_reasons(bandit, arms, mean, std)) if says_why else batch
+
+
+def _reasons(
+    bandit: FiniteArmBandit, arms: Tensor, mean: Tensor, std: Tensor
+) -> list[str]:
+    """Say of each pick whether its mean speaks for it, or what is not known of it."""
+    best = bandit.predict(torch.tensor([bandit.best_arm()]))[0]
+    ahead = (mean - best if bandit.maximize else best - mean).tolist()
+    reasons = []
+    for arm, gap, deviation in zip(arms.tolist(), ahead, std.tolist(), strict=True):
+        if bandit.counts[arm] > 0:
+            reasons.append("repeat: measured before, and may still be the best")
+        elif gap >= -EQUAL * deviation:
+            reasons.append(
+                f"exploit: mean {gap / deviation:.1f} std better than the best so far"
+            )
+        else:
+            reasons.append(
+                f"explore: mean {-gap / deviation:.1f} std short of the best so far"
+            )
+    return reasons
 
 
 def print_summary(
-    bandit: BBKB,
+    bandit: FiniteArmBandit,
     batch: pd.DataFrame,
     ids: pd.Index,
     campaign: Campaign,
@@ -263,7 +385,7 @@ def print_summary(
 
 
 def _print_fit(
-    bandit: BBKB, campaign: Campaign, ids: pd.Index, sources: Sequence[str]
+    bandit: FiniteArmBandit, campaign: Campaign, ids: pd.Index, sources: Sequence[str]
 ) -> FitDiagnosis | None:
     """Say what the fit found, and whether it can tell candidates apart."""
     diagnosis = None
@@ -327,7 +449,7 @@ def _csv_format(path: Path, args: argparse.Namespace) -> CsvFormat | None:
 
 def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:
     """Say which candidates the model cannot tell apart, if there are any."""
-    twins = find_twins(table)
+    twins = find_twins(comparable_rows(table))
     copies = (twins.rows != twins.first).nonzero().squeeze(-1)
     if not len(copies):
         return []

@@ -94,6 +94,32 @@ def read_molecules(
             heavy atoms (with ``skip_invalid``: if no row is left), or an option is out
             of range.
     """
+    molecules = find_molecules(
+        smiles,
+        radius=radius,
+        num_bits=num_bits,
+        counts=counts,
+        num_workers=num_workers,
+        progress=progress,
+    )
+    _check_rows(smiles, molecules, skip_invalid)
+    return molecules
+
+
+def find_molecules(
+    smiles: Sequence[str],
+    *,
+    radius: int = 2,
+    num_bits: int = 2048,
+    counts: bool = False,
+    num_workers: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Molecules:
+    """Do what :func:`read_molecules` does, but refuse no row for what it holds.
+
+    Arguments and errors are the same; rows that are no molecule are only reported, even
+    if all are.
+    """
     check_size("radius", radius)
     check_size("num_bits", num_bits)
     if num_bits % 8:
@@ -140,11 +166,10 @@ def read_molecules(
                     new.append(position)
                 position += 1
             kept.append(codes[new])
-    _check_rows(smiles, invalid, skip_invalid, bool(first))
     return Molecules(
         rows=np.fromiter(first.values(), dtype=np.int64, count=len(first)),
         smiles=list(first),
-        codes=np.concatenate(kept),
+        codes=np.concatenate([np.empty((0, width), dtype=np.uint8), *kept]),
         is_counts=counts,
         duplicates=duplicates,
         invalid=invalid,
@@ -215,8 +240,9 @@ def _run_worker(
 
 
 def _check_rows(
-    smiles: Sequence[str], invalid: dict[int, str], skip_invalid: bool, is_any: bool
+    smiles: Sequence[str], molecules: Molecules, skip_invalid: bool
 ) -> None:
+    invalid, is_any = molecules.invalid, len(molecules.rows) > 0
     if invalid and not (skip_invalid and is_any):
         row = min(invalid)
         text = smiles[row] if len(smiles[row]) <= 80 else smiles[row][:77] + "..."

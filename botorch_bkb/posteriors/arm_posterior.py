@@ -29,6 +29,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import as_number, check_modules, check_tensors
+from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
@@ -52,6 +53,8 @@ from botorch_bkb.posteriors.threads import threads_for
 # caches hold; more for passes that read features once; enough to fill an accelerator.
 CHUNK_BYTES = 2**20
 PASS_CHUNK_BYTES = 2**24
+# Of arms whose bits stay packed; every chunk unpacks the inducing ones.
+PACKED_CHUNK_BYTES = 2**22
 ACCELERATOR_CHUNK_BYTES = 2**28
 # Rounding adds up over incremental updates: start afresh after this many.
 MAX_INCREMENTS = 64
@@ -576,6 +579,9 @@ class ArmPosterior(Moments):
             num_bytes = ACCELERATOR_CHUNK_BYTES
         elif num_bytes is None:
             num_bytes = CHUNK_BYTES
+            if isinstance(self.arms, BitArms):
+                num_bytes = PACKED_CHUNK_BYTES
+                numbers_per_arm = max(numbers_per_arm, self.arms.shape[-1] // 8)
         size = num_bytes // (numbers_per_arm * self.arms.element_size())
         return self._all_arms[first:].split(max(size, 1))
 

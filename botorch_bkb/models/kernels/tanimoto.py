@@ -15,13 +15,16 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.bits import BitArms
+
 
 class TanimotoKernel(Kernel):
     r"""Similarity of bits and counts, ``sum_i min(x_i, y_i) / sum_i max(x_i, y_i)``.
 
     The MinMax kernel of [ralaivola2005graph]_, positive semi-definite on non-negative
     features. On bits it is the Tanimoto kernel, the number of bits that both have over
-    that of bits that either has, and costs one matrix product. Two rows of zeros have
+    that of bits that either has, and costs one matrix product; on rows that are packed
+    (``BitArms``) only a sum over the bits that are there. Two rows of zeros have
     the similarity 1, so that every prior variance is 1; a row of zeros and another
     have 0. Nothing is learned; ``ScaleKernel`` gives it a variance.
 
@@ -42,6 +45,11 @@ class TanimotoKernel(Kernel):
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
     ) -> Tensor:
+        if isinstance(x1, BitArms) and isinstance(x2, BitArms):
+            if not diag:
+                return _packed_covariance(x1, x2)
+            if torch.equal(x1.codes, x2.codes):
+                return torch.ones_like(x1[:, 0])
         check_non_negative(x1)
         if x2 is not x1:
             check_non_negative(x2)
@@ -53,8 +61,21 @@ class TanimotoKernel(Kernel):
             # `sum_i |x_i - y_i|`: no tensor of n x n' x d numbers.
             smaller = (totals - torch.cdist(x1, x2, p=1.0)) / 2
         else:
-            smaller = x1 @ x2.mT
+            # Exact in single precision too, and in half the time.
+            smaller = (x1.float() @ x2.float().mT).to(x1)
         return _ratio(smaller, totals - smaller)
+
+
+def _packed_covariance(x1: BitArms, x2: BitArms) -> Tensor:
+    """Return the similarities of packed rows, of which the fewer are unpacked."""
+    if len(x1) > len(x2):
+        return _packed_covariance(x2, x1).mT
+    totals = x1.totals(), x2.totals()
+    smaller = x2.in_common(x1)
+    larger = totals[0].unsqueeze(-1) + totals[1]
+    ratio = smaller.div_(larger.sub_(smaller))
+    is_empty = [bool((total == 0).any()) for total in totals]
+    return ratio.nan_to_num_(nan=1.0) if all(is_empty) else ratio
 
 
 def check_non_negative(x: Tensor) -> None:

@@ -51,12 +51,15 @@ class Twins(NamedTuple):
 def find_twins(table: Tensor) -> Twins:
     """Find the rows that are equal, in every number, to another row of a large table.
 
+    Of floats, or of 64-bit integers.
+
     Sorts one 64-bit hash per row, and compares the rows whose hashes are equal.
     """
     hashes = torch.zeros_like(table[:, 0], dtype=torch.int64)
     for column in table.unbind(-1):
-        bits = (column.double() + 0.0).view(torch.int64)  # -0.0 equals 0.0
-        hashes = (hashes ^ bits) * -7046029254386353131  # wraps around: exact
+        if column.dtype != torch.int64:
+            column = (column.double() + 0.0).view(torch.int64)  # -0.0 equals 0.0
+        hashes = (hashes ^ column) * -7046029254386353131  # wraps around: exact
         hashes ^= hashes >> 29
     ordered, order = hashes.sort(stable=True)
     after = (ordered[1:] == ordered[:-1]).nonzero().squeeze(-1) + 1

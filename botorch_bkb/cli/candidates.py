@@ -1,0 +1,302 @@
+"""What the model sees of the candidates: features, or fingerprints that stay packed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from botorch.exceptions.errors import InputDataError
+from numpy.typing import NDArray
+from torch import Tensor
+
+from botorch_bkb.arms import BitArms
+from botorch_bkb.cli.campaign import Campaign
+from botorch_bkb.cli.columns import is_numeric, row_name
+from botorch_bkb.cli.features import feature_table, FeatureTable
+from botorch_bkb.cli.molecules import (
+    FingerprintOptions,
+    Fingerprints,
+    read_fingerprints,
+)
+from botorch_bkb.cli.progress import note
+
+
+# Of so many columns of 0 and 1, and nothing else, a fingerprint is made unasked.
+MIN_BITS = 64
+MAX_COUNT = 255
+NUM_ROWS_SHOWN = 10
+
+KernelName = Literal["tanimoto", "matern", "rbf"]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The candidates as the model sees them.
+
+    Attributes:
+        campaign: The tables, each molecule one row.
+        arms: A row of features per row of ``campaign.arms``.
+        kernel: What compares them; None for the bandit's own choice.
+        sources: The column from which each feature comes, but bits that are compared
+            as one.
+        names: What these features are called.
+    """
+
+    campaign: Campaign
+    arms: Tensor
+    kernel: KernelName | None
+    sources: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @property
+    def has_fingerprints(self) -> bool:
+        """Whether they are compared by their fingerprints."""
+        return self.kernel == "tanimoto"
+
+
+def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
+    """Make features of the candidates' columns, as the options of `suggest` say.
+
+    Raises:
+        InputDataError: If a SMILES cannot be read, or a column is no feature.
+    """
+    if args.smiles is not None:
+        return _of_molecules(campaign, args)
+    if args.kernel in (None, "tanimoto"):
+        names = _fingerprint_columns(campaign.arms, args)
+        if names:
+            return _of_bits(campaign, args, names)
+    features = _features(campaign.arms, args)
+    arms = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
+    return Candidates(campaign, arms, args.kernel, features.sources, _names(features))
+
+
+def _features(
+    table: pd.DataFrame, args: argparse.Namespace, beside: Collection[str] = ()
+) -> FeatureTable:
+    """Return the features of the columns that are no fingerprint, with their notes."""
+    # Measurements are often kept in a copy of the candidates' table.
+    features = feature_table(
+        table,
+        exclude=[args.id, args.reward, args.available, *beside],
+        drop=args.drop,
+        codes=dict(args.code),
+        categories=args.category,
+        may_be_empty=bool(beside),
+    )
+    for text in features.notes:
+        note(text)
+    return features
+
+
+def _fingerprint_columns(table: pd.DataFrame, args: argparse.Namespace) -> list[str]:
+    """Return the columns that are compared by a Tanimoto kernel.
+
+    Raises:
+        InputDataError: If that is asked for, and there are none.
+    """
+    others = {args.id, args.reward, args.available, *args.drop}
+    names = [name for name in table.columns if name not in others]
+    coded = {*dict(args.code), *args.category}
+    bits = [name for name in names if name not in coded and _is_bits(table[name])]
+    if args.kernel is None:
+        return names if len(bits) == len(names) >= MIN_BITS else []
+    if not bits and all(_is_counts(table[name]) for name in names):
+        bits = names
+    if not bits:
+        raise InputDataError(
+            "--kernel tanimoto needs columns of 0 and 1, or only columns of whole "
+            f"numbers from 0 to {MAX_COUNT}, but there are none. Molecules are named "
+            "by --smiles."
+        )
+    return bits
+
+
+def _is_bits(column: pd.Series) -> bool:
+    if not is_numeric(column) or column.dtype == object:
+        return False
+    return bool(((column == 0) | (column == 1)).all())
+
+
+def _is_counts(column: pd.Series) -> bool:
+    if not is_numeric(column) or column.dtype == object:
+        return False
+    return bool(((column >= 0) & (column <= MAX_COUNT) & (column % 1 == 0)).all())
+
+
+def _of_bits(
+    campaign: Campaign, args: argparse.Namespace, names: list[str]
+) -> Candidates:
+    table = campaign.arms
+    counts = np.empty((len(table), len(names)), dtype="uint8")
+    for place, name in enumerate(names):
+        counts[:, place] = table[name].to_numpy(dtype="uint8")
+    is_packed = int(counts.max()) <= 1
+    # Rows are filled up with zeros, which no similarity sees.
+    codes = np.packbits(counts, axis=-1) if is_packed else counts
+    others = _features(table, args, beside=names)
+    kind = "columns of 0 and 1" if is_packed else "columns of counts"
+    beside = " times a Matern kernel on the others" if others.sources else ""
+    note(
+        f"the {len(names):,} {kind} are compared as fingerprints, by a Tanimoto kernel"
+        f"{beside} (--kernel matern or rbf for another)"
+    )
+    arms = BitArms(codes, is_packed, _numbers(others))
+    return Candidates(campaign, arms, "tanimoto", others.sources, _names(others))
+
+
+def _names(features: FeatureTable) -> tuple[str, ...]:
+    return tuple(features.values.columns)
+
+
+def _numbers(features: FeatureTable) -> Tensor:
+    values = features.values.to_numpy(dtype="float64", copy=True)
+    return torch.from_numpy(values)
+
+
+def _of_molecules(campaign: Campaign, args: argparse.Namespace) -> Candidates:
+    options = FingerprintOptions(args.radius, args.num_bits, args.counts)
+    found = _read_molecules(campaign, args, options)
+    is_valid = found.names.notna().to_numpy()
+    campaign = _without_invalid(campaign, args, found.invalid, is_valid)
+    molecule = pd.factorize(found.names[is_valid])[0]
+    others = _features(campaign.arms, args, beside=[args.smiles])
+    group: NDArray[Any] = molecule
+    if others.sources:
+        # The same molecule at another temperature is another candidate.
+        keys = others.values.reset_index(drop=True).assign(molecule=molecule)
+        group = keys.groupby(list(keys.columns), sort=False).ngroup().to_numpy()
+    campaign, rows = _one_row_each(campaign, args, group)
+    molecule = molecule[rows]
+    codes = found.codes
+    if not np.array_equal(molecule, np.arange(len(codes))):
+        codes = codes[molecule]
+    kernel: KernelName = args.kernel or "tanimoto"
+    beside = " times a Matern kernel on the other columns" if others.sources else ""
+    by = f", compared by a Tanimoto kernel{beside}" if kernel == "tanimoto" else ""
+    note(f"column {args.smiles!r} became {options}{by}")
+    numbers = _numbers(others)[torch.from_numpy(rows)]
+    arms = BitArms(codes, not options.counts, numbers)
+    # Other kernels have a lengthscale per bit.
+    num_bits = 0 if kernel == "tanimoto" else arms.num_bits
+    return Candidates(
+        campaign,
+        arms,
+        kernel,
+        sources=(*num_bits * [args.smiles], *others.sources),
+        names=(*(f"bit {n}" for n in range(num_bits)), *_names(others)),
+    )
+
+
+def _read_molecules(
+    campaign: Campaign, args: argparse.Namespace, options: FingerprintOptions
+) -> Fingerprints:
+    """Read the SMILES of the candidates, and of those that are no longer there."""
+    column, num_candidates = campaign.arms[args.smiles], campaign.num_candidates
+    found = read_fingerprints(
+        column.iloc[:num_candidates], options, library=args.arms, quiet=args.quiet
+    )
+    if num_candidates == len(column):
+        return found
+    more = read_fingerprints(column.iloc[num_candidates:], options, quiet=args.quiet)
+    known = set(found.names.dropna())
+    new = [name not in known for name in more.names.dropna().unique()]
+    return Fingerprints(
+        pd.concat([found.names, more.names], ignore_index=True),
+        np.concatenate([found.codes, more.codes[new]]),
+        found.invalid
+        | {num_candidates + row: reason for row, reason in more.invalid.items()},
+    )
+
+
+def _without_invalid(
+    campaign: Campaign,
+    args: argparse.Namespace,
+    invalid: dict[int, str],
+    is_valid: NDArray[np.bool_],
+) -> Campaign:
+    """Leave rows out that are no molecule, or refuse them.
+
+    Raises:
+        InputDataError: If there is one, and nobody has said that it may be skipped; or
+            if nothing is left.
+    """
+    if not invalid:
+        return campaign
+    table, row = campaign.arms, min(invalid)
+    if not args.skip_invalid or not is_valid[: campaign.num_candidates].any():
+        text = table[args.smiles].fillna("").iloc[row]
+        text = text if len(text) <= 80 else f"{text[:77]}..."
+        hint = "Correct them, or pass --skip-invalid." if is_valid.any() else ""
+        name = row_name(pd.Series(np.arange(len(table)) == row, index=table.index))
+        raise InputDataError(
+            f"Expected a molecule in every row of column {args.smiles!r}, but {text!r} "
+            f"in {name} {invalid[row]}; there are {len(invalid):,} such rows of "
+            f"{len(table):,}. {hint}"
+        )
+    # As a reader of the file counts.
+    numbers = table.index.get_level_values(-1) + 1
+    shown = [
+        f"{numbers[row]} ({reason})"
+        for row, reason in list(invalid.items())[:NUM_ROWS_SHOWN]
+    ]
+    more = len(invalid) - len(shown)
+    listed = f"{', '.join(shown)}{f' and {more:,} more' if more else ''}"
+    is_told = is_valid[campaign.indices.numpy()]
+    lost = int((~is_told).sum())
+    note(
+        f"{len(invalid):,} rows without a molecule are skipped"
+        f"{f', with {lost:,} measurements' if lost else ''}: {listed}"
+    )
+    place = np.cumsum(is_valid) - 1
+    indices = place[campaign.indices.numpy()[is_told]]
+    return replace(
+        campaign,
+        arms=table[is_valid],
+        num_candidates=int(is_valid[: campaign.num_candidates].sum()),
+        available=campaign.available[torch.tensor(is_valid)],
+        indices=torch.from_numpy(indices),
+        rewards=campaign.rewards[torch.tensor(is_told)],
+    )
+
+
+def _one_row_each(
+    campaign: Campaign, args: argparse.Namespace, group: NDArray[Any]
+) -> tuple[Campaign, NDArray[np.int64]]:
+    """Keep one row of every group: the first that is available, or else the first.
+
+    Returns:
+        The campaign, and the rows that are kept.
+    """
+    num_groups = int(group.max()) + 1
+    if num_groups == len(group):
+        return campaign, np.arange(len(group))
+    # The last assignment counts: from the last row to the first, available ones later.
+    rows = np.empty(num_groups, dtype="int64")
+    backwards = np.arange(len(group))[::-1]
+    rows[group[backwards]] = backwards
+    is_available = campaign.available.numpy()
+    backwards = backwards[is_available[backwards]]
+    rows[group[backwards]] = backwards
+    again = np.ones(len(group), dtype="bool")
+    again[rows] = False
+    ids = campaign.arms[args.id]
+    copy = int(np.flatnonzero(again)[0])
+    kept = rows[group[copy]]
+    note(
+        f"{int(again.sum()):,} rows are the candidate of another row, as RDKit writes "
+        f"their SMILES, such as {ids.iloc[copy]} that of {ids.iloc[kept]}: "
+        "each is one candidate, with the measurements of all"
+    )
+    return replace(
+        campaign,
+        arms=campaign.arms.iloc[rows],
+        num_candidates=int(group[: campaign.num_candidates].max()) + 1,
+        available=campaign.available[torch.from_numpy(rows)],
+        indices=torch.from_numpy(group[campaign.indices.numpy()]),
+    ), rows

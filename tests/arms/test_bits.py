@@ -1,0 +1,315 @@
+"""Arms that stay packed do what their dense copies do."""
+
+import pickle
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb import BBKB
+from botorch_bkb.arms import ArmTable, BitArms
+from botorch_bkb.bandits.hyperparameters import Hyperparameters, lengthscales
+from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.posteriors import ArmPosterior
+from tests.bandits import ALL_BANDITS
+
+
+NUM_ARMS, NUM_BITS = 60, 40
+
+
+def counts_of(most, num_arms=NUM_ARMS, num_bits=NUM_BITS, seed=0):
+    """Return sparse counts of one byte, the row 3 all zero and the row 5 twice."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, most + 1, size=(num_arms, num_bits))
+    counts *= rng.random((num_arms, num_bits)) < 0.2
+    counts[3], counts[7] = 0, counts[5]
+    return torch.from_numpy(counts.astype("uint8"))
+
+
+def numbers_of(num_arms=NUM_ARMS, seed=1):
+    numbers = torch.rand(
+        num_arms, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.double
+    )
+    numbers[7] = numbers[5]
+    return 20 + 60 * numbers
+
+
+def packed_and_dense(most, with_numbers, dtype=torch.double):
+    counts = counts_of(most)
+    packed, dense = BitArms.of(counts, dtype), counts.to(dtype)
+    if not with_numbers:
+        return packed, dense
+    numbers = numbers_of().to(dtype)
+    return packed.with_numbers(numbers), torch.cat([dense, numbers], dim=-1)
+
+
+each_kind = pytest.mark.parametrize("most", [1, 9], ids=["bits", "counts"])
+each_width = pytest.mark.parametrize("with_numbers", [False, True])
+
+
+@each_kind
+@each_width
+@pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
+def test_they_are_the_tensor_of_their_rows(most, with_numbers, dtype):
+    packed, dense = packed_and_dense(most, with_numbers, dtype)
+    assert packed.is_packed == (most == 1)
+    assert packed.codes.nbytes == NUM_ARMS * NUM_BITS // (8 if most == 1 else 1)
+    assert (packed.shape, packed.dtype) == (dense.shape, dense.dtype)
+    rows = torch.tensor([5, 0, 59])
+    for question in (
+        lambda x: x * 1,
+        lambda x: x[rows],
+        lambda x: x[4:31],
+        lambda x: x[x[:, 0] > 0],
+        lambda x: x[7],
+        lambda x: x[:, -1],
+        lambda x: x[:, 3],
+        lambda x: x[:, :5],
+        lambda x: x.index_select(1, torch.arange(NUM_BITS)),
+        lambda x: x.index_select(1, torch.tensor([x.shape[1] - 1])),
+        lambda x: x.index_select(1, torch.tensor([2, 1])),
+        lambda x: torch.cat([x, x[:2], dense[3:5]]),
+        lambda x: x.amax(dim=0),
+        lambda x: x.double().mT @ x.double(),
+        lambda x: x.new_zeros(3, 2),
+    ):
+        found, expected = question(packed), question(dense)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found + 0, expected)
+    for same in (deepcopy(packed), pickle.loads(pickle.dumps(packed)), packed.clone()):
+        assert isinstance(same, BitArms)
+        assert torch.equal(same + 0, dense)
+
+
+def test_rows_stay_packed_where_they_are_taken_and_joined():
+    packed, _ = packed_and_dense(1, True)
+    for rows in (packed[3:9], packed[[1, 2]], torch.cat([packed, packed])):
+        assert isinstance(rows, BitArms)
+    assert type(packed + 0) is torch.Tensor
+    assert "60 rows, 40 bits and 2 numbers" in repr(packed)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: BitArms(torch.zeros(2, 3)), InputDataError, "dtype uint8"),
+        (
+            lambda: BitArms(torch.zeros(2, 3, dtype=torch.uint8), dtype=torch.int),
+            InputDataError,
+            "float32 or float64",
+        ),
+        (
+            lambda: BitArms(np.zeros(3, "uint8")),
+            BotorchTensorDimensionError,
+            "shape A x c",
+        ),
+        (
+            lambda: BitArms(np.zeros((3, 2), "uint8"), numbers=torch.zeros(2, 1)),
+            BotorchTensorDimensionError,
+            r"A x e, but got \(3, 2\) and \(2, 1\)",
+        ),
+        (lambda: BitArms.of(counts_of(1)).add_(1), InputDataError, "change in place"),
+        (
+            lambda: torch.cat([BitArms.of(counts_of(1)), torch.full((1, 40), 2.0)]),
+            InputDataError,
+            "rows of bits in the first 40 columns",
+        ),
+        (
+            lambda: torch.cat([BitArms.of(counts_of(9)), torch.full((1, 40), 0.5)]),
+            InputDataError,
+            "rows of counts up to 255",
+        ),
+    ],
+)
+def test_what_is_no_bit_is_refused(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
+
+
+@each_kind
+@pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
+def test_packed_similarities_are_those_of_dense_rows(most, dtype):
+    packed, dense = packed_and_dense(most, False, dtype)
+    few = torch.tensor([3, 1, 7])
+    kernel = ScaleKernel(TanimotoKernel()).to(dtype)
+    for left, right in ((few, slice(None)), (slice(None), few), (few, few)):
+        found = dense_covariance(kernel, packed[left], packed[right])
+        expected = dense_covariance(kernel, dense[left], dense[right])
+        np.testing.assert_allclose(
+            found.detach(), expected.detach(), rtol=1e-6 if dtype == torch.float else 0
+        )
+    np.testing.assert_array_equal(
+        kernel(packed, diag=True).detach(), kernel(dense, diag=True).detach()
+    )
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 255), min_size=8, max_size=8), min_size=2),
+    st.booleans(),
+)
+def test_what_rows_have_in_common_is_exact(rows, are_bits):
+    counts = np.array(rows) % 2 if are_bits else np.array(rows)
+    arms = BitArms.of(torch.from_numpy(counts.astype("uint8")))
+    expected = np.minimum(counts[:, None], counts[None]).sum(axis=-1)
+    np.testing.assert_array_equal(arms.in_common(arms), expected)
+    np.testing.assert_array_equal(arms.totals(), counts.sum(axis=-1))
+
+
+def test_a_product_with_other_columns_is_that_of_dense_rows():
+    packed, dense = packed_and_dense(1, True)
+    kernel = TanimotoKernel(active_dims=range(NUM_BITS)) * MaternKernel(
+        active_dims=[NUM_BITS, NUM_BITS + 1], lengthscale_prior=None
+    )
+    kernel = ScaleKernel(kernel).double()
+    found = dense_covariance(kernel, packed[:9], packed)
+    expected = dense_covariance(kernel, dense[:9], dense)
+    np.testing.assert_allclose(found.detach(), expected.detach(), rtol=1e-14)
+
+
+@each_width
+def test_twins_and_known_rows_are_found(with_numbers):
+    packed, dense = packed_and_dense(1, with_numbers)
+    found, expected = ArmTable.of(packed), ArmTable.of(dense)
+    assert torch.equal(found.twins.rows, expected.twins.rows)
+    assert torch.equal(found.twins.first, expected.twins.first)
+    new = dense[[5, 0, 7]].clone()
+    new[1, :8] = 1
+    for rows in (new, torch.cat([packed[:0], new])):
+        indices, added = found.find(rows)
+        assert indices.tolist() == [5, NUM_ARMS, 5]
+        assert torch.equal(added + 0, new[1:2])
+
+
+def options_of(bandit_class):
+    return {
+        "TVGPUCB": {"forgetting_rate": 0.05},
+        "RGPUCB": {"block_size": 3},
+    }.get(bandit_class.__name__, {})
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+@each_kind
+def test_any_bandit_does_with_bytes_what_it_does_with_floats(bandit_class, most):
+    counts = counts_of(most)
+    rewards = counts.double() @ torch.linspace(-1, 1, NUM_BITS, dtype=torch.double)
+    bandits = []
+    for arms in (counts, counts.double()):
+        bandit = bandit_class(
+            arms,
+            TanimotoKernel(),
+            0.1,
+            generator=torch.Generator().manual_seed(0),
+            **options_of(bandit_class),
+        )
+        for _ in range(4):
+            picks = bandit.ask(max_size=5)
+            bandit.tell(picks, rewards[picks])
+        indices = bandit.add_arms(1 - counts[:1].clamp(max=1).to(arms.dtype))
+        assert indices.tolist() == [NUM_ARMS]
+        bandits.append(bandit)
+    packed, dense = bandits
+    assert isinstance(packed.arms, BitArms)
+    assert torch.equal(packed.counts, dense.counts)
+    for found, expected in zip(packed.predict(), dense.predict(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_what_is_learned_of_bits_is_a_variance_noise_and_lengthscales():
+    packed, dense = packed_and_dense(1, True)
+    rewards = 3 * dense[:, :NUM_BITS].sum(dim=-1) + dense[:, NUM_BITS] / 10
+    bandit = BBKB(packed, generator=torch.Generator().manual_seed(0))
+    bandit.tell(torch.arange(40), rewards[:40], external=True)
+    bandit.ask(size=2)
+    kernel = bandit.covar_module
+    assert isinstance(kernel, ScaleKernel)
+    assert kernel.outputscale.item() != 1.0
+    found = lengthscales(kernel)
+    assert list(found) == [NUM_BITS, NUM_BITS + 1]
+    # Only the first of the two numbers matters.
+    assert found[NUM_BITS] < found[NUM_BITS + 1]
+    mean, _ = bandit.predict(torch.arange(40, 60))
+    assert torch.corrcoef(torch.stack([mean, rewards[40:]]))[0, 1] > 0.4
+
+
+def test_only_numbers_beside_the_bits_are_scaled():
+    packed, dense = packed_and_dense(1, True)
+    features = Hyperparameters(packed, None, None).features
+    assert isinstance(features, BitArms)
+    numbers = dense[:, NUM_BITS:]
+    low, high = numbers.amin(dim=0), numbers.amax(dim=0)
+    expected = torch.cat([dense[:, :NUM_BITS], (numbers - low) / (high - low)], dim=-1)
+    np.testing.assert_allclose(features + 0, expected, rtol=1e-14)
+
+
+def test_a_state_is_restored_with_arms_that_were_added(tmp_path):
+    counts = counts_of(1)
+    bandit = BBKB(counts, generator=torch.Generator().manual_seed(0))
+    picks = bandit.ask(size=6)
+    bandit.tell(picks, counts[picks].sum(dim=-1).double())
+    bandit.add_arms(1 - counts[:2])
+    bandit.save(tmp_path / "state.bkb")
+    other = BBKB(counts)
+    other.load(tmp_path / "state.bkb")
+    assert isinstance(other.arms, BitArms)
+    assert torch.equal(other.arms + 0, bandit.arms + 0)
+    assert torch.equal(other.ask(size=4), bandit.ask(size=4))
+    with pytest.raises(InputDataError, match="over others, or in another order"):
+        BBKB(counts.flip(0)).load(tmp_path / "state.bkb")
+
+
+@pytest.mark.parametrize(
+    ("arms", "error", "match"),
+    [
+        (torch.zeros(0, 8, dtype=torch.uint8), BotorchTensorDimensionError, "A x d"),
+        (torch.zeros(3, 0, dtype=torch.uint8), BotorchTensorDimensionError, "A x d"),
+        (torch.zeros(8, dtype=torch.uint8), BotorchTensorDimensionError, "A x d"),
+        (
+            BitArms(
+                np.zeros((2, 1), "uint8"), numbers=torch.tensor([[0], [torch.inf]])
+            ),
+            InputDataError,
+            "the first is row 1",
+        ),
+    ],
+)
+def test_bad_arms_are_refused(arms, error, match):
+    with pytest.raises(error, match=match):
+        BBKB(arms)
+
+
+def test_other_kernels_take_packed_arms_too():
+    packed, dense = packed_and_dense(1, False)
+    found = ArmPosterior(packed, RBFKernel().double(), 0.1)
+    expected = ArmPosterior(dense, RBFKernel().double(), 0.1)
+    told = torch.arange(9)
+    for posterior in (found, expected):
+        posterior.update(told, told, torch.ones(9), torch.linspace(0, 1, 9))
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-9)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", [None, TanimotoKernel()], ids=["learned", "given"])
+def test_no_dense_copy_of_the_arms_is_made(kernel, monkeypatch):
+    num_arms, num_bits = 20_000, 512
+    counts = counts_of(1, num_arms, num_bits)
+    noise = None if kernel is None else 0.1
+    made_dense = []
+    dense = BitArms.dense
+
+    def spied(arms):
+        made_dense.append(len(arms))
+        return dense(arms)
+
+    monkeypatch.setattr(BitArms, "dense", spied)
+    bandit = BBKB(counts, kernel, noise, generator=torch.Generator().manual_seed(0))
+    bandit.tell(torch.arange(8), torch.linspace(0, 1, 8), external=True)
+    bandit.ask(size=3)
+    bandit.state_dict()
+    assert 0 < max(made_dense) <= num_arms / 4

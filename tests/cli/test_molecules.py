@@ -1,0 +1,445 @@
+"""Libraries of molecules and of bits, to the next plate."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, HealthCheck, settings
+from hypothesis import strategies as st
+from rdkit import Chem, rdBase
+from rdkit.Chem import rdFingerprintGenerator, rdMolDescriptors
+
+from botorch_bkb import GPBUCB
+from botorch_bkb.__main__ import main
+from botorch_bkb.arms import BitArms
+from botorch_bkb.cli import molecules, suggest
+
+
+SMILES = [
+    "C" * head + group + "C" * tail
+    for head in range(1, 5)
+    for tail in range(3)
+    for group in ("O", "N", "S", "C(=O)", "C(F)", "C(Cl)", "OC(=O)", "C#C")
+]
+BAD = {
+    "": "is empty",
+    "C1CC": "cannot be read by RDKit",
+    "ethanol": "cannot be read by RDKit",
+    "C(C)(C)(C)(C)C": "cannot be read by RDKit",
+    "CCO ethanol": "holds a space",
+    "C\u00d6": "holds a character that no SMILES has",
+    "C" * 100_000: "has 100,000 characters",
+}
+
+
+def log_p(smiles):
+    return rdMolDescriptors.CalcCrippenDescriptors(Chem.MolFromSmiles(smiles))[0]
+
+
+@pytest.fixture
+def library():
+    names = sorted(set(map(Chem.CanonSmiles, SMILES)))
+    ids = [f"m{row}" for row in range(len(names))]
+    return pd.DataFrame({"id": ids, "smiles": names})
+
+
+def results_of(library, rows):
+    table = library.iloc[rows]
+    return table.assign(reward=[log_p(text) for text in table["smiles"]])
+
+
+def run(folder, library, results=None, *words, code=0, size=5, **options):
+    library.to_csv(folder / "library.csv", index=False, **options)
+    options = ["--output", str(folder / "next.csv"), "--batch-size", str(size)]
+    if results is not None:
+        results.to_csv(folder / "results.csv", index=False)
+        options += ["--observations", str(folder / "results.csv")]
+    words = [str(folder / "library.csv"), *options, *words]
+    assert main(["suggest", *words]) == code
+    return pd.read_csv(folder / "next.csv", dtype={"id": str}) if code == 0 else None
+
+
+def test_a_library_of_smiles_gives_the_next_plate(tmp_path, library, capsys):
+    rows = list(range(0, len(library), 4))
+    results = results_of(library, rows)
+    found = run(tmp_path, library, results, "--smiles", "smiles")
+    generator = rdFingerprintGenerator.GetMorganGenerator(2, fpSize=2048)
+    bits = [
+        generator.GetFingerprintAsNumPy(Chem.MolFromSmiles(text))
+        for text in library["smiles"]
+    ]
+    bandit = GPBUCB(
+        BitArms(np.packbits(np.stack(bits), axis=1)),
+        generator=torch.Generator().manual_seed(0),
+    )
+    bandit.tell(
+        torch.tensor(rows), torch.tensor(results["reward"].to_numpy()), None, True
+    )
+    picks = bandit.ask(size=5)
+    assert found["id"].tolist() == library["id"].iloc[picks.tolist()].tolist()
+    mean, variance = bandit.predict(picks)
+    np.testing.assert_allclose(found["mean"], mean)
+    np.testing.assert_allclose(found["std"], variance.sqrt())
+    said = capsys.readouterr().out
+    assert "column 'smiles' became Morgan fingerprints of radius 2, 2,048 bits" in said
+    assert "compared by a Tanimoto kernel." in said
+    assert "Fit: noise is" in said
+    assert "lengthscale" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["--radius", "1", "--num-bits", "256"], "radius 1, 256 bits"),
+        (["--counts"], "radius 2, 2,048 counts"),
+        (["--kernel", "matern", "--num-bits", "64"], "radius 2, 64 bits."),
+        (["--kernel", "rbf", "--num-bits", "64"], "radius 2, 64 bits."),
+    ],
+)
+def test_the_fingerprint_has_options(tmp_path, library, words, kind, capsys):
+    results = results_of(library, list(range(0, len(library), 4)))
+    assert len(run(tmp_path, library, results, "--smiles", "smiles", *words)) == 5
+    said = capsys.readouterr().out
+    assert kind in said
+    assert ("smiles (" in said) == ("--kernel" in words)
+
+
+def test_fingerprints_are_kept_beside_the_library(
+    tmp_path, library, capsys, monkeypatch
+):
+    monkeypatch.setattr(molecules, "MIN_TO_CACHE", 1)
+    library.loc[len(library)] = ["again", library["smiles"][3]]
+    library.loc[len(library)] = ["bad", "C1CC"]
+    words = ["--smiles", "smiles", "--skip-invalid"]
+    made = run(tmp_path, library, None, *words)
+    (kept,) = tmp_path.glob("library.csv.fingerprints-*.parquet")
+    said = capsys.readouterr().out
+    assert f"kept in {kept.name}" in said
+    assert "bits of 91 molecules: about" in said
+    monkeypatch.setattr(molecules, "find_molecules", None)
+    pd.testing.assert_frame_equal(run(tmp_path, library, None, *words), made)
+    reread = capsys.readouterr().out
+    assert f"fingerprints are those of {kept.name}" in reread
+    # The list of skipped rows and the note on equal ones are those of the first time.
+    assert [line for line in said.splitlines() if "rows" in line] == [
+        line for line in reread.splitlines() if "rows" in line
+    ]
+    monkeypatch.undo()
+    monkeypatch.setattr(molecules, "MIN_TO_CACHE", 1)
+    run(tmp_path, library, None, *words, "--radius", "1")
+    run(tmp_path, library.iloc[1:], None, *words)
+    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    kept.write_bytes(kept.read_bytes()[:500])
+    capsys.readouterr()
+    pd.testing.assert_frame_equal(run(tmp_path, library, None, *words), made)
+    assert "cannot be read" in capsys.readouterr().out
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_folder_that_takes_no_files_is_no_error(
+    tmp_path, library, capsys, monkeypatch
+):
+    monkeypatch.setattr(molecules, "MIN_TO_CACHE", 1)
+
+    def refuse(*args):
+        raise PermissionError("Read-only file system")
+
+    monkeypatch.setattr(molecules.os, "replace", refuse)
+    run(tmp_path, library, None, "--smiles", "smiles")
+    assert "not kept: Read-only file system" in capsys.readouterr().out
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text[:12]))
+def test_a_row_without_a_molecule_is_named_or_skipped(tmp_path, library, text, capsys):
+    library.loc[7, "smiles"] = text
+    run(tmp_path, library, None, "--smiles", "smiles", code=2)
+    error = capsys.readouterr().err
+    assert f"in row 8 (the first under the header is row 1) {BAD[text]}" in error
+    assert "there are 1 such rows of 89. Correct them, or pass --skip-invalid" in error
+    assert error.count("\n") == 1
+    assert len(error) < 400
+    results = results_of(library.drop(index=7), list(range(10)))
+    results = pd.concat([results, pd.DataFrame({"id": ["m7"], "reward": [1.0]})])
+    found = run(
+        tmp_path, library, results, "--smiles", "smiles", "--skip-invalid", size=80
+    )
+    assert "m7" not in set(found["id"])
+    said = capsys.readouterr().out
+    assert "1 rows without a molecule are skipped, with 1 measurements: 8" in said
+    assert BAD[text] in said
+    assert "88 candidates, 10 of them measured" in said
+
+
+def test_without_any_molecule_nothing_can_be_skipped(tmp_path, library, capsys):
+    library["smiles"] = "nothing"
+    words = ["--smiles", "smiles", "--skip-invalid"]
+    run(tmp_path, library, None, *words, code=2)
+    assert "there are 89 such rows of 89" in capsys.readouterr().err
+
+
+def test_one_molecule_written_twice_is_one_candidate(tmp_path, library, capsys):
+    first = Chem.CanonSmiles("CCOC")
+    row = library.index[library["smiles"] == first][0]
+    library["stock"] = "yes"
+    library.loc[row, "stock"] = "no"
+    library.loc[len(library)] = ["other way", "COCC", "yes"]
+    results = results_of(library, [0, 9, 30, 50, 70])
+    results.loc[500] = ["m" + str(row), first, "no", 3.0]
+    results.loc[501] = ["other way", first, "no", 5.0]
+    words = ["--smiles", "smiles", "--available", "stock", "--max-repeats", "3"]
+    found = run(tmp_path, library, results, *words, size=88 * 3)
+    said = capsys.readouterr().out
+    assert "1 rows are the candidate of another row, as RDKit writes their" in said
+    assert f"such as m{row} that of other way" in said
+    assert "89 candidates, 6 of them measured, 7 measurements in all" in said
+    assert f"m{row}" not in set(found["id"])
+    # Two of its three measurements are made.
+    assert found.set_index("id")["repeats"].get("other way", 0) <= 1
+
+
+def test_another_column_beside_the_molecule_is_learned_too(tmp_path, library, capsys):
+    table = pd.concat([library, library], ignore_index=True)
+    table["id"] = [f"x{row}" for row in range(len(table))]
+    table["temperature"] = np.repeat([20.0, 80.0], len(library))
+    table["pressure"] = np.tile([1.0, 2.0], len(library))
+    results = results_of(table, list(range(0, len(table), 3)))
+    results["reward"] += results["temperature"] / 10
+    found = run(tmp_path, table, results, "--smiles", "smiles", size=12)
+    said = capsys.readouterr().out
+    assert "times a Matern kernel on the other columns" in said
+    assert "columns that matter most (lengthscale over range): temperature (" in said
+    # Two temperatures of a molecule are two candidates.
+    assert "are the candidate of another row" not in said
+    hot = table.set_index("id")["temperature"].loc[found["id"]] == 80
+    assert hot.mean() > 0.8
+
+
+def test_molecules_that_left_the_library_inform(tmp_path, library, capsys):
+    rows = list(range(0, 40, 2))
+    results = results_of(library, rows)
+    whole = run(tmp_path, library, results, "--smiles", "smiles")
+    rest = library.drop(index=rows)
+    capsys.readouterr()
+    again = run(tmp_path, rest, results, "--smiles", "smiles")
+    said = capsys.readouterr().out
+    assert "20 measured candidates are not in library.csv any more" in said
+    # The fit is the same, whichever table the molecules stand in.
+    both = whole.merge(again, on="id")
+    assert len(both) >= 3
+    np.testing.assert_allclose(both["mean_x"], both["mean_y"], rtol=1e-6)
+    results.loc[results.index[0], "smiles"] = "C1CC"
+    run(tmp_path, rest, results, "--smiles", "smiles", code=2)
+    assert "of results.csv (the first under the header is row 1)" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_column_says_why(tmp_path, library):
+    results = results_of(library, list(range(0, len(library), 4)))
+    found = run(tmp_path, library, results, "--smiles", "smiles", "--goal", "regret")
+    best = results["reward"].max()
+    assert list(found) == [
+        *("id", "repeats", "mean", "std", "low", "high", "why"),
+    ]
+    for _, pick in found.iterrows():
+        kind = pick["why"].split(":")[0]
+        assert kind in ("exploit", "explore", "repeat")
+        assert kind != "explore" or pick["mean"] < best
+    first = run(tmp_path, library, None, "--smiles", "smiles")
+    assert (first["why"] == "explore: nothing is measured").all()
+
+
+def test_time_and_memory_are_stated_before_long_work(
+    tmp_path, library, capsys, monkeypatch
+):
+    monkeypatch.setattr(suggest, "MIN_COST", 1)
+    results = results_of(library, list(range(0, len(library), 4)))
+    run(tmp_path, library, results, "--smiles", "smiles")
+    said = capsys.readouterr().out
+    assert "89 candidates, 23 of them measured: the choice takes about 1 s, and" in said
+    assert said.index("the choice takes") < said.index("Fit:")
+
+
+def test_ids_may_be_the_smiles(tmp_path, library):
+    table = library[["smiles"]]
+    found = run(tmp_path, table, None, "--smiles", "smiles", "--id", "smiles")
+    assert set(found["smiles"]) <= set(library["smiles"])
+
+
+# --- bits
+
+
+def bit_table(num_bits, num_rows=60):
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2, size=(num_rows, num_bits))
+    table = pd.DataFrame(bits).add_prefix("bit")
+    table.insert(0, "id", [f"b{row}" for row in range(num_rows)])
+    rewards = bits @ rng.normal(size=num_bits)
+    results = pd.DataFrame({"id": table["id"], "reward": rewards}).iloc[::3]
+    return table, results
+
+
+def test_a_table_of_bits_is_compared_as_fingerprints(tmp_path, capsys):
+    table, results = bit_table(66)
+    found = run(tmp_path, table, results)
+    said = capsys.readouterr().out
+    assert (
+        "the 66 columns of 0 and 1 are compared as fingerprints, by a Tanimoto" in said
+    )
+    assert "why" in found
+    bits = torch.tensor(table.drop(columns="id").to_numpy()).to(torch.uint8)
+    bandit = GPBUCB(BitArms.of(bits), generator=torch.Generator().manual_seed(0))
+    told = torch.arange(0, 60, 3)
+    bandit.tell(told, torch.tensor(results["reward"].to_numpy()), external=True)
+    picks = bandit.ask(size=5)
+    assert found["id"].tolist() == table["id"].iloc[picks.tolist()].tolist()
+    np.testing.assert_allclose(found["mean"], bandit.predict(picks)[0])
+
+
+@pytest.mark.parametrize("words", [["--kernel", "rbf"], ["--kernel", "matern"]])
+def test_a_kernel_can_be_named(tmp_path, words, capsys):
+    table, results = bit_table(64)
+    found = run(tmp_path, table, results, *words)
+    assert "why" not in found
+    said = capsys.readouterr().out
+    assert "lengthscale over range" in said
+    assert "Tanimoto" not in said
+
+
+@pytest.mark.parametrize("change", ["fewer", "number", "text"])
+def test_other_tables_are_as_before(tmp_path, change, capsys):
+    table, results = bit_table(63 if change == "fewer" else 64)
+    if change != "fewer":
+        table["other"] = np.tile([0.5, 1.5] if change == "number" else ["a", "b"], 30)
+    found = run(tmp_path, table, results)
+    assert list(found) == ["id", "repeats", "mean", "std", "low", "high"]
+    assert "Tanimoto" not in capsys.readouterr().out
+    pd.testing.assert_frame_equal(
+        run(tmp_path, table, results, "--kernel", "rbf"), found
+    )
+
+
+def test_bits_beside_numbers_are_compared_by_both_if_asked(tmp_path, capsys):
+    table, results = bit_table(16)
+    table["heat"] = np.linspace(20, 80, len(table))
+    results["reward"] += table["heat"].iloc[::3]
+    run(tmp_path, table, results, "--kernel", "tanimoto")
+    said = capsys.readouterr().out
+    assert "the 16 columns of 0 and 1" in said
+    assert "times a Matern kernel on the others" in said
+    assert "heat (" in said
+
+
+def test_counts_are_compared_if_asked(tmp_path, capsys):
+    table, results = bit_table(16)
+    counts = table.drop(columns="id") * 3 + 2
+    run(tmp_path, counts.assign(id=table["id"]), results, "--kernel", "tanimoto")
+    assert "the 16 columns of counts" in capsys.readouterr().out
+    table = (counts / 2).assign(id=table["id"])
+    run(tmp_path, table, results, "--kernel", "tanimoto", code=2)
+    assert "--kernel tanimoto needs columns of 0 and 1" in capsys.readouterr().err
+
+
+def test_very_many_measurements_have_few_inducing_ones(monkeypatch):
+    monkeypatch.setattr(suggest, "MAX_EXACT", 3)
+    table, _ = bit_table(64)
+    bits = torch.tensor(table.drop(columns="id").to_numpy()).to(torch.uint8)
+    kinds = [
+        type(
+            suggest.suggestion_bandit(
+                BitArms.of(bits),
+                torch.arange(number),
+                torch.linspace(0, 1, number),
+                seed=0,
+                kernel="tanimoto",
+            )
+        ).__name__
+        for number in (3, 4)
+    ]
+    assert kinds == ["GPBUCB", "BBKB"]
+
+
+# --- what people have
+
+
+@settings(
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(
+                [*BAD, *SMILES, "NA", "None", "nan", "1", "=1", "[Na+].[Cl-]"]
+            ),
+            st.text(alphabet="CNOFcn()[]=#123+-@/\\.%\"',; \t", max_size=12),
+            st.text(max_size=6),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.sampled_from(["utf-8", "utf-16", "utf-8-sig"]),
+)
+def test_never_a_traceback_and_never_a_wrong_molecule(tmp_path, cells, encoding):
+    cells = [cell.encode("utf-8", "ignore").decode() for cell in cells]
+    cells = [
+        cell.replace("\r", " ").replace("\n", " ").replace("\0", " ") for cell in cells
+    ]
+    table = pd.DataFrame(
+        {
+            "id": [f"m{row}" for row in range(len(cells) + 4)],
+            "smiles": cells + SMILES[:4],
+        }
+    )
+    words = ["--smiles", "smiles", "--skip-invalid", "--separator", "comma"]
+    library, output = tmp_path / "fuzz.csv", tmp_path / "fuzz_next.csv"
+    table.to_csv(library, index=False, encoding=encoding)
+    output.unlink(missing_ok=True)
+    code = main(["suggest", str(library), *words, "--output", str(output)])
+    assert code in (0, 2)
+    if code == 2:
+        return
+    chosen = pd.read_csv(output)["id"]
+    with rdBase.BlockLogs():
+        for name in chosen:
+            text = table.set_index("id")["smiles"][name].strip()
+            assert " " not in text
+            assert Chem.MolFromSmiles(text).GetNumAtoms() > 0
+        # No molecule is lost, but for those that another row has.
+        valid = [text.strip() for text in table["smiles"]]
+        mols = [
+            Chem.MolFromSmiles(text)
+            for text in valid
+            if text and text.isascii() and text.split() == [text] and len(text) < 10_000
+        ]
+        different = {Chem.MolToSmiles(mol) for mol in mols if mol is not None}
+    assert len(chosen) == len(different - {""})
+
+
+def test_salts_and_mixtures_are_molecules_of_their_own(tmp_path, capsys):
+    smiles = ["CC(=O)O", "CC(=O)[O-].[Na+]", "[Na+].CC(=O)[O-]", "CC(=O)O.CCO", "CCO"]
+    table = pd.DataFrame({"id": list("abcde"), "smiles": smiles})
+    found = run(tmp_path, table, None, "--smiles", "smiles", size=8)
+    assert sorted(found["id"]) == ["a", "b", "d", "e"]
+    assert "such as c that of b" in capsys.readouterr().out
+
+
+def test_other_letters_in_other_columns_are_no_matter(tmp_path, library):
+    table = library.assign(supplier="Münchner Stoffe, Köln")
+    for encoding in ("latin-1", "utf-16", "utf-8-sig"):
+        words = ["--smiles", "smiles", "--drop", "supplier", "--with-columns"]
+        found = run(tmp_path, table, None, *words, encoding=encoding)
+        assert (found["supplier"] == "Münchner Stoffe, Köln").all()
+
+
+def test_a_worker_that_breaks_down_is_an_error_of_one_line(
+    tmp_path, library, capsys, monkeypatch
+):
+    def broken(*args, **options):
+        raise RuntimeError("RDKit ended with exit code -11 on rows 0 to 88.")
+
+    monkeypatch.setattr(molecules, "find_molecules", broken)
+    run(tmp_path, library, None, "--smiles", "smiles", code=2)
+    assert capsys.readouterr().err.count("\n") == 1
