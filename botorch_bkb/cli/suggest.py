@@ -47,7 +47,7 @@ NUM_ROWS_SHOWN = 10
 # Of more measured fingerprints only a part is inducing.
 MAX_EXACT = 2_000
 # For features of fingerprints, of which a choice makes one pass.
-FEATURE_BYTES = 2**28
+FEATURE_BYTES = 2**26
 # From so many similarities on, time and memory are stated; by the time of so many rows.
 MIN_COST = 10**8
 NUM_ROWS_TIMED = 4_096
