@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from botorch_bkb.__main__ import main
 from botorch_bkb.bandits import BBKB
-from botorch_bkb.cli import suggest
 from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.diagnosis import HeldOut
 from botorch_bkb.cli.page import page, table, tag
@@ -27,7 +26,6 @@ from botorch_bkb.cli.report import (
     describe_kernel,
     nearest_measured,
     plan_report,
-    report_page,
     verdict,
 )
 from botorch_bkb.integrations.chem import draw_molecules
@@ -179,20 +177,24 @@ def test_a_page_stands_alone_whatever_the_tables_hold(folder):
     assert len(parsed.all("figcaption")) == 2
 
 
-def test_structures_stand_beside_the_picks(folder, monkeypatch):
-    def with_structures(args, bandit, campaign, batch, *others):
-        batch = batch.assign(why="explore <i>")
-        structures = draw_molecules(["c1ccccc1O"] * len(batch))
-        return report_page(args, bandit, campaign, batch, *others, structures)
-
+def test_structures_stand_beside_the_picks(folder):
+    arms = pd.read_csv(folder / "arms.csv")
+    arms["smiles"] = ["C" * (1 + n // 4) + "ONSF"[n % 4] for n in range(NUM_ARMS)]
+    arms.to_csv(folder / "arms.csv", index=False)
     measure(folder)
-    monkeypatch.setattr(suggest, "report_page", with_structures)
-    path = write_report(folder)
+    path = write_report(folder, "--smiles", "smiles")
     assert_self_contained(path, num_images=2 + 6)
-    alts = [image["alt"] for image in Parsed(path).all("img")]
     picked = pd.read_csv(folder / "next.csv")["id"]
-    assert alts[2:] == [f"structure of {name}" for name in picked]
-    assert Parsed(path).text.count("explore <i>") == 6
+    pictures = Parsed(path).all("img")[2:]
+    assert [picture["alt"] for picture in pictures] == [
+        f"structure of {name}" for name in picked
+    ]
+    smiles = arms.set_index("id")["smiles"][picked]
+    for picture, drawn in zip(pictures, draw_molecules(list(smiles)), strict=True):
+        assert base64.b64decode(picture["src"].split(",")[1]).decode() == drawn
+    text = Parsed(path).text
+    assert text.count("the best so far") == 6
+    assert "TanimotoKernel" in text
 
 
 def test_a_browser_that_finds_fault_says_so(tmp_path):
