@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -75,6 +75,20 @@ class StoredBandit(Locked, ABC):
     def _load(self, state: dict[str, Any]) -> None:
         """Restore a state; may fail half way."""
 
+    @abstractmethod
+    def _undo(self) -> Callable[[], None]:
+        """Return what brings back all that is known now."""
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Undo what an error, or an interrupt, would leave half done."""
+        undo = self._undo()
+        try:
+            yield
+        except BaseException:
+            undo()
+            raise
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned; picks go on up to rounding.
 
@@ -83,17 +97,11 @@ class StoredBandit(Locked, ABC):
                 arms or another box, or does not fit its options. Nothing has changed
                 then.
         """
-        before = None
         try:
             self._check_state(state)
-            before = self.state_dict()
-            self._load(state)
-        # A strange state may raise anything; an interrupt must undo it too.
-        except BaseException as error:
-            if before is not None:
-                self._load(before)
-            if not isinstance(error, Exception):
-                raise
+            with self._all_or_nothing():
+                self._load(state)
+        except Exception as error:  # a strange state may raise anything
             raise InputDataError(
                 f"The state does not fit this {type(self).__name__} and its options: "
                 f"{error}"
