@@ -138,23 +138,17 @@ class BoxBandit(StoredBandit):
         self.oversampling = oversampling
         # The points that were asked for or told so far: a pull's arm is its row.
         self._points = self.bounds[:0]
-        self._ledger = self._new_ledger()
+        self._ledger = PullLedger(0, like=self.bounds)
         # What the last `ask` knew: the first told pulls, and the inducing ones of them.
         self._num_processed = 0
         self._inducing = torch.empty(0, dtype=torch.long, device=bounds.device)
         self._models: dict[int, tuple[Hyperparameters, SingleTaskDTCGP]] = {}
 
-    def _new_ledger(self, num_points: int = 0) -> PullLedger:
-        def name(row: int) -> str:
-            return str(self._points[row].tolist())
-
-        return PullLedger(num_points, like=self.bounds, name=name)
-
     def _rows_of(self, points: Tensor) -> Tensor:
         """Return the rows of points in those that are known, after adding new ones."""
         rows, new = match_rows(self._points, points)
         self._points = torch.cat([self._points, new])
-        self._ledger.num_arms = len(self._points)
+        self._ledger.num_arms, self._ledger.points = len(self._points), self._points
         return rows
 
     @property
@@ -390,7 +384,8 @@ class BoxBandit(StoredBandit):
         out = torch.stack([*state["pending"].values(), *self.bounds])[:-2]
         points = torch.cat([told, check_points(out, self.bounds)])
         rows, self._points = match_rows(self.bounds[:0], points)
-        self._ledger = self._new_ledger(len(self._points))
+        self._ledger = PullLedger(len(self._points), like=self.bounds)
+        self._ledger.points = self._points
         pending = zip(state["pending"], rows[len(told) :].tolist(), strict=True)
         self._ledger.load_state_dict(
             {

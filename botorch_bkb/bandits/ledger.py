@@ -112,7 +112,6 @@ class PullLedger:
     Args:
         num_arms: A.
         like: A tensor of the dtype of the arms, and on their device.
-        name: How messages name an arm.
 
     Attributes:
         num_arms: A. Nothing here has an entry per arm, but ``counts`` where it is
@@ -126,15 +125,14 @@ class PullLedger:
         pending: Pulls by id, in order of asking.
         next_id: The id of the next pull.
         first_is_told: Whether pull 0 brought a reward.
+        points: The ``A x d`` arms, if messages name points instead of indices.
     """
 
     def __init__(
         self,
         num_arms: int,
         like: Tensor,
-        name: Callable[[int], str] = lambda arm: f"arm {arm}",
     ) -> None:
-        self.name = name
         self.dtype = like.dtype
         self.num_arms = num_arms
         self.device = like.device
@@ -152,6 +150,7 @@ class PullLedger:
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
         self.first_is_told = False
+        self.points: Tensor | None = None
 
     @property
     def num_pulls(self) -> int:
@@ -334,19 +333,23 @@ class PullLedger:
                 matched.append(None)
             else:
                 raise InputDataError(
-                    f"Expected a pending pull of {self.name(arm)}, but it has none "
+                    f"Expected a pending pull of {self._name(arm)}, but it has none "
                     "left to settle. Ask first, and tell what `ask` returned; or pass "
                     "`external=True` to `tell` if the reward is historical or outside "
                     "data."
                 )
         return matched
 
+    def _name(self, arm: int) -> str:
+        """Return how messages name an arm."""
+        return f"arm {arm}" if self.points is None else str(self.points[arm].tolist())
+
     def _match_ids(self, arms: list[int], pull_ids: list[int]) -> list[int | None]:
         for arm, pull_id in zip(arms, pull_ids, strict=True):
             pull = self.pending.get(pull_id)
             if pull is None or pull.arm != arm:
-                found = None if pull is None else self.name(pull.arm)
-                raise wrong_pull(pull_id, self.name(arm), found, self.next_id)
+                found = None if pull is None else self._name(pull.arm)
+                raise wrong_pull(pull_id, self._name(arm), found, self.next_id)
         return list(pull_ids)
 
     def state_dict(self) -> dict[str, Any]:
