@@ -144,7 +144,7 @@ class Hyperparameters:
         return other, features
 
     def refitted(self, indices: Tensor, rewards: Tensor, times: Tensor) -> Self:
-        """Return a copy that is fitted to all told pulls; see :meth:`fit`.
+        """Return a copy that is fitted to all told pulls; see ``fit``.
 
         Args:
             indices: The arms, rows of ``features``.

@@ -220,8 +220,9 @@ class RGPUCB(DriftingBandit):
     the lowest index wins.
 
     Args:
-        block_size: The paper's ``N``, in units of time; see :func:`rbf_block_size` and
-            :func:`matern_block_size` for its formulas.
+        block_size: The paper's ``N``, in units of time; see
+            :func:`~botorch_bkb.bandits.drifting.rbf_block_size` and
+            :func:`~botorch_bkb.bandits.drifting.matern_block_size` for its formulas.
 
     All other arguments are those of :class:`FiniteArmBandit`; hyper-parameters that are
     not given are fitted to all rewards as if nothing drifted. The default
