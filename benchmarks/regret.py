@@ -59,7 +59,6 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
 )
 from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.bandits.inducing import SparseBandit
 from botorch_bkb.optim import SumRule
 from botorch_bkb.plotting import plot_repetitions
 from botorch_bkb.test_functions import FiniteArmProblem
@@ -248,7 +247,7 @@ def new_players(
             options["batch_rule"] = SumRule(RATIO_THRESHOLD)
         if name == "EpsilonGreedy":
             options["uniform_probability"] = UNIFORM_PROBABILITY
-        if not issubclass(BANDITS[name], SparseBandit):
+        if name == "GPUCB":
             players[name] = _factory(name, arms, options)
             continue
         for law in RESAMPLINGS[resampling]:

@@ -372,7 +372,8 @@ def test_an_offset_of_the_rewards_is_not_rounded_away(bandit_class):
             arms.to(dtype), generator=torch.Generator().manual_seed(0)
         )
         bandit.tell(range(30), offset + values, external=True)
-        prior, posterior = bandit._predictive()
+        belief, posterior = bandit._present()
+        prior = belief.hyperparameters
         means.append(posterior.mean.double() * prior.scale + prior.offset - offset)
     torch.testing.assert_close(means[0], means[1], rtol=0, atol=0.02)
 

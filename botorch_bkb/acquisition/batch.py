@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import cast, TypeVar
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -18,6 +18,9 @@ from typing_extensions import override
 from botorch_bkb.acquisition.analytic import BudgetedUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.checks import check_tensors
+
+
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
@@ -124,12 +127,13 @@ class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
 
 
 @torch.no_grad()
-def condition_on_means(model: Model, X: Tensor) -> Model:
+def condition_on_means(model: AnyModel, X: Tensor) -> AnyModel:
     """Return ``model`` after observing its own posterior mean at each row of ``X``."""
     # Evaluating the posterior also fills the caches that conditioning needs.
     Y = cast(GPyTorchPosterior, model.posterior(X)).mean  # n x 1
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
-        return model.condition_on_observations(X=X, Y=Y)
+        return cast(AnyModel, model.condition_on_observations(X=X, Y=Y))
     # As in BoTorch's `fantasize`: the average training noise, in outcome space.
     noise = model.likelihood.noise.mean().expand(Y.shape)
-    return model.condition_on_observations(X=X, Y=Y, noise=noise)
+    other = model.condition_on_observations(X=X, Y=Y, noise=noise)
+    return cast(AnyModel, other)  # of the same class

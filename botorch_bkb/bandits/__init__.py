@@ -1,19 +1,39 @@
 """Ask/tell bandits over a finite set of arms, and over a box."""
 
 from botorch_bkb.bandits.base import FiniteArmBandit
-from botorch_bkb.bandits.baselines import EpsilonGreedy, UniformRandom
 from botorch_bkb.bandits.box import BoxBandit
-from botorch_bkb.bandits.box_thompson import BoxThompsonSampling
-from botorch_bkb.bandits.box_ucb import BoxBKB, BoxGPUCB
 from botorch_bkb.bandits.drifting import (
     DriftingBandit,
     matern_block_size,
     rbf_block_size,
-    RGPUCB,
 )
-from botorch_bkb.bandits.thompson import GPThompsonSampling
-from botorch_bkb.bandits.time_varying import TVGPUCB
-from botorch_bkb.bandits.ucb import BBKB, BKB, GPBUCB, GPUCB
+from botorch_bkb.bandits.forgetting import ForgettingLearner
+from botorch_bkb.bandits.learners import (
+    BlockLearner,
+    ExactLearner,
+    Learner,
+    SparseLearner,
+)
+from botorch_bkb.bandits.named import (
+    BBKB,
+    BKB,
+    BoxBKB,
+    BoxGPUCB,
+    BoxThompsonSampling,
+    EpsilonGreedy,
+    GPBUCB,
+    GPThompsonSampling,
+    GPUCB,
+    RGPUCB,
+    TVGPUCB,
+    UniformRandom,
+)
+from botorch_bkb.bandits.policies import (
+    EpsilonGreedyPolicy,
+    Policy,
+    ThompsonPolicy,
+    UCBPolicy,
+)
 
 
 __all__ = [
@@ -23,14 +43,23 @@ __all__ = [
     "GPUCB",
     "RGPUCB",
     "TVGPUCB",
+    "BlockLearner",
     "BoxBKB",
     "BoxBandit",
     "BoxGPUCB",
     "BoxThompsonSampling",
     "DriftingBandit",
     "EpsilonGreedy",
+    "EpsilonGreedyPolicy",
+    "ExactLearner",
     "FiniteArmBandit",
+    "ForgettingLearner",
     "GPThompsonSampling",
+    "Learner",
+    "Policy",
+    "SparseLearner",
+    "ThompsonPolicy",
+    "UCBPolicy",
     "UniformRandom",
     "matern_block_size",
     "rbf_block_size",

@@ -1,4 +1,4 @@
-r"""Ask and tell over a finite set of arms: what all bandits share.
+r"""The bandit over a finite set of arms: arms and a ledger, a learner and a policy.
 
 References:
     [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
@@ -13,14 +13,18 @@ References:
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from copy import copy, deepcopy
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -32,27 +36,30 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceState,
 )
 from botorch_bkb.acquisition.deviations import DeviationWidth
-from botorch_bkb.arms import Capacity
-from botorch_bkb.bandits.arms import ArmBandit
-from botorch_bkb.bandits.goal import (
-    check_goal,
-    Goal,
-)
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
-from botorch_bkb.bandits.ledger import Pull, Totals
+from botorch_bkb.arms import ArmTable, Capacity
+from botorch_bkb.arms.table import as_arms, fingerprint, has_fingerprint
+from botorch_bkb.bandits.goal import check_goal, Goal
+from botorch_bkb.bandits.learners import Belief, Learner, SparseLearner
+from botorch_bkb.bandits.ledger import Pull, PullLedger, Pulls
+from botorch_bkb.bandits.policies import Decision, Policy, UCBPolicy
+from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.checks import (
+    check_available,
     check_count,
+    check_generator,
     check_indices,
     check_max_feature_bytes,
     check_number,
     check_size,
 )
 from botorch_bkb.generation.maximizer import MaximizerDistribution
+from botorch_bkb.models.utils.bits import as_dense
 from botorch_bkb.models.utils.draws import as_generator, draw_integers
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
     check_batch_rule,
+    covariances_needed,
     FixedSize,
 )
 from botorch_bkb.posteriors import Moments
@@ -64,13 +71,28 @@ from botorch_bkb.posteriors.threads import threads_for
 MAX_BATCH_SIZE = 10_000
 
 
-class FiniteArmBandit(ArmBandit):
+class FiniteArmBandit(StoredBandit):
     r"""A GP bandit over ``A`` arms with delayed, repeated and failed pulls.
 
     ``ask`` returns arms to pull; ``tell`` brings rewards, in any order and any part of
     what was asked; what is neither told nor failed stays pending and keeps shrinking
-    the variance. The posterior is updated once, in the first ``ask`` after new rewards.
-    A subclass names its posterior, its confidence schedule and its batch rule.
+    the variance. What is believed is learned once, in the first ``ask`` after new
+    rewards: by the *learner*; what is pulled then is chosen by the *policy*. The named
+    bandits are classes that fix both.
+
+    An arm is its row number in ``arms``, for good: rows are added at the end, and arms
+    that can no longer be pulled are *retired* where they are. What was told of them
+    keeps informing about the others, as Appendix A of [calandriello2019bkb]_ says of
+    arm sets that change.
+
+    Every pull asked for has an id, counted from zero; ``pending`` lists those that are
+    out. A pull is settled once: ``tell`` and ``fail`` by ``pull_ids`` refuse a result
+    that was told before, and a pull that was never asked. Without ids a result goes to
+    the oldest pending pull of its arm, so one that is told twice would settle another
+    pull of that arm: pass ids where results may come twice.
+
+    Several threads may ask and tell: a lock of the bandit lets one in at a time. Who
+    needs the ids of what it asked for holds it for both, ``with bandit.lock:``.
 
     Batches may overlap: an ``ask`` while pulls are pending starts its batch rule from
     what they have used up. So a variance given the rewards so far is, on the exact
@@ -93,10 +115,14 @@ class FiniteArmBandit(ArmBandit):
         covar_module: Any GPyTorch kernel, used as it is. None: BoTorch's default,
             fitted as data arrive.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
+        learner: What is believed, :mod:`botorch_bkb.bandits.learners`. None: the sparse
+            posterior of BKB.
+        policy: What is pulled, :mod:`botorch_bkb.bandits.policies`. None: the arm of
+            the largest upper confidence bound.
         confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number:
             a constant width ``w`` in the papers' scaling, the score ``mean + w
             sqrt(var / lambda)``. ``DeviationWidth(c)`` counts posterior deviations
-            instead. None: the bandit's default.
+            instead. None: the default of bandit or learner.
         batch_rule: A rule of ``botorch_bkb.optim.batch_rules``. None: the default.
         goal: ``"regret"`` collects reward: what looks best is pulled again and again.
             ``"best_arm"`` finds the best arm: the arms of a batch are distinct, and one
@@ -125,12 +151,20 @@ class FiniteArmBandit(ArmBandit):
         InputDataError: If ``arms`` holds NaN or infinity, or an option is out of range.
     """
 
+    # What a named bandit has in the place of the learner's width, and of single pulls.
+    default_confidence: ConfidenceSchedule | None = None
+    default_batch_rule: BatchRule = FixedSize(1)
+    # Whether pulls have times.
+    _has_times = False
+
     def __init__(
         self,
         arms: Tensor,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
+        learner: Learner[Any] | None = None,
+        policy: Policy | None = None,
         confidence: ConfidenceSchedule | float | None = None,
         batch_rule: BatchRule | None = None,
         goal: Goal | None = None,
@@ -140,116 +174,111 @@ class FiniteArmBandit(ArmBandit):
         max_feature_bytes: int = 2**31,
     ) -> None:
         check_goal(goal)
-        super().__init__(
-            arms, maximize=maximize, max_repeats=max_repeats, generator=generator
-        )
+        arms = as_arms(arms)
+        if max_repeats is not None:
+            check_size("max_repeats", max_repeats)
+        check_generator(generator)
         check_batch_rule(batch_rule)
         check_max_feature_bytes(max_feature_bytes)
-        learns = covar_module is None or noise_variance is None
-        self.goal: Goal = self.default_goal(learns) if goal is None else goal
-        if confidence is not None:
-            self.confidence = as_schedule(confidence)
-        elif learns:
-            self.confidence = self.practical_confidence()
-        else:
-            self.confidence = self.default_confidence()
-        self.batch_rule = (
-            self.default_batch_rule() if batch_rule is None else batch_rule
-        )
+        self.learner: Learner[Any] = SparseLearner() if learner is None else learner
+        self.policy = UCBPolicy() if policy is None else policy
+        if self.learner.drifts != self._has_times:
+            word = "with" if self._has_times else "without"
+            raise UnsupportedError(
+                f"Expected a `learner` for pulls {word} times, but got "
+                f"{self.learner!r}. Only a DriftingBandit has times."
+            )
+        practical = covar_module is None or noise_variance is None
+        practical &= not self.learner.drifts  # the best arm changes
+        if goal is None:
+            goal = "best_arm" if practical else "regret"
+        self.goal: Goal = goal
+        if confidence is None and practical:
+            confidence = DeviationWidth()
+        elif confidence is None:
+            confidence = self.default_confidence or self.learner.default_confidence
+        self.confidence = as_schedule(confidence)
+        self.batch_rule = self.default_batch_rule if batch_rule is None else batch_rule
+        if self.batch_rule.needs_covariances and not self.learner.has_covariances:
+            raise UnsupportedError(covariances_needed(self.batch_rule))
+        self.maximize = maximize
+        self.max_repeats = max_repeats
         self.max_feature_bytes = max_feature_bytes
-        self.inducing_indices = torch.empty(0, dtype=torch.long, device=arms.device)
-        self._hyperparameters = self._new_hyperparameters(
-            self.arms, covar_module, noise_variance
-        )
-        # What the posterior of the last `ask` knew: the first told pulls, and where the
-        # frozen sums of the confidence schedules restarted.
-        self._num_processed = 0
-        self._restart = (0, 0.0)
+        self.generator = as_generator(generator)
+        self.num_batches = 0
+        self._table = ArmTable.of(arms)
+        self._num_given = arms.shape[0]  # the arms of the constructor
+        self._ledger = PullLedger(arms.shape[0], like=arms)
+        self._now: float | None = None  # the last time, if pulls have times
         self._opening_score = 0.0
-        # What a subclass keeps of its last prediction between two asks.
-        self._prediction: Any = None
-        # Whether the posterior has the bits that a load would compute.
-        self._is_fresh = True
-        self._rebuild_posterior()
+        self._believe(
+            self.learner.begin(arms, covar_module, noise_variance, max_feature_bytes)
+        )
 
-    # What is known of the arms since the last ask.
-    _posterior: Moments
+    def _believe(self, belief: Belief, time: float | None = None) -> None:
+        """Go on from a belief, with its moments at a time, the next if None."""
+        self._belief = belief
+        self._moments = belief.moments(self._pulls(time))
+        self._preview: Belief | None = None
 
-    @abstractmethod
-    def default_confidence(self) -> ConfidenceSchedule:
-        """Return the schedule used if none is given, but kernel and noise are."""
+    def _pulls(self, now: float | None = None, pending: Sequence[Pull] = ()) -> Pulls:
+        """Return the pulls at the time of a decision, the next one if None."""
+        now = self._next_time if now is None else now
+        return Pulls(self._ledger, self._sign, now, pending)
 
-    def practical_confidence(self) -> ConfidenceSchedule:
-        """Return the schedule used if none is given and something is learned."""
-        return DeviationWidth()
+    @property
+    def _next_time(self) -> float:
+        return 1.0 if self._now is None else self._now + 1.0
 
-    def default_goal(self, learns: bool) -> Goal:
-        """Return the goal if none is given.
+    @property
+    def _last_time(self) -> float:
+        """The time of pulls that become pending now."""
+        return 0.0 if self._now is None else self._now
 
-        Args:
-            learns: Whether kernel or noise are learned.
-        """
-        return "best_arm" if learns else "regret"
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.maximize else -1.0
 
-    @abstractmethod
-    def default_batch_rule(self) -> BatchRule:
-        """Return the batch rule used if none is given."""
+    @property
+    def arms(self) -> Tensor:
+        """The ``A x d`` arms, one per row."""
+        return self._table.rows
 
-    def _new_hyperparameters(
-        self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
-    ) -> Hyperparameters:
-        return Hyperparameters(arms, covar_module, noise_variance)
+    @property
+    def is_retired(self) -> Tensor:
+        """An ``A``-dim boolean tensor: which arms can no longer be pulled."""
+        return self._table.is_retired
 
-    @abstractmethod
-    def _extended_posterior(self, features: Tensor) -> Moments:
-        """Return the posterior of more arms as well, given their features."""
+    @property
+    def counts(self) -> Tensor:
+        """The ``A`` numbers of told pulls."""
+        return self._ledger.counts
 
-    @abstractmethod
-    def _refresh(self) -> None:
-        """Take the rewards told into hyper-parameters, posterior and inducing arms."""
+    @property
+    def num_pulls(self) -> int:
+        """The number of told pulls."""
+        return self._ledger.num_pulls
 
-    @abstractmethod
-    def _rebuild_posterior(self) -> None:
-        """Rebuild the posterior of the last ask from scratch."""
+    @property
+    def pending(self) -> dict[int, int]:
+        """The arms of pending pulls by pull id, in order of asking."""
+        return {key: pull.arm for key, pull in self._ledger.pending.items()}
 
-    @abstractmethod
-    def _predictive(self) -> tuple[Hyperparameters, Moments]:
-        """Return hyper-parameters and posterior of all told pulls, without a draw."""
-
-    @abstractmethod
-    def _choose(
-        self,
-        rule: BatchRule,
-        capacity: Capacity,
-        first: int | None,
-        pending: Sequence[Pull],
-    ) -> Tensor:
-        """Choose a batch by the posterior and the pulls that are pending.
-
-        Args:
-            rule: When to close it.
-            capacity: How many pulls each arm allows; left as it is.
-            first: The first arm, if it is already chosen.
-            pending: Pulls without reward.
-        """
-
-    @abstractmethod
-    def _draw_best_arms(self, num_draws: int, generator: torch.Generator) -> Tensor:
-        """Return the best arm of each of several draws from the posterior."""
-
-    def _totals(self, num_pulls: int) -> Totals:
-        """Return the totals of the first told pulls, of those the posterior uses."""
-        return self._ledger.totals(num_pulls)
+    @property
+    def inducing_indices(self) -> Tensor:
+        """The inducing arms of the last ask."""
+        return self._belief.inducing_indices
 
     @property
     def noise_variance(self) -> float:
         """Lambda, in the user's units."""
-        return self._hyperparameters.noise_variance * self._hyperparameters.scale**2
+        hyperparameters = self._belief.hyperparameters
+        return hyperparameters.noise_variance * hyperparameters.scale**2
 
     @property
     def covar_module(self) -> Kernel:
         """The kernel, given or fitted so far."""
-        return self._hyperparameters.covar_module
+        return self._belief.hyperparameters.covar_module
 
     def ask(
         self,
@@ -295,6 +324,17 @@ class FiniteArmBandit(ArmBandit):
             >>> indices = bandit.ask(arms=torch.cat([context.expand(k, -1), X], dim=-1))
             >>> pulled = bandit.arms[indices]
         """
+        return self._ask_at(self._last_time, max_size, available, size, arms)
+
+    def _ask_at(
+        self,
+        time: float,
+        max_size: int | None,
+        available: Tensor | None,
+        size: int | None,
+        arms: Tensor | None,
+    ) -> Tensor:
+        """Choose the next batch for a time; the arguments are those of :meth:`ask`."""
         if arms is None:
             offered, new = self._offered(available), self.arms[:0]
         else:
@@ -304,8 +344,87 @@ class FiniteArmBandit(ArmBandit):
         rule, size = self._rule_of(size, max_size, capacity)
         capacity = self._table.merged_twins(capacity, max(rule.min_size, size))
         _check_left(rule, capacity)
-        with threads_for(self._posterior.feature_bytes):
-            return self._ask(rule, size, offered, capacity, new)
+        with threads_for(self._moments.feature_bytes), self._all_or_nothing():
+            self._learn(time)
+            belief, moments = self._belief, self._moments
+            if len(new):
+                belief = self._extended(new)
+                moments = belief.moments(self._pulls(time))
+            if self.goal == "best_arm":
+                least = max(rule.min_size, size)
+                capacity = best_arm_capacity(moments, capacity, offered, used, least)
+            is_first = self.num_pulls == 0 and not self._ledger.pending
+            first = capacity.draw(self.generator) if is_first else None
+            indices = self._choose(belief, moments, time, rule, capacity, first)
+            if len(indices) < size:
+                rest = FixedSize(size - len(indices))
+                left = capacity.without(indices)
+                more = self._choose(belief, moments, time, rest, left, None, indices)
+                indices = torch.cat([indices, more])
+            indices = self._keep_chosen(new, indices, time)
+            if is_first:
+                self._opening_score = self._moments.leverage_score(int(indices[0]))
+            self._add_pending(indices, time)
+        self.num_batches += 1
+        return indices
+
+    @override
+    def _undo(self) -> Callable[[], None]:
+        belief, table, ledger = self._belief, self._table, self._ledger
+        generator_state = self.generator.get_state()
+        confidence, width_state = self.confidence, self.confidence.state_dict()
+
+        def undo() -> None:
+            self._table, self._ledger = table, ledger
+            ledger.num_arms = table.num_arms
+            self.generator.set_state(generator_state)
+            confidence.load_state_dict(width_state)
+            self.confidence = confidence
+            # Learning takes the posterior over, whatever becomes of it.
+            self._believe(self.learner.rebuild(belief, self._pulls()))
+
+        return undo
+
+    def _learn(self, time: float) -> None:
+        """Take the rewards told since the last ask into what is believed."""
+        pulls, belief = self._pulls(time), self._belief
+        if not self.learner.is_current(belief, pulls):
+            belief = self.learner.learn(belief, pulls, self.generator)
+        self._believe(belief, time)
+
+    def _choose(
+        self,
+        belief: Belief,
+        moments: Moments,
+        time: float,
+        rule: BatchRule,
+        capacity: Capacity,
+        first: int | None,
+        chosen: Tensor | None = None,
+    ) -> Tensor:
+        """Choose a batch by the policy, as if arms chosen before were pending."""
+        pending = list(self._ledger.pending.values())
+        if chosen is not None:
+            scores = moments.leverage_scores_of(chosen).tolist()
+            arms = zip(chosen.tolist(), scores, strict=True)
+            pending += [Pull(arm, score, time) for arm, score in arms]
+        pulls = self._pulls(time, pending)
+
+        def width() -> float:
+            state = self._confidence_state(belief, moments, time)
+            return self.confidence(state)
+
+        decision = Decision(
+            belief=belief,
+            moments=moments,
+            pulls=self.learner.counting(belief, pulls),
+            left=capacity.copy(),
+            rule=rule,
+            first=first,
+            width=width,
+            generator=self.generator,
+        )
+        return self.policy.choose(decision)
 
     def _rule_of(
         self, size: int | None, max_size: int | None, capacity: Capacity
@@ -336,71 +455,203 @@ class FiniteArmBandit(ArmBandit):
         indices, new = self._match(arms)
         return self._table.offered_rows(indices, len(new)), new
 
-    def _ask(
-        self,
-        rule: BatchRule,
-        size: int,
-        offered: Tensor | None,
-        capacity: Capacity,
-        new: Tensor,
-    ) -> Tensor:
-        self._is_fresh = False
-        self._refresh()
-        is_first = self.num_pulls == 0 and not self._ledger.pending
-        chooser = self
-        if new.shape[0]:
-            chooser = copy(self)
-            chooser._extend(new, is_retired=True)
-        generator_state = self.generator.get_state()
-        try:
-            if self.goal == "best_arm":
-                capacity = best_arm_capacity(
-                    chooser._posterior,
-                    capacity,
-                    offered,
-                    self._ledger.used(),
-                    max(rule.min_size, size),
-                )
-            first = capacity.draw(self.generator) if is_first else None
-            indices = chooser._choose_at_least(size, rule, capacity, first)
-        except BaseException:
-            self.generator.set_state(generator_state)
-            raise
-        indices = self._keep_chosen(new, indices)
-        if is_first:
-            self._opening_score = self._posterior.leverage_score(int(indices[0]))
-        self._add_pending(indices)
-        self.num_batches += 1
-        return indices
-
-    def _choose_at_least(
-        self, size: int, rule: BatchRule, capacity: Capacity, first: int | None
-    ) -> Tensor:
-        """Choose a batch by a rule, and more arms if it closes before ``size``."""
-        pending = list(self._ledger.pending.values())
-        indices = self._choose(rule, capacity, first, pending)
-        if len(indices) < size:
-            scores = self._leverage_scores(indices).tolist()
-            time = self._time_of_asking
-            chosen = zip(indices.tolist(), scores, strict=True)
-            pending += [Pull(arm, score, time) for arm, score in chosen]
-            rest = FixedSize(size - len(indices))
-            more = self._choose(rest, capacity.without(indices), None, pending)
-            indices = torch.cat([indices, more])
-        return indices
-
-    def _keep_chosen(self, new: Tensor, indices: Tensor) -> Tensor:
+    def _keep_chosen(self, new: Tensor, indices: Tensor, time: float) -> Tensor:
         """Add the new arms that were chosen to the table; return their indices in it.
 
         Args:
             new: The new arms of this round.
             indices: What was chosen, new arms counted from the end of the table.
+            time: The time of the decision.
         """
         num_arms = self.arms.shape[0]
         chosen = indices[indices >= num_arms].unique()
-        self._append(new[chosen - num_arms], is_retired=True)
+        self._append(new[chosen - num_arms], is_retired=True, time=time)
         kept = num_arms + torch.searchsorted(chosen, indices)
         return torch.where(indices < num_arms, indices, kept)
+
+    def tell(
+        self,
+        indices: Tensor | Sequence[int],
+        rewards: Tensor | Sequence[float],
+        pull_ids: Tensor | Sequence[int] | None = None,
+        external: bool = False,
+    ) -> None:
+        """Bring rewards, in any order and any part of what was asked.
+
+        Args:
+            indices: The ``q`` arms.
+            rewards: Their ``q`` rewards (or ``q x 1``).
+            pull_ids: Which pulls these are, see ``pending``. If None, the oldest
+                pending pulls of those arms.
+            external: Whether rewards of arms without a pending pull are welcome:
+                historical or outside data. Pending pulls are settled first.
+
+        Raises:
+            BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
+            InputDataError: If a reward is not finite, an arm is unknown, or a pull is
+                not pending. Nothing has changed then.
+        """
+        self._tell_at(None, indices, rewards, pull_ids, external)
+
+    def _tell_at(
+        self,
+        time: float | None,
+        indices: Any,
+        rewards: Any,
+        pull_ids: Any,
+        external: bool,
+    ) -> None:
+        """Bring rewards of a time; if None, of when they were asked for."""
+        scores = self._moments.leverage_scores_of if external else None
+        now = self._last_time
+        self._ledger.tell(indices, rewards, pull_ids, scores, time, now)
+
+    def fail(
+        self,
+        indices: Tensor | Sequence[int],
+        pull_ids: Tensor | Sequence[int] | None = None,
+    ) -> None:
+        """Release pending pulls that will bring no reward; arguments as in ``tell``."""
+        self._ledger.fail(indices, pull_ids)
+
+    def withdraw(
+        self,
+        indices: Tensor | Sequence[int],
+        pull_ids: Tensor | Sequence[int] | None = None,
+    ) -> None:
+        """Take told results back, such as one with a mistyped reward or time.
+
+        As if they had not been told: pulls that were asked are pending again, to be
+        told anew or failed; results from outside are gone. Picks that were made since
+        stay, and so do doublings of ``NormDoubling``; hyper-parameters that are learned
+        are fitted anew by the next ask. That costs a rebuild of the posterior.
+
+        Args:
+            indices: The ``q`` arms.
+            pull_ids: Which pulls these are. If None, the results of those arms that
+                were told last.
+
+        Raises:
+            InputDataError: If an arm is unknown, or no such result was told. Nothing
+                has changed then.
+        """
+        places = self._ledger.find_told(indices, pull_ids)
+        self._ledger.withdraw(places)
+        self._forget(places)
+
+    def _forget(self, places: list[int]) -> None:
+        """Update what is known after told pulls at these places were withdrawn."""
+        belief, num_pulls = self._belief, self.num_pulls
+        known = min([belief.num_told, *places])
+        if known < belief.num_told:
+            # Refit at the next ask: the fit may have used the withdrawn results.
+            prior = belief.hyperparameters
+            prior.next_fit = min(prior.next_fit, num_pulls)
+            # At least one less than was told, so that the next ask learns.
+            known = max(0, min(known, num_pulls - 1))
+            self._believe(self.learner.withdrawn(belief, known, self._pulls()))
+        self._preview = None
+
+    def add_pending(self, indices: Tensor | Sequence[int]) -> None:
+        """Count pulls that somebody else has started as pending, repeats included.
+
+        Raises:
+            InputDataError: If an arm is unknown.
+        """
+        arms = check_indices(indices, self.arms.shape[0])
+        self._add_pending(torch.tensor(arms, dtype=torch.long), self._last_time)
+
+    def add_arms(self, arms: Tensor) -> Tensor:
+        """Let more arms be pulled from now on.
+
+        A row that the table has already is that arm, which is no longer retired.
+
+        Args:
+            arms: A ``k x d`` tensor.
+
+        Returns:
+            The ``k`` arm indices of its rows.
+
+        Raises:
+            BotorchTensorDimensionError: If it is not ``k x d``.
+            InputDataError: If a number is not finite, or the kernel is not positive
+                semi-definite on all arms. Nothing has changed then.
+        """
+        indices, new = self._match(arms)
+        self._append(new, is_retired=False)
+        self._table = self._table.retire(indices, False)
+        return indices
+
+    def retire_arms(self, indices: Tensor | Sequence[int]) -> None:
+        """Let arms not be pulled any more; ``add_arms`` takes them back.
+
+        Their results keep informing, and pulls that are pending can still be told.
+
+        Raises:
+            InputDataError: If an arm is unknown. Nothing has changed then.
+        """
+        arms = check_indices(indices, self.arms.shape[0])
+        self._table = self._table.retire(self._indices(arms))
+
+    def replace_arms(self, arms: Tensor) -> Tensor:
+        """Retire all arms but these; arguments, returns and errors of ``add_arms``.
+
+        Arms that are retired keep their row, and cost what others do. Where one table
+        follows another, ``ask(arms=...)`` keeps only what was pulled.
+        """
+        indices, new = self._match(arms)
+        self._append(new, is_retired=False)
+        self._table = self._table.retire_all().retire(indices, False)
+        return indices
+
+    def _match(self, arms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the indices of ``k x d`` arms, new ones at the end, and the new."""
+        arms = as_arms(arms)
+        if arms.shape[-1] != self.arms.shape[-1]:
+            raise BotorchTensorDimensionError(
+                f"Expected `arms` of {self.arms.shape[-1]} features, like those that "
+                f"are there, but got {arms.shape[-1]}."
+            )
+        if arms.dtype != self.arms.dtype:
+            # A row that is rounded would not be found in the table.
+            raise InputDataError(
+                f"Expected `arms` of dtype {self.arms.dtype}, like those that are "
+                f"there, but got {arms.dtype}."
+            )
+        return self._table.find(arms.to(self.arms.device))
+
+    def _append(
+        self, arms: Tensor, is_retired: bool, time: float | None = None
+    ) -> None:
+        """Let arms follow those of the table, in all that is known."""
+        if len(arms):
+            belief, table = self._extended(arms), self._table.appended(arms, is_retired)
+            self._table, self._ledger.num_arms = table, table.num_arms
+            self._believe(belief, time)
+
+    def _extended(self, arms: Tensor) -> Belief:
+        """Return a belief of more arms as well."""
+        self._belief = self.learner.extensible(self._belief, self._pulls())
+        return self.learner.extended(self._belief, arms)
+
+    def _offered(self, available: Tensor | None) -> Tensor | None:
+        """Return which arms can be pulled now; None for all."""
+        if available is not None:
+            available = check_available(available, self._table.num_arms)
+        return self._table.offered(available)
+
+    def _add_pending(self, indices: Tensor, time: float) -> None:
+        scores = self._moments.leverage_scores_of(indices.to(self.arms.device))
+        self._ledger.ask(indices.tolist(), scores.tolist(), time)
+
+    def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
+        num_arms = self.arms.shape[0]
+        if indices is None:
+            return torch.arange(num_arms, device=self.arms.device)
+        return self._indices(check_indices(indices, num_arms))
+
+    def _indices(self, arms: Sequence[int]) -> Tensor:
+        return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
 
     def predict(
         self, indices: Tensor | Sequence[int] | None = None
@@ -414,9 +665,10 @@ class FiniteArmBandit(ArmBandit):
             indices: The arms; all if None.
         """
         rows = self._rows(indices)
-        hyperparameters, posterior = self._predictive()
-        mean = posterior.mean[rows] * hyperparameters.scale + hyperparameters.offset
-        variance = posterior.variances(rows) * hyperparameters.scale**2
+        belief, moments = self._present()
+        hyperparameters = belief.hyperparameters
+        mean = moments.mean[rows] * hyperparameters.scale + hyperparameters.offset
+        variance = moments.variances(rows) * hyperparameters.scale**2
         return (mean if self.maximize else -mean), variance
 
     @property
@@ -425,13 +677,12 @@ class FiniteArmBandit(ArmBandit):
 
         A bound is ``w sqrt(variance / lambda)`` away from the mean.
         """
-        hyperparameters, posterior = self._predictive()
+        belief, moments = self._present()
+        state = self._confidence_state(belief, moments, self._next_time, num_pending=0)
         # A copy: asking for a width must not advance a schedule that remembers.
-        width = deepcopy(self.confidence)(
-            self._confidence_state(hyperparameters, posterior)
-        )
+        width = deepcopy(self.confidence)(state)
         # The schedule's width is in the kernel's units.
-        return width * hyperparameters.scale
+        return width * belief.hyperparameters.scale
 
     def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
         """Return the optimistic confidence bounds of the arms, in the user's units.
@@ -442,7 +693,7 @@ class FiniteArmBandit(ArmBandit):
         Args:
             indices: The arms; all if None.
         """
-        hyperparameters, _ = self._predictive()
+        hyperparameters = self._present()[0].hyperparameters
         mean, variance = self.predict(indices)
         noise = hyperparameters.noise_variance * hyperparameters.scale**2
         bonus = self.confidence_width * (variance / noise).sqrt()
@@ -458,7 +709,7 @@ class FiniteArmBandit(ArmBandit):
                 the first).
         """
         pulled = self._ledger.totals(self.num_pulls).arms if among_pulled else None
-        return self._predictive()[1].best_mean(self._table.competing(pulled))
+        return self._present()[1].best_mean(self._table.competing(pulled))
 
     def maximizer_distribution(
         self, num_draws: int = 256, generator: torch.Generator | None = None
@@ -481,114 +732,160 @@ class FiniteArmBandit(ArmBandit):
             best = draw_integers(len(arms), num_draws, generator)
             best = arms[best.to(arms.device)]
         else:
-            best = self._draw_best_arms(num_draws, generator)
+            belief, _ = self._present()
+            sampler = belief.sampler(self._pulls(), None)
+            competing = self._table.competing()
+            best = sampler.draw_best_arms(num_draws, generator, competing)
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
 
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            **super().state_dict(),
-            "prior": deepcopy(self._hyperparameters.state_dict()),
-            "confidence": self.confidence.state_dict(),
-            "inducing_indices": self.inducing_indices.clone(),
-            "num_processed": self._num_processed,
-            "restart": self._restart,
-            "opening_score": self._opening_score,
-        }
-
-    @override
-    def _load(self, state: dict[str, Any]) -> None:
-        super()._load(state)
-        self._hyperparameters.load_state_dict(state["prior"])
-        self._hyperparameters.features = self._hyperparameters.to_features(self.arms)
-        self.confidence.load_state_dict(state["confidence"])
-        inducing = check_indices(state["inducing_indices"], self.arms.shape[0])
-        self.inducing_indices = self._indices(inducing)
-        num_pulls, (start, log_det) = self.num_pulls, state["restart"]
-        self._num_processed = check_count(
-            "num_processed", state["num_processed"], num_pulls
-        )
-        self._restart = (
-            check_count("restart", start, num_pulls),
-            check_number("restart", log_det, least=-1e-6),
-        )
-        self._opening_score = check_number(
-            "opening_score", state["opening_score"], least=0.0
-        )
-        self._rebuild_posterior()
-        self._is_fresh = True
-
-    @override
-    def _forget(self, places: list[int]) -> None:
-        self._prediction = None
-        known = min([self._num_processed, *places])
-        if known == self._num_processed:
-            return
-        # At least one less than was told, so that the next ask updates the posterior.
-        self._num_processed = known = max(0, min(known, self.num_pulls - 1))
-        start, log_det = self._restart
-        self._restart = (min(start, self.num_pulls), log_det)
-        # Refit at the next ask: the fit may have used the withdrawn results.
-        self._hyperparameters.next_fit = min(
-            self._hyperparameters.next_fit, self.num_pulls
-        )
-        inducing, pulled = self.inducing_indices, self._totals(known).arms
-        self.inducing_indices = inducing[torch.isin(inducing, pulled)]
-        self._rebuild_posterior()
-
-    @override
-    def _leverage_scores(self, indices: Tensor) -> Tensor:
-        return self._posterior.leverage_scores_of(indices)
-
-    @override
-    def _extend(self, arms: Tensor, is_retired: bool) -> None:
-        before = self._table, self._hyperparameters
-        features = self._hyperparameters.to_features(arms)
-        self._table = self._table.appended(arms, is_retired)
-        self._hyperparameters = copy(self._hyperparameters)
-        self._hyperparameters.features = torch.cat(
-            [self._hyperparameters.features, features]
-        )
-        try:
-            self._posterior = self._extended_posterior(features)
-        except BaseException:
-            self._table, self._hyperparameters = before
-            raise
-        self._prediction, self._is_fresh = None, False
+    def _present(self) -> tuple[Belief, Moments]:
+        """Return what is believed after all told pulls, at the next decision."""
+        pulls = self._pulls()
+        for belief in (self._belief, self._preview):
+            if belief is not None and self.learner.is_current(belief, pulls):
+                return belief, belief.moments(pulls)
+        generator = torch.Generator(self.generator.device)
+        generator.set_state(self.generator.get_state())
+        self._preview = self.learner.preview(self._belief, pulls, generator)
+        return self._preview, self._preview.moments(pulls)
 
     def _confidence_state(
-        self, hyperparameters: Hyperparameters, posterior: Moments, num_pending: int = 0
+        self,
+        belief: Belief,
+        moments: Moments,
+        time: float,
+        num_pending: int | None = None,
     ) -> ConfidenceState:
-        pulled, counts, sums = self._totals(self.num_pulls)
+        """Return what schedules see; all pulls without reward are pending if None."""
+        hyperparameters, ledger = belief.hyperparameters, self._ledger
+        pulls = self.learner.counting(belief, self._pulls(time))
+        pulled, counts, sums = pulls.totals()
         counts = counts.to(sums)
-        sample_means = (
-            self._sign * sums / counts - hyperparameters.offset
-        ) / hyperparameters.scale
-        start, log_det_start = self._restart
-        if hyperparameters is not self._hyperparameters:
-            # A fit is due, and will restart the frozen sums.
-            start, log_det_start = self.num_pulls, posterior.log_det
-        frozen = self._ledger.told_scores[start:]
-        in_sum = self._ledger.first_is_told and start == 0
+        sample_means = (sums / counts - hyperparameters.offset) / hyperparameters.scale
+        start, log_det_start = belief.restart
+        frozen = ledger.told_scores[start:]
+        in_sum = ledger.first_is_told and start == 0
         return ConfidenceState(
             num_pulls=self.num_pulls,
-            num_arms=self.arms.shape[0],
-            noise_variance=posterior.noise_variance,
-            max_prior_variance=posterior.max_prior_variance,
-            effective_dimension=posterior.effective_dimension,
-            log_det=posterior.log_det,
+            num_arms=moments.num_arms,
+            noise_variance=moments.noise_variance,
+            max_prior_variance=moments.max_prior_variance,
+            effective_dimension=moments.effective_dimension,
+            log_det=moments.log_det,
             frozen_leverage_scores=torch.from_numpy(np.array(frozen)),
             log_det_start=log_det_start,
             opening_score=self._opening_score if in_sum else 0.0,
             ratio_threshold=self.batch_rule.ratio_threshold,
+            decision_time=time if self._has_times else None,
             observations=ArmObservations(
-                counts=counts.to(posterior.mean),
-                sample_means=sample_means.to(posterior.mean),
-                posterior_means=posterior.mean[pulled],
-                leverage_scores=posterior.leverage_scores_of(pulled),
+                counts=counts.to(moments.mean),
+                sample_means=sample_means.to(moments.mean),
+                posterior_means=moments.mean[pulled],
+                leverage_scores=moments.leverage_scores_of(pulled),
             ),
-            num_pending=num_pending,
+            num_pending=len(ledger.pending) if num_pending is None else num_pending,
         )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        belief = self._belief
+        return {
+            "bandit": type(self).__name__,
+            "num_arms": self._num_given,
+            "fingerprint": fingerprint(self.arms[: self._num_given]),
+            "maximize": self.maximize,
+            "added_arms": as_dense(self.arms[self._num_given :]).clone(),
+            "retired": self._table.retired,
+            "ledger": self._ledger.state_dict(),
+            "generator": self.generator.get_state(),
+            "num_batches": self.num_batches,
+            "prior": deepcopy(belief.hyperparameters.state_dict()),
+            "confidence": self.confidence.state_dict(),
+            "inducing_indices": belief.inducing_indices.clone(),
+            "num_processed": belief.num_told,
+            "restart": belief.restart,
+            "opening_score": self._opening_score,
+            **self._clock_state(),
+            **self.learner.state_dict(belief),
+        }
+
+    def _clock_state(self) -> dict[str, Any]:
+        """Return what a state knows of time."""
+        return {}
+
+    def _load_clock(self, ledger: PullLedger, state: dict[str, Any]) -> float | None:
+        """Fill in the times of told pulls; return the last time."""
+        return None
+
+    @override
+    def _renew(self) -> None:
+        if not self._belief.is_fresh:
+            self._believe(self.learner.rebuild(self._belief, self._pulls()))
+
+    @override
+    def _check_state(self, state: dict[str, Any]) -> None:
+        expected = (type(self).__name__, self._num_given)
+        found = (state.get("bandit"), state.get("num_arms"))
+        if found != expected:
+            raise InputDataError(
+                f"Expected the state of a {expected[0]} over {expected[1]} arms, but "
+                f"got that of a {found[0]} over {found[1]}. Construct the bandit with "
+                "the arms and options of the saved one."
+            )
+        if state["maximize"] is not self.maximize:
+            raise InputDataError(
+                f"Expected the state of a bandit with maximize={self.maximize}, but it "
+                f"is that of one with maximize={state['maximize']}."
+            )
+        given, saved = self.arms[: self._num_given], state["added_arms"]
+        # Rounding to float32 changes a number by 6e-8 of itself.
+        tolerance = 1e-12 if saved.dtype == given.dtype else 1.2e-7
+        if not has_fingerprint(given, state["fingerprint"], tolerance):
+            raise InputDataError(
+                "Expected the state of a bandit over these arms, but it is that of one "
+                "over others, or in another order: its results would go to wrong arms. "
+                "Construct the bandit with the arms of the saved one."
+            )
+
+    @override
+    def _load(self, state: dict[str, Any]) -> None:
+        """Restore a state: everything is read before anything changes."""
+        added = state["added_arms"].to(self.arms)
+        arms = as_arms(torch.cat([self.arms[: self._num_given], added]))
+        is_retired = torch.zeros_like(arms[:, 0], dtype=torch.bool)
+        is_retired[self._indices(check_indices(state["retired"], len(arms)))] = True
+        ledger = PullLedger(len(arms), like=arms)
+        ledger.load_state_dict(state["ledger"])
+        now = self._load_clock(ledger, state)
+        hyperparameters = deepcopy(self._belief.hyperparameters)
+        hyperparameters.load_state_dict(state["prior"])
+        hyperparameters.features = hyperparameters.to_features(arms)
+        inducing = check_indices(state["inducing_indices"], len(arms))
+        start, log_det = state["restart"]
+        belief = replace(
+            self._belief,
+            hyperparameters=hyperparameters,
+            inducing_indices=self._indices(inducing),
+            num_told=check_count(
+                "num_processed", state["num_processed"], ledger.num_pulls
+            ),
+            restart=(
+                check_count("restart", start, ledger.num_pulls),
+                check_number("restart", log_det, least=-1e-6),
+            ),
+        )
+        belief = self.learner.load(belief, state)
+        opening_score = check_number("opening_score", state["opening_score"], least=0.0)
+        num_batches = check_count("num_batches", state["num_batches"])
+        confidence = deepcopy(self.confidence)
+        confidence.load_state_dict(state["confidence"])
+        now_or_next = 1.0 if now is None else now + 1.0
+        belief = self.learner.rebuild(belief, Pulls(ledger, self._sign, now_or_next))
+        self.generator.set_state(state["generator"])
+        self._table = replace(self._table, rows=arms, is_retired=is_retired)
+        self._ledger, self._now, self.confidence = ledger, now, confidence
+        self._opening_score, self.num_batches = opening_score, num_batches
+        self._believe(belief)
 
 
 def _check_left(rule: BatchRule, capacity: Capacity) -> None:

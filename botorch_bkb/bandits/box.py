@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -18,8 +17,18 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule
+from botorch_bkb.arms.table import match_rows
+from botorch_bkb.bandits.box_policies import (
+    BoxDecision,
+    BoxPolicy,
+    BoxUCBPolicy,
+    draw_maximizers,
+    draw_points,
+)
 from botorch_bkb.bandits.hyperparameters import Hyperparameters, MAX_FIT_POINTS
-from botorch_bkb.bandits.inducing import BULK_SIZE, sample_in_blocks
+from botorch_bkb.bandits.learners import BULK_SIZE, sample_in_blocks
+from botorch_bkb.bandits.ledger import Pull, PullLedger
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.checks import (
     check_bounds,
@@ -27,19 +36,15 @@ from botorch_bkb.checks import (
     check_generator,
     check_indices,
     check_points,
-    check_pull_ids,
-    check_rewards,
     check_size,
-    wrong_pull,
 )
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
-from botorch_bkb.generation.paths import (
-    draw_posterior_paths,
-    maximize_paths,
-)
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.draws import as_generator, draw_seed, draw_uniforms
-from botorch_bkb.models.utils.leverage_scores import sample_inducing_indices
+from botorch_bkb.models.utils.leverage_scores import (
+    check_oversampling,
+    sample_inducing_indices,
+)
 
 
 # What is learned from fewer points, which a bound chose, misleads for long.
@@ -65,6 +70,10 @@ class BoxBandit(StoredBandit):
         covar_module: Any GPyTorch kernel, used as it is. None: BoTorch's default,
             fitted as data arrive.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
+        policy: What is asked for, :mod:`botorch_bkb.bandits.box_policies`. None: the
+            point of the largest upper confidence bound.
+        oversampling: q-bar: a told point is inducing with probability ``min(1,
+            oversampling * var / lambda)``. None: all are, the exact GP.
         batch_size: How many points ``ask`` returns if it is not told.
         maximize: Whether large rewards are good.
         generator: The source of all randomness. None: a new one with a random seed.
@@ -85,15 +94,14 @@ class BoxBandit(StoredBandit):
         InputDataError: If the box is empty or not finite, or an option out of range.
     """
 
-    # Which share of the leverage score makes a told point inducing; None for all.
-    oversampling: float | None = None
-
     def __init__(
         self,
         bounds: Tensor,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
+        policy: BoxPolicy | None = None,
+        oversampling: float | None = None,
         batch_size: int = 1,
         maximize: bool = True,
         generator: torch.Generator | None = None,
@@ -106,6 +114,8 @@ class BoxBandit(StoredBandit):
         check_size("num_restarts", num_restarts)
         check_size("raw_samples", raw_samples)
         check_generator(generator)
+        if oversampling is not None:
+            check_oversampling(oversampling)
         generator = as_generator(generator)
         # The optimizers need double precision; points come in the dtype of the box.
         self.bounds, self._dtype = bounds.double(), bounds.dtype
@@ -122,34 +132,39 @@ class BoxBandit(StoredBandit):
         self._design_seed = (
             draw_seed(generator) if self._hyperparameters.learns else None
         )
-        self._told_points = self.bounds[:0]
-        self._told_rewards: list[float] = []
-        self._pending: dict[int, Tensor] = {}
-        self._next_id = 0
+        learns = self._hyperparameters.learns
+        policy = BoxUCBPolicy() if policy is None else policy
+        self.policy = policy.begun(learns, generator)
+        self.oversampling = oversampling
+        # The points that were asked for or told so far: a pull's arm is its row.
+        self._points = self.bounds[:0]
+        self._ledger = PullLedger(0, like=self.bounds)
         # What the last `ask` knew: the first told pulls, and the inducing ones of them.
         self._num_processed = 0
         self._inducing = torch.empty(0, dtype=torch.long, device=bounds.device)
         self._models: dict[int, tuple[Hyperparameters, SingleTaskDTCGP]] = {}
 
-    @abstractmethod
-    def _choose(self, model: SingleTaskDTCGP, size: int, others: Tensor) -> Tensor:
-        """Return ``size x d`` points, in the units of the model.
+    def _rows_of(self, points: Tensor) -> Tensor:
+        """Return the rows of points in those that are known, after adding new ones."""
+        rows, new = match_rows(self._points, points)
+        self._points = torch.cat([self._points, new])
+        self._ledger.num_arms, self._ledger.points = len(self._points), self._points
+        return rows
 
-        Args:
-            model: What is known.
-            size: How many.
-            others: Points that are asked at the same time, and not yet pending.
-        """
+    @property
+    def _told_points(self) -> Tensor:
+        return self._points[self._ledger.history()[0]]
 
     @property
     def num_pulls(self) -> int:
         """The number of told pulls."""
-        return len(self._told_rewards)
+        return self._ledger.num_pulls
 
     @property
     def pending(self) -> dict[int, Tensor]:
         """The ``d``-dim points of pending pulls by pull id, in order of asking."""
-        return {key: point.to(self._dtype) for key, point in self._pending.items()}
+        points = self._points.to(self._dtype)
+        return {key: points[pull.arm] for key, pull in self._ledger.pending.items()}
 
     @property
     def pending_points(self) -> Tensor:
@@ -165,6 +180,12 @@ class BoxBandit(StoredBandit):
     def noise_variance(self) -> float:
         """Lambda, in the user's units."""
         return self._hyperparameters.noise_variance * self._hyperparameters.scale**2
+
+    @property
+    def confidence(self) -> ConfidenceSchedule | None:
+        """The schedule of the bounds' width; None of a policy that has none."""
+        policy = self.policy
+        return policy.confidence if isinstance(policy, BoxUCBPolicy) else None
 
     @property
     def covar_module(self) -> Kernel:
@@ -185,19 +206,14 @@ class BoxBandit(StoredBandit):
         """
         size = self.batch_size if size is None else size
         check_size("size", size)
-        before = self.state_dict()
-        try:
+        with self._all_or_nothing():
             first = self._design(size)
             rest = self._ask_model(size - len(first), first)
             points = torch.cat([first, rest])
-        except BaseException:  # an interrupt too must leave no half of it
-            self._load(before)
-            raise
-        # Rounding may leave the box by a bit.
-        points = points.clamp(*self.bounds).detach().to(self._dtype)
-        for point in points.to(self.bounds):
-            self._pending[self._next_id] = point.clone()
-            self._next_id += 1
+            # Rounding may leave the box by a bit.
+            points = points.clamp(*self.bounds).detach().to(self._dtype)
+            rows = self._rows_of(points.to(self.bounds))
+            self._ledger.ask(rows.tolist(), [0.0] * size)
         return points
 
     def tell(
@@ -224,21 +240,18 @@ class BoxBandit(StoredBandit):
                 pending. Nothing has changed then.
         """
         points = check_points(points, self.bounds)
-        values = check_rewards(rewards, len(points), self.bounds.dtype)
-        for key in self._match(points, pull_ids, external):
-            del self._pending[key]
+        rows = self._rows_of(points)
+        scores = torch.zeros_like if external else None
+        self._ledger.tell(rows, rewards, pull_ids, scores)
         known = self._num_processed
         self._models = {n: self._models[n] for n in self._models if n == known}
-        self._told_points = torch.cat([self._told_points, points])
-        self._told_rewards.extend(values)
 
     def fail(
         self, points: Tensor, pull_ids: Tensor | Sequence[int] | None = None
     ) -> None:
         """Release pending pulls that will bring no reward; arguments as in ``tell``."""
         points = check_points(points, self.bounds)
-        for key in self._match(points, pull_ids, external=False):
-            del self._pending[key]
+        self._ledger.fail(self._rows_of(points), pull_ids)
 
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances at points, in the user's units.
@@ -292,10 +305,20 @@ class BoxBandit(StoredBandit):
         check_size("num_draws", num_draws)
         generator = as_generator(generator)
         if self.num_pulls == 0:
-            best = self._draw_points(num_draws, generator)
+            best = draw_points(num_draws, self.bounds, generator)
         else:
             prior, model = self._predictive()
-            best = prior.to_points(self._draw_maximizers(model, num_draws, generator))
+            best = prior.to_points(
+                draw_maximizers(
+                    model,
+                    num_draws,
+                    prior.to_features(self.bounds),
+                    generator,
+                    prior_sampler=self.prior_sampler,
+                    raw_samples=self.raw_samples,
+                    num_restarts=self.num_restarts,
+                )
+            )
         return BoxMaximizerDistribution(best.to(self._dtype))
 
     @override
@@ -305,15 +328,33 @@ class BoxBandit(StoredBandit):
             "bounds": self.bounds.clone(),
             "maximize": self.maximize,
             "told_points": self._told_points.clone(),
-            "told_rewards": list(self._told_rewards),
-            "pending": {key: point.clone() for key, point in self._pending.items()},
-            "next_id": self._next_id,
+            "told_rewards": list(self._ledger.told_rewards),
+            "pending": {
+                key: self._points[pull.arm].clone()
+                for key, pull in self._ledger.pending.items()
+            },
+            "next_id": self._ledger.next_id,
             "design_seed": self._design_seed,
             "num_processed": self._num_processed,
             "inducing": self._inducing.clone(),
             "prior": deepcopy(self._hyperparameters.state_dict()),
             "generator": self.generator.get_state(),
+            **self.policy.state_dict(),
         }
+
+    @override
+    def _undo(self) -> Callable[[], None]:
+        before = vars(self).copy()
+        generator_state = self.generator.get_state()
+        policy_state = self.policy.state_dict()
+
+        def undo() -> None:
+            vars(self).update(before)
+            self.generator.set_state(generator_state)
+            self.policy.load_state_dict(policy_state)
+            self._models = {}  # computed anew when they are needed
+
+        return undo
 
     @override
     def _renew(self) -> None:
@@ -340,20 +381,29 @@ class BoxBandit(StoredBandit):
     @override
     def _load(self, state: dict[str, Any]) -> None:
         told = check_points(state["told_points"], self.bounds)
-        rewards = check_rewards(state["told_rewards"], len(told), self.bounds.dtype)
+        out = torch.stack([*state["pending"].values(), *self.bounds])[:-2]
+        points = torch.cat([told, check_points(out, self.bounds)])
+        rows, self._points = match_rows(self.bounds[:0], points)
+        self._ledger = PullLedger(len(self._points), like=self.bounds)
+        self._ledger.points = self._points
+        pending = zip(state["pending"], rows[len(told) :].tolist(), strict=True)
+        self._ledger.load_state_dict(
+            {
+                "told_indices": rows[: len(told)],
+                "told_rewards": state["told_rewards"],
+                "told_scores": [0.0] * len(told),
+                "pending": {key: Pull(row, 0.0) for key, row in pending},
+                "next_id": state["next_id"],
+                "first_is_told": False,
+            }
+        )
+        self._hyperparameters = deepcopy(self._hyperparameters)
         self._hyperparameters.load_state_dict(state["prior"])
-        self._told_points, self._told_rewards = told, rewards
-        self._next_id = check_count("next_id", state["next_id"])
         # States of older versions have none: the bandit's own will do.
         seed = state.get("design_seed", self._design_seed)
         self._design_seed = (
             None if seed is None else check_count("design_seed", seed, 2**31)
         )
-        self._pending = {
-            check_count("pending", key, self._next_id): point
-            for key, point in state["pending"].items()
-        }
-        check_points(self._stacked_pending(), self.bounds)
         self._num_processed = check_count(
             "num_processed", state["num_processed"], len(told)
         )
@@ -362,6 +412,7 @@ class BoxBandit(StoredBandit):
             inducing, dtype=torch.long, device=self.bounds.device
         )
         self.generator.set_state(state["generator"])
+        self.policy.load_state_dict(state)
         self._models.clear()
 
     def _design(self, size: int) -> Tensor:
@@ -375,7 +426,7 @@ class BoxBandit(StoredBandit):
             return self.bounds[:0]
         dimension = self.bounds.shape[-1]
         engine = SobolEngine(dimension, scramble=True, seed=self._design_seed)
-        engine.fast_forward(self._next_id)
+        engine.fast_forward(self._ledger.next_id)
         unit = engine.draw(num_points, dtype=self.bounds.dtype).to(self.bounds)
         return unnormalize(unit, self.bounds)
 
@@ -386,7 +437,7 @@ class BoxBandit(StoredBandit):
         if self.num_pulls == 0:
             # With nothing told there is no model to go on by.
             return size
-        known = self.num_pulls + len(self._pending)
+        known = self.num_pulls + len(self._ledger.pending)
         design_size = DESIGN_POINTS_PER_DIMENSION * self.bounds.shape[-1]
         return min(size, max(0, design_size - known))
 
@@ -396,9 +447,20 @@ class BoxBandit(StoredBandit):
             return others[:0]
         self._refresh()
         if self.num_pulls == 0:
-            return self._draw_points(size)
+            return draw_points(size, self.bounds, self.generator)
         prior, model = self._posterior(self._num_processed)
-        return prior.to_points(self._choose(model, size, prior.to_features(others)))
+        decision = BoxDecision(
+            model=model,
+            size=size,
+            pending=prior.to_features(torch.cat([self._stacked_pending(), others])),
+            box=prior.to_features(self.bounds),
+            learns=prior.learns,
+            generator=self.generator,
+            num_restarts=self.num_restarts,
+            raw_samples=self.raw_samples,
+            prior_sampler=self.prior_sampler,
+        )
+        return prior.to_points(self.policy.choose(decision))
 
     def _refresh(self) -> None:
         """Refit and resample, if there are rewards not yet used."""
@@ -442,7 +504,7 @@ class BoxBandit(StoredBandit):
             return torch.arange(self.num_pulls, device=self.bounds.device)
 
         def sample(scores: Tensor) -> Tensor:
-            uniforms = self._uniform(len(scores)).to(scores)
+            uniforms = draw_uniforms(len(scores), self.generator).to(scores)
             probabilities = (oversampling * scores.detach()).clamp(max=1.0)
             return sample_inducing_indices(probabilities, scores, uniforms)
 
@@ -507,72 +569,10 @@ class BoxBandit(StoredBandit):
         finally:
             self.generator.set_state(generator_state)
 
-    def _draw_maximizers(
-        self,
-        model: SingleTaskDTCGP,
-        num_draws: int,
-        generator: torch.Generator,
-    ) -> Tensor:
-        """Return the ``num_draws x d`` maximizers of draws, in the model's units."""
-        paths = draw_posterior_paths(model, num_draws, generator, self.prior_sampler)
-        return maximize_paths(
-            paths,
-            self._hyperparameters.to_features(self.bounds),
-            generator,
-            candidates=model.inducing_points,
-            raw_samples=self.raw_samples,
-            num_restarts=self.num_restarts,
-        )
-
-    def _draw_points(
-        self, size: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Draw ``size x d`` uniform points of the box."""
-        low, high = self.bounds
-        u = self._uniform(size * len(low), generator).reshape(size, len(low))
-        return low + (high - low) * u.to(low)
-
-    def _uniform(self, size: int, generator: torch.Generator | None = None) -> Tensor:
-        source = self.generator if generator is None else generator
-        return draw_uniforms(size, source)
-
     def _signed_rewards(self) -> Tensor:
-        rewards = self.bounds.new_tensor(self._told_rewards)
+        rewards = self.bounds.new_tensor(list(self._ledger.told_rewards))
         return rewards if self.maximize else -rewards
 
-    def _pending_features(self, others: Tensor) -> Tensor:
-        """Return pending points and others, in the units of the model."""
-        pending = self._hyperparameters.to_features(self._stacked_pending())
-        return torch.cat([pending, others])
-
     def _stacked_pending(self) -> Tensor:
-        return torch.stack([*self._pending.values(), *self.bounds])[:-2]
-
-    def _match(self, points: Tensor, pull_ids: Any, external: bool) -> list[int]:
-        """Return the pending pull of each point; none for external ones."""
-        if pull_ids is not None:
-            return self._match_ids(points, check_pull_ids(pull_ids, len(points)))
-        waiting: dict[tuple[float, ...], list[int]] = {}
-        for key, point in self._pending.items():
-            waiting.setdefault(tuple(point.tolist()), []).append(key)
-        matched = []
-        for point in points.tolist():
-            keys = waiting.get(tuple(point), [])
-            if keys:
-                matched.append(keys.pop(0))
-            elif not external:
-                raise InputDataError(
-                    f"Expected a pending pull of {point}, but there is none left to "
-                    "settle. Tell points exactly as `ask` returned them, or pass "
-                    "`external=True` to `tell` if the reward is historical or outside "
-                    "data."
-                )
-        return matched
-
-    def _match_ids(self, points: Tensor, pull_ids: list[int]) -> list[int]:
-        for point, key in zip(points, pull_ids, strict=True):
-            pending = self._pending.get(key)
-            if pending is None or not torch.equal(pending, point):
-                found = None if pending is None else str(pending.tolist())
-                raise wrong_pull(key, str(point.tolist()), found, self._next_id)
-        return pull_ids
+        rows = [pull.arm for pull in self._ledger.pending.values()]
+        return self._points[rows]

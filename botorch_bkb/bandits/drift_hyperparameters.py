@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from copy import deepcopy
-from typing import Any
+from typing import Any, Self
 
 import torch
 from botorch.exceptions.warnings import InputDataWarning
@@ -61,6 +61,7 @@ class DriftHyperparameters(Hyperparameters):
         self.step = 1.0  # in units of time
 
     @property
+    @override
     def forgetting_rate(self) -> float:
         """``eps``, per unit of time; 1 where that forgets all but rounding."""
         if self.step == 1:
@@ -83,8 +84,14 @@ class DriftHyperparameters(Hyperparameters):
         learns = self.learns or self.given_rate is None
         return learns and num_pulls >= self.next_fit
 
-    def fit_over_time(self, indices: Tensor, rewards: Tensor, times: Tensor) -> None:
-        """Fit to ``n`` told pulls and their times, see :meth:`Hyperparameters.fit`."""
+    @override
+    def refitted(self, indices: Tensor, rewards: Tensor, times: Tensor) -> Self:
+        order = times.argsort(stable=True)
+        other = deepcopy(self)
+        other._fit_over_time(indices[order], rewards[order], times[order])
+        return other
+
+    def _fit_over_time(self, indices: Tensor, rewards: Tensor, times: Tensor) -> None:
         num_pulls = indices.shape[0]
         self._set_units(rewards)
         if num_pulls < MIN_PULLS_TO_FIT:

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from copy import copy, deepcopy
-from typing import Any
+from typing import Any, Self
 
 import torch
 from botorch.exceptions.errors import InputDataError, ModelFittingError
@@ -133,6 +133,11 @@ class Hyperparameters:
         return self.learns_kernel or self.given_noise is None
 
     @property
+    def forgetting_rate(self) -> float:
+        """``eps``, per unit of time: nothing is forgotten here."""
+        return 0.0
+
+    @property
     def noise_variance(self) -> float:
         """Lambda, in the units of the kernel."""
         if self.given_noise is not None:
@@ -142,6 +147,24 @@ class Hyperparameters:
     def is_due(self, num_pulls: int) -> bool:
         """Whether the schedule asks for a fit."""
         return self.learns and num_pulls >= self.next_fit
+
+    def extended(self, arms: Tensor) -> tuple[Self, Tensor]:
+        """Return a copy with more arms, and their features."""
+        other, features = copy(self), self.to_features(arms)
+        other.features = torch.cat([self.features, features])
+        return other, features
+
+    def refitted(self, indices: Tensor, rewards: Tensor, times: Tensor) -> Self:
+        """Return a copy that is fitted to all told pulls; see ``fit``.
+
+        Args:
+            indices: The arms, rows of ``features``.
+            rewards: Their rewards.
+            times: When they were measured, which means nothing here.
+        """
+        other = deepcopy(self)
+        other.fit(indices, rewards)
+        return other
 
     def fit(
         self, indices: Tensor, rewards: Tensor, inducing: Tensor | None = None

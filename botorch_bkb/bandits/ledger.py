@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,11 +62,56 @@ class Totals(NamedTuple):
         )
 
 
+@dataclass(frozen=True)
+class Pulls:
+    """The pulls of a bandit, as its learner and its policy see them.
+
+    Attributes:
+        ledger: All of them.
+        sign: What rewards are multiplied with: here, larger ones are better.
+        now: The time of the decision.
+        pending: Those without reward, of which the first come from the ledger.
+        since: Pulls of earlier times do not count.
+    """
+
+    ledger: PullLedger
+    sign: float
+    now: float
+    pending: Sequence[Pull] = ()
+    since: float = -math.inf
+
+    @property
+    def num_told(self) -> int:
+        """The number of told pulls, those that do not count included."""
+        return self.ledger.num_pulls
+
+    def totals(self, num_told: int | None = None) -> Totals:
+        """Return the totals of the told pulls that count, or of the first told ones."""
+        num_told = self.num_told if num_told is None else num_told
+        arms, counts, sums = self.ledger.totals(num_told, self.since)
+        return Totals(arms, counts, self.sign * sums)
+
+    def history(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return arms, rewards and times of all told pulls, in order of telling."""
+        indices, rewards, times = self.ledger.history()
+        return indices, self.sign * rewards, times
+
+    @property
+    def pending_arms(self) -> Tensor:
+        """The arms of ``pending``, repeats included."""
+        arms = [pull.arm for pull in self.pending]
+        return torch.tensor(arms, dtype=torch.long, device=self.ledger.device)
+
+
 class PullLedger:
     """The pulls of a bandit over ``num_arms`` arms.
 
     Every pull that was asked has an id, counted from zero. It stays pending until it is
     told or fails. All checks come before any change.
+
+    Args:
+        num_arms: A.
+        like: A tensor of the dtype of the arms, and on their device.
 
     Attributes:
         num_arms: A. Nothing here has an entry per arm, but ``counts`` where it is
@@ -74,12 +121,18 @@ class PullLedger:
         told_scores: Their leverage scores, frozen at the start of their batch.
         told_ids: The ids of their pulls; -1 for those that were never asked.
         told_asked: The times at which those were asked.
+        told_times: The times of the rewards, by default when they were asked for.
         pending: Pulls by id, in order of asking.
         next_id: The id of the next pull.
         first_is_told: Whether pull 0 brought a reward.
+        points: The ``A x d`` arms, if messages name points instead of indices.
     """
 
-    def __init__(self, num_arms: int, like: Tensor) -> None:
+    def __init__(
+        self,
+        num_arms: int,
+        like: Tensor,
+    ) -> None:
         self.dtype = like.dtype
         self.num_arms = num_arms
         self.device = like.device
@@ -93,9 +146,11 @@ class PullLedger:
         self.told_scores = array("d")
         self.told_ids = array("q")
         self.told_asked = array("d")
+        self.told_times = array("d")
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
         self.first_is_told = False
+        self.points: Tensor | None = None
 
     @property
     def num_pulls(self) -> int:
@@ -119,9 +174,11 @@ class PullLedger:
         self, indices: Sequence[int], scores: Sequence[float], time: float = 0.0
     ) -> None:
         """Make pulls pending."""
-        for index, score in zip(indices, scores, strict=True):
-            self.pending[self.next_id] = Pull(index, score, time)
-            self.next_id += 1
+        asked = zip(indices, scores, strict=True)
+        pulls = [Pull(index, score, time) for index, score in asked]
+        new = dict(enumerate(pulls, self.next_id))
+        self.pending = {**self.pending, **new}
+        self.next_id += len(new)
 
     def tell(
         self,
@@ -129,7 +186,9 @@ class PullLedger:
         rewards: Any,
         pull_ids: Any,
         external_scores: Callable[[Tensor], Tensor] | None,
-    ) -> list[Pull | None]:
+        time: float | None = None,
+        now: float = 0.0,
+    ) -> None:
         """Settle pending pulls with rewards.
 
         Args:
@@ -138,9 +197,8 @@ class PullLedger:
             pull_ids: Which pulls these are; if None, the oldest pending ones.
             external_scores: The leverage scores of arms, for pulls that were never
                 asked; None if there must not be any.
-
-        Returns:
-            The pulls that the rewards are of, None for those that were never asked.
+            time: When the rewards were measured; if None, when they were asked for.
+            now: When those were asked for that were never asked.
         """
         arms = check_indices(indices, self.num_arms)
         values = check_rewards(rewards, len(arms), self.dtype)
@@ -163,7 +221,8 @@ class PullLedger:
         self.told_scores.extend(scores)
         self.told_ids.extend(-1 if key is None else key for key in settled)
         self.told_asked.extend(0.0 if pull is None else pull.time for pull in pulls)
-        return pulls
+        times = [now if pull is None else pull.time for pull in pulls]
+        self.told_times.extend(times if time is None else [time] * len(pulls))
 
     def fail(self, indices: Any, pull_ids: Any) -> None:
         """Release pending pulls without reward."""
@@ -214,7 +273,7 @@ class PullLedger:
                     self.told_scores[place],
                     self.told_asked[place],
                 )
-        for name in ("indices", "rewards", "scores", "ids", "asked"):
+        for name in ("indices", "rewards", "scores", "ids", "asked", "times"):
             column: array[Any] = getattr(self, f"told_{name}")
             left = [value for place, value in enumerate(column) if place not in out]
             setattr(self, f"told_{name}", array(column.typecode, left))
@@ -230,25 +289,25 @@ class PullLedger:
         counts = torch.cat([totals.counts, torch.ones_like(pending)])
         return PullCounts(torch.cat([totals.arms, pending]), counts)
 
-    def history(self) -> tuple[Tensor, Tensor]:
-        """Return arms and rewards of told pulls, in order of telling, in double."""
-        columns = (self.told_indices, self.told_rewards)
-        indices, rewards = (torch.from_numpy(np.array(column)) for column in columns)
-        return indices.to(self.device), rewards.to(self.device)
+    def history(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return arms, rewards and times of told pulls, as told, in double."""
+        columns = (self.told_indices, self.told_rewards, self.told_times)
+        indices, *numbers = (torch.from_numpy(np.array(column)) for column in columns)
+        rewards, times = (column.to(self.device) for column in numbers)
+        return indices.to(self.device), rewards, times
 
-    def totals(self, num_pulls: int, which: Tensor | None = None) -> Totals:
+    def totals(self, num_pulls: int, since: float = -math.inf) -> Totals:
         """Return the totals of the first told pulls.
 
         Args:
             num_pulls: How many.
-            which: A boolean tensor of those that count; all if None.
+            since: Rewards of earlier times do not count.
         """
-        if num_pulls < self.num_pulls or which is not None:
-            indices, rewards = (column[:num_pulls] for column in self.history())
-            if which is not None:
-                which = which.to(indices.device)
-                indices, rewards = indices[which], rewards[which]
-            return self._nothing.plus(indices, rewards)
+        if num_pulls < self.num_pulls or since > -math.inf:
+            history = (column[:num_pulls] for column in self.history())
+            indices, rewards, times = history
+            counts = times >= since
+            return self._nothing.plus(indices[counts], rewards[counts])
         if self._num_summed < num_pulls:
             new = slice(self._num_summed, None)
             indices = torch.from_numpy(np.array(self.told_indices[new]))
@@ -274,22 +333,27 @@ class PullLedger:
                 matched.append(None)
             else:
                 raise InputDataError(
-                    f"Expected a pending pull of arm {arm}, but it has none left to "
-                    "settle. Ask first, or pass `external=True` to `tell` if the "
-                    "reward is historical or outside data."
+                    f"Expected a pending pull of {self._name(arm)}, but it has none "
+                    "left to settle. Ask first, and tell what `ask` returned; or pass "
+                    "`external=True` to `tell` if the reward is historical or outside "
+                    "data."
                 )
         return matched
+
+    def _name(self, arm: int) -> str:
+        """Return how messages name an arm."""
+        return f"arm {arm}" if self.points is None else str(self.points[arm].tolist())
 
     def _match_ids(self, arms: list[int], pull_ids: list[int]) -> list[int | None]:
         for arm, pull_id in zip(arms, pull_ids, strict=True):
             pull = self.pending.get(pull_id)
             if pull is None or pull.arm != arm:
-                found = None if pull is None else f"arm {pull.arm}"
-                raise wrong_pull(pull_id, f"arm {arm}", found, self.next_id)
+                found = None if pull is None else self._name(pull.arm)
+                raise wrong_pull(pull_id, self._name(arm), found, self.next_id)
         return list(pull_ids)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers and lists."""
+        """Return everything but ``told_times`` as plain numbers and lists."""
         return {
             "told_indices": list(self.told_indices),
             "told_rewards": list(self.told_rewards),
@@ -341,6 +405,7 @@ class PullLedger:
         self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
         self.told_scores, self.pending = array("d", scores), pending
         self.told_ids, self.told_asked = array("q", ids), array("d", asked)
+        self.told_times = array("d", [0.0] * len(told))
         self.next_id = next_id
         self.first_is_told = bool(state["first_is_told"])
         self._totals, self._num_summed = self._nothing, 0

@@ -15,17 +15,18 @@ import secrets
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from threading import RLock
+from types import FunctionType, MappingProxyType
+from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
-
-from botorch_bkb.bandits.locking import Locked
+from typing_extensions import override
 
 
 if sys.platform != "win32":
@@ -42,6 +43,8 @@ MAX_BYTES = 2**28
 # text, or nine where escapes make strings wide.
 MIN_MEMORY = 2**24
 MEMORY_FACTOR = 8
+P = ParamSpec("P")
+R = TypeVar("R")
 MEMORY_OF_SIGNS = {b"[": 160, b"{": 64, b",": 48, b'"': 80}
 DTYPES = {
     name: getattr(torch, name)
@@ -49,8 +52,54 @@ DTYPES = {
 }
 
 
-class StoredBandit(Locked, ABC):
-    """A bandit whose state can be taken out, put back, and kept in a file."""
+def _locked(method: Callable[P, R]) -> Callable[P, R]:
+    @wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        bandit: Any = args[0]
+        with bandit.lock:
+            return method(*args, **options)
+
+    return call
+
+
+class StoredBandit(ABC):
+    """A bandit whose state can be taken out, put back, and kept in a file.
+
+    In its public methods and properties is one thread at a time. Subclasses write no
+    lock: it is put around their public methods and properties where they are defined. A
+    method may call another, whose lock is the same. A copy has a lock of its own, and
+    so has what a pickle brings back.
+
+    Attributes:
+        lock: Hold it (``with bandit.lock:``) where several calls belong together, or
+            while the object is copied.
+    """
+
+    lock: RLock
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Make the lock before any constructor runs: it may call public methods."""
+        self = super().__new__(cls)
+        self.lock = RLock()
+        return self
+
+    @classmethod
+    @override
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, member in list(vars(cls).items()):
+            if name.startswith("_"):
+                continue
+            if isinstance(member, FunctionType):
+                setattr(cls, name, _locked(member))
+            elif isinstance(member, property) and member.fget is not None:
+                setattr(cls, name, member.getter(_locked(member.fget)))
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self).copy()
+        del state["lock"]
+        return state
 
     # The first lines of files as this bandit last read or wrote them.
     _known_files: Mapping[Path, bytes] = MappingProxyType({})
@@ -75,6 +124,21 @@ class StoredBandit(Locked, ABC):
     def _load(self, state: dict[str, Any]) -> None:
         """Restore a state; may fail half way."""
 
+    @abstractmethod
+    def _undo(self) -> Callable[[], None]:
+        """Return what brings back all that is known now."""
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Undo what an error, or an interrupt, would leave half done."""
+        undo = self._undo()
+        try:
+            yield
+        except BaseException:
+            undo()
+            raise
+
+    @_locked
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned; picks go on up to rounding.
 
@@ -83,22 +147,17 @@ class StoredBandit(Locked, ABC):
                 arms or another box, or does not fit its options. Nothing has changed
                 then.
         """
-        before = None
         try:
             self._check_state(state)
-            before = self.state_dict()
-            self._load(state)
-        # A strange state may raise anything; an interrupt must undo it too.
-        except BaseException as error:
-            if before is not None:
-                self._load(before)
-            if not isinstance(error, Exception):
-                raise
+            with self._all_or_nothing():
+                self._load(state)
+        except Exception as error:  # a strange state may raise anything
             raise InputDataError(
                 f"The state does not fit this {type(self).__name__} and its options: "
                 f"{error}"
             ) from error
 
+    @_locked
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the state to a file; a crash leaves the old one or the new one.
 
@@ -123,6 +182,7 @@ class StoredBandit(Locked, ABC):
         _write(line, payload, path, expected)
         self._known_files = {**self._known_files, path: line}
 
+    @_locked
     def load(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
         """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
 

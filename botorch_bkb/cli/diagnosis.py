@@ -174,7 +174,7 @@ def _predict_by_folds(
     mean, variance = torch.empty(2, len(arms), dtype=arms.dtype)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
-        part = type(bandit)(arms, generator=generator)
+        part = FiniteArmBandit(arms, learner=bandit.learner, generator=generator)
         part.tell(indices[seen], rewards[seen], external=True)
         with warnings.catch_warnings():
             # A verdict on a part of the data is no news.

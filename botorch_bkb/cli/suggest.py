@@ -17,13 +17,12 @@ from botorch.exceptions.errors import InputDataError
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch.kernels import Kernel
 from torch import Tensor
-from typing_extensions import override
 
 from botorch_bkb.arms import BitArms
 from botorch_bkb.arms.table import comparable_rows
-from botorch_bkb.bandits import BBKB, FiniteArmBandit, GPBUCB
+from botorch_bkb.bandits import BBKB, FiniteArmBandit, GPBUCB, SparseLearner
 from botorch_bkb.bandits.goal import Goal
-from botorch_bkb.bandits.hyperparameters import Hyperparameters, MIN_PULLS_TO_FIT
+from botorch_bkb.bandits.hyperparameters import MIN_PULLS_TO_FIT
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign
 from botorch_bkb.cli.candidates import KernelName, read_candidates
@@ -152,49 +151,37 @@ def suggestion_bandit(
         kernel: The kernel to learn; None for the bandit's default.
     """
     told = ~rewards.isnan()
-    options: dict[str, Any] = {}
-    bandit_class: type[FiniteArmBandit] = BBKB
+    options: dict[str, Any] = {
+        "goal": goal,
+        "maximize": maximize,
+        "max_repeats": max_repeats,
+        "generator": torch.Generator().manual_seed(seed),
+    }
+    bandit: FiniteArmBandit
     if kernel == "tanimoto" and len(indices[told].unique()) <= MAX_EXACT:
         # One choice a process: a cache of features would be filled and not used.
-        bandit_class, options = GPBUCB, {"max_feature_bytes": FEATURE_BYTES}
+        bandit = GPBUCB(arms, max_feature_bytes=FEATURE_BYTES, **options)
     elif kernel == "matern" or kernel == "rbf":
-        bandit_class = MaternBBKB if kernel == "matern" else RBFBBKB
-    bandit = bandit_class(
-        arms,
-        goal=goal,
-        maximize=maximize,
-        max_repeats=max_repeats,
-        generator=torch.Generator().manual_seed(seed),
-        **options,
-    )
+        new_kernel = matern_to_learn if kernel == "matern" else rbf_to_learn
+        learner = SparseLearner(new_kernel=new_kernel)
+        bandit = FiniteArmBandit(
+            arms, learner=learner, batch_rule=BBKB.default_batch_rule, **options
+        )
+    else:
+        bandit = BBKB(arms, **options)
     bandit.tell(indices[told], rewards[told], external=True)
     bandit.add_pending(indices[~told])
     return bandit
 
 
-class MaternBBKB(BBKB):
-    """BBKB that learns a Matern kernel, with BoTorch's prior."""
-
-    _uses_rbf = False
-
-    @override
-    def _new_hyperparameters(
-        self, arms: Tensor, covar_module: Kernel | None, noise_variance: float | None
-    ) -> Hyperparameters:
-        def new_kernel(arms: Tensor) -> Kernel:
-            return get_covar_module_with_dim_scaled_prior(
-                arms.shape[-1], use_rbf_kernel=self._uses_rbf
-            )
-
-        return Hyperparameters(
-            arms, covar_module, noise_variance, new_kernel=new_kernel
-        )
+def matern_to_learn(arms: Tensor) -> Kernel:
+    """Return a Matern kernel with BoTorch's prior, of fingerprints too."""
+    return get_covar_module_with_dim_scaled_prior(arms.shape[-1], use_rbf_kernel=False)
 
 
-class RBFBBKB(MaternBBKB):
-    """BBKB that learns an RBF kernel, of packed fingerprints too."""
-
-    _uses_rbf = True
+def rbf_to_learn(arms: Tensor) -> Kernel:
+    """Return an RBF kernel with BoTorch's prior, of fingerprints too."""
+    return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
 
 
 def cost_notes(bandit: FiniteArmBandit) -> list[str]:

@@ -74,19 +74,6 @@ class DriftingPosterior(ABC):
     def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
         """Return a ``num_draws x A`` tensor of joint draws of the arms at ``time``."""
 
-    def draw_best_arms(
-        self, num_draws: int, generator: torch.Generator, competes: Tensor
-    ) -> Tensor:
-        """Return the best arms of draws at ``time``; ``num_draws x A`` numbers.
-
-        Args:
-            num_draws: The number of draws.
-            generator: Their source of randomness.
-            competes: An ``A``-dim boolean tensor.
-        """
-        values = self.draw_values(num_draws, generator)
-        return values.masked_fill(~competes, -torch.inf).argmax(dim=-1)
-
     @abstractmethod
     def _decay(self, retained: float) -> None:
         """Move on to where ``retained`` of the variance is remembered."""

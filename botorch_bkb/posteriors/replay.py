@@ -120,6 +120,49 @@ class ReplayedFilter:
         return new, sorted([*self._since, *new], key=_time_of)
 
 
+class FilterSampler:
+    """Draws of the arms at one time, which know of pulls that are out.
+
+    Args:
+        replayed: The filter; it is not changed.
+        pending: Times and arms of pulls without reward.
+        time: When.
+    """
+
+    def __init__(
+        self,
+        replayed: ReplayedFilter,
+        pending: Sequence[tuple[float, int]],
+        time: float,
+    ) -> None:
+        if pending:
+            self._drifting = replayed.hallucinate(pending)
+            self._drifting.advance(time)
+            # Hallucinations bring variances only.
+            self._drifting.mean = replayed.filter.predict(time)[0]
+        else:
+            self._drifting = replayed.filter.copy()
+            self._drifting.advance(time)
+
+    def draw_best_arms(
+        self,
+        num_draws: int,
+        generator: torch.Generator,
+        allowed: Tensor | None = None,
+    ) -> Tensor:
+        """Return the best arms of draws; ``num_draws x A`` numbers.
+
+        Args:
+            num_draws: The number of draws.
+            generator: Their source of randomness.
+            allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
+        """
+        values = self._drifting.draw_values(num_draws, generator)
+        if allowed is not None:
+            values = values.masked_fill(~allowed, -torch.inf)
+        return values.argmax(dim=-1)
+
+
 def hallucinate_pull(posterior: DriftingPosterior, arm: int, time: float) -> None:
     """Let a filter observe its own mean of an arm: only variances change."""
     posterior.advance(time)

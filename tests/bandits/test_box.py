@@ -134,7 +134,7 @@ def test_points_lie_in_the_box_and_gather_at_the_optimum(bandit_class, maximize)
 def test_predictions_are_the_dense_posterior(bandit_class, maximize):
     bandit = make_bandit(bandit_class, maximize=maximize, **exact(bandit_class))
     X = torch.cat(play(bandit, 4))
-    y = bandit._told_rewards
+    y = bandit.state_dict()["told_rewards"]
     bandit.ask()  # pending points do not count
     test_X = torch.tensor([[0.0, 0.5], [2.5, 1.9], [1.0, 1.0]], dtype=torch.double)
     K = [
@@ -171,7 +171,9 @@ def test_some_told_points_are_inducing(bandit_class):
     bandit.ask()
     told = bandit.num_pulls
     assert 0 < len(bandit.inducing_points) < told
-    rows = (bandit.inducing_points.unsqueeze(1) == bandit._told_points).all(dim=-1)
+    rows = (
+        bandit.inducing_points.unsqueeze(1) == bandit.state_dict()["told_points"]
+    ).all(dim=-1)
     assert rows.any(dim=-1).all()
 
 
@@ -209,7 +211,7 @@ def test_rewards_come_late_in_any_order_or_never(bandit_class):
     assert bandit.num_pulls == 3
     third = bandit.ask()
     assert third.shape == (3, 2)
-    with pytest.raises(InputDataError, match="there is none left to settle"):
+    with pytest.raises(InputDataError, match="it has none left to settle"):
         bandit.tell(first[1:2], [0.0])
     bandit.tell(first[1:2], [0.0], external=True)
     bandit.tell(torch.ones(1, 2), [[5.0]], external=True)
@@ -231,9 +233,9 @@ def test_pending_points_push_the_next_ones_away(bandit_class):
         bandit = make_bandit(bandit_class, **options)
         bandit.tell([[0.45]], [0.0], external=True)
         if is_pending:
-            for _ in range(40):
-                bandit._pending[bandit._next_id] = box.new_tensor([1.0])
-                bandit._next_id += 1
+            state = bandit.state_dict()
+            pending = {key: box.new_tensor([1.0]) for key in range(40)}
+            bandit.load_state_dict({**state, "pending": pending, "next_id": 40})
         shares.append((bandit.ask() > 0.85).double().mean().item())
     # Of the two ends 1 is the farther one from the data.
     assert shares[0] > 0.2
@@ -301,11 +303,11 @@ def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
     bandit.tell([[0.0, 1.0]], [0.0], external=True)
     before = deepcopy(bandit.state_dict())
 
-    def broken(model, size, others):
-        bandit._uniform(3)
+    def broken(decision):
+        torch.rand(3, generator=decision.generator)
         raise RuntimeError("the optimizer failed")
 
-    monkeypatch.setattr(bandit, "_choose", broken)
+    monkeypatch.setattr(bandit.policy, "choose", broken)
     with pytest.raises(RuntimeError, match="the optimizer failed"):
         bandit.ask()
     assert_same(bandit.state_dict(), before)
@@ -733,7 +735,7 @@ def test_bad_arguments_are_refused():
         bandit.tell(points, [0.0, torch.nan])
     with pytest.raises(BotorchTensorDimensionError, match="one number per index"):
         bandit.tell(points, [0.0])
-    with pytest.raises(InputDataError, match="there is none left"):
+    with pytest.raises(InputDataError, match="it has none left"):
         bandit.fail(torch.cat([points, points]))
     assert_same(bandit.state_dict(), before)
 

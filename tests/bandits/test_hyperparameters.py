@@ -248,8 +248,8 @@ def test_counts_have_no_units():
     wet = TanimotoKernel(active_dims=tuple(range(2, 14)))
     for kernel in (wet * RBFKernel(active_dims=(0, 1)), ScaleKernel(wet)):
         bandit = BBKB(arms, covar_module=kernel, generator=generator)
-        assert torch.equal(bandit._hyperparameters.features[:, 2:], counts)
-        assert bandit._hyperparameters.features[:, :2].aminmax() == (0, 1)
+        assert torch.equal(bandit._belief.hyperparameters.features[:, 2:], counts)
+        assert bandit._belief.hyperparameters.features[:, :2].aminmax() == (0, 1)
     plain = BBKB(arms, covar_module=rbf(), generator=generator)
     assert plain._hyperparameters.features[:, 2:].amax() == 1
     assert not plain._hyperparameters.features[:, 2].any()

@@ -390,6 +390,8 @@ class Notes(StoredBandit):
         pass
     def _check_state(self, state):
         pass
+    def _undo(self):
+        return lambda: None
     def _load(self, state):
         self.notes = state["notes"]
 

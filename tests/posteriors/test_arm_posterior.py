@@ -158,7 +158,7 @@ def test_bandits_pick_the_same_arms_without_increments(
             indices = bandit.ask(max_size=20)
             noise = torch.randn(len(indices), generator=noises, dtype=torch.double)
             bandit.tell(indices, values[indices] + 0.3 * noise)
-            posterior = bandit._posterior
+            posterior = bandit._moments
             history.append((indices, posterior.mean.clone(), posterior.variance))
         return history
 

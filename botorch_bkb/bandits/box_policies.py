@@ -1,0 +1,200 @@
+r"""Policies over a box: which points to ask for, given a model and what is pending.
+
+References:
+    [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
+    optimization in the bandit setting. 2017.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from botorch.optim import optimize_acqf
+from botorch.sampling.pathwise.prior_samplers import TPathwisePriorSampler
+from botorch.utils.sampling import manual_seed
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound, condition_on_means
+from botorch_bkb.acquisition.confidence import (
+    as_schedule,
+    ChowdhuryGopalanWidth,
+    ConfidenceSchedule,
+)
+from botorch_bkb.acquisition.deviations import RandomDeviationWidth
+from botorch_bkb.checks import check_probability
+from botorch_bkb.generation.paths import draw_posterior_paths, maximize_paths
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.draws import draw_seed, draw_uniforms
+
+
+@dataclass(frozen=True)
+class BoxDecision:
+    """What a policy over a box sees, in the units of the model.
+
+    Attributes:
+        model: What is known.
+        size: How many points are asked for.
+        pending: The ``n x d`` points without reward.
+        box: The ``2 x d`` corners.
+        learns: Whether kernel or noise are learned.
+        generator: The source of randomness.
+        num_restarts: How many points the gradient optimizer improves.
+        raw_samples: The number of points among which these are the best.
+        prior_sampler: The prior part of draws from the posterior.
+    """
+
+    model: SingleTaskDTCGP
+    size: int
+    pending: Tensor
+    box: Tensor
+    learns: bool
+    generator: torch.Generator
+    num_restarts: int
+    raw_samples: int
+    prior_sampler: TPathwisePriorSampler
+
+
+class BoxPolicy(ABC):
+    """Chooses points of a box."""
+
+    def begun(self, learns: bool, generator: torch.Generator) -> Self:
+        """Return the policy of one bandit."""
+        return self
+
+    @abstractmethod
+    def choose(self, decision: BoxDecision) -> Tensor:
+        """Return ``size x d`` points, in the units of the model."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a state keeps of the policy."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        return
+
+
+class BoxUCBPolicy(BoxPolicy):
+    """Upper confidence bounds, maximized by BoTorch's gradient optimizer.
+
+    Args:
+        confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number (a
+            constant width ``w``, in the papers' scaling). None: ``default``, and one
+            posterior deviation on average, ``RandomDeviationWidth(1.0)``, where kernel
+            or noise are learned: a constant number measures where the mean is largest
+            again and again, or goes from corner to corner.
+        default: The width where kernel and noise are given. None: that of Chowdhury
+            and Gopalan.
+    """
+
+    def __init__(
+        self,
+        confidence: ConfidenceSchedule | float | None = None,
+        default: ConfidenceSchedule | None = None,
+    ) -> None:
+        default = ChowdhuryGopalanWidth() if default is None else default
+        self._is_given = confidence is not None
+        self.confidence = as_schedule(default if confidence is None else confidence)
+
+    @override
+    def begun(self, learns: bool, generator: torch.Generator) -> Self:
+        if self._is_given or not learns:
+            return self
+        other = copy(self)
+        other.confidence = RandomDeviationWidth(seed=draw_seed(generator))
+        return other
+
+    @override
+    def choose(self, decision: BoxDecision) -> Tensor:
+        chosen = decision.pending
+        for _ in range(decision.size):
+            acqf = BatchUpperConfidenceBound(decision.model, self.confidence, chosen)
+            with manual_seed(draw_seed(decision.generator)):
+                # Late maxima are narrower than uniform starting points are apart.
+                point, _ = optimize_acqf(
+                    acqf,
+                    decision.box,
+                    q=1,
+                    num_restarts=decision.num_restarts,
+                    raw_samples=decision.raw_samples,
+                    options={"sample_around_best": decision.learns},
+                )
+            chosen = torch.cat([chosen, point])
+        return chosen[-decision.size :]
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"confidence": self.confidence.state_dict()}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.confidence.load_state_dict(state["confidence"])
+
+
+class BoxThompsonPolicy(BoxPolicy):
+    """Points where draws from the posterior are largest, algorithm 1 of [basu2017]_.
+
+    Args:
+        uniform_probability: The paper's xi: the probability of a uniform point in place
+            of a draw's maximizer.
+    """
+
+    def __init__(self, uniform_probability: float = 0.0) -> None:
+        check_probability("uniform_probability", uniform_probability)
+        self.uniform_probability = uniform_probability
+
+    @override
+    def choose(self, decision: BoxDecision) -> Tensor:
+        model, size, generator = decision.model, decision.size, decision.generator
+        if len(decision.pending):
+            # Its mean stays, and its variance falls.
+            model = condition_on_means(model, decision.pending)
+        points = draw_points(size, decision.box, generator)
+        is_drawn = draw_uniforms(size, generator) >= self.uniform_probability
+        num_draws = int(is_drawn.sum())
+        if num_draws:
+            points[is_drawn.to(points.device)] = draw_maximizers(
+                model,
+                num_draws,
+                decision.box,
+                generator,
+                prior_sampler=decision.prior_sampler,
+                raw_samples=decision.raw_samples,
+                num_restarts=decision.num_restarts,
+            )
+        return points
+
+
+def draw_points(size: int, box: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw ``size x d`` uniform points of a box."""
+    low, high = box
+    u = draw_uniforms(size * len(low), generator).reshape(size, len(low))
+    return low + (high - low) * u.to(low)
+
+
+def draw_maximizers(
+    model: SingleTaskDTCGP,
+    num_draws: int,
+    box: Tensor,
+    generator: torch.Generator,
+    *,
+    prior_sampler: TPathwisePriorSampler,
+    raw_samples: int,
+    num_restarts: int,
+) -> Tensor:
+    """Return the ``num_draws x d`` maximizers of draws, in the model's units."""
+    paths = draw_posterior_paths(model, num_draws, generator, prior_sampler)
+    return maximize_paths(
+        paths,
+        box,
+        generator,
+        candidates=model.inducing_points,
+        raw_samples=raw_samples,
+        num_restarts=num_restarts,
+    )

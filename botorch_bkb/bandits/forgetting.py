@@ -1,0 +1,299 @@
+r"""A learner that forgets smoothly, by a filter over time.
+
+References:
+    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
+    process bandit optimization. AISTATS 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule
+from botorch_bkb.acquisition.time_varying import TVWidth
+from botorch_bkb.arms import Capacity
+from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
+from botorch_bkb.bandits.learners import Belief, Learner
+from botorch_bkb.bandits.ledger import Pulls
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.posteriors import (
+    ArmFilter,
+    ArmMoments,
+    DriftingPosterior,
+    Moments,
+    ReplayedFilter,
+    ResidualPart,
+    SparseArmFilter,
+)
+from botorch_bkb.posteriors.drifting import check_forgetting_rate
+from botorch_bkb.posteriors.replay import FilterSampler, Observation
+from botorch_bkb.posteriors.upper_bounds import DriftingUpperBounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterBelief(Belief):
+    """A filter that has observed the told pulls.
+
+    Attributes:
+        replayed: The filter.
+        is_extensible: Whether an exact filter keeps what more arms take.
+    """
+
+    hyperparameters: DriftHyperparameters
+    replayed: ReplayedFilter
+    is_extensible: bool = False
+
+    @override
+    def moments(self, pulls: Pulls) -> ArmMoments:
+        drifting = self.replayed.filter
+        mean, variance = drifting.predict(self.hyperparameters.steps(pulls.now))
+        pulled = pulls.totals().arms
+        return ArmMoments(
+            mean=mean,
+            all_variances=variance,
+            prior_variance=drifting.prior_variance,
+            noise_variance=self.hyperparameters.noise_variance,
+            pulled_indices=pulled,
+            inducing_indices=_inducing_indices(drifting, pulls),
+            log_det=drifting.log_det,
+            effective_dimension=sum(pulls.ledger.told_scores),
+        )
+
+    @override
+    def pending_scores(self, pulls: Pulls) -> list[float]:
+        """A pending pull informs about its own time, and now by what is retained."""
+        hyperparameters = self.hyperparameters
+        now, retained = hyperparameters.steps(pulls.now), 1 - hyperparameters.step_rate
+        return [
+            pull.score * retained ** (now - hyperparameters.steps(pull.time))
+            for pull in pulls.pending
+        ]
+
+    @override
+    def upper_bounds(
+        self, moments: Moments, scale: float, grow: bool, pulls: Pulls, left: Capacity
+    ) -> DriftingUpperBounds:
+        now = self.hyperparameters.steps(pulls.now)
+        out = self._pending(pulls)
+        return DriftingUpperBounds(moments, scale, self.replayed, out, now, left)
+
+    @override
+    def sampler(self, pulls: Pulls, residual: ResidualPart | None) -> FilterSampler:
+        if residual is not None:
+            raise UnsupportedError(
+                "Expected `residual` to be None where the objective drifts by a "
+                f"filter, whose draws have one law, but got {residual!r}."
+            )
+        now = self.hyperparameters.steps(pulls.now)
+        return FilterSampler(self.replayed, self._pending(pulls), now)
+
+    def _pending(self, pulls: Pulls) -> list[tuple[float, int]]:
+        """Return times, in those of the filter, and arms of pending pulls."""
+        steps = self.hyperparameters.steps
+        return [(steps(pull.time), pull.arm) for pull in pulls.pending]
+
+
+@dataclass(frozen=True)
+class ForgettingLearner(Learner[FilterBelief]):
+    r"""Forgets smoothly: ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``.
+
+    Equations (7) and (8) of [bogunovic2016tvgpucb]_, filtered from step to step.
+
+    Args:
+        forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time. None: learned.
+        sparse: Whether to filter a few inducing arms instead of all arms.
+        tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
+        max_inducing: The most inducing arms, if ``sparse``; fewer, two at least, where
+            ``max_feature_bytes`` does not hold their features.
+
+    Raises:
+        InputDataError: If an option is out of range; in a bandit, if
+            ``max_feature_bytes`` does not hold the covariances of an exact filter.
+    """
+
+    forgetting_rate: float | None = None
+    sparse: bool = False
+    tolerance: float = 1e-3
+    max_inducing: int = 512
+    drifts = True
+    has_covariances = False
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.forgetting_rate is not None:
+            check_forgetting_rate(self.forgetting_rate)
+        if not isinstance(self.sparse, bool):
+            raise InputDataError(
+                f"Expected `sparse` to be True or False, but got {self.sparse!r}."
+            )
+
+    @property
+    @override
+    def default_confidence(self) -> ConfidenceSchedule:
+        return TVWidth()
+
+    @override
+    def begin(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None,
+        noise_variance: float | None,
+        max_feature_bytes: int,
+    ) -> FilterBelief:
+        hyperparameters = DriftHyperparameters(
+            arms, covar_module, noise_variance, self.forgetting_rate
+        )
+        return FilterBelief(
+            hyperparameters=hyperparameters,
+            inducing_indices=torch.empty(0, dtype=torch.long, device=arms.device),
+            max_feature_bytes=max_feature_bytes,
+            grows=True,
+            replayed=ReplayedFilter(self._empty(hyperparameters, max_feature_bytes)),
+        )
+
+    @override
+    def learn(
+        self, belief: FilterBelief, pulls: Pulls, generator: torch.Generator
+    ) -> FilterBelief:
+        return self._learned(belief, pulls, in_place=True)
+
+    @override
+    def preview(
+        self, belief: FilterBelief, pulls: Pulls, generator: torch.Generator
+    ) -> FilterBelief:
+        return self._learned(belief, pulls, in_place=False)
+
+    def _learned(
+        self, belief: FilterBelief, pulls: Pulls, in_place: bool
+    ) -> FilterBelief:
+        num_told = pulls.num_told
+        refit = belief.hyperparameters.is_due(num_told)
+        if refit:
+            hyperparameters = belief.hyperparameters.refitted(*pulls.history())
+            belief = replace(belief, hyperparameters=hyperparameters)
+        new = _observations(belief, pulls, belief.num_told, num_told)
+        if refit or not belief.replayed.reaches(new):
+            belief = self.rebuild(replace(belief, num_told=num_told), pulls)
+        elif in_place:
+            belief.replayed.observe(new, _oldest_pending(belief, pulls))
+        else:
+            replayed = ReplayedFilter(belief.replayed.with_observations(new))
+            belief = replace(belief, replayed=replayed)
+        drifting = belief.replayed.filter
+        return replace(
+            belief,
+            num_told=num_told,
+            restart=(num_told, drifting.log_det) if refit else belief.restart,
+            inducing_indices=_inducing_indices(drifting, pulls),
+        )
+
+    @override
+    def rebuild(self, belief: FilterBelief, pulls: Pulls) -> FilterBelief:
+        """Observe the first told pulls anew."""
+        empty = self._empty(
+            belief.hyperparameters, belief.max_feature_bytes, belief.is_extensible
+        )
+        replayed = ReplayedFilter(empty)
+        told = _observations(belief, pulls, 0, belief.num_told)
+        replayed.observe(told, _oldest_pending(belief, pulls))
+        return replace(belief, replayed=replayed, is_fresh=True)
+
+    @override
+    def extensible(self, belief: FilterBelief, pulls: Pulls) -> FilterBelief:
+        if belief.is_extensible:
+            return belief
+        belief = replace(belief, is_extensible=True)
+        return belief if self.sparse else self.rebuild(belief, pulls)
+
+    @override
+    def extended(self, belief: FilterBelief, rows: Tensor) -> FilterBelief:
+        """Return a belief of more arms; nothing is replayed."""
+        hyperparameters, features = belief.hyperparameters.extended(rows)
+        if not self.sparse:
+            _check_room(hyperparameters.features, belief.max_feature_bytes)
+        covariance = _covariance(hyperparameters, features)
+        return replace(
+            belief,
+            hyperparameters=hyperparameters,
+            replayed=belief.replayed.extended(features, covariance),
+            is_fresh=False,
+        )
+
+    def _empty(
+        self,
+        hyperparameters: DriftHyperparameters,
+        max_feature_bytes: int,
+        extensible: bool = False,
+    ) -> DriftingPosterior:
+        """Return a filter that has observed nothing."""
+        features = hyperparameters.features
+        noise, rate = hyperparameters.noise_variance, hyperparameters.step_rate
+        if self.sparse:
+            sparse = SparseArmFilter(
+                features,
+                hyperparameters.covar_module,
+                noise,
+                rate,
+                self.tolerance,
+                self.max_inducing,
+            )
+            room = max_feature_bytes // (len(features) * features.element_size())
+            sparse.max_inducing = max(2, min(sparse.max_inducing, room))
+            return sparse
+        _check_room(features, max_feature_bytes)
+        K = _covariance(hyperparameters, features)
+        return ArmFilter(K, noise, rate, extensible=extensible)
+
+
+def _check_room(features: Tensor, max_feature_bytes: int) -> None:
+    """Raise unless the two tables of an exact filter fit a byte budget."""
+    num_arms = len(features)
+    num_bytes = 2 * num_arms**2 * features.element_size()
+    if num_bytes > max_feature_bytes:
+        raise InputDataError(
+            f"Expected `max_feature_bytes` to hold an exact filter over {num_arms:,} "
+            f"arms, whose covariances take {num_bytes:,} bytes, but got "
+            f"{max_feature_bytes:,}. Pass `sparse=True`, or allow more."
+        )
+
+
+@torch.no_grad()
+def _covariance(hyperparameters: DriftHyperparameters, features: Tensor) -> Tensor:
+    """Return the prior covariances of some features with all arms."""
+    kernel, everything = hyperparameters.covar_module, hyperparameters.features
+    if features is everything:
+        return dense_covariance(kernel, features).to(features)
+    return dense_covariance(kernel, features, everything).to(features)
+
+
+def _inducing_indices(drifting: DriftingPosterior, pulls: Pulls) -> Tensor:
+    if isinstance(drifting, SparseArmFilter):
+        return drifting.inducing_indices
+    return pulls.totals().arms
+
+
+def _observations(
+    belief: FilterBelief, pulls: Pulls, start: int, stop: int
+) -> list[Observation]:
+    """Return told pulls in the units of the hyper-parameters."""
+    ledger, prior = pulls.ledger, belief.hyperparameters
+    return [
+        Observation(
+            prior.steps(ledger.told_times[pull]),
+            ledger.told_indices[pull],
+            (pulls.sign * ledger.told_rewards[pull] - prior.offset) / prior.scale,
+        )
+        for pull in range(start, stop)
+    ]
+
+
+def _oldest_pending(belief: FilterBelief, pulls: Pulls) -> float:
+    times = [pull.time for pull in pulls.ledger.pending.values()]
+    return belief.hyperparameters.steps(min(times, default=math.inf))

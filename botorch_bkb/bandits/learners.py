@@ -1,0 +1,688 @@
+r"""Learners: what is believed of the arms after the pulls that were told.
+
+A learner is its options and no more; what it knows is a :class:`Belief`, which the
+bandit keeps. ``ExactLearner`` and ``SparseLearner`` believe in one function that stays
+as it is, ``BlockLearner`` lets either start afresh with every block of time, and
+:class:`~botorch_bkb.bandits.forgetting.ForgettingLearner` forgets smoothly.
+
+References:
+    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
+    process bandit optimization. AISTATS 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.acquisition.confidence import (
+    ChowdhuryGopalanWidth,
+    ConfidenceSchedule,
+    PracticalBKBWidth,
+)
+from botorch_bkb.acquisition.time_varying import RTVWidth
+from botorch_bkb.arms import Capacity
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.ledger import Pulls
+from botorch_bkb.checks import as_number
+from botorch_bkb.models.utils.draws import draw_uniforms
+from botorch_bkb.models.utils.leverage_scores import (
+    check_inclusion,
+    check_oversampling,
+    check_resampling,
+    Inclusion,
+    inclusion_probabilities,
+    Resampling,
+    sample_inducing_indices,
+)
+from botorch_bkb.posteriors import ArmPosterior, ArmSampler, Moments, ResidualPart
+from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
+
+
+# More new arms than this in one update are sampled block by block.
+BULK_SIZE = 256
+
+
+class Sampler(Protocol):
+    """Draws from what is believed, for Thompson sampling."""
+
+    def draw_best_arms(
+        self,
+        num_draws: int,
+        generator: torch.Generator,
+        allowed: Tensor | None = None,
+    ) -> Tensor:
+        """Return the best arm, of those allowed, in each of several draws."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Belief(ABC):
+    """What a learner believes after the first told pulls.
+
+    Learning returns another belief, and takes the posterior inside along: it is large,
+    and changed in place. The belief of before can only be rebuilt after that.
+
+    Attributes:
+        hyperparameters: Kernel, noise and units.
+        inducing_indices: The inducing arms.
+        max_feature_bytes: The byte budget of what is cached for all arms.
+        grows: Whether an arm that is chosen joins the inducing ones, whatever the batch
+            rule says.
+        num_told: How many told pulls are known, the first ones.
+        restart: How many of them the last fit of hyper-parameters knew, and the log
+            determinant then: frozen sums go on from there.
+        block: Which block of time this is of.
+        is_fresh: Whether it has the bits that a load would compute.
+    """
+
+    hyperparameters: Hyperparameters
+    inducing_indices: Tensor
+    max_feature_bytes: int
+    grows: bool
+    num_told: int = 0
+    restart: tuple[int, float] = (0, 0.0)
+    block: int = 0
+    is_fresh: bool = True
+
+    @abstractmethod
+    def moments(self, pulls: Pulls) -> Moments:
+        """Return means and variances at the time of the decision."""
+
+    @abstractmethod
+    def pending_scores(self, pulls: Pulls) -> list[float]:
+        """Return the leverage scores of pending pulls, as batch rules count them."""
+
+    @abstractmethod
+    def upper_bounds(
+        self, moments: Moments, scale: float, grow: bool, pulls: Pulls, left: Capacity
+    ) -> Choices:
+        """Return the arms in order of their bounds, as pulls are added.
+
+        Args:
+            moments: Those of this belief.
+            scale: The number of standard deviations.
+            grow: Whether chosen arms join the inducing ones.
+            pulls: Those pending lower the variance.
+            left: How many pulls arms still allow; kept up to date.
+        """
+
+    @abstractmethod
+    def sampler(self, pulls: Pulls, residual: ResidualPart | None) -> Sampler:
+        """Return draws that know of the pending pulls.
+
+        Args:
+            pulls: Those pending lower the variance.
+            residual: What draws do beside the inducing arms, see
+                :mod:`~botorch_bkb.posteriors.arm_sampler`. None: the joint law, as far
+                as this belief has it.
+        """
+
+
+B = TypeVar("B", bound=Belief)
+
+
+class Learner(ABC, Generic[B]):
+    """What makes beliefs of pulls.
+
+    Attributes:
+        drifts: Whether pulls have times, on which the belief depends.
+        has_covariances: Whether batch rules may ask for more than variances.
+    """
+
+    drifts: bool = False
+    has_covariances: bool = True
+
+    @property
+    @abstractmethod
+    def default_confidence(self) -> ConfidenceSchedule:
+        """The width where none is given, but kernel and noise are."""
+
+    @abstractmethod
+    def begin(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None,
+        noise_variance: float | None,
+        max_feature_bytes: int,
+    ) -> B:
+        """Return what is believed before the first pull.
+
+        Args:
+            arms: The ``A x d`` arms.
+            covar_module: The kernel; None to learn one.
+            noise_variance: lambda; None to learn it.
+            max_feature_bytes: The byte budget of what is cached for all arms.
+        """
+
+    @abstractmethod
+    def learn(self, belief: B, pulls: Pulls, generator: torch.Generator) -> B:
+        """Return what is believed after all told pulls; takes the posterior over."""
+
+    @abstractmethod
+    def preview(self, belief: B, pulls: Pulls, generator: torch.Generator) -> B:
+        """Return the belief after all told pulls between two asks; takes nothing over.
+
+        Args:
+            belief: What the last ask knew.
+            pulls: The pulls.
+            generator: A copy of the bandit's own, so that nothing is drawn.
+        """
+
+    @abstractmethod
+    def rebuild(self, belief: B, pulls: Pulls) -> B:
+        """Return the same belief, computed from nothing, as a load does."""
+
+    @abstractmethod
+    def extended(self, belief: B, rows: Tensor) -> B:
+        """Return a belief of more arms, after the others; ``rows`` in user's units."""
+
+    def extensible(self, belief: B, pulls: Pulls) -> B:
+        """Return the same belief, with all that extending it takes."""
+        return belief
+
+    def restarted(self, belief: B, pulls: Pulls) -> B:
+        """Return the belief of one that has forgotten all pulls."""
+        return replace(belief, num_told=0)
+
+    def is_current(self, belief: B, pulls: Pulls) -> bool:
+        """Whether there is nothing to learn."""
+        return belief.num_told == pulls.num_told
+
+    def counting(self, belief: B, pulls: Pulls) -> Pulls:
+        """Return the pulls that count for a belief."""
+        return pulls
+
+    def withdrawn(self, belief: B, num_told: int, pulls: Pulls) -> B:
+        """Return what was believed when only so many pulls had been told."""
+        start, log_det = belief.restart
+        pulled = self.counting(belief, pulls).totals(num_told).arms
+        inducing = belief.inducing_indices
+        belief = replace(
+            belief,
+            num_told=num_told,
+            restart=(min(start, pulls.num_told), log_det),
+            inducing_indices=inducing[torch.isin(inducing, pulled)],
+        )
+        return self.rebuild(belief, pulls)
+
+    def state_dict(self, belief: B) -> dict[str, Any]:
+        """Return what a saved belief has of this learner's own."""
+        return {}
+
+    def load(self, belief: B, state: dict[str, Any]) -> B:
+        """Return a belief with what :meth:`state_dict` returned."""
+        return belief
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosteriorBelief(Belief):
+    """A posterior of a function that stays as it is.
+
+    Attributes:
+        posterior: The posterior.
+        uniforms: One number per arm, for the coupled law; drawn when it is needed.
+    """
+
+    posterior: ArmPosterior
+    uniforms: Tensor
+
+    @override
+    def moments(self, pulls: Pulls) -> ArmPosterior:
+        return self.posterior
+
+    @override
+    def pending_scores(self, pulls: Pulls) -> list[float]:
+        return [pull.score for pull in pulls.pending]
+
+    @override
+    def upper_bounds(
+        self, moments: Moments, scale: float, grow: bool, pulls: Pulls, left: Capacity
+    ) -> UpperBounds:
+        return UpperBounds(self.posterior, scale, grow, pulls.pending_arms, left)
+
+    @override
+    def sampler(self, pulls: Pulls, residual: ResidualPart | None) -> ArmSampler:
+        return ArmSampler(self.posterior, pulls.pending_arms, residual or "correlated")
+
+
+class PosteriorLearner(Learner[PosteriorBelief]):
+    """Believes in one function; a subclass says which pulled arms are inducing."""
+
+    grows: bool
+    # From features to the kernel that is learned; None for `kernel_to_learn`.
+    new_kernel: Callable[[Tensor], Kernel] | None = None
+
+    @abstractmethod
+    def resample(
+        self,
+        belief: PosteriorBelief,
+        hyperparameters: Hyperparameters,
+        pulls: Pulls,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Choose inducing arms among the pulled ones.
+
+        Args:
+            belief: What is believed before it learns.
+            hyperparameters: Those that it will have.
+            pulls: The pulls.
+            generator: The source of randomness.
+
+        Returns:
+            The inducing arms, and the ``uniforms`` from now on.
+        """
+
+    def preview_inducing(
+        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
+    ) -> Tensor:
+        """Return the inducing arms between two asks."""
+        return pulls.totals().arms
+
+    @override
+    def begin(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None,
+        noise_variance: float | None,
+        max_feature_bytes: int,
+    ) -> PosteriorBelief:
+        hyperparameters = Hyperparameters(
+            arms, covar_module, noise_variance, new_kernel=self.new_kernel
+        )
+        return PosteriorBelief(
+            hyperparameters=hyperparameters,
+            inducing_indices=torch.empty(0, dtype=torch.long, device=arms.device),
+            max_feature_bytes=max_feature_bytes,
+            grows=self.grows,
+            posterior=_new_posterior(hyperparameters, max_feature_bytes),
+            uniforms=torch.empty(0, dtype=torch.double),
+        )
+
+    @override
+    def learn(
+        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
+    ) -> PosteriorBelief:
+        hyperparameters, posterior = belief.hyperparameters, belief.posterior
+        refit = hyperparameters.is_due(pulls.num_told)
+        if refit:
+            hyperparameters = hyperparameters.refitted(*pulls.history())
+            posterior = _new_posterior(hyperparameters, belief.max_feature_bytes)
+        inducing, uniforms = self.resample(belief, hyperparameters, pulls, generator)
+        _update(posterior, hyperparameters, inducing, pulls, pulls.num_told)
+        return replace(
+            belief,
+            hyperparameters=hyperparameters,
+            inducing_indices=inducing,
+            num_told=pulls.num_told,
+            restart=(pulls.num_told, posterior.log_det) if refit else belief.restart,
+            is_fresh=False,
+            posterior=posterior,
+            uniforms=uniforms,
+        )
+
+    @override
+    def preview(
+        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
+    ) -> PosteriorBelief:
+        hyperparameters, restart = belief.hyperparameters, belief.restart
+        refit = hyperparameters.is_due(pulls.num_told)
+        if refit:
+            hyperparameters = hyperparameters.refitted(*pulls.history())
+        posterior = _new_posterior(hyperparameters, max_feature_bytes=0)
+        inducing = self.preview_inducing(belief, pulls, generator)
+        _update(posterior, hyperparameters, inducing, pulls, pulls.num_told)
+        if refit:
+            restart = (pulls.num_told, posterior.log_det)
+        return replace(
+            belief,
+            hyperparameters=hyperparameters,
+            num_told=pulls.num_told,
+            restart=restart,
+            posterior=posterior,
+        )
+
+    @override
+    def rebuild(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
+        hyperparameters = belief.hyperparameters
+        posterior = _new_posterior(hyperparameters, belief.max_feature_bytes)
+        if belief.num_told:
+            inducing = belief.inducing_indices
+            _update(posterior, hyperparameters, inducing, pulls, belief.num_told)
+        return replace(belief, posterior=posterior, is_fresh=True)
+
+    @override
+    def extended(self, belief: PosteriorBelief, rows: Tensor) -> PosteriorBelief:
+        hyperparameters, features = belief.hyperparameters.extended(rows)
+        return replace(
+            belief,
+            hyperparameters=hyperparameters,
+            posterior=belief.posterior.extended(features),
+            is_fresh=False,
+        )
+
+
+@dataclass(frozen=True)
+class ExactLearner(PosteriorLearner):
+    """The exact GP: every pulled arm is inducing.
+
+    Cost ``O(A P^2)`` an ask for ``P`` distinct pulled arms.
+    """
+
+    grows = True
+
+    @property
+    @override
+    def default_confidence(self) -> ConfidenceSchedule:
+        return ChowdhuryGopalanWidth()
+
+    @override
+    def resample(
+        self,
+        belief: PosteriorBelief,
+        hyperparameters: Hyperparameters,
+        pulls: Pulls,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        inducing = in_stable_order(belief.inducing_indices, pulls.totals().arms)
+        return inducing, belief.uniforms
+
+
+@dataclass(frozen=True)
+class SparseLearner(PosteriorLearner):
+    r"""The DTC posterior, its inducing arms drawn by leverage scores.
+
+    Args:
+        oversampling: q-bar: a pulled arm is kept with probability ``min(1, oversampling
+            * n * var / lambda)``, with the variance before the update. See
+            ``acquisition.bkb_oversampling`` for the theorems' value.
+        resampling: ``"independent"``, fresh draws at every update as the theorems
+            assume, or ``"coupled"``, one uniform number per arm for good: the same
+            marginals, inducing arms that change little from batch to batch, and no
+            theorem.
+        inclusion: ``"merged"`` for the probability above, as in the authors' code, or
+            ``"per_pull"`` for ``1 - (1 - min(1, oversampling * var / lambda))^n``, as
+            the papers print it; see
+            ``models.utils.leverage_scores.inclusion_probabilities`` for why not.
+        new_kernel: From ``A x d`` features to the kernel that is learned where none is
+            given, before any fit. None: BoTorch's default, a Tanimoto kernel of bits.
+
+    Raises:
+        InputDataError: If an option is out of range.
+    """
+
+    oversampling: float = 2.0
+    resampling: Resampling = "independent"
+    inclusion: Inclusion = "merged"
+    new_kernel: Callable[[Tensor], Kernel] | None = None
+    grows = False
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_oversampling(self.oversampling)
+        check_resampling(self.resampling)
+        check_inclusion(self.inclusion)
+
+    @property
+    @override
+    def default_confidence(self) -> ConfidenceSchedule:
+        return PracticalBKBWidth()
+
+    @override
+    def resample(
+        self,
+        belief: PosteriorBelief,
+        hyperparameters: Hyperparameters,
+        pulls: Pulls,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        pulled, counts, _ = pulls.totals()
+        uniforms = belief.uniforms
+        if not len(pulled):  # in a new block
+            return belief.inducing_indices[:0], uniforms
+
+        def sample(scores: Tensor) -> Tensor:
+            """Return which of the first pulled arms are inducing, by their scores."""
+            nonlocal uniforms
+            arms = pulled[: len(scores)]
+            probabilities = inclusion_probabilities(
+                scores, counts[: len(scores)], self.oversampling, self.inclusion
+            )
+            if self.resampling == "independent":
+                numbers = draw_uniforms(len(arms), generator)
+            else:
+                num_arms = belief.posterior.num_arms
+                uniforms = coupled_uniforms(uniforms, num_arms, generator)
+                numbers = uniforms[arms.to(uniforms.device)]
+            return sample_inducing_indices(probabilities, scores, numbers.to(scores))
+
+        is_new = ~torch.isin(pulled, belief.posterior.pulled_indices)
+        if int(is_new.sum()) > BULK_SIZE:
+            features = hyperparameters.features[pulled]
+            budget = belief.max_feature_bytes
+            rows = sample_in_blocks(hyperparameters, features, counts, sample, budget)
+        else:
+            rows = sample(belief.posterior.leverage_scores_of(pulled))
+        return in_stable_order(belief.inducing_indices, pulled[rows]), uniforms
+
+    @override
+    def preview_inducing(
+        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
+    ) -> Tensor:
+        pulled = pulls.totals().arms
+        if belief.inducing_indices.numel():
+            return belief.inducing_indices
+        if len(pulled) <= BULK_SIZE:
+            return pulled
+        # What the next ask will draw: not all arms of a large table can be inducing.
+        return self.resample(belief, belief.hyperparameters, pulls, generator)[0]
+
+    @override
+    def restarted(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
+        """Arms are drawn by the scores of the prior again."""
+        none = belief.inducing_indices[:0]
+        belief = replace(belief, num_told=0, inducing_indices=none)
+        return self.rebuild(belief, pulls)
+
+    @override
+    def state_dict(self, belief: PosteriorBelief) -> dict[str, Any]:
+        return {"uniforms": belief.uniforms}
+
+    @override
+    def load(self, belief: PosteriorBelief, state: dict[str, Any]) -> PosteriorBelief:
+        uniforms = state["uniforms"]
+        num_arms = len(belief.hyperparameters.features)
+        if uniforms.dim() != 1 or len(uniforms) not in range(num_arms + 1):
+            raise InputDataError(
+                f"Expected `uniforms` of at most {num_arms} numbers, but got shape "
+                f"{tuple(uniforms.shape)}."
+            )
+        return replace(belief, uniforms=uniforms.to(belief.uniforms))
+
+
+@dataclass(frozen=True)
+class BlockLearner(Learner[PosteriorBelief]):
+    r"""Starts afresh with every block of time. Algorithm 1 of [bogunovic2016tvgpucb]_.
+
+    The first block starts at time 1, and a decision uses the rewards of its own block;
+    pulls of earlier ones that are still pending do not count. Hyper-parameters are
+    fitted to all rewards as if nothing drifted.
+
+    Args:
+        block_size: The paper's ``N``, in units of time.
+        within: What learns within a block.
+
+    Raises:
+        InputDataError: If ``block_size`` is out of range.
+    """
+
+    block_size: float
+    within: PosteriorLearner = ExactLearner()
+    drifts = True
+
+    def __post_init__(self) -> None:
+        """Check the size."""
+        if not 0 < as_number(self.block_size) < math.inf:
+            raise InputDataError(
+                "Expected `block_size` to be a positive time, but got "
+                f"{self.block_size!r}."
+            )
+
+    @property
+    @override
+    def default_confidence(self) -> ConfidenceSchedule:
+        return RTVWidth()
+
+    @override
+    def begin(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None,
+        noise_variance: float | None,
+        max_feature_bytes: int,
+    ) -> PosteriorBelief:
+        return self.within.begin(arms, covar_module, noise_variance, max_feature_bytes)
+
+    @override
+    def learn(
+        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
+    ) -> PosteriorBelief:
+        belief = self._turned(belief, pulls)
+        if self.within.is_current(belief, pulls):
+            return belief
+        return self.within.learn(belief, self.counting(belief, pulls), generator)
+
+    @override
+    def preview(
+        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
+    ) -> PosteriorBelief:
+        belief = self._turned(belief, pulls)
+        return self.within.preview(belief, self.counting(belief, pulls), generator)
+
+    @override
+    def rebuild(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
+        return self.within.rebuild(belief, self.counting(belief, pulls))
+
+    @override
+    def extended(self, belief: PosteriorBelief, rows: Tensor) -> PosteriorBelief:
+        return self.within.extended(belief, rows)
+
+    @override
+    def is_current(self, belief: PosteriorBelief, pulls: Pulls) -> bool:
+        is_now = belief.block == self._block(pulls)
+        return is_now and self.within.is_current(belief, pulls)
+
+    @override
+    def counting(self, belief: PosteriorBelief, pulls: Pulls) -> Pulls:
+        if belief.block <= 0:
+            return pulls
+        start = 1.0 + belief.block * self.block_size
+        pending = [pull for pull in pulls.pending if pull.time >= start]
+        return replace(pulls, since=start, pending=pending)
+
+    @override
+    def state_dict(self, belief: PosteriorBelief) -> dict[str, Any]:
+        return {**self.within.state_dict(belief), "block": belief.block}
+
+    @override
+    def load(self, belief: PosteriorBelief, state: dict[str, Any]) -> PosteriorBelief:
+        belief = self.within.load(belief, state)
+        return replace(belief, block=int(state["block"]))
+
+    def _block(self, pulls: Pulls) -> int:
+        """Return the block of the decision."""
+        return math.floor((pulls.now - 1) / self.block_size)
+
+    def _turned(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
+        """Return a belief of the block of the decision: what was known is forgotten."""
+        block = self._block(pulls)
+        if block == belief.block:
+            return belief
+        return replace(self.within.restarted(belief, pulls), block=block)
+
+
+def _new_posterior(
+    hyperparameters: Hyperparameters, max_feature_bytes: int
+) -> ArmPosterior:
+    return ArmPosterior(
+        hyperparameters.features,
+        hyperparameters.covar_module,
+        hyperparameters.noise_variance,
+        max_feature_bytes,
+    )
+
+
+def _update(
+    posterior: ArmPosterior,
+    hyperparameters: Hyperparameters,
+    inducing_indices: Tensor,
+    pulls: Pulls,
+    num_told: int,
+) -> None:
+    pulled, counts, sums = pulls.totals(num_told)
+    counts = counts.to(sums)
+    centered = (sums - hyperparameters.offset * counts) / hyperparameters.scale
+    posterior.update(inducing_indices, pulled, counts, centered)
+
+
+def coupled_uniforms(
+    uniforms: Tensor, num_arms: int, generator: torch.Generator
+) -> Tensor:
+    """Return one number for each arm, those that are there unchanged."""
+    missing = num_arms - len(uniforms)
+    if not missing:
+        return uniforms
+    new = draw_uniforms(missing, generator)
+    return torch.cat([uniforms.to(new.device), new])
+
+
+def sample_in_blocks(
+    hyperparameters: Hyperparameters,
+    features: Tensor,  # n x d
+    counts: Tensor,  # n
+    sample: Callable[[Tensor], Tensor],
+    max_feature_bytes: int = 2**31,
+) -> Tensor:  # m, long
+    """Sample inducing rows as if many new rewards had come in doubling blocks.
+
+    At once, every new row would have the score of the prior, and all would be kept: a
+    table of 10,000 historical results would make 10,000 inducing points.
+
+    Args:
+        hyperparameters: Kernel and noise.
+        features: The pulled points, in its units.
+        counts: The numbers of their pulls.
+        sample: The law: which rows are kept, given the leverage scores of the first.
+        max_feature_bytes: The byte budget of cached features.
+
+    Returns:
+        The rows that are kept.
+    """
+    posterior = ArmPosterior(
+        features,
+        hyperparameters.covar_module,
+        hyperparameters.noise_variance,
+        max_feature_bytes,
+    )
+    stop = BULK_SIZE
+    while stop < len(features):
+        inducing = sample(posterior.leverage_scores[:stop])
+        weights = counts[:stop].to(posterior.mean)
+        seen = torch.arange(stop, device=features.device)
+        posterior.update(inducing, seen, weights, torch.zeros_like(weights))
+        stop *= 2
+    return sample(posterior.leverage_scores)
+
+
+def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
+    """Return ``after`` in the order of ``before``, new entries at the end."""
+    kept = before[torch.isin(before, after)]
+    return torch.cat([kept, after[~torch.isin(after, before)]])
