@@ -471,9 +471,8 @@ def test_outside_data_stand_for_the_first_design(bandit_class, monkeypatch):
     bandit.tell(history, truth(history), external=True)
     point = bandit.ask(1)
     assert torch.equal(point, design[:1])
-    monkeypatch.setattr(
-        bandit, "_choose", lambda model, size, others: torch.full((size, 2), 0.5)
-    )
+    center = torch.full((1, 2), 0.5, dtype=torch.double)
+    monkeypatch.setattr(bandit.policy, "choose", lambda decision: center)
     assert torch.equal(bandit.ask(1), BOUNDS.mean(dim=0, keepdim=True))
 
 
