@@ -232,13 +232,13 @@ def test_the_settings_are_the_papers(problem):
         assert bandit.confidence.noise_std is None
         assert bandit.noise_variance == pytest.approx(0.2)
         assert bandit.covar_module.lengthscale.item() ** 2 == pytest.approx(5)
-    assert players["EpsilonGreedy"](0).uniform_probability == 0.1
+    assert players["EpsilonGreedy"](0).policy.uniform_probability == 0.1
     assert isinstance(players["EpsilonGreedy"](0), EpsilonGreedy)
     assert isinstance(players["BKB"](0).confidence, BKBWidth)
     bbkb = players["BBKB, coupled"](0)
     assert isinstance(bbkb.confidence, BBKBWidth)
     assert bbkb.batch_rule.ratio_threshold == 2
-    assert (bbkb.oversampling, bbkb.resampling) == (2, "coupled")
+    assert (bbkb.learner.oversampling, bbkb.learner.resampling) == (2, "coupled")
     practical = regret.new_players(options(regret), problem, 100)
     assert list(practical) == ["EpsilonGreedy", "GPUCB", "BKB", "BBKB"]
     assert all(make(0).confidence.norm_bound == 1 for make in practical.values())

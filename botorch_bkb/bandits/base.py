@@ -373,9 +373,11 @@ class FiniteArmBandit(StoredBandit):
         belief, table, ledger = self._belief, self._table, self._ledger
         generator_state = self.generator.get_state()
         confidence, width_state = self.confidence, self.confidence.state_dict()
+        now, numbers = self._now, (self._opening_score, self.num_batches)
 
         def undo() -> None:
-            self._table, self._ledger = table, ledger
+            self._table, self._ledger, self._now = table, ledger, now
+            self._opening_score, self.num_batches = numbers
             ledger.num_arms = table.num_arms
             self.generator.set_state(generator_state)
             confidence.load_state_dict(width_state)

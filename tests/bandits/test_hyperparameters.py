@@ -251,8 +251,8 @@ def test_counts_have_no_units():
         assert torch.equal(bandit._belief.hyperparameters.features[:, 2:], counts)
         assert bandit._belief.hyperparameters.features[:, :2].aminmax() == (0, 1)
     plain = BBKB(arms, covar_module=rbf(), generator=generator)
-    assert plain._hyperparameters.features[:, 2:].amax() == 1
-    assert not plain._hyperparameters.features[:, 2].any()
+    assert plain._belief.hyperparameters.features[:, 2:].amax() == 1
+    assert not plain._belief.hyperparameters.features[:, 2].any()
 
 
 @each_bandit

@@ -120,7 +120,7 @@ def test_the_drift_follows_the_options(path, words, rate, size):
     problem, _, _ = load_problem(args)
     smooth = build_bandit("tvgpucb", args, problem, torch.Generator())
     assert smooth.forgetting_rate == rate
-    assert not smooth.sparse
+    assert not smooth.learner.sparse
     assert smooth.confidence == TVWidth(failure_probability=1e-3)
     resetting = build_bandit("rgpucb", args, problem, torch.Generator())
     assert resetting.block_size == size
@@ -133,7 +133,7 @@ def test_where_the_model_is_learned_so_is_the_forgetting_rate(path, monkeypatch)
     problem, _, _ = load_problem(args)
     bandit = build_bandit("tvgpucb", args, problem, torch.Generator())
     before = bandit.forgetting_rate
-    assert bandit.sparse  # of 60 arms
+    assert bandit.learner.sparse  # of 60 arms
     for _ in range(6):
         asked = bandit.ask()
         bandit.tell(asked, problem.mean_rewards[asked])
