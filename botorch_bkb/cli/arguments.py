@@ -132,7 +132,8 @@ def _add_simulate(
         description="Treat every row of a table as an arm and run a bandit over it. "
         "Features are standardized. The reward column, standardized too, holds the "
         "mean rewards, to which noise is added. The bandit `suggest` rehearses the "
-        "command suggest: it plays the batches which that would choose. Several "
+        "command suggest: it plays the batches which that would choose (of features, "
+        "not yet of fingerprints). Several "
         "bandits, or several repetitions, are compared in one table and one picture.",
     )
     parser.add_argument("table", type=Path, metavar="TABLE", help=TABLE_HELP)
