@@ -22,6 +22,7 @@ from torch import Tensor
 from benchmarks.measure import seconds_of
 from benchmarks.record import caption, print_table, Record
 from botorch_bkb.optim import ArmPosterior
+from botorch_bkb.posteriors.arm_posterior import Told
 
 
 NOISE_VARIANCE = 0.2
@@ -72,11 +73,10 @@ class Updates:
         posterior = self.posterior
         self.num_pulled += num_new
         inducing, pulled, counts, sums = self.data()
-        data = posterior._data.clone()
-        data[:, pulled] = torch.stack([counts, sums]) / NOISE_VARIANCE
+        told = Told.of(pulled, torch.stack([counts, sums]) / NOISE_VARIANCE)
         changes = []
         small = seconds_of(
-            lambda: changes.append(posterior._increment(inducing, data)), device
+            lambda: changes.append(posterior._increment(inducing, told)), device
         )
         change = changes[0]
         if change is None:

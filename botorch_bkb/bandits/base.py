@@ -669,7 +669,7 @@ class FiniteArmBandit(StoredBandit):
         rows = self._rows(indices)
         belief, moments = self._present()
         hyperparameters = belief.hyperparameters
-        mean = moments.mean[rows] * hyperparameters.scale + hyperparameters.offset
+        mean = moments.means(rows) * hyperparameters.scale + hyperparameters.offset
         variance = moments.variances(rows) * hyperparameters.scale**2
         return (mean if self.maximize else -mean), variance
 
@@ -780,9 +780,9 @@ class FiniteArmBandit(StoredBandit):
             ratio_threshold=self.batch_rule.ratio_threshold,
             decision_time=time if self._has_times else None,
             observations=ArmObservations(
-                counts=counts.to(moments.mean),
-                sample_means=sample_means.to(moments.mean),
-                posterior_means=moments.mean[pulled],
+                counts=counts.to(moments.like),
+                sample_means=sample_means.to(moments.like),
+                posterior_means=moments.means(pulled),
                 leverage_scores=moments.leverage_scores_of(pulled),
             ),
             num_pending=len(ledger.pending) if num_pending is None else num_pending,

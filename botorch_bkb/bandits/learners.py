@@ -675,7 +675,7 @@ def sample_in_blocks(
     stop = BULK_SIZE
     while stop < len(features):
         inducing = sample(posterior.leverage_scores[:stop])
-        weights = counts[:stop].to(posterior.mean)
+        weights = counts[:stop].to(posterior.like)
         seen = torch.arange(stop, device=features.device)
         posterior.update(inducing, seen, weights, torch.zeros_like(weights))
         stop *= 2

@@ -74,7 +74,7 @@ class Policy(ABC):
         choices = self.choices(decision)
         scores = decision.belief.pending_scores(decision.pulls)
         projected = not self.grows(decision)
-        batch = rule.open(moments, moments.mean.new_tensor(scores), projected)
+        batch = rule.open(moments, moments.like.new_tensor(scores), projected)
         return fill_batch(choices, batch, rule, decision.first, moments.pulled_indices)
 
 

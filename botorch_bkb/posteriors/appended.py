@@ -46,7 +46,7 @@ class AppendedArms:
     def append(self, arms: Tensor) -> None:
         """Append arms, but those in the span of the others."""
         Z = self.features(arms)
-        prior = self.posterior.prior_variance[arms]
+        prior = self.posterior.moments(arms)[0]
         # What is left of an arm in the span is rounding, and no variance.
         is_new = prior - Z.square().sum(dim=0) > append_tolerance(Z.dtype) * prior
         arms, Z = arms[is_new], Z[:, is_new]

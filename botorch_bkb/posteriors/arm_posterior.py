@@ -19,58 +19,91 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from copy import copy
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import as_number, check_modules, check_tensors
-from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
-    check_prior_variance,
+    check_largest_variance,
     check_residual,
     independent_points,
     is_well_conditioned,
 )
 from botorch_bkb.models.utils.rounding import ROUNDING_THRESHOLD, RoundingReport
+from botorch_bkb.posteriors.arm_shard import ArmShard, Factor, Move
 from botorch_bkb.posteriors.feature_basis import (
     BasisChange,
     BasisPosterior,
     change_basis,
 )
-from botorch_bkb.posteriors.kernel_rows import KernelRows
+from botorch_bkb.posteriors.kernel_rows import positions_in
 from botorch_bkb.posteriors.moments import Moments
+from botorch_bkb.posteriors.shards import (
+    BLOCK_SIZE,
+    LocalShards,
+    PerArm,
+    plan_shards,
+    Ranked,
+    Shards,
+)
 from botorch_bkb.posteriors.threads import threads_for
 
 
-# The size of a chunk of features, of which three are alive at a time: what a core's
-# caches hold; more for passes that read features once; enough to fill an accelerator.
-CHUNK_BYTES = 2**20
-PASS_CHUNK_BYTES = 2**24
-# Of arms whose bits stay packed; every chunk unpacks the inducing ones.
-PACKED_CHUNK_BYTES = 2**22
-ACCELERATOR_CHUNK_BYTES = 2**28
 # Rounding adds up over incremental updates: start afresh after this many.
 MAX_INCREMENTS = 64
 # How much slower the full rebuild's products are than those of the increment's pass.
 REBUILD_COST = 1.5
 
 
+class Told(NamedTuple):
+    """The data of the pulled arms.
+
+    Attributes:
+        arms: These arms, ascending.
+        data: Their summed precisions and reward sums over lambda, ``2 x P``.
+    """
+
+    arms: Tensor
+    data: Tensor
+
+    @classmethod
+    def of(cls, arms: Tensor, data: Tensor) -> Told:
+        """Return the data of distinct arms in any order."""
+        arms, order = arms.sort()
+        return cls(arms, data[:, order])
+
+    def at(self, arms: Tensor) -> Tensor:
+        """Return the data of some arms, ``2 x k``; zero for those without."""
+        place = positions_in(self.arms, arms)
+        data = self.data.new_zeros(2, len(arms))
+        data[:, place >= 0] = self.data[:, place[place >= 0]]
+        return data
+
+
 class ArmPosterior(Moments):
     r"""Mean and variance of ``A`` arms under a sparse GP posterior.
+
+    This has the small matrices; what there is per arm stands in
+    :class:`~botorch_bkb.posteriors.shards.Shards`, which this tells of every change and
+    asks for answers that are small. The numbers do not depend on how many shards
+    there are.
 
     Memory: the ``A x m`` features are kept if they fit half of ``max_feature_bytes``,
     and the kernel rows they come from as far as they fit a third of it (half while they
     move to more room). What does not fit is recomputed chunk by chunk where it is
     needed, with the same answers; without features every update is a full rebuild.
     Beside them are a few ``A``-dim vectors and three chunks (at most 16 MiB each on
-    a processor). Nothing is ever ``A x`` (number of pulls).
+    a processor). Nothing is ever ``A x`` (number of pulls). Beside the shards it is
+    ``O(m^2 + P d)`` for ``P`` pulled arms.
 
     Args:
         arms: An ``A x d`` tensor.
@@ -101,28 +134,83 @@ class ArmPosterior(Moments):
         self.covar_module = covar_module
         self.noise_variance = noise_variance
         self.max_feature_bytes = max_feature_bytes
-        self._all_arms = torch.arange(arms.shape[0], device=arms.device)
-        self.prior_variance = torch.cat(
-            [self._prior_variance(arms[rows]) for rows in self._chunks(arms.shape[-1])]
-        )
-        check_prior_variance(self.prior_variance)
-        self.mean = torch.zeros_like(self.prior_variance)
-        self._scale = self.prior_variance.max().item()
-        self._rounding_report = RoundingReport(self.mean.dtype)
-        self._rows = KernelRows(arms.shape[0], max_feature_bytes // 3, self.mean)
-        # The cache, one row per arm with room for more columns; none past the budget.
-        self._features = arms.new_empty(arms.shape[0], 0)
+        self._like = arms.new_empty(0)
+        self.shards: Shards = _local_shards(arms, covar_module, self._max_rows)
+        self._scale = max(self.shards.ask("scale"))
+        check_largest_variance(self._scale)
+        self._rounding_report = RoundingReport(self._like.dtype)
         none = torch.empty(0, dtype=torch.long, device=arms.device)
-        self.update(none, none, self.prior_variance[:0], self.prior_variance[:0])
+        self._held = none  # the arms whose kernel rows are kept, in their order
+        self._width = 0  # of the shards' caches of features
+        self._told = Told(none, self._like.new_empty(2, 0))
+        self.update(none, none, self._like, self._like)
+
+    @property
+    @override
+    def mean(self) -> Tensor:  # type: ignore[override]
+        return self.shards.column("mean")
+
+    @property
+    @override
+    def prior_variance(self) -> Tensor:  # type: ignore[override]
+        return self.shards.column("prior_variance")
+
+    @property
+    def residual(self) -> Tensor:
+        """The ``A`` variances that the inducing arms cannot explain."""
+        return self.shards.column("residual")
+
+    @property
+    def projected(self) -> Tensor:
+        """The ``A`` variances of what they explain, under noise."""
+        return self.shards.column("projected")
 
     @property
     @override
     def variance(self) -> Tensor:
-        return self.residual + self.projected
+        return self.shards.column("variance")
+
+    @property
+    @override
+    def num_arms(self) -> int:
+        return len(self.arms)
+
+    @property
+    @override
+    def like(self) -> Tensor:
+        return self._like
+
+    @property
+    @override
+    def max_prior_variance(self) -> float:
+        return self._scale
+
+    @override
+    def means(self, indices: Tensor) -> Tensor:
+        return self.shards.ask_of("moments", indices)[:, 1]
 
     @override
     def variances(self, indices: Tensor) -> Tensor:
-        return self.residual[indices] + self.projected[indices]
+        _, _, residual, projected = self.moments(indices)
+        return residual + projected
+
+    def moments(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return a few arms' prior variances, means, residuals and projected parts."""
+        prior, mean, residual, projected = self.shards.ask_of("moments", indices).mT
+        return prior, mean, residual, projected
+
+    @override
+    def largest_bounds(
+        self,
+        scale: float,
+        size: int,
+        competes: Tensor | None = None,
+        known: Ranked | None = None,
+    ) -> Ranked:
+        if known is None:
+            known = Ranked(self._like, self.pulled_indices[:0])
+        name = "largest_bounds"
+        return self.shards.largest(name, size, scale, PerArm(competes), known)
 
     @torch.no_grad()
     def update(
@@ -151,14 +239,13 @@ class ArmPosterior(Moments):
         Raises:
             InputDataError: If the kernel is not positive semi-definite on the arms.
         """
-        data = self.mean.new_zeros(2, self.arms.shape[0])
-        data[:, pulled_indices] = torch.stack([counts, sums]).to(data)
-        data /= self.noise_variance
-        with threads_for(self.mean.nbytes * inducing_indices.shape[0]):
-            change = self._increment(inducing_indices, data)
+        data = torch.stack([counts, sums]).to(self._like) / self.noise_variance
+        told = Told.of(pulled_indices, data)
+        with threads_for(self._column_bytes * inducing_indices.shape[0]):
+            change = self._increment(inducing_indices, told)
             self.pulled_indices = pulled_indices
-            self.precisions = data[0, pulled_indices]
-            self._data = data
+            self.precisions = data[0]
+            self._told = told
             if change is None:
                 self._rebuild(inducing_indices)
             else:
@@ -167,7 +254,7 @@ class ArmPosterior(Moments):
             if self._num_increments and error > ROUNDING_THRESHOLD:
                 self._rebuild(inducing_indices)
                 error, arm = self._rounding(inducing_indices)
-            self._finish(error, arm)
+            self._rounding_report.note(error, arm)
 
     @torch.no_grad()
     def extended(self, arms: Tensor) -> ArmPosterior:
@@ -183,44 +270,40 @@ class ArmPosterior(Moments):
         Raises:
             InputDataError: If the kernel is not positive semi-definite on the arms.
         """
-        other, num_arms = copy(self), self.arms.shape[0]
+        other = copy(self)
         other.arms = torch.cat([self.arms, arms])
-        other._all_arms = torch.arange(other.arms.shape[0], device=arms.device)
-        added = [self._prior_variance(arms), arms.new_zeros(arms.shape[0])]
-        other.prior_variance = torch.cat([self.prior_variance, added[0]])
-        check_prior_variance(other.prior_variance)
-        other._scale = other.prior_variance.max().item()
-        other.mean = torch.cat([self.mean, added[1]])
-        other.residual = torch.cat([self.residual, added[0]])
-        other.projected = torch.cat([self.projected, added[1]])
-        other._data = torch.cat([self._data, torch.stack(2 * added[1:])], dim=-1)
-        outside = torch.full_like(other._all_arms[num_arms:], -1)
-        other._row_of_arm = torch.cat([self._row_of_arm, outside])
-        M = self._basis.size
-        with threads_for(other.mean.nbytes * M):
-            other._rows = self._rows.extended(
-                self.max_feature_bytes // 3,
-                other._chunks(max(self._rows.size, 1), PASS_CHUNK_BYTES, num_arms),
-                other.prior_covariance,
+        shards = self.shards
+        if not isinstance(shards, LocalShards):
+            raise UnsupportedError(
+                "Expected arms in the memory of this process, to which others can be "
+                f"added, but got {type(shards).__name__}."
             )
-            room = min(self._features.shape[1], other._max_room)
-            if room < M and self._is_cached:
+        M = self._basis.size
+        limits = [*shards.limits[:-1], len(other.arms)]
+        other.shards = LocalShards(shards.parts, limits)
+        with threads_for(other._column_bytes * M):
+            if len(self._held) > other._max_rows:
+                other._held = self._held[:0]
+            width = min(self._width, other._max_room)
+            other._width = width if width >= M else 0
+            factor, held = other._factor(), self.arms[other._held]
+            last = len(shards.parts) - 1
+            other.shards.parts = [
+                part.extended(
+                    arms if number == last else arms[:0],
+                    held,
+                    factor,
+                    other._width,
+                    other._max_rows,
+                )
+                for number, part in enumerate(shards.parts)
+            ]
+            other._scale = max(other.shards.ask("scale"))
+            check_largest_variance(other._scale)
+            if self._width > other._width == 0:
                 other._rebuild(self.inducing_indices)
-            else:
-                other._features = arms.new_empty(other.arms.shape[0], room)
-                if room:
-                    other._features[:num_arms, :M] = self._stored_features()
-                other._fill(other._features, num_arms)
-            other._finish(*other._rounding(self.inducing_indices))
+            other._rounding_report.note(*other._rounding(self.inducing_indices))
         return other
-
-    def _finish(self, error: float, arm: int) -> None:
-        """Report the largest rounding error, and make no variance negative."""
-        check_residual(self.residual, self.prior_variance)
-        self._rounding_report.note(error, arm)
-        self.residual.clamp_(min=0.0)
-        self.residual[self.inducing_indices] = 0.0
-        self.projected.clamp_(min=0.0)
 
     def _rounding(self, wanted: Tensor) -> tuple[float, int]:
         """Return the largest relative rounding error of a variance, and its arm.
@@ -232,30 +315,31 @@ class ArmPosterior(Moments):
 
         Args:
             wanted: The arms that were to be inducing.
+
+        Raises:
+            InputDataError: If a residual is clearly negative.
         """
-        eps = torch.finfo(self.mean.dtype).eps
-        dropped = wanted[~torch.isin(wanted, self.inducing_indices)]
-        least = (self.residual + self.projected).amin().item()
+        least, worst = self._like.new_tensor(self.shards.ask("soundness")).amin(dim=0)
+        check_residual(worst.reshape(1), torch.ones_like(worst).reshape(1))
+        eps = torch.finfo(self._like.dtype).eps
+        dropped = wanted[positions_in(self.inducing_indices, wanted) < 0]
         if not dropped.numel() and 2 * eps * self._scale < ROUNDING_THRESHOLD * least:
             return 0.0, 0  # for less time than it takes to look at every arm
-        noise = eps * self.prior_variance
-        if self._num_increments == 0:
-            noise[self.inducing_indices] = 0.0  # in the span by construction
-        residual, projected = self.residual.clamp_min(0), self.projected.clamp_min(0)
-        error = noise / (projected + (residual - 4 * noise).clamp_min(0))
-        if dropped.numel():
-            r, W = residual[dropped], self._data[0, dropped]
-            told = r / (1 + W * r)
-            # The error of the dropped arm itself, and what the others lose by it.
-            own = (r - told) / (projected[dropped] + told)
-            lost = torch.linalg.vector_norm((1 - told / r).nan_to_num(0.0))
-            error[dropped] = own.maximum(lost)
-        worst, arm = error.nan_to_num(0.0).max(dim=0)  # no prior variance, no error
-        return worst.item(), int(arm)
+        # In the span by construction.
+        exact = self.inducing_indices[: 0 if self._num_increments else None]
+        _, _, r, projected = self.moments(dropped)
+        W = self._told.at(dropped)[0]
+        told = r / (1 + W * r)
+        # The error of the dropped arm itself, and what the others lose by it.
+        own = (r - told) / (projected + told)
+        lost = torch.linalg.vector_norm((1 - told / r).nan_to_num(0.0))
+        found = self.shards.ask("rounding", exact, dropped, own.maximum(lost))
+        return max(found, key=lambda answer: answer[0])  # the first of the largest
 
     def projected_score(self, index: int) -> float:
         """Return the leverage score of an arm without its residual."""
-        return (self.projected[index] / self.noise_variance).item()
+        projected = self.moments(self._arm(index))[3]
+        return (projected / self.noise_variance).item()
 
     @property
     @override
@@ -273,8 +357,8 @@ class ArmPosterior(Moments):
     def pulled_in_span(self) -> Tensor:
         """For each pulled arm, whether the inducing arms explain all of it."""
         pulled = self.pulled_indices
-        rtol = append_tolerance(self.residual.dtype)
-        return self.residual[pulled] <= rtol * self.prior_variance[pulled]
+        prior, _, residual, _ = self.moments(pulled)
+        return residual <= append_tolerance(residual.dtype) * prior
 
     @property
     def is_exact(self) -> bool:
@@ -285,7 +369,17 @@ class ArmPosterior(Moments):
     @override
     def feature_bytes(self) -> int:  # type: ignore[override]
         """The size of all arms' features, kept or not."""
-        return self.mean.nbytes * self._basis.size
+        return self._column_bytes * self._basis.size
+
+    @property
+    def _column_bytes(self) -> int:
+        """The size of a number of every arm."""
+        return self.num_arms * self._like.element_size()
+
+    @property
+    def _max_rows(self) -> int:
+        """How many kernel rows the byte budget holds."""
+        return self.max_feature_bytes // 3 // max(self._column_bytes, 1)
 
     @property
     def L_v(self) -> Tensor:
@@ -300,30 +394,19 @@ class ArmPosterior(Moments):
         """
         if not self._is_cached:
             return self._features_from(self._basis.L, self._basis.indices, indices)
-        return self._basis.project(self._stored_features().index_select(0, indices).mT)
+        return self._basis.project(self._stored_features(indices))
 
     @property
     def _is_cached(self) -> bool:
-        return self._features.shape[1] > 0
+        return self._width > 0
 
-    def _stored_features(self) -> Tensor:
-        """Return the cached ``A x M`` features of the basis."""
-        return self._features[:, : self._basis.size]
-
-    def _solve_features(self, columns: slice) -> Tensor:
-        """Compute the ``M x k`` features of some arms in a row."""
-        basis = self._basis
-        K = self._prior_rows(basis.indices, columns)
-        Z = torch.linalg.solve_triangular(basis.L, K, upper=False)
-        # Arms of the basis have their row of L, exact where a solve leaves rounding.
-        row = self._row_of_arm[columns]
-        position = (row >= 0).nonzero().squeeze(-1)
-        Z[:, position] = basis.L[row[position]].mT
-        return Z
+    def _stored_features(self, indices: Tensor) -> Tensor:
+        """Return the cached ``M x k`` features of a few arms."""
+        return self.shards.ask_of("features", indices).mT
 
     def _features_from(self, L: Tensor, basis: Tensor, arms: Tensor) -> Tensor:
         """Compute the ``M x k`` features of a few arms, without kernel rows."""
-        row = self._row_of_arm[arms]
+        row = positions_in(basis, arms)
         is_basis = row >= 0
         Z = L.new_empty(L.shape[0], arms.shape[0])
         Z[:, is_basis] = L[row[is_basis]].mT
@@ -331,30 +414,12 @@ class ArmPosterior(Moments):
         Z[:, ~is_basis] = torch.linalg.solve_triangular(L, K, upper=False)
         return Z
 
-    def dot(self, vector: Tensor) -> Tensor:
-        """Return the ``A`` inner products of the features with an ``M``-dim vector."""
-        if not self._is_cached:
-            products = [vector @ self._solve_features(rows) for rows in self._slices()]
-            return torch.cat(products)
-        projected = self._basis.project(vector.unsqueeze(-1)).squeeze(-1)
-        return self._stored_features() @ projected
+    def project(self, coordinates: Tensor) -> Tensor:
+        """Return columns of ``M`` coordinates as shards take them, without rotation.
 
-    def inner_products(self, vectors: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield, chunk by chunk, the arms' inner products with several vectors.
-
-        Args:
-            vectors: An ``M x k`` matrix.
-
-        Yields:
-            Which arms, and their ``chunk x k`` inner products.
+        Their inner products with stored features are those with features.
         """
-        projected = self._basis.project(vectors)
-        for arms in self._chunks(max(*vectors.shape, 1)):
-            rows = slice(int(arms[0]), int(arms[-1]) + 1)
-            if self._is_cached:
-                yield rows, self._stored_features()[rows] @ projected
-            else:
-                yield rows, self._solve_features(rows).mT @ projected
+        return self._basis.project(coordinates)
 
     def covariance(self, left: Tensor, right: Tensor, projected: bool) -> Tensor:
         """Return posterior covariances between two lists of arms.
@@ -380,32 +445,37 @@ class ArmPosterior(Moments):
             projected: Leave out the residual: ``z(x)^T V^{-1} z(x_index)``, the part
                 through which a pull enters the sparse model.
         """
-        one = torch.tensor([index], device=self.arms.device)
+        columns = self.shards.ask("covariances", *self.pull_of(index, projected))
+        return torch.cat(columns)
+
+    def pull_of(
+        self, index: int, projected: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what shards need for their covariances with one arm."""
+        one = self._arm(index)
         z = self.features(one)
-        covariance = self.dot(torch.cholesky_solve(z, self.L_v).squeeze(-1))
-        if projected:
-            return covariance
-        return covariance + self.prior_column(index) - self.dot(z.squeeze(-1))
+        vector = torch.cholesky_solve(z, self.L_v)
+        removed = None if projected else self.project(z).squeeze(-1)
+        return self.arms[one], self.project(vector).squeeze(-1), removed
 
-    def prior_column(self, index: int, indices: Tensor | None = None) -> Tensor:
-        """Return the prior covariances of one arm with all arms, or with some."""
-        one = torch.tensor([index], device=self.arms.device)
-        if indices is not None:
-            return self.prior_covariance(one, indices).squeeze(0)
-        return self._kernel_rows(one).squeeze(0)
+    def _prior_rows(self, indices: Tensor, arms: Tensor) -> Tensor:
+        """Return prior covariances of inducing arms with a few."""
+        slots = self._slots(indices)
+        if slots is None:
+            return self.prior_covariance(indices, arms)
+        return self.shards.ask_of("held_rows", arms, slots).mT
 
-    def _prior_rows(self, indices: Tensor, arms: Tensor | slice) -> Tensor:
-        """Return prior covariances of inducing arms with some, from memory if there."""
-        if (self._rows.slots[indices] >= 0).all():
-            return self._rows.select(indices, arms)
-        return self.prior_covariance(indices, self._all_arms[arms])
+    def _slots(self, indices: Tensor) -> Tensor | None:
+        """Return which kernel rows are those of some arms; None if one is missing."""
+        slots = positions_in(self._held, indices)
+        return slots if (slots >= 0).all() else None
 
-    def _kernel_rows(self, indices: Tensor) -> Tensor:
-        """Return the prior covariances of some arms with all arms."""
-        numbers_per_arm = max(self.arms.shape[-1], indices.shape[0])
-        chunks = self._chunks(numbers_per_arm, PASS_CHUNK_BYTES)
-        blocks = [self.prior_covariance(indices, rows) for rows in chunks]
-        return torch.cat(blocks, dim=-1)
+    def _hold(self, indices: Tensor) -> None:
+        """Evaluate and keep the kernel rows of some arms, if the budget allows it."""
+        missing = indices[positions_in(self._held, indices) < 0]
+        if len(missing) and len(self._held) + len(missing) <= self._max_rows:
+            self.shards.change("add_rows", self.arms[missing])
+            self._held = torch.cat([self._held, missing])
 
     @torch.no_grad()
     def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
@@ -419,25 +489,29 @@ class ArmPosterior(Moments):
         K_ss = self.prior_covariance(inducing_indices, inducing_indices)
         kept = independent_points(K_ss)
         basis = self.inducing_indices = inducing_indices[kept]
-        self._rows.add(basis, self._kernel_rows)
-        m = kept.shape[0]
-        self._row_of_arm = torch.full_like(self.mean, -1, dtype=torch.long)
-        self._row_of_arm[basis] = torch.arange(m, device=basis.device)
+        self._hold(basis)
         self._num_increments = 0
-        room = self._room(m)
-        before, self._features = self._features, self.arms.new_empty(len(self.mean), 0)
+        room = self._room(kept.shape[0])
+        if room > self._width or room == 0:
+            self._width = room
         L = torch.linalg.cholesky(K_ss[kept][:, kept])
         Z_p = self._features_from(L, basis, self.pulled_indices)
-        scatter, target = _moments(Z_p, Z_p, self._data[:, self.pulled_indices])
-        self._basis = BasisPosterior(basis, L, L.new_empty(m, 0), scatter, target)
-        if room > before.shape[1] or room == 0:
-            del before  # gone before its successor comes
-            before = L.new_empty(len(self.mean), room)
-        self.mean = torch.zeros_like(self.prior_variance)
-        self.residual = self.prior_variance.clone()
-        self.projected = torch.zeros_like(self.prior_variance)
-        self._fill(before)
-        self._features = before
+        scatter, target = _moments(Z_p, Z_p, self._told.at(self.pulled_indices))
+        none = L.new_empty(L.shape[0], 0)
+        self._basis = BasisPosterior(basis, L, none, scatter, target)
+        self.shards.change("rebuild", self._factor(), basis, self._width)
+
+    def _factor(self) -> Factor:
+        basis = self._basis
+        return Factor(
+            basis.indices,
+            self.arms[basis.indices],
+            self._slots(basis.indices),
+            basis.L,
+            basis.L_v,
+            basis.complement,
+            basis.weights,
+        )
 
     def _room(self, m: int) -> int:
         """Return for how many features the cache has room; 0 if for too few."""
@@ -447,52 +521,33 @@ class ArmPosterior(Moments):
     @property
     def _max_room(self) -> int:
         """How many features of all arms the byte budget holds."""
-        return self.max_feature_bytes // (2 * self.mean.nbytes)
+        return self.max_feature_bytes // (2 * self._column_bytes)
 
-    def _fill(self, cache: Tensor, first: int = 0) -> None:
-        """Compute the moments of the arms from ``first`` on, and cache their features.
-
-        Args:
-            cache: Where to; nothing is cached if it has no columns.
-            first: The arms before it are left as they are. The moments of the others
-                must be those of the prior.
-        """
-        basis = self._basis
-        for rows in self._slices(first=first):
-            Z = self._solve_features(rows)
-            if cache.shape[1]:
-                cache[rows, : basis.size] = Z.mT
-            Z = basis.project(Z)
-            root = torch.linalg.solve_triangular(basis.L_v, Z, upper=False)
-            torch.mv(Z.mT, basis.weights, out=self.mean[rows])
-            # Takes a third of the time of squaring and summing.
-            self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
-            self.projected[rows] = torch.linalg.vector_norm(root, dim=0).square()
-
-    def _increment(self, inducing_indices: Tensor, data: Tensor) -> BasisChange | None:
+    def _increment(self, inducing_indices: Tensor, told: Told) -> BasisChange | None:
         """Return the change since the last update; None if a full rebuild is due."""
         if not self._is_cached or self._num_increments == MAX_INCREMENTS:
             return None
         basis = self._basis
-        position = self._row_of_arm[inducing_indices]
+        position = positions_in(basis.indices, inducing_indices)
         joined = inducing_indices[position < 0]
         M = basis.size + joined.shape[0]
-        inside = torch.zeros(M, dtype=torch.bool, device=data.device)
+        inside = torch.zeros(M, dtype=torch.bool, device=self._like.device)
         stays = inside.clone()
-        inside[self._row_of_arm[self.inducing_indices]] = True
+        inside[positions_in(basis.indices, self.inducing_indices)] = True
         stays[position[position >= 0]] = True
         stays[basis.size :] = True
-        more = data - self._data
-        pulled = (more != 0).any(dim=0).nonzero().squeeze(-1)
+        pulled = torch.cat([told.arms, self._told.arms]).unique()
+        more = told.at(pulled) - self._told.at(pulled)
+        has_more = (more != 0).any(dim=0)
+        pulled, more = pulled[has_more], more[:, has_more]
         num_vectors = (
             2 * int((inside ^ stays).sum()) + pulled.shape[0] + joined.shape[0]
         )
         is_cheap = M * num_vectors <= REBUILD_COST * inducing_indices.shape[0] ** 2
-        if not is_cheap or self._features.shape[1] < M or (more[0, pulled] <= 0).any():
+        if not is_cheap or self._width < M or (more[0] <= 0).any():
             return None
-        Z = self._stored_features()
-        cross = Z.index_select(0, joined).mT
-        self._rows.add(joined, self._kernel_rows)
+        cross = self._stored_features(joined)
+        self._hold(joined)
         schur = self._prior_rows(joined, joined) - cross.mT @ cross
         corner, info = torch.linalg.cholesky_ex(schur)
         if info != 0:
@@ -504,19 +559,18 @@ class ArmPosterior(Moments):
         inverse = torch.linalg.solve_triangular(corner, inverse, upper=False)
         arms = torch.cat([basis.indices, joined])
         # Near the span's tolerance the order of arms matters: the rebuild pivots.
-        if not is_well_conditioned(inverse * self.prior_variance[arms].sqrt()):
+        if not is_well_conditioned(inverse * self.moments(arms)[0].sqrt()):
             return None
-        Z_b = Z.index_select(0, pulled).mT
-        scatter, target = _moments(Z_b, Z_b, more[:, pulled])
+        Z_b = self._stored_features(pulled)
+        scatter, target = _moments(Z_b, Z_b, more)
         scatter += basis.scatter
         target += basis.target
         if joined.numel():
-            seen = data[0].nonzero().squeeze(-1)
-            Z_p = Z.index_select(0, seen).mT
-            K = self._prior_rows(joined, seen) - cross.mT @ Z_p
+            Z_p = self._stored_features(told.arms)
+            K = self._prior_rows(joined, told.arms) - cross.mT @ Z_p
             new = torch.linalg.solve_triangular(corner, K, upper=False)
-            side, _ = _moments(Z_p, new, data[:, seen])
-            below, new_target = _moments(new, new, data[:, seen])
+            side, _ = _moments(Z_p, new, told.data)
+            below, new_target = _moments(new, new, told.data)
             scatter = torch.cat(
                 [
                     torch.cat([scatter, side], dim=-1),
@@ -535,59 +589,38 @@ class ArmPosterior(Moments):
                 scatter=scatter,
                 target=target,
                 pulled=Z_b,
-                precisions=more[0, pulled],
+                precisions=more[0],
             )
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return None  # rounding has the last word; the rebuild pivots
 
     def _advance(self, inducing_indices: Tensor, change: BasisChange) -> None:
-        """Apply a change to all arms, in one pass over their features."""
-        M_0, M = self._basis.size, change.after.size
+        """Apply a change to all arms."""
+        M_0 = self._basis.size
         joined = change.after.indices[M_0:]
-        num_vectors = change.vectors.shape[-1]
-        # One product reads the old features once, for the new ones as well.
-        left = torch.cat([change.vectors[:M_0], change.cross], dim=-1)
-        for rows in self._slices(PASS_CHUNK_BYTES):
-            Z = self._features[rows, :M]
-            products = Z[:, :M_0] @ left
-            moves = products[:, :num_vectors]
-            if M > M_0:
-                K = self._prior_rows(joined, rows).mT - products[:, num_vectors:]
-                new = torch.linalg.solve_triangular(
-                    change.corner.mT, K, upper=True, left=False
-                )
-                Z[:, M_0:] = new
-                moves = moves.addmm_(new, change.vectors[M_0:])
-            self.mean[rows] = moves[:, -1]
-            moved = moves.square() @ change.signs
-            self.projected[rows] += moved[:, 0]
-            self.residual[rows] += moved[:, 1]
+        move = Move(
+            joined,
+            self.arms[joined],
+            self._slots(joined),
+            change.after.L[M_0:],
+            torch.cat([change.vectors[:M_0], change.cross], dim=-1),
+            change.vectors,
+            change.signs,
+            change.corner,
+        )
+        self.shards.change("advance", move, inducing_indices)
         self._basis = change.after
         self._num_increments += 1
-        self._row_of_arm[joined] = torch.arange(M_0, M, device=joined.device)
-        self._features[joined, :M] = change.after.L[M_0:]
         self.inducing_indices = inducing_indices
 
-    def _slices(self, num_bytes: int | None = None, first: int = 0) -> Iterator[slice]:
-        for arms in self._chunks(max(self._basis.size, 1), num_bytes, first):
-            yield slice(int(arms[0]), int(arms[-1]) + 1)
 
-    def _chunks(
-        self, numbers_per_arm: int, num_bytes: int | None = None, first: int = 0
-    ) -> tuple[Tensor, ...]:
-        if self.arms.device.type != "cpu":
-            num_bytes = ACCELERATOR_CHUNK_BYTES
-        elif num_bytes is None:
-            num_bytes = CHUNK_BYTES
-            if isinstance(self.arms, BitArms):
-                num_bytes = PACKED_CHUNK_BYTES
-                numbers_per_arm = max(numbers_per_arm, self.arms.shape[-1] // 8)
-        size = num_bytes // (numbers_per_arm * self.arms.element_size())
-        return self._all_arms[first:].split(max(size, 1))
-
-    @torch.no_grad()
-    def _prior_variance(self, arms: Tensor) -> Tensor:
-        return self.covar_module(arms, diag=True).to(arms)
+def _local_shards(arms: Tensor, covar_module: Kernel, max_rows: int) -> LocalShards:
+    limits = plan_shards(len(arms), 1, BLOCK_SIZE)
+    parts = [
+        ArmShard(arms[start:stop], start, covar_module, max_rows, BLOCK_SIZE)
+        for start, stop in pairwise(limits)
+    ]
+    return LocalShards(parts, limits)
 
 
 def _moments(left: Tensor, right: Tensor, data: Tensor) -> tuple[Tensor, Tensor]:

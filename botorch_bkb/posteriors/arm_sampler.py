@@ -29,7 +29,6 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -41,6 +40,8 @@ from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import psd_root
 from botorch_bkb.posteriors.appended import AppendedArms
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_shard import Draws
+from botorch_bkb.posteriors.shards import PerArm
 
 
 ResidualPart = Literal["omitted", "independent", "correlated"]
@@ -102,7 +103,7 @@ class ArmSampler:
         self._factored: tuple[Tensor, Tensor, Tensor] | None = None
         self._appended = AppendedArms(posterior)
         if pending_indices is not None and pending_indices.numel():
-            self._hallucinate(pending_indices.to(posterior.arms.device))
+            self._hallucinate(pending_indices.to(posterior.like.device))
 
     def draw_values(
         self,
@@ -122,19 +123,21 @@ class ArmSampler:
         Returns:
             A ``num_draws x k`` tensor, in the units of the posterior.
         """
-        size = len(self.posterior.mean) if indices is None else indices.numel()
+        posterior = self.posterior
         if self.residual == "correlated":
             if indices is None:
-                indices = torch.arange(size, device=self.posterior.mean.device)
+                indices = torch.arange(posterior.num_arms, device=posterior.like.device)
             return self._draw_joint(num_draws, generator, indices)
-        values = self.posterior.mean.new_empty(num_draws, size)
-        for rows, chunk in self._draw_chunks(num_draws, generator):
-            if indices is None:
-                values[:, rows] = chunk.mT
-                continue
-            inside = (indices >= rows.start) & (indices < rows.stop)
-            values[:, inside] = chunk[indices[inside] - rows.start].mT
-        return values
+        draws = self._draws(num_draws, generator)
+        found = posterior.shards.ask("drawn", draws, indices)
+        _advance(generator, [state for _, state in found])
+        values = torch.cat([part for part, _ in found], dim=-1)
+        if indices is None:
+            return values
+        # Shards return them in their order.
+        shards = torch.tensor(posterior.shards.limits[1:], device=indices.device)
+        order = torch.bucketize(indices, shards, right=True).argsort(stable=True)
+        return values[:, order.argsort()]
 
     def draw_best_arms(
         self,
@@ -156,11 +159,10 @@ class ArmSampler:
             BotorchTensorDimensionError: If ``allowed`` has another shape.
             InputDataError: If no arm is allowed.
         """
-        mean = self.posterior.mean
-        if allowed is not None and allowed.shape != mean.shape:
+        shape = (self.posterior.num_arms,)
+        if allowed is not None and allowed.shape != shape:
             raise BotorchTensorDimensionError(
-                f"Expected `allowed` of shape {tuple(mean.shape)}, but got "
-                f"{tuple(allowed.shape)}."
+                f"Expected `allowed` of shape {shape}, but got {tuple(allowed.shape)}."
             )
         if allowed is not None and not allowed.any():
             raise InputDataError(
@@ -169,17 +171,13 @@ class ArmSampler:
         if self.residual == "correlated":
             pool = self.promising_arms(allowed)
             return pool[self._draw_joint(num_draws, generator, pool).argmax(dim=-1)]
-        best = mean.new_full((num_draws,), -torch.inf)
-        arms = torch.zeros(num_draws, dtype=torch.long, device=mean.device)
-        for rows, chunk in self._draw_chunks(num_draws, generator):
-            if allowed is not None:
-                chunk.masked_fill_(~allowed[rows].unsqueeze(-1), -torch.inf)
-            values, positions = chunk.max(dim=0)
-            # Strictly larger: ties go to the lower chunk.
-            better = values > best
-            best = torch.where(better, values, best)
-            arms = torch.where(better, positions + rows.start, arms)
-        return arms
+        draws = self._draws(num_draws, generator)
+        found = self.posterior.shards.ask("best_of_draws", draws, PerArm(allowed))
+        _advance(generator, [state for *_, state in found])
+        # The first shard of the largest value: ties go to the lowest index.
+        best = torch.stack([values for values, *_ in found]).argmax(dim=0)
+        arms = torch.stack([arms for _, arms, _ in found])
+        return arms.gather(0, best.unsqueeze(0)).squeeze(0)
 
     def promising_arms(self, allowed: Tensor | None = None) -> Tensor:
         """Return the arms over which joint draws are, ascending.
@@ -202,22 +200,17 @@ class ArmSampler:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
         """
         posterior, pool = self.posterior, self.promising_arms(allowed)
-        everything = torch.ones_like(posterior.mean, dtype=torch.bool)
-        outside = everything if allowed is None else allowed.clone()
-        outside[pool] = False
-        if not outside.any():
-            return 0.0
-        mean, std = posterior.mean, posterior.variance.sqrt()
+        _, mean, residual, projected = posterior.moments(pool)
+        std = (residual + projected).sqrt()
         std = std.clamp_min(torch.finfo(std.dtype).tiny)
-        levels = torch.linspace(-4.0, 4.0, 33).tolist()
-        best = pool[mean[pool].argmax()]
-        bound = 1.0
-        for level in levels:
-            b = mean[best] + level * std[best]
-            below = torch.special.ndtr((b - mean[pool]) / std[pool]).min()
-            above = torch.special.ndtr((mean[outside] - b) / std[outside]).sum()
-            bound = min(bound, (below + above).item())
-        return bound
+        best = mean.argmax()
+        levels = mean[best] + torch.linspace(-4.0, 4.0, 33).to(mean) * std[best]
+        found = posterior.shards.ask("expected_above", levels, PerArm(allowed), pool)
+        if not sum(number for number, _ in found):
+            return 0.0
+        above = torch.cat([sums for _, sums in found]).sum(dim=0)
+        below = torch.special.ndtr((levels - mean.unsqueeze(-1)) / std.unsqueeze(-1))
+        return min(1.0, (below.amin(dim=0) + above).min().item())
 
     def _draw_joint(
         self, num_draws: int, generator: torch.Generator, arms: Tensor
@@ -228,7 +221,7 @@ class ArmSampler:
         eps = self._normals(self._L_v.shape[0], num_draws, generator)
         theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
         noise = self._normals(len(arms), num_draws, generator)
-        mean = self.posterior.mean[arms].unsqueeze(-1)
+        mean = self.posterior.means(arms).unsqueeze(-1)
         return (mean + Z.mT @ theta + root @ noise).mT
 
     def _joint_factors(self, arms: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,34 +232,28 @@ class ArmSampler:
             residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
             # Inducing arms have no residual, and rounding may make it negative: this
             # share of the prior variance is too small to show in a draw.
-            jitter = JITTER.get(Z.dtype, 1e-3) * posterior.prior_variance[arms]
+            jitter = JITTER.get(Z.dtype, 1e-3) * posterior.moments(arms)[0]
             self._factored = arms, Z, psd_root(residual + torch.diag(jitter))
         return self._factored[1:]
 
-    def _draw_chunks(
-        self, num_draws: int, generator: torch.Generator
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield which arms, and their ``chunk x num_draws`` values."""
+    def _draws(self, num_draws: int, generator: torch.Generator) -> Draws:
+        """Draw weights, and return what shards need of them."""
         check_size("num_draws", num_draws)
-        posterior = self.posterior
         eps = self._normals(self._L_v.shape[0], num_draws, generator)
         theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
-        appended = self._appended
+        posterior, appended = self.posterior, self._appended
         M = appended.B.shape[1]
         vectors = torch.cat([theta[:M], appended.B.mT], dim=-1)
-        for rows, products in posterior.inner_products(vectors):
-            values = products[:, :num_draws] + posterior.mean[rows].unsqueeze(-1)
-            residual = posterior.residual[rows]
-            if appended.indices.numel():
-                arms = torch.arange(rows.start, rows.stop, device=eps.device)
-                K = posterior.prior_covariance(appended.indices, arms)
-                new = appended.coordinates(K - products[:, num_draws:].mT)
-                values = values.addmm_(new.mT, theta[M:])
-                residual = residual - new.square().sum(dim=0)
-            if self.residual == "independent":
-                noise = self._normals(len(values), num_draws, generator)
-                values += noise * residual.clamp_min(0.0).sqrt().unsqueeze(-1)
-            yield rows, values
+        noise = None
+        if self.residual == "independent":
+            noise = generator.device, generator.get_state()
+        return Draws(
+            posterior.project(vectors),
+            posterior.arms[appended.indices],
+            appended.C,
+            theta[M:],
+            noise,
+        )
 
     def _hallucinate(self, pending_indices: Tensor) -> None:
         """Add pending pulls to V, and their arms to the inducing arms."""
@@ -280,4 +267,10 @@ class ArmSampler:
         self._L_v = torch.linalg.cholesky(V)
 
     def _normals(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
-        return draw_normals(rows, columns, generator=generator).to(self.posterior.mean)
+        return draw_normals(rows, columns, generator=generator).to(self.posterior.like)
+
+
+def _advance(generator: torch.Generator, states: list[Tensor | None]) -> None:
+    """Let a generator be where the last shard left it."""
+    if states[-1] is not None:
+        generator.set_state(states[-1])

@@ -30,7 +30,11 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 
 from botorch_bkb.checks import as_number, check_time
-from botorch_bkb.models.utils.nystrom import check_prior_variance, check_residual
+from botorch_bkb.models.utils.nystrom import (
+    check_largest_variance,
+    check_prior_variance,
+    check_residual,
+)
 from botorch_bkb.models.utils.rounding import RoundingReport
 
 
@@ -57,6 +61,7 @@ class DriftingPosterior(ABC):
             )
         check_forgetting_rate(forgetting_rate)
         check_prior_variance(prior_variance)
+        check_largest_variance(prior_variance.max().item())
         self.prior_variance = prior_variance
         self.noise_variance = noise_variance
         self.forgetting_rate = forgetting_rate

@@ -8,6 +8,7 @@ variances fall (GP-BUCB): for a few arms, whose covariance matrix is kept
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +17,22 @@ from torch import Tensor
 from botorch_bkb.models.utils.nystrom import span_tolerance
 from botorch_bkb.posteriors.appended import AppendedArms
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_shard import ArmShard
+from botorch_bkb.posteriors.shards import PerArm
+
+
+class Step(NamedTuple):
+    """A vector with whose inner product, squared and scaled, variances change.
+
+    Attributes:
+        projected: Its coordinates in the basis, as shards take them.
+        new: Those in the appended arms.
+        scale: The factor.
+    """
+
+    projected: Tensor
+    new: Tensor
+    scale: Tensor
 
 
 # So few that a pool's product with them stays below the size from which BLAS libraries
@@ -67,8 +84,9 @@ class PoolPosterior:
         self.covariance = covariance.cpu().numpy()
         # Rounding can leave a variance of zero below it, and a bound that is NaN.
         self.projected = self.covariance.diagonal().clip(min=0.0)
-        self.mean = posterior.mean[indices].cpu().numpy()
-        self.residual = posterior.residual[indices].cpu().numpy()
+        _, mean, residual, _ = posterior.moments(indices)
+        self.mean = mean.cpu().numpy()
+        self.residual = residual.cpu().numpy()
         if grow:
             self.residual = np.zeros_like(self.residual)
         # The downdates m sqrt(n / (lambda + n p)) not yet in `covariance`.
@@ -129,27 +147,86 @@ class PoolPosterior:
         self.bounds = self.mean + self.scale * np.sqrt(self.residual + self.projected)
 
 
-class FeatureRows:
-    """Features of some arms (of all if ``indices`` is None), old and appended ones."""
+class TrackedShard:
+    """The variances of a shard's arms as pulls and inducing arms are added.
 
-    def __init__(self, posterior: ArmPosterior, indices: Tensor | None) -> None:
-        self.posterior = posterior
-        self.indices = indices
-        num_arms = posterior.mean.shape[0] if indices is None else indices.shape[0]
-        self.appended = posterior.mean.new_empty(0, num_arms)
+    Args:
+        shard: The arms as they are without; it is not changed.
+        scale: The number of standard deviations of the bounds.
+        allowed: Which of the arms may be pulled; all if None.
+    """
 
-    def dot(self, vector: Tensor) -> Tensor:
-        """Return ``z(x)^T vector`` of the arms, appended features included."""
-        m = vector.shape[0] - self.appended.shape[0]
-        if self.indices is None:
-            result = self.posterior.dot(vector[:m])
-        else:
-            result = vector[:m] @ self.posterior.features(self.indices)
-        return result + vector[m:] @ self.appended
+    def __init__(self, shard: ArmShard, scale: float, allowed: Tensor | None) -> None:
+        self.shard = shard
+        self.scale = scale
+        self.mean = shard.mean
+        if allowed is not None:
+            self.mean = self.mean.masked_fill(~allowed, -math.inf)
+        self.residual, self.projected = shard.residual, shard.projected
+        self.appended = self.mean.new_empty(0, len(self.mean))
+        self._bounds: Tensor | None = None
 
-    def append(self, feature: Tensor) -> None:
-        """Add the feature of one more inducing arm."""
-        self.appended = torch.cat([self.appended, feature.unsqueeze(0)])
+    def close(self, index: int) -> None:
+        """Let an arm never be the best again."""
+        place = self._place(index)
+        if place is not None:
+            self.mean = self.mean.clone()
+            self.mean[place] = -math.inf
+            self._bounds = None
+
+    def append(
+        self, point: Tensor, z: Tensor, new: Tensor, root: Tensor, step: Step
+    ) -> None:
+        """Add an inducing arm.
+
+        Args:
+            point: Its row, ``1 x d``.
+            z: Its features, those of the basis projected.
+            new: Its coordinates in the arms that were appended before.
+            root: The root of what they leave of its variance.
+            step: What its feature adds to projected variances.
+        """
+        column = self.shard.prior_rows(point).squeeze(0)
+        a = (column - self._dot(z, new)) / root
+        self.projected = self.projected + (a - self._dot(*step[:2])).square() / step[2]
+        self.residual = (self.residual - a.square()).clamp_min(0.0)
+        self.appended = torch.cat([self.appended, a.unsqueeze(0)])
+        self._bounds = None
+
+    def pull(self, step: Step) -> None:
+        """Add pulls: what they take from projected variances."""
+        lost = step[2] * self._dot(*step[:2]).square()
+        self.projected = (self.projected - lost).clamp_(min=0.0)
+        self._bounds = None
+
+    def variances(self, indices: Tensor) -> Tensor:
+        """Return the residual and the projected variance of a few arms, ``k x 2``."""
+        place = indices - self.shard.start
+        return torch.stack([self.residual[place], self.projected[place]], dim=-1)
+
+    def best(self, other_than: int = -1) -> tuple[float, int]:
+        """Return the largest bound and its arm, the lowest index among ties."""
+        if self._bounds is None:
+            variance = self.residual + self.projected
+            self._bounds = self.mean + self.scale * variance.sqrt()
+        bounds, place = self._bounds, self._place(other_than)
+        own = None if place is None else bounds[place].item()
+        if own is not None:
+            bounds[place] = -math.inf
+        index = int(bounds.argmax())
+        best = bounds[index].item(), self.shard.start + index
+        if own is not None:
+            bounds[place] = own
+        return best
+
+    def _place(self, index: int) -> int | None:
+        """Return where an arm is in the shard."""
+        place = index - self.shard.start
+        return place if 0 <= place < len(self.mean) else None
+
+    def _dot(self, projected: Tensor, new: Tensor) -> Tensor:
+        """Return the features' inner products with a vector."""
+        return self.shard.dot(projected) + new @ self.appended
 
 
 class HallucinatedPosterior:
@@ -157,8 +234,8 @@ class HallucinatedPosterior:
 
     Holds ``R`` with ``V_now^{-1} = R R^T`` and the arms appended to the inducing arms;
     ``V`` and the features are those of
-    :class:`~botorch_bkb.posteriors.ArmPosterior`. Every change passes over the
-    features of all arms, ``O(A (m + f))``.
+    :class:`~botorch_bkb.posteriors.ArmPosterior`, and variances stand in its shards.
+    Every change passes over the features of all arms, ``O(A (m + f))``.
 
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
@@ -170,14 +247,8 @@ class HallucinatedPosterior:
         self, posterior: ArmPosterior, scale: float, allowed: Tensor | None
     ) -> None:
         self.posterior = posterior
-        self.scale = scale
-        self.mean = posterior.mean
-        if allowed is not None:
-            self.mean = self.mean.masked_fill(~allowed, -math.inf)
-        self._bounds: Tensor | None = None
+        self.shards = posterior.shards.fork(TrackedShard, scale, PerArm(allowed))
         self._seen: set[int] = set()  # arms that are inducing or in their span
-        # The posterior's own tensors until the first change.
-        self.residual, self.projected = posterior.residual, posterior.projected
         self._is_changed = False
 
     def _begin(self) -> None:
@@ -186,17 +257,15 @@ class HallucinatedPosterior:
             return
         self._is_changed = True
         posterior = self.posterior
-        self.residual = self.residual.clone()
-        self.projected = self.projected.clone()
         m = posterior.L_v.shape[0]
         eye = torch.eye(m).to(posterior.L_v)
         self.R = torch.linalg.solve_triangular(posterior.L_v, eye, upper=False).mT
         self.appended = AppendedArms(posterior)
-        self.rows = FeatureRows(posterior, None)
         # Pulled arms outside the span of S change V once it grows.
         is_outside = ~posterior.pulled_in_span
         self.outside = posterior.pulled_indices[is_outside]
-        self.pulled = FeatureRows(posterior, self.outside)
+        self.features = posterior.features(self.outside)  # m x P
+        self.new_features = self.features[:0]  # f x P
         self.precisions = posterior.precisions[is_outside]
 
     def __contains__(self, index: int) -> bool:
@@ -205,28 +274,21 @@ class HallucinatedPosterior:
 
     def best(self) -> tuple[float, int]:
         """Return the largest bound and its arm, the lowest index among ties."""
-        bounds = self._refreshed_bounds()
-        index = int(bounds.argmax())
-        return bounds[index].item(), index
+        return _best(self.shards.ask("best"))
 
     def rival(self, index: int) -> tuple[float, int]:
         """Return the largest bound among the other arms, and its arm."""
-        bounds = self._refreshed_bounds()
-        own = bounds[index].clone()
-        bounds[index] = -math.inf
-        best = self.best()
-        bounds[index] = own
-        return best
+        return _best(self.shards.ask("best", index))
 
     def variances(self, index: int) -> tuple[float, float]:
         """Return the residual and the projected variance of an arm."""
-        return self.residual[index].item(), self.projected[index].item()
+        arm = torch.tensor([index], device=self.posterior.like.device)
+        residual, projected = self.shards.ask_of("variances", arm)[0].tolist()
+        return residual, projected
 
     def close(self, index: int) -> None:
         """Let an arm never be the best again."""
-        closed = torch.tensor([index], device=self.mean.device)
-        self.mean = self.mean.index_fill(0, closed, -math.inf)
-        self._bounds = None
+        self.shards.change("close", index)
 
     def append(self, index: int) -> None:
         r"""Append an arm to the inducing points, unless it is in their span.
@@ -239,26 +301,32 @@ class HallucinatedPosterior:
             return
         self._seen.add(index)
         self._begin()
-        arm = torch.tensor([index], device=self.mean.device)
+        posterior = self.posterior
+        arm = torch.tensor([index], device=posterior.like.device)
         z = self.appended.features(arm).squeeze(-1)
-        m = self.posterior.L_v.shape[0]
-        prior = self.posterior.prior_variance[index]
-        residual = self.posterior.residual[index] - z[m:].square().sum()
-        if residual <= span_tolerance(z.dtype) * prior:
+        m = posterior.L_v.shape[0]
+        prior, _, before, _ = posterior.moments(arm)
+        residual = before[0] - z[m:].square().sum()
+        if residual <= span_tolerance(z.dtype) * prior[0]:
             return
-        self._bounds = None
         root = residual.sqrt()
-        a_pulled = self._new_feature(self.pulled, index, z, root)
-        a = self._new_feature(self.rows, index, z, root)
+        column = posterior.prior_covariance(arm, self.outside).squeeze(0)
+        known = z[:m] @ self.features + z[m:] @ self.new_features
+        a_pulled = (column - known) / root
         weighted = self.precisions * a_pulled
-        g = self.posterior.features(self.outside) @ weighted
-        h = self.R.mT @ torch.cat([g, self.pulled.appended @ weighted])
+        g = torch.cat([self.features @ weighted, self.new_features @ weighted])
+        h = self.R.mT @ g
         Rh = self.R @ h
         s = 1 + (weighted @ a_pulled) - h.square().sum()
-        self.projected += (a - self.rows.dot(Rh)).square() / s
-        self.residual = (self.residual - a.square()).clamp_min(0.0)
-        self.pulled.append(a_pulled)
-        self.rows.append(a)
+        self.shards.change(
+            "append",
+            posterior.arms[arm],
+            self._as_stored(z[:m]),
+            z[m:],
+            root,
+            Step(self._as_stored(Rh[:m]), Rh[m:], s),
+        )
+        self.new_features = torch.cat([self.new_features, a_pulled.unsqueeze(0)])
         corner = (1 / s.sqrt()).reshape(1, 1)
         self.R = _bordered(self.R, -Rh.unsqueeze(-1) * corner, corner)
         self.appended.border(arm, z.unsqueeze(-1), root.reshape(1, 1))
@@ -272,32 +340,28 @@ class HallucinatedPosterior:
         """
         self._begin()
         noise = self.posterior.noise_variance
-        arm = torch.tensor([index], device=self.mean.device)
+        arm = torch.tensor([index], device=self.posterior.like.device)
         u = self.R.mT @ self.appended.features(arm).squeeze(-1)
         p = u.square().sum()
         if p <= 0:
             return
-        self._bounds = None
         Ru = self.R @ u
+        m = self.posterior.L_v.shape[0]
         shrink = num_pulls / (noise + num_pulls * p)
-        self.projected -= shrink * self.rows.dot(Ru).square()
-        self.projected.clamp_(min=0.0)
+        step = Step(self._as_stored(Ru[:m]), Ru[m:], shrink)
+        self.shards.change("pull", step)
         # 1 - sqrt(lambda / (lambda + n p)) without cancellation.
         ratio = num_pulls * p / (noise + num_pulls * p)
         alpha = ratio / (1 + (1 - ratio).sqrt())
         self.R = self.R - torch.outer(Ru, u * (alpha / p))
 
-    def _refreshed_bounds(self) -> Tensor:
-        if self._bounds is None:
-            variance = self.residual + self.projected
-            self._bounds = self.mean + self.scale * variance.sqrt()
-        return self._bounds
+    def _as_stored(self, vector: Tensor) -> Tensor:
+        return self.posterior.project(vector.unsqueeze(-1)).squeeze(-1)
 
-    def _new_feature(
-        self, arms: FeatureRows, index: int, z: Tensor, root: Tensor
-    ) -> Tensor:
-        column = self.posterior.prior_column(index, arms.indices)
-        return (column - arms.dot(z)) / root
+
+def _best(found: list[tuple[float, int]]) -> tuple[float, int]:
+    """Return the largest of shards' bounds and its arm; NaN if there is one."""
+    return max(found, key=lambda best: (math.isnan(best[0]), best[0]))
 
 
 def _bordered(block: Tensor, side: Tensor, corner: Tensor) -> Tensor:

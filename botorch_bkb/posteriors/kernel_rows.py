@@ -2,75 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 
 class KernelRows:
-    """Prior covariances of all arms with those that were ever inducing.
+    """Prior covariances of all arms of a shard with arms that were ever inducing.
 
     Inducing arms come and go; the rows of those that stay or return are not evaluated
-    twice. Past the byte budget nothing more is kept.
+    twice. Which arms' rows stand where is known to the
+    :class:`~botorch_bkb.posteriors.ArmPosterior`.
 
     Args:
-        num_arms: A.
-        max_bytes: The byte budget; half as much again is used while the rows move to
-            more room.
+        num_arms: How many arms the shard has.
+        limit: The most rows; half as much room again is used while they move to more.
         like: A tensor of the dtype and device to use.
     """
 
-    def __init__(self, num_arms: int, max_bytes: int, like: Tensor) -> None:
-        self.limit = max_bytes // max(num_arms * like.element_size(), 1)
-        self.slots = torch.full((num_arms,), -1, dtype=torch.long, device=like.device)
+    def __init__(self, num_arms: int, limit: int, like: Tensor) -> None:
+        self.limit = limit
         self.size = 0
         self.rows = like.new_empty(0, num_arms)
 
-    def add(self, indices: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
-        """Evaluate and keep the rows of some arms, if the budget allows it."""
-        missing = indices[self.slots[indices] < 0]
-        needed = self.size + missing.shape[0]
-        if needed > self.limit or needed == self.size:
-            return
+    def add(self, rows: Tensor) -> None:
+        """Keep the rows of more arms."""
+        needed = self.size + rows.shape[0]
         if needed > self.rows.shape[0]:
-            capacity = min(max(64, 2 * needed), self.limit)
-            rows = self.rows.new_empty(capacity, self.rows.shape[1])
-            rows[: self.size] = self.rows[: self.size]
-            self.rows = rows
-        self.rows[self.size : needed] = evaluate(missing)
-        self.slots[missing] = torch.arange(self.size, needed, device=indices.device)
+            self._move(min(max(64, 2 * needed), self.limit), self.rows.shape[1])
+        self.rows[self.size : needed] = rows
         self.size = needed
 
-    def extended(
-        self,
-        max_bytes: int,
-        more: tuple[Tensor, ...],
-        evaluate: Callable[[Tensor, Tensor], Tensor],
-    ) -> KernelRows:
-        """Return rows for more arms as well, or none if they outgrow the budget.
-
-        Args:
-            max_bytes: The byte budget.
-            more: Chunks of the arms' indices, which follow those that are there.
-            evaluate: The prior covariances of two lists of arms.
-        """
-        before = self.slots.shape[0]
-        after = before + sum(len(arms) for arms in more)
-        other = KernelRows(after, max_bytes, self.rows)
-        if self.size > other.limit:
-            return other
-        other.size = self.size
-        other.slots[:before] = self.slots
-        other.rows = self.rows.new_empty(min(len(self.rows), other.limit), after)
-        other.rows[: self.size, :before] = self.rows[: self.size]
-        held = self.slots.argsort()[before - self.size :]
-        for arms in more:
-            other.rows[: self.size, arms] = evaluate(held, arms)
+    def extended(self, num_arms: int, limit: int) -> KernelRows:
+        """Return a copy with room for more arms, empty if it outgrows another limit."""
+        other = KernelRows(num_arms, limit, self.rows)
+        if self.size <= limit:
+            other.size, other.rows = self.size, self.rows
+            other._move(min(len(self.rows), limit), num_arms)
         return other
 
-    def select(self, indices: Tensor, arms: Tensor | slice) -> Tensor:
-        """Return the covariances of inducing arms that are there with some arms."""
+    def select(self, slots: Tensor, arms: Tensor | slice) -> Tensor:
+        """Return the covariances in some rows with some arms of the shard."""
         if isinstance(arms, slice):
-            return self.rows[:, arms].index_select(0, self.slots[indices])
-        return self.rows[self.slots[indices].unsqueeze(-1), arms]
+            return self.rows[:, arms].index_select(0, slots)
+        return self.rows[slots.unsqueeze(-1), arms]
+
+    def _move(self, capacity: int, num_arms: int) -> None:
+        before, self.rows = self.rows, self.rows.new_empty(capacity, num_arms)
+        self.rows[: self.size, : before.shape[1]] = before[: self.size]
+
+
+def positions_in(arms: Tensor, sought: Tensor) -> Tensor:
+    """Return where arms stand in a list of distinct ones, -1 for those that do not."""
+    if not arms.numel():
+        return torch.full_like(sought, -1)
+    ordered, order = arms.sort()
+    near = torch.searchsorted(ordered, sought.contiguous())
+    near.clamp_max_(len(arms) - 1)
+    return torch.where(ordered[near] == sought, order[near], -1)

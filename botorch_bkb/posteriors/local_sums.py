@@ -9,6 +9,73 @@ from torch import Tensor
 
 from botorch_bkb.models.utils.crossing import first_crossing
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_shard import ArmShard
+
+
+class SummedShard:
+    """The sums of a shard's arms.
+
+    Args:
+        shard: The arms at the start of the batch; it is not changed.
+        noise_variance: lambda.
+        total: The sums at the start.
+    """
+
+    def __init__(self, shard: ArmShard, noise_variance: float, total: float) -> None:
+        self.shard = shard
+        self.noise_variance = noise_variance
+        self.sums = torch.full_like(shard.mean, total)
+        self.increments = torch.zeros_like(shard.mean)
+
+    def aim(
+        self,
+        index: int,
+        own: float,
+        point: Tensor,
+        vector: Tensor,
+        removed: Tensor | None,
+    ) -> None:
+        """Compute what a pull of an arm adds to the sum of every arm.
+
+        Args:
+            index: The arm.
+            own: What it adds to its own sum.
+            point: See :meth:`ArmShard.covariances`.
+            vector: See there.
+            removed: See there.
+        """
+        shard = self.shard
+        covariance = shard.covariances(point, vector, removed)
+        scale = self.noise_variance * shard.variance
+        # An arm of no variance has no covariance either: its sum stays.
+        scale = scale.clamp_min(torch.finfo(scale.dtype).tiny)
+        self.increments = covariance.square() / scale
+        if 0 <= index - shard.start < len(scale):
+            self.increments[index - shard.start] = own
+
+    def add(self, num_pulls: int) -> None:
+        """Add pulls of the arm that was aimed at."""
+        self.sums += num_pulls * self.increments
+
+    def close(self) -> None:
+        """Let every sum be infinite."""
+        self.sums.fill_(math.inf)
+
+    def column(self, name: str) -> Tensor:
+        """Return a number of each arm: an attribute."""
+        column: Tensor = getattr(self, name)
+        return column
+
+    def largest(self, num_pulls: int) -> float:
+        """Return the largest sum after more pulls of the arm that was aimed at."""
+        if not num_pulls:
+            return self.sums.max().item()
+        return (self.sums + num_pulls * self.increments).max().item()
+
+    def fewest(self, threshold: float) -> float:
+        """Return how many pulls take a sum to a threshold, as a real number."""
+        pulls = (threshold - self.sums) / self.increments
+        return pulls.nan_to_num(math.inf).min().item()
 
 
 class LocalSums:
@@ -25,38 +92,42 @@ class LocalSums:
     def __init__(self, posterior: ArmPosterior, total: float, projected: bool) -> None:
         self.posterior = posterior
         self.projected = projected
-        self.sums = torch.full_like(posterior.mean, total)
-        self._last: tuple[int, Tensor] | None = None
+        self.shards = posterior.shards.fork(
+            SummedShard, posterior.noise_variance, total
+        )
+        self._aimed = -1
 
-    def largest(self) -> float:
-        """Return the largest sum of all arms."""
-        return self.sums.max().item()
+    @property
+    def sums(self) -> Tensor:
+        """The ``A`` sums."""
+        return self.shards.column("sums")
+
+    def largest(self, num_pulls: int = 0) -> float:
+        """Return the largest sum of all arms, after more pulls of the last one."""
+        found: list[float] = self.shards.ask("largest", num_pulls)
+        return max(found)
 
     def add(self, index: int, num_pulls: int) -> None:
         """Add pulls of an arm."""
-        self.sums += num_pulls * self._increments(index)
+        self._aim(index)
+        self.shards.change("add", num_pulls)
 
     def close(self) -> None:
         """Let every sum be infinite."""
-        self.sums.fill_(math.inf)
+        self.shards.change("close")
 
     def crossing(self, index: int, threshold: float) -> int:
         """Return how many pulls of an arm take some arm's sum over a threshold."""
-        increments = self._increments(index)
+        self._aim(index)
         return first_crossing(
-            lambda n: (self.sums + n * increments).max().item() > threshold,
-            ((threshold - self.sums) / increments).nan_to_num(math.inf).min().item(),
+            lambda num_pulls: self.largest(num_pulls) > threshold,
+            min(self.shards.ask("fewest", threshold)),
         )
 
-    def _increments(self, index: int) -> Tensor:
-        """Return what a pull of an arm adds to the sum of every arm."""
-        if self._last is None or self._last[0] != index:
-            posterior = self.posterior
-            covariance = posterior.covariance_column(index, self.projected)
-            scale = posterior.noise_variance * posterior.variance
-            # An arm of no variance has no covariance either: its sum stays.
-            scale = scale.clamp_min(torch.finfo(scale.dtype).tiny)
-            increments = covariance.square() / scale
-            increments[index] = posterior.leverage_score(index)
-            self._last = index, increments
-        return self._last[1]
+    def _aim(self, index: int) -> None:
+        """Let shards know what a pull of an arm adds to the sum of every arm."""
+        if self._aimed != index:
+            self._aimed = index
+            own = self.posterior.leverage_score(index)
+            pull = self.posterior.pull_of(index, self.projected)
+            self.shards.change("aim", index, own, *pull)

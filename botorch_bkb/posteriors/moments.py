@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.posteriors.shards import largest, Ranked
+
 
 class Moments(ABC):
     """Means and variances of ``A`` arms, and what widths need beside them.
@@ -36,6 +38,15 @@ class Moments(ABC):
     log_det: float
     effective_dimension: float
     feature_bytes: int
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor without entries, of the dtype and on the device of the moments."""
+        return self.mean[:0]
+
+    def means(self, indices: Tensor) -> Tensor:
+        """Return the posterior means of a few arms."""
+        return self.mean[indices]
 
     @property
     @abstractmethod
@@ -75,20 +86,30 @@ class Moments(ABC):
         Args:
             competes: An ``A``-dim boolean tensor; all if None.
         """
-        mean = self.mean
-        if competes is not None:
-            mean = mean.masked_fill(~competes, -torch.inf)
-        return int(mean.argmax())
+        return int(self.largest_bounds(0.0, 1, competes).arms)
 
-    def upper_bounds(self, scale: float, competes: Tensor | None = None) -> Tensor:
-        """Return ``mean + scale sqrt(variance)`` of all arms, for this layer's use.
+    def largest_bounds(
+        self,
+        scale: float,
+        size: int,
+        competes: Tensor | None = None,
+        known: Ranked | None = None,
+    ) -> Ranked:
+        """Return the arms of the largest ``mean + scale sqrt(variance)``.
 
         Args:
             scale: The number of standard deviations.
-            competes: An ``A``-dim boolean tensor; minus infinity for all others.
+            size: How many, at most.
+            competes: An ``A``-dim boolean tensor; minus infinity for all others. All
+                if None.
+            known: Arms whose bounds are known, in any order.
         """
         bounds = self.mean + scale * self.variance.sqrt()
-        return bounds if competes is None else bounds.masked_fill(~competes, -torch.inf)
+        if competes is not None:
+            bounds = bounds.masked_fill(~competes, -torch.inf)
+        if known is not None:
+            bounds[known.arms] = known.values
+        return largest(bounds, size)
 
     def promising_arms(
         self, scale: float, size: int, competes: Tensor | None = None
@@ -100,12 +121,12 @@ class Moments(ABC):
             size: How many, at most.
             competes: An ``A``-dim boolean tensor; all if None.
         """
-        bounds = self.upper_bounds(scale, competes)
-        most = len(bounds) if competes is None else int(competes.sum())
-        return bounds.topk(min(size, most)).indices.sort().values
+        if competes is not None:
+            size = min(size, int(competes.sum()))
+        return self.largest_bounds(scale, size, competes).arms.sort().values
 
     def _arm(self, index: int) -> Tensor:
-        return torch.tensor([index], device=self.mean.device)
+        return torch.tensor([index], device=self.like.device)
 
 
 @dataclass

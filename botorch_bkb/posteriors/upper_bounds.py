@@ -18,6 +18,7 @@ from botorch_bkb.posteriors.drifting import DriftingPosterior
 from botorch_bkb.posteriors.hallucination import HallucinatedPosterior, PoolPosterior
 from botorch_bkb.posteriors.moments import Moments
 from botorch_bkb.posteriors.replay import hallucinate_pull, ReplayedFilter
+from botorch_bkb.posteriors.shards import Ranked
 
 
 # The pool starts with this many arms and doubles; past the limit all arms are tracked.
@@ -67,7 +68,9 @@ class UpperBounds(Choices):
         self.pulls: dict[int, int] = {}
         if (grow and posterior.is_exact) or not (grow or pending):
             self.pulls = pending
-            self.stale = posterior.upper_bounds(scale, capacity.allowed)
+            # The stale bounds are those of the start, but of arms that left a pool.
+            self.allowed = capacity.allowed
+            self.known = Ranked(posterior.like, posterior.pulled_indices[:0])
             self._pool(POOL_SIZE)
         else:
             # Pending arms join the inducing arms, whatever the rule.
@@ -103,7 +106,8 @@ class UpperBounds(Choices):
         rival = self.tracked.rival(index)
         if _beats(self.outside, rival):
             rival = self.outside
-        mean = self.posterior.mean[index].item()
+        arm = torch.tensor([index], device=self.posterior.like.device)
+        mean = self.posterior.means(arm).item()
         residual, p = self.tracked.variances(index)
 
         def overtaken(num_pulls: int) -> bool:
@@ -142,20 +146,27 @@ class UpperBounds(Choices):
         if size > MAX_POOL_SIZE:
             self._track_all(self.pulls, append=self.grow)
             return
-        self.stale[pool.indices] = torch.as_tensor(pool.bounds).to(self.stale)
+        is_other = ~torch.isin(self.known.arms, pool.indices)
+        bounds = torch.as_tensor(pool.bounds).to(self.known.values)
+        self.known = Ranked(
+            torch.cat([self.known.values[is_other], bounds]),
+            torch.cat([self.known.arms[is_other], pool.indices]),
+        )
         self._pool(size)
 
     def _pool(self, size: int) -> None:
         """Make the arms of the largest bounds exact; remember the best one outside."""
-        size = min(size, self.stale.shape[0])
-        arms = self.stale.topk(size).indices.sort().values
+        ranked = self.posterior.largest_bounds(
+            self.scale, size + 1, self.allowed, self.known
+        )
+        arms = ranked.arms[:size].sort().values
         pool = PoolPosterior(self.posterior, self.scale, arms, self.pulls, self.grow)
         for closed in arms[~self.capacity.allows(arms)].tolist():
             pool.close(closed)
         self.tracked = pool
-        outside = self.stale.index_fill(0, arms, -math.inf)
-        best = int(outside.argmax())
-        self.outside = (outside[best].item(), best)
+        self.outside = (-math.inf, -1)
+        if len(ranked.arms) > size:
+            self.outside = ranked.values[size].item(), int(ranked.arms[size])
 
     def _track_all(self, pulls: dict[int, int], append: bool) -> None:
         self.tracked = HallucinatedPosterior(

@@ -209,7 +209,7 @@ def test_the_byte_budget_changes_nothing(increments, num_features):
     for _ in range(30):
         walk.step()
         walk.update(posterior)
-        held = posterior._features.nbytes + posterior._rows.rows.nbytes
+        held = sum(posterior.shards.ask("cached_bytes"))
         assert held <= max(budget, 0)
     assert bool(increments) == (num_features > 0)
     fresh = ArmPosterior(walk.arms, covar_module, 0.3)
@@ -270,7 +270,7 @@ def test_arms_that_join_get_the_posterior_they_would_have_had(
             fresh = ArmPosterior(walk.arms, covar_module, 0.3)
             walk.update(fresh)
             assert_same(posterior, fresh, 1e-9)
-            held = posterior._features.nbytes + posterior._rows.rows.nbytes
+            held = sum(posterior.shards.ask("cached_bytes"))
             assert held <= budget
             walk.step()
             walk.update(posterior)

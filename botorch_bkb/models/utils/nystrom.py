@@ -33,11 +33,15 @@ APPEND_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-3}
 PSD_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}
 
 
-def check_prior_variance(prior_variance: Tensor) -> None:
-    """Raise unless the ``A`` prior variances of arms are those of some kernel.
+def check_prior_variance(prior_variance: Tensor, first: int = 0) -> None:
+    """Raise unless the prior variances of arms are those of some kernel.
+
+    Args:
+        prior_variance: The variances of arms in a row.
+        first: The first of these arms.
 
     Raises:
-        InputDataError: If one is negative or not finite, or all are zero.
+        InputDataError: If one is negative or not finite.
     """
     bad = (~(prior_variance >= 0) | prior_variance.isinf()).nonzero()
     if bad.numel():
@@ -45,9 +49,17 @@ def check_prior_variance(prior_variance: Tensor) -> None:
         raise InputDataError(
             "Expected `covar_module` to give every arm a finite prior variance of "
             f"at least zero, but got {prior_variance[row].item()} for arm "
-            f"{row}."
+            f"{first + row}."
         )
-    if not (prior_variance > 0).any():
+
+
+def check_largest_variance(prior_variance: float) -> None:
+    """Raise unless the largest prior variance of arms is positive.
+
+    Raises:
+        InputDataError: If all are zero.
+    """
+    if not prior_variance > 0:
         raise InputDataError(
             "Expected `covar_module` to give at least one arm a positive prior "
             "variance, but all are zero: nothing could be learned."

@@ -1,0 +1,521 @@
+"""The moments, the cached features and the kernel rows of arms in a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from copy import copy
+from typing import NamedTuple
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_bkb.models.utils.bits import BitArms
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.draws import draw_normals, draw_uniforms
+from botorch_bkb.models.utils.nystrom import check_prior_variance
+from botorch_bkb.posteriors.kernel_rows import KernelRows
+from botorch_bkb.posteriors.shards import largest, Ranked
+
+
+# The size of a chunk of features, of which three are alive at a time: what a core's
+# caches hold; more for passes that read features once; enough to fill an accelerator.
+CHUNK_BYTES = 2**20
+PASS_CHUNK_BYTES = 2**24
+# Of arms whose bits stay packed; every chunk unpacks the inducing ones.
+PACKED_CHUNK_BYTES = 2**22
+ACCELERATOR_CHUNK_BYTES = 2**28
+# The fewest arms of a chunk: its normal numbers are a multiple of the 16 that PyTorch
+# draws at a time.
+MIN_CHUNK = 16
+NoiseState = Tensor | None
+
+
+class Factor(NamedTuple):
+    """The posterior's small matrices, from which moments of arms are computed.
+
+    Attributes:
+        arms: The ``M`` basis arms.
+        points: Their rows.
+        slots: Which kernel rows are theirs; None where these are not kept.
+        L: The ``M x M`` lower Cholesky factor of their Gram matrix.
+        L_v: That of ``V``.
+        complement: Which directions are left out, see
+            :class:`~botorch_bkb.posteriors.feature_basis.BasisPosterior`.
+        weights: The ``M`` weights of the mean.
+    """
+
+    arms: Tensor
+    points: Tensor
+    slots: Tensor | None
+    L: Tensor
+    L_v: Tensor
+    complement: Tensor
+    weights: Tensor
+
+    def project(self, coordinates: Tensor) -> Tensor:
+        """Return what is not left out of the columns of an ``M x k`` matrix."""
+        if self.complement.shape[-1] == 0:
+            return coordinates
+        return coordinates - self.complement @ (self.complement.mT @ coordinates)
+
+
+class Move(NamedTuple):
+    """What a shard needs of a :class:`~..feature_basis.BasisChange`.
+
+    Attributes:
+        arms: The arms that joined the basis, at its end.
+        points: Their rows.
+        slots: Which kernel rows are theirs; None where these are not kept.
+        L: Their rows of the factor, ``a x M``.
+        left: ``M_0 x (r + a)``: the old coordinates of the directions, and of the arms.
+        vectors: ``M x r``, see there.
+        signs: ``r x 2``, see there.
+        corner: The ``a x a`` factor of the new arms' Schur complement.
+    """
+
+    arms: Tensor
+    points: Tensor
+    slots: Tensor | None
+    L: Tensor
+    left: Tensor
+    vectors: Tensor
+    signs: Tensor
+    corner: Tensor
+
+
+class Draws(NamedTuple):
+    """What draws of all arms are made of, see :mod:`~..arm_sampler`.
+
+    Attributes:
+        vectors: ``M x (n + f)``: the weights of ``n`` draws, and the features of ``f``
+            appended arms.
+        points: The rows of these.
+        C: The ``f x f`` factor of their Schur complement.
+        weights: The ``f x n`` weights of their features.
+        noise: The device and the state of a generator for residuals that are drawn on
+            their own; None where there are none.
+    """
+
+    vectors: Tensor
+    points: Tensor
+    C: Tensor
+    weights: Tensor
+    noise: tuple[torch.device, Tensor] | None
+
+    @property
+    def size(self) -> int:
+        """The number of draws, ``n``."""
+        return self.weights.shape[-1]
+
+
+class ArmShard:
+    """Moments and features of arms in a row.
+
+    Args:
+        arms: Their rows.
+        start: How many arms come before them.
+        covar_module: The kernel.
+        max_rows: The most kernel rows.
+        block_size: How many arms a block has, a power of two.
+
+    Raises:
+        InputDataError: If a prior variance is negative or not finite.
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        start: int,
+        covar_module: Kernel,
+        max_rows: int,
+        block_size: int,
+    ) -> None:
+        self.arms = arms
+        self.start = start
+        self.covar_module = covar_module
+        self.block_size = block_size
+        chunks = [self._prior_variance(rows) for rows in self.chunks(arms.shape[-1])]
+        self.prior_variance = torch.cat(chunks)
+        check_prior_variance(self.prior_variance, start)
+        self.mean = torch.zeros_like(self.prior_variance)
+        self.residual = self.prior_variance.clone()
+        self.projected = torch.zeros_like(self.prior_variance)
+        self.worst_residual = self._worst_residual()
+        self._rows = KernelRows(len(arms), max_rows, self.mean)
+        # The cache, one row per arm with room for more columns; none past the budget.
+        self._features = self.mean.new_empty(len(arms), 0)
+        self._size = 0
+        # From what features are solved for again; None where they are cached.
+        self._factor: Factor | None = None
+
+    # Changes
+
+    @torch.no_grad()
+    def add_rows(self, points: Tensor) -> None:
+        """Keep the kernel rows of more arms."""
+        self._rows.add(self.prior_rows(points))
+
+    @torch.no_grad()
+    def rebuild(self, factor: Factor, inducing: Tensor, width: int) -> None:
+        """Compute the moments, and features if the cache has a width."""
+        if self._features.shape[1] != width:
+            # Gone before its successor comes.
+            self._features = self._features.new_empty(len(self.arms), 0)
+            self._features = self._features.new_empty(len(self.arms), width)
+        self.mean = torch.zeros_like(self.prior_variance)
+        self.residual = self.prior_variance.clone()
+        self.projected = torch.zeros_like(self.prior_variance)
+        self._factor = None if width else factor
+        self._size = factor.L.shape[0]
+        self._fill(factor)
+        self._finish(inducing)
+
+    @torch.no_grad()
+    def advance(self, move: Move, inducing: Tensor) -> None:
+        """Apply a change of the basis, in one pass over the features."""
+        M_0, M = move.left.shape[0], move.vectors.shape[0]
+        num_vectors = move.vectors.shape[-1]
+        for rows in self.chunks(max(M_0, 1), PASS_CHUNK_BYTES):
+            Z = self._features[rows, :M]
+            # One product reads the old features once, for the new ones as well.
+            products = Z[:, :M_0] @ move.left
+            moves = products[:, :num_vectors]
+            if M > M_0:
+                K = self._covariance(move.points, move.slots, rows).mT
+                K = K - products[:, num_vectors:]
+                new = torch.linalg.solve_triangular(
+                    move.corner.mT, K, upper=True, left=False
+                )
+                Z[:, M_0:] = new
+                moves = moves.addmm_(new, move.vectors[M_0:])
+            self.mean[rows] = moves[:, -1]
+            moved = moves.square() @ move.signs
+            self.projected[rows] += moved[:, 0]
+            self.residual[rows] += moved[:, 1]
+        own = self._is_here(move.arms)
+        self._features[move.arms[own] - self.start, :M] = move.L[own]
+        self._size = M
+        self._finish(inducing)
+
+    # Questions
+
+    def scale(self) -> float:
+        """Return the largest prior variance."""
+        return self.prior_variance.max().item()
+
+    def moments(self, indices: Tensor) -> Tensor:
+        """Return prior variance, mean, residual and projected variance, ``k x 4``."""
+        local = indices - self.start
+        columns = [self.prior_variance, self.mean, self.residual, self.projected]
+        return torch.stack([column[local] for column in columns], dim=-1)
+
+    def column(self, name: str) -> Tensor:
+        """Return a number of each arm: an attribute."""
+        column: Tensor = getattr(self, name)
+        return column
+
+    @property
+    def variance(self) -> Tensor:
+        """The posterior variances."""
+        return self.residual + self.projected
+
+    def features(self, indices: Tensor) -> Tensor:
+        """Return the cached features of a few arms, ``k x M``."""
+        return self._features[:, : self._size].index_select(0, indices - self.start)
+
+    def held_rows(self, indices: Tensor, slots: Tensor) -> Tensor:
+        """Return kernel rows' entries of a few arms, ``k x`` rows."""
+        return self._rows.select(slots, indices - self.start).mT
+
+    def cached_bytes(self) -> int:
+        """Return the size of what is cached."""
+        return self._features.nbytes + self._rows.rows.nbytes
+
+    def soundness(self) -> tuple[float, float]:
+        """Return the least variance, and the least residual over prior variance."""
+        least = self.variance.amin()
+        return least.item(), self.worst_residual
+
+    def rounding(
+        self, exact: Tensor, known: Tensor, errors: Tensor
+    ) -> tuple[float, int]:
+        """Return the largest relative rounding error of a variance, and its arm.
+
+        Args:
+            exact: Arms whose residual has none.
+            known: Arms whose error is known.
+            errors: These errors.
+        """
+        noise = torch.finfo(self.mean.dtype).eps * self.prior_variance
+        noise[exact[self._is_here(exact)] - self.start] = 0.0
+        error = noise / (self.projected + (self.residual - 4 * noise).clamp_min(0))
+        own = self._is_here(known)
+        error[known[own] - self.start] = errors[own]
+        worst, arm = error.nan_to_num(0.0).max(dim=0)  # no prior variance, no error
+        return worst.item(), self.start + int(arm)
+
+    def largest_bounds(
+        self, size: int, scale: float, competes: Tensor | None, known: Ranked
+    ) -> Ranked:
+        """Return the arms of the largest ``mean + scale sqrt(variance)``.
+
+        Args:
+            size: How many, at most.
+            scale: The number of standard deviations.
+            competes: Which arms compete; minus infinity for all others. All if None.
+            known: Arms whose bounds are known, in any order.
+        """
+        bounds = self.mean + scale * self.variance.sqrt()
+        if competes is not None:
+            bounds.masked_fill_(~competes, -math.inf)
+        own = self._is_here(known.arms)
+        bounds[known.arms[own] - self.start] = known.values[own]
+        found = largest(bounds, size)
+        return Ranked(found.values, found.arms + self.start)
+
+    def dot(self, vector: Tensor) -> Tensor:
+        """Return the features' inner products with an ``M``-dim projected vector."""
+        result = torch.empty_like(self.mean)
+        num_bytes = PASS_CHUNK_BYTES if self._factor is None else None
+        for rows in self.chunks(max(self._size, 1), num_bytes):
+            torch.mv(self._coordinates(rows), vector, out=result[rows])
+        return result
+
+    def covariances(
+        self, point: Tensor, vector: Tensor, removed: Tensor | None
+    ) -> Tensor:
+        """Return the posterior covariances with one arm.
+
+        Args:
+            point: Its row, ``1 x d``.
+            vector: ``V^{-1} z``.
+            removed: ``z``; None for the projected covariances.
+        """
+        covariance = self.dot(vector)
+        if removed is None:
+            return covariance
+        return covariance + self.prior_rows(point).squeeze(0) - self.dot(removed)
+
+    @torch.no_grad()
+    def prior_rows(self, points: Tensor) -> Tensor:
+        """Return the prior covariances of some points with all arms."""
+        numbers_per_arm = max(points.shape[-1], points.shape[0])
+        chunks = self.chunks(numbers_per_arm, PASS_CHUNK_BYTES)
+        blocks = [self._covariance(points, None, rows) for rows in chunks]
+        return torch.cat(blocks, dim=-1)
+
+    def drawn(self, draws: Draws, indices: Tensor | None) -> tuple[Tensor, NoiseState]:
+        """Return values of all arms, or of a few, ``num_draws x k``, and a state."""
+        if indices is None:
+            indices = torch.arange(len(self.arms), device=self.arms.device)
+        else:
+            indices = indices[self._is_here(indices)] - self.start
+        values = self.mean.new_empty(draws.size, len(indices))
+        generator = self._generator(draws)
+        for rows, chunk in self._drawn_chunks(draws, generator):
+            inside = (indices >= rows.start) & (indices < rows.stop)
+            values[:, inside] = chunk[indices[inside] - rows.start].mT
+        return values, _state(generator)
+
+    def best_of_draws(
+        self, draws: Draws, competes: Tensor | None
+    ) -> tuple[Tensor, Tensor, NoiseState]:
+        """Return each draw's largest value, its arm, and the generator's state."""
+        best = self.mean.new_full((draws.size,), -torch.inf)
+        arms = torch.full_like(best, self.start, dtype=torch.long)
+        generator = self._generator(draws)
+        for rows, chunk in self._drawn_chunks(draws, generator):
+            if competes is not None:
+                chunk.masked_fill_(~competes[rows].unsqueeze(-1), -torch.inf)
+            values, positions = chunk.max(dim=0)
+            # Strictly larger: ties go to the lower chunk.
+            better = values > best
+            best = torch.where(better, values, best)
+            arms = torch.where(better, positions + (self.start + rows.start), arms)
+        return best, arms, _state(generator)
+
+    def expected_above(
+        self, levels: Tensor, competes: Tensor | None, without: Tensor
+    ) -> tuple[int, Tensor]:
+        """Return how many arms compete, and how many are expected above levels.
+
+        Args:
+            levels: ``l`` values.
+            competes: Which arms compete; all if None.
+            without: Arms that do not.
+
+        Returns:
+            The number, and ``blocks x l`` numbers to be added up.
+        """
+        if competes is None:
+            competes = torch.ones_like(self.mean, dtype=torch.bool)
+        inside = competes.clone()
+        inside[without[self._is_here(without)] - self.start] = False
+        sums = []
+        for start in range(0, len(self.mean), self.block_size):
+            rows = slice(start, start + self.block_size)
+            some = inside[rows]
+            mean = self.mean[rows][some]
+            std = (self.residual[rows] + self.projected[rows])[some].sqrt()
+            std = std.clamp_min(torch.finfo(std.dtype).tiny)
+            above = [torch.special.ndtr((mean - b) / std).sum() for b in levels]
+            sums.append(torch.stack(above))
+        return int(inside.sum()), torch.stack(sums)
+
+    def extended(
+        self, arms: Tensor, held: Tensor, factor: Factor, width: int, max_rows: int
+    ) -> ArmShard:
+        """Return a copy with more arms.
+
+        Args:
+            arms: Their rows.
+            held: The rows of the arms whose kernel rows are kept.
+            factor: What moments of the new arms are computed from.
+            width: Of the cache; nothing is cached if 0.
+            max_rows: The most kernel rows.
+        """
+        other, num_arms = copy(self), len(self.arms)
+        other.arms = torch.cat([self.arms, arms]) if len(arms) else self.arms
+        added = slice(num_arms, num_arms + len(arms))
+        prior = other._prior_variance(added) if len(arms) else self.mean[:0]
+        check_prior_variance(prior, self.start + num_arms)
+        other.prior_variance = torch.cat([self.prior_variance, prior])
+        other.mean = torch.cat([self.mean, torch.zeros_like(prior)])
+        other.residual = torch.cat([self.residual, prior])
+        other.projected = torch.cat([self.projected, torch.zeros_like(prior)])
+        other._rows = self._rows.extended(len(other.arms), max_rows)
+        size = other._rows.size
+        for rows in other.chunks(max(size, 1), PASS_CHUNK_BYTES, num_arms):
+            if size:
+                other._rows.rows[:size, rows] = other._covariance(held, None, rows)
+        other._features = self._features.new_empty(len(other.arms), width)
+        if width:
+            other._features[:num_arms, : self._size] = self._features[:, : self._size]
+        other._factor = None if width else factor
+        other._fill(factor, num_arms)
+        other._finish(factor.arms[:0])
+        return other
+
+    def chunks(
+        self, numbers_per_arm: int, num_bytes: int | None = None, first: int = 0
+    ) -> Iterator[slice]:
+        """Yield slices of the arms from ``first`` on.
+
+        Args:
+            numbers_per_arm: How many numbers a chunk holds of each arm.
+            num_bytes: The size of a chunk.
+            first: The first arm; a multiple of the block's size, or all arms after
+                it are of this shard.
+        """
+        if self.arms.device.type != "cpu":
+            num_bytes = ACCELERATOR_CHUNK_BYTES
+        elif num_bytes is None:
+            num_bytes = CHUNK_BYTES
+            if isinstance(self.arms, BitArms):
+                num_bytes = PACKED_CHUNK_BYTES
+                numbers_per_arm = max(numbers_per_arm, self.arms.shape[-1] // 8)
+        most = num_bytes // (numbers_per_arm * self.arms.element_size())
+        size = 2 ** (max(most, MIN_CHUNK).bit_length() - 1)
+        size = min(size, self.block_size)
+        stop = len(self.arms)
+        for start in range(first, stop, size):
+            yield slice(start, min(start + size, stop))
+
+    def _fill(self, factor: Factor, first: int = 0) -> None:
+        """Compute the moments of the arms from ``first`` on, and cache their features.
+
+        The moments of these must be those of the prior.
+        """
+        for rows in self.chunks(max(factor.L.shape[0], 1), first=first):
+            Z = self._solved(rows, factor)
+            if self._features.shape[1]:
+                self._features[rows, : Z.shape[0]] = Z.mT
+            Z = factor.project(Z)
+            root = torch.linalg.solve_triangular(factor.L_v, Z, upper=False)
+            torch.mv(Z.mT, factor.weights, out=self.mean[rows])
+            # Takes a third of the time of squaring and summing.
+            self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
+            self.projected[rows] = torch.linalg.vector_norm(root, dim=0).square()
+
+    def _finish(self, inducing: Tensor) -> None:
+        """Make no variance negative; remember how far below zero residuals were."""
+        self.worst_residual = self._worst_residual()
+        self.residual.clamp_(min=0.0)
+        self.residual[inducing[self._is_here(inducing)] - self.start] = 0.0
+        self.projected.clamp_(min=0.0)
+
+    def _worst_residual(self) -> float:
+        tiny = torch.finfo(self.prior_variance.dtype).tiny
+        return (self.residual / self.prior_variance.clamp_min(tiny)).min().item()
+
+    def _coordinates(self, rows: slice) -> Tensor:
+        """Return the ``k x M`` features of some arms in a row."""
+        if self._factor is None:
+            return self._features[rows, : self._size]
+        return self._solved(rows, self._factor).mT
+
+    def _solved(self, rows: slice, factor: Factor) -> Tensor:
+        """Compute the ``M x k`` features of some arms in a row."""
+        K = self._covariance(factor.points, factor.slots, rows)
+        Z = torch.linalg.solve_triangular(factor.L, K, upper=False)
+        # Arms of the basis have their row of L, exact where a solve leaves rounding.
+        start = self.start + rows.start
+        own = (factor.arms >= start) & (factor.arms < self.start + rows.stop)
+        Z[:, factor.arms[own] - start] = factor.L[own].mT
+        return Z
+
+    @torch.no_grad()
+    def _covariance(self, points: Tensor, slots: Tensor | None, rows: slice) -> Tensor:
+        """Return prior covariances of points with some arms, as they are kept."""
+        if slots is not None:
+            return self._rows.select(slots, rows)
+        covariance = dense_covariance(self.covar_module, points, self.arms[rows])
+        return covariance.to(self.prior_variance)  # kernels may not keep the dtype
+
+    @torch.no_grad()
+    def _prior_variance(self, rows: slice) -> Tensor:
+        return self.covar_module(self.arms[rows], diag=True).to(self.arms)
+
+    def _drawn_chunks(
+        self, draws: Draws, generator: torch.Generator | None
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Yield which arms, and their ``chunk x num_draws`` values."""
+        size, num_appended = draws.size, len(draws.points)
+        for rows in self.chunks(max(*draws.vectors.shape, 1)):
+            products = self._coordinates(rows) @ draws.vectors
+            values = products[:, :size] + self.mean[rows].unsqueeze(-1)
+            residual = self.residual[rows]
+            if num_appended:
+                K = self._covariance(draws.points, None, rows)
+                K = K - products[:, size:].mT
+                new = torch.linalg.solve_triangular(draws.C, K, upper=False)
+                values = values.addmm_(new.mT, draws.weights)
+                residual = residual - new.square().sum(dim=0)
+            if generator is not None:
+                noise = draw_normals(len(values), size, generator=generator).to(values)
+                values += noise * residual.clamp_min(0.0).sqrt().unsqueeze(-1)
+            yield rows, values
+
+    def _generator(self, draws: Draws) -> torch.Generator | None:
+        """Return a generator past the noise of the arms before these."""
+        if draws.noise is None:
+            return None
+        device, state = draws.noise
+        generator = torch.Generator(device)
+        generator.set_state(state)
+        # Chunks hold multiples of 16 numbers, but the last one; so the noise of every
+        # arm stands at a place of its own, and takes one uniform number each.
+        for start in range(0, self.start, self.block_size):
+            draw_uniforms(
+                min(self.block_size, self.start - start) * draws.size, generator
+            )
+        return generator
+
+    def _is_here(self, indices: Tensor) -> Tensor:
+        return (indices >= self.start) & (indices < self.start + len(self.arms))
+
+
+def _state(generator: torch.Generator | None) -> NoiseState:
+    return None if generator is None else generator.get_state()

@@ -1,0 +1,204 @@
+"""How many shards there are changes no bit; merged answers are those of all arms."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel
+from hypothesis import given
+from hypothesis import strategies as st
+
+from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling
+from botorch_bkb.bandits import EpsilonGreedy
+from botorch_bkb.optim import FixedSize, LocalRule, SumRule
+from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
+from botorch_bkb.posteriors.shards import largest, plan_shards, Ranked
+
+
+BLOCK_SIZE = 16
+NUM_ARMS = 150
+
+
+def set_shards(monkeypatch, num_shards):
+    """Let every posterior have so many shards, of blocks so small that it can."""
+    monkeypatch.setattr(arm_posterior, "BLOCK_SIZE", BLOCK_SIZE)
+    monkeypatch.setattr(
+        arm_posterior,
+        "plan_shards",
+        lambda A, _, size: plan_shards(A, num_shards, size),
+    )
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def table(num_arms=NUM_ARMS, dtype=torch.double):
+    arms = torch.rand(num_arms, 2, generator=seeded(), dtype=dtype)
+    arms[-9:] = arms[:9]  # twins in other shards
+    return arms
+
+
+def kernel(lengthscale=0.3):
+    kernel = RBFKernel()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+def make_ts(residual, **options):
+    return lambda: GPThompsonSampling(
+        table(), kernel(0.15), 0.1, residual=residual, generator=seeded(1), **options
+    )
+
+
+BANDITS = {
+    "bbkb": lambda: BBKB(table(), kernel(), 0.1, generator=seeded(1)),
+    "bbkb-single": lambda: BBKB(
+        table(dtype=torch.float), MaternKernel(), 0.1, generator=seeded(1)
+    ),
+    "bbkb-recomputed": lambda: BBKB(
+        table(), kernel(0.1), 0.05, max_feature_bytes=0, generator=seeded(1)
+    ),
+    "bbkb-few-rows": lambda: BBKB(
+        table(),
+        kernel(0.1),
+        0.05,
+        max_feature_bytes=8 * NUM_ARMS * 60,
+        generator=seeded(1),
+    ),
+    "bbkb-local": lambda: BBKB(
+        table(), kernel(), 0.1, batch_rule=LocalRule(), generator=seeded(1)
+    ),
+    "bbkb-projected": lambda: BBKB(
+        table(), kernel(), 0.1, batch_rule=SumRule(projected=True), generator=seeded(1)
+    ),
+    "bkb": lambda: BKB(
+        table(), kernel(), 0.1, batch_rule=FixedSize(3), generator=seeded(1)
+    ),
+    "gpbucb": lambda: GPBUCB(table(), kernel(0.15), 0.02, generator=seeded(1)),
+    "epsilon-greedy": lambda: EpsilonGreedy(
+        table(), kernel(), 0.1, generator=seeded(1)
+    ),
+    "ts": make_ts("correlated"),
+    "ts-weights": make_ts("omitted"),
+    "ts-independent": make_ts("independent", batch_rule=FixedSize(5)),
+}
+
+
+def campaign(make, num_asks=5, add_arms=False):
+    """Return all that a run says: masks, pending pulls, arms that join."""
+    bandit, environment, said = make(), seeded(2), []
+    for number in range(num_asks):
+        if add_arms and number % 2:
+            bandit.add_arms(
+                torch.rand(20, 2, generator=environment, dtype=torch.double)
+            )
+        available = torch.rand(len(bandit.arms), generator=environment) < 0.7
+        said.append(bandit.ask(max_size=12, available=available))
+        pending = bandit.pending
+        keys = [key for key in pending if torch.rand((), generator=environment) < 0.6]
+        arms = torch.tensor([pending[key] for key in keys], dtype=torch.long)
+        noise = torch.randn(len(arms), generator=environment).to(bandit.arms)
+        bandit.tell(arms, bandit.arms[arms].sin().sum(dim=-1) + 0.3 * noise, keys)
+        said += bandit.predict()
+        moments = bandit._moments
+        said += [moments.residual.clone(), moments.projected.clone()]
+        said.append(torch.tensor([moments.log_det, moments.effective_dimension]))
+    said.append(bandit.maximizer_distribution(8, seeded(3)).indices)
+    return said
+
+
+@pytest.mark.parametrize("num_shards", [2, 4])
+@pytest.mark.parametrize("bandit", BANDITS)
+def test_shards_change_no_bit_of_a_run(monkeypatch, bandit, num_shards):
+    set_shards(monkeypatch, 1)
+    expected = campaign(BANDITS[bandit])
+    set_shards(monkeypatch, num_shards)
+    found = campaign(BANDITS[bandit])
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("bandit", ["bbkb", "bbkb-few-rows", "bbkb-recomputed"])
+def test_arms_join_the_last_shard(monkeypatch, bandit):
+    set_shards(monkeypatch, 1)
+    expected = campaign(BANDITS[bandit], add_arms=True)
+    set_shards(monkeypatch, 4)
+    found = campaign(BANDITS[bandit], add_arms=True)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@given(
+    values=st.lists(st.sampled_from([-2.0, 0.0, 1.0, 3.0]), min_size=1, max_size=30),
+    size=st.integers(1, 40),
+    cuts=st.lists(st.integers(0, 30), max_size=3),
+)
+def test_the_largest_are_in_order_with_the_lowest_index_first(values, size, cuts):
+    expected = sorted(range(len(values)), key=lambda i: (-values[i], i))[:size]
+    limits = sorted({0, len(values), *(cut for cut in cuts if cut < len(values))})
+    parts = []
+    for start, stop in pairwise(limits):
+        part = largest(torch.tensor(values[start:stop]), size)
+        parts.append(Ranked(part.values, part.arms + start))
+    merged = Ranked.merged(parts, size)
+    assert merged.arms.tolist() == expected
+    assert merged.values.tolist() == [values[index] for index in expected]
+
+
+def test_no_number_is_larger_than_what_is_none():
+    nan = float("nan")
+    assert largest(torch.tensor([1.0, nan, 3.0, nan]), 3).arms.tolist() == [1, 3, 2]
+    assert largest(torch.tensor([nan, nan, nan]), 2).arms.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("num_arms", "num_shards", "limits"),
+    [
+        (10, 3, [0, 10]),
+        (64, 2, [0, 32, 64]),
+        (65, 3, [0, 16, 48, 65]),
+        (40, 9, [0, 16, 32, 40]),
+    ],
+)
+def test_shards_are_whole_blocks(num_arms, num_shards, limits):
+    assert plan_shards(num_arms, num_shards, BLOCK_SIZE) == limits
+
+
+@pytest.mark.parametrize("num_draws", [1, 3, 16])
+def test_the_noise_of_an_arm_is_that_of_its_place(monkeypatch, num_draws):
+    """Every arm has its own numbers of the stream, whatever chunks and shards are."""
+    set_shards(monkeypatch, 4)
+    posterior = ArmPosterior(table(160), kernel(), 0.1)
+    generator, expected = seeded(5), seeded(5)
+    assert len(posterior.shards.parts) == 4
+    sampler = ArmSampler(posterior, residual="independent")
+    values = sampler.draw_values(num_draws, generator)
+    noise = torch.randn(160, num_draws, generator=expected, dtype=torch.double)
+    # Nothing is known: the prior's deviation is one.
+    assert torch.equal(values, noise.mT)
+    assert torch.equal(generator.get_state(), expected.get_state())
+    few = torch.tensor([150, 3, 40, 3])
+    some = sampler.draw_values(num_draws, seeded(5), few)
+    assert torch.equal(some, noise.mT[:, few])
+
+
+@pytest.mark.parametrize("size", [2, 40])
+def test_the_probability_outside_counts_every_other_arm_once(monkeypatch, size):
+    monkeypatch.setattr("botorch_bkb.posteriors.arm_sampler.POOL_SIZE", size)
+    set_shards(monkeypatch, 4)
+    posterior = ArmPosterior(table(), kernel(0.1), 0.1)
+    pulled, ones = torch.tensor([0, 70, 130]), torch.ones(3).double()
+    posterior.update(pulled, pulled, 50 * ones, 50 * ones * torch.tensor([0.0, 2, 9]))
+    sampler = ArmSampler(posterior)
+    allowed = torch.arange(NUM_ARMS) % 3 > 0
+    allowed[pulled] = True
+    pool = sampler.promising_arms(allowed)
+    outside = allowed.clone()
+    outside[pool] = False
+    normal = torch.distributions.Normal(posterior.mean, posterior.variance.sqrt())
+    best = pool[posterior.mean[pool].argmax()]
+    bounds = [1.0]
+    for level in torch.linspace(-4, 4, 33).tolist():
+        value = normal.mean[best] + level * normal.stddev[best]
+        below = normal.cdf(value)
+        bounds.append((below[pool].min() + (1 - below[outside]).sum()).item())
+    assert sampler.outside_probability(allowed) == pytest.approx(min(bounds), abs=1e-12)
