@@ -4,6 +4,7 @@ from botorch_bkb.arms.array import ArrayArms
 from botorch_bkb.arms.capacity import Capacity, PullCounts
 from botorch_bkb.arms.stored import ShardDataError, StoredArms
 from botorch_bkb.arms.table import ArmTable
+from botorch_bkb.arms.workers import ShardLostError, ShardTimeoutError
 from botorch_bkb.models.utils.bits import BitArms
 
 
@@ -14,5 +15,7 @@ __all__ = [
     "Capacity",
     "PullCounts",
     "ShardDataError",
+    "ShardLostError",
+    "ShardTimeoutError",
     "StoredArms",
 ]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms.workers import Workers
 from botorch_bkb.models.utils.lazy_rows import LazyRows
 
 
@@ -67,15 +68,21 @@ class StoredArms(LazyRows):
         added: The ``k x d`` rows after them.
         units: What is subtracted from rows of the source, and what they are divided by
             then, ``d`` numbers each; None for nothing.
+        workers: Who computes what there is per arm; None for this process.
     """
 
     source: RowSource
     added: Tensor
     units: tuple[Tensor, Tensor] | None
+    workers: Workers | None
 
     @classmethod
     def over(
-        cls, source: RowSource, added: Tensor, units: tuple[Tensor, Tensor] | None
+        cls,
+        source: RowSource,
+        added: Tensor,
+        units: tuple[Tensor, Tensor] | None,
+        workers: Workers | None = None,
     ) -> Self:
         """Return the rows of a source with others after them; see the attributes."""
         arms: Self = Tensor._make_wrapper_subclass(
@@ -84,6 +91,7 @@ class StoredArms(LazyRows):
             dtype=added.dtype,
         )
         arms.source, arms.added, arms.units = source, added, units
+        arms.workers = workers
         return arms
 
     @classmethod
@@ -117,7 +125,32 @@ class StoredArms(LazyRows):
         """
         if self.units is not None:
             raise UnsupportedError("Expected stored arms in their own units.")
-        return self.over(self.source, (self.added - low) / width, (low, width))
+        return self.over(
+            self.source, (self.added - low) / width, (low, width), self.workers
+        )
+
+    def on_ray(
+        self, workers: int, timeout: float = 600.0, max_restarts: int = 20
+    ) -> Self:
+        """Return the same arms, for whom Ray's workers compute.
+
+        The numbers are the same, bit for bit. Workers join a Ray that is initialised in
+        this process, a cluster for instance, whose machines must find the rows at the
+        same path; else Ray is started on this machine, for this process alone, when
+        a bandit first needs it. They end with ``arms.workers.close()``, or with the
+        process. Arms cannot be added.
+
+        Args:
+            workers: How many there are at most; of one thread each. A worker has whole
+                blocks of 65,536 arms.
+            timeout: The longest wait for an answer, in seconds.
+            max_restarts: How often a worker that is lost is replaced.
+
+        Raises:
+            InputDataError: If a number is out of range.
+        """
+        pool = Workers(workers, timeout, max_restarts)
+        return self.over(self.source, self.added, self.units, pool)
 
     @override
     def dense(self) -> Tensor:
@@ -130,7 +163,8 @@ class StoredArms(LazyRows):
 
     @override
     def _joined(self, parts: list[Tensor]) -> Self:
-        return self.over(self.source, torch.cat([self.added, *parts[1:]]), self.units)
+        added = torch.cat([self.added, *parts[1:]])
+        return self.over(self.source, added, self.units, self.workers)
 
     @override
     def _rows(self, rows: Tensor | slice) -> Tensor:
@@ -138,7 +172,7 @@ class StoredArms(LazyRows):
             start, stop, step = rows.indices(len(self))
             if start == 0 and step == 1 and stop >= self.source.num_rows:
                 kept = self.added[: stop - self.source.num_rows]
-                return self.over(self.source, kept, self.units)
+                return self.over(self.source, kept, self.units, self.workers)
             self._check_size(len(range(start, stop, step)))
             rows = torch.arange(start, max(start, stop), step)
         elif rows.dtype == torch.bool:

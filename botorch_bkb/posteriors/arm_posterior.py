@@ -29,6 +29,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms import StoredArms
 from botorch_bkb.checks import as_number, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
@@ -135,7 +136,7 @@ class ArmPosterior(Moments):
         self.noise_variance = noise_variance
         self.max_feature_bytes = max_feature_bytes
         self._like = arms.new_empty(0)
-        self.shards: Shards = _local_shards(arms, covar_module, self._max_rows)
+        self.shards = _shards_of(arms, covar_module, self._max_rows)
         self._scale = max(self.shards.ask("scale"))
         check_largest_variance(self._scale)
         self._rounding_report = RoundingReport(self._like.dtype)
@@ -287,16 +288,11 @@ class ArmPosterior(Moments):
             width = min(self._width, other._max_room)
             other._width = width if width >= M else 0
             factor, held = other._factor(), self.arms[other._held]
-            last = len(shards.parts) - 1
             other.shards.parts = [
                 part.extended(
-                    arms if number == last else arms[:0],
-                    held,
-                    factor,
-                    other._width,
-                    other._max_rows,
+                    other.arms, stop, held, factor, other._width, other._max_rows
                 )
-                for number, part in enumerate(shards.parts)
+                for part, stop in zip(shards.parts, limits[1:], strict=True)
             ]
             other._scale = max(other.shards.ask("scale"))
             check_largest_variance(other._scale)
@@ -614,10 +610,15 @@ class ArmPosterior(Moments):
         self.inducing_indices = inducing_indices
 
 
-def _local_shards(arms: Tensor, covar_module: Kernel, max_rows: int) -> LocalShards:
+def _shards_of(arms: Tensor, covar_module: Kernel, max_rows: int) -> Shards:
+    """Return what there is per arm: here, or where the arms are said to live."""
+    if isinstance(arms, StoredArms) and arms.workers is not None:
+        from botorch_bkb.posteriors.ray_shards import RayShards
+
+        return RayShards.of(arms, arms.workers, covar_module, max_rows, BLOCK_SIZE)
     limits = plan_shards(len(arms), 1, BLOCK_SIZE)
     parts = [
-        ArmShard(arms[start:stop], start, covar_module, max_rows, BLOCK_SIZE)
+        ArmShard(arms, start, stop, covar_module, max_rows, BLOCK_SIZE)
         for start, stop in pairwise(limits)
     ]
     return LocalShards(parts, limits)

@@ -11,7 +11,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_bkb.models.utils.bits import BitArms
+from botorch_bkb.arms import BitArms, StoredArms
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals, draw_uniforms
 from botorch_bkb.models.utils.nystrom import check_prior_variance
@@ -114,8 +114,9 @@ class ArmShard:
     """Moments and features of arms in a row.
 
     Args:
-        arms: Their rows.
-        start: How many arms come before them.
+        arms: The rows of all arms.
+        start: The first of these arms.
+        stop: The first arm after them.
         covar_module: The kernel.
         max_rows: The most kernel rows.
         block_size: How many arms a block has, a power of two.
@@ -128,12 +129,14 @@ class ArmShard:
         self,
         arms: Tensor,
         start: int,
+        stop: int,
         covar_module: Kernel,
         max_rows: int,
         block_size: int,
     ) -> None:
         self.arms = arms
         self.start = start
+        self.num_arms = stop - start
         self.covar_module = covar_module
         self.block_size = block_size
         chunks = [self._prior_variance(rows) for rows in self.chunks(arms.shape[-1])]
@@ -143,9 +146,9 @@ class ArmShard:
         self.residual = self.prior_variance.clone()
         self.projected = torch.zeros_like(self.prior_variance)
         self.worst_residual = self._worst_residual()
-        self._rows = KernelRows(len(arms), max_rows, self.mean)
+        self._rows = KernelRows(self.num_arms, max_rows, self.mean)
         # The cache, one row per arm with room for more columns; none past the budget.
-        self._features = self.mean.new_empty(len(arms), 0)
+        self._features = self.mean.new_empty(self.num_arms, 0)
         self._size = 0
         # From what features are solved for again; None where they are cached.
         self._factor: Factor | None = None
@@ -162,8 +165,8 @@ class ArmShard:
         """Compute the moments, and features if the cache has a width."""
         if self._features.shape[1] != width:
             # Gone before its successor comes.
-            self._features = self._features.new_empty(len(self.arms), 0)
-            self._features = self._features.new_empty(len(self.arms), width)
+            self._features = self._features.new_empty(self.num_arms, 0)
+            self._features = self._features.new_empty(self.num_arms, width)
         self.mean = torch.zeros_like(self.prior_variance)
         self.residual = self.prior_variance.clone()
         self.projected = torch.zeros_like(self.prior_variance)
@@ -309,7 +312,7 @@ class ArmShard:
     def drawn(self, draws: Draws, indices: Tensor | None) -> tuple[Tensor, NoiseState]:
         """Return values of all arms, or of a few, ``num_draws x k``, and a state."""
         if indices is None:
-            indices = torch.arange(len(self.arms), device=self.arms.device)
+            indices = torch.arange(self.num_arms, device=self.arms.device)
         else:
             indices = indices[self._is_here(indices)] - self.start
         values = self.mean.new_empty(draws.size, len(indices))
@@ -365,32 +368,40 @@ class ArmShard:
         return int(inside.sum()), torch.stack(sums)
 
     def extended(
-        self, arms: Tensor, held: Tensor, factor: Factor, width: int, max_rows: int
+        self,
+        arms: Tensor,
+        stop: int,
+        held: Tensor,
+        factor: Factor,
+        width: int,
+        max_rows: int,
     ) -> ArmShard:
         """Return a copy with more arms.
 
         Args:
-            arms: Their rows.
+            arms: The rows of all arms, those after these as well.
+            stop: The first arm after those of the copy.
             held: The rows of the arms whose kernel rows are kept.
             factor: What moments of the new arms are computed from.
             width: Of the cache; nothing is cached if 0.
             max_rows: The most kernel rows.
         """
-        other, num_arms = copy(self), len(self.arms)
-        other.arms = torch.cat([self.arms, arms]) if len(arms) else self.arms
-        added = slice(num_arms, num_arms + len(arms))
-        prior = other._prior_variance(added) if len(arms) else self.mean[:0]
+        other, num_arms = copy(self), self.num_arms
+        other.arms, other.num_arms = arms, stop - self.start
+        prior = self.prior_variance[:0]
+        if other.num_arms > num_arms:
+            prior = other._prior_variance(slice(num_arms, other.num_arms))
         check_prior_variance(prior, self.start + num_arms)
         other.prior_variance = torch.cat([self.prior_variance, prior])
         other.mean = torch.cat([self.mean, torch.zeros_like(prior)])
         other.residual = torch.cat([self.residual, prior])
         other.projected = torch.cat([self.projected, torch.zeros_like(prior)])
-        other._rows = self._rows.extended(len(other.arms), max_rows)
-        size = other._rows.size
-        for rows in other.chunks(max(size, 1), PASS_CHUNK_BYTES, num_arms):
-            if size:
-                other._rows.rows[:size, rows] = other._covariance(held, None, rows)
-        other._features = self._features.new_empty(len(other.arms), width)
+        other._rows = self._rows.extended(other.num_arms, max_rows)
+        if other._rows.size:
+            for rows in other.chunks(other._rows.size, PASS_CHUNK_BYTES, num_arms):
+                added = other._covariance(held, None, rows)
+                other._rows.rows[: other._rows.size, rows] = added
+        other._features = self._features.new_empty(other.num_arms, width)
         if width:
             other._features[:num_arms, : self._size] = self._features[:, : self._size]
         other._factor = None if width else factor
@@ -419,7 +430,7 @@ class ArmShard:
         most = num_bytes // (numbers_per_arm * self.arms.element_size())
         size = 2 ** (max(most, MIN_CHUNK).bit_length() - 1)
         size = min(size, self.block_size)
-        stop = len(self.arms)
+        stop = self.num_arms
         for start in range(first, stop, size):
             yield slice(start, min(start + size, stop))
 
@@ -471,12 +482,17 @@ class ArmShard:
         """Return prior covariances of points with some arms, as they are kept."""
         if slots is not None:
             return self._rows.select(slots, rows)
-        covariance = dense_covariance(self.covar_module, points, self.arms[rows])
+        covariance = dense_covariance(self.covar_module, points, self._taken(rows))
         return covariance.to(self.prior_variance)  # kernels may not keep the dtype
 
     @torch.no_grad()
     def _prior_variance(self, rows: slice) -> Tensor:
-        return self.covar_module(self.arms[rows], diag=True).to(self.arms)
+        return self.covar_module(self._taken(rows), diag=True).to(self.arms)
+
+    def _taken(self, rows: slice) -> Tensor:
+        """Return the rows of some arms."""
+        taken = self.arms[self.start + rows.start : self.start + rows.stop]
+        return taken.dense() if isinstance(taken, StoredArms) else taken
 
     def _drawn_chunks(
         self, draws: Draws, generator: torch.Generator | None
@@ -514,7 +530,7 @@ class ArmShard:
         return generator
 
     def _is_here(self, indices: Tensor) -> Tensor:
-        return (indices >= self.start) & (indices < self.start + len(self.arms))
+        return (indices >= self.start) & (indices < self.start + self.num_arms)
 
 
 def _state(generator: torch.Generator | None) -> NoiseState:

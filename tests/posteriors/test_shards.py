@@ -15,6 +15,7 @@ from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
 from botorch_bkb.posteriors.shards import largest, plan_shards, Ranked
 
 
+pytestmark = pytest.mark.exact_bits
 BLOCK_SIZE = 16
 NUM_ARMS = 150
 
@@ -46,38 +47,36 @@ def kernel(lengthscale=0.3):
 
 
 def make_ts(residual, **options):
-    return lambda: GPThompsonSampling(
-        table(), kernel(0.15), 0.1, residual=residual, generator=seeded(1), **options
+    return lambda arms: GPThompsonSampling(
+        arms, kernel(0.15), 0.1, residual=residual, generator=seeded(1), **options
     )
 
 
 BANDITS = {
-    "bbkb": lambda: BBKB(table(), kernel(), 0.1, generator=seeded(1)),
-    "bbkb-single": lambda: BBKB(
-        table(dtype=torch.float), MaternKernel(), 0.1, generator=seeded(1)
+    "bbkb": lambda arms: BBKB(arms, kernel(), 0.1, generator=seeded(1)),
+    "bbkb-matern": lambda arms: BBKB(arms, MaternKernel(), 0.1, generator=seeded(1)),
+    "bbkb-recomputed": lambda arms: BBKB(
+        arms, kernel(0.1), 0.05, max_feature_bytes=0, generator=seeded(1)
     ),
-    "bbkb-recomputed": lambda: BBKB(
-        table(), kernel(0.1), 0.05, max_feature_bytes=0, generator=seeded(1)
-    ),
-    "bbkb-few-rows": lambda: BBKB(
-        table(),
+    "bbkb-few-rows": lambda arms: BBKB(
+        arms,
         kernel(0.1),
         0.05,
         max_feature_bytes=8 * NUM_ARMS * 60,
         generator=seeded(1),
     ),
-    "bbkb-local": lambda: BBKB(
-        table(), kernel(), 0.1, batch_rule=LocalRule(), generator=seeded(1)
+    "bbkb-local": lambda arms: BBKB(
+        arms, kernel(), 0.1, batch_rule=LocalRule(), generator=seeded(1)
     ),
-    "bbkb-projected": lambda: BBKB(
-        table(), kernel(), 0.1, batch_rule=SumRule(projected=True), generator=seeded(1)
+    "bbkb-projected": lambda arms: BBKB(
+        arms, kernel(), 0.1, batch_rule=SumRule(projected=True), generator=seeded(1)
     ),
-    "bkb": lambda: BKB(
-        table(), kernel(), 0.1, batch_rule=FixedSize(3), generator=seeded(1)
+    "bkb": lambda arms: BKB(
+        arms, kernel(), 0.1, batch_rule=FixedSize(3), generator=seeded(1)
     ),
-    "gpbucb": lambda: GPBUCB(table(), kernel(0.15), 0.02, generator=seeded(1)),
-    "epsilon-greedy": lambda: EpsilonGreedy(
-        table(), kernel(), 0.1, generator=seeded(1)
+    "gpbucb": lambda arms: GPBUCB(arms, kernel(0.15), 0.02, generator=seeded(1)),
+    "epsilon-greedy": lambda arms: EpsilonGreedy(
+        arms, kernel(), 0.1, generator=seeded(1)
     ),
     "ts": make_ts("correlated"),
     "ts-weights": make_ts("omitted"),
@@ -85,9 +84,9 @@ BANDITS = {
 }
 
 
-def campaign(make, num_asks=5, add_arms=False):
+def campaign(bandit, num_asks=5, add_arms=False):
     """Return all that a run says: masks, pending pulls, arms that join."""
-    bandit, environment, said = make(), seeded(2), []
+    environment, said = seeded(2), []
     for number in range(num_asks):
         if add_arms and number % 2:
             bandit.add_arms(
@@ -108,23 +107,27 @@ def campaign(make, num_asks=5, add_arms=False):
     return said
 
 
+def assert_same(found, expected):
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float], ids=str)
 @pytest.mark.parametrize("num_shards", [2, 4])
 @pytest.mark.parametrize("bandit", BANDITS)
-def test_shards_change_no_bit_of_a_run(monkeypatch, bandit, num_shards):
+def test_shards_change_no_bit_of_a_run(monkeypatch, bandit, num_shards, dtype):
+    arms = table(dtype=dtype)
     set_shards(monkeypatch, 1)
-    expected = campaign(BANDITS[bandit])
+    expected = campaign(BANDITS[bandit](arms))
     set_shards(monkeypatch, num_shards)
-    found = campaign(BANDITS[bandit])
-    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    assert_same(campaign(BANDITS[bandit](arms)), expected)
 
 
 @pytest.mark.parametrize("bandit", ["bbkb", "bbkb-few-rows", "bbkb-recomputed"])
 def test_arms_join_the_last_shard(monkeypatch, bandit):
     set_shards(monkeypatch, 1)
-    expected = campaign(BANDITS[bandit], add_arms=True)
+    expected = campaign(BANDITS[bandit](table()), add_arms=True)
     set_shards(monkeypatch, 4)
-    found = campaign(BANDITS[bandit], add_arms=True)
-    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    assert_same(campaign(BANDITS[bandit](table()), add_arms=True), expected)
 
 
 @given(

@@ -1,0 +1,495 @@
+"""Shards that Ray's workers hold. The only file that imports Ray, when it is needed.
+
+A shard's state is a function of its arms and of the changes in their order. The
+coordinator keeps these: how the shard was made, which kernel rows were added, the last
+rebuild and what came after it. Every message names the changes up to which it was
+written and holds those that its worker is not known to have; the worker skips what it
+has. So a message may come twice, and a worker that was replaced answers that it is
+behind, gets all changes, and has the same bits again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.arms.stored import RowSource, StoredArms
+from botorch_bkb.arms.workers import ShardLostError, ShardTimeoutError, Workers
+from botorch_bkb.posteriors.arm_shard import ArmShard
+from botorch_bkb.posteriors.shards import part_of, PerArm, plan_shards, Shards
+
+
+logger = logging.getLogger(__name__)
+# Larger messages are put where all workers of a machine read them.
+MAX_INLINE_BYTES = 100_000
+# Answers about more arms than this are asked for again.
+MAX_REMEMBERED = 1000
+# Of a Ray that is started here: listen to this machine only, report nothing, and do not
+# yield to every other program. Read when Ray is imported.
+SETTINGS = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+}
+
+
+class Patch(NamedTuple):
+    """Changes of one thing that a worker holds.
+
+    Attributes:
+        key: Which thing.
+        known: The number of the change that the worker has already; -1 for none.
+        changes: Numbers and contents of those after it.
+    """
+
+    key: str
+    known: int
+    changes: list[tuple[int, Any]]
+
+
+class ShardHost:
+    """A worker: one shard of every posterior, and what was made of it.
+
+    Args:
+        start: The first arm of the shard.
+        stop: The first arm after it.
+    """
+
+    def __init__(self, start: int, stop: int) -> None:
+        torch.set_num_threads(1)
+        self.limits = start, stop
+        self.source: Any = None
+        self.held: dict[str, tuple[Any, int]] = {}
+
+    def answer(
+        self,
+        forgotten: list[str],
+        source: list[Any],
+        patches: list[Patch],
+        name: str,
+        args: Any,
+    ) -> bytes | None:
+        """Return an encoded answer; None if changes are missing.
+
+        Args:
+            forgotten: What need not be held any longer.
+            source: The rows of the arms, if they may be needed.
+            patches: Of what is asked, after that on which it stands.
+            name: The question.
+            args: Its encoded arguments.
+        """
+        for key in forgotten:
+            self.held.pop(key, None)
+        if self.source is None and source:
+            self.source = _fetched(source[0])
+        part: Any = None
+        for key, known, changes in patches:
+            base, (part, number) = part, self.held.get(key, (None, -1))
+            if number < known:
+                return None
+            for new, change in changes:
+                if new <= number:
+                    continue
+                self.held.pop(key, None)  # no half of a change remains
+                part = self._changed(base, part, *decode(_fetched(change)))
+                self.held[key] = part, new
+        return encode(getattr(part, name)(*decode(_fetched(args))))
+
+    def _changed(self, base: Any, part: Any, name: str, args: tuple[Any, ...]) -> Any:
+        if part is not None:
+            getattr(part, name)(*args)
+            return part
+        if base is not None:
+            kind, *rest = args
+            return kind(base, *rest)
+        kind, dtype, units, *rest = args
+        none = torch.empty(0, self.source.num_columns, dtype=dtype)
+        return ArmShard(kind.over(self.source, none, units), *self.limits, *rest)
+
+
+class Change:
+    """A change of all shards, encoded when it is first sent.
+
+    Args:
+        number: Its place in the order.
+        name: What is called.
+        args: The arguments.
+    """
+
+    def __init__(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+        self.number = number
+        self.name = name
+        self.args = args
+        self._encoded: Any = None
+
+    def encoded(self, start: int, stop: int) -> Any:
+        """Return it as a shard gets it."""
+        if any(isinstance(arg, PerArm) for arg in self.args):
+            return _sent((self.name, part_of(self.args, start, stop)))
+        if self._encoded is None:
+            self._encoded = _sent((self.name, self.args))
+        return self._encoded
+
+
+class RayShards(Shards):
+    """Shards of which every one is held by a worker.
+
+    Args:
+        pool: The workers.
+        base: What these are made of; None for arms.
+        args: What they are made with.
+    """
+
+    def __init__(self, pool: Pool, base: RayShards | None, *args: Any) -> None:
+        self.pool = pool
+        self.limits = pool.limits
+        self.base = base
+        self.base_number = 0 if base is None else base.number
+        self.key = uuid.uuid4().hex
+        self.number: int = 0
+        self.changes = [Change(0, "made", args)]
+        self.known = [-1] * len(pool.actors)
+        # Answers about a few arms, until something changes: they are asked for again.
+        self._answers: dict[tuple[str, bytes], Tensor] = {}
+        weakref.finalize(self, pool.forget, self.key)
+
+    @classmethod
+    def of(
+        cls,
+        arms: StoredArms,
+        workers: Workers,
+        covar_module: Kernel,
+        max_rows: int,
+        block_size: int,
+    ) -> RayShards:
+        """Return the shards of arms, and start the workers if they do not run.
+
+        Raises:
+            UnsupportedError: If arms were added to those that are stored, or Ray is
+                not there or cannot be kept to this machine.
+        """
+        if len(arms.added):
+            raise UnsupportedError(
+                "Expected Ray's arms to be those that are stored, but got "
+                f"{len(arms.added)} more. Store them beside the others."
+            )
+        if workers.pool is None:
+            limits = plan_shards(len(arms), workers.num_workers, block_size)
+            pool = Pool(workers, arms.source, limits)
+            workers.started(pool, weakref.finalize(workers, pool.close))
+        options = type(arms), arms.dtype, arms.units, covar_module, max_rows, block_size
+        return cls(workers.pool, None, *options)
+
+    @override
+    def change(self, name: str, *args: Any) -> None:
+        self.number += 1
+        self._answers.clear()
+        if name == "rebuild":
+            # What was before it has no trace, but for the kernel rows.
+            kept = ("made", "add_rows")
+            self.changes = [one for one in self.changes if one.name in kept]
+        self.changes.append(Change(self.number, name, args))
+
+    @override
+    def ask(self, name: str, *args: Any) -> list[Any]:
+        return self._ask(range(len(self.known)), name, args)
+
+    @override
+    def ask_one(self, shard: int, name: str, *args: Any) -> Any:
+        return self._ask([shard], name, args)[0]
+
+    @override
+    def ask_of(self, name: str, indices: Tensor, *args: Any) -> Tensor:
+        if args or len(indices) > MAX_REMEMBERED:
+            return super().ask_of(name, indices, *args)
+        key = name, indices.numpy().tobytes()
+        if key not in self._answers:
+            self._answers[key] = super().ask_of(name, indices)
+        return self._answers[key]
+
+    @override
+    def fork(self, kind: Callable[..., Any], *args: Any) -> RayShards:
+        return RayShards(self.pool, self, kind, *args)
+
+    def _ask(
+        self, shards: Sequence[int], name: str, args: tuple[Any, ...]
+    ) -> list[Any]:
+        chain = self._chain()
+        whole = None
+        if not any(isinstance(arg, PerArm) for arg in args):
+            whole = _sent(args)
+        messages = {}
+        for shard in shards:
+            sent = whole
+            if sent is None:
+                sent = _sent(part_of(args, *self.limits[shard : shard + 2]))
+            messages[shard] = name, sent
+
+        def send(some: Sequence[int], is_known: bool) -> dict[int, Any]:
+            patches = {
+                shard: [one._patch(shard, is_known) for one in chain] for shard in some
+            }
+            return self.pool.answers(
+                {shard: (patches[shard], *messages[shard]) for shard in some}
+            )
+
+        answers = send(shards, is_known=True)
+        behind = [shard for shard in shards if answers[shard] is None]
+        if behind:
+            answers |= send(behind, is_known=False)
+        for shard in shards:
+            for one in chain:
+                one.known[shard] = one.number
+        return [decode(answers[shard]) for shard in shards]
+
+    def _chain(self) -> list[RayShards]:
+        """Return these after what they stand on."""
+        if self.base is None:
+            return [self]
+        if self.base.number != self.base_number:
+            raise RuntimeError("Expected shards not to change while they are used.")
+        return [*self.base._chain(), self]
+
+    def _patch(self, shard: int, is_known: bool) -> Patch:
+        known = self.known[shard] if is_known else -1
+        limits = self.limits[shard : shard + 2]
+        changes = [
+            (change.number, change.encoded(*limits))
+            for change in self.changes
+            if change.number > known
+        ]
+        return Patch(self.key, known, changes)
+
+
+class Pool:
+    """Workers, each with a shard.
+
+    Args:
+        workers: How many, and how long to wait for them.
+        source: The rows of the arms.
+        limits: Where shards start, and the number of arms.
+    """
+
+    def __init__(self, workers: Workers, source: RowSource, limits: list[int]) -> None:
+        self.limits = limits
+        self.timeout = workers.timeout
+        is_own = _join()
+        ray = _imported()
+        host = ray.remote(
+            num_cpus=0 if is_own else 1,
+            max_restarts=workers.max_restarts,
+            max_task_retries=workers.max_restarts,
+        )(ShardHost)
+        self.source = ray.put(source)
+        self.actors = [host.remote(*ends) for ends in pairwise(limits)]
+        self.forgotten: list[list[str]] = [[] for _ in self.actors]
+
+    def answers(self, messages: dict[int, Any]) -> dict[int, Any]:
+        """Return encoded answers of shards.
+
+        Raises:
+            ShardLostError: If a worker is lost for good.
+            ShardTimeoutError: If one gives no answer in time.
+        """
+        ray = _imported()
+        sent = {}
+        for shard, (patches, *question) in messages.items():
+            source = [self.source] if patches[0].known < 0 else []
+            forgotten, self.forgotten[shard] = self.forgotten[shard], []
+            sent[shard] = self.actors[shard].answer.remote(
+                forgotten, source, patches, *question
+            )
+        stop = time.monotonic() + self.timeout
+        found = {}
+        for shard, reference in sent.items():
+            try:
+                left = max(stop - time.monotonic(), 0.0)
+                found[shard] = ray.get(reference, timeout=left)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.GetTimeoutError:
+                raise ShardTimeoutError(
+                    f"Expected an answer within {self.timeout:g} seconds, but got none "
+                    f"of {self._named(shard)}. Allow more time by `on_ray(..., "
+                    "timeout=...)`."
+                ) from None
+            except ray.exceptions.RayActorError as error:
+                raise ShardLostError(
+                    f"Expected workers that are replaced, but {self._named(shard)} is "
+                    f"lost: {error}"
+                ) from None
+        return found
+
+    def forget(self, key: str) -> None:
+        """Let workers hold something no longer, when they are asked next."""
+        for keys in self.forgotten:
+            keys.append(key)
+
+    def close(self) -> None:
+        """End the workers, and Ray if it was started for these and no others."""
+        if _is_running():
+            for actor in self.actors:
+                _imported().kill(actor)
+        self.actors = []
+        _leave()
+
+    def _named(self, shard: int) -> str:
+        start, stop = self.limits[shard : shard + 2]
+        return f"the worker of shard {shard} (arms {start} to {stop - 1})"
+
+
+class _OwnRay:
+    """A Ray that was started here.
+
+    Attributes:
+        num_users: How many pools use it; 0 if it does not run.
+    """
+
+    num_users = 0
+
+
+@cache
+def _private_home() -> Path:
+    """Return a folder that serves Ray as home, as long as this process lives.
+
+    Ray's token is there and not in the user's home, and what keeps it from looking for
+    a cloud. A process knows one token only.
+    """
+    home = Path(tempfile.mkdtemp(prefix="botorch_bkb_ray_"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    (home / "ray_bootstrap_config.yaml").write_text("{}\n")
+    return home
+
+
+def _join() -> bool:
+    """Join Ray, or start one; return whether it was started here.
+
+    Raises:
+        UnsupportedError: If there is no Ray, or it was imported before it was known
+            that it is to listen to this machine only.
+    """
+    if _is_running():
+        _OwnRay.num_users += _OwnRay.num_users > 0
+        return _OwnRay.num_users > 0
+    if "ray" in sys.modules and not _are_settings_there():
+        raise UnsupportedError(
+            "Expected Ray to be initialised (`ray.init()`), or not to be imported yet: "
+            "one that is started now would listen to other machines."
+        )
+    ray = _imported()
+    before = os.environ.get("HOME")
+    os.environ["HOME"] = str(_private_home())
+    try:
+        ray.init(
+            address="local",
+            num_cpus=os.cpu_count(),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _node_ip_address="127.0.0.1",
+        )
+    finally:
+        if before is None:
+            del os.environ["HOME"]
+        else:
+            os.environ["HOME"] = before
+    _OwnRay.num_users = 1
+    address = ray.nodes()[0]["NodeManagerAddress"]
+    if address != "127.0.0.1":
+        _leave()
+        raise UnsupportedError(
+            f"Expected Ray to listen to this machine only, but it is at {address}. "
+            f"Import it after setting {SETTINGS} in the environment."
+        )
+    logger.warning("Started Ray on this machine, for this process alone.")
+    return True
+
+
+def _leave() -> None:
+    """End a Ray that was started here, if nobody uses it any more."""
+    if _OwnRay.num_users == 0:
+        return
+    _OwnRay.num_users -= 1
+    if _OwnRay.num_users == 0 and _is_running():
+        _imported().shutdown()
+
+
+def _is_running() -> bool:
+    return "ray" in sys.modules and _imported().is_initialized()
+
+
+def _are_settings_there() -> bool:
+    return all(os.environ.get(name) == value for name, value in SETTINGS.items())
+
+
+def _imported() -> Any:
+    if "ray" not in sys.modules:
+        for name, value in SETTINGS.items():
+            os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError as error:
+        raise UnsupportedError(
+            "Expected Ray to be installed. Use `pip install botorch_bkb[ray]`."
+        ) from error
+    return ray
+
+
+def _sent(value: Any) -> Any:
+    """Return an encoded value, or where workers find it."""
+    data = encode(value)
+    return data if len(data) <= MAX_INLINE_BYTES else _imported().put(data)
+
+
+def _fetched(value: Any) -> Any:
+    ray = _imported()
+    return ray.get(value) if isinstance(value, ray.ObjectRef) else value
+
+
+def encode(value: Any) -> bytes:
+    """Return bytes that hold tensors with their order in memory."""
+    buffer = io.BytesIO()
+    _pickler()(buffer, protocol=5).dump(value)
+    return buffer.getvalue()
+
+
+def decode(data: bytes) -> Any:
+    """Undo :func:`encode`."""
+    return _imported().cloudpickle.loads(data)
+
+
+@cache
+def _pickler() -> Any:
+    class Pickler(_imported().cloudpickle.CloudPickler):  # type: ignore[misc]
+        """Ray's own, but for tensors, of which torch makes archives."""
+
+        def reducer_override(self, value: Any) -> Any:
+            if type(value) is Tensor and value.device.type == "cpu":
+                return _tensor, (value.detach().numpy(),)
+            return super().reducer_override(value)
+
+    return Pickler
+
+
+def _tensor(array: Any) -> Tensor:
+    # Where torch puts its own tensors, and not at any byte: bits may depend on it.
+    return torch.from_numpy(array).clone()

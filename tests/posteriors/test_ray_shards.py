@@ -1,0 +1,313 @@
+"""Ray's workers give the bits of this process, whatever happens to them."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.kernels import LinearKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb import BBKB
+from botorch_bkb.arms import (
+    ArrayArms,
+    ShardDataError,
+    ShardLostError,
+    ShardTimeoutError,
+)
+from botorch_bkb.posteriors import arm_posterior, ArmPosterior
+from botorch_bkb.posteriors.ray_shards import decode, encode, Patch, ShardHost
+from tests.posteriors.test_shards import (
+    assert_same,
+    BANDITS,
+    BLOCK_SIZE,
+    campaign,
+    kernel,
+    NUM_ARMS,
+    seeded,
+    table,
+)
+
+
+pytestmark = pytest.mark.exact_bits  # workers' are not disturbed
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(arm_posterior, "BLOCK_SIZE", BLOCK_SIZE)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("arms") / "arms.npy"
+    np.save(path, table().numpy())
+    return path
+
+
+@pytest.fixture(scope="module")
+def two(path):
+    """Arms of two workers, for all tests that leave them as they are."""
+    arms = ArrayArms(path).on_ray(2, timeout=120)
+    yield arms
+    arms.workers.close()
+
+
+def pid_of(arms, shard):
+    import ray
+
+    actor = arms.workers.pool.actors[shard]
+    return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()), timeout=60)
+
+
+@pytest.mark.parametrize("bandit", BANDITS)
+def test_runs_have_the_bits_of_this_process(two, path, bandit):
+    expected = campaign(BANDITS[bandit](ArrayArms(path)))
+    assert_same(campaign(BANDITS[bandit](two)), expected)
+
+
+def test_learned_units_go_to_the_workers(two, path):
+    runs = []
+    for arms in (ArrayArms(path), two):
+        bandit = BBKB(arms, generator=seeded(1))
+        runs.append(campaign(bandit, num_asks=3))
+    assert_same(*runs)
+
+
+@pytest.mark.parametrize("num_workers", [1, 4])
+def test_any_number_of_workers_will_do(path, num_workers):
+    expected = campaign(BANDITS["bbkb"](ArrayArms(path)))
+    arms = ArrayArms(table().numpy()).on_ray(num_workers)
+    assert_same(campaign(BANDITS["bbkb"](arms)), expected)
+    assert len(arms.workers.pool.actors) == num_workers
+    arms.workers.close()
+
+
+class Killer:
+    """A bandit's stand-in that kills a worker before an ask, or in the midst of it."""
+
+    def __init__(self, bandit, arms, delay):
+        self.bandit, self.workers, self.delay = bandit, arms, delay
+        self.number, self.pids = 0, set()
+
+    def __getattr__(self, name):
+        return getattr(self.bandit, name)
+
+    def ask(self, **options):
+        self.number += 1
+        pid = pid_of(self.workers, self.number % 2)
+        self.pids.add(pid)
+        if self.delay is None:
+            os.kill(pid, signal.SIGKILL)
+            return self.bandit.ask(**options)
+        timer = threading.Timer(self.delay, os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        asked = self.bandit.ask(**options)
+        timer.join()
+        return asked
+
+
+@pytest.mark.parametrize("delay", [None, 0.0, 0.02], ids=["before", "at once", "later"])
+@pytest.mark.parametrize("bandit", ["bbkb", "gpbucb"])
+def test_a_worker_that_is_killed_is_replaced_and_has_the_same_bits(path, bandit, delay):
+    expected = campaign(BANDITS[bandit](ArrayArms(path)), num_asks=4)
+    arms = ArrayArms(path).on_ray(2, timeout=120)
+    killer = Killer(BANDITS[bandit](arms), arms, delay)
+    assert_same(campaign(killer, num_asks=4), expected)
+    assert len(killer.pids) == 4
+    arms.workers.close()
+
+
+def test_a_worker_that_is_lost_for_good_is_an_error_that_names_its_arms(path):
+    arms = ArrayArms(path).on_ray(2, max_restarts=0)
+    bandit = BANDITS["bbkb"](arms)
+    bandit.tell(bandit.ask(), torch.ones(1).double())
+    os.kill(pid_of(arms, 1), signal.SIGKILL)
+    with pytest.raises(ShardLostError, match=r"shard 1 \(arms 80 to 149\) is lost"):
+        bandit.ask()
+    arms.workers.close()
+
+
+def test_a_worker_that_says_nothing_is_an_error_that_names_its_arms(path):
+    arms = ArrayArms(path).on_ray(2, timeout=60)
+    bandit = BANDITS["bbkb"](arms)
+    bandit.tell(bandit.ask(), torch.ones(1).double())
+    pid = pid_of(arms, 0)
+    arms.workers.pool.timeout = 1.0
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ShardTimeoutError, match=r"within 1 seconds.*arms 0 to 79"):
+            bandit.ask()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    arms.workers.close()
+
+
+def test_rows_that_cannot_be_used_are_an_error_that_names_them(tmp_path):
+    rows = table().numpy()
+    rows[120, 1] = np.nan
+    np.save(tmp_path / "bad.npy", rows)
+    arms = ArrayArms(tmp_path / "bad.npy").on_ray(2)
+    with pytest.raises(ShardDataError, match=r"arm 120, row 120 of .*bad\.npy"):
+        ArmPosterior(arms, kernel(), 0.1)
+    arms.workers.close()
+
+
+def test_what_a_kernel_gets_wrong_is_the_error_of_this_process(tmp_path):
+    rows = table().numpy()
+    rows[100] = 1e200
+    arms = ArrayArms(rows).on_ray(2)
+    with pytest.raises(InputDataError, match=r"finite prior variance .* for arm 100"):
+        ArmPosterior(arms, LinearKernel().double(), 0.1)
+    arms.workers.close()
+
+
+def test_arms_cannot_be_added(two):
+    bandit = BANDITS["bbkb"](two)
+    with pytest.raises(UnsupportedError, match="but got RayShards"):
+        bandit.add_arms(torch.rand(3, 2).double())
+
+
+@given(
+    order=st.lists(st.integers(0, 7), min_size=1, max_size=12),
+    lost=st.sets(st.integers(0, 11)),
+)
+@settings(max_examples=30)
+def test_late_repeated_and_lost_messages_change_nothing(order, lost):
+    """A host answers as one that got every change once and in its order."""
+    arms = ArrayArms(table().numpy())
+    posterior = ArmPosterior(table(), kernel(), 0.1)
+    changes = [(0, _made(arms))]
+    pulled = torch.arange(0, 140, 20)
+    ones = torch.ones(len(pulled)).double()
+    change = posterior.shards.change
+
+    def noted(name, *args):
+        changes.append((len(changes), encode((name, args))))
+        change(name, *args)
+
+    posterior.shards.change = noted
+    for size in range(3, 7):
+        posterior.update(pulled[:size], pulled[:size], ones[:size], ones[:size])
+    everything = encode((torch.arange(NUM_ARMS),))
+
+    def ask(host, known, number):
+        patch = Patch("key", known, changes[known + 1 : number + 1])
+        return host.answer([], [encoded_source], [patch], "moments", everything)
+
+    encoded_source = arms.source
+    expected = []
+    for number in range(len(changes)):
+        expected.append(decode(ask(ShardHost(0, NUM_ARMS), -1, number)))
+    host, newest = ShardHost(0, NUM_ARMS), -1
+    for step, number in enumerate(order):
+        number = min(number, len(changes) - 1)
+        if step in lost:
+            host, newest = ShardHost(0, NUM_ARMS), -1
+            assert number == 0 or ask(host, number - 1, number) is None
+        newest = max(newest, number)
+        found = decode(ask(host, -1, number))
+        assert torch.equal(found, expected[newest])
+
+
+def _made(arms):
+    options = type(arms), arms.dtype, None, kernel(), 1000, BLOCK_SIZE
+    return encode(("made", options))
+
+
+OWN = """
+import os, pathlib, sys
+import psutil, torch
+from gpytorch.kernels import RBFKernel
+from botorch_bkb import BBKB
+from botorch_bkb.arms import ArrayArms
+{before}
+me = psutil.Process()
+if __name__ == "__main__":
+    home = pathlib.Path.home()
+    arms = ArrayArms(sys.argv[1]).on_ray(1)
+    bandit = BBKB(arms, RBFKernel(), 0.1, generator=torch.Generator().manual_seed(0))
+    bandit.ask()
+    children = me.children(recursive=True)
+    print("children", len(children))
+    listeners = [
+        connection.laddr.ip
+        for process in [me, *children]
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    print("listeners", len(listeners), sorted(set(listeners)))
+    arms.workers.close()
+    import ray
+    print("runs", ray.is_initialized())
+    ray.shutdown()
+    gone, left = psutil.wait_procs(children, timeout=30)
+    print("left", len(left), sorted(path.name for path in home.iterdir()))
+"""
+
+
+def run_script(source, path, home):
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_")
+    }
+    environment |= {"HOME": str(home), "OMP_NUM_THREADS": "1"}
+    script = home.parent / "script.py"
+    script.write_text(source)
+    return subprocess.run(
+        [sys.executable, str(script), str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    return home
+
+
+def test_ray_listens_to_this_machine_only_and_leaves_nothing_behind(path, home):
+    done = run_script(OWN.format(before=""), path, home)
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert done.returncode == 0, done.stderr
+    assert int(said["children"]) > 1
+    addresses = said["listeners"].split(" ", 1)[1]
+    assert set(ast.literal_eval(addresses)) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+    assert "Started Ray on this machine" in done.stderr
+    assert (said["runs"], said["left"]) == ("False", "0 []")
+
+
+def test_a_ray_that_runs_is_joined_and_goes_on(path, home):
+    settings = "from botorch_bkb.posteriors.ray_shards import SETTINGS\n"
+    settings += "os.environ.update(SETTINGS)\nimport ray\n"
+    settings += "ray.init(address='local', num_cpus=1, include_dashboard=False, "
+    settings += "_node_ip_address='127.0.0.1')\n"
+    guarded = "if __name__ == '__main__':\n" + "".join(
+        f"    {line}\n" for line in settings.splitlines()
+    )
+    done = run_script(OWN.format(before=guarded), path, home)
+    assert done.returncode == 0, done.stderr
+    assert "runs True" in done.stdout
+    assert "Started Ray" not in done.stderr
+
+
+def test_one_that_would_listen_to_others_is_not_started(path, home):
+    before = "import ray"
+    done = run_script(OWN.format(before=before), path, home)
+    assert "UnsupportedError: Expected Ray to be initialised" in done.stderr
+
+
+def test_without_ray_the_package_says_what_to_install(path, home):
+    before = "sys.modules['ray'] = None"
+    done = run_script(OWN.format(before=before), path, home)
+    assert "pip install botorch_bkb[ray]" in done.stderr
