@@ -28,7 +28,7 @@ from botorch_bkb.bandits import FiniteArmBandit, SparseLearner
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.models.utils import lazy_rows
 from botorch_bkb.optim import optimize_acqf_finite
-from botorch_bkb.posteriors import arm_posterior, upper_bounds
+from botorch_bkb.posteriors import arm_shard, upper_bounds
 from tests.bandits import rbf
 
 
@@ -61,10 +61,10 @@ def _small_blocks(monkeypatch):
     num_bytes = 8 * DIM * (NUM_ARMS - 2)
     monkeypatch.setattr(stored, "MAX_DENSE_BYTES", num_bytes)
     monkeypatch.setattr(lazy_rows, "BLOCK_BYTES", num_bytes // 4)
-    monkeypatch.setattr(arm_posterior, "CHUNK_BYTES", num_bytes // 4)
+    monkeypatch.setattr(arm_shard, "CHUNK_BYTES", num_bytes // 4)
     monkeypatch.setattr(upper_bounds, "POOL_SIZE", 16)
     monkeypatch.setattr(upper_bounds, "MAX_POOL_SIZE", 64)
-    monkeypatch.setattr(arm_posterior, "PASS_CHUNK_BYTES", num_bytes // 4)
+    monkeypatch.setattr(arm_shard, "PASS_CHUNK_BYTES", num_bytes // 4)
 
 
 def dense_of(table, dtype=torch.double):
