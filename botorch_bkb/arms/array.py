@@ -12,7 +12,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from botorch_bkb.arms.stored import dtype_of, RowSource, StoredArms
+from botorch_bkb.arms.stored import dtype_of, RowSource, ShardDataError, StoredArms
 
 
 class ArrayArms(StoredArms):
@@ -64,6 +64,22 @@ class ArraySource(RowSource):
                 f"Expected {self} to hold numbers, but got {self.array.dtype}."
             )
         self.num_rows, self.num_columns = self.array.shape
+        self._stamp = self._present_stamp()
+
+    def _present_stamp(self) -> tuple[int, int] | None:
+        """Return the size of the file and when it was written."""
+        if self.path is None:
+            return None
+        status = self.path.stat()
+        return status.st_size, status.st_mtime_ns
+
+    @override
+    def verify(self) -> None:
+        if self._present_stamp() != self._stamp:
+            raise ShardDataError(
+                f"Expected {self} to stay as it was, but it has changed. Make the arms "
+                "anew."
+            )
 
     @override
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -79,7 +95,8 @@ class ArraySource(RowSource):
 
     @override
     def __reduce__(self) -> Any:
-        return ArraySource, (self.array if self.path is None else self.path,)
+        array = self.array if self.path is None else self.path
+        return ArraySource, (array,), {"_stamp": self._stamp}
 
     @override
     def __str__(self) -> str:

@@ -51,6 +51,12 @@ class RowSource(ABC):
     def place(self, row: int) -> str:
         """Say where a row is."""
 
+    def verify(self) -> None:  # noqa: B027
+        """Raise a ``ShardDataError`` if it is known to have changed since it was made.
+
+        Of a copy from a pickle, since the first one was made.
+        """
+
 
 class StoredArms(LazyRows):
     r"""An ``A x d`` tensor of features whose rows are read when they are taken.

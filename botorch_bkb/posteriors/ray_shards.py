@@ -100,7 +100,9 @@ class ShardHost:
         for key in forgotten:
             self.held.pop(key, None)
         if self.source is None and source:
-            self.source = _fetched(source[0])
+            found = _fetched(source[0])
+            found.verify()
+            self.source = found
         part: Any = None
         for key, known, changes in patches:
             base, (part, number) = part, self.held.get(key, (None, -1))

@@ -159,6 +159,20 @@ def test_rows_that_cannot_be_used_are_an_error_that_names_them(tmp_path):
     arms.workers.close()
 
 
+def test_a_file_that_changed_is_an_error_when_a_worker_is_replaced(tmp_path):
+    path = tmp_path / "arms.npy"
+    np.save(path, table().numpy())
+    arms = ArrayArms(path).on_ray(2)
+    bandit = BANDITS["bbkb"](arms)
+    bandit.tell(bandit.ask(), torch.ones(1).double())
+    np.save(tmp_path / "other.npy", table().numpy() + 1)
+    os.replace(tmp_path / "other.npy", path)
+    os.kill(pid_of(arms, 1), signal.SIGKILL)
+    with pytest.raises(ShardDataError, match=r"arms\.npy to stay as it was"):
+        bandit.ask()
+    arms.workers.close()
+
+
 def test_what_a_kernel_gets_wrong_is_the_error_of_this_process(tmp_path):
     rows = table().numpy()
     rows[100] = 1e200
