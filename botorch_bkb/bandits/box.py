@@ -27,7 +27,7 @@ from botorch_bkb.bandits.box_policies import (
     draw_points,
 )
 from botorch_bkb.bandits.hyperparameters import Hyperparameters, MAX_FIT_POINTS
-from botorch_bkb.bandits.learners import BULK_SIZE, sample_in_blocks
+from botorch_bkb.bandits.inducing import is_bulk, sample_in_blocks
 from botorch_bkb.bandits.ledger import Pull, PullLedger
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.checks import (
@@ -485,7 +485,7 @@ class BoxBandit(StoredBandit):
     @property
     def _has_bulk(self) -> bool:
         """Whether so many points are new that they are sampled block by block."""
-        return self.num_pulls - self._num_processed > BULK_SIZE
+        return is_bulk(self.num_pulls - self._num_processed)
 
     def _keeps_all(self, num_pulls: int) -> bool:
         """Whether the posterior is exact.

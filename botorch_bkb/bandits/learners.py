@@ -32,6 +32,12 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.acquisition.time_varying import RTVWidth
 from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.inducing import (
+    coupled_uniforms,
+    in_stable_order,
+    is_bulk,
+    sample_in_blocks,
+)
 from botorch_bkb.bandits.ledger import Pulls
 from botorch_bkb.checks import as_number
 from botorch_bkb.models.utils.draws import draw_uniforms
@@ -46,10 +52,6 @@ from botorch_bkb.models.utils.leverage_scores import (
 )
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, Moments, ResidualPart
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
-
-
-# More new arms than this in one update are sampled block by block.
-BULK_SIZE = 256
 
 
 class Sampler(Protocol):
@@ -465,7 +467,7 @@ class SparseLearner(PosteriorLearner):
             return sample_inducing_indices(probabilities, scores, numbers.to(scores))
 
         is_new = ~torch.isin(pulled, belief.posterior.pulled_indices)
-        if int(is_new.sum()) > BULK_SIZE:
+        if is_bulk(int(is_new.sum())):
             features = hyperparameters.features[pulled]
             budget = belief.max_feature_bytes
             rows = sample_in_blocks(hyperparameters, features, counts, sample, budget)
@@ -480,7 +482,7 @@ class SparseLearner(PosteriorLearner):
         pulled = pulls.totals().arms
         if belief.inducing_indices.numel():
             return belief.inducing_indices
-        if len(pulled) <= BULK_SIZE:
+        if not is_bulk(len(pulled)):
             return pulled
         # What the next ask will draw: not all arms of a large table can be inducing.
         return self.resample(belief, belief.hyperparameters, pulls, generator)[0]
@@ -631,58 +633,3 @@ def _update(
     counts = counts.to(sums)
     centered = (sums - hyperparameters.offset * counts) / hyperparameters.scale
     posterior.update(inducing_indices, pulled, counts, centered)
-
-
-def coupled_uniforms(
-    uniforms: Tensor, num_arms: int, generator: torch.Generator
-) -> Tensor:
-    """Return one number for each arm, those that are there unchanged."""
-    missing = num_arms - len(uniforms)
-    if not missing:
-        return uniforms
-    new = draw_uniforms(missing, generator)
-    return torch.cat([uniforms.to(new.device), new])
-
-
-def sample_in_blocks(
-    hyperparameters: Hyperparameters,
-    features: Tensor,  # n x d
-    counts: Tensor,  # n
-    sample: Callable[[Tensor], Tensor],
-    max_feature_bytes: int = 2**31,
-) -> Tensor:  # m, long
-    """Sample inducing rows as if many new rewards had come in doubling blocks.
-
-    At once, every new row would have the score of the prior, and all would be kept: a
-    table of 10,000 historical results would make 10,000 inducing points.
-
-    Args:
-        hyperparameters: Kernel and noise.
-        features: The pulled points, in its units.
-        counts: The numbers of their pulls.
-        sample: The law: which rows are kept, given the leverage scores of the first.
-        max_feature_bytes: The byte budget of cached features.
-
-    Returns:
-        The rows that are kept.
-    """
-    posterior = ArmPosterior(
-        features,
-        hyperparameters.covar_module,
-        hyperparameters.noise_variance,
-        max_feature_bytes,
-    )
-    stop = BULK_SIZE
-    while stop < len(features):
-        inducing = sample(posterior.leverage_scores[:stop])
-        weights = counts[:stop].to(posterior.mean)
-        seen = torch.arange(stop, device=features.device)
-        posterior.update(inducing, seen, weights, torch.zeros_like(weights))
-        stop *= 2
-    return sample(posterior.leverage_scores)
-
-
-def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
-    """Return ``after`` in the order of ``before``, new entries at the end."""
-    kept = before[torch.isin(before, after)]
-    return torch.cat([kept, after[~torch.isin(after, before)]])
