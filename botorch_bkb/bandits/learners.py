@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -33,7 +33,7 @@ from botorch_bkb.acquisition.time_varying import RTVWidth
 from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.inducing import (
-    coupled_uniforms,
+    CoupledUniforms,
     in_stable_order,
     is_bulk,
     sample_in_blocks,
@@ -231,11 +231,11 @@ class PosteriorBelief(Belief):
 
     Attributes:
         posterior: The posterior.
-        uniforms: One number per arm, for the coupled law; drawn when it is needed.
+        uniforms: The numbers of the coupled law.
     """
 
     posterior: ArmPosterior
-    uniforms: Tensor
+    uniforms: CoupledUniforms = field(default_factory=CoupledUniforms)
 
     @override
     def moments(self, pulls: Pulls) -> ArmPosterior:
@@ -270,7 +270,7 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         hyperparameters: Hyperparameters,
         pulls: Pulls,
         generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, CoupledUniforms]:
         """Choose inducing arms among the pulled ones.
 
         Args:
@@ -306,7 +306,6 @@ class PosteriorLearner(Learner[PosteriorBelief]):
             max_feature_bytes=max_feature_bytes,
             grows=self.grows,
             posterior=_new_posterior(hyperparameters, max_feature_bytes),
-            uniforms=torch.empty(0, dtype=torch.double),
         )
 
     @override
@@ -393,7 +392,7 @@ class ExactLearner(PosteriorLearner):
         hyperparameters: Hyperparameters,
         pulls: Pulls,
         generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, CoupledUniforms]:
         inducing = in_stable_order(belief.inducing_indices, pulls.totals().arms)
         return inducing, belief.uniforms
 
@@ -409,7 +408,8 @@ class SparseLearner(PosteriorLearner):
         resampling: ``"independent"``, fresh draws at every update as the theorems
             assume, or ``"coupled"``, one uniform number per arm for good: the same
             marginals, inducing arms that change little from batch to batch, and no
-            theorem.
+            theorem. The numbers are a function of a seed and the arm, so that a bandit
+            keeps the seed alone.
         inclusion: ``"merged"`` for the probability above, as in the authors' code, or
             ``"per_pull"`` for ``1 - (1 - min(1, oversampling * var / lambda))^n``, as
             the papers print it; see
@@ -445,7 +445,7 @@ class SparseLearner(PosteriorLearner):
         hyperparameters: Hyperparameters,
         pulls: Pulls,
         generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, CoupledUniforms]:
         pulled, counts, _ = pulls.totals()
         uniforms = belief.uniforms
         if not len(pulled):  # in a new block
@@ -461,9 +461,8 @@ class SparseLearner(PosteriorLearner):
             if self.resampling == "independent":
                 numbers = draw_uniforms(len(arms), generator)
             else:
-                num_arms = belief.posterior.num_arms
-                uniforms = coupled_uniforms(uniforms, num_arms, generator)
-                numbers = uniforms[arms.to(uniforms.device)]
+                uniforms = uniforms.drawn(belief.posterior.num_arms, generator)
+                numbers = uniforms.of(arms)
             return sample_inducing_indices(probabilities, scores, numbers.to(scores))
 
         is_new = ~torch.isin(pulled, belief.posterior.pulled_indices)
@@ -496,18 +495,12 @@ class SparseLearner(PosteriorLearner):
 
     @override
     def state_dict(self, belief: PosteriorBelief) -> dict[str, Any]:
-        return {"uniforms": belief.uniforms}
+        return belief.uniforms.state_dict()
 
     @override
     def load(self, belief: PosteriorBelief, state: dict[str, Any]) -> PosteriorBelief:
-        uniforms = state["uniforms"]
         num_arms = len(belief.hyperparameters.features)
-        if uniforms.dim() != 1 or len(uniforms) not in range(num_arms + 1):
-            raise InputDataError(
-                f"Expected `uniforms` of at most {num_arms} numbers, but got shape "
-                f"{tuple(uniforms.shape)}."
-            )
-        return replace(belief, uniforms=uniforms.to(belief.uniforms))
+        return replace(belief, uniforms=CoupledUniforms.load(state, num_arms))
 
 
 @dataclass(frozen=True)
