@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
 from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.warnings import BotorchWarning
 from torch import Tensor
 
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.checks import check_count
 from botorch_bkb.models.utils.draws import draw_seed, keyed_uniforms
+from botorch_bkb.models.utils.leverage_scores import leverage_pivots
 from botorch_bkb.posteriors import ArmPosterior
 
 
@@ -121,6 +124,44 @@ def sample_in_blocks(
         posterior.update(inducing, seen, weights, torch.zeros_like(weights))
         stop *= 2
     return sample(posterior.leverage_scores)
+
+
+def within_ceiling(
+    rows: Tensor,
+    hyperparameters: Hyperparameters,
+    features: Tensor,
+    counts: Tensor,
+    max_inducing: int | None,
+) -> tuple[Tensor, bool]:
+    """Return sampled rows, or the best few of them where they are too many.
+
+    Args:
+        rows: Those that were sampled, of all pulled arms.
+        hyperparameters: Kernel and noise.
+        features: The ``P x d`` pulled arms, in its units.
+        counts: The ``P`` numbers of their pulls.
+        max_inducing: The most rows to keep; None for no limit.
+
+    Returns:
+        The rows, ascending, and whether they were too many.
+    """
+    if max_inducing is None or len(rows) <= max_inducing:
+        return rows, False
+    kernel = hyperparameters.covar_module
+    best = leverage_pivots(kernel, features[rows], counts[rows], max_inducing)
+    return rows[best.sort().values], True
+
+
+def warn_of_ceiling(num_inducing: int, num_pulled: int) -> None:
+    """Say that fewer points are inducing than the law of leverage scores keeps."""
+    warnings.warn(
+        f"`max_inducing` took effect: {num_inducing:,} of {num_pulled:,} measured "
+        "points are inducing, fewer than leverage scores would keep. Variances may be "
+        "further from the exact ones than the theorems allow. Raise the ceiling, or "
+        "check that the noise variance is not too small.",
+        BotorchWarning,
+        stacklevel=2,
+    )
 
 
 def in_stable_order(before: Tensor, after: Tensor) -> Tensor:

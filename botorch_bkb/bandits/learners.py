@@ -37,12 +37,15 @@ from botorch_bkb.bandits.inducing import (
     in_stable_order,
     is_bulk,
     sample_in_blocks,
+    warn_of_ceiling,
+    within_ceiling,
 )
 from botorch_bkb.bandits.ledger import Pulls
 from botorch_bkb.checks import as_number
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
     check_inclusion,
+    check_max_inducing,
     check_oversampling,
     check_resampling,
     Inclusion,
@@ -232,10 +235,12 @@ class PosteriorBelief(Belief):
     Attributes:
         posterior: The posterior.
         uniforms: The numbers of the coupled law.
+        is_capped: Whether a ceiling of inducing arms has ever taken effect.
     """
 
     posterior: ArmPosterior
     uniforms: CoupledUniforms = field(default_factory=CoupledUniforms)
+    is_capped: bool = False
 
     @override
     def moments(self, pulls: Pulls) -> ArmPosterior:
@@ -270,8 +275,8 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         hyperparameters: Hyperparameters,
         pulls: Pulls,
         generator: torch.Generator,
-    ) -> tuple[Tensor, CoupledUniforms]:
-        """Choose inducing arms among the pulled ones.
+    ) -> PosteriorBelief:
+        """Choose inducing arms among the pulled ones; the posterior stays.
 
         Args:
             belief: What is believed before it learns.
@@ -280,7 +285,8 @@ class PosteriorLearner(Learner[PosteriorBelief]):
             generator: The source of randomness.
 
         Returns:
-            The inducing arms, and the ``uniforms`` from now on.
+            The belief with its next ``inducing_indices``, and what it remembers of the
+            choice.
         """
 
     def preview_inducing(
@@ -317,17 +323,16 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         if refit:
             hyperparameters = hyperparameters.refitted(*pulls.history())
             posterior = _new_posterior(hyperparameters, belief.max_feature_bytes)
-        inducing, uniforms = self.resample(belief, hyperparameters, pulls, generator)
+        belief = self.resample(belief, hyperparameters, pulls, generator)
+        inducing = belief.inducing_indices
         _update(posterior, hyperparameters, inducing, pulls, pulls.num_told)
         return replace(
             belief,
             hyperparameters=hyperparameters,
-            inducing_indices=inducing,
             num_told=pulls.num_told,
             restart=(pulls.num_told, posterior.log_det) if refit else belief.restart,
             is_fresh=False,
             posterior=posterior,
-            uniforms=uniforms,
         )
 
     @override
@@ -392,9 +397,9 @@ class ExactLearner(PosteriorLearner):
         hyperparameters: Hyperparameters,
         pulls: Pulls,
         generator: torch.Generator,
-    ) -> tuple[Tensor, CoupledUniforms]:
+    ) -> PosteriorBelief:
         inducing = in_stable_order(belief.inducing_indices, pulls.totals().arms)
-        return inducing, belief.uniforms
+        return replace(belief, inducing_indices=inducing)
 
 
 @dataclass(frozen=True)
@@ -414,6 +419,14 @@ class SparseLearner(PosteriorLearner):
             ``"per_pull"`` for ``1 - (1 - min(1, oversampling * var / lambda))^n``, as
             the papers print it; see
             ``models.utils.leverage_scores.inclusion_probabilities`` for why not.
+        max_inducing: A ceiling, None for none. Time and memory of an ask are then
+            bounded whatever the noise: where more arms are drawn, so many of them are
+            kept, each in turn the one of the largest leverage score that is left
+            (``models.utils.leverage_scores.leverage_pivots``). What they leave of the
+            others counts as never measured: means are smoother, variances are no
+            longer within the theorems' factor of the exact ones, mostly larger, and a
+            ``BotorchWarning`` says so once. Inside an ask, arms that are pending or
+            chosen may join beside them, as many as these are.
         new_kernel: From ``A x d`` features to the kernel that is learned where none is
             given, before any fit. None: BoTorch's default, a Tanimoto kernel of bits.
 
@@ -425,6 +438,7 @@ class SparseLearner(PosteriorLearner):
     resampling: Resampling = "independent"
     inclusion: Inclusion = "merged"
     new_kernel: Callable[[Tensor], Kernel] | None = None
+    max_inducing: int | None = None
     grows = False
 
     def __post_init__(self) -> None:
@@ -432,6 +446,7 @@ class SparseLearner(PosteriorLearner):
         check_oversampling(self.oversampling)
         check_resampling(self.resampling)
         check_inclusion(self.inclusion)
+        check_max_inducing(self.max_inducing)
 
     @property
     @override
@@ -445,34 +460,53 @@ class SparseLearner(PosteriorLearner):
         hyperparameters: Hyperparameters,
         pulls: Pulls,
         generator: torch.Generator,
-    ) -> tuple[Tensor, CoupledUniforms]:
+    ) -> PosteriorBelief:
         pulled, counts, _ = pulls.totals()
-        uniforms = belief.uniforms
         if not len(pulled):  # in a new block
-            return belief.inducing_indices[:0], uniforms
+            return replace(belief, inducing_indices=belief.inducing_indices[:0])
+        features = hyperparameters.features[pulled]
+        uniforms, is_capped = belief.uniforms, False
 
         def sample(scores: Tensor) -> Tensor:
             """Return which of the first pulled arms are inducing, by their scores."""
-            nonlocal uniforms
-            arms = pulled[: len(scores)]
+            nonlocal uniforms, is_capped
+            num_seen = len(scores)
+            arms, seen = pulled[:num_seen], counts[:num_seen]
             probabilities = inclusion_probabilities(
-                scores, counts[: len(scores)], self.oversampling, self.inclusion
+                scores, seen, self.oversampling, self.inclusion
             )
             if self.resampling == "independent":
                 numbers = draw_uniforms(len(arms), generator)
             else:
                 uniforms = uniforms.drawn(belief.posterior.num_arms, generator)
                 numbers = uniforms.of(arms)
-            return sample_inducing_indices(probabilities, scores, numbers.to(scores))
+            rows = sample_inducing_indices(probabilities, scores, numbers.to(scores))
+            rows, is_capped = within_ceiling(
+                rows, hyperparameters, features[:num_seen], seen, self.max_inducing
+            )
+            return rows
 
         is_new = ~torch.isin(pulled, belief.posterior.pulled_indices)
         if is_bulk(int(is_new.sum())):
-            features = hyperparameters.features[pulled]
             budget = belief.max_feature_bytes
             rows = sample_in_blocks(hyperparameters, features, counts, sample, budget)
         else:
             rows = sample(belief.posterior.leverage_scores_of(pulled))
-        return in_stable_order(belief.inducing_indices, pulled[rows]), uniforms
+        return replace(
+            belief,
+            inducing_indices=in_stable_order(belief.inducing_indices, pulled[rows]),
+            uniforms=uniforms,
+            is_capped=belief.is_capped or is_capped,
+        )
+
+    @override
+    def learn(
+        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
+    ) -> PosteriorBelief:
+        after = super().learn(belief, pulls, generator)
+        if after.is_capped and not belief.is_capped:
+            warn_of_ceiling(len(after.inducing_indices), len(pulls.totals().arms))
+        return after
 
     @override
     def preview_inducing(
@@ -481,10 +515,12 @@ class SparseLearner(PosteriorLearner):
         pulled = pulls.totals().arms
         if belief.inducing_indices.numel():
             return belief.inducing_indices
-        if not is_bulk(len(pulled)):
+        is_few = self.max_inducing is None or len(pulled) <= self.max_inducing
+        if is_few and not is_bulk(len(pulled)):
             return pulled
         # What the next ask will draw: not all arms of a large table can be inducing.
-        return self.resample(belief, belief.hyperparameters, pulls, generator)[0]
+        drawn = self.resample(belief, belief.hyperparameters, pulls, generator)
+        return drawn.inducing_indices
 
     @override
     def restarted(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:

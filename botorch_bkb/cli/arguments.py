@@ -283,6 +283,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         help="of the inducing points of bkb, bbkb, thompson, epsilon-greedy "
         "(default: independent)",
     )
+    _add_ceiling(group, "of bkb, bbkb, thompson, epsilon-greedy: ")
 
     group.add_argument(
         "--forgetting-rate",
@@ -388,8 +389,22 @@ def _add_suggest(
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
     _add_column_options(parser)
     _add_fingerprint_options(parser)
+    _add_ceiling(parser)
     _add_seed(parser)
     _add_quiet(parser)
+
+
+def _add_ceiling(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, of: str = ""
+) -> None:
+    parser.add_argument(
+        "--max-inducing",
+        type=positive_integer,
+        metavar="M",
+        help=f"{of}base the choice on at most M of the measured candidates, those that "
+        "say most, which bounds time and memory of thousands of measurements and makes "
+        "it less accurate (default: no limit)",
+    )
 
 
 def _add_fingerprint_options(parser: argparse.ArgumentParser) -> None:

@@ -89,7 +89,9 @@ USES: dict[str, Collection[str]] = {
     "--forgetting-rate": DRIFT_WIDTHS,
     "--block-size": ["rgpucb"],
     "--ratio-threshold": RATIO_RULES,
-    **dict.fromkeys(("--oversampling", "--resampling"), SPARSE_BANDITS),
+    **dict.fromkeys(
+        ("--oversampling", "--resampling", "--max-inducing"), SPARSE_BANDITS
+    ),
 }
 
 
@@ -273,7 +275,7 @@ def build_bandit(
         options["batch_rule"] = FixedSize(args.batch_size)
     if args.ratio_threshold is not None:
         options["batch_rule"] = RATIO_RULES[name](args.ratio_threshold)
-    for option in ("oversampling", "resampling"):
+    for option in ("oversampling", "resampling", "max_inducing"):
         value = getattr(args, option)
         if value is not None:
             options[option] = value

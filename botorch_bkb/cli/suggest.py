@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> None:
         maximize=not args.minimize,
         max_repeats=args.max_repeats,
         kernel=candidates.kernel,
+        max_inducing=args.max_inducing,
     )
     for text in cost_notes(bandit):
         note(text)
@@ -134,6 +135,7 @@ def suggestion_bandit(
     maximize: bool = True,
     max_repeats: int | None = None,
     kernel: KernelName | None = None,
+    max_inducing: int | None = None,
 ) -> FiniteArmBandit:
     """Return the bandit that chooses the next batch: BBKB, left to its own defaults.
 
@@ -149,6 +151,7 @@ def suggestion_bandit(
         maximize: Whether large rewards are good.
         max_repeats: The most measurements of one arm; None for no limit.
         kernel: The kernel to learn; None for the bandit's default.
+        max_inducing: The most arms on which the posterior stands; None for no limit.
     """
     told = ~rewards.isnan()
     options: dict[str, Any] = {
@@ -158,17 +161,18 @@ def suggestion_bandit(
         "generator": torch.Generator().manual_seed(seed),
     }
     bandit: FiniteArmBandit
-    if kernel == "tanimoto" and len(indices[told].unique()) <= MAX_EXACT:
+    most = MAX_EXACT if max_inducing is None else min(MAX_EXACT, max_inducing)
+    if kernel == "tanimoto" and len(indices[told].unique()) <= most:
         # One choice a process: a cache of features would be filled and not used.
         bandit = GPBUCB(arms, max_feature_bytes=FEATURE_BYTES, **options)
     elif kernel == "matern" or kernel == "rbf":
         new_kernel = matern_to_learn if kernel == "matern" else rbf_to_learn
-        learner = SparseLearner(new_kernel=new_kernel)
+        learner = SparseLearner(new_kernel=new_kernel, max_inducing=max_inducing)
         bandit = FiniteArmBandit(
             arms, learner=learner, batch_rule=BBKB.default_batch_rule, **options
         )
     else:
-        bandit = BBKB(arms, **options)
+        bandit = BBKB(arms, max_inducing=max_inducing, **options)
     bandit.tell(indices[told], rewards[told], external=True)
     bandit.add_pending(indices[~told])
     return bandit

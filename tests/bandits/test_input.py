@@ -134,6 +134,7 @@ def test_junk_makes_no_bandit(name):
         "oversampling",
         "resampling",
         "inclusion",
+        "max_inducing",
     ):
         options = {"arms": arms, "covar_module": RBFKernel(), "noise_variance": 0.1}
         answers(

@@ -238,6 +238,14 @@ def test_the_confidence_width_follows_the_options(path, words, expected):
     assert build_bandit(name, args, problem, torch.Generator()).confidence == expected
 
 
+@pytest.mark.parametrize("name", ["bbkb", "bkb", "thompson", "epsilon-greedy"])
+def test_the_ceiling_follows_the_options(path, name):
+    args = arguments(path, "--bandit", name, "--max-inducing", "9")
+    problem, _, _ = load_problem(args)
+    bandit = build_bandit(name, args, problem, torch.Generator())
+    assert bandit.learner.max_inducing == 9
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -263,6 +271,7 @@ def test_the_batch_rule_follows_the_options(path, words, expected):
         ),
         (["--oversampling", "3", "--bandit", "gpucb"], "nothing to --bandit gpucb"),
         (["--resampling", "coupled", "--bandit", "gpbucb"], "only to bbkb, bkb,"),
+        (["--max-inducing", "9", "--bandit", "gpucb"], "only to bbkb, bkb,"),
         # One bandit without a use for it is enough.
         (["--lengthscale", "1", "--bandit", "bbkb", "suggest"], "--bandit suggest"),
         (["--confidence", "constant:1", "--bandit", "suggest"], "--bandit suggest"),
