@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import (
     ax_overhead,
+    ceiling,
     drift,
     drift_real,
     drift_steps,
@@ -33,6 +34,7 @@ from benchmarks import (
 
 BENCHMARKS = {
     "ax_overhead": ax_overhead,
+    "ceiling": ceiling,
     "drift": drift,
     "drift_real": drift_real,
     "drift_steps": drift_steps,
