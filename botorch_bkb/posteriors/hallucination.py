@@ -130,21 +130,32 @@ class PoolPosterior:
 
 
 class FeatureRows:
-    """Features of some arms (of all if ``indices`` is None), old and appended ones."""
+    """Features of some arms, old and appended ones.
 
-    def __init__(self, posterior: ArmPosterior, indices: Tensor | None) -> None:
+    Args:
+        posterior: The posterior.
+        indices: The ``k`` arms; None for all.
+        Z: Their ``M x k`` features, if they are not all: of thousands of arms,
+            gathering takes longer than a product with them.
+    """
+
+    def __init__(
+        self,
+        posterior: ArmPosterior,
+        indices: Tensor | None = None,
+        Z: Tensor | None = None,
+    ) -> None:
         self.posterior = posterior
         self.indices = indices
+        self.Z = Z
         num_arms = posterior.mean.shape[0] if indices is None else indices.shape[0]
         self.appended = posterior.mean.new_empty(0, num_arms)
 
     def dot(self, vector: Tensor) -> Tensor:
         """Return ``z(x)^T vector`` of the arms, appended features included."""
         m = vector.shape[0] - self.appended.shape[0]
-        if self.indices is None:
-            result = self.posterior.dot(vector[:m])
-        else:
-            result = vector[:m] @ self.posterior.features(self.indices)
+        Z = self.Z
+        result = self.posterior.dot(vector[:m]) if Z is None else vector[:m] @ Z
         return result + vector[m:] @ self.appended
 
     def append(self, feature: Tensor) -> None:
@@ -192,11 +203,12 @@ class HallucinatedPosterior:
         eye = torch.eye(m).to(posterior.L_v)
         self.R = torch.linalg.solve_triangular(posterior.L_v, eye, upper=False).mT
         self.appended = AppendedArms(posterior)
-        self.rows = FeatureRows(posterior, None)
+        self.rows = FeatureRows(posterior)
         # Pulled arms outside the span of S change V once it grows.
         is_outside = ~posterior.pulled_in_span
-        self.outside = posterior.pulled_indices[is_outside]
-        self.pulled = FeatureRows(posterior, self.outside)
+        outside = posterior.pulled_indices[is_outside]
+        self.Z_outside = posterior.features(outside)
+        self.pulled = FeatureRows(posterior, outside, self.Z_outside)
         self.precisions = posterior.precisions[is_outside]
 
     def __contains__(self, index: int) -> bool:
@@ -251,7 +263,7 @@ class HallucinatedPosterior:
         a_pulled = self._new_feature(self.pulled, index, z, root)
         a = self._new_feature(self.rows, index, z, root)
         weighted = self.precisions * a_pulled
-        g = self.posterior.features(self.outside) @ weighted
+        g = self.Z_outside @ weighted
         h = self.R.mT @ torch.cat([g, self.pulled.appended @ weighted])
         Rh = self.R @ h
         s = 1 + (weighted @ a_pulled) - h.square().sum()

@@ -10,7 +10,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, GPUCB
+from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB
 from botorch_bkb.bandits import (
     BlockLearner,
     DriftingBandit,
@@ -19,6 +19,7 @@ from botorch_bkb.bandits import (
     SparseLearner,
 )
 from botorch_bkb.optim import FixedSize
+from botorch_bkb.posteriors.appended import AppendedArms
 from tests.bandits import (
     assert_same,
     make_bandit,
@@ -123,6 +124,25 @@ def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
     found = bandit.predict()
     np.testing.assert_allclose(found[0], mean, atol=1e-6)
     np.testing.assert_allclose(found[1], np.diag(covariance), atol=1e-8)
+
+
+@silently
+@pytest.mark.parametrize("bandit_class", [BKB, BBKB, GPThompsonSampling])
+def test_pending_and_chosen_arms_join_beside_the_ceiling(bandit_class, monkeypatch):
+    """Inside an ask, as many as these are, and no more."""
+    sizes = []
+    border = AppendedArms.border
+
+    def counted(self, arms, Z, corner):
+        border(self, arms, Z, corner)
+        sizes.append((len(self.posterior.inducing_indices), len(self.indices)))
+
+    monkeypatch.setattr(AppendedArms, "border", counted)
+    bandit = told_bandit(torch.arange(60), bandit_class, max_inducing=10)
+    bandit.add_pending([70, 71, 72, 70])
+    bandit.ask(size=6)
+    assert max(sizes)[0] == 10
+    assert 3 <= max(appended for _, appended in sizes) <= 3 + 6
 
 
 @silently
