@@ -55,7 +55,9 @@ def _sparse_learner(options: dict[str, Any]) -> SparseLearner:
 class BKB(FiniteArmBandit):
     """Budgeted kernel bandit: GP-UCB on the sparse posterior, one arm at a time.
 
-    Algorithm 1 of [calandriello2019bkb]_, resampled at every step.
+    Algorithm 1 of [calandriello2019bkb]_, resampled at every step. ``oversampling``,
+    ``resampling``, ``inclusion`` and ``max_inducing`` are those of
+    :class:`~botorch_bkb.bandits.SparseLearner`.
 
     Example:
         >>> bandit = BKB(arms, covar_module=RBFKernel(), noise_variance=0.2)
@@ -84,7 +86,9 @@ class BKB(FiniteArmBandit):
 class BBKB(FiniteArmBandit):
     """Batch budgeted kernel bandit: batches that close before the posterior is stale.
 
-    Algorithm 1 of [calandriello2020bbkb]_, resampled once a batch.
+    Algorithm 1 of [calandriello2020bbkb]_, resampled once a batch. ``oversampling``,
+    ``resampling``, ``inclusion`` and ``max_inducing`` are those of
+    :class:`~botorch_bkb.bandits.SparseLearner`.
 
     Example:
         >>> bandit = BBKB(arms, covar_module=RBFKernel(), noise_variance=0.2)
