@@ -6,8 +6,8 @@ so little that leverage scores keep nearly every arm that was measured.
 
 speed: BBKB with a ceiling, told so many results of distinct arms from outside, then
 batches of distinct arms; seconds per ask once the first has sampled what was told.
-Columns: the median of a few asks, by the clock and of the processor (which a busy machine
-does not lengthen, where there is one thread), and the memory of the process.
+Columns: the median of a few asks, by the clock and of the processor (which others on
+the machine do not lengthen, where there is one thread), and the memory of the process.
 
 accuracy: means and variances of all arms after a few draws by leverage scores, against
 the exact GP: pivots as the bandits choose them, beside what a smaller q-bar would have
