@@ -21,6 +21,9 @@ from botorch_bkb.posteriors import ArmPosterior
 
 # More new arms than this in one update are sampled block by block.
 BULK_SIZE = 256
+# Where anything is learned, up to this many pulled arms are all inducing: a fit takes
+# all of as many, and what sampling leaves out costs more than it saves.
+MIN_INDUCING = 256
 
 
 def is_bulk(num_new: int) -> bool:

@@ -36,12 +36,13 @@ from botorch_bkb.bandits.inducing import (
     CoupledUniforms,
     in_stable_order,
     is_bulk,
+    MIN_INDUCING,
     sample_in_blocks,
     warn_of_ceiling,
     within_ceiling,
 )
 from botorch_bkb.bandits.ledger import Pulls
-from botorch_bkb.checks import as_number
+from botorch_bkb.checks import as_number, check_count
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
     check_inclusion,
@@ -427,6 +428,10 @@ class SparseLearner(PosteriorLearner):
             longer within the theorems' factor of the exact ones, mostly larger, and a
             ``BotorchWarning`` says so once. Inside an ask, arms that are pending or
             chosen may join beside them, as many as these are.
+        min_inducing: Where kernel or noise is learned, up to this many pulled arms all
+            are inducing, if the ceiling allows it: sampling saves nothing worth the
+            accuracy while they are few. Where both are given, the law is the papers'
+            from the first pull on.
         new_kernel: From ``A x d`` features to the kernel that is learned where none is
             given, before any fit. None: BoTorch's default, a Tanimoto kernel of bits.
 
@@ -439,6 +444,7 @@ class SparseLearner(PosteriorLearner):
     inclusion: Inclusion = "merged"
     new_kernel: Callable[[Tensor], Kernel] | None = None
     max_inducing: int | None = None
+    min_inducing: int = MIN_INDUCING
     grows = False
 
     def __post_init__(self) -> None:
@@ -447,11 +453,19 @@ class SparseLearner(PosteriorLearner):
         check_resampling(self.resampling)
         check_inclusion(self.inclusion)
         check_max_inducing(self.max_inducing)
+        check_count("min_inducing", self.min_inducing)
 
     @property
     @override
     def default_confidence(self) -> ConfidenceSchedule:
         return PracticalBKBWidth()
+
+    def keeps_all(self, hyperparameters: Hyperparameters, num_pulled: int) -> bool:
+        """Whether so many pulled arms are inducing without sampling."""
+        most = self.min_inducing
+        if self.max_inducing is not None:
+            most = min(most, self.max_inducing)
+        return hyperparameters.learns and num_pulled <= most
 
     @override
     def resample(
@@ -464,6 +478,9 @@ class SparseLearner(PosteriorLearner):
         pulled, counts, _ = pulls.totals()
         if not len(pulled):  # in a new block
             return replace(belief, inducing_indices=belief.inducing_indices[:0])
+        if self.keeps_all(hyperparameters, len(pulled)):
+            inducing = in_stable_order(belief.inducing_indices, pulled)
+            return replace(belief, inducing_indices=inducing)
         features = hyperparameters.features[pulled]
         uniforms, is_capped = belief.uniforms, False
 

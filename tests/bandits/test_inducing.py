@@ -252,3 +252,55 @@ def test_a_ceiling_keeps_well_known_arms_known():
     assert {7, 40} <= set(bandit.inducing_indices.tolist())
     variance = bandit.predict()[1]
     assert (variance[[7, 40]] < NOISE / 900).all()
+
+
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+@pytest.mark.parametrize("ceiling", [None, 6])
+def test_what_learns_keeps_few_arms_all(resampling, ceiling):
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.rand(60, 2, generator=generator, dtype=torch.double)
+    rewards = arms.sum(dim=-1) + torch.randn(60, generator=generator).double()
+    sizes = []
+    for least in (8, 0):
+        learner = SparseLearner(
+            oversampling=0.05,
+            resampling=resampling,
+            max_inducing=ceiling,
+            min_inducing=least,
+        )
+        bandit = FiniteArmBandit(arms, learner=learner, generator=generator)
+        sizes.append([])
+        for number in range(12):
+            told = torch.tensor([5 * number])
+            bandit.tell(told, rewards[told], external=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", BotorchWarning)  # of the ceiling
+                bandit.ask(size=1)
+            sizes[-1].append(len(bandit.inducing_indices))
+    most = min(8, ceiling or 8)
+    assert sizes[0][:most] == list(range(1, most + 1))
+    assert sizes[1] != sizes[0]
+    assert max(sizes[0]) < 12  # sampled again from then on
+
+
+def test_a_given_kernel_and_noise_are_sampled_from_the_first_pull_on():
+    arms = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
+    runs = []
+    for least in (0, 50):
+        learner = SparseLearner(min_inducing=least)
+        generator = torch.Generator().manual_seed(3)
+        bandit = FiniteArmBandit(
+            arms, rbf(0.3), 0.5, learner=learner, generator=generator
+        )
+        picks = []
+        for _ in range(30):
+            pick = bandit.ask()
+            bandit.tell(pick, arms[pick].squeeze(-1))
+            picks.append((pick.tolist(), bandit.inducing_indices.tolist()))
+        runs.append(picks)
+    assert runs[0] == runs[1]
+
+
+def test_a_number_of_kept_arms_out_of_range_is_refused():
+    with pytest.raises(InputDataError, match="`min_inducing` to be an integer from 0"):
+        SparseLearner(min_inducing=-1)
