@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -258,12 +258,6 @@ class ParquetSource(RowSource):
             for place, value in zip(here.tolist(), values, strict=True):
                 found[place] = value
         return found
-
-    def all_ids(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the number of the first row of each row group, and the ids there."""
-        for group in range(len(self.group_files)):
-            column = self._read_group(group, [str(self.id_column)]).column(0)
-            yield int(self.starts[group]), column.to_pylist()
 
     @override
     def place(self, row: int) -> str:

@@ -14,7 +14,7 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.arms import BitArms
+from botorch_bkb.arms import BitArms, ParquetArms
 from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.columns import is_numeric, row_name
 from botorch_bkb.cli.features import feature_table, FeatureTable
@@ -24,6 +24,7 @@ from botorch_bkb.cli.molecules import (
     read_fingerprints,
 )
 from botorch_bkb.cli.progress import note
+from botorch_bkb.cli.tables import is_library, parquet_columns
 
 
 # Of so many columns of 0 and 1, and nothing else, a fingerprint is made unasked.
@@ -65,6 +66,8 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     Raises:
         InputDataError: If a SMILES cannot be read, or a column is no feature.
     """
+    if is_library(args.arms):
+        return _of_library(campaign, args)
     if args.smiles is not None:
         return _of_molecules(campaign, args)
     if args.kernel in (None, "tanimoto"):
@@ -74,6 +77,35 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     features = _features(campaign.arms, args)
     arms = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
     return Candidates(campaign, arms, args.kernel, features.sources, _names(features))
+
+
+def _of_library(campaign: Campaign, args: argparse.Namespace) -> Candidates:
+    """Return candidates whose features stay in their file.
+
+    Raises:
+        InputDataError: If an option wants more than numbers as they are, or a column
+            holds something else.
+    """
+    refused = {
+        "--smiles": args.smiles,
+        "--code": args.code,
+        "--category": args.category,
+        "--kernel tanimoto": args.kernel == "tanimoto",
+    }
+    for option, value in refused.items():
+        if value:
+            raise InputDataError(
+                f"{option} needs the table in memory, but {args.arms} is too large for "
+                "that: its columns are features as they are. Compute them beforehand."
+            )
+    others = {args.id, args.reward, args.available, *args.drop}
+    names = [name for name in parquet_columns(args.arms) if name not in others]
+    arms = ParquetArms([args.arms], names, dtype=torch.double)
+    note(
+        f"{args.arms.name} is too large to be read as a whole: its {len(names):,} "
+        "columns of numbers stay in the file, and are read a part at a time"
+    )
+    return Candidates(campaign, arms, args.kernel, tuple(names), tuple(names))
 
 
 def _features(
