@@ -30,6 +30,8 @@ MAX_GROUP_BYTES = 2**30
 KEPT_BYTES = 2**24
 # Rows this much further apart than rows in a row are not part of a sweep.
 FAR_APART = 64
+# A pass over the files shows how far it is when it has taken so long.
+BAR_SECONDS = 3.0
 
 
 class ParquetArms(StoredArms):
@@ -51,6 +53,8 @@ class ParquetArms(StoredArms):
         ids: The column of what :meth:`ids` returns.
         dtype: What rows are when they are taken. None: what is stored, if all of it is
             float32 or float64, or else float64.
+        quiet: Whether to hide the progress bar of a pass over the files that takes more
+            than a few seconds. It hides itself where standard error is no terminal.
 
     Raises:
         ImportError: If pyarrow is missing.
@@ -75,9 +79,10 @@ class ParquetArms(StoredArms):
         *,
         ids: str | None = None,
         dtype: torch.dtype | None = None,
+        quiet: bool = False,
     ) -> ParquetArms:
         """Read the footers."""
-        source = ParquetSource(_files(paths), columns, ids)
+        source = ParquetSource(_files(paths), columns, ids, quiet)
         return cls.of(source, dtype_of(source.dtype, dtype))
 
     def ids(self, indices: Tensor | Sequence[int]) -> list[Any]:
@@ -129,6 +134,7 @@ class ParquetSource(RowSource):
         paths: The files.
         columns: As in ``ParquetArms``.
         id_column: The column of ids.
+        is_quiet: Whether there are no progress bars.
     """
 
     def __init__(
@@ -136,9 +142,11 @@ class ParquetSource(RowSource):
         paths: Sequence[Path],
         columns: str | Sequence[str] | None,
         id_column: str | None,
+        is_quiet: bool = False,
     ) -> None:
         pq = _pyarrow_parquet()
         self.id_column = id_column
+        self.is_quiet = is_quiet
         self.files: list[ParquetFile] = []
         # Of every row group that has rows: its file, its number there, its first row.
         self.group_files: list[int] = []
@@ -191,6 +199,7 @@ class ParquetSource(RowSource):
     def _forget(self) -> None:
         """Begin with nothing in memory."""
         self._lock = RLock()
+        self._bar: Any = None
         self._groups: OrderedDict[int, NDArray[Any]] = OrderedDict()
         self._kept = np.empty(0, dtype="int64")  # ascending
         self._kept_rows = np.empty((0, self.num_columns), self.dtype)
@@ -280,8 +289,22 @@ class ParquetSource(RowSource):
             num_bytes = self._row_bytes * int(np.diff(self.starts)[group])
             while self._groups and num_bytes + self._cached_bytes > CACHE_BYTES:
                 self._groups.popitem(last=False)
+            self._move_bar(group)
             self._groups[group] = self._decoded(group)
             return self._groups[group]
+
+    def _move_bar(self, group: int) -> None:
+        """Show how far a pass over the files is, if that takes some time."""
+        if self._bar is not None and group != self._bar.n:
+            self._bar.close()
+            self._bar = None
+        if group == 0 and not self.is_quiet:
+            self._bar = _new_bar(len(self.group_files))
+        if self._bar is not None:
+            self._bar.update()
+            if self._bar.n == self._bar.total:
+                self._bar.close()
+                self._bar = None
 
     @property
     def _cached_bytes(self) -> int:
@@ -334,7 +357,7 @@ class ParquetSource(RowSource):
     @override
     def __getstate__(self) -> dict[str, Any]:
         state = vars(self).copy()
-        for name in ("_lock", "_groups", "_kept", "_kept_rows"):
+        for name in ("_lock", "_bar", "_groups", "_kept", "_kept_rows"):
             del state[name]
         return state
 
@@ -352,6 +375,22 @@ def _pyarrow_parquet() -> Any:
             'install "botorch_bkb[parquet]", or use ArrayArms.'
         ) from error
     return pyarrow.parquet
+
+
+def _new_bar(total: int) -> Any:
+    """Return a progress bar for a terminal, shown late; None where tqdm is missing."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    return tqdm(
+        desc="Passing over the arms",
+        total=total,
+        unit=" row groups",
+        delay=BAR_SECONDS,
+        disable=None,
+        leave=False,
+    )
 
 
 def _files(

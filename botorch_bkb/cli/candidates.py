@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +32,10 @@ from botorch_bkb.cli.tables import is_library, parquet_columns
 MIN_BITS = 64
 MAX_COUNT = 255
 NUM_ROWS_SHOWN = 10
+_NEEDS_MEMORY = (
+    "{} needs the table in memory, but {} is too large for that: its columns are "
+    "features as they are. Compute them beforehand."
+)
 
 KernelName = Literal["tanimoto", "matern", "rbf"]
 
@@ -80,32 +85,43 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
 
 
 def _of_library(campaign: Campaign, args: argparse.Namespace) -> Candidates:
-    """Return candidates whose features stay in their file.
+    """Return candidates whose features stay in their file."""
+    for option, value in (
+        ("--smiles", args.smiles),
+        ("--kernel tanimoto", args.kernel == "tanimoto"),
+    ):
+        if value:
+            raise InputDataError(_NEEDS_MEMORY.format(option, args.arms))
+    arms = library_arms(args.arms, args, [args.id, args.reward, args.available])
+    names = tuple(arms.source.columns)
+    return Candidates(campaign, arms, args.kernel, names, names)
+
+
+def library_arms(
+    path: Path, args: argparse.Namespace, others: Collection[str | None]
+) -> ParquetArms:
+    """Return the features of a table that stays in its file, and say so.
+
+    Args:
+        path: The table.
+        args: The options of a command.
+        others: Columns that are no features.
 
     Raises:
         InputDataError: If an option wants more than numbers as they are, or a column
             holds something else.
     """
-    refused = {
-        "--smiles": args.smiles,
-        "--code": args.code,
-        "--category": args.category,
-        "--kernel tanimoto": args.kernel == "tanimoto",
-    }
-    for option, value in refused.items():
+    for option, value in (("--code", args.code), ("--category", args.category)):
         if value:
-            raise InputDataError(
-                f"{option} needs the table in memory, but {args.arms} is too large for "
-                "that: its columns are features as they are. Compute them beforehand."
-            )
-    others = {args.id, args.reward, args.available, *args.drop}
-    names = [name for name in parquet_columns(args.arms) if name not in others]
-    arms = ParquetArms([args.arms], names, dtype=torch.double)
+            raise InputDataError(_NEEDS_MEMORY.format(option, path))
+    others = {*others, *args.drop}
+    names = [name for name in parquet_columns(path) if name not in others]
+    arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
     note(
-        f"{args.arms.name} is too large to be read as a whole: its {len(names):,} "
-        "columns of numbers stay in the file, and are read a part at a time"
+        f"{path.name} is too large to be read as a whole: its {len(names):,} columns "
+        "of numbers stay in the file, and are read a part at a time"
     )
-    return Candidates(campaign, arms, args.kernel, tuple(names), tuple(names))
+    return arms
 
 
 def _features(

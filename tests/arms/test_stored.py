@@ -163,7 +163,10 @@ def test_twins_known_rows_and_units_are_found_in_blocks(place, tmp_path):
     features = Hyperparameters(arms, None, None).features
     assert isinstance(features, StoredArms)
     low, high = dense.amin(dim=0), dense.amax(dim=0)
-    assert torch.equal(features[:80], ((dense - low) / (high - low))[:80])
+    expected = (dense - low) / (high - low)
+    assert torch.equal(features[:80], expected[:80])
+    again = features.scaled(low, high)
+    assert torch.equal(again[:80], ((expected - low) / high)[:80])
 
 
 RUNS = {
@@ -309,8 +312,6 @@ def test_all_rows_at_once_are_refused(place, tmp_path):
         arms.add_(1)
     with pytest.raises(IndexError, match="rows of 203 arms"):
         arms[torch.tensor([NUM_ARMS])]
-    with pytest.raises(UnsupportedError, match="in their own units"):
-        arms.scaled(*2 * [torch.ones(DIM)]).scaled(*2 * [torch.ones(DIM)])
 
 
 @pytest.mark.parametrize("dtype", ["float16", ">f8"])

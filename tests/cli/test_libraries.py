@@ -6,6 +6,7 @@ import pytest
 
 from botorch_bkb.__main__ import main
 from botorch_bkb.cli import tables
+from botorch_bkb.models.utils import lazy_rows
 
 
 NUM_ARMS = 60
@@ -106,3 +107,30 @@ def test_a_damaged_file_is_said_to_be_one(tmp_path, capsys):
     (tmp_path / "arms.parquet").write_bytes(b"PAR1 and no more")
     assert main(["suggest", str(tmp_path / "arms.parquet")]) == 2
     assert "Could not read the table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_simulation_is_that_of_the_table(
+    learns, tmp_path, library, reads, capsys, monkeypatch
+):
+    library["gain"] = -((library["x"] - 60) ** 2) / 100 + library["y"]
+    path = tmp_path / "arms.parquet"
+    library.to_parquet(path, row_group_size=7, index=False)
+    words = ["simulate", str(path), "--reward", "gain", "--id", "id", "--horizon", "24"]
+    words += ["--drop", "supplier", *(["--learn"] if learns else []), "--output"]
+    assert main([*words, str(tmp_path / "table")]) == 0
+    assert "too large" not in capsys.readouterr().out
+    reads.clear()
+    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    monkeypatch.setattr(lazy_rows, "BLOCK_BYTES", 500)
+    assert main([*words, str(tmp_path / "library")]) == 0
+    assert "too large to be read as a whole: its 3 columns" in capsys.readouterr().out
+    assert reads == [["id", "gain"]]
+    expected, found = (
+        pd.read_csv(tmp_path / name / "rounds.csv").drop(columns="seconds")
+        for name in ("table", "library")
+    )
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+    library.assign(stock=1).to_parquet(path, index=False)
+    assert main([*words, str(tmp_path / "library")]) == 2
+    assert "'stock' of " in capsys.readouterr().err
