@@ -9,7 +9,7 @@ all rows once, and the same ask over fewer arms in memory, whose seconds per arm
 yardstick. Picks are compared where both fit.
 
 The kernel is so rough that a pull lowers few other bounds, and the arms of the 1,024
-largest bounds suffice for a batch. With a lengthscale of 2 all arms are tracked, which
+largest bounds suffice for a batch. With `--lengthscale 2` all arms are tracked, which
 is a pass over all features for every pull.
 """
 
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--in-memory", type=int, default=1_000_000, help="arms of the yardstick"
     )
+    parser.add_argument("--lengthscale", type=float, default=1.0)
     parser.add_argument(
         "--compared", type=int, default=100_000, help="arms over which picks must agree"
     )
@@ -76,13 +77,19 @@ def read_once(folder: Path, threads: int) -> float:
     return time.perf_counter() - start
 
 
-def ask_once(folder: Path, num_arms: int, is_stored: bool, threads: int) -> Any:
+def ask_once(
+    folder: Path,
+    num_arms: int,
+    is_stored: bool,
+    threads: int,
+    lengthscale: float = 1.0,
+) -> Any:
     """Construct a bandit, tell and ask it; return seconds, memory and picks."""
     torch.set_num_threads(threads)
     stored = ParquetArms(folder / "*.parquet")
     arms: Tensor = stored if is_stored else _in_memory(stored, num_arms)
     kernel = RBFKernel()
-    kernel.lengthscale = 1.0
+    kernel.lengthscale = lengthscale
     told = torch.arange(NUM_TOLD) * (num_arms // NUM_TOLD)
     rewards = (3 * arms[told][:, :4]).sin().sum(dim=-1)
     start = time.perf_counter()
@@ -112,9 +119,13 @@ def _in_memory(stored: ParquetArms, num_arms: int) -> Tensor:
     return arms
 
 
-def measured(folder: Path, num_arms: int, is_stored: bool, threads: int) -> Any:
+def measured(
+    folder: Path, num_arms: int, is_stored: bool, args: argparse.Namespace
+) -> Any:
     """Return the outcome of :func:`ask_once` in a process of its own."""
-    return in_own_process(ask_once, folder, num_arms, is_stored, threads).value
+    return in_own_process(
+        ask_once, folder, num_arms, is_stored, args.threads, args.lengthscale
+    ).value
 
 
 def run(args: argparse.Namespace) -> None:
@@ -131,17 +142,15 @@ def run(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_library(folder, compared)
-        rows = [
-            measured(folder, compared, kind, args.threads) for kind in (True, False)
-        ]
+        rows = [measured(folder, compared, kind, args) for kind in (True, False)]
         if rows[0]["picks"] != rows[1]["picks"]:
             raise RuntimeError(f"Expected the same picks, but got {rows}.")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_library(folder, num_arms)
-        rows.append(measured(folder, in_memory, False, args.threads))
+        rows.append(measured(folder, in_memory, False, args))
         seconds = in_own_process(read_once, folder, args.threads).value
-        rows.append(measured(folder, num_arms, True, args.threads))
+        rows.append(measured(folder, num_arms, True, args))
     table = pd.DataFrame(rows).drop(columns="picks")
     yardstick, found = table["microseconds_per_arm"].iloc[-2:]
     reading = 1e6 * seconds / num_arms
