@@ -7,7 +7,16 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import ceiling, lookahead, regret, roofline, scoring, soak, starvation
+from benchmarks import (
+    ceiling,
+    lookahead,
+    places,
+    regret,
+    roofline,
+    scoring,
+    soak,
+    starvation,
+)
 from benchmarks.batch_bkb import load_library
 from benchmarks.growth import exponents, Growth, growths
 from benchmarks.measure import fitted_exponent, in_own_process, Outcome
@@ -380,3 +389,22 @@ def test_a_laboratory_tells_every_pull_once(problem):
     assert bandit.num_pulls + laboratory.lost + len(out) == laboratory.asked
     assert laboratory.lost > 0
     assert laboratory.late > 0
+
+
+# --- places
+
+
+@pytest.mark.exact_bits
+def test_the_two_places_pick_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "ROWS_PER_FILE", 250)
+    places.write_library(tmp_path, 600)
+    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    stored, dense, fewer = (
+        places.ask_once(tmp_path, num_arms, is_stored, threads=1)
+        for num_arms, is_stored in ((600, True), (600, False), (300, False))
+    )
+    assert stored["picks"] == dense["picks"]
+    assert len(stored["picks"]) == places.BATCH_SIZE
+    assert stored["inducing"] == fewer["inducing"] == places.NUM_TOLD
+    assert max(fewer["picks"]) < 300
+    assert places.read_once(tmp_path, threads=1) > 0

@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 
 from botorch_bkb.arms.capacity import Capacity, PullCounts
+from botorch_bkb.arms.stored import StoredArms
 from botorch_bkb.checks import check_arms
-from botorch_bkb.models.utils.bits import as_dense, BitArms
+from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.crossing import UNLIMITED
-from botorch_bkb.models.utils.replicates import find_twins, first_of_twins, Twins
+from botorch_bkb.models.utils.lazy_rows import row_blocks
+from botorch_bkb.models.utils.replicates import (
+    find_twins,
+    first_of_twins,
+    row_hashes,
+    Twins,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class ArmTable:
     @classmethod
     def of(cls, rows: Tensor) -> Self:
         """Return the table of ``A x d`` rows, none of them retired."""
-        is_retired = torch.zeros_like(rows[:, 0], dtype=torch.bool)
+        is_retired = rows.new_zeros(len(rows), dtype=torch.bool)
         return cls(rows, is_retired, find_twins(comparable_rows(rows)))
 
     @property
@@ -146,9 +153,7 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """
     seen = comparable_rows(table)
     sought = comparable_rows(torch.cat([table[:0], rows]))
-    near = torch.ones_like(seen[:, 0], dtype=torch.bool)
-    for column in zip(seen.unbind(-1), sought.unbind(-1), strict=True):
-        near &= torch.isin(*column)
+    near = torch.isin(row_hashes(seen), row_hashes(sought))
     known = near.nonzero().squeeze(-1)
     both = torch.cat([seen[known], sought])
     _, group = both.unique(dim=0, return_inverse=True)
@@ -163,10 +168,14 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 def as_arms(arms: Tensor) -> Tensor:
     """Return the arms of a bandit, bytes as :class:`BitArms`.
 
+    What is stored is checked as it is read.
+
     Raises:
         BotorchTensorDimensionError: If they are not ``A x d`` with ``A, d >= 1``.
         InputDataError: If they are no tensor of floats or bytes, or one is not finite.
     """
+    if isinstance(arms, StoredArms):
+        return arms
     if isinstance(arms, BitArms):
         if 0 not in arms.shape:
             if arms.numbers.numel():
@@ -200,10 +209,10 @@ def has_fingerprint(arms: Tensor, expected: Tensor, tolerance: float) -> bool:
 
 def _weighted_sum(arms: Tensor, is_absolute: bool = False) -> Tensor:
     """Return the sum of the rows, with weights that are far apart for neighbours."""
-    numbers = torch.arange(arms.shape[0], dtype=torch.float64, device=arms.device)
-    weights = 1 + (numbers * 0.6180339887498949).frac()  # between 1 and 2
-    total = weights.new_zeros(arms.shape[-1])
-    for rows in arms.blocks() if isinstance(arms, BitArms) else [slice(None)]:
-        block = as_dense(arms[rows]).double()
-        total += weights[rows] @ (block.abs() if is_absolute else block)
+    total = arms.new_zeros(arms.shape[-1], dtype=torch.float64)
+    for rows, block in row_blocks(arms):
+        numbers = torch.arange(rows.start, rows.stop).to(total)
+        weights = 1 + (numbers * 0.6180339887498949).frac()  # between 1 and 2
+        block = block.double()
+        total += weights @ (block.abs() if is_absolute else block)
     return total

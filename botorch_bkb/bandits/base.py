@@ -53,8 +53,8 @@ from botorch_bkb.checks import (
     check_size,
 )
 from botorch_bkb.generation.maximizer import MaximizerDistribution
-from botorch_bkb.models.utils.bits import as_dense
 from botorch_bkb.models.utils.draws import as_generator, draw_integers
+from botorch_bkb.models.utils.lazy_rows import as_dense
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
@@ -109,9 +109,10 @@ class FiniteArmBandit(StoredBandit):
     ``O(A)`` and the ``m x A`` features within a byte budget.
 
     Args:
-        arms: An ``A x d`` tensor of features, one row per arm. Of arms with identical
-            rows the one of the lowest index is pulled, as long as it may be and the
-            others suffice for the batch.
+        arms: An ``A x d`` tensor of features, one row per arm, or arms that are stored
+            elsewhere, :mod:`botorch_bkb.arms`. Of arms with identical rows the one of
+            the lowest index is pulled, as long as it may be and the others suffice for
+            the batch.
         covar_module: Any GPyTorch kernel, used as it is. None: BoTorch's default,
             fitted as data arrive.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
@@ -855,7 +856,7 @@ class FiniteArmBandit(StoredBandit):
         """Restore a state: everything is read before anything changes."""
         added = state["added_arms"].to(self.arms)
         arms = as_arms(torch.cat([self.arms[: self._num_given], added]))
-        is_retired = torch.zeros_like(arms[:, 0], dtype=torch.bool)
+        is_retired = arms.new_zeros(len(arms), dtype=torch.bool)
         is_retired[self._indices(check_indices(state["retired"], len(arms)))] = True
         ledger = PullLedger(len(arms), like=arms)
         ledger.load_state_dict(state["ledger"])

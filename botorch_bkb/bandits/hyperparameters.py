@@ -24,6 +24,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
+from botorch_bkb.arms import StoredArms
 from botorch_bkb.checks import (
     check_count,
     check_covar_module,
@@ -32,7 +33,8 @@ from botorch_bkb.checks import (
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels import TanimotoKernel
-from botorch_bkb.models.utils.bits import as_dense, BitArms
+from botorch_bkb.models.utils.bits import BitArms
+from botorch_bkb.models.utils.lazy_rows import as_dense, row_blocks
 
 
 # With fewer pulls the marginal likelihood is too flat to fit anything.
@@ -117,6 +119,8 @@ class Hyperparameters:
         """Return ``... x d`` points in the units of the kernel."""
         if not self.learns:
             return points
+        if isinstance(points, StoredArms):
+            return points.scaled(self._low, self._width)
         if isinstance(points, BitArms):
             bits = points.num_bits
             scaled = (points.numbers - self._low[bits:]) / self._width[bits:]
@@ -346,7 +350,9 @@ def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
     0.
     """
     numbers = arms.numbers if isinstance(arms, BitArms) else arms
-    low, high = numbers.amin(dim=0), numbers.amax(dim=0)
+    limits = [(rows.amin(dim=0), rows.amax(dim=0)) for _, rows in row_blocks(numbers)]
+    low, high = (torch.stack(ends) for ends in zip(*limits, strict=True))
+    low, high = low.amin(dim=0), high.amax(dim=0)
     width = torch.where(high > low, high - low, 1.0).to(low)
     num_bits = arms.shape[-1] - numbers.shape[-1]
     zeros = low.new_zeros(num_bits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.arms import BitArms
+from botorch_bkb.arms import BitArms, ParquetArms
 from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.columns import is_numeric, row_name
 from botorch_bkb.cli.features import feature_table, FeatureTable
@@ -24,12 +25,17 @@ from botorch_bkb.cli.molecules import (
     read_fingerprints,
 )
 from botorch_bkb.cli.progress import note
+from botorch_bkb.cli.tables import is_library, parquet_columns
 
 
 # Of so many columns of 0 and 1, and nothing else, a fingerprint is made unasked.
 MIN_BITS = 64
 MAX_COUNT = 255
 NUM_ROWS_SHOWN = 10
+_NEEDS_MEMORY = (
+    "{} needs the table in memory, but {} is too large for that: its columns are "
+    "features as they are. Compute them beforehand."
+)
 
 KernelName = Literal["tanimoto", "matern", "rbf"]
 
@@ -65,6 +71,8 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     Raises:
         InputDataError: If a SMILES cannot be read, or a column is no feature.
     """
+    if is_library(args.arms):
+        return _of_library(campaign, args)
     if args.smiles is not None:
         return _of_molecules(campaign, args)
     if args.kernel in (None, "tanimoto"):
@@ -74,6 +82,46 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     features = _features(campaign.arms, args)
     arms = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
     return Candidates(campaign, arms, args.kernel, features.sources, _names(features))
+
+
+def _of_library(campaign: Campaign, args: argparse.Namespace) -> Candidates:
+    """Return candidates whose features stay in their file."""
+    for option, value in (
+        ("--smiles", args.smiles),
+        ("--kernel tanimoto", args.kernel == "tanimoto"),
+    ):
+        if value:
+            raise InputDataError(_NEEDS_MEMORY.format(option, args.arms))
+    arms = library_arms(args.arms, args, [args.id, args.reward, args.available])
+    names = tuple(arms.source.columns)
+    return Candidates(campaign, arms, args.kernel, names, names)
+
+
+def library_arms(
+    path: Path, args: argparse.Namespace, others: Collection[str | None]
+) -> ParquetArms:
+    """Return the features of a table that stays in its file, and say so.
+
+    Args:
+        path: The table.
+        args: The options of a command.
+        others: Columns that are no features.
+
+    Raises:
+        InputDataError: If an option wants more than numbers as they are, or a column
+            holds something else.
+    """
+    for option, value in (("--code", args.code), ("--category", args.category)):
+        if value:
+            raise InputDataError(_NEEDS_MEMORY.format(option, path))
+    others = {*others, *args.drop}
+    names = [name for name in parquet_columns(path) if name not in others]
+    arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
+    note(
+        f"{path.name} is too large to be read as a whole: its {len(names):,} columns "
+        "of numbers stay in the file, and are read a part at a time"
+    )
+    return arms
 
 
 def _features(

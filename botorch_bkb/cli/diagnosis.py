@@ -22,7 +22,7 @@ from botorch_bkb.bandits.hyperparameters import (
     lengthscales,
 )
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.bits import as_dense
+from botorch_bkb.models.utils.lazy_rows import as_dense
 from botorch_bkb.models.utils.replicates import sum_replicates
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
@@ -38,12 +39,19 @@ from botorch_bkb.bandits import (
     UniformRandom,
 )
 from botorch_bkb.cli.arguments import BATCH_SIZE, FORGETTING_RATE, NOISE_VARIANCE
+from botorch_bkb.cli.candidates import library_arms
 from botorch_bkb.cli.columns import reward_column
 from botorch_bkb.cli.features import feature_table
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
-from botorch_bkb.cli.tables import read_table, require_column, require_ids
+from botorch_bkb.cli.tables import (
+    is_library,
+    read_table,
+    require_column,
+    require_ids,
+)
+from botorch_bkb.models.utils.lazy_rows import row_blocks
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
 from botorch_bkb.test_functions import FiniteArmProblem
 
@@ -215,11 +223,13 @@ def load_problem(
     args: argparse.Namespace,
 ) -> tuple[FiniteArmProblem, tuple[str, ...], list[str]]:
     """Return the table's problem, notes on its columns, and what to call its arms."""
+    is_large = is_library(args.table)
     table = read_table(
         args.table,
         text_columns=[] if args.id is None else [args.id],
         separator=args.separator,
         decimal=args.decimal,
+        columns=[args.reward, args.id] if is_large else None,
     )
     require_column(table, args.reward, args.table, "--reward")
     arm_names = [f"row {row + 1:,}" for row in table.index]
@@ -227,6 +237,8 @@ def load_problem(
         require_column(table, args.id, args.table, "--id")
         require_ids(table[args.id], args.table)
         arm_names = table[args.id].tolist()
+    if is_large:
+        return *_stored_problem(args, table), arm_names
     features = feature_table(
         table,
         exclude=[args.reward, args.id],
@@ -242,12 +254,52 @@ def load_problem(
         maximize=not args.minimize,
         standardize_reward=True,
     )
+    standardized = _standardized_note(args, rewards)
+    return problem, (*features.notes, *notes, standardized), arm_names
+
+
+def moments_of_rows(arms: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the means and standard deviations of columns, in two passes."""
+    sums = [rows.sum(dim=0) for _, rows in row_blocks(arms)]
+    mean = torch.stack(sums).sum(dim=0) / len(arms)
+    squares = [(rows - mean).square().sum(dim=0) for _, rows in row_blocks(arms)]
+    return mean, (torch.stack(squares).sum(dim=0) / len(arms)).sqrt()
+
+
+def _standardized_note(args: argparse.Namespace, rewards: pd.Series) -> str:
     unit = rewards.std(ddof=0)
-    standardized = (
+    return (
         "features and reward are standardized; rewards, regret and --noise-std are in\n"
         f"standard deviations of {args.reward!r}, which is {unit:.4g}"
     )
-    return problem, (*features.notes, *notes, standardized), arm_names
+
+
+def _stored_problem(
+    args: argparse.Namespace, table: pd.DataFrame
+) -> tuple[FiniteArmProblem, tuple[str, ...]]:
+    """Return the problem of a table whose features stay in its file, and notes.
+
+    Raises:
+        InputDataError: If an option wants more than numbers as they are, or a column
+            is constant or holds something else.
+    """
+    arms = library_arms(args.table, args, [args.reward, args.id])
+    rewards, notes = reward_column(table[args.reward], may_be_empty=False)
+    mean, deviation = moments_of_rows(arms)
+    is_constant = deviation <= 1e-12 * mean.abs()
+    if is_constant.any():
+        column = arms.source.columns[int(is_constant.nonzero()[0])]
+        raise InputDataError(
+            f"Expected column {column!r} of {args.table} to vary, but it is constant. "
+            f"Pass --drop {column}."
+        )
+    problem = FiniteArmProblem(
+        arms.scaled(mean, deviation),
+        torch.tensor(((rewards - rewards.mean()) / rewards.std(ddof=0)).to_numpy()),
+        args.noise_std,
+        not args.minimize,
+    )
+    return problem, (*notes, _standardized_note(args, rewards))
 
 
 def build_bandit(

@@ -36,7 +36,14 @@ from botorch_bkb.cli.diagnosis import (
 )
 from botorch_bkb.cli.progress import clock, note
 from botorch_bkb.cli.report import plan_report, report_page
-from botorch_bkb.cli.tables import read_table, table_kind, write_table
+from botorch_bkb.cli.tables import (
+    is_library,
+    parquet_columns,
+    read_rows,
+    read_table,
+    table_kind,
+    write_table,
+)
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.replicates import find_twins
@@ -403,7 +410,9 @@ def _write_next(
         batch, columns = pd.DataFrame({args.id: ids.to_numpy()}), list(results.columns)
         if args.observations is not None and args.observations.is_file():
             goes_with = args.observations
-    own = [name for name in arms.columns if name not in (args.id, args.reward)]
+    is_large = is_library(args.arms)
+    own = parquet_columns(args.arms) if is_large else list(arms.columns)
+    own = [name for name in own if name not in (args.id, args.reward)]
     if args.with_columns:
         taken = [name for name in own if name in batch.columns]
         if taken:
@@ -421,7 +430,10 @@ def _write_next(
                 args.arms, separator=form.separator, decimal=form.decimal, as_text=True
             )
         places = pd.Index(campaign.arms[args.id]).get_indexer(pd.Index(batch[args.id]))
-        values = arms[own].iloc[places].reset_index(drop=True)
+        if is_large:
+            values = read_rows(args.arms, own, places)
+        else:
+            values = arms[own].iloc[places].reset_index(drop=True)
         batch = pd.concat([batch, values], axis="columns")
     if form is not None and not args.per_measurement and form.encoding != "utf-8":
         # What every program reads, unless it is to be appended.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from botorch.exceptions.errors import InputDataError
+from numpy.typing import NDArray
 
 from botorch_bkb.cli.columns import row_name
 from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format, SEPARATORS
@@ -18,6 +21,8 @@ from botorch_bkb.cli.progress import note
 
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
+# The numbers of a larger Parquet table stay in its file.
+MAX_TABLE_BYTES = 2**30
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
 
@@ -28,6 +33,7 @@ def read_table(
     separator: str | None = None,
     decimal: str | None = None,
     as_text: bool = False,
+    columns: Collection[str] | None = None,
 ) -> pd.DataFrame:
     """Read a CSV file, perhaps compressed, an Excel or a Parquet file, by its suffix.
 
@@ -42,6 +48,7 @@ def read_table(
         separator: The separator of a CSV file; found from the file if omitted.
         decimal: The decimal mark of a CSV file; found from the file if omitted.
         as_text: Whether to keep all columns of a CSV file as text.
+        columns: What to read of a Parquet file, where it has them; all if omitted.
 
     Raises:
         InputDataError: If the file is missing, of another kind, or not readable, has
@@ -52,7 +59,9 @@ def read_table(
     kind = table_kind(path)
     try:
         if kind == "parquet":
-            table = pd.read_parquet(path).reset_index(drop=True)
+            if columns is not None:
+                columns = [name for name in parquet_columns(path) if name in columns]
+            table = pd.read_parquet(path, columns=columns).reset_index(drop=True)
             # Of a damaged file: text that is none shows only where it is decoded.
             table.select_dtypes("str").to_numpy(dtype=object)
         elif kind == "excel":
@@ -78,6 +87,40 @@ def read_table(
         # One letter or a letter and its accent: the same id.
         table[column] = table[column].str.strip().str.normalize("NFC")
     return table
+
+
+def is_library(path: Path) -> bool:
+    """Whether a table is one of Parquet, and too large to be read as a whole."""
+    if table_kind(path) != "parquet" or not path.is_file():
+        return False
+    try:
+        footer = pq.read_metadata(path)
+    except (pa.ArrowException, OSError):  # which is said where it is read
+        return False
+    return 8 * footer.num_rows * footer.num_columns > MAX_TABLE_BYTES
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """Return the names of a Parquet file's columns."""
+    return list(pq.read_schema(path).names)
+
+
+def read_rows(
+    path: Path, columns: Sequence[str], rows: NDArray[np.int64]
+) -> pd.DataFrame:
+    """Read some rows of a Parquet file, one row group after the other."""
+    order = np.argsort(rows, kind="stable")
+    parts = []
+    with pq.ParquetFile(path) as file:
+        stop = 0
+        for number in range(file.num_row_groups):
+            start, stop = stop, stop + file.metadata.row_group(number).num_rows
+            here = rows[order][(rows[order] >= start) & (rows[order] < stop)]
+            if len(here):
+                group = file.read_row_group(number, columns=list(columns))
+                parts.append(group.take(here - start))
+    table = pa.concat_tables(parts).select(list(columns)).to_pandas()
+    return table.iloc[np.argsort(order)].reset_index(drop=True)
 
 
 def _read_csv(

@@ -9,6 +9,8 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.test_functions.base import BaseTestProblem
 from torch import Tensor
 
+from botorch_bkb.models.utils.lazy_rows import row_blocks
+
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +58,8 @@ class FiniteArmProblem:
             )
         if len(arms) == 0:
             raise InputDataError("Expected `arms` to hold at least one arm, but got 0.")
-        if not (arms.isfinite().all() and mean_rewards.isfinite().all()):
+        is_finite = all(rows.isfinite().all() for _, rows in row_blocks(arms))
+        if not (is_finite and mean_rewards.isfinite().all()):
             raise InputDataError(
                 "Expected `arms` and `mean_rewards` to be finite, but got NaN or "
                 "infinite values. Drop or fill those arms."

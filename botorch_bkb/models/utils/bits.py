@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -10,16 +9,12 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from numpy.typing import NDArray
 from torch import nn, Tensor
-from torch.utils._pytree import tree_map
 from typing_extensions import override
 
-
-aten = torch.ops.aten
-# The dense rows of a block, where something is asked of all of them.
-BLOCK_BYTES = 2**24
+from botorch_bkb.models.utils.lazy_rows import as_dense, aten, LazyRows
 
 
-class BitArms(Tensor):
+class BitArms(LazyRows):
     r"""An ``A x d`` tensor of fingerprints, packed bits or counts of one byte.
 
     Beside the ``d - e`` columns of the fingerprint there may be ``e`` other numbers (a
@@ -53,9 +48,6 @@ class BitArms(Tensor):
         >>> arms = BitArms(np.packbits(fingerprints, axis=1))
         >>> bandit = BBKB(arms)  # learns the variance of a Tanimoto kernel, and noise
     """
-
-    # Results are plain tensors.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     codes: Tensor
     is_packed: bool
@@ -106,8 +98,8 @@ class BitArms(Tensor):
         codes = np.packbits(counts.cpu().numpy(), axis=-1)
         return cls(torch.from_numpy(codes).to(counts.device), dtype=dtype)
 
+    @override
     def dense(self) -> Tensor:
-        """Return the rows as an ``A x d`` tensor of floats."""
         columns = [self.bits().to(self.dtype), self.numbers]
         return columns[0] if not self.numbers.shape[1] else torch.cat(columns, dim=-1)
 
@@ -125,12 +117,6 @@ class BitArms(Tensor):
     def with_numbers(self, numbers: Tensor) -> BitArms:
         """Return the arms with other numbers, ``A x e``, in place of theirs."""
         return BitArms(self.codes, self.is_packed, numbers, self.dtype)
-
-    def blocks(self) -> Iterator[slice]:
-        """Yield slices of all rows, few enough at a time to be made dense."""
-        size = max(BLOCK_BYTES // (self.element_size() * self.shape[-1]), 1)
-        for start in range(0, len(self), size):
-            yield slice(start, start + size)
 
     def words(self) -> Tensor:
         """Return rows of ``int64`` that are equal where the arms are, ``A x w``."""
@@ -198,29 +184,32 @@ class BitArms(Tensor):
         starts = np.searchsorted(place, np.arange(len(self)) * self.num_bits)
         return place % self.num_bits, value, starts
 
+    @property
+    @override
+    def _like(self) -> Tensor:
+        return self.numbers
+
+    @override
     def _rows(self, rows: Any) -> BitArms:
         return BitArms(self.codes[rows], self.is_packed, self.numbers[rows], self.dtype)
 
-    @classmethod
     @override
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Do what keeps the rows packed, and all else on the dense rows."""
-        kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            raise InputDataError(
-                "Expected packed arms to stay as they are, but got a change in place "
-                f"({func}). Take a dense copy by `arms.dense()`."
-            )
-        done = _packed(func, *args, **kwargs)
-        if done is not None:
-            return done
-        return func(*tree_map(as_dense, args), **tree_map(as_dense, kwargs))
+    def _joined(self, parts: list[Tensor]) -> BitArms:
+        codes, numbers = [], []
+        for part in parts:
+            if not isinstance(part, BitArms) or part.is_packed != self.is_packed:
+                part = _encoded(as_dense(part), self)
+            codes.append(part.codes)
+            numbers.append(part.numbers)
+        return BitArms(torch.cat(codes), self.is_packed, torch.cat(numbers), self.dtype)
 
     @override
-    def __deepcopy__(self, memo: Any) -> BitArms:
-        return self
+    def _done(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        if func is aten.select.int and args[1] % 2 == 1:
+            return _column(self, args[2] % self.shape[1])
+        if func is aten.index_select.default and args[1] % 2 == 1:
+            return _selected(self, args[2])
+        return super()._done(func, *args, **kwargs)
 
     @override
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -233,48 +222,6 @@ class BitArms(Tensor):
             f"BitArms of {len(self)} rows, {self.num_bits} {kind} and "
             f"{self.numbers.shape[1]} numbers"
         )
-
-
-def as_dense(value: Any) -> Any:
-    """Return packed rows as a plain tensor, and anything else as it is."""
-    return value.dense() if isinstance(value, BitArms) else value
-
-
-def _packed(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of an operation on packed rows; None if it needs dense ones."""
-    arms = args[0]
-    if func is aten.cat.default:
-        return _joined(*args, **kwargs)
-    if not isinstance(arms, BitArms):
-        return None
-    if func in (aten.detach.default, aten.alias.default, aten.clone.default):
-        return arms._rows(slice(None))
-    if func in (aten.new_empty.default, aten.new_zeros.default, aten.new_full.default):
-        return func(arms.numbers, *args[1:], **kwargs)
-    if func is aten.select.int and args[1] % 2 == 1:
-        return _column(arms, args[2] % arms.shape[1])
-    if func is aten.index.Tensor and len(args[1]) == 1 and args[1][0].dim() == 1:
-        return arms._rows(args[1][0])
-    if func is aten.index_select.default:
-        return _selected(arms, args[1] % 2, args[2])
-    if func is aten.slice.Tensor:
-        dim, *limits = args[1:] or (0,)
-        return arms._rows(slice(*limits or (None,))) if dim % 2 == 0 else None
-    return None
-
-
-def _joined(parts: list[Tensor], dim: int = 0) -> BitArms | None:
-    """Return rows below others, packed; None if that is not what is asked for."""
-    arms = parts[0]
-    if dim % 2 or not isinstance(arms, BitArms):
-        return None
-    codes, numbers = [], []
-    for part in parts:
-        if not isinstance(part, BitArms) or part.is_packed != arms.is_packed:
-            part = _encoded(as_dense(part), arms)
-        codes.append(part.codes)
-        numbers.append(part.numbers)
-    return BitArms(torch.cat(codes), arms.is_packed, torch.cat(numbers), arms.dtype)
 
 
 def _encoded(rows: Tensor, like: BitArms) -> BitArms:
@@ -306,10 +253,8 @@ def _column(arms: BitArms, column: int) -> Tensor:
     return (bits & 1).to(arms.dtype)
 
 
-def _selected(arms: BitArms, dim: int, index: Tensor) -> Tensor | None:
-    """Return some rows, the columns of the fingerprint, or those beside it."""
-    if dim == 0:
-        return arms._rows(index)
+def _selected(arms: BitArms, index: Tensor) -> Tensor | None:
+    """Return the columns of the fingerprint, or those beside it; None if others."""
     columns = index.tolist()
     if columns == list(range(arms.num_bits)):
         return arms.fingerprints()

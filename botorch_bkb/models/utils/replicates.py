@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from botorch_bkb.models.utils.lazy_rows import row_blocks
+
 
 class Replicates(NamedTuple):
     """The unique rows of an ``n x d`` tensor, ``P`` of them.
@@ -55,13 +57,7 @@ def find_twins(table: Tensor) -> Twins:
 
     Sorts one 64-bit hash per row, and compares the rows whose hashes are equal.
     """
-    hashes = torch.zeros_like(table[:, 0], dtype=torch.int64)
-    for column in table.unbind(-1):
-        if column.dtype != torch.int64:
-            column = (column.double() + 0.0).view(torch.int64)  # -0.0 equals 0.0
-        hashes = (hashes ^ column) * -7046029254386353131  # wraps around: exact
-        hashes ^= hashes >> 29
-    ordered, order = hashes.sort(stable=True)
+    ordered, order = row_hashes(table).sort(stable=True)
     after = (ordered[1:] == ordered[:-1]).nonzero().squeeze(-1) + 1
     suspects = order[torch.cat([after - 1, after]).unique()].sort().values
     _, inverse = table[suspects].unique(dim=0, return_inverse=True)
@@ -69,6 +65,20 @@ def find_twins(table: Tensor) -> Twins:
     first = first.scatter_reduce(0, inverse, suspects, reduce="amin")[inverse]
     has_twin = inverse.bincount()[inverse] > 1
     return Twins(suspects[has_twin], first[has_twin])
+
+
+def row_hashes(table: Tensor) -> Tensor:
+    """Return a 64-bit number for each row, the same for equal rows, in one pass."""
+    hashes = table.new_zeros(len(table), dtype=torch.int64)
+    for rows, block in row_blocks(table):
+        mixed = hashes[rows]
+        for column in block.unbind(-1):
+            if column.dtype != torch.int64:
+                column = (column.double() + 0.0).view(torch.int64)  # -0.0 equals 0.0
+            mixed = (mixed ^ column) * -7046029254386353131  # wraps around: exact
+            mixed ^= mixed >> 29
+        hashes[rows] = mixed
+    return hashes
 
 
 def first_of_twins(twins: Twins, allowed: Tensor) -> Tensor:

@@ -1,0 +1,220 @@
+"""Arms that stay where they are stored: rows are read when they are taken."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import numpy as np
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.models.utils.lazy_rows import LazyRows
+
+
+# The most rows that are made dense at once, as bytes.
+MAX_DENSE_BYTES = 2**28
+
+
+class ShardDataError(InputDataError):
+    """What is stored of some arms cannot be read, or has no meaning as features."""
+
+
+class RowSource(ABC):
+    """A table of ``A x d`` numbers of any real type, which does not change.
+
+    Attributes:
+        num_rows: A.
+        num_columns: d.
+    """
+
+    num_rows: int
+    num_columns: int
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows that follow one another."""
+
+    @abstractmethod
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the rows of these numbers, in this order."""
+
+    @abstractmethod
+    def place(self, row: int) -> str:
+        """Say where a row is."""
+
+
+class StoredArms(LazyRows):
+    r"""An ``A x d`` tensor of features whose rows are read when they are taken.
+
+    It is a tensor like any other, on the processor, and a bandit works on it chunk by
+    chunk. Rows that are taken are plain tensors; rows that are joined to it
+    (``add_arms``) are held in memory after the others. What would make more than
+    256 MiB of rows dense at once is an error. Every row is checked as it is read. It
+    must not change where it is stored, as long as it is in use.
+
+    Memory: the rows that are taken, and what the place keeps of them.
+
+    Attributes:
+        source: Where the rows are.
+        added: The ``k x d`` rows after them.
+        units: What is subtracted from rows of the source, and what they are divided by
+            then, ``d`` numbers each: such pairs, one after the other.
+    """
+
+    source: RowSource
+    added: Tensor
+    units: tuple[tuple[Tensor, Tensor], ...]
+
+    @classmethod
+    def over(
+        cls,
+        source: RowSource,
+        added: Tensor,
+        units: tuple[tuple[Tensor, Tensor], ...] = (),
+    ) -> Self:
+        """Return the rows of a source with others after them; see the attributes."""
+        arms: Self = Tensor._make_wrapper_subclass(
+            cls,
+            (source.num_rows + len(added), source.num_columns),
+            dtype=added.dtype,
+        )
+        arms.source, arms.added, arms.units = source, added, units
+        return arms
+
+    @classmethod
+    def of(cls, source: RowSource, dtype: torch.dtype) -> Self:
+        """Return all rows of a source.
+
+        Args:
+            source: Where they are.
+            dtype: What they are when they are taken.
+
+        Raises:
+            BotorchTensorDimensionError: If there are no rows or no columns.
+            InputDataError: If ``dtype`` is no float32 or float64.
+        """
+        if dtype not in (torch.float32, torch.float64):
+            raise InputDataError(
+                f"Expected `dtype` to be float32 or float64, but got {dtype}."
+            )
+        if not source.num_rows or not source.num_columns:
+            raise BotorchTensorDimensionError(
+                "Expected at least one arm and one feature, but got "
+                f"{source.num_rows} x {source.num_columns}."
+            )
+        return cls.over(source, torch.empty(0, source.num_columns, dtype=dtype))
+
+    def scaled(self, low: Tensor, width: Tensor) -> Self:
+        """Return ``(arms - low) / width``, made when rows are taken."""
+        units = (*self.units, (low, width))
+        return self.over(self.source, (self.added - low) / width, units)
+
+    @override
+    def dense(self) -> Tensor:
+        return self._taken(torch.arange(len(self)))
+
+    @property
+    @override
+    def _like(self) -> Tensor:
+        return self.added
+
+    @override
+    def _joined(self, parts: list[Tensor]) -> Self:
+        return self.over(self.source, torch.cat([self.added, *parts[1:]]), self.units)
+
+    @override
+    def _rows(self, rows: Tensor | slice) -> Tensor:
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if start == 0 and step == 1 and stop >= self.source.num_rows:
+                kept = self.added[: stop - self.source.num_rows]
+                return self.over(self.source, kept, self.units)
+            self._check_size(len(range(start, stop, step)))
+            rows = torch.arange(start, max(start, stop), step)
+        elif rows.dtype == torch.bool:
+            rows = rows.nonzero().squeeze(-1)
+        return self._taken(rows)
+
+    def _taken(self, rows: Tensor) -> Tensor:
+        """Return rows by their numbers, dense."""
+        self._check_size(len(rows))
+        num_arms, num_stored = len(self), self.source.num_rows
+        rows = torch.where(rows < 0, rows + num_arms, rows)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_arms:
+            raise IndexError(f"Expected rows of {num_arms} arms, but got {rows}.")
+        is_stored = rows < num_stored
+        if is_stored.all():
+            return self._read(rows.numpy())
+        values = self.added.new_empty(len(rows), self.source.num_columns)
+        values[is_stored] = self._read(rows[is_stored].numpy())
+        values[~is_stored] = self.added[rows[~is_stored] - num_stored]
+        return values
+
+    def _read(self, rows: NDArray[np.int64]) -> Tensor:
+        """Return stored rows, checked and in the kernel's units."""
+        source = self.source
+        is_run = len(rows) > 0 and bool((np.diff(rows) == 1).all())
+        if is_run:
+            found = source.read(int(rows[0]), int(rows[-1]) + 1)
+        else:
+            found = source.take(rows)
+        dtype = "float32" if self.dtype == torch.float32 else "float64"
+        with np.errstate(over="ignore"):  # an infinity is refused below
+            values = torch.from_numpy(np.array(found, dtype=dtype, order="C"))
+        is_finite = values.isfinite()
+        if not is_finite.all():
+            row = int(rows[int((~is_finite).any(dim=-1).nonzero()[0])])
+            raise ShardDataError(
+                f"Expected finite features, but those of arm {row}, "
+                f"{source.place(row)}, hold NaN or infinity. Impute or drop them."
+            )
+        for low, width in self.units:
+            values = (values - low) / width
+        return values
+
+    def _check_size(self, num_rows: int) -> None:
+        num_bytes = num_rows * self.shape[-1] * self.element_size()
+        if num_bytes > MAX_DENSE_BYTES:
+            raise UnsupportedError(
+                f"Expected at most {MAX_DENSE_BYTES:,} bytes of stored arms to be "
+                f"needed at once, but {num_rows:,} rows are {num_bytes:,} bytes. Take "
+                "a part of them (`arms[indices]`), or pass on a tensor if memory "
+                "holds it."
+            )
+
+    @override
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _over, (type(self), self.source, self.added, self.units)
+
+    @override
+    def __repr__(self) -> str:  # type: ignore[override]
+        more = f", and {len(self.added):,} in memory" if len(self.added) else ""
+        return (
+            f"{type(self).__name__} of {self.source.num_rows:,} rows{more}, "
+            f"{self.source.num_columns} features of {self.dtype}"
+        )
+
+
+def _over(cls: type[StoredArms], *args: Any) -> StoredArms:
+    return cls.over(*args)
+
+
+def dtype_of(stored: Any, dtype: torch.dtype | None) -> torch.dtype:
+    """Return the dtype of rows: that which is asked for, or else of what is stored.
+
+    Args:
+        stored: The dtype that is stored.
+        dtype: The one that is asked for. None: that which is stored if it is float32
+            or float64, else float64.
+    """
+    if dtype is not None:
+        return dtype
+    return torch.float32 if np.dtype(stored) == np.float32 else torch.float64

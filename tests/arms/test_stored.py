@@ -1,0 +1,349 @@
+"""Bandits on arms that are stored do what they do on a tensor of them."""
+
+import pickle
+from copy import deepcopy
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from botorch.acquisition import qUpperConfidenceBound
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import SingleTaskGP
+from botorch.sampling import SobolQMCNormalSampler
+from gpytorch.kernels import RBFKernel
+
+from botorch_bkb import (
+    BBKB,
+    BKB,
+    EpsilonGreedy,
+    GPBUCB,
+    GPThompsonSampling,
+)
+from botorch_bkb.arms import (
+    ArmTable,
+    ArrayArms,
+    parquet,
+    ParquetArms,
+    ShardDataError,
+    stored,
+    StoredArms,
+)
+from botorch_bkb.bandits import FiniteArmBandit, SparseLearner
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.models.utils import lazy_rows
+from botorch_bkb.optim import optimize_acqf_finite
+from botorch_bkb.posteriors import arm_posterior, upper_bounds
+from tests.bandits import rbf
+
+
+NUM_ARMS, DIM = 203, 3
+
+
+def table_of(dtype="float64", seed=0):
+    """Return arms, the rows 5, 77 and the last of them equal, and 40 and 41."""
+    table = np.random.default_rng(seed).random((NUM_ARMS, DIM))
+    if np.dtype(dtype).kind == "u":
+        table = (8 * table).round()
+    table = table.astype(dtype)
+    table[[77, -1]], table[41] = table[5], table[40]
+    return table
+
+
+def array_arms(table, folder, **options):
+    path = folder / "arms.npy"
+    np.save(path, table)
+    return ArrayArms(path, **options)
+
+
+def write_parquet(table, folder, *, is_list, row_group_size=37, num_files=3):
+    """Write a table to several files, the ids of rows beside it."""
+    for number, rows in enumerate(np.array_split(np.arange(len(table)), num_files)):
+        part = np.ascontiguousarray(table[rows])
+        if is_list:
+            values = pa.array(part.reshape(-1))
+            columns = {"x": pa.FixedSizeListArray.from_arrays(values, part.shape[1])}
+        else:
+            columns = {f"x{n}": pa.array(part[:, n]) for n in range(part.shape[1])}
+        columns = {"name": [f"m{row}" for row in rows], **columns}
+        path = folder / f"arms-{number}.parquet"
+        pq.write_table(pa.table(columns), path, row_group_size=row_group_size)
+
+
+def scalar_arms(table, folder, **options):
+    write_parquet(table, folder, is_list=False)
+    return ParquetArms(folder / "*.parquet", ids="name", **options)
+
+
+def list_arms(table, folder, **options):
+    write_parquet(table, folder, is_list=True)
+    return ParquetArms(str(folder / "*.parquet"), "x", **options)
+
+
+PLACES = [array_arms, scalar_arms, list_arms]
+each_place = pytest.mark.parametrize("place", PLACES)
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    """Let whole tables be too large to be dense, and blocks smaller than a table."""
+    num_bytes = 8 * DIM * (NUM_ARMS - 2)
+    monkeypatch.setattr(stored, "MAX_DENSE_BYTES", num_bytes)
+    monkeypatch.setattr(lazy_rows, "BLOCK_BYTES", num_bytes // 4)
+    monkeypatch.setattr(parquet, "CACHE_BYTES", num_bytes // 4)
+    monkeypatch.setattr(parquet, "KEPT_BYTES", num_bytes // 4)
+    monkeypatch.setattr(arm_posterior, "CHUNK_BYTES", num_bytes // 4)
+    monkeypatch.setattr(upper_bounds, "POOL_SIZE", 16)
+    monkeypatch.setattr(upper_bounds, "MAX_POOL_SIZE", 64)
+    monkeypatch.setattr(arm_posterior, "PASS_CHUNK_BYTES", num_bytes // 4)
+
+
+def dense_of(table, dtype=torch.double):
+    return torch.from_numpy(table.astype("float64")).to(dtype)
+
+
+@each_place
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "float16"])
+@pytest.mark.parametrize("computed", [None, torch.float, torch.double], ids=str)
+def test_they_are_the_tensor_of_their_rows(place, dtype, computed, tmp_path):
+    table = table_of(dtype)
+    arms = place(table, tmp_path, dtype=computed)
+    if computed is None:
+        computed = torch.float if dtype == "float32" else torch.double
+    dense = dense_of(table, computed)
+    assert (arms.shape, arms.dtype) == (dense.shape, dense.dtype)
+    mask = torch.arange(NUM_ARMS) % 3 == 0
+    for question in (
+        lambda x: x[torch.tensor([5, 0, NUM_ARMS - 1, 5])],
+        lambda x: x[torch.tensor([-1, -NUM_ARMS])],
+        lambda x: x[mask],
+        lambda x: x[4:31],
+        lambda x: x[150:],
+        lambda x: x[3:90:4],
+        lambda x: x[:0],
+        lambda x: x[9:3],
+        lambda x: x[7],
+        lambda x: x[-1],
+        lambda x: x[torch.tensor(3)],
+        lambda x: x.index_select(0, torch.tensor([8, 9, 10])),
+        lambda x: x.new_zeros(3, 2),
+        lambda x: torch.cat([x[:3], x[5:6]]),
+        lambda x: torch.cat([x, x[:2]])[NUM_ARMS - 2 :],
+        lambda x: torch.cat([x, x[:2]])[torch.tensor([NUM_ARMS, 0, NUM_ARMS + 1])],
+    ):
+        found, expected = question(arms), question(dense)
+        assert type(found) is torch.Tensor
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    more = torch.cat([arms, dense[:3]])
+    for same in (arms, deepcopy(arms), pickle.loads(pickle.dumps(arms)), more[:-3]):
+        assert isinstance(same, type(arms))
+        assert same.shape == dense.shape
+        assert torch.equal(same[60:90], dense[60:90])
+    assert "203 rows, and 3 in memory, 3 features" in repr(more)
+
+
+@each_place
+def test_twins_known_rows_and_units_are_found_in_blocks(place, tmp_path):
+    table = table_of()
+    arms, dense = place(table, tmp_path), dense_of(table)
+    found, expected = ArmTable.of(arms), ArmTable.of(dense)
+    assert found.twins.rows.tolist() == [5, 40, 41, 77, NUM_ARMS - 1]
+    assert torch.equal(found.twins.rows, expected.twins.rows)
+    assert torch.equal(found.twins.first, expected.twins.first)
+    new = torch.cat([dense[[77, 0, 5]], -dense[:1]])
+    indices, added = found.find(new)
+    assert indices.tolist() == [5, 0, 5, NUM_ARMS]
+    assert torch.equal(added, -dense[:1])
+    features = Hyperparameters(arms, None, None).features
+    assert isinstance(features, StoredArms)
+    low, high = dense.amin(dim=0), dense.amax(dim=0)
+    expected = (dense - low) / (high - low)
+    assert torch.equal(features[:80], expected[:80])
+    again = features.scaled(low, high)
+    assert torch.equal(again[:80], ((expected - low) / high)[:80])
+
+
+RUNS = {
+    "given": {"covar_module": rbf(), "noise_variance": 0.1},
+    "recomputed": {
+        "covar_module": rbf(),
+        "noise_variance": 0.1,
+        "max_feature_bytes": 0,
+    },
+    "learned": {},
+}
+each_run = pytest.mark.parametrize("run", RUNS)
+
+
+def campaign(bandit, dense):
+    """Ask with masks and pulls pending, and for arms that come and go."""
+    rewards = (5 * dense).sin().sum(dim=-1)
+    picks = []
+    available = torch.arange(NUM_ARMS) % 4 > 0
+    for step in range(4):
+        indices = bandit.ask(size=4, available=None if step % 2 else available)
+        told = indices[indices < NUM_ARMS][1:]
+        bandit.tell(told, rewards[told])
+        picks.append(indices)
+    picks.append(bandit.add_arms(torch.cat([dense[3:5], 1.5 - dense[:2]])))
+    bandit.retire_arms([0, NUM_ARMS])
+    picks.append(bandit.ask(size=3, arms=torch.cat([dense[7:9], dense[:4] / 2])))
+    picks.append(bandit.ask(size=2))
+    return torch.cat(picks)
+
+
+@pytest.mark.exact_bits
+@each_place
+@each_run
+@pytest.mark.parametrize(
+    "bandit_class", [BBKB, BKB, GPBUCB, GPThompsonSampling, EpsilonGreedy]
+)
+def test_runs_are_those_of_the_tensor(place, run, bandit_class, tmp_path):
+    table = table_of("float32" if run == "recomputed" else "float64")
+    dense = torch.from_numpy(table)
+    bandits = [
+        bandit_class(arms, generator=torch.Generator().manual_seed(0), **RUNS[run])
+        for arms in (place(table, tmp_path), dense)
+    ]
+    found, expected = (campaign(bandit, dense) for bandit in bandits)
+    assert torch.equal(found, expected)
+    assert isinstance(bandits[0].arms, StoredArms)
+    for ours, theirs in zip(bandits[0].predict(), bandits[1].predict(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert bandits[0].best_arm() == bandits[1].best_arm()
+
+
+@pytest.mark.exact_bits
+@each_place
+@pytest.mark.parametrize("inclusion", ["merged", "per_pull"])
+def test_coupled_draws_are_those_of_the_tensor(place, inclusion, tmp_path):
+    table = table_of()
+    learner = SparseLearner(resampling="coupled", inclusion=inclusion)
+    found, expected = (
+        campaign(
+            FiniteArmBandit(
+                arms,
+                rbf(),
+                0.1,
+                learner=learner,
+                generator=torch.Generator().manual_seed(0),
+            ),
+            dense_of(table),
+        )
+        for arms in (place(table, tmp_path), dense_of(table))
+    )
+    assert torch.equal(found, expected)
+
+
+@each_place
+@pytest.mark.parametrize("run", ["given", "learned"])
+def test_a_state_has_no_stored_arms_and_loads_with_them(place, run, tmp_path):
+    table, options = table_of(), RUNS[run]
+    dense = dense_of(table)
+    arms = place(table, tmp_path)
+    bandit = BBKB(arms, generator=torch.Generator().manual_seed(0), **options)
+    campaign(bandit, dense)
+    state = bandit.state_dict()
+    assert len(state["added_arms"]) == len(bandit.arms) - NUM_ARMS > 0
+    bandit.save(tmp_path / "state.bkb")
+    (tmp_path / "copy").mkdir()
+    other = BBKB(place(table, tmp_path / "copy"), **options)
+    other.load(tmp_path / "state.bkb")
+    assert isinstance(other.arms, StoredArms)
+    assert torch.equal(other.ask(size=4), bandit.ask(size=4))
+    # The state is that of a bandit on the tensor as well.
+    BBKB(dense, **options).load(tmp_path / "state.bkb")
+    changed = table.copy()
+    changed[100, 1] += 1e-6
+    (tmp_path / "other").mkdir()
+    with pytest.raises(InputDataError, match="over others, or in another order"):
+        BBKB(place(changed, tmp_path / "other"), **options).load(tmp_path / "state.bkb")
+
+
+@each_place
+def test_any_acquisition_function_has_its_best_choices(place, tmp_path):
+    table = table_of()
+    dense, arms = dense_of(table), place(table, tmp_path)
+    X = dense[:9]
+    model = SingleTaskGP(X, X.sum(dim=-1, keepdim=True), covar_module=RBFKernel())
+    available = torch.arange(NUM_ARMS) % 3 > 0
+    found, expected = (
+        optimize_acqf_finite(
+            qUpperConfidenceBound(
+                model, 2.0, SobolQMCNormalSampler(torch.Size([64]), 0)
+            ),
+            choices,
+            q=2,
+            available=available,
+            chunk_size=50,
+        )
+        for choices in (arms, dense)
+    )
+    assert torch.equal(found[0], expected[0])
+
+
+@each_place
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@each_run
+def test_a_row_that_is_not_finite_is_named(place, value, run, tmp_path):
+    table = table_of()
+    table[131, 1] = value
+    with pytest.raises(
+        ShardDataError, match=r"features.* of arm 131, .*row .* of .*arms"
+    ):
+        BBKB(place(table, tmp_path), **RUNS[run])
+
+
+@each_place
+def test_all_rows_at_once_are_refused(place, tmp_path):
+    arms = place(table_of(), tmp_path)
+    for question in (lambda: arms * 2, lambda: arms[1:], lambda: arms.double().sum()):
+        with pytest.raises(
+            UnsupportedError, match=r"rows are [\d,]+ bytes. Take a part"
+        ):
+            question()
+    with pytest.raises(InputDataError, match="got a change in place"):
+        arms.add_(1)
+    with pytest.raises(IndexError, match="rows of 203 arms"):
+        arms[torch.tensor([NUM_ARMS])]
+
+
+@pytest.mark.parametrize("dtype", ["float16", ">f8"])
+def test_an_array_is_taken_as_it_is(dtype, tmp_path):
+    table = table_of(dtype)
+    arms = ArrayArms(table, dtype=torch.float)
+    assert arms.source.array is table
+    copy = pickle.loads(pickle.dumps(arms))
+    assert torch.equal(copy[3:9], dense_of(table, torch.float)[3:9])
+    mapped = array_arms(table, tmp_path)
+    assert len(pickle.dumps(mapped)) < table.nbytes  # its path
+
+
+@pytest.mark.parametrize(
+    ("array", "options", "error", "match"),
+    [
+        (np.zeros(3), {}, BotorchTensorDimensionError, r"A x d, but got \(3,\)"),
+        (np.zeros((0, 3)), {}, BotorchTensorDimensionError, "got 0 x 3"),
+        (np.zeros((3, 0)), {}, BotorchTensorDimensionError, "got 3 x 0"),
+        (np.zeros((3, 2), "complex64"), {}, InputDataError, "got complex64"),
+        (np.zeros((3, 2)), {"dtype": torch.half}, InputDataError, "got torch.float16"),
+    ],
+)
+def test_other_arrays_are_refused(array, options, error, match):
+    with pytest.raises(error, match=match):
+        ArrayArms(array, **options)
+
+
+def test_another_file_is_refused(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputDataError, match=r"table.csv to be an array .* cannot"):
+        ArrayArms(path)
+    with pytest.raises(FileNotFoundError):
+        ArrayArms(tmp_path / "missing.npy")
