@@ -67,10 +67,9 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     """
     if args.smiles is not None:
         return _of_molecules(campaign, args)
-    if args.kernel in (None, "tanimoto"):
-        names = _fingerprint_columns(campaign.arms, args)
-        if names:
-            return _of_bits(campaign, args, names)
+    names = fingerprint_columns(campaign.arms, args)
+    if names:
+        return _of_bits(campaign, args, names)
     features = _features(campaign.arms, args)
     arms = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
     return Candidates(campaign, arms, args.kernel, features.sources, _names(features))
@@ -94,12 +93,14 @@ def _features(
     return features
 
 
-def _fingerprint_columns(table: pd.DataFrame, args: argparse.Namespace) -> list[str]:
-    """Return the columns that are compared by a Tanimoto kernel.
+def fingerprint_columns(table: pd.DataFrame, args: argparse.Namespace) -> list[str]:
+    """Return the columns that are compared by a Tanimoto kernel; none by others.
 
     Raises:
         InputDataError: If that is asked for, and there are none.
     """
+    if args.kernel not in (None, "tanimoto"):
+        return []
     others = {args.id, args.reward, args.available, *args.drop}
     names = [name for name in table.columns if name not in others]
     coded = {*dict(args.code), *args.category}
