@@ -163,6 +163,7 @@ def _numbers(features: FeatureTable) -> Tensor:
 def _of_molecules(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     options = FingerprintOptions(args.radius, args.num_bits, args.counts)
     found = _read_molecules(campaign, args, options)
+    _check_results(campaign, args, options, found.names)
     is_valid = found.names.notna().to_numpy()
     campaign = _without_invalid(campaign, args, found.invalid, is_valid)
     molecule = pd.factorize(found.names[is_valid])[0]
@@ -213,6 +214,44 @@ def _read_molecules(
         found.invalid
         | {num_candidates + row: reason for row, reason in more.invalid.items()},
     )
+
+
+def _check_results(
+    campaign: Campaign,
+    args: argparse.Namespace,
+    options: FingerprintOptions,
+    names: pd.Series,
+) -> None:
+    """Refuse results whose SMILES are not those of the candidates that they name.
+
+    Args:
+        campaign: The tables.
+        args: The options of `suggest`.
+        options: What is made of SMILES.
+        names: The canonical SMILES of all rows of ``campaign.arms``.
+
+    Raises:
+        InputDataError: If there is one.
+    """
+    if args.smiles not in campaign.results:
+        return
+    told, place = campaign.results[args.smiles], campaign.indices.numpy()
+    own = campaign.arms[args.smiles].to_numpy()[place]
+    # Most are written alike, which needs no RDKit.
+    is_open = told.notna() & (told != own) & names.notna().to_numpy()[place]
+    if not is_open.any():
+        return
+    read = read_fingerprints(told[is_open], options, quiet=True).names.to_numpy()
+    is_wrong = is_open.copy()
+    is_wrong[is_open] = read != names.to_numpy()[place[is_open]]
+    if is_wrong.any():
+        row = int(np.flatnonzero(is_wrong)[0])
+        raise InputDataError(
+            f"{args.observations} has the SMILES {told.iloc[row][:80]!r} in "
+            f"{row_name(is_wrong)}, but the molecule of "
+            f"{campaign.results[args.id].iloc[row]} is {own[row][:80]!r} in "
+            f"{args.arms}. Correct one of them."
+        )
 
 
 def _without_invalid(

@@ -103,8 +103,8 @@ def run(args: argparse.Namespace) -> None:
     if rounds is not None:
         structures = None
         if args.smiles is not None:
-            smiles = campaign.arms.set_index(args.id)[args.smiles]
-            structures = draw_molecules(list(smiles[batch[args.id]]))
+            places = ids.get_indexer(pd.Index(batch[args.id]))
+            structures = draw_molecules(list(campaign.arms[args.smiles].iloc[places]))
         page = report_page(
             args,
             bandit,
@@ -314,19 +314,17 @@ def _reasons(
 ) -> list[str]:
     """Say of each pick whether its mean speaks for it, or what is not known of it."""
     best = bandit.predict(torch.tensor([bandit.best_arm()]))[0]
-    ahead = (mean - best if bandit.maximize else best - mean).tolist()
+    ahead = mean - best if bandit.maximize else best - mean
+    # Of rewards whose squares underflow it is zero.
+    ahead /= std.clamp_min(torch.finfo(std.dtype).tiny)
     reasons = []
-    for arm, gap, deviation in zip(arms.tolist(), ahead, std.tolist(), strict=True):
+    for arm, gap in zip(arms.tolist(), ahead.tolist(), strict=True):
         if bandit.counts[arm] > 0:
             reasons.append("repeat: measured before, and may still be the best")
-        elif gap >= -EQUAL * deviation:
-            reasons.append(
-                f"exploit: mean {gap / deviation:.1f} std better than the best so far"
-            )
+        elif gap >= -EQUAL:
+            reasons.append(f"exploit: mean {gap:.1f} std better than the best so far")
         else:
-            reasons.append(
-                f"explore: mean {-gap / deviation:.1f} std short of the best so far"
-            )
+            reasons.append(f"explore: mean {-gap:.1f} std short of the best so far")
     return reasons
 
 
@@ -379,7 +377,9 @@ def _print_fit(
     told = ~campaign.rewards.isnan()
     indices, rewards = campaign.indices[told], campaign.rewards[told]
     troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
-    if bandit.num_pulls >= MIN_PULLS_TO_FIT and rewards.unique().numel() > 1:
+    # Squares of tiny rewards are zero.
+    varies = rewards.unique().numel() > 1 and rewards.var() > 0
+    if bandit.num_pulls >= MIN_PULLS_TO_FIT and varies:
         diagnosis = diagnose(bandit, indices, rewards, sources)
         print(f"Fit: {diagnosis}.")
         troubles.append(diagnosis.trouble)
