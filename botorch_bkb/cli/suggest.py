@@ -47,9 +47,11 @@ NUM_ROWS_SHOWN = 10
 MAX_EXACT = 2_000
 # For features of fingerprints, of which a choice makes one pass.
 FEATURE_BYTES = 2**26
-# From so many similarities on, time and memory are stated; by the time of so many rows.
-MIN_COST = 10**8
+# From so many similarities on a choice is timed, on so many rows. Time and memory are
+# stated from so many seconds or bytes on.
+MIN_COST = 10**7
 NUM_ROWS_TIMED = 4_096
+MIN_SECONDS, MIN_BYTES = 10.0, 10**9
 # What a posterior and a choice keep of every arm, in numbers.
 NUM_VECTORS = 40
 # So many deviations between two means are none.
@@ -199,6 +201,8 @@ def cost_notes(bandit: FiniteArmBandit) -> list[str]:
         K = torch.linalg.solve_triangular(eye, K, upper=False)
     seconds = (time.perf_counter() - start) * len(arms) / len(rows)
     num_bytes = arms.codes.nbytes + NUM_VECTORS * 8 * len(arms) + FEATURE_BYTES
+    if seconds < MIN_SECONDS and num_bytes < MIN_BYTES:
+        return []
     return [
         f"{len(arms):,} candidates, {num_inducing:,} of them measured: the choice "
         f"takes about {max(seconds, 1):,.0f} s, and {num_bytes / 1e6:,.0f} MB beside "

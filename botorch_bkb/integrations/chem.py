@@ -152,12 +152,14 @@ def find_molecules(
     first: dict[str, int] = {}
     duplicates: dict[int, int] = {}
     invalid: dict[int, str] = {}
-    kept: list[NDArray[np.uint8]] = []
+    # Of all rows, so that nothing is joined: what is not written takes no memory.
+    codes = np.empty((len(smiles), width), dtype=np.uint8)
     starts = range(0, len(smiles), CHUNK_SIZE)
     with ThreadPoolExecutor(num_workers) as threads:
         for start, answer in zip(starts, threads.map(ask_worker, starts), strict=True):
             canonical, reasons, data = answer
-            codes = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
+            read = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
+            num_before = len(first)
             new: list[int] = []
             position = 0
             for row, (name, reason) in enumerate(
@@ -172,11 +174,11 @@ def find_molecules(
                     first[name] = row
                     new.append(position)
                 position += 1
-            kept.append(codes[new])
+            codes[num_before : len(first)] = read[new]
     return Molecules(
         rows=np.fromiter(first.values(), dtype=np.int64, count=len(first)),
         smiles=list(first),
-        codes=np.concatenate([np.empty((0, width), dtype=np.uint8), *kept]),
+        codes=codes[: len(first)],
         is_counts=counts,
         duplicates=duplicates,
         invalid=invalid,

@@ -256,9 +256,31 @@ def test_time_and_memory_are_stated_before_long_work(
     monkeypatch.setattr(suggest, "MIN_COST", 1)
     results = results_of(library, list(range(0, len(library), 4)))
     run(tmp_path, library, results, "--smiles", "smiles")
+    assert "the choice takes" not in capsys.readouterr().out
+    monkeypatch.setattr(suggest, "MIN_SECONDS", 0.0)
+    run(tmp_path, library, results, "--smiles", "smiles")
     said = capsys.readouterr().out
     assert "89 candidates, 23 of them measured: the choice takes about 1 s, and" in said
     assert said.index("the choice takes") < said.index("Fit:")
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_the_memory_that_is_stated_holds_the_fingerprints(is_packed, monkeypatch):
+    monkeypatch.setattr(suggest, "MIN_COST", 1)
+    monkeypatch.setattr(suggest, "MIN_BYTES", 0)
+    monkeypatch.setattr(suggest, "FEATURE_BYTES", 0)
+    codes = np.arange(50_000 * 64, dtype="uint64").astype("uint8").reshape(-1, 64)
+    arms = BitArms(codes, is_packed)
+    bandit = suggest.suggestion_bandit(
+        arms,
+        torch.arange(3),
+        torch.linspace(0, 1, 3, dtype=torch.double),
+        seed=0,
+        kernel="tanimoto",
+    )
+    (said,) = suggest.cost_notes(bandit)
+    # A byte each, and 40 doubles a row.
+    assert f"{(64 + 320) * 50_000 / 1e6:,.0f} MB" in said
 
 
 def test_ids_may_be_the_smiles(tmp_path, library):
