@@ -49,7 +49,7 @@ MAX_EXACT = 2_000
 FEATURE_BYTES = 2**26
 # From so many similarities on a choice is timed, on so many rows. Time and memory are
 # stated from so many seconds or bytes on.
-MIN_COST = 10**7
+MIN_COST = 10**6
 NUM_ROWS_TIMED = 4_096
 MIN_SECONDS, MIN_BYTES = 10.0, 10**9
 # What a posterior and a choice keep of every arm, in numbers.
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
         max_repeats=args.max_repeats,
         kernel=candidates.kernel,
     )
-    for text in cost_notes(bandit):
+    for text in cost_notes(bandit, args.batch_size):
         note(text)
     told = f"Fitting {bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     # As always where nothing is out of stock.
@@ -186,20 +186,22 @@ def rbf_to_learn(arms: Tensor) -> Kernel:
     return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
 
 
-def cost_notes(bandit: FiniteArmBandit) -> list[str]:
+def cost_notes(bandit: FiniteArmBandit, batch_size: int) -> list[str]:
     """Say how long a choice will take and what it holds in memory, if that is long."""
     arms, num_inducing = bandit.arms, int((bandit.counts > 0).sum())
-    if not isinstance(arms, BitArms) or len(arms) * num_inducing < MIN_COST:
+    # While nothing is measured all bounds are equal, and every pick passes over all.
+    num_passes, num_rows = (1, num_inducing) if num_inducing else (batch_size, 1)
+    if not isinstance(arms, BitArms) or len(arms) * num_passes * num_rows < MIN_COST:
         return []
     # On a block of the arms: what a pass over all takes.
     kernel, rows = bandit.covar_module, arms[:NUM_ROWS_TIMED]
-    eye = torch.eye(num_inducing, dtype=arms.dtype)
+    eye = torch.eye(num_rows, dtype=arms.dtype)
     start = time.perf_counter()
     with torch.no_grad():
-        K = dense_covariance(kernel, arms[:num_inducing], rows)
+        K = dense_covariance(kernel, arms[:num_rows], rows)
     for _ in range(2):
         K = torch.linalg.solve_triangular(eye, K, upper=False)
-    seconds = (time.perf_counter() - start) * len(arms) / len(rows)
+    seconds = (time.perf_counter() - start) * num_passes * len(arms) / len(rows)
     num_bytes = arms.codes.nbytes + NUM_VECTORS * 8 * len(arms) + FEATURE_BYTES
     if seconds < MIN_SECONDS and num_bytes < MIN_BYTES:
         return []

@@ -258,6 +258,8 @@ def test_time_and_memory_are_stated_before_long_work(
     run(tmp_path, library, results, "--smiles", "smiles")
     assert "the choice takes" not in capsys.readouterr().out
     monkeypatch.setattr(suggest, "MIN_SECONDS", 0.0)
+    run(tmp_path, library, None, "--smiles", "smiles")
+    assert "89 candidates, 0 of them measured: the choice" in capsys.readouterr().out
     run(tmp_path, library, results, "--smiles", "smiles")
     said = capsys.readouterr().out
     assert "89 candidates, 23 of them measured: the choice takes about 1 s, and" in said
@@ -278,7 +280,7 @@ def test_the_memory_that_is_stated_holds_the_fingerprints(is_packed, monkeypatch
         seed=0,
         kernel="tanimoto",
     )
-    (said,) = suggest.cost_notes(bandit)
+    (said,) = suggest.cost_notes(bandit, 96)
     # A byte each, and 40 doubles a row.
     assert f"{(64 + 320) * 50_000 / 1e6:,.0f} MB" in said
 
