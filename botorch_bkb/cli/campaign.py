@@ -51,6 +51,15 @@ class Campaign:
     rewards: Tensor
 
 
+def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
+    """Whether a table's features are left in its file.
+
+    Molecules and fingerprints are not: they are packed, and fit.
+    """
+    has_bits = args.smiles is not None or args.kernel == "tanimoto"
+    return not has_bits and is_library(path)
+
+
 def read_campaign(args: argparse.Namespace) -> Campaign:
     """Read candidates and measurements, as the options of `suggest` name them.
 
@@ -58,12 +67,12 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         InputDataError: If a column is missing, an id is missing, twice or unknown, a
             reward is not a number, or it is not clear what is available.
     """
-    is_large = is_library(args.arms)
+    is_large = stays_in_file(args.arms, args)
     kept = [args.id, args.available] if is_large else None
     arms = _read(args.arms, args, kept)
     require_column(arms, args.id, args.arms, "--id")
     require_ids(arms[args.id], args.arms)
-    if args.smiles is not None and not is_large:
+    if args.smiles is not None:
         require_column(arms, args.smiles, args.arms, "--smiles")
     if arms.empty:
         raise InputDataError(

@@ -23,6 +23,10 @@ from botorch_bkb.cli.progress import note
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 # The numbers of a larger Parquet table stay in its file.
 MAX_TABLE_BYTES = 2**30
+BYTES = (pa.bool_(), pa.uint8(), pa.int8())
+# Of a CSV file, from which on it is read in parts, and their rows.
+MIN_TO_CHUNK = 2**24
+ROWS_OF_A_CHUNK = 5_000
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
 
@@ -62,6 +66,8 @@ def read_table(
             if columns is not None:
                 columns = [name for name in parquet_columns(path) if name in columns]
             table = pd.read_parquet(path, columns=columns).reset_index(drop=True)
+            # What reading took, which pyarrow keeps for another time.
+            pa.default_memory_pool().release_unused()
             # Of a damaged file: text that is none shows only where it is decoded.
             table.select_dtypes("str").to_numpy(dtype=object)
         elif kind == "excel":
@@ -90,14 +96,19 @@ def read_table(
 
 
 def is_library(path: Path) -> bool:
-    """Whether a table is one of Parquet, and too large to be read as a whole."""
+    """Whether a table is one of Parquet, and too large to be read as a whole.
+
+    Columns of bits and of small counts do not count: they stay as small as they are.
+    """
     if table_kind(path) != "parquet" or not path.is_file():
         return False
     try:
         footer = pq.read_metadata(path)
+        schema = footer.schema.to_arrow_schema()
     except (pa.ArrowException, OSError):  # which is said where it is read
         return False
-    return 8 * footer.num_rows * footer.num_columns > MAX_TABLE_BYTES
+    num_wide = sum(kind not in BYTES for kind in schema.types)
+    return 8 * footer.num_rows * num_wide > MAX_TABLE_BYTES
 
 
 def parquet_columns(path: Path) -> list[str]:
@@ -150,13 +161,14 @@ def _read_csv(
             warnings.simplefilter("error", pd.errors.ParserWarning)
             # A column of mixed types is looked at later, value by value.
             warnings.simplefilter("ignore", pd.errors.DtypeWarning)
-            table = pd.read_csv(
-                path,
-                dtype="str" if as_text else dict.fromkeys(is_text, "str"),
-                index_col=False,
-                skip_blank_lines=False,
-                **options,
-            )
+            options |= {
+                "dtype": "str" if as_text else dict.fromkeys(is_text, "str"),
+                "index_col": False,
+                "skip_blank_lines": False,
+            }
+            table = _read_chunks(path, options)
+            if table is None:
+                table = pd.read_csv(path, **options)
     except pd.errors.ParserWarning as warning:
         raise ValueError(
             "row 1 has more fields than the header. Is the first line the header? "
@@ -174,6 +186,30 @@ def _read_csv(
     if len(names) == len(table.columns):
         table.columns = pd.Index(names)
     return _without_blank_rows(table)
+
+
+def _read_chunks(path: Path, options: dict[str, Any]) -> pd.DataFrame | None:
+    """Read a large CSV file with a byte for a small whole number; None for others.
+
+    None too where a column has other kinds of values in one part of the file than in
+    another: what it is, only all of it tells.
+    """
+    if path.stat().st_size < MIN_TO_CHUNK:
+        return None
+    with pd.read_csv(path, chunksize=ROWS_OF_A_CHUNK, **options) as reader:
+        chunks = [_with_bytes(chunk) for chunk in reader]
+    kinds = {
+        tuple("whole" if str(kind) in ("int64", "uint8") else str(kind) for kind in row)
+        for row in (chunk.dtypes for chunk in chunks)
+    }
+    return pd.concat(chunks) if len(kinds) == 1 else None
+
+
+def _with_bytes(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose columns of whole numbers from 0 to 255 are bytes."""
+    whole = table.select_dtypes("int64")
+    is_small = (whole.min() >= 0) & (whole.max() <= 255)
+    return table.astype(dict.fromkeys(whole.columns[is_small], "uint8"))
 
 
 def _read_excel(path: Path) -> pd.DataFrame:

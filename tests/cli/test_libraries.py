@@ -73,8 +73,6 @@ def test_the_batch_is_that_of_the_table(
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (["--kernel", "tanimoto"], "--kernel tanimoto needs the table in memory"),
-        (["--smiles", "supplier"], "--smiles needs the table in memory"),
         (["--code", "supplier:a=1"], "--code needs the table in memory"),
         (["--category", "supplier"], "--category needs the table in memory"),
         ([], "column 'supplier' of .*arms.parquet to hold numbers"),
@@ -86,6 +84,27 @@ def test_features_that_are_made_are_refused(
     monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
     suggest(tmp_path, library, *words, code=2)
     assert pd.Series(capsys.readouterr().err).str.contains(match).all()
+
+
+def test_fingerprints_are_read_as_a_whole(tmp_path, reads, capsys, monkeypatch):
+    rng = np.random.default_rng(0)
+    bits = pd.DataFrame(rng.integers(2, size=(40, 64))).add_prefix("bit")
+    table = pd.DataFrame(
+        {"id": np.arange(40), "smiles": ["C" * k for k in range(1, 41)]}
+    )
+    path = tmp_path / "arms.parquet"
+    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 800)
+    for words, columns in (
+        ([], [table["id"], bits.astype("uint8")]),  # bytes do not count
+        (["--kernel", "tanimoto"], [table["id"], bits]),
+        (["--smiles", "smiles", "--radius", "1"], [table, bits[["bit0"]]]),
+    ):
+        pd.concat(columns, axis=1).to_parquet(path)
+        assert main(["suggest", str(path), *words]) == 0
+        out = capsys.readouterr().out
+        assert "too large" not in out
+        assert "fingerprints" in out
+        assert reads[-1] is None
 
 
 def test_unknown_ids_and_missing_columns_are_refused(
