@@ -10,9 +10,8 @@ import torch
 
 from benchmarks import (
     ax_overhead,
-    drift,
-    drift_real,
     drift_steps,
+    figures,
     fitting,
     lookahead,
     million,
@@ -24,18 +23,14 @@ from benchmarks import (
     scoring,
     screening,
     soak,
-    starvation,
-    theorems,
-    thompson_decay,
     thompson_draws,
 )
 
 
 BENCHMARKS = {
     "ax_overhead": ax_overhead,
-    "drift": drift,
-    "drift_real": drift_real,
     "drift_steps": drift_steps,
+    "figures": figures,
     "fitting": fitting,
     "lookahead": lookahead,
     "million": million,
@@ -47,9 +42,6 @@ BENCHMARKS = {
     "scoring": scoring,
     "screening": screening,
     "soak": soak,
-    "starvation": starvation,
-    "theorems": theorems,
-    "thompson_decay": thompson_decay,
     "thompson_draws": thompson_draws,
 }
 OUTPUT = Path("botorch_bkb_output")

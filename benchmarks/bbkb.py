@@ -1,0 +1,120 @@
+"""Figures 1 and 2 of the BBKB paper: regret, seconds and batch sizes over pulls.
+
+The benchmark `regret` says what the paper states, what it leaves open, and what its
+settings `paper` and `practical` are. One more thing is left open, and decides most: the
+scale of the features, against which the kernel's sigma^2 = 5 is to be read. In
+`paper`, `practical` and `released` (F = 20 and the widths of the authors' code) they
+have a standard deviation of one; in `unit` (the setting `paper`) and `unit_released`
+(the setting `released`) they go from 0 to 1.
+
+A run ends after an hour of the bandit's own time; its rows say so (`truncated`). Rows
+are thinned to 200 a run, and `batch_size` is the largest since the row before. Writes
+`bbkb.csv` and a picture per data set and setting.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import pandas as pd
+
+from benchmarks.problems import load_problem
+from benchmarks.record import print_table, Record
+from benchmarks.regret import Choices, figure, PAPER_BANDITS, play, summarize
+from botorch_bkb.test_functions import FiniteArmProblem
+
+
+HORIZON = 10_000
+MAX_SECONDS = 3600.0
+NUM_ROWS = 200
+# The setting of `regret`, whether features go from 0 to 1, and who takes part.
+SETTINGS = {
+    "unit": ("paper", True, PAPER_BANDITS),
+    "unit_released": ("released", True, ["BBKB"]),
+    "practical": ("practical", False, PAPER_BANDITS),
+    "released": ("released", False, ["BBKB"]),
+    "paper": ("paper", False, PAPER_BANDITS),
+}
+# Of a run on Abalone; one on Cadata takes about five times as long.
+SECONDS = {
+    "unit": {"BBKB": 1.0, "GPUCB": 20.0, "BKB": 40.0, "EpsilonGreedy": 40.0},
+    "unit_released": {"BBKB": 1.0},
+    "practical": {"BBKB": 3.0, "GPUCB": 40.0, "BKB": 60.0, "EpsilonGreedy": 60.0},
+    "released": {"BBKB": 5.0},
+    "paper": {"BBKB": 120.0, "GPUCB": 600.0, "BKB": 1200.0, "EpsilonGreedy": 120.0},
+}
+
+
+class Run(NamedTuple):
+    """What one run is of."""
+
+    data: str
+    setting: str
+    bandit: str
+    seed: int
+
+
+class BBKBFigures:
+    """Figures 1 and 2 of the BBKB paper."""
+
+    keys = Run._fields
+    repetitions = 10
+
+    def __init__(self, smoke: bool) -> None:
+        self.smoke = smoke
+        self.horizon = 60 if smoke else HORIZON
+
+    def runs(self, repetitions: int) -> list[Run]:
+        """Return the runs of some seeds."""
+        return [
+            Run(data, setting, bandit, seed)
+            for seed in range(repetitions)
+            for data in ("abalone", "cadata")
+            for setting, (_, _, bandits) in SETTINGS.items()
+            for bandit in bandits
+        ]
+
+    def seconds(self, run: Run) -> float:
+        """Return about how long a run takes."""
+        seconds = SECONDS[run.setting][run.bandit]
+        return min(seconds * (5 if run.data == "cadata" else 1), MAX_SECONDS)
+
+    def play(self, run: Run) -> pd.DataFrame:
+        """Return some 200 rows."""
+        setting, unit_features, _ = SETTINGS[run.setting]
+        problem = _problem(run.data, self.smoke, unit_features)
+        bandit = Choices(run.bandit, setting).new_bandit(
+            problem.arms, self.horizon, run.seed
+        )
+        rounds = play(
+            bandit, problem, self.horizon, seed=run.seed, max_seconds=MAX_SECONDS
+        )
+        return thinned(rounds, self.horizon)
+
+    def report(self, rows: pd.DataFrame, record: Record) -> None:
+        """Write, draw and print."""
+        rows = rows.assign(repetition=rows["seed"])
+        summaries = []
+        for (data, setting), one in rows.groupby(["data", "setting"], sort=False):
+            summary = summarize(one)
+            summary.insert(0, "data", str(data))
+            summary.insert(1, "setting", str(setting))
+            summaries.append(summary)
+            title = f"{data}, {setting} setting"
+            record.write_figure(figure(one, title), f"bbkb_{data}_{setting}")
+        summary = pd.concat(summaries, ignore_index=True)
+        record.write_table(summary, "bbkb")
+        print_table(summary)
+
+
+def thinned(rounds: pd.DataFrame, horizon: int) -> pd.DataFrame:
+    """Keep the last row of each of 200 slices of the horizon, and the largest batch."""
+    slices = (rounds["num_pulls"] - 1) * NUM_ROWS // horizon
+    largest = rounds.groupby(slices)["batch_size"].transform("max")
+    return rounds.assign(batch_size=largest).groupby(slices).tail(1)
+
+
+@functools.cache
+def _problem(data: str, smoke: bool, unit_features: bool) -> FiniteArmProblem:
+    return load_problem(data, None, smoke, unit_features=unit_features)
