@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import (
     ax_overhead,
+    cuda,
     drift_steps,
     figures,
     fitting,
@@ -29,6 +30,7 @@ from benchmarks import (
 
 BENCHMARKS = {
     "ax_overhead": ax_overhead,
+    "cuda": cuda,
     "drift_steps": drift_steps,
     "figures": figures,
     "fitting": fitting,

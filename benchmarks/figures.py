@@ -14,7 +14,8 @@ compressed file a figure, each row with commit, versions, threads, seed, the sec
 its run and the load of the machine. What stands there is not run again, and a killed
 run goes on; `--again` forgets it first. The cheapest runs come first. `--budget`
 leaves out what would end later, `--seeds` takes the first few repetitions only, and
-`--seeds 0` runs nothing. In any case tables and pictures are then made of all rows.
+`--seeds 0` runs nothing. In any case tables and pictures are then made of all rows;
+`--page` makes those of the page "Figures" of the docs, and runs nothing.
 
 Tables that come as files are read from the folder that BOTORCH_BKB_DATA names.
 """
@@ -37,13 +38,14 @@ from benchmarks.bbkb import BBKBFigures
 from benchmarks.drift import Drift
 from benchmarks.drift_real import RealDrift
 from benchmarks.practice_rows import RowFile
-from benchmarks.record import caption, print_table, Record
+from benchmarks.record import caption, PageRecord, print_table, Record
 from benchmarks.starvation import Starvation
 from benchmarks.theorems import Theorems
 from benchmarks.thompson_decay import ThompsonDecay, ThompsonMaximizer
 
 
 RESULTS = Path(__file__).parent / "results"
+PAGE = RESULTS.parent.parent / "docs" / "figures"
 
 
 class PaperFigure(Protocol):
@@ -83,6 +85,98 @@ FIGURES: dict[str, Callable[[bool], PaperFigure]] = {
 }
 
 
+# What docs/figures.rst shows. No seconds: rows may come from a busy machine.
+PAGE_TABLES = {
+    "starvation": {
+        "evaluations": "evaluations",
+        "posterior": "posterior",
+        "runs": "functions",
+        "least_far_variance": "smallest variance beyond 0.7",
+        "median_inducing": "inducing points",
+    },
+    "theorems": {
+        "statement": "statement",
+        "oversampling": "q-bar",
+        "runs": "runs",
+        "failed": "share that fails",
+        "worst_ratio": "variances, largest ratio",
+        "inducing_share": "inducing, share of pulls",
+        "error_over_band": "error, share of the band",
+        "exponent": "exponent of the regret",
+    },
+    "bbkb": {
+        "data": "table",
+        "setting": "setting",
+        "bandit": "bandit",
+        "runs": "runs",
+        "least_pulls": "pulls, at least",
+        "mean_regret": "regret",
+        "std_regret": "deviation",
+        "share_of_uniform": "share of uniform choice's",
+        "median_batches": "batches",
+        "largest_batch": "largest batch",
+        "median_inducing": "inducing",
+    },
+    "drift_matched": {
+        "kernel": "kernel",
+        "eps": "eps",
+        "bandit": "bandit",
+        "trials": "trials",
+        "average_regret": "average regret",
+        "over_tv": "over TV-GP-UCB's",
+        "standard_error": "standard error",
+    },
+    "drift_mismatched": {
+        "bandit": "the bandit's",
+        "size": "trials",
+        "mean": "average regret",
+        "std": "deviation",
+    },
+    "drift_real": {
+        "data": "data",
+        "stretch": "stretch",
+        "bandit": "bandit",
+        "starts": "starts",
+        "average_regret": "average regret",
+        "standard_error": "standard error of the gap to TV-GP-UCB",
+    },
+    "thompson_summary": {
+        "function": "function",
+        "noise_std": "noise",
+        "runs": "runs",
+        "slope": "slope",
+        "share_negative": "surely negative",
+        "last_error": "last error",
+    },
+    "thompson_maximizer": {
+        "round": "rounds",
+        "median": "median distance",
+        "max": "largest",
+    },
+    "ablations": {
+        "changed": "changed",
+        "runs": "runs",
+        "regret": "regret",
+        "regret_error": "standard error",
+        "batches": "batches",
+        "largest_batch": "largest batch",
+        "inducing": "inducing",
+        "distinct": "distinct arms",
+        "variance_ratio": "variances, largest ratio",
+        "mean_error": "means, largest error",
+    },
+}
+PAGE_PICTURES = (
+    "ablations",
+    "bbkb_abalone_unit",
+    "bbkb_cadata_unit",
+    "drift",
+    "drift_real_intel",
+    "starvation",
+    "thompson_3",
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--figures", nargs="+", choices=FIGURES, default=list(FIGURES))
@@ -103,6 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--again", action="store_true", help="drop the rows of these runs first"
     )
     parser.add_argument("--plan", action="store_true", help="only say what is left")
+    parser.add_argument("--page", action="store_true", help="only make docs/figures")
 
 
 class Job:
@@ -181,6 +276,8 @@ def run(args: argparse.Namespace) -> None:
     folder = args.rows or (args.output if args.smoke else RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
     seeds = 1 if args.smoke and args.seeds is None else args.seeds
+    if args.page:
+        record, seeds = PageRecord(PAGE, PAGE_TABLES, PAGE_PICTURES), 0
     print(caption(record.origin))
     jobs = [Job(name, folder, args.smoke) for name in args.figures]
     for job in jobs:

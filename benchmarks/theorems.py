@@ -393,13 +393,17 @@ class Theorems:
         return pd.DataFrame(quantities.items(), columns=["quantity", "value"])
 
     def report(self, rows: pd.DataFrame, record: Record) -> None:
-        """Write and print, per statement, the mean and the largest of each quantity."""
-        keys = ["statement", "oversampling", "quantity"]
-        groups = rows.groupby(keys, sort=False)["value"]
-        table = groups.agg(["size", "mean", "max"]).reset_index()
-        table = table.rename(columns={"size": "runs"})
+        """Write and print means; the largest value of what must not exceed a bound."""
+        keys = ["statement", "oversampling"]
+        values = rows.pivot(index=[*keys, "seed"], columns="quantity", values="value")
+        groups = values.groupby(keys, sort=False)
+        table = groups.mean()
+        for name in ("worst_ratio", "error_over_band"):
+            table[name] = groups[name].max()
+        table.insert(0, "runs", groups.size())
+        table = table.reset_index()
         record.write_table(table, "theorems")
         for statement, one in table.groupby("statement", sort=False):
-            wide = one.pivot(index="quantity", columns="oversampling", values="mean")
-            print(f"\n{statement}, by q-bar: means of {one['runs'].max()} runs")
-            print_table(wide.reindex(one["quantity"].unique()).reset_index())
+            print(f"\n{statement}, by q-bar")
+            wide = one.dropna(axis="columns", how="all").drop(columns="statement")
+            print_table(wide.set_index("oversampling").T.reset_index())
