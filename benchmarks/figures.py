@@ -7,15 +7,15 @@
 one option of BBKB at a time, which no paper shows. `benchmarks/bbkb.py`, `drift.py` and
 so on say what each is made of.
 
-Beforehand the table of what is left to do says how long that takes: by the median of
-the rows that are there, or by a number that was measured once on one quiet thread of an
-x86-64 machine. `--plan` ends there. Rows are kept in `benchmarks/results`, one
-compressed file a figure, each row with commit, versions, threads, seed, the seconds of
-its run and the load of the machine. What stands there is not run again, and a killed
-run goes on; `--again` forgets it first. The cheapest runs come first. `--budget`
-leaves out what would end later, `--seeds` takes the first few repetitions only, and
-`--seeds 0` runs nothing. In any case tables and pictures are then made of all rows;
-`--page` makes those of the page "Figures" of the docs, and runs nothing.
+Beforehand a table says what is left to do and how long that takes: by the median of the
+rows that are there, or by a rough number for one thread that nothing else uses.
+`--plan` ends there. Rows are kept in `benchmarks/results`, one compressed file a
+figure, each with commit, versions, threads, seed, the seconds of its run and the load
+of the machine. What stands there is not run again, and a killed run goes on; `--again`
+forgets it first. The cheapest runs come first. `--budget` leaves out what would end
+later, `--seeds` takes the first few repetitions only, and `--seeds 0` runs nothing. In
+any case tables and pictures are then made of all rows; `--page` makes those of the page
+"Figures" of the docs, and runs nothing.
 
 Tables that come as files are read from the folder that BOTORCH_BKB_DATA names.
 """
@@ -113,6 +113,7 @@ PAGE_TABLES = {
         "mean_regret": "regret",
         "std_regret": "deviation",
         "share_of_uniform": "share of uniform choice's",
+        "exponent": "exponent",
         "median_batches": "batches",
         "largest_batch": "largest batch",
         "median_inducing": "inducing",

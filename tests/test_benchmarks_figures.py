@@ -12,7 +12,7 @@ import torch
 from benchmarks import cuda, figures, thompson_decay
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.ablations import accuracy, VARIANTS
-from benchmarks.bbkb import thinned
+from benchmarks.bbkb import growth, thinned
 from benchmarks.practice_rows import RowFile
 from benchmarks.problems import load_problem
 from benchmarks.regret import Choices, play
@@ -196,6 +196,12 @@ def test_thinned_rows_keep_the_last_of_a_slice_and_the_largest_batch():
     thin = thinned(rounds, 2000)  # in slices of ten pulls
     assert list(thin["num_pulls"]) == [3, 16, 60]
     assert list(thin["batch_size"]) == [2, 9, 40]
+
+
+def test_the_exponent_is_that_of_a_power_law():
+    pulls = np.arange(20, 2001, 20)
+    run = pd.DataFrame({"num_pulls": pulls, "cumulative_regret": 3 * pulls**0.7})
+    assert growth(run) == pytest.approx(0.7)
 
 
 def test_features_go_from_zero_to_one():
