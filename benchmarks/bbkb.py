@@ -9,7 +9,7 @@ have a standard deviation of one; in `unit` (the setting `paper`) and `unit_rele
 
 A run ends after an hour of the bandit's own time; its rows say so (`truncated`). Rows
 are thinned to 200 a run, and `batch_size` is the largest since the row before. Writes
-`bbkb.csv` and a picture per data set and setting.
+`bbkb.csv`, a picture per data set and setting, and one per data set of BBKB alone.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from benchmarks.problems import load_problem
 from benchmarks.record import print_table, Record
 from benchmarks.regret import Choices, figure, PAPER_BANDITS, play, summarize
+from botorch_bkb.plotting import blank_figure, plot_batch_sizes, plot_regret
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
@@ -106,7 +108,9 @@ class BBKBFigures:
 
     def report(self, rows: pd.DataFrame, record: Record) -> None:
         """Write, draw and print."""
-        rows = rows.assign(repetition=rows["seed"])
+        # Whatever was run first.
+        rows = rows.sort_values([*self.keys, "num_pulls"], ignore_index=True)
+        rows["repetition"] = rows["seed"]
         summaries = []
         for (data, setting), one in rows.groupby(["data", "setting"], sort=False):
             summary = summarize(one)
@@ -119,9 +123,25 @@ class BBKBFigures:
             summaries.append(summary)
             title = f"{data}, {setting} setting"
             record.write_figure(figure(one, title), f"bbkb_{data}_{setting}")
+        for data, one in rows[rows["bandit"] == "BBKB"].groupby("data"):
+            record.write_figure(draw_settings(one, str(data)), f"bbkb_{data}")
         summary = pd.concat(summaries, ignore_index=True)
         record.write_table(summary, "bbkb")
         print_table(summary)
+
+
+def draw_settings(rows: pd.DataFrame, title: str) -> Figure:
+    """Draw regret and batch sizes of BBKB by setting."""
+    runs = {
+        str(setting): [run for _, run in one.groupby("seed")]
+        for setting, one in rows.groupby("setting", sort=False)
+    }
+    picture = blank_figure(9.0, 4.0)
+    left, right = picture.subplots(1, 2)
+    plot_regret(left, runs, reward_unit="standard deviations")
+    plot_batch_sizes(right, runs)
+    picture.suptitle(f"BBKB on {title}, by setting", fontsize="medium")
+    return picture
 
 
 def thinned(rounds: pd.DataFrame, horizon: int) -> pd.DataFrame:

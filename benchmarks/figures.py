@@ -169,8 +169,8 @@ PAGE_TABLES = {
 }
 PAGE_PICTURES = (
     "ablations",
-    "bbkb_abalone_unit",
-    "bbkb_cadata_unit",
+    "bbkb_abalone",
+    "bbkb_cadata",
     "drift",
     "drift_real_intel",
     "starvation",

@@ -161,7 +161,7 @@ def test_every_figure_runs_small(tmp_path, capsys, monkeypatch):
     pictures = {path.stem for path in tmp_path.glob("*.png")}
     expected = {f"thompson_{number}" for number in range(1, 8)}
     expected |= {"drift", "drift_real_intel", "drift_real_traffic", "starvation"}
-    expected |= {"bbkb_abalone_unit", "bbkb_cadata_paper", "ablations"}
+    expected |= {"bbkb_abalone_unit", "bbkb_cadata_paper", "bbkb_abalone", "ablations"}
     assert expected < pictures
     for name in figures.FIGURES:
         table = pd.read_csv(tmp_path / f"{name}.csv.gz")
