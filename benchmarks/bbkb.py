@@ -123,8 +123,10 @@ class BBKBFigures:
             summaries.append(summary)
             title = f"{data}, {setting} setting"
             record.write_figure(figure(one, title), f"bbkb_{data}_{setting}")
-        for data, one in rows[rows["bandit"] == "BBKB"].groupby("data"):
-            record.write_figure(draw_settings(one, str(data)), f"bbkb_{data}")
+        ours = rows[rows["bandit"] == "BBKB"]
+        for name in ours["data"].unique():
+            picture = draw_settings(ours[ours["data"] == name], name)
+            record.write_figure(picture, f"bbkb_{name}")
         summary = pd.concat(summaries, ignore_index=True)
         record.write_table(summary, "bbkb")
         print_table(summary)
