@@ -315,7 +315,9 @@ def play_all(
             try:
                 job.play(run, origin)
             except FileNotFoundError as error:
-                failures.append(f"{name}: {error}")
+                # The same file is missing for many runs.
+                if str(error) not in failures:
+                    failures.append(str(error))
                 continue
             except Exception as error:
                 # One run's trouble must not cost the others a night.

@@ -8,10 +8,10 @@ EpsilonGreedy, GP-UCB, BKB and BBKB with the same parameters and the widths as p
 open what follows, so these are our choices: features and rewards standardized, sigma
 the lengthscale in exp(-r^2 / (2 sigma^2)), reward noise of standard deviation 0.1, xi =
 sqrt(lambda), C~ = 2, EpsilonGreedy uniform with probability 0.1 on the model of BKB.
-Features that go from 0 to 1 instead give what the paper reports, in batches of the size
-that it shows; on standardized ones batches stay below fifty (the benchmark `figures`,
-whose part `bbkb` runs both at the paper's size). `--setting released` is F = 20 with
-the widths of the authors' released code.
+`--setting released` is F = 20 with the widths of the authors' released code: with that
+and features that go from 0 to 1 batches on Abalone are of the size that the paper
+shows, with the setting as above they stay below fifty (the part `bbkb` of the benchmark
+`figures` runs both at the paper's size).
 
 The practical setting (`--setting practical`) differs in F = 1 and in the widths, which
 are those of the authors' code for BKB and BBKB.
