@@ -12,7 +12,7 @@ rows that are there, or by a rough number for one thread that nothing else uses.
 `--plan` ends there. Rows are kept in `benchmarks/results`, one compressed file a
 figure, each with commit, versions, threads, seed, the seconds of its run and the load
 of the machine. What stands there is not run again, and a killed run goes on; `--again`
-forgets it first. The cheapest runs come first. `--budget` leaves out what would end
+forgets it first. One process at a time may write there. The cheapest runs come first. `--budget` leaves out what would end
 later, `--seeds` takes the first few repetitions only, and `--seeds 0` runs nothing. In
 any case tables and pictures are then made of all rows; `--page` makes those of the page
 "Figures" of the docs, and runs nothing.
@@ -285,7 +285,7 @@ def run(args: argparse.Namespace) -> None:
         job.choose(seeds, args.only, args.again)
     plan = pd.DataFrame([job.summary() for job in jobs])
     print_table(plan)
-    print(f"{plan['minutes'].sum():,.0f} minutes in all, on one thread\n", flush=True)
+    print(f"{plan['minutes'].sum():,.0f} minutes in all\n", flush=True)
     if args.plan:
         return
     failures = play_all(jobs, args.budget, dict(record.origin))
