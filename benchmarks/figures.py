@@ -11,11 +11,12 @@ Beforehand a table says what is left to do and how long that takes: by the media
 rows that are there, or by a rough number for one thread that nothing else uses.
 `--plan` ends there. Rows are kept in `benchmarks/results`, one compressed file a
 figure, each with commit, versions, threads, seed, the seconds of its run and the load
-of the machine. What stands there is not run again, and a killed run goes on; `--again`
-forgets it first. One process at a time may write there. The cheapest runs come first. `--budget` leaves out what would end
-later, `--seeds` takes the first few repetitions only, and `--seeds 0` runs nothing. In
-any case tables and pictures are then made of all rows; `--page` makes those of the page
-"Figures" of the docs, and runs nothing.
+of the machine; one process at a time may add to them. What stands there is not run
+again, and a killed run goes on; `--again` forgets it first. The cheapest runs come
+first. `--budget` leaves out what would end later, `--seeds` takes the first few
+repetitions only, and `--seeds 0` runs nothing. In any case tables and pictures are then
+made of all rows; `--page` makes those of the page "Figures" of the docs, and runs
+nothing.
 
 Tables that come as files are read from the folder that BOTORCH_BKB_DATA names.
 """
