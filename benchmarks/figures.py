@@ -8,7 +8,8 @@ one option of BBKB at a time, which no paper shows. `benchmarks/bbkb.py`, `drift
 so on say what each is made of.
 
 Beforehand a table says what is left to do and how long that takes: by the median of the
-rows that are there, or by a rough number for one thread that nothing else uses.
+rows that are there, those of a busy machine left out, or else by a rough number for one
+thread.
 `--plan` ends there. Rows are kept in `benchmarks/results`, one compressed file a
 figure, each with commit, versions, threads, seed, the seconds of its run and the load
 of the machine; one process at a time may add to them. What stands there is not run
@@ -263,7 +264,8 @@ class Job:
         if table.empty:
             return {}
         keys = list(self.figure.keys)
-        runs = table.drop_duplicates(keys)
+        # A machine that was busier than it has cores tells nothing of seconds.
+        runs = table[table["load"] <= (os.cpu_count() or 1)].drop_duplicates(keys)
         seconds: dict[tuple[Any, ...], list[float]] = {}
         for *names, _, one in runs[[*keys, "run_seconds"]].itertuples(index=False):
             seconds.setdefault(tuple(names), []).append(one)

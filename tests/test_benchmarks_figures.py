@@ -92,10 +92,12 @@ def test_the_plan_says_how_long_it_takes_and_runs_nothing(toy, tmp_path, capsys)
     job = figures.Job("toy", tmp_path / "rows", smoke=False)
     for seed, seconds in enumerate([10.0, 20.0]):
         table = pd.DataFrame({"name": "b", "seed": seed, "run_seconds": [seconds]})
-        job.rows.append(table.assign(rows=1))
+        job.rows.append(table.assign(load=0.5, rows=1))
+    busy = table.assign(name="a", seed=0, run_seconds=900.0, load=1e3, rows=1)
+    job.rows.append(busy)
     run_figures(tmp_path, "--plan")
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "toy" in line]
-    assert row.split() == ["toy", "2", "4", "0.3", "1"]
+    assert row.split() == ["toy", "3", "3", "0.2833", "1"]
 
 
 def test_a_budget_leaves_out_what_would_end_later(toy, tmp_path, capsys):
