@@ -11,9 +11,9 @@ import torch
 from benchmarks import (
     ax_overhead,
     ceiling,
-    drift,
-    drift_real,
+    cuda,
     drift_steps,
+    figures,
     fitting,
     lookahead,
     million,
@@ -26,9 +26,6 @@ from benchmarks import (
     scoring,
     screening,
     soak,
-    starvation,
-    theorems,
-    thompson_decay,
     thompson_draws,
 )
 
@@ -36,9 +33,9 @@ from benchmarks import (
 BENCHMARKS = {
     "ax_overhead": ax_overhead,
     "ceiling": ceiling,
-    "drift": drift,
-    "drift_real": drift_real,
+    "cuda": cuda,
     "drift_steps": drift_steps,
+    "figures": figures,
     "fitting": fitting,
     "lookahead": lookahead,
     "million": million,
@@ -51,9 +48,6 @@ BENCHMARKS = {
     "scoring": scoring,
     "screening": screening,
     "soak": soak,
-    "starvation": starvation,
-    "theorems": theorems,
-    "thompson_decay": thompson_decay,
     "thompson_draws": thompson_draws,
 }
 OUTPUT = Path("botorch_bkb_output")

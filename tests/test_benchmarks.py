@@ -1,4 +1,6 @@
 import argparse
+import re
+import subprocess
 import time
 
 import numpy as np
@@ -11,17 +13,17 @@ from benchmarks import (
     ceiling,
     lookahead,
     places,
+    record,
     regret,
     roofline,
     scoring,
     soak,
-    starvation,
 )
 from benchmarks.batch_bkb import load_library
 from benchmarks.growth import exponents, Growth, growths
 from benchmarks.measure import fitted_exponent, in_own_process, Outcome
 from benchmarks.problems import LENGTHSCALE, load_problem, new_kernel
-from benchmarks.record import caption, Record
+from benchmarks.record import caption, provenance, Record
 from benchmarks.ways import BETA, NOISE_VARIANCE, Sizes, Task, WAYS
 from botorch_bkb import BBKB, EpsilonGreedy
 from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
@@ -122,6 +124,28 @@ def test_rows_carry_their_provenance(tmp_path):
     assert (table["threads"] == "1").all()
     assert table[["commit", "botorch", "gpytorch", "device"]].notna().all(axis=None)
     assert f"commit {table['commit'][0]}" in caption(record.origin)
+
+
+def test_rows_are_of_a_changed_commit_if_code_has_changed(tmp_path, monkeypatch):
+    def git(*words):
+        who = ("-c", "user.name=A", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
+
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    code, page = folder / "record.py", tmp_path / "page.rst"
+    code.write_text("x = 1")
+    page.write_text("one")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "one")
+    monkeypatch.setattr(record, "__file__", str(code))
+    clean = provenance()["commit"]
+    assert re.fullmatch("[0-9a-f]{7,}", clean)
+    page.write_text("two")
+    assert provenance()["commit"] == clean
+    code.write_text("x = 2")
+    assert provenance()["commit"] == f"{clean}-dirty"
 
 
 # --- scoring
@@ -307,19 +331,6 @@ def test_the_look_ahead_is_positive_by_bayes_rule_only(tmp_path, capsys):
     resampled = table[table.inducing == "resampled"].groupby("conditioned").lost.mean()
     assert resampled["Bayes' rule"] < 0.05
     assert "Bayes' rule" in capsys.readouterr().out
-
-
-def test_the_starvation_figure_tells_sor_from_dtc(tmp_path):
-    """DTC's variance is the exact one's far away, that of SoR is zero."""
-    args = options(starvation, "--smoke", "--seed", "1")
-    args.output = tmp_path
-    starvation.run(args)
-    table = pd.read_csv(tmp_path / "starvation.csv").set_index("posterior")
-    far = table.least_far_variance
-    assert far["exact GP"].min() > 0.9
-    assert (far["BKB (DTC)"] >= far["exact GP"].to_numpy() - 1e-6).all()
-    assert far["SoR"].max() < 1e-3
-    assert (tmp_path / "starvation.png").stat().st_size > 10_000
 
 
 def test_the_ceiling_tells_pivots_from_a_smaller_q_bar(tmp_path, capsys):
