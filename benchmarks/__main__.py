@@ -10,12 +10,14 @@ import torch
 
 from benchmarks import (
     ax_overhead,
-    drift,
-    drift_real,
+    ceiling,
+    cuda,
     drift_steps,
+    figures,
     fitting,
     lookahead,
     million,
+    places,
     practice,
     practice_ax,
     practice_box,
@@ -24,21 +26,20 @@ from benchmarks import (
     scoring,
     screening,
     soak,
-    starvation,
-    theorems,
-    thompson_decay,
     thompson_draws,
 )
 
 
 BENCHMARKS = {
     "ax_overhead": ax_overhead,
-    "drift": drift,
-    "drift_real": drift_real,
+    "ceiling": ceiling,
+    "cuda": cuda,
     "drift_steps": drift_steps,
+    "figures": figures,
     "fitting": fitting,
     "lookahead": lookahead,
     "million": million,
+    "places": places,
     "practice": practice,
     "practice_ax": practice_ax,
     "practice_box": practice_box,
@@ -47,9 +48,6 @@ BENCHMARKS = {
     "scoring": scoring,
     "screening": screening,
     "soak": soak,
-    "starvation": starvation,
-    "theorems": theorems,
-    "thompson_decay": thompson_decay,
     "thompson_draws": thompson_draws,
 }
 OUTPUT = Path("botorch_bkb_output")

@@ -9,19 +9,17 @@ all bandits of a trial see the same function and the same noise, of streams apar
 (a), (b): matched, either kernel. (c), (d): squared exponential, eps = 0.01, and another
 eps or N in the algorithm; the band is one standard deviation.
 
-The paper has 200 trials; `--trials` of them here. What the paper reports: TV-GP-UCB
+The paper has 200 trials. What the paper reports: TV-GP-UCB
 below R-GP-UCB for every eps and both kernels, the curves of R-GP-UCB oscillate; in (c)
 an eps too large costs little, one too small soon costs much, and GP-UCB (eps = 0) is
 worst; in (d) small N is bad, and the deviation grows with N.
 
-Writes `trials.csv`, `matched.csv`, `mismatched.csv` and `figure_2.png`.
+Writes `drift_matched.csv`, `drift_mismatched.csv` and `drift.png`.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,7 +29,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.record import caption, print_table, Record
+from benchmarks.record import print_table, Record
 from botorch_bkb import GPUCB, RGPUCB, TVGPUCB, UniformRandom
 from botorch_bkb.acquisition import LogWidth
 from botorch_bkb.bandits import FiniteArmBandit, matern_block_size, rbf_block_size
@@ -45,13 +43,6 @@ MISMATCHED_RATE = 0.01
 WRONG_RATES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 WRONG_BLOCKS = (5, 10, 20, 38, 60, 100, 200)
 FIRST_SEED = 100
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's options."""
-    parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--horizon", type=int, default=200)
-    parser.add_argument("--side", type=int, default=50)
 
 
 def new_kernel(name: str) -> Kernel:
@@ -129,62 +120,78 @@ def play(
     return regrets
 
 
-def run(args: argparse.Namespace) -> None:
-    """Play all trials; write, draw and print."""
-    side, horizon, trials = args.side, args.horizon, args.trials
-    rates: tuple[float, ...] = WRONG_RATES
-    blocks: tuple[int, ...] = WRONG_BLOCKS
-    if args.smoke:
-        side, horizon, trials, rates, blocks = 8, 20, 2, (0.0, 0.01), (5, 20)
-    record = Record(args.output, args.device)
-    print(caption(record.origin))
-    line = torch.linspace(0, 1, side, dtype=torch.double)
-    arms = torch.cartesian_prod(line, line)
-    tables: list[pd.DataFrame] = []
-    start = time.perf_counter()
-    for trial in range(trials):
-        seed = FIRST_SEED + trial
-        for name in ("SE", "Matern-5/2"):
-            for rate in RATES:
-                problem = new_problem(arms, name, rate, seed)
-                bandits = matched_bandits(arms, name, rate, horizon, seed)
-                regrets = play(problem, bandits, horizon, seed)
-                tables.append(_long(regrets, "matched", name, rate, seed))
-        problem = new_problem(arms, "SE", MISMATCHED_RATE, seed)
-        bandits = mismatched_bandits(arms, rates, blocks, seed)
-        regrets = play(problem, bandits, horizon, seed)
-        tables.append(_long(regrets, "mismatched", "SE", MISMATCHED_RATE, seed))
-        # After every trial: a program that is stopped leaves what it has.
-        record.write_table(pd.concat(tables, ignore_index=True), "trials")
-        print(f"trial {trial}: {time.perf_counter() - start:.0f} s", flush=True)
-    steps = pd.concat(tables, ignore_index=True)
-    matched = compare(steps)
-    record.write_table(matched, "matched")
-    print_table(matched)
-    mismatched = summarize_mismatch(steps)
-    record.write_table(mismatched, "mismatched")
-    print_table(mismatched)
-    record.write_figure(draw(steps), "figure_2")
-    print(f"\nWrote trials, matched, mismatched and figure_2 to {record.folder}")
+class Trial(NamedTuple):
+    """A function, and the bandits that see it."""
+
+    part: str
+    kernel: str
+    eps: float
+    seed: int
+
+
+class Drift:
+    """Figure 2 of the TV-GP-UCB paper."""
+
+    keys = Trial._fields
+    repetitions = 200
+
+    def __init__(self, smoke: bool) -> None:
+        self.horizon, side = (20, 8) if smoke else (200, 50)
+        self.rates = (0.0, 0.01) if smoke else WRONG_RATES
+        self.blocks = (5, 20) if smoke else WRONG_BLOCKS
+        line = torch.linspace(0, 1, side, dtype=torch.double)
+        self.arms = torch.cartesian_prod(line, line)
+
+    def runs(self, repetitions: int) -> list[Trial]:
+        """Return the trials of some seeds."""
+        return [
+            trial
+            for seed in range(FIRST_SEED, FIRST_SEED + repetitions)
+            for trial in (
+                *(
+                    Trial("matched", name, rate, seed)
+                    for name in ("SE", "Matern-5/2")
+                    for rate in RATES
+                ),
+                Trial("mismatched", "SE", MISMATCHED_RATE, seed),
+            )
+        ]
+
+    def seconds(self, trial: Trial) -> float:
+        """Return about how long a trial takes."""
+        return 5.0 if trial.part == "matched" else 12.0
+
+    def play(self, trial: Trial) -> pd.DataFrame:
+        """Return average regrets up to every tenth step."""
+        part, name, rate, seed = trial
+        problem = new_problem(self.arms, name, rate, seed)
+        if part == "matched":
+            bandits = matched_bandits(self.arms, name, rate, self.horizon, seed)
+        else:
+            bandits = mismatched_bandits(self.arms, self.rates, self.blocks, seed)
+        regrets = play(problem, bandits, self.horizon, seed)
+        rows = []
+        for bandit, values in regrets.items():
+            average = np.cumsum(values) / np.arange(1, len(values) + 1)
+            for step in range(10, len(values) + 1, 10):
+                rows.append((bandit, step, average[step - 1]))
+        return pd.DataFrame(rows, columns=["bandit", "step", "average_regret"])
+
+    def report(self, rows: pd.DataFrame, record: Record) -> None:
+        """Write, draw and print."""
+        matched = compare(rows)
+        record.write_table(matched, "drift_matched")
+        print_table(matched)
+        mismatched = summarize_mismatch(rows)
+        record.write_table(mismatched, "drift_mismatched")
+        print_table(mismatched)
+        record.write_figure(draw(rows), "drift")
 
 
 def new_problem(arms: Tensor, name: str, rate: float, seed: int) -> MarkovGPProblem:
     """Return a function of the paper's model."""
     stream = torch.Generator().manual_seed(seed)
     return MarkovGPProblem(arms, new_kernel(name), rate, NOISE_VARIANCE**0.5, stream)
-
-
-def _long(
-    regrets: dict[str, list[float]], part: str, name: str, rate: float, seed: int
-) -> pd.DataFrame:
-    """Return average regrets up to every tenth step."""
-    rows = []
-    for bandit, values in regrets.items():
-        average = np.cumsum(values) / np.arange(1, len(values) + 1)
-        for step in range(10, len(values) + 1, 10):
-            rows.append((part, name, rate, seed, bandit, step, average[step - 1]))
-    columns = ["part", "kernel", "eps", "seed", "bandit", "step", "average_regret"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def _last(steps: pd.DataFrame, part: str) -> pd.DataFrame:
@@ -205,6 +212,7 @@ def compare(steps: pd.DataFrame) -> pd.DataFrame:
                     "kernel": kernel,
                     "eps": rate,
                     "bandit": bandit,
+                    "trials": len(wide),
                     "average_regret": wide[bandit].mean(),
                     "ratio_to_tv": wide[bandit].mean() / wide["TV-GP-UCB"].mean(),
                     "over_tv": gap.mean(),
@@ -218,7 +226,7 @@ def compare(steps: pd.DataFrame) -> pd.DataFrame:
 def summarize_mismatch(steps: pd.DataFrame) -> pd.DataFrame:
     """Return mean and deviation of R_T / T by the eps or N of the algorithm."""
     groups = _last(steps, "mismatched").groupby("bandit", sort=False)
-    return groups["average_regret"].agg(["mean", "std"]).reset_index()
+    return groups["average_regret"].agg(["mean", "std", "size"]).reset_index()
 
 
 def draw(steps: pd.DataFrame) -> Figure:

@@ -1,12 +1,12 @@
 r"""Figure 3 of the TV-GP-UCB paper: temperatures of a lab, speeds on a freeway.
 
-Temperatures (`--data intel`): 50 sensors of the Intel lab, half hours of five days;
+Temperatures (`intel`): 50 sensors of the Intel lab, half hours of five days;
 find the hottest. The first three days give the covariance of the sensors and eps, by
 marginal likelihood; N of R-GP-UCB is the best of a few on the third day. The last two
 days, one pull a step. The paper has 46 sensors at 10 minutes, eps = 0.03 and N = 15;
 its c1 = 0.8, c2 = 0.4 and a noise variance of 0.5.
 
-Speeds (`--data traffic`): stations with at least 75 % of measured readings, 50 of them
+Speeds (`traffic`): stations with at least 75 % of measured readings, 50 of them
 drawn at random; find the fastest. Two thirds of the 14 days give covariance and eps,
 with days independent; the last days one by one, c1 = 0.2, c2 = 0.4, a noise variance of
 5 % of the signal's (the paper's 5.0 for its own freeway), without R-GP-UCB as in the
@@ -19,15 +19,15 @@ table may fall short of positive semi-definite by rounding, and is repaired. Rea
 are used without noise on top: lambda stands for what the sensors' own noise and the
 model leave over.
 
-Every bandit starts from each of 20 first sensors, the same for all. Writes `runs.csv`,
-`summary.csv` and `figure_3_*.png`.
+Every bandit starts from each of 20 first sensors, the same for all. Writes
+`drift_real.csv` and `drift_real_*.png`.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import math
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ from matplotlib.figure import Figure
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from benchmarks.record import caption, print_table, Record
+from benchmarks.record import print_table, Record
 from botorch_bkb import GPUCB, RGPUCB, TVGPUCB, UniformRandom
 from botorch_bkb.acquisition import LogWidth
 from botorch_bkb.bandits import FiniteArmBandit
@@ -49,16 +49,9 @@ from botorch_bkb.test_functions import (
 )
 
 
+NUM_STARTS = 20
 BLOCK_SIZES = (5, 10, 15, 24, 48)
 COLORS = {"TV-GP-UCB": "C0", "R-GP-UCB": "C1", "GP-UCB": "C2", "random": "0.5"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's options."""
-    parser.add_argument("--data", choices=("intel", "traffic"), default="intel")
-    parser.add_argument("--starts", type=int, default=20)
-    parser.add_argument("--data-path", type=Path, metavar="FILE")
-    parser.add_argument("--stations-path", type=Path, metavar="FILE")
 
 
 class Series:
@@ -210,50 +203,81 @@ def best_block(series: Series, starts: list[int]) -> int:
     return min(regrets, key=lambda size: regrets[size])
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run all bandits from all starts; write, draw and print."""
-    record = Record(args.output, args.device)
-    print(caption(record.origin))
-    if args.smoke:
-        table = made_up_table(args.data)
-    elif args.data == "intel":
-        table = load_intel_temperature(args.data_path)
+class Start(NamedTuple):
+    """A data set, and which of the first sensors all bandits start from."""
+
+    data: str
+    seed: int
+
+
+class RealDrift:
+    """Figure 3 of the TV-GP-UCB paper."""
+
+    keys = Start._fields
+    repetitions = NUM_STARTS
+
+    def __init__(self, smoke: bool) -> None:
+        self.smoke = smoke
+
+    def runs(self, repetitions: int) -> list[Start]:
+        """Return some starts of either data set."""
+        return [
+            Start(data, seed)
+            for seed in range(repetitions)
+            for data in ("intel", "traffic")
+        ]
+
+    def seconds(self, start: Start) -> float:
+        """Return about how long a run takes."""
+        return 4.0
+
+    def play(self, start: Start) -> pd.DataFrame:
+        """Let all bandits of a data set go over all its test stretches."""
+        series, starts, block_size = _learned(start.data, self.smoke)
+        sensor = starts[start.seed]
+        names = ["TV-GP-UCB", "GP-UCB", "random"]
+        if block_size:
+            names.insert(1, "R-GP-UCB")
+        tables = []
+        for stretch, values in series.test.items():
+            for name in names:
+                bandit = new_bandit(name, series, block_size, seed=sensor)
+                regrets = play(values, bandit, sensor)
+                steps = np.arange(1, len(regrets) + 1)
+                table = pd.DataFrame({"stretch": stretch, "bandit": name}, index=steps)
+                tables.append(
+                    table.assign(step=steps, average_regret=np.cumsum(regrets) / steps)
+                )
+        return pd.concat(tables, ignore_index=True).assign(
+            eps=series.forgetting_rate, block_size=block_size
+        )
+
+    def report(self, rows: pd.DataFrame, record: Record) -> None:
+        """Write, draw and print."""
+        summaries = []
+        for data, one in rows.groupby("data"):
+            summary = summarize(one)
+            summary.insert(0, "data", str(data))
+            summaries.append(summary)
+            record.write_figure(draw(one, str(data)), f"drift_real_{data}")
+        summary = pd.concat(summaries, ignore_index=True)
+        record.write_table(summary, "drift_real")
+        print_table(summary)
+
+
+@functools.cache
+def _learned(data: str, smoke: bool) -> tuple[Series, list[int], int]:
+    """Return the series, the first sensors, and the N of R-GP-UCB, 0 without it."""
+    if smoke:
+        table = made_up_table(data)
     else:
-        table = load_traffic_speed(args.data_path, args.stations_path)
-    series = intel_series(table) if args.data == "intel" else traffic_series(table)
+        table = load_intel_temperature() if data == "intel" else load_traffic_speed()
+    series = intel_series(table) if data == "intel" else traffic_series(table)
     num_arms = len(series.covariance)
     stream = np.random.default_rng(1)
-    num_starts = 2 if args.smoke else min(args.starts, num_arms)
-    starts = [int(arm) for arm in stream.choice(num_arms, num_starts, replace=False)]
-    names = ["TV-GP-UCB", "GP-UCB", "random"]
-    block_size = 0
-    if args.data == "intel":
-        names.insert(1, "R-GP-UCB")
-        block_size = best_block(series, starts)
-    print(
-        f"{num_arms} arms, mean {series.mean:.2f}, lambda {series.noise_variance:.3g}, "
-        f"eps {series.forgetting_rate:.3g} a step"
-        + (f", N {block_size}" if block_size else "")
-    )
-    rows = []
-    for stretch, values in series.test.items():
-        for name in names:
-            for start in starts:
-                bandit = new_bandit(name, series, block_size, seed=start)
-                regrets = play(values, bandit, start)
-                average = np.cumsum(regrets) / np.arange(1, len(regrets) + 1)
-                rows += [
-                    (stretch, name, start, step, value)
-                    for step, value in enumerate(average, start=1)
-                ]
-    columns = ["stretch", "bandit", "start", "step", "average_regret"]
-    runs = pd.DataFrame(rows, columns=columns)
-    record.write_table(runs, "runs")
-    summary = summarize(runs)
-    record.write_table(summary, "summary")
-    print_table(summary)
-    record.write_figure(draw(runs, args.data), f"figure_3_{args.data}")
-    print(f"\nWrote runs, summary and figure_3_{args.data} to {record.folder}")
+    size = min(NUM_STARTS, num_arms)
+    starts = [int(arm) for arm in stream.choice(num_arms, size, replace=False)]
+    return series, starts, best_block(series, starts) if data == "intel" else 0
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
@@ -261,13 +285,14 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     last = runs.groupby("stretch")["step"].transform("max")
     rows = []
     for stretch, one in runs[runs["step"] == last].groupby("stretch", sort=False):
-        wide = one.pivot(index="start", columns="bandit", values="average_regret")
+        wide = one.pivot(index="seed", columns="bandit", values="average_regret")
         for bandit in one["bandit"].unique():
             gap = wide[bandit] - wide["TV-GP-UCB"]
             rows.append(
                 {
                     "stretch": stretch,
                     "bandit": bandit,
+                    "starts": len(wide),
                     "average_regret": wide[bandit].mean(),
                     "over_tv": gap.mean(),
                     "standard_error": gap.std() / np.sqrt(len(gap)),

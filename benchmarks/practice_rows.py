@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,8 @@ class RowFile:
     killed program has left of one is dropped at the start, also half of a line.
 
     Args:
-        path: Made when the first run is appended.
+        path: Made when the first run is appended. One that ends in `.gz` is compressed,
+            and written anew with each run.
         keys: The columns that name a run.
     """
 
@@ -29,7 +31,7 @@ class RowFile:
         self.path = path
         self.keys = list(keys)
         if path.is_file():
-            text = path.read_text()
+            text = self._text()
             table = self._finished(text)
             is_whole = text.endswith("\n") and text.count("\n") == len(table) + 1
             if not is_whole:
@@ -39,7 +41,7 @@ class RowFile:
         """Return the rows of all finished runs."""
         if not self.path.is_file():
             return pd.DataFrame(columns=self.keys)
-        return self._finished(self.path.read_text())
+        return self._finished(self._text())
 
     def runs(self) -> set[tuple[Any, ...]]:
         """Return the keys of all finished runs."""
@@ -68,15 +70,19 @@ class RowFile:
         if not self.path.is_file():
             self._replace(table)
             return
-        with self.path.open("r+") as file:
-            columns = file.readline().rstrip("\n").split(",")
-            if columns != list(table.columns):
-                raise ValueError(
-                    f"Expected the columns of {self.path}, {columns}, but got "
-                    f"{list(table.columns)}. Take another folder by --output."
-                )
-            file.seek(0, os.SEEK_END)
-            file.write(table.to_csv(index=False, header=False))
+        text = self._text()
+        columns = text[: text.index("\n")].split(",")
+        if columns != list(table.columns):
+            raise ValueError(
+                f"Expected the columns of {self.path}, {columns}, but got "
+                f"{list(table.columns)}. Take another folder by --output."
+            )
+        lines = table.to_csv(index=False, header=False)
+        if self.path.suffix == ".gz":
+            self._write(text + lines)
+        else:
+            with self.path.open("a") as file:
+                file.write(lines)
 
     def drop(self, runs: Iterable[tuple[Any, ...]]) -> None:
         """Forget some runs."""
@@ -97,8 +103,21 @@ class RowFile:
     def _keys(self, table: pd.DataFrame) -> list[tuple[Any, ...]]:
         return list(table[self.keys].itertuples(index=False, name=None))
 
+    def _text(self) -> str:
+        content = self.path.read_bytes()
+        if self.path.suffix == ".gz":
+            content = gzip.decompress(content)
+        return content.decode()
+
     def _replace(self, table: pd.DataFrame) -> None:
+        self._write(table.to_csv(index=False))
+
+    def _write(self, text: str) -> None:
+        content = text.encode()
+        if self.path.suffix == ".gz":
+            # Without the time: the same rows are the same file.
+            content = gzip.compress(content, mtime=0)
         # Renamed when it is complete: killed here, the old file is still there.
         scratch = self.path.with_suffix(".new")
-        table.to_csv(scratch, index=False)
+        scratch.write_bytes(content)
         os.replace(scratch, self.path)

@@ -24,7 +24,9 @@ LENGTHSCALE = math.sqrt(5)
 DATA_SETS = ("abalone", "cadata", "hartmann")
 
 
-def load_problem(data: str, path: Path | None, smoke: bool) -> FiniteArmProblem:
+def load_problem(
+    data: str, path: Path | None, smoke: bool, *, unit_features: bool = False
+) -> FiniteArmProblem:
     """Return one of the problems, its features and rewards standardized.
 
     Args:
@@ -32,6 +34,7 @@ def load_problem(data: str, path: Path | None, smoke: bool) -> FiniteArmProblem:
         path: The file of a table; None to look for it in the folder that the
             environment variable BOTORCH_BKB_DATA names.
         smoke: Whether to make up a small table in place of a file, and take few arms.
+        unit_features: Whether features go from 0 to 1 instead.
     """
     if data == "hartmann":
         table, reward = _hartmann(NUM_SMOKE_ARMS if smoke else NUM_HARTMANN_ARMS)
@@ -41,9 +44,13 @@ def load_problem(data: str, path: Path | None, smoke: bool) -> FiniteArmProblem:
         table, reward = load_abalone(path), "rings"
     else:
         table, reward = load_cadata(path), "median_house_value"
-    return FiniteArmProblem.from_table(
+    problem = FiniteArmProblem.from_table(
         table, reward, noise_std=NOISE_STD, standardize_reward=True
     )
+    if unit_features:
+        low, high = problem.arms.aminmax(dim=0)
+        problem.arms = (problem.arms - low) / (high - low)
+    return problem
 
 
 def new_kernel() -> RBFKernel:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import subprocess
+from collections.abc import Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from typing_extensions import override
 
 
 Provenance = dict[str, str | int]
@@ -59,19 +62,66 @@ class Record:
         figure.savefig(self.folder / f"{name}.png")
 
 
+class PageRecord(Record):
+    """The tables and pictures of a page of the docs: fewer columns, in words.
+
+    Args:
+        folder: Made if missing. Files of the same name are replaced.
+        columns: By the name of a table, the heading of each column to show.
+        pictures: The names of the pictures to show.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        columns: Mapping[str, Mapping[str, str]],
+        pictures: Collection[str],
+    ) -> None:
+        super().__init__(folder)
+        self.columns = columns
+        self.pictures = pictures
+
+    @override
+    def write_table(self, table: pd.DataFrame, name: str) -> None:
+        if name in self.columns:
+            headings = self.columns[name]
+            shown = table[list(headings)].rename(columns=headings)
+            text = shown.map(_in_words)
+            text.to_csv(self.folder / f"{name}.csv", index=False)
+
+    @override
+    def write_figure(self, figure: Figure, name: str) -> None:
+        if name in self.pictures:
+            # Without the version of matplotlib: the same picture is the same file.
+            path = self.folder / f"{name}.png"
+            figure.savefig(path, dpi=80, metadata={"Software": None})
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else _format(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def _format(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
 
 
 def _commit() -> str:
-    result = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
+    name = _git("describe", "--always").stdout.strip() or "unknown"
+    # Rows and pages change while a benchmark runs; its code had better not.
+    changed = _git("diff", "--quiet", "HEAD", "--", ":/*.py").returncode == 1
+    return f"{name}-dirty" if changed else name
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", *words],
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parent,
     )
-    return result.stdout.strip() or "unknown"
 
 
 def _device_name(device: torch.device) -> str:

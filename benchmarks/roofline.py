@@ -27,6 +27,7 @@ from botorch_bkb.posteriors.arm_posterior import Told
 
 NOISE_VARIANCE = 0.2
 NUM_FEATURES = 8
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,23 +36,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-inducing", type=int, default=512)
     parser.add_argument("--num-new", type=int, default=4, help="arms pulled per update")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--dtype", choices=DTYPES, default="float64")
 
 
 class Updates:
     """A posterior whose inducing arms are all pulled arms, and updates of it."""
 
-    def __init__(self, num_arms: int, num_inducing: int, device: str) -> None:
+    def __init__(
+        self, num_arms: int, num_inducing: int, device: str, dtype: torch.dtype
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
         arms = torch.randn(
             num_arms, NUM_FEATURES, generator=generator, dtype=torch.double
-        )
-        kernel = RBFKernel().double().to(device)
+        ).to(device, dtype)
+        kernel = RBFKernel().to(arms)
         kernel.lengthscale = 5**0.5
-        self.posterior = ArmPosterior(arms.to(device), kernel, NOISE_VARIANCE)
+        self.posterior = ArmPosterior(arms, kernel, NOISE_VARIANCE)
         self.order = torch.randperm(num_arms, generator=generator).to(device)
-        self.rewards = torch.randn(num_arms, generator=generator).double().to(device)
+        self.rewards = torch.randn(num_arms, generator=generator).to(arms)
         self.num_pulled = num_inducing
-        self.counts = torch.ones(num_arms, dtype=torch.double, device=device)
+        self.counts = torch.ones_like(self.rewards)
         self.update()
 
     def data(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -92,11 +96,13 @@ def median_seconds(function: Callable[[], object], repeats: int, device: str) ->
     return statistics.median(seconds_of(function, device) for _ in range(repeats))
 
 
-def machine_rates(size: int, repeats: int, device: str) -> tuple[float, float]:
+def machine_rates(
+    size: int, repeats: int, device: str, dtype: torch.dtype
+) -> tuple[float, float]:
     """Return operations a second of a matrix product, and bytes read a second."""
-    matrix = torch.randn(size, size, dtype=torch.double, device=device)
+    matrix = torch.randn(size, size, dtype=dtype, device=device)
     product = median_seconds(lambda: matrix @ matrix, repeats, device)
-    vector = torch.randn(20 * size * size, dtype=torch.double, device=device)
+    vector = torch.randn(20 * size * size, dtype=dtype, device=device)
     total = median_seconds(vector.sum, repeats, device)
     return 2 * size**3 / product, vector.nbytes / total
 
@@ -108,12 +114,13 @@ def run(args: argparse.Namespace) -> None:
     if args.smoke:
         num_arms, m, repeats, size = 2000, 64, 3, 200
     record = Record(args.output, args.device)
-    rate, bandwidth = machine_rates(size, repeats, args.device)
-    updates = Updates(num_arms, m, args.device)
+    dtype = DTYPES[args.dtype]
+    rate, bandwidth = machine_rates(size, repeats, args.device, dtype)
+    updates = Updates(num_arms, m, args.device, dtype)
     rebuild = median_seconds(updates.rebuild, repeats, args.device)
     parts = [updates.increment(args.num_new, args.device) for _ in range(4)]
     small, one_pass = (statistics.median(part) for part in zip(*parts, strict=True))
-    num_bytes = 8.0 * num_arms * updates.posterior.L_v.shape[0]
+    num_bytes = float(dtype.itemsize) * num_arms * updates.posterior.L_v.shape[0]
     rows = [
         ("matrix product", 1.0, rate / 1e9, "Gflop/s", 1.0),
         ("reading", 1.0, bandwidth / 1e9, "GB/s", 1.0),
@@ -125,6 +132,10 @@ def run(args: argparse.Namespace) -> None:
     table.loc[2, "share"] = table.rate[2] * 1e9 / rate
     table.loc[3, "share"] = table.rate[3] * 1e9 / bandwidth
     print(caption(record.origin))
-    print(f"{num_arms:,} arms, m = {m}, {args.num_new} arms pulled per increment")
+    print(
+        f"{num_arms:,} arms, m = {m}, {args.num_new} arms pulled per increment, "
+        f"{args.dtype}"
+    )
     print_table(table)
-    record.write_table(table.assign(num_arms=num_arms, num_inducing=m), "roofline")
+    sizes = {"num_arms": num_arms, "num_inducing": m, "dtype": args.dtype}
+    record.write_table(table.assign(**sizes), "roofline")

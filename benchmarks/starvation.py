@@ -12,16 +12,17 @@ Fails if BKB's smallest variance beyond 0.7 is not the prior's, or that of SoR i
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from gpytorch.kernels import RBFKernel
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.record import caption, print_table, Record
+from benchmarks.record import print_table, Record
 from botorch_bkb import BKB, GPUCB
 from botorch_bkb.plotting import blank_figure, plot_posterior
 
@@ -29,11 +30,6 @@ from botorch_bkb.plotting import blank_figure, plot_posterior
 NOISE_VARIANCE = 0.01
 NUM_EVALUATIONS = (6, 63, 215)
 FAR = 0.7  # beyond the reach of the kernel from [0, 0.5]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's options."""
-    parser.add_argument("--seed", type=int, default=0)
 
 
 @dataclass
@@ -91,52 +87,92 @@ class Line:
         return results
 
 
-def draw(line: Line, columns: dict[int, list[Posterior]]) -> Figure:
-    """Return the figure."""
+class Seed(NamedTuple):
+    """Of the function, its evaluations and BKB's draws."""
+
+    seed: int
+
+
+class Starvation:
+    """Figure 2 of the BKB paper."""
+
+    keys = Seed._fields
+    repetitions = 10
+
+    def __init__(self, smoke: bool) -> None:
+        self.num_points = 101 if smoke else 401
+
+    def runs(self, repetitions: int) -> list[Seed]:
+        """Return the runs of some seeds."""
+        return [Seed(seed) for seed in range(repetitions)]
+
+    def seconds(self, run: Seed) -> float:
+        """Return about how long a run takes."""
+        return 3.0
+
+    def play(self, run: Seed) -> pd.DataFrame:
+        """Return all posteriors, one row per point of the line."""
+        line = Line(self.num_points, run.seed)
+        is_inducing = np.zeros(self.num_points, dtype=bool)
+        tables = []
+        for size in NUM_EVALUATIONS:
+            for posterior in line.posteriors(size, run.seed):
+                is_inducing[:] = False
+                is_inducing[posterior.inducing.numpy()] = True
+                tables.append(
+                    pd.DataFrame(
+                        {
+                            "evaluations": size,
+                            "posterior": posterior.name,
+                            "x": line.points.numpy(),
+                            "function": line.function.numpy(),
+                            "mean": posterior.mean.numpy(),
+                            "variance": posterior.variance.numpy(),
+                            "is_inducing": is_inducing.copy(),
+                        }
+                    )
+                )
+        return pd.concat(tables, ignore_index=True)
+
+    def report(self, rows: pd.DataFrame, record: Record) -> None:
+        """Draw the first seed; print the smallest variances where nothing was told."""
+        far = rows[rows["x"] > FAR]
+        keys = ["evaluations", "posterior"]
+        table = far.groupby(keys, sort=False)["variance"].min().reset_index()
+        table = table.rename(columns={"variance": "least_far_variance"})
+        sizes = rows.groupby([*keys, "seed"])["is_inducing"].sum()
+        inducing = sizes.groupby(keys).median().rename("median_inducing")
+        table = table.merge(inducing, on=keys)
+        record.write_table(table.assign(runs=rows["seed"].nunique()), "starvation")
+        first = rows[rows["seed"] == rows["seed"].min()]
+        record.write_figure(draw(first), "starvation")
+        print(f"prior variance 1; smallest variance beyond x = {FAR}")
+        print_table(table)
+        least = table.groupby("posterior").least_far_variance
+        if least.min()["BKB (DTC)"] < 0.9 or least.max()["SoR"] > 0.5:
+            raise RuntimeError("Expected SoR to starve and BKB not to; see the table.")
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """Return the figure from the rows of one seed."""
+    names, sizes = rows["posterior"].unique(), rows["evaluations"].unique()
     figure = blank_figure(9.0, 6.4)
-    grid = figure.subplots(3, len(columns), sharex=True, sharey=True)
-    x = line.points.numpy()
-    for column, (num_evaluations, posteriors) in enumerate(columns.items()):
-        for row, posterior in enumerate(posteriors):
-            axes = plot_posterior(
-                grid[row, column],
-                x,
-                posterior.mean.numpy(),
-                posterior.variance.numpy(),
-                function=line.function.numpy(),
-                inducing=x[posterior.inducing.numpy()],
-            )
-            if row == 0:
-                axes.set_title(f"{num_evaluations} evaluations", fontsize="medium")
-            if column == 0:
-                axes.set_ylabel(posterior.name)
+    grid = figure.subplots(len(names), len(sizes), sharex=True, sharey=True)
+    for (size, name), one in rows.groupby(["evaluations", "posterior"]):
+        row, column = list(names).index(name), list(sizes).index(size)
+        axes = plot_posterior(
+            grid[row, column],
+            one["x"].to_numpy(),
+            one["mean"].to_numpy(),
+            one["variance"].to_numpy(),
+            function=one["function"].to_numpy(),
+            inducing=one.loc[one["is_inducing"].astype(bool), "x"].to_numpy(),
+        )
+        if row == 0:
+            axes.set_title(f"{size} evaluations", fontsize="medium")
+        if column == 0:
+            axes.set_ylabel(str(name))
     for axes in grid[-1]:
         axes.set_xlabel("x")
-    grid[2, 0].legend(loc="upper left", fontsize="x-small")
+    grid[-1, 0].legend(loc="upper left", fontsize="x-small")
     return figure
-
-
-def run(args: argparse.Namespace) -> None:
-    """Draw the figure; print the smallest variances where nothing was evaluated."""
-    record = Record(args.output, args.device)
-    line = Line(101 if args.smoke else 401, args.seed)
-    columns = {size: line.posteriors(size, args.seed) for size in NUM_EVALUATIONS}
-    far = line.points > FAR
-    table = pd.DataFrame(
-        {
-            "evaluations": size,
-            "posterior": posterior.name,
-            "inducing": posterior.inducing.numel(),
-            "least_far_variance": posterior.variance[far].min().item(),
-        }
-        for size, posteriors in columns.items()
-        for posterior in posteriors
-    )
-    record.write_table(table, "starvation")
-    record.write_figure(draw(line, columns), "starvation")
-    print(caption(record.origin))
-    print(f"prior variance 1; smallest variance beyond x = {FAR}")
-    print_table(table)
-    least = table.groupby("posterior").least_far_variance
-    if least.min()["BKB (DTC)"] < 0.9 or least.max()["SoR"] > 0.5:
-        raise RuntimeError("Expected SoR to starve and BKB not to; see the table.")

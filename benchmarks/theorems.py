@@ -37,8 +37,8 @@ theorems' q-bar keeps every pulled arm, so the same is reported at q-bar = 2.
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
 from benchmarks.measure import fitted_exponent
-from benchmarks.record import caption, print_table, Record
+from benchmarks.record import print_table, Record
 from botorch_bkb import BBKB, BKB
 from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
 from botorch_bkb.models.utils.leverage_scores import (
@@ -68,13 +68,6 @@ NOISE_STD = 0.05
 CONFIDENCE = 0.1  # Theorem 1 holds for any width
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's options."""
-    parser.add_argument("--num-arms", type=int, default=10_000)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--late-steps", type=int, default=3, help="of BKB")
-
-
 @dataclass(frozen=True)
 class Sampling:
     """How inducing arms are drawn; ``oversampling`` None for the theorem's."""
@@ -84,13 +77,14 @@ class Sampling:
     resampling: Resampling = "independent"
 
 
-SAMPLINGS = (
-    Sampling(),
-    Sampling(2.0),
-    Sampling(2.0, "merged"),
-    Sampling(2.0, "per_pull", "coupled"),
-    Sampling(2.0, "merged", "coupled"),
-)
+THEOREMS = "the theorem's"
+SAMPLINGS = {
+    THEOREMS: Sampling(),
+    "2": Sampling(2.0),
+    "2, merged": Sampling(2.0, "merged"),
+    "2, coupled": Sampling(2.0, "per_pull", "coupled"),
+    "2, merged, coupled": Sampling(2.0, "merged", "coupled"),
+}
 
 
 class Line:
@@ -348,46 +342,68 @@ def effective_dimension(gram: Tensor, counts: Tensor, noise_variance: float) -> 
     return (eigenvalues / (eigenvalues + noise_variance)).sum().item()
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run both parts; print shares of failed runs and means of the rest."""
-    num_arms, runs, horizons = args.num_arms, args.runs, {"BKB": 1000, "BBKB": 10_000}
-    if args.smoke:
-        num_arms, runs, horizons = 600, 2, {"BKB": 60, "BBKB": 200}
-    record = Record(args.output, args.device)
-    print(caption(record.origin))
-    scores = pd.DataFrame(
-        asdict(sampling) | {"seed": seed} | leverage_run(num_arms, sampling, seed)
-        for sampling in SAMPLINGS
-        for seed in range(runs)
-    )
-    scores["oversampling"] = scores["oversampling"].fillna(
-        bbkb_oversampling(num_arms, FAILURE_PROBABILITY)
-    )
-    record.write_table(scores, "leverage_scores")
-    print(f"\nBBKB, {num_arms:,} distinct pulls: means of {runs} runs")
-    _print_means(scores, ["oversampling", "inclusion", "resampling"])
+class Run(NamedTuple):
+    """A statement, the q-bar (and laws) that it is looked at under, and a seed."""
 
-    late = pd.DataFrame(
-        {"seed": seed} | late_run(num_arms, args.late_steps, seed)
-        for seed in range(runs)
-    )
-    oversampling = bkb_oversampling(num_arms, FAILURE_PROBABILITY, BKB_EPS)
-    late.insert(0, "oversampling", oversampling)
-    record.write_table(late, "late_steps")
-    print(f"\nBKB, last {args.late_steps} of {num_arms:,} pulls: means of {runs} runs")
-    _print_means(late, ["oversampling"])
-
-    regrets = pd.DataFrame(
-        {"bandit": name, "oversampling": label, "horizon": horizon, "seed": seed}
-        | regret_run(name, horizon, seed, num_arms=200, oversampling=oversampling)
-        for name, horizon in horizons.items()
-        for label, oversampling in (("theorem's", None), ("2", 2.0))
-        for seed in range(runs)
-    )
-    record.write_table(regrets, "regret")
-    print(f"\nfunctions of norm 1: means of {runs} runs")
-    _print_means(regrets, ["bandit", "oversampling", "horizon"])
+    statement: str
+    oversampling: str
+    seed: int
 
 
-def _print_means(table: pd.DataFrame, keys: list[str]) -> None:
-    print_table(table.groupby(keys, as_index=False).mean().drop(columns="seed"))
+class Theorems:
+    """The statements of both papers."""
+
+    keys = Run._fields
+    repetitions = 10
+
+    def __init__(self, smoke: bool) -> None:
+        self.num_arms, self.late_steps = (600, 3) if smoke else (10_000, 3)
+        self.horizons = {"BKB": 60 if smoke else 1000, "BBKB": 200 if smoke else 10_000}
+
+    def runs(self, repetitions: int) -> list[Run]:
+        """Return the runs of some seeds."""
+        return [
+            Run(statement, oversampling, seed)
+            for seed in range(repetitions)
+            for statement, samplings in (
+                ("leverage scores, BBKB", SAMPLINGS),
+                ("leverage scores, BKB", (THEOREMS,)),
+                ("regret, BBKB", (THEOREMS, "2")),
+                ("regret, BKB", (THEOREMS, "2")),
+            )
+            for oversampling in samplings
+        ]
+
+    def seconds(self, run: Run) -> float:
+        """Return about how long a run takes."""
+        return {"leverage scores, BKB": 60.0}.get(run.statement, 15.0)
+
+    def play(self, run: Run) -> pd.DataFrame:
+        """Return one row per quantity."""
+        what, name = run.statement.split(", ")
+        sampling = SAMPLINGS[run.oversampling]
+        if what == "regret":
+            quantities = regret_run(
+                name, self.horizons[name], run.seed, 200, sampling.oversampling
+            )
+        elif name == "BBKB":
+            quantities = leverage_run(self.num_arms, sampling, run.seed)
+        else:
+            quantities = late_run(self.num_arms, self.late_steps, run.seed)
+        return pd.DataFrame(quantities.items(), columns=["quantity", "value"])
+
+    def report(self, rows: pd.DataFrame, record: Record) -> None:
+        """Write and print means; the largest value of what must not exceed a bound."""
+        keys = ["statement", "oversampling"]
+        values = rows.pivot(index=[*keys, "seed"], columns="quantity", values="value")
+        groups = values.groupby(keys, sort=False)
+        table = groups.mean()
+        for name in ("worst_ratio", "error_over_band"):
+            table[name] = groups[name].max()
+        table.insert(0, "runs", groups.size())
+        table = table.reset_index()
+        record.write_table(table, "theorems")
+        for statement, one in table.groupby("statement", sort=False):
+            print(f"\n{statement}, by q-bar")
+            wide = one.dropna(axis="columns", how="all").drop(columns="statement")
+            print_table(wide.set_index("oversampling").T.reset_index())

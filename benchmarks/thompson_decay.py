@@ -25,15 +25,14 @@ errors of single points of the batches, in grey, where they stand out.
 The bar: over f1 and f2 with noise of at most 1, the slope is negative beyond its
 interval in at least 90 % of the runs.
 
-Writes `rounds.csv`, `slopes.csv` and `figure_1.png` to `figure_7.png`.
+Writes `thompson_slopes.csv`, `thompson_summary.csv` and `thompson_1.png` to
+`thompson_7.png`, without 5; that one is `thompson_maximizer`.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import cast, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,7 +41,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.record import caption, print_table, Record
+from benchmarks.record import print_table, Record
 from benchmarks.thompson_functions import bimodal, Bumps, flat
 from botorch_bkb.bandits import BoxThompsonSampling
 from botorch_bkb.plotting import blank_figure
@@ -59,44 +58,109 @@ NUM_RESAMPLES = 2000
 FIRST_SEED = 200
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's options."""
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--repetitions", type=int, default=10)
+class Run(NamedTuple):
+    """A function, its noise and a seed."""
+
+    function: str
+    noise_std: float
+    seed: int
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run all functions, noises and seeds; write, draw and print."""
-    rounds, repetitions = args.rounds, args.repetitions
-    noise_stds: tuple[float, ...] = NOISE_STDS
-    betas: tuple[float, ...] = BETAS
-    if args.smoke:
-        rounds, repetitions, noise_stds, betas = 4, 1, (0.1, 5.0), (4.0, 0.25)
-    record = Record(args.output, args.device)
-    print(caption(record.origin))
-    tasks = [(bimodal(d), noise_std) for d in (1, 2) for noise_std in noise_stds]
-    tasks += [(flat(beta), FLAT_NOISE_STD) for beta in betas]
-    tables: list[pd.DataFrame] = []
-    for seed in range(FIRST_SEED, FIRST_SEED + repetitions):
-        for function, noise_std in tasks:
-            tables.append(play(function, noise_std, rounds, seed))
-            last = tables[-1]["error"].iloc[-5:].median()
-            print(
-                f"{function.name}, noise {noise_std:g}, seed {seed}: error {last:.2f} "
-                f"over the last rounds, {tables[-1]['seconds'].iloc[-1]:.0f} s",
-                flush=True,
-            )
-            # After every run: a program that is stopped leaves what it has.
-            record.write_table(pd.concat(tables, ignore_index=True), "rounds")
-    table = pd.concat(tables, ignore_index=True)
-    slopes = fit_slopes(table)
-    record.write_table(slopes, "slopes")
-    print()
-    print_table(summarize(slopes))
-    print_bar(slopes)
-    for number, figure in draw_figures(table, slopes).items():
-        record.write_figure(figure, f"figure_{number}")
-    print(f"\nWrote rounds, slopes and seven figures to {record.folder}")
+class ThompsonDecay:
+    """Figures 1 to 4, 6 and 7 of the Thompson sampling paper."""
+
+    keys = Run._fields
+    repetitions = 10
+
+    def __init__(self, smoke: bool) -> None:
+        self.rounds = 4 if smoke else 40
+        noise_stds = (0.1, 5.0) if smoke else NOISE_STDS
+        betas = (4.0, 0.25) if smoke else BETAS
+        self.tasks = [(bimodal(d), std) for d in (1, 2) for std in noise_stds]
+        self.tasks += [(flat(beta), FLAT_NOISE_STD) for beta in betas]
+
+    def runs(self, repetitions: int) -> list[Run]:
+        """Return the runs of some seeds."""
+        return [
+            Run(function.name, noise_std, seed)
+            for seed in range(FIRST_SEED, FIRST_SEED + repetitions)
+            for function, noise_std in self.tasks
+        ]
+
+    def seconds(self, run: Run) -> float:
+        """Return about how long a run takes."""
+        return 60.0 if run.function == "f2" else 30.0
+
+    def play(self, run: Run) -> pd.DataFrame:
+        """Return one row per round."""
+        functions = {function.name: function for function, _ in self.tasks}
+        return play(functions[run.function], run.noise_std, self.rounds, run.seed)
+
+    def report(self, rows: pd.DataFrame, record: Record) -> None:
+        """Fit, write, draw and print."""
+        slopes = fit_slopes(rows)
+        record.write_table(slopes, "thompson_slopes")
+        summary = summarize(slopes)
+        record.write_table(summary, "thompson_summary")
+        print_table(summary)
+        print_bar(slopes)
+        for number, figure in draw_figures(rows, slopes).items():
+            record.write_figure(figure, f"thompson_{number}")
+
+
+class Seed(NamedTuple):
+    """The only key of a run that is repeated without a change."""
+
+    seed: int
+
+
+class ThompsonMaximizer:
+    """Figure 5: how the distribution of the maximizer of f1 closes in, noise 5."""
+
+    keys = Seed._fields
+    repetitions = 1
+
+    def __init__(self, smoke: bool) -> None:
+        self.rounds = 4 if smoke else 40
+        self.num_draws = NUM_DRAWS if smoke else 400
+
+    def runs(self, repetitions: int) -> list[Seed]:
+        """Return the runs of some seeds."""
+        return [Seed(seed) for seed in range(repetitions)]
+
+    def seconds(self, run: Seed) -> float:
+        """Return about how long a run takes."""
+        return 60.0
+
+    def play(self, run: Seed) -> pd.DataFrame:
+        """Return the draws of the maximizer after some rounds."""
+        function = bimodal(1)
+        bandit = BoxThompsonSampling(
+            function.bounds, generator=torch.Generator().manual_seed(run.seed)
+        )
+        noises = torch.Generator().manual_seed(1000 + run.seed)
+        draws = torch.Generator().manual_seed(2000 + run.seed)
+        shown = {0, *np.linspace(1, self.rounds, 5).round().astype(int).tolist()}
+        tables = []
+        for number in range(self.rounds + 1):
+            if number in shown:
+                best = bandit.maximizer_distribution(self.num_draws, draws).maximizers
+                table = pd.DataFrame({"maximizer": best.squeeze(-1).numpy()})
+                tables.append(table.assign(round=number))
+            points = bandit.ask()
+            noise = torch.randn(len(points), generator=noises, dtype=torch.double)
+            bandit.tell(points, function(points) + 5 * noise)
+        return pd.concat(tables, ignore_index=True)
+
+    def report(self, rows: pd.DataFrame, record: Record) -> None:
+        """Draw, and print how near the draws are."""
+        best = bimodal(1).maximizer.item()
+        distance = (rows["maximizer"] - best).abs().rename("distance")
+        groups = pd.concat([rows["round"], distance], axis=1).groupby("round")
+        table = groups["distance"].agg(["median", "max"]).reset_index()
+        record.write_table(table, "thompson_maximizer")
+        print_table(table)
+        record.write_figure(draw_distributions(rows), "thompson_5")
 
 
 def play(
@@ -115,7 +179,6 @@ def play(
     noises = torch.Generator().manual_seed(1000 + seed)
     draws = torch.Generator().manual_seed(2000 + seed)
     rows = []
-    start = time.perf_counter()
     for number in range(1, rounds + 1):
         points = bandit.ask(1 if number == 1 else batch_size)
         noise = torch.randn(len(points), generator=noises, dtype=torch.double)
@@ -123,14 +186,10 @@ def play(
         distribution = bandit.maximizer_distribution(NUM_DRAWS, draws)
         rows.append(
             {
-                "function": function.name,
-                "noise_std": noise_std,
-                "seed": seed,
                 "round": number,
                 "error": log_error(function, distribution.mode),
                 "point_error": log_error(function, points[0]),
                 "deviation": distribution.variance.sum().sqrt().item(),
-                "seconds": time.perf_counter() - start,
             }
         )
     return pd.DataFrame(rows)
@@ -256,7 +315,6 @@ def draw_figures(table: pd.DataFrame, slopes: pd.DataFrame) -> dict[int, Figure]
     figures = {
         1: draw_bimodal(noise_stds),
         2: draw_surface(),
-        5: draw_distributions(int(table["round"].max())),
         6: draw_flat(betas),
     }
     for number, curves in decays.items():
@@ -358,28 +416,17 @@ def draw_decay(
     return figure
 
 
-def draw_distributions(rounds: int) -> Figure:
-    """Draw how the distribution of the maximizer of f1 closes in, noise 5."""
-    function = bimodal(1)
-    bandit = BoxThompsonSampling(
-        function.bounds, generator=torch.Generator().manual_seed(0)
-    )
-    noises = torch.Generator().manual_seed(1)
-    draws = torch.Generator().manual_seed(2)
-    shown = sorted({0, *np.linspace(1, rounds, 5).round().astype(int).tolist()})
+def draw_distributions(rows: pd.DataFrame) -> Figure:
+    """Draw the draws of the maximizer of f1 after some rounds."""
+    shown = sorted(rows["round"].unique())
     figure = blank_figure(2.1 * len(shown), 3.0)
-    panels = iter(figure.subplots(1, len(shown), sharex=True))
-    for number in range(rounds + 1):
-        if number in shown:
-            best = bandit.maximizer_distribution(400, draws).maximizers.squeeze(-1)
-            axes = next(panels)
-            axes.hist(best, bins=np.linspace(0, 7, 57).tolist(), density=True)
-            axes.axvline(function.maximizer.item(), color="r", linewidth=1)
-            axes.set_title(f"after round {number}", fontsize="medium")
-            _tidy(axes, "x", "density" if number == 0 else "")
-        points = bandit.ask()
-        noise = torch.randn(len(points), generator=noises, dtype=torch.double)
-        bandit.tell(points, function(points) + 5 * noise)
+    panels = figure.subplots(1, len(shown), sharex=True)
+    for axes, number in zip(panels, shown, strict=True):
+        best = rows.loc[rows["round"] == number, "maximizer"]
+        axes.hist(best, bins=np.linspace(0, 7, 57).tolist(), density=True)
+        axes.axvline(bimodal(1).maximizer.item(), color="r", linewidth=1)
+        axes.set_title(f"after round {number}", fontsize="medium")
+        _tidy(axes, "x", "density" if number == 0 else "")
     figure.suptitle("Figure 5: the distribution of the maximizer of f1, noise 5")
     return figure
 

@@ -114,6 +114,22 @@ def inclusion_probability(leverage, counts, oversampling, merged=False):
     return 1.0 - (1.0 - np.minimum(1.0, oversampling * leverage)) ** counts
 
 
+def splitmix64(seed, num):
+    """Return the first outputs of SplitMix64 by Python's own integers."""
+    outputs, state = [], seed
+    for _ in range(num):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        outputs.append(z ^ (z >> 31))
+    return outputs
+
+
+def coupled_uniforms(seed, num_arms):
+    """Return the number of each arm: the middle of one of 2^52 intervals."""
+    return np.array([(z // 2**12 + 0.5) / 2**52 for z in splitmix64(seed, num_arms)])
+
+
 def resample(leverage, counts, oversampling, uniforms, merged=False):
     """Return the kept positions; the one with the largest score if none is drawn."""
     kept = uniforms < inclusion_probability(leverage, counts, oversampling, merged)

@@ -1,4 +1,6 @@
 import argparse
+import re
+import subprocess
 import time
 
 import numpy as np
@@ -7,12 +9,21 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import lookahead, regret, roofline, scoring, soak, starvation
+from benchmarks import (
+    ceiling,
+    lookahead,
+    places,
+    record,
+    regret,
+    roofline,
+    scoring,
+    soak,
+)
 from benchmarks.batch_bkb import load_library
 from benchmarks.growth import exponents, Growth, growths
 from benchmarks.measure import fitted_exponent, in_own_process, Outcome
 from benchmarks.problems import LENGTHSCALE, load_problem, new_kernel
-from benchmarks.record import caption, Record
+from benchmarks.record import caption, provenance, Record
 from benchmarks.ways import BETA, NOISE_VARIANCE, Sizes, Task, WAYS
 from botorch_bkb import BBKB, EpsilonGreedy
 from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
@@ -113,6 +124,28 @@ def test_rows_carry_their_provenance(tmp_path):
     assert (table["threads"] == "1").all()
     assert table[["commit", "botorch", "gpytorch", "device"]].notna().all(axis=None)
     assert f"commit {table['commit'][0]}" in caption(record.origin)
+
+
+def test_rows_are_of_a_changed_commit_if_code_has_changed(tmp_path, monkeypatch):
+    def git(*words):
+        who = ("-c", "user.name=A", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
+
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    code, page = folder / "record.py", tmp_path / "page.rst"
+    code.write_text("x = 1")
+    page.write_text("one")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "one")
+    monkeypatch.setattr(record, "__file__", str(code))
+    clean = provenance()["commit"]
+    assert re.fullmatch("[0-9a-f]{7,}", clean)
+    page.write_text("two")
+    assert provenance()["commit"] == clean
+    code.write_text("x = 2")
+    assert provenance()["commit"] == f"{clean}-dirty"
 
 
 # --- scoring
@@ -300,17 +333,33 @@ def test_the_look_ahead_is_positive_by_bayes_rule_only(tmp_path, capsys):
     assert "Bayes' rule" in capsys.readouterr().out
 
 
-def test_the_starvation_figure_tells_sor_from_dtc(tmp_path):
-    """DTC's variance is the exact one's far away, that of SoR is zero."""
-    args = options(starvation, "--smoke", "--seed", "1")
+def test_the_ceiling_tells_pivots_from_a_smaller_q_bar(tmp_path, capsys):
+    args = options(ceiling, "--smoke")
     args.output = tmp_path
-    starvation.run(args)
-    table = pd.read_csv(tmp_path / "starvation.csv").set_index("posterior")
-    far = table.least_far_variance
-    assert far["exact GP"].min() > 0.9
-    assert (far["BKB (DTC)"] >= far["exact GP"].to_numpy() - 1e-6).all()
-    assert far["SoR"].max() < 1e-3
-    assert (tmp_path / "starvation.png").stat().st_size > 10_000
+    ceiling.run(args)
+    speed, accuracy, regret_rows = (
+        pd.read_csv(tmp_path / f"{name}.csv")
+        for name in ("speed", "accuracy", "regret")
+    )
+    assert speed.results.tolist() == [300, 600]
+    assert speed.inducing.tolist() == [50, 50]
+    assert (speed[["seconds", "processor_seconds"]] > 0).all(axis=None)
+    assert (accuracy.inducing <= accuracy.ceiling).all()
+    ways = accuracy.set_index(["measured", "ceiling", "way"]).largest_ratio.unstack()
+    assert (ways["pivots"] < ways["smaller q-bar"]).all()
+    free, capped = regret_rows.inducing
+    assert capped == 50 < free
+    assert "smaller q-bar" in capsys.readouterr().out
+
+
+def test_functions_of_the_ceiling_have_the_law_of_the_prior():
+    """Five standard errors of a covariance over 400 draws, a false alarm in 1e-5."""
+    drawn = [ceiling.Problem(3, 2, 0.5, seed) for seed in range(400)]
+    # Arms differ from seed to seed: each product has a covariance of its own.
+    K = torch.stack([problem.kernel(problem.arms).to_dense() for problem in drawn])
+    f = torch.stack([problem.values for problem in drawn])
+    error = (f.unsqueeze(-1) * f.unsqueeze(-2) - K).mean(dim=0)
+    assert error.abs().max() < 5 * (2 / 400) ** 0.5
 
 
 def test_the_roofline_counts_what_it_says(tmp_path):
@@ -351,3 +400,22 @@ def test_a_laboratory_tells_every_pull_once(problem):
     assert bandit.num_pulls + laboratory.lost + len(out) == laboratory.asked
     assert laboratory.lost > 0
     assert laboratory.late > 0
+
+
+# --- places
+
+
+@pytest.mark.exact_bits
+def test_the_two_places_pick_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "ROWS_PER_FILE", 250)
+    places.write_library(tmp_path, 600)
+    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    stored, dense, fewer = (
+        places.ask_once(tmp_path, num_arms, is_stored, threads=1)
+        for num_arms, is_stored in ((600, True), (600, False), (300, False))
+    )
+    assert stored["picks"] == dense["picks"]
+    assert len(stored["picks"]) == places.BATCH_SIZE
+    assert stored["inducing"] == fewer["inducing"] == places.NUM_TOLD
+    assert max(fewer["picks"]) < 300
+    assert places.read_once(tmp_path, threads=1) > 0

@@ -12,19 +12,6 @@ from botorch_bkb import TVGPUCB
 from tests.test_benchmarks import options
 
 
-def test_figure_2_writes_tables_and_a_picture(tmp_path):
-    args = options(drift, "--smoke")
-    args.output = tmp_path
-    drift.run(args)
-    matched = pd.read_csv(tmp_path / "matched.csv")
-    assert len(matched) == 2 * 3 * 5
-    assert (matched["average_regret"] >= 0).all()
-    assert (tmp_path / "figure_2.png").stat().st_size > 10_000
-    assert {"eps = 0", "N = 5"} < set(
-        pd.read_csv(tmp_path / "mismatched.csv")["bandit"]
-    )
-
-
 def test_differences_are_paired():
     values = {"TV-GP-UCB": [1.0, 2.0, 3.0], "R-GP-UCB": [2.0, 3.5, 4.5]}
     steps = pd.DataFrame(
@@ -71,20 +58,6 @@ def test_noise_has_nothing_to_do_with_the_function():
     correlations = np.corrcoef(functions, noises)[:8, 8:]
     assert noises.std() == pytest.approx(drift.NOISE_VARIANCE**0.5, rel=0.06)
     assert np.abs(correlations).max() < 4.5 / math.sqrt(300)
-
-
-@pytest.mark.parametrize("data", ["intel", "traffic"])
-def test_figure_3_writes_tables_and_a_picture(tmp_path, data, capsys):
-    args = options(drift_real, "--smoke", "--data", data)
-    args.output = tmp_path
-    drift_real.run(args)
-    summary = pd.read_csv(tmp_path / "summary.csv")
-    expected = {"TV-GP-UCB", "GP-UCB", "random"}
-    if data == "intel":
-        expected.add("R-GP-UCB")
-    assert set(summary["bandit"]) == expected
-    assert (tmp_path / f"figure_3_{data}.png").stat().st_size > 10_000
-    assert "eps" in capsys.readouterr().out
 
 
 def test_the_rate_maximizes_the_marginal_likelihood():

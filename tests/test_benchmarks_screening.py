@@ -51,6 +51,14 @@ def test_the_peer_has_the_kernel_and_the_choices_of_fingerprints():
         assert rewards[picks].mean() > rewards.mean()
 
 
+def test_fingerprints_are_made_in_both_ways():
+    table = screening.fingerprints(40)
+    assert table["way"].tolist() == ["read_molecules", "RDKit's loop"]
+    assert (table["molecules"] == 40).all()
+    # The processes' own time is in it: they load RDKit.
+    assert (table["cpu_seconds"] > 0.01).all()
+
+
 def test_a_run_counts_the_best_that_were_measured(monkeypatch):
     class InOrder:
         def __init__(self, arms, generator):

@@ -1,7 +1,4 @@
-import functools
-
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -88,27 +85,6 @@ def test_a_run_is_one_point_and_then_thirty_a_round():
     assert calls == [1, 30, 30]
     assert list(table["round"]) == [1, 2, 3]
     assert table["error"].iloc[-1] < table["error"].iloc[0]
-
-
-# Under the largest noise the fits to the first rounds explain nothing, and say so.
-@pytest.mark.filterwarnings("ignore:The fit to")
-# The line search of a fit may end at rounding; BoTorch then says so and tries again.
-@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.OptimizationWarning")
-def test_decay_writes_tables_and_seven_figures(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(thompson_decay, "NUM_DRAWS", 8)
-    monkeypatch.setattr(thompson_decay, "BETAS", (1.0,))
-    play = functools.partial(thompson_decay.play, batch_size=5)
-    monkeypatch.setattr(thompson_decay, "play", play)
-    args = options(thompson_decay, "--smoke")
-    args.output = tmp_path
-    thompson_decay.run(args)
-    assert "(bar: 90 %)" in capsys.readouterr().out
-    for number in range(1, 8):
-        picture = (tmp_path / f"figure_{number}.png").read_bytes()
-        assert picture.startswith(b"\x89PNG")
-    slopes = pd.read_csv(tmp_path / "slopes.csv")
-    assert {"f1", "f2"} < set(slopes["function"])
-    assert (slopes["is_negative"] == (slopes["high"] < 0)).all()
 
 
 # --- draws

@@ -19,13 +19,7 @@ from botorch_bkb.optim import LocalRule
 
 PACKAGE = Path(botorch_bkb.__file__).parent
 NUM_ARMS = 1511  # no other size of anything
-ALLOWED = (
-    "arms/",
-    "posteriors/",
-    "models/",
-    # One number per arm for good, which states hold: the law of "coupled" so far.
-    "bandits/learners.py:coupled_uniforms",
-)
+ALLOWED = ("arms/", "posteriors/", "models/")
 
 
 class Makers(TorchDispatchMode):

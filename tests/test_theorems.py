@@ -22,7 +22,7 @@ from benchmarks.theorems import (
     Sampling,
 )
 from botorch_bkb import BBKB
-from botorch_bkb.bandits.learners import BULK_SIZE
+from botorch_bkb.bandits.inducing import BULK_SIZE
 from botorch_bkb.optim import ArmPosterior, LocalRule, ProductRule, SumRule
 from tests.reference import Arms
 

@@ -2,6 +2,7 @@
 
 from botorch_bkb.arms.array import ArrayArms
 from botorch_bkb.arms.capacity import Capacity, PullCounts
+from botorch_bkb.arms.parquet import ParquetArms
 from botorch_bkb.arms.stored import ShardDataError, StoredArms
 from botorch_bkb.arms.table import ArmTable
 from botorch_bkb.arms.workers import ShardLostError, ShardTimeoutError
@@ -13,6 +14,7 @@ __all__ = [
     "ArrayArms",
     "BitArms",
     "Capacity",
+    "ParquetArms",
     "PullCounts",
     "ShardDataError",
     "ShardLostError",

@@ -73,13 +73,13 @@ class StoredArms(LazyRows):
         source: Where the rows are.
         added: The ``k x d`` rows after them.
         units: What is subtracted from rows of the source, and what they are divided by
-            then, ``d`` numbers each; None for nothing.
+            then, ``d`` numbers each: such pairs, one after the other.
         workers: Who computes what there is per arm; None for this process.
     """
 
     source: RowSource
     added: Tensor
-    units: tuple[Tensor, Tensor] | None
+    units: tuple[tuple[Tensor, Tensor], ...]
     workers: Workers | None
 
     @classmethod
@@ -87,7 +87,7 @@ class StoredArms(LazyRows):
         cls,
         source: RowSource,
         added: Tensor,
-        units: tuple[Tensor, Tensor] | None,
+        units: tuple[tuple[Tensor, Tensor], ...] = (),
         workers: Workers | None = None,
     ) -> Self:
         """Return the rows of a source with others after them; see the attributes."""
@@ -121,19 +121,13 @@ class StoredArms(LazyRows):
                 "Expected at least one arm and one feature, but got "
                 f"{source.num_rows} x {source.num_columns}."
             )
-        return cls.over(source, torch.empty(0, source.num_columns, dtype=dtype), None)
+        return cls.over(source, torch.empty(0, source.num_columns, dtype=dtype))
 
     def scaled(self, low: Tensor, width: Tensor) -> Self:
-        """Return ``(arms - low) / width``, made when rows are taken.
-
-        Raises:
-            UnsupportedError: If that was done before.
-        """
-        if self.units is not None:
-            raise UnsupportedError("Expected stored arms in their own units.")
-        return self.over(
-            self.source, (self.added - low) / width, (low, width), self.workers
-        )
+        """Return ``(arms - low) / width``, made when rows are taken."""
+        units = (*self.units, (low, width))
+        added = (self.added - low) / width
+        return self.over(self.source, added, units, self.workers)
 
     def on_ray(
         self, workers: int, timeout: float = 600.0, max_restarts: int = 20
@@ -218,10 +212,9 @@ class StoredArms(LazyRows):
                 f"Expected finite features, but those of arm {row}, "
                 f"{source.place(row)}, hold NaN or infinity. Impute or drop them."
             )
-        if self.units is None:
-            return values
-        low, width = self.units
-        return (values - low) / width
+        for low, width in self.units:
+            values = (values - low) / width
+        return values
 
     def _check_size(self, num_rows: int) -> None:
         num_bytes = num_rows * self.shape[-1] * self.element_size()

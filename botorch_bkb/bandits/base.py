@@ -142,7 +142,8 @@ class FiniteArmBandit(StoredBandit):
     rewards standardized inside; what is None is fitted by
     marginal likelihood at every update up to 128 told pulls, then when their number
     reaches 256, 512, ...; the default width is one posterior deviation and the default
-    goal the best arm; every answer is in the user's units. **Fitted hyper-parameters
+    goal the best arm; sparse learners sample from 257 pulled arms on; every answer is
+    in the user's units. **Fitted hyper-parameters
     void the regret guarantees**, and the papers' widths, which grow with the log
     determinant of ``I + K / lambda``, are ten to thirty deviations where the fitted
     noise is small.

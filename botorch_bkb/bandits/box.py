@@ -27,7 +27,12 @@ from botorch_bkb.bandits.box_policies import (
     draw_points,
 )
 from botorch_bkb.bandits.hyperparameters import Hyperparameters, MAX_FIT_POINTS
-from botorch_bkb.bandits.learners import BULK_SIZE, sample_in_blocks
+from botorch_bkb.bandits.inducing import (
+    is_bulk,
+    sample_in_blocks,
+    warn_of_ceiling,
+    within_ceiling,
+)
 from botorch_bkb.bandits.ledger import Pull, PullLedger
 from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.checks import (
@@ -42,6 +47,7 @@ from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.draws import as_generator, draw_seed, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
+    check_max_inducing,
     check_oversampling,
     sample_inducing_indices,
 )
@@ -74,6 +80,8 @@ class BoxBandit(StoredBandit):
             point of the largest upper confidence bound.
         oversampling: q-bar: a told point is inducing with probability ``min(1,
             oversampling * var / lambda)``. None: all are, the exact GP.
+        max_inducing: A ceiling for points that are drawn so, None for none; see
+            :class:`~botorch_bkb.bandits.SparseLearner`.
         batch_size: How many points ``ask`` returns if it is not told.
         maximize: Whether large rewards are good.
         generator: The source of all randomness. None: a new one with a random seed.
@@ -102,6 +110,7 @@ class BoxBandit(StoredBandit):
         *,
         policy: BoxPolicy | None = None,
         oversampling: float | None = None,
+        max_inducing: int | None = None,
         batch_size: int = 1,
         maximize: bool = True,
         generator: torch.Generator | None = None,
@@ -116,6 +125,12 @@ class BoxBandit(StoredBandit):
         check_generator(generator)
         if oversampling is not None:
             check_oversampling(oversampling)
+        check_max_inducing(max_inducing)
+        if max_inducing is not None and oversampling is None:
+            raise InputDataError(
+                "Expected `max_inducing` to be None where every told point is "
+                f"inducing, but got {max_inducing}. Pass `oversampling`."
+            )
         generator = as_generator(generator)
         # The optimizers need double precision; points come in the dtype of the box.
         self.bounds, self._dtype = bounds.double(), bounds.dtype
@@ -136,6 +151,8 @@ class BoxBandit(StoredBandit):
         policy = BoxUCBPolicy() if policy is None else policy
         self.policy = policy.begun(learns, generator)
         self.oversampling = oversampling
+        self.max_inducing = max_inducing
+        self._is_capped = False  # whether the ceiling has ever taken effect
         # The points that were asked for or told so far: a pull's arm is its row.
         self._points = self.bounds[:0]
         self._ledger = PullLedger(0, like=self.bounds)
@@ -466,9 +483,12 @@ class BoxBandit(StoredBandit):
         """Refit and resample, if there are rewards not yet used."""
         if self._num_processed == self.num_pulls:
             return
+        was_capped = self._is_capped
         self._hyperparameters, self._inducing = self._updated()
         self._num_processed = self.num_pulls
         self._models.clear()
+        if self._is_capped and not was_capped:
+            warn_of_ceiling(len(self._inducing), self.num_pulls)
 
     def _updated(self) -> tuple[Hyperparameters, Tensor]:
         """Return prior and inducing points given all told pulls; draws."""
@@ -485,7 +505,7 @@ class BoxBandit(StoredBandit):
     @property
     def _has_bulk(self) -> bool:
         """Whether so many points are new that they are sampled block by block."""
-        return self.num_pulls - self._num_processed > BULK_SIZE
+        return is_bulk(self.num_pulls - self._num_processed)
 
     def _keeps_all(self, num_pulls: int) -> bool:
         """Whether the posterior is exact.
@@ -495,7 +515,10 @@ class BoxBandit(StoredBandit):
         """
         if self.oversampling is None:
             return True
-        return self._hyperparameters.learns and num_pulls <= MAX_FIT_POINTS
+        most = MAX_FIT_POINTS
+        if self.max_inducing is not None:
+            most = min(most, self.max_inducing)
+        return self._hyperparameters.learns and num_pulls <= most
 
     def _resample(self, prior: Hyperparameters) -> Tensor:
         """Choose inducing points among the told ones, by the posterior before them."""
@@ -506,11 +529,16 @@ class BoxBandit(StoredBandit):
         def sample(scores: Tensor) -> Tensor:
             uniforms = draw_uniforms(len(scores), self.generator).to(scores)
             probabilities = (oversampling * scores.detach()).clamp(max=1.0)
-            return sample_inducing_indices(probabilities, scores, uniforms)
+            rows = sample_inducing_indices(probabilities, scores, uniforms)
+            seen, most = slice(len(scores)), self.max_inducing
+            rows, is_capped = within_ceiling(rows, prior, x[seen], ones[seen], most)
+            self._is_capped |= is_capped
+            return rows
 
         x = prior.to_features(self._told_points)
+        ones = torch.ones_like(x[:, 0])
         if self._has_bulk:
-            return sample_in_blocks(prior, x, torch.ones_like(x[:, 0]), sample)
+            return sample_in_blocks(prior, x, ones, sample)
         if self._num_processed:
             _, model = self._posterior(self._num_processed)
             scores = model.leverage_scores(x, x.new_tensor(prior.noise_variance))
@@ -563,11 +591,12 @@ class BoxBandit(StoredBandit):
 
     def _next_update(self) -> tuple[Hyperparameters, Tensor]:
         """Return prior and inducing points of the next ask; the draw is undone."""
-        generator_state = self.generator.get_state()
+        generator_state, is_capped = self.generator.get_state(), self._is_capped
         try:
             return self._updated()
         finally:
             self.generator.set_state(generator_state)
+            self._is_capped = is_capped
 
     def _signed_rewards(self) -> Tensor:
         rewards = self.bounds.new_tensor(list(self._ledger.told_rewards))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -32,11 +32,21 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.acquisition.time_varying import RTVWidth
 from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.inducing import (
+    CoupledUniforms,
+    in_stable_order,
+    is_bulk,
+    MIN_INDUCING,
+    sample_in_blocks,
+    warn_of_ceiling,
+    within_ceiling,
+)
 from botorch_bkb.bandits.ledger import Pulls
-from botorch_bkb.checks import as_number
+from botorch_bkb.checks import as_number, check_count
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
     check_inclusion,
+    check_max_inducing,
     check_oversampling,
     check_resampling,
     Inclusion,
@@ -46,10 +56,6 @@ from botorch_bkb.models.utils.leverage_scores import (
 )
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, Moments, ResidualPart
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
-
-
-# More new arms than this in one update are sampled block by block.
-BULK_SIZE = 256
 
 
 class Sampler(Protocol):
@@ -229,11 +235,13 @@ class PosteriorBelief(Belief):
 
     Attributes:
         posterior: The posterior.
-        uniforms: One number per arm, for the coupled law; drawn when it is needed.
+        uniforms: The numbers of the coupled law.
+        is_capped: Whether a ceiling of inducing arms has ever taken effect.
     """
 
     posterior: ArmPosterior
-    uniforms: Tensor
+    uniforms: CoupledUniforms = field(default_factory=CoupledUniforms)
+    is_capped: bool = False
 
     @override
     def moments(self, pulls: Pulls) -> ArmPosterior:
@@ -268,8 +276,8 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         hyperparameters: Hyperparameters,
         pulls: Pulls,
         generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
-        """Choose inducing arms among the pulled ones.
+    ) -> PosteriorBelief:
+        """Choose inducing arms among the pulled ones; the posterior stays.
 
         Args:
             belief: What is believed before it learns.
@@ -278,7 +286,8 @@ class PosteriorLearner(Learner[PosteriorBelief]):
             generator: The source of randomness.
 
         Returns:
-            The inducing arms, and the ``uniforms`` from now on.
+            The belief with its next ``inducing_indices``, and what it remembers of the
+            choice.
         """
 
     def preview_inducing(
@@ -304,7 +313,6 @@ class PosteriorLearner(Learner[PosteriorBelief]):
             max_feature_bytes=max_feature_bytes,
             grows=self.grows,
             posterior=_new_posterior(hyperparameters, max_feature_bytes),
-            uniforms=torch.empty(0, dtype=torch.double),
         )
 
     @override
@@ -316,17 +324,16 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         if refit:
             hyperparameters = hyperparameters.refitted(*pulls.history())
             posterior = _new_posterior(hyperparameters, belief.max_feature_bytes)
-        inducing, uniforms = self.resample(belief, hyperparameters, pulls, generator)
+        belief = self.resample(belief, hyperparameters, pulls, generator)
+        inducing = belief.inducing_indices
         _update(posterior, hyperparameters, inducing, pulls, pulls.num_told)
         return replace(
             belief,
             hyperparameters=hyperparameters,
-            inducing_indices=inducing,
             num_told=pulls.num_told,
             restart=(pulls.num_told, posterior.log_det) if refit else belief.restart,
             is_fresh=False,
             posterior=posterior,
-            uniforms=uniforms,
         )
 
     @override
@@ -391,9 +398,9 @@ class ExactLearner(PosteriorLearner):
         hyperparameters: Hyperparameters,
         pulls: Pulls,
         generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> PosteriorBelief:
         inducing = in_stable_order(belief.inducing_indices, pulls.totals().arms)
-        return inducing, belief.uniforms
+        return replace(belief, inducing_indices=inducing)
 
 
 @dataclass(frozen=True)
@@ -407,11 +414,24 @@ class SparseLearner(PosteriorLearner):
         resampling: ``"independent"``, fresh draws at every update as the theorems
             assume, or ``"coupled"``, one uniform number per arm for good: the same
             marginals, inducing arms that change little from batch to batch, and no
-            theorem.
+            theorem. The numbers are a function of a seed and the arm, so that a bandit
+            keeps the seed alone.
         inclusion: ``"merged"`` for the probability above, as in the authors' code, or
             ``"per_pull"`` for ``1 - (1 - min(1, oversampling * var / lambda))^n``, as
             the papers print it; see
             ``models.utils.leverage_scores.inclusion_probabilities`` for why not.
+        max_inducing: A ceiling, None for none. Time and memory of an ask are then
+            bounded whatever the noise: where more arms are drawn, so many of them are
+            kept, each in turn the one of the largest leverage score that is left
+            (``models.utils.leverage_scores.leverage_pivots``). What they leave of the
+            others counts as never measured: means are smoother, variances are no
+            longer within the theorems' factor of the exact ones, mostly larger, and a
+            ``BotorchWarning`` says so once. Inside an ask, arms that are pending or
+            chosen may join beside them, as many as these are.
+        min_inducing: Where kernel or noise is learned, up to this many pulled arms all
+            are inducing, if the ceiling allows it: sampling saves nothing worth the
+            accuracy while they are few. Where both are given, the law is the papers'
+            from the first pull on.
         new_kernel: From ``A x d`` features to the kernel that is learned where none is
             given, before any fit. None: BoTorch's default, a Tanimoto kernel of bits.
 
@@ -423,6 +443,8 @@ class SparseLearner(PosteriorLearner):
     resampling: Resampling = "independent"
     inclusion: Inclusion = "merged"
     new_kernel: Callable[[Tensor], Kernel] | None = None
+    max_inducing: int | None = None
+    min_inducing: int = MIN_INDUCING
     grows = False
 
     def __post_init__(self) -> None:
@@ -430,11 +452,20 @@ class SparseLearner(PosteriorLearner):
         check_oversampling(self.oversampling)
         check_resampling(self.resampling)
         check_inclusion(self.inclusion)
+        check_max_inducing(self.max_inducing)
+        check_count("min_inducing", self.min_inducing)
 
     @property
     @override
     def default_confidence(self) -> ConfidenceSchedule:
         return PracticalBKBWidth()
+
+    def keeps_all(self, hyperparameters: Hyperparameters, num_pulled: int) -> bool:
+        """Whether so many pulled arms are inducing without sampling."""
+        most = self.min_inducing
+        if self.max_inducing is not None:
+            most = min(most, self.max_inducing)
+        return hyperparameters.learns and num_pulled <= most
 
     @override
     def resample(
@@ -443,35 +474,56 @@ class SparseLearner(PosteriorLearner):
         hyperparameters: Hyperparameters,
         pulls: Pulls,
         generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> PosteriorBelief:
         pulled, counts, _ = pulls.totals()
-        uniforms = belief.uniforms
         if not len(pulled):  # in a new block
-            return belief.inducing_indices[:0], uniforms
+            return replace(belief, inducing_indices=belief.inducing_indices[:0])
+        if self.keeps_all(hyperparameters, len(pulled)):
+            inducing = in_stable_order(belief.inducing_indices, pulled)
+            return replace(belief, inducing_indices=inducing)
+        features = hyperparameters.features[pulled]
+        uniforms, is_capped = belief.uniforms, False
 
         def sample(scores: Tensor) -> Tensor:
             """Return which of the first pulled arms are inducing, by their scores."""
-            nonlocal uniforms
-            arms = pulled[: len(scores)]
+            nonlocal uniforms, is_capped
+            num_seen = len(scores)
+            arms, seen = pulled[:num_seen], counts[:num_seen]
             probabilities = inclusion_probabilities(
-                scores, counts[: len(scores)], self.oversampling, self.inclusion
+                scores, seen, self.oversampling, self.inclusion
             )
             if self.resampling == "independent":
                 numbers = draw_uniforms(len(arms), generator)
             else:
-                num_arms = belief.posterior.num_arms
-                uniforms = coupled_uniforms(uniforms, num_arms, generator)
-                numbers = uniforms[arms.to(uniforms.device)]
-            return sample_inducing_indices(probabilities, scores, numbers.to(scores))
+                uniforms = uniforms.drawn(belief.posterior.num_arms, generator)
+                numbers = uniforms.of(arms)
+            rows = sample_inducing_indices(probabilities, scores, numbers.to(scores))
+            rows, is_capped = within_ceiling(
+                rows, hyperparameters, features[:num_seen], seen, self.max_inducing
+            )
+            return rows
 
         is_new = ~torch.isin(pulled, belief.posterior.pulled_indices)
-        if int(is_new.sum()) > BULK_SIZE:
-            features = hyperparameters.features[pulled]
+        if is_bulk(int(is_new.sum())):
             budget = belief.max_feature_bytes
             rows = sample_in_blocks(hyperparameters, features, counts, sample, budget)
         else:
             rows = sample(belief.posterior.leverage_scores_of(pulled))
-        return in_stable_order(belief.inducing_indices, pulled[rows]), uniforms
+        return replace(
+            belief,
+            inducing_indices=in_stable_order(belief.inducing_indices, pulled[rows]),
+            uniforms=uniforms,
+            is_capped=belief.is_capped or is_capped,
+        )
+
+    @override
+    def learn(
+        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
+    ) -> PosteriorBelief:
+        after = super().learn(belief, pulls, generator)
+        if after.is_capped and not belief.is_capped:
+            warn_of_ceiling(len(after.inducing_indices), len(pulls.totals().arms))
+        return after
 
     @override
     def preview_inducing(
@@ -480,10 +532,12 @@ class SparseLearner(PosteriorLearner):
         pulled = pulls.totals().arms
         if belief.inducing_indices.numel():
             return belief.inducing_indices
-        if len(pulled) <= BULK_SIZE:
+        is_few = self.max_inducing is None or len(pulled) <= self.max_inducing
+        if is_few and not is_bulk(len(pulled)):
             return pulled
         # What the next ask will draw: not all arms of a large table can be inducing.
-        return self.resample(belief, belief.hyperparameters, pulls, generator)[0]
+        drawn = self.resample(belief, belief.hyperparameters, pulls, generator)
+        return drawn.inducing_indices
 
     @override
     def restarted(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
@@ -494,18 +548,12 @@ class SparseLearner(PosteriorLearner):
 
     @override
     def state_dict(self, belief: PosteriorBelief) -> dict[str, Any]:
-        return {"uniforms": belief.uniforms}
+        return belief.uniforms.state_dict()
 
     @override
     def load(self, belief: PosteriorBelief, state: dict[str, Any]) -> PosteriorBelief:
-        uniforms = state["uniforms"]
         num_arms = len(belief.hyperparameters.features)
-        if uniforms.dim() != 1 or len(uniforms) not in range(num_arms + 1):
-            raise InputDataError(
-                f"Expected `uniforms` of at most {num_arms} numbers, but got shape "
-                f"{tuple(uniforms.shape)}."
-            )
-        return replace(belief, uniforms=uniforms.to(belief.uniforms))
+        return replace(belief, uniforms=CoupledUniforms.load(state, num_arms))
 
 
 @dataclass(frozen=True)
@@ -631,58 +679,3 @@ def _update(
     counts = counts.to(sums)
     centered = (sums - hyperparameters.offset * counts) / hyperparameters.scale
     posterior.update(inducing_indices, pulled, counts, centered)
-
-
-def coupled_uniforms(
-    uniforms: Tensor, num_arms: int, generator: torch.Generator
-) -> Tensor:
-    """Return one number for each arm, those that are there unchanged."""
-    missing = num_arms - len(uniforms)
-    if not missing:
-        return uniforms
-    new = draw_uniforms(missing, generator)
-    return torch.cat([uniforms.to(new.device), new])
-
-
-def sample_in_blocks(
-    hyperparameters: Hyperparameters,
-    features: Tensor,  # n x d
-    counts: Tensor,  # n
-    sample: Callable[[Tensor], Tensor],
-    max_feature_bytes: int = 2**31,
-) -> Tensor:  # m, long
-    """Sample inducing rows as if many new rewards had come in doubling blocks.
-
-    At once, every new row would have the score of the prior, and all would be kept: a
-    table of 10,000 historical results would make 10,000 inducing points.
-
-    Args:
-        hyperparameters: Kernel and noise.
-        features: The pulled points, in its units.
-        counts: The numbers of their pulls.
-        sample: The law: which rows are kept, given the leverage scores of the first.
-        max_feature_bytes: The byte budget of cached features.
-
-    Returns:
-        The rows that are kept.
-    """
-    posterior = ArmPosterior(
-        features,
-        hyperparameters.covar_module,
-        hyperparameters.noise_variance,
-        max_feature_bytes,
-    )
-    stop = BULK_SIZE
-    while stop < len(features):
-        inducing = sample(posterior.leverage_scores[:stop])
-        weights = counts[:stop].to(posterior.like)
-        seen = torch.arange(stop, device=features.device)
-        posterior.update(inducing, seen, weights, torch.zeros_like(weights))
-        stop *= 2
-    return sample(posterior.leverage_scores)
-
-
-def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
-    """Return ``after`` in the order of ``before``, new entries at the end."""
-    kept = before[torch.isin(before, after)]
-    return torch.cat([kept, after[~torch.isin(after, before)]])

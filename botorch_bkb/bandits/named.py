@@ -48,14 +48,16 @@ DRAWS_PER_ROUND = 30
 
 def _sparse_learner(options: dict[str, Any]) -> SparseLearner:
     """Take the options of a sparse learner out of those of a bandit."""
-    names = options.keys() & {"oversampling", "resampling", "inclusion"}
+    names = {"oversampling", "resampling", "inclusion", "max_inducing"} & options.keys()
     return SparseLearner(**{name: options.pop(name) for name in names})
 
 
 class BKB(FiniteArmBandit):
     """Budgeted kernel bandit: GP-UCB on the sparse posterior, one arm at a time.
 
-    Algorithm 1 of [calandriello2019bkb]_, resampled at every step.
+    Algorithm 1 of [calandriello2019bkb]_, resampled at every step. ``oversampling``,
+    ``resampling``, ``inclusion`` and ``max_inducing`` are those of
+    :class:`~botorch_bkb.bandits.SparseLearner`.
 
     Example:
         >>> bandit = BKB(arms, covar_module=RBFKernel(), noise_variance=0.2)
@@ -72,16 +74,21 @@ class BKB(FiniteArmBandit):
         oversampling: float = 2.0,
         resampling: Resampling = "independent",
         inclusion: Inclusion = "merged",
+        max_inducing: int | None = None,
         **options: Any,
     ) -> None:
-        learner = SparseLearner(oversampling, resampling, inclusion)
+        learner = SparseLearner(
+            oversampling, resampling, inclusion, max_inducing=max_inducing
+        )
         super().__init__(arms, covar_module, noise_variance, learner=learner, **options)
 
 
 class BBKB(FiniteArmBandit):
     """Batch budgeted kernel bandit: batches that close before the posterior is stale.
 
-    Algorithm 1 of [calandriello2020bbkb]_, resampled once a batch.
+    Algorithm 1 of [calandriello2020bbkb]_, resampled once a batch. ``oversampling``,
+    ``resampling``, ``inclusion`` and ``max_inducing`` are those of
+    :class:`~botorch_bkb.bandits.SparseLearner`.
 
     Example:
         >>> bandit = BBKB(arms, covar_module=RBFKernel(), noise_variance=0.2)
@@ -101,9 +108,12 @@ class BBKB(FiniteArmBandit):
         oversampling: float = 2.0,
         resampling: Resampling = "independent",
         inclusion: Inclusion = "merged",
+        max_inducing: int | None = None,
         **options: Any,
     ) -> None:
-        learner = SparseLearner(oversampling, resampling, inclusion)
+        learner = SparseLearner(
+            oversampling, resampling, inclusion, max_inducing=max_inducing
+        )
         super().__init__(arms, covar_module, noise_variance, learner=learner, **options)
 
 
@@ -388,6 +398,8 @@ class BoxBKB(BoxBandit):
 
     Args:
         oversampling: q-bar.
+        max_inducing: A ceiling, see :class:`~botorch_bkb.bandits.SparseLearner`; None
+            for none.
 
     All other arguments are those of :class:`BoxGPUCB`. By default the width is the
     practical one of BKB with kernel and noise given, and ``RandomDeviationWidth(1.0)``
@@ -401,11 +413,12 @@ class BoxBKB(BoxBandit):
         noise_variance: float | None = None,
         *,
         oversampling: float = 2.0,
+        max_inducing: int | None = None,
         confidence: ConfidenceSchedule | float | None = None,
         **options: Any,
     ) -> None:
         options["policy"] = BoxUCBPolicy(confidence, PracticalBKBWidth())
-        options["oversampling"] = oversampling
+        options |= {"oversampling": oversampling, "max_inducing": max_inducing}
         super().__init__(bounds, covar_module, noise_variance, **options)
 
 
@@ -420,6 +433,7 @@ class BoxThompsonSampling(BoxBandit):
             the box in place of a draw's maximizer. None: the paper's 0.05 where kernel
             and noise are given, 0 where either is learned.
         oversampling: q-bar, as in :class:`~botorch_bkb.bandits.BoxBKB`.
+        max_inducing: As there.
         batch_size: The number of draws from one posterior, the paper's 30. Who measures
             one point at a time asks for one: ``ask(1)``.
 
@@ -440,6 +454,7 @@ class BoxThompsonSampling(BoxBandit):
         *,
         uniform_probability: float | None = None,
         oversampling: float = 2.0,
+        max_inducing: int | None = None,
         batch_size: int = DRAWS_PER_ROUND,
         **options: Any,
     ) -> None:
@@ -447,5 +462,6 @@ class BoxThompsonSampling(BoxBandit):
         if uniform_probability is None:
             uniform_probability = 0.0 if learns else 0.05
         options["policy"] = BoxThompsonPolicy(uniform_probability)
-        options |= {"oversampling": oversampling, "batch_size": batch_size}
+        options |= {"oversampling": oversampling, "max_inducing": max_inducing}
+        options["batch_size"] = batch_size
         super().__init__(bounds, covar_module, noise_variance, **options)

@@ -23,8 +23,7 @@ BANDIT_NAMES = (
     "tvgpucb",
     "rgpucb",
 )
-KERNEL_NAMES = ("rbf", "matern")
-SUGGEST_KERNEL_NAMES = ("tanimoto", "matern", "rbf")
+KERNEL_NAMES = ("tanimoto", "matern", "rbf")
 GOAL_NAMES = ("best-arm", "regret")
 # How many are suggested at once: a plate's wells.
 BATCH_SIZE = 96
@@ -132,9 +131,9 @@ def _add_simulate(
         description="Treat every row of a table as an arm and run a bandit over it. "
         "Features are standardized. The reward column, standardized too, holds the "
         "mean rewards, to which noise is added. The bandit `suggest` rehearses the "
-        "command suggest: it plays the batches which that would choose (of features, "
-        "not yet of fingerprints). Several "
-        "bandits, or several repetitions, are compared in one table and one picture.",
+        "command suggest: it plays the batches which that would choose, of "
+        "fingerprints too. Several bandits, or several repetitions, are compared in "
+        "one table and one picture.",
     )
     parser.add_argument("table", type=Path, metavar="TABLE", help=TABLE_HELP)
     parser.add_argument(
@@ -199,6 +198,9 @@ def _add_simulate(
         help="standard deviation of the noise on a reward (default: %(default)s)",
     )
     _add_model_options(parser)
+    _add_fingerprint_options(
+        parser, "TABLE", ". Of suggest, and with --learn of all bandits"
+    )
     _add_rule_options(parser)
     _add_run_options(parser)
     parser.add_argument(
@@ -216,7 +218,8 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--kernel",
         choices=KERNEL_NAMES,
-        help="matern has nu = 2.5 (default: rbf)",
+        help="matern has nu = 2.5 (default: rbf). Of suggest what it learns: as its "
+        "own --kernel, tanimoto too, and its own default",
     )
     group.add_argument(
         "--lengthscale",
@@ -283,6 +286,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         help="of the inducing points of bkb, bbkb, thompson, epsilon-greedy "
         "(default: independent)",
     )
+    _add_ceiling(group, "of bkb, bbkb, thompson, epsilon-greedy: ")
 
     group.add_argument(
         "--forgetting-rate",
@@ -387,20 +391,48 @@ def _add_suggest(
     )
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
     _add_column_options(parser)
-    _add_fingerprint_options(parser)
+    group = _add_fingerprint_options(
+        parser,
+        "ARMS",
+        ". Results of molecules that ARMS lacks inform where RESULTS has the column "
+        "too",
+    )
+    group.add_argument(
+        "--kernel",
+        choices=KERNEL_NAMES,
+        help="what compares candidates: tanimoto the bits that both have, times a "
+        "matern on other columns; matern (nu 2.5) and rbf the columns as numbers, each "
+        "with its lengthscale. All are learned (default: tanimoto with --smiles, and "
+        "where all columns are 0 or 1, at least 64 of them; rbf otherwise)",
+    )
+    _add_ceiling(parser)
     _add_seed(parser)
     _add_quiet(parser)
 
 
-def _add_fingerprint_options(parser: argparse.ArgumentParser) -> None:
+def _add_ceiling(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, of: str = ""
+) -> None:
+    parser.add_argument(
+        "--max-inducing",
+        type=positive_integer,
+        metavar="M",
+        help=f"{of}base the choice on at most M of the measured candidates, those that "
+        "say most, which bounds time and memory of thousands of measurements and makes "
+        "it less accurate (default: no limit)",
+    )
+
+
+def _add_fingerprint_options(
+    parser: argparse.ArgumentParser, table: str, more: str = ""
+) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("molecules and other fingerprints")
     group.add_argument(
         "--smiles",
         type=str.strip,
         metavar="COLUMN",
         help="column of molecules, of which Morgan fingerprints are made (extra chem) "
-        "and kept beside ARMS. Results of molecules that ARMS lacks inform where "
-        "RESULTS has the column too",
+        f"and kept beside {table}{more}",
     )
     group.add_argument(
         "--radius",
@@ -426,14 +458,7 @@ def _add_fingerprint_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave rows out that are no molecule; without it they are an error",
     )
-    group.add_argument(
-        "--kernel",
-        choices=SUGGEST_KERNEL_NAMES,
-        help="what compares candidates: tanimoto the bits that both have, times a "
-        "matern on other columns; matern (nu 2.5) and rbf the columns as numbers, each "
-        "with its lengthscale. All are learned (default: tanimoto with --smiles, and "
-        "where all columns are 0 or 1, at least 64 of them; rbf otherwise)",
-    )
+    return group
 
 
 def _add_purpose_options(

@@ -15,7 +15,12 @@ from torch import Tensor
 
 from botorch_bkb.cli.columns import reward_column, row_name
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import read_table, require_column, require_ids
+from botorch_bkb.cli.tables import (
+    is_library,
+    read_table,
+    require_column,
+    require_ids,
+)
 
 
 AVAILABLE_WORDS = {
@@ -30,7 +35,7 @@ class Campaign:
 
     Attributes:
         arms: The candidates; after them those that were measured, but are not in their
-            table any more.
+            table any more. Of a table that stays in its file only the ids.
         num_candidates: The number of the former.
         available: Which rows of ``arms`` may be chosen.
         results: The table of measurements; no rows if there are none.
@@ -46,6 +51,15 @@ class Campaign:
     rewards: Tensor
 
 
+def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
+    """Whether a table's features are left in its file.
+
+    Molecules and fingerprints are not: they are packed, and fit.
+    """
+    has_bits = args.smiles is not None or args.kernel == "tanimoto"
+    return not has_bits and is_library(path)
+
+
 def read_campaign(args: argparse.Namespace) -> Campaign:
     """Read candidates and measurements, as the options of `suggest` name them.
 
@@ -53,7 +67,9 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         InputDataError: If a column is missing, an id is missing, twice or unknown, a
             reward is not a number, or it is not clear what is available.
     """
-    arms = _read(args.arms, args)
+    is_large = stays_in_file(args.arms, args)
+    kept = [args.id, args.available] if is_large else None
+    arms = _read(args.arms, args, kept)
     require_column(arms, args.id, args.arms, "--id")
     require_ids(arms[args.id], args.arms)
     if args.smiles is not None:
@@ -85,6 +101,12 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         note(text)
     indices = match_ids(results[args.id], pd.Index(arms[args.id]))
     num_candidates = len(arms)
+    if is_large and (indices < 0).any():
+        row = int(np.flatnonzero(indices < 0)[0])
+        raise InputDataError(
+            f"{args.observations} measures id {results[args.id].iloc[row]!r}, which "
+            f"{args.arms} lacks. Put it back there, or remove the row."
+        )
     if (indices < 0).any():
         needed = [
             name
@@ -157,12 +179,15 @@ def _read_results(args: argparse.Namespace) -> pd.DataFrame:
     return table
 
 
-def _read(path: Path, args: argparse.Namespace) -> pd.DataFrame:
+def _read(
+    path: Path, args: argparse.Namespace, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
     return read_table(
         path,
         text_columns=[args.id, *([] if args.smiles is None else [args.smiles])],
         separator=args.separator,
         decimal=args.decimal,
+        columns=columns,
     )
 
 

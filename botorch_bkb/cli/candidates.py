@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,8 +15,8 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.arms import BitArms
-from botorch_bkb.cli.campaign import Campaign
+from botorch_bkb.arms import BitArms, ParquetArms
+from botorch_bkb.cli.campaign import Campaign, stays_in_file
 from botorch_bkb.cli.columns import is_numeric, row_name
 from botorch_bkb.cli.features import feature_table, FeatureTable
 from botorch_bkb.cli.molecules import (
@@ -24,12 +25,17 @@ from botorch_bkb.cli.molecules import (
     read_fingerprints,
 )
 from botorch_bkb.cli.progress import note
+from botorch_bkb.cli.tables import parquet_columns
 
 
 # Of so many columns of 0 and 1, and nothing else, a fingerprint is made unasked.
 MIN_BITS = 64
 MAX_COUNT = 255
 NUM_ROWS_SHOWN = 10
+_NEEDS_MEMORY = (
+    "{} needs the table in memory, but {} is too large for that: its columns are "
+    "features as they are. Compute them beforehand."
+)
 
 KernelName = Literal["tanimoto", "matern", "rbf"]
 
@@ -65,15 +71,50 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     Raises:
         InputDataError: If a SMILES cannot be read, or a column is no feature.
     """
+    if stays_in_file(args.arms, args):
+        return _of_library(campaign, args)
     if args.smiles is not None:
         return _of_molecules(campaign, args)
-    if args.kernel in (None, "tanimoto"):
-        names = _fingerprint_columns(campaign.arms, args)
-        if names:
-            return _of_bits(campaign, args, names)
+    names = fingerprint_columns(campaign.arms, args)
+    if names:
+        return _of_bits(campaign, args, names)
     features = _features(campaign.arms, args)
     arms = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
     return Candidates(campaign, arms, args.kernel, features.sources, _names(features))
+
+
+def _of_library(campaign: Campaign, args: argparse.Namespace) -> Candidates:
+    """Return candidates whose features stay in their file."""
+    arms = library_arms(args.arms, args, [args.id, args.reward, args.available])
+    names = tuple(arms.source.columns)
+    return Candidates(campaign, arms, args.kernel, names, names)
+
+
+def library_arms(
+    path: Path, args: argparse.Namespace, others: Collection[str | None]
+) -> ParquetArms:
+    """Return the features of a table that stays in its file, and say so.
+
+    Args:
+        path: The table.
+        args: The options of a command.
+        others: Columns that are no features.
+
+    Raises:
+        InputDataError: If an option wants more than numbers as they are, or a column
+            holds something else.
+    """
+    for option, value in (("--code", args.code), ("--category", args.category)):
+        if value:
+            raise InputDataError(_NEEDS_MEMORY.format(option, path))
+    others = {*others, *args.drop}
+    names = [name for name in parquet_columns(path) if name not in others]
+    arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
+    note(
+        f"{path.name} is too large to be read as a whole: its {len(names):,} columns "
+        "of numbers stay in the file, and are read a part at a time"
+    )
+    return arms
 
 
 def _features(
@@ -94,12 +135,14 @@ def _features(
     return features
 
 
-def _fingerprint_columns(table: pd.DataFrame, args: argparse.Namespace) -> list[str]:
-    """Return the columns that are compared by a Tanimoto kernel.
+def fingerprint_columns(table: pd.DataFrame, args: argparse.Namespace) -> list[str]:
+    """Return the columns that are compared by a Tanimoto kernel; none by others.
 
     Raises:
         InputDataError: If that is asked for, and there are none.
     """
+    if args.kernel not in (None, "tanimoto"):
+        return []
     others = {args.id, args.reward, args.available, *args.drop}
     names = [name for name in table.columns if name not in others]
     coded = {*dict(args.code), *args.category}
@@ -162,6 +205,7 @@ def _numbers(features: FeatureTable) -> Tensor:
 def _of_molecules(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     options = FingerprintOptions(args.radius, args.num_bits, args.counts)
     found = _read_molecules(campaign, args, options)
+    _check_results(campaign, args, options, found.names)
     is_valid = found.names.notna().to_numpy()
     campaign = _without_invalid(campaign, args, found.invalid, is_valid)
     molecule = pd.factorize(found.names[is_valid])[0]
@@ -212,6 +256,44 @@ def _read_molecules(
         found.invalid
         | {num_candidates + row: reason for row, reason in more.invalid.items()},
     )
+
+
+def _check_results(
+    campaign: Campaign,
+    args: argparse.Namespace,
+    options: FingerprintOptions,
+    names: pd.Series,
+) -> None:
+    """Refuse results whose SMILES are not those of the candidates that they name.
+
+    Args:
+        campaign: The tables.
+        args: The options of `suggest`.
+        options: What is made of SMILES.
+        names: The canonical SMILES of all rows of ``campaign.arms``.
+
+    Raises:
+        InputDataError: If there is one.
+    """
+    if args.smiles not in campaign.results:
+        return
+    told, place = campaign.results[args.smiles], campaign.indices.numpy()
+    own = campaign.arms[args.smiles].to_numpy()[place]
+    # Most are written alike, which needs no RDKit.
+    is_open = told.notna() & (told != own) & names.notna().to_numpy()[place]
+    if not is_open.any():
+        return
+    read = read_fingerprints(told[is_open], options, quiet=True).names.to_numpy()
+    is_wrong = is_open.copy()
+    is_wrong[is_open] = read != names.to_numpy()[place[is_open]]
+    if is_wrong.any():
+        row = int(np.flatnonzero(is_wrong)[0])
+        raise InputDataError(
+            f"{args.observations} has the SMILES {told.iloc[row][:80]!r} in "
+            f"{row_name(is_wrong)}, but the molecule of "
+            f"{campaign.results[args.id].iloc[row]} is {own[row][:80]!r} in "
+            f"{args.arms}. Correct one of them."
+        )
 
 
 def _without_invalid(

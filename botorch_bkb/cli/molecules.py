@@ -25,8 +25,9 @@ from botorch_bkb.integrations.chem import find_molecules, Molecules
 MIN_TO_CACHE = 2_000
 # Of one core, by which a time is stated before the work begins.
 MOLECULES_PER_SECOND = 4_000
-ROWS_OF_A_GROUP = 100_000
-# Of the files: another one makes fingerprints anew.
+# Of the files: 41 MB of 2,048 counts.
+ROWS_OF_A_GROUP = 20_000
+# Another one makes fingerprints anew.
 CACHE_VERSION = 1
 
 
@@ -213,5 +214,7 @@ def _read_cache(path: Path, num_rows: int) -> Fingerprints | None:
     except Exception as error:
         note(f"{path.name} cannot be read ({error}), and is made anew")
         return None
+    # What reading took, which pyarrow keeps for another time.
+    pa.default_memory_pool().release_unused()
     invalid = {int(row): str(reasons[row]) for row in np.flatnonzero(reasons.notna())}
     return Fingerprints(names, codes, invalid)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
@@ -37,15 +39,31 @@ from botorch_bkb.bandits import (
     TVGPUCB,
     UniformRandom,
 )
-from botorch_bkb.cli.arguments import BATCH_SIZE, FORGETTING_RATE, NOISE_VARIANCE
+from botorch_bkb.cli.arguments import (
+    BANDIT_NAMES,
+    BATCH_SIZE,
+    FORGETTING_RATE,
+    NOISE_VARIANCE,
+)
+from botorch_bkb.cli.campaign import Campaign, stays_in_file
+from botorch_bkb.cli.candidates import (
+    Candidates,
+    fingerprint_columns,
+    KernelName,
+    library_arms,
+    read_candidates,
+)
 from botorch_bkb.cli.columns import reward_column
 from botorch_bkb.cli.features import feature_table
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
 from botorch_bkb.cli.tables import read_table, require_column, require_ids
+from botorch_bkb.models.utils.lazy_rows import row_blocks
+from botorch_bkb.models.utils.replicates import sum_replicates
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
 from botorch_bkb.test_functions import FiniteArmProblem
+from botorch_bkb.test_functions.finite_arm import standardized
 
 
 # All but `suggest`, which is a loop around one of them.
@@ -80,17 +98,41 @@ SPARSE_BANDITS = ("bbkb", "bkb", "thompson", "epsilon-greedy")
 MODEL_OPTIONS = ("--kernel", "--lengthscale", "--noise-variance")
 BOUND_OPTIONS = ("--norm-bound", "--failure-probability")
 MATERN_NU = 2.5
+# A column that no table has: those without a name are left out of it, or refused.
+ROW_NAMES = ""
 # The filter over all arms of more would be of gigabytes.
 MAX_FILTERED_ARMS = 5_000
 # The bandits to which an option means something, where these are not all.
 USES: dict[str, Collection[str]] = {
     **dict.fromkeys((*MODEL_OPTIONS, "--confidence", *BOUND_OPTIONS), BANDITS),
+    "--kernel": BANDIT_NAMES,
     "--norm-bound": [name for name in BANDITS if name not in DRIFT_WIDTHS],
     "--forgetting-rate": DRIFT_WIDTHS,
     "--block-size": ["rgpucb"],
     "--ratio-threshold": RATIO_RULES,
-    **dict.fromkeys(("--oversampling", "--resampling"), SPARSE_BANDITS),
+    **dict.fromkeys(
+        ("--oversampling", "--resampling", "--max-inducing"), SPARSE_BANDITS
+    ),
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """A table whose mean rewards are known, as the bandits see it.
+
+    Attributes:
+        problem: What they play.
+        arms: Its arms as `suggest` would see them: perhaps as fingerprints.
+        kernel: By what `suggest` would compare them; None for the bandit's own choice.
+        arm_names: What to call them.
+        notes: What is to be said of the table's columns.
+    """
+
+    problem: FiniteArmProblem
+    arms: Tensor
+    kernel: KernelName | None
+    arm_names: list[str]
+    notes: tuple[str, ...]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -98,9 +140,10 @@ def run(args: argparse.Namespace) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     check_options(args)
-    problem, notes, arm_names = load_problem(args)
+    rehearsal = load_rehearsal(args)
+    problem = rehearsal.problem
     check_horizon(args, problem)
-    for text in notes:
+    for text in rehearsal.notes:
         note(text)
     names = list(dict.fromkeys(args.bandit))
     seeds = range(args.seed, args.seed + args.repetitions)
@@ -110,7 +153,7 @@ def run(args: argparse.Namespace) -> None:
     )
     reward_unit = f"standard deviations of {args.reward}"
     if len(names) == len(seeds) == 1:
-        bandit, rounds = play(names[0], args.seed, args, problem)
+        bandit, rounds = play(names[0], args.seed, args, rehearsal)
         name = BANDITS[names[0]].__name__ if names[0] in BANDITS else names[0]
         report(
             bandit,
@@ -120,13 +163,13 @@ def run(args: argparse.Namespace) -> None:
             name=name,
             title=f"{name} {where}",
             reward_unit=reward_unit,
-            arm_name=arm_names.__getitem__,
+            arm_name=rehearsal.arm_names.__getitem__,
             seeks_best=bandit.goal == "best_arm",
         )
         return
     report_comparison(
         {
-            name: [play(name, seed, args, problem)[1] for seed in seeds]
+            name: [play(name, seed, args, rehearsal)[1] for seed in seeds]
             for name in names
         },
         problem,
@@ -137,14 +180,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def play(
-    name: str, seed: int, args: argparse.Namespace, problem: FiniteArmProblem
+    name: str, seed: int, args: argparse.Namespace, rehearsal: Rehearsal
 ) -> tuple[Player, pd.DataFrame]:
     """Run one bandit at one seed; return it, and its rounds with its name and seed."""
     generator = torch.Generator().manual_seed(seed)
-    bandit = build_bandit(name, args, problem, generator)
+    bandit = build_bandit(name, args, rehearsal, generator)
     rounds = run_bandit(
         bandit,
-        problem,
+        rehearsal.problem,
         args.horizon,
         generator=generator,
         quiet=args.quiet,
@@ -168,6 +211,17 @@ def check_options(args: argparse.Namespace) -> None:
                     f"{option} means nothing to --bandit {name}, only to "
                     f"{', '.join(bandits)}. Leave it out."
                 )
+    others = [name for name in args.bandit if name in BANDITS]
+    if others and args.smiles is not None and not args.learn:
+        raise UnsupportedError(
+            f"--smiles means nothing to --bandit {others[0]} while it learns no kernel "
+            "of fingerprints. Pass --learn, or only --bandit suggest."
+        )
+    if others and args.kernel == "tanimoto":
+        raise UnsupportedError(
+            f"--kernel tanimoto means nothing to --bandit {others[0]}, only to "
+            "suggest. Leave it out."
+        )
     if not args.learn:
         return
     for option in MODEL_OPTIONS:
@@ -209,15 +263,20 @@ def check_horizon(args: argparse.Namespace, problem: FiniteArmProblem) -> None:
         )
 
 
-def load_problem(
-    args: argparse.Namespace,
-) -> tuple[FiniteArmProblem, tuple[str, ...], list[str]]:
-    """Return the table's problem, notes on its columns, and what to call its arms."""
+def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
+    """Read the table, as the options of `simulate` say.
+
+    Raises:
+        InputDataError: If a column is missing, is no feature or holds no reward, an id
+            is missing or twice, or a SMILES cannot be read.
+    """
+    is_large = stays_in_file(args.table, args)
     table = read_table(
         args.table,
-        text_columns=[] if args.id is None else [args.id],
+        text_columns=[name for name in (args.id, args.smiles) if name is not None],
         separator=args.separator,
         decimal=args.decimal,
+        columns=[args.reward, args.id] if is_large else None,
     )
     require_column(table, args.reward, args.table, "--reward")
     arm_names = [f"row {row + 1:,}" for row in table.index]
@@ -225,6 +284,14 @@ def load_problem(
         require_column(table, args.id, args.table, "--id")
         require_ids(table[args.id], args.table)
         arm_names = table[args.id].tolist()
+    rewards, notes = reward_column(table[args.reward], may_be_empty=False)
+    if is_large:
+        return _of_library(table, rewards, notes, arm_names, args)
+    campaign = _as_campaign(table, arm_names, rewards, args)
+    options = _options_of_suggest(args)
+    if args.smiles is not None:
+        require_column(table, args.smiles, args.table, "--smiles")
+        return _of_molecules(read_candidates(campaign, options), notes, args)
     features = feature_table(
         table,
         exclude=[args.reward, args.id],
@@ -232,7 +299,6 @@ def load_problem(
         codes=dict(args.code),
         categories=args.category,
     )
-    rewards, notes = reward_column(table[args.reward], may_be_empty=False)
     problem = FiniteArmProblem.from_table(
         features.values.assign(**{args.reward: rewards}),
         args.reward,
@@ -240,21 +306,107 @@ def load_problem(
         maximize=not args.minimize,
         standardize_reward=True,
     )
-    unit = rewards.std(ddof=0)
-    standardized = (
-        "features and reward are standardized; rewards, regret and --noise-std are in\n"
-        f"standard deviations of {args.reward!r}, which is {unit:.4g}"
+    # That its features are standardized changes nothing: the fit scales them.
+    arms, kernel = problem.arms, args.kernel
+    if "suggest" in args.bandit and fingerprint_columns(campaign.arms, options):
+        candidates = read_candidates(campaign, options)
+        arms, kernel = candidates.arms, candidates.kernel
+    said = f"features and reward are standardized; {_unit_note(rewards, args)}"
+    return Rehearsal(problem, arms, kernel, arm_names, (*features.notes, *notes, said))
+
+
+def moments_of_rows(arms: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the means and standard deviations of columns, in two passes."""
+    sums = [rows.sum(dim=0) for _, rows in row_blocks(arms)]
+    mean = torch.stack(sums).sum(dim=0) / len(arms)
+    squares = [(rows - mean).square().sum(dim=0) for _, rows in row_blocks(arms)]
+    return mean, (torch.stack(squares).sum(dim=0) / len(arms)).sqrt()
+
+
+def _of_library(
+    table: pd.DataFrame,
+    rewards: pd.Series,
+    notes: tuple[str, ...],
+    arm_names: list[str],
+    args: argparse.Namespace,
+) -> Rehearsal:
+    """Return the rehearsal of a table whose features stay in its file.
+
+    Raises:
+        InputDataError: If an option wants more than numbers as they are, or a column
+            is constant or holds something else.
+    """
+    arms = library_arms(args.table, args, [args.reward, args.id])
+    mean, deviation = moments_of_rows(arms)
+    is_constant = deviation <= 1e-12 * mean.abs()
+    if is_constant.any():
+        column = arms.source.columns[int(is_constant.nonzero()[0])]
+        raise InputDataError(
+            f"Expected column {column!r} of {args.table} to vary, but it is constant. "
+            f"Pass --drop {column}."
+        )
+    problem = FiniteArmProblem(
+        arms.scaled(mean, deviation),
+        standardized(rewards),
+        args.noise_std,
+        not args.minimize,
     )
-    return problem, (*features.notes, *notes, standardized), arm_names
+    said = f"features and reward are standardized; {_unit_note(rewards, args)}"
+    return Rehearsal(problem, problem.arms, args.kernel, arm_names, (*notes, said))
+
+
+def _of_molecules(
+    candidates: Candidates, notes: tuple[str, ...], args: argparse.Namespace
+) -> Rehearsal:
+    """Return the rehearsal of molecules, each with the mean of its rows' rewards."""
+    campaign = candidates.campaign
+    sums = sum_replicates(campaign.rewards, campaign.indices, len(campaign.arms))
+    rewards = pd.Series(sums / campaign.indices.bincount(), name=args.reward)
+    problem = FiniteArmProblem(
+        candidates.arms, standardized(rewards), args.noise_std, not args.minimize
+    )
+    said = f"the reward is standardized; {_unit_note(rewards, args)}"
+    names = campaign.arms[ROW_NAMES].tolist()
+    return Rehearsal(problem, candidates.arms, candidates.kernel, names, (*notes, said))
+
+
+def _as_campaign(
+    table: pd.DataFrame,
+    arm_names: list[str],
+    rewards: pd.Series,
+    args: argparse.Namespace,
+) -> Campaign:
+    """Return the table as `suggest` would read it, if all of it were measured."""
+    return Campaign(
+        arms=table.drop(columns=args.id or []).assign(**{ROW_NAMES: arm_names}),
+        num_candidates=len(table),
+        available=torch.ones(len(table), dtype=torch.bool),
+        results=pd.DataFrame(),
+        indices=torch.arange(len(table)),
+        rewards=torch.from_numpy(rewards.to_numpy(dtype="float64", copy=True)),
+    )
+
+
+def _options_of_suggest(args: argparse.Namespace) -> argparse.Namespace:
+    options = {**vars(args), "arms": args.table, "id": ROW_NAMES, "available": None}
+    return argparse.Namespace(**options)
+
+
+def _unit_note(rewards: pd.Series, args: argparse.Namespace) -> str:
+    return (
+        "rewards, regret and --noise-std are in\n"
+        f"standard deviations of {args.reward!r}, which is {rewards.std(ddof=0):.4g}"
+    )
 
 
 def build_bandit(
     name: str,
     args: argparse.Namespace,
-    problem: FiniteArmProblem,
+    rehearsal: Rehearsal,
     generator: torch.Generator,
 ) -> Player:
     """Return the bandit of a name, as the options describe it."""
+    problem = rehearsal.problem
     options: dict[str, Any] = {
         "maximize": problem.maximize,
         "max_repeats": args.max_repeats,
@@ -262,9 +414,9 @@ def build_bandit(
     if args.goal is not None:
         options["goal"] = goal_named(args.goal)
     if name not in BANDITS:
-        # That its features are standardized changes nothing: the fit scales them.
         return SuggestLoop(
-            problem.arms,
+            rehearsal.arms,
+            kernel=rehearsal.kernel,
             seed=int(torch.randint(2**31, (1,), generator=generator)),
             batch_size=args.batch_size or BATCH_SIZE,
             **options,
@@ -273,7 +425,7 @@ def build_bandit(
         options["batch_rule"] = FixedSize(args.batch_size)
     if args.ratio_threshold is not None:
         options["batch_rule"] = RATIO_RULES[name](args.ratio_threshold)
-    for option in ("oversampling", "resampling"):
+    for option in ("oversampling", "resampling", "max_inducing"):
         value = getattr(args, option)
         if value is not None:
             options[option] = value

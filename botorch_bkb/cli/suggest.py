@@ -24,7 +24,7 @@ from botorch_bkb.bandits import BBKB, FiniteArmBandit, GPBUCB, SparseLearner
 from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.bandits.hyperparameters import MIN_PULLS_TO_FIT
 from botorch_bkb.cli.arguments import BATCH_SIZE
-from botorch_bkb.cli.campaign import Campaign, read_campaign
+from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
 from botorch_bkb.cli.candidates import KernelName, read_candidates
 from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format
 from botorch_bkb.cli.diagnosis import (
@@ -36,7 +36,13 @@ from botorch_bkb.cli.diagnosis import (
 )
 from botorch_bkb.cli.progress import clock, note
 from botorch_bkb.cli.report import plan_report, report_page
-from botorch_bkb.cli.tables import read_table, table_kind, write_table
+from botorch_bkb.cli.tables import (
+    parquet_columns,
+    read_rows,
+    read_table,
+    table_kind,
+    write_table,
+)
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.replicates import find_twins
@@ -47,9 +53,11 @@ NUM_ROWS_SHOWN = 10
 MAX_EXACT = 2_000
 # For features of fingerprints, of which a choice makes one pass.
 FEATURE_BYTES = 2**26
-# From so many similarities on, time and memory are stated; by the time of so many rows.
-MIN_COST = 10**8
+# From so many similarities on a choice is timed, on so many rows. Time and memory are
+# stated from so many seconds or bytes on.
+MIN_COST = 10**6
 NUM_ROWS_TIMED = 4_096
+MIN_SECONDS, MIN_BYTES = 10.0, 10**9
 # What a posterior and a choice keep of every arm, in numbers.
 NUM_VECTORS = 40
 # So many deviations between two means are none.
@@ -77,8 +85,9 @@ def run(args: argparse.Namespace) -> None:
         maximize=not args.minimize,
         max_repeats=args.max_repeats,
         kernel=candidates.kernel,
+        max_inducing=args.max_inducing,
     )
-    for text in cost_notes(bandit):
+    for text in cost_notes(bandit, args.batch_size):
         note(text)
     told = f"Fitting {bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     # As always where nothing is out of stock.
@@ -103,8 +112,8 @@ def run(args: argparse.Namespace) -> None:
     if rounds is not None:
         structures = None
         if args.smiles is not None:
-            smiles = campaign.arms.set_index(args.id)[args.smiles]
-            structures = draw_molecules(list(smiles[batch[args.id]]))
+            places = ids.get_indexer(pd.Index(batch[args.id]))
+            structures = draw_molecules(list(campaign.arms[args.smiles].iloc[places]))
         page = report_page(
             args,
             bandit,
@@ -134,6 +143,7 @@ def suggestion_bandit(
     maximize: bool = True,
     max_repeats: int | None = None,
     kernel: KernelName | None = None,
+    max_inducing: int | None = None,
 ) -> FiniteArmBandit:
     """Return the bandit that chooses the next batch: BBKB, left to its own defaults.
 
@@ -149,6 +159,7 @@ def suggestion_bandit(
         maximize: Whether large rewards are good.
         max_repeats: The most measurements of one arm; None for no limit.
         kernel: The kernel to learn; None for the bandit's default.
+        max_inducing: The most arms on which the posterior stands; None for no limit.
     """
     told = ~rewards.isnan()
     options: dict[str, Any] = {
@@ -158,17 +169,18 @@ def suggestion_bandit(
         "generator": torch.Generator().manual_seed(seed),
     }
     bandit: FiniteArmBandit
-    if kernel == "tanimoto" and len(indices[told].unique()) <= MAX_EXACT:
+    most = MAX_EXACT if max_inducing is None else min(MAX_EXACT, max_inducing)
+    if kernel == "tanimoto" and len(indices[told].unique()) <= most:
         # One choice a process: a cache of features would be filled and not used.
         bandit = GPBUCB(arms, max_feature_bytes=FEATURE_BYTES, **options)
     elif kernel == "matern" or kernel == "rbf":
         new_kernel = matern_to_learn if kernel == "matern" else rbf_to_learn
-        learner = SparseLearner(new_kernel=new_kernel)
+        learner = SparseLearner(new_kernel=new_kernel, max_inducing=max_inducing)
         bandit = FiniteArmBandit(
             arms, learner=learner, batch_rule=BBKB.default_batch_rule, **options
         )
     else:
-        bandit = BBKB(arms, **options)
+        bandit = BBKB(arms, max_inducing=max_inducing, **options)
     bandit.tell(indices[told], rewards[told], external=True)
     bandit.add_pending(indices[~told])
     return bandit
@@ -184,21 +196,25 @@ def rbf_to_learn(arms: Tensor) -> Kernel:
     return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
 
 
-def cost_notes(bandit: FiniteArmBandit) -> list[str]:
+def cost_notes(bandit: FiniteArmBandit, batch_size: int) -> list[str]:
     """Say how long a choice will take and what it holds in memory, if that is long."""
     arms, num_inducing = bandit.arms, int((bandit.counts > 0).sum())
-    if not isinstance(arms, BitArms) or len(arms) * num_inducing < MIN_COST:
+    # While nothing is measured all bounds are equal, and every pick passes over all.
+    num_passes, num_rows = (1, num_inducing) if num_inducing else (batch_size, 1)
+    if not isinstance(arms, BitArms) or len(arms) * num_passes * num_rows < MIN_COST:
         return []
     # On a block of the arms: what a pass over all takes.
     kernel, rows = bandit.covar_module, arms[:NUM_ROWS_TIMED]
-    eye = torch.eye(num_inducing, dtype=arms.dtype)
+    eye = torch.eye(num_rows, dtype=arms.dtype)
     start = time.perf_counter()
     with torch.no_grad():
-        K = dense_covariance(kernel, arms[:num_inducing], rows)
+        K = dense_covariance(kernel, arms[:num_rows], rows)
     for _ in range(2):
         K = torch.linalg.solve_triangular(eye, K, upper=False)
-    seconds = (time.perf_counter() - start) * len(arms) / len(rows)
+    seconds = (time.perf_counter() - start) * num_passes * len(arms) / len(rows)
     num_bytes = arms.codes.nbytes + NUM_VECTORS * 8 * len(arms) + FEATURE_BYTES
+    if seconds < MIN_SECONDS and num_bytes < MIN_BYTES:
+        return []
     return [
         f"{len(arms):,} candidates, {num_inducing:,} of them measured: the choice "
         f"takes about {max(seconds, 1):,.0f} s, and {num_bytes / 1e6:,.0f} MB beside "
@@ -314,19 +330,17 @@ def _reasons(
 ) -> list[str]:
     """Say of each pick whether its mean speaks for it, or what is not known of it."""
     best = bandit.predict(torch.tensor([bandit.best_arm()]))[0]
-    ahead = (mean - best if bandit.maximize else best - mean).tolist()
+    ahead = mean - best if bandit.maximize else best - mean
+    # Of rewards whose squares underflow it is zero.
+    ahead /= std.clamp_min(torch.finfo(std.dtype).tiny)
     reasons = []
-    for arm, gap, deviation in zip(arms.tolist(), ahead, std.tolist(), strict=True):
+    for arm, gap in zip(arms.tolist(), ahead.tolist(), strict=True):
         if bandit.counts[arm] > 0:
             reasons.append("repeat: measured before, and may still be the best")
-        elif gap >= -EQUAL * deviation:
-            reasons.append(
-                f"exploit: mean {gap / deviation:.1f} std better than the best so far"
-            )
+        elif gap >= -EQUAL:
+            reasons.append(f"exploit: mean {gap:.1f} std better than the best so far")
         else:
-            reasons.append(
-                f"explore: mean {-gap / deviation:.1f} std short of the best so far"
-            )
+            reasons.append(f"explore: mean {-gap:.1f} std short of the best so far")
     return reasons
 
 
@@ -379,7 +393,9 @@ def _print_fit(
     told = ~campaign.rewards.isnan()
     indices, rewards = campaign.indices[told], campaign.rewards[told]
     troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
-    if bandit.num_pulls >= MIN_PULLS_TO_FIT and rewards.unique().numel() > 1:
+    # Squares of tiny rewards are zero.
+    varies = rewards.unique().numel() > 1 and rewards.var() > 0
+    if bandit.num_pulls >= MIN_PULLS_TO_FIT and varies:
         diagnosis = diagnose(bandit, indices, rewards, sources)
         print(f"Fit: {diagnosis}.")
         troubles.append(diagnosis.trouble)
@@ -399,7 +415,9 @@ def _write_next(
         batch, columns = pd.DataFrame({args.id: ids.to_numpy()}), list(results.columns)
         if args.observations is not None and args.observations.is_file():
             goes_with = args.observations
-    own = [name for name in arms.columns if name not in (args.id, args.reward)]
+    is_large = stays_in_file(args.arms, args)
+    own = parquet_columns(args.arms) if is_large else list(arms.columns)
+    own = [name for name in own if name not in (args.id, args.reward)]
     if args.with_columns:
         taken = [name for name in own if name in batch.columns]
         if taken:
@@ -417,7 +435,10 @@ def _write_next(
                 args.arms, separator=form.separator, decimal=form.decimal, as_text=True
             )
         places = pd.Index(campaign.arms[args.id]).get_indexer(pd.Index(batch[args.id]))
-        values = arms[own].iloc[places].reset_index(drop=True)
+        if is_large:
+            values = read_rows(args.arms, own, places)
+        else:
+            values = arms[own].iloc[places].reset_index(drop=True)
         batch = pd.concat([batch, values], axis="columns")
     if form is not None and not args.per_measurement and form.encoding != "utf-8":
         # What every program reads, unless it is to be appended.

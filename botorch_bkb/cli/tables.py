@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from botorch.exceptions.errors import InputDataError
+from numpy.typing import NDArray
 
 from botorch_bkb.cli.columns import row_name
 from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format, SEPARATORS
@@ -18,6 +21,12 @@ from botorch_bkb.cli.progress import note
 
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
+# The numbers of a larger Parquet table stay in its file.
+MAX_TABLE_BYTES = 2**30
+BYTES = (pa.bool_(), pa.uint8(), pa.int8())
+# Of a CSV file, from which on it is read in parts, and their rows.
+MIN_TO_CHUNK = 2**24
+ROWS_OF_A_CHUNK = 5_000
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
 
@@ -28,6 +37,7 @@ def read_table(
     separator: str | None = None,
     decimal: str | None = None,
     as_text: bool = False,
+    columns: Collection[str] | None = None,
 ) -> pd.DataFrame:
     """Read a CSV file, perhaps compressed, an Excel or a Parquet file, by its suffix.
 
@@ -42,6 +52,7 @@ def read_table(
         separator: The separator of a CSV file; found from the file if omitted.
         decimal: The decimal mark of a CSV file; found from the file if omitted.
         as_text: Whether to keep all columns of a CSV file as text.
+        columns: What to read of a Parquet file, where it has them; all if omitted.
 
     Raises:
         InputDataError: If the file is missing, of another kind, or not readable, has
@@ -52,7 +63,11 @@ def read_table(
     kind = table_kind(path)
     try:
         if kind == "parquet":
-            table = pd.read_parquet(path).reset_index(drop=True)
+            if columns is not None:
+                columns = [name for name in parquet_columns(path) if name in columns]
+            table = pd.read_parquet(path, columns=columns).reset_index(drop=True)
+            # What reading took, which pyarrow keeps for another time.
+            pa.default_memory_pool().release_unused()
             # Of a damaged file: text that is none shows only where it is decoded.
             table.select_dtypes("str").to_numpy(dtype=object)
         elif kind == "excel":
@@ -78,6 +93,45 @@ def read_table(
         # One letter or a letter and its accent: the same id.
         table[column] = table[column].str.strip().str.normalize("NFC")
     return table
+
+
+def is_library(path: Path) -> bool:
+    """Whether a table is one of Parquet, and too large to be read as a whole.
+
+    Columns of bits and of small counts do not count: they stay as small as they are.
+    """
+    if table_kind(path) != "parquet" or not path.is_file():
+        return False
+    try:
+        footer = pq.read_metadata(path)
+        schema = footer.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError):  # which is said where it is read
+        return False
+    num_wide = sum(kind not in BYTES for kind in schema.types)
+    return 8 * footer.num_rows * num_wide > MAX_TABLE_BYTES
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """Return the names of a Parquet file's columns."""
+    return list(pq.read_schema(path).names)
+
+
+def read_rows(
+    path: Path, columns: Sequence[str], rows: NDArray[np.int64]
+) -> pd.DataFrame:
+    """Read some rows of a Parquet file, one row group after the other."""
+    order = np.argsort(rows, kind="stable")
+    parts = []
+    with pq.ParquetFile(path) as file:
+        stop = 0
+        for number in range(file.num_row_groups):
+            start, stop = stop, stop + file.metadata.row_group(number).num_rows
+            here = rows[order][(rows[order] >= start) & (rows[order] < stop)]
+            if len(here):
+                group = file.read_row_group(number, columns=list(columns))
+                parts.append(group.take(here - start))
+    table = pa.concat_tables(parts).select(list(columns)).to_pandas()
+    return table.iloc[np.argsort(order)].reset_index(drop=True)
 
 
 def _read_csv(
@@ -107,13 +161,14 @@ def _read_csv(
             warnings.simplefilter("error", pd.errors.ParserWarning)
             # A column of mixed types is looked at later, value by value.
             warnings.simplefilter("ignore", pd.errors.DtypeWarning)
-            table = pd.read_csv(
-                path,
-                dtype="str" if as_text else dict.fromkeys(is_text, "str"),
-                index_col=False,
-                skip_blank_lines=False,
-                **options,
-            )
+            options |= {
+                "dtype": "str" if as_text else dict.fromkeys(is_text, "str"),
+                "index_col": False,
+                "skip_blank_lines": False,
+            }
+            table = _read_chunks(path, options)
+            if table is None:
+                table = pd.read_csv(path, **options)
     except pd.errors.ParserWarning as warning:
         raise ValueError(
             "row 1 has more fields than the header. Is the first line the header? "
@@ -131,6 +186,30 @@ def _read_csv(
     if len(names) == len(table.columns):
         table.columns = pd.Index(names)
     return _without_blank_rows(table)
+
+
+def _read_chunks(path: Path, options: dict[str, Any]) -> pd.DataFrame | None:
+    """Read a large CSV file with a byte for a small whole number; None for others.
+
+    None too where a column has other kinds of values in one part of the file than in
+    another: what it is, only all of it tells.
+    """
+    if path.stat().st_size < MIN_TO_CHUNK:
+        return None
+    with pd.read_csv(path, chunksize=ROWS_OF_A_CHUNK, **options) as reader:
+        chunks = [_with_bytes(chunk) for chunk in reader]
+    kinds = {
+        tuple("whole" if str(kind) in ("int64", "uint8") else str(kind) for kind in row)
+        for row in (chunk.dtypes for chunk in chunks)
+    }
+    return pd.concat(chunks) if len(kinds) == 1 else None
+
+
+def _with_bytes(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose columns of whole numbers from 0 to 255 are bytes."""
+    whole = table.select_dtypes("int64")
+    is_small = (whole.min() >= 0) & (whole.max() <= 255)
+    return table.astype(dict.fromkeys(whole.columns[is_small], "uint8"))
 
 
 def _read_excel(path: Path) -> pd.DataFrame:

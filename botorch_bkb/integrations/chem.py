@@ -34,6 +34,8 @@ WORKER = Path(__file__).with_name("morgan_worker.py")
 DRAWING_WORKER = Path(__file__).with_name("drawing_worker.py")
 # A second or two of work, and a few hundred kilobytes of answer.
 CHUNK_SIZE = 10_000
+# Far above what is of use; RDKit runs out of memory or numbers somewhere above them.
+MAX_RADIUS, MAX_BITS = 100, 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +82,8 @@ def read_molecules(
 
     Args:
         smiles: ``N`` strings; white space around them is ignored.
-        radius: The number of bonds around an atom, at least 1; 2 is ECFP4.
-        num_bits: The length of a fingerprint, a multiple of 8.
+        radius: The number of bonds around an atom, from 1 to 100; 2 is ECFP4.
+        num_bits: The length of a fingerprint, a multiple of 8 up to 65,536.
         counts: Whether to count how often a fragment occurs.
         skip_invalid: Whether rows that are no molecule are left out; they are an error
             if not.
@@ -122,9 +124,14 @@ def find_molecules(
     """
     check_size("radius", radius)
     check_size("num_bits", num_bits)
-    if num_bits % 8:
+    if radius > MAX_RADIUS:
         raise InputDataError(
-            f"Expected `num_bits` to be a multiple of 8, but got {num_bits}."
+            f"Expected `radius` to be at most {MAX_RADIUS}, but got {radius}."
+        )
+    if num_bits % 8 or num_bits > MAX_BITS:
+        raise InputDataError(
+            f"Expected `num_bits` to be a multiple of 8 up to {MAX_BITS:,}, but got "
+            f"{num_bits:,}."
         )
     if num_workers is None:
         num_workers = os.cpu_count() or 1
@@ -145,12 +152,14 @@ def find_molecules(
     first: dict[str, int] = {}
     duplicates: dict[int, int] = {}
     invalid: dict[int, str] = {}
-    kept: list[NDArray[np.uint8]] = []
+    # Of all rows, so that nothing is joined: what is not written takes no memory.
+    codes = np.empty((len(smiles), width), dtype=np.uint8)
     starts = range(0, len(smiles), CHUNK_SIZE)
     with ThreadPoolExecutor(num_workers) as threads:
         for start, answer in zip(starts, threads.map(ask_worker, starts), strict=True):
             canonical, reasons, data = answer
-            codes = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
+            read = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
+            num_before = len(first)
             new: list[int] = []
             position = 0
             for row, (name, reason) in enumerate(
@@ -165,11 +174,11 @@ def find_molecules(
                     first[name] = row
                     new.append(position)
                 position += 1
-            kept.append(codes[new])
+            codes[num_before : len(first)] = read[new]
     return Molecules(
         rows=np.fromiter(first.values(), dtype=np.int64, count=len(first)),
         smiles=list(first),
-        codes=np.concatenate([np.empty((0, width), dtype=np.uint8), *kept]),
+        codes=codes[: len(first)],
         is_counts=counts,
         duplicates=duplicates,
         invalid=invalid,

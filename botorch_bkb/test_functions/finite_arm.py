@@ -9,6 +9,9 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.test_functions.base import BaseTestProblem
 from torch import Tensor
 
+from botorch_bkb.models.utils.bits import BitArms
+from botorch_bkb.models.utils.lazy_rows import row_blocks
+
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +59,10 @@ class FiniteArmProblem:
             )
         if len(arms) == 0:
             raise InputDataError("Expected `arms` to hold at least one arm, but got 0.")
-        if not (arms.isfinite().all() and mean_rewards.isfinite().all()):
+        # Bits and counts are finite.
+        numbers = arms.numbers if isinstance(arms, BitArms) else arms
+        is_finite = all(rows.isfinite().all() for _, rows in row_blocks(numbers))
+        if not (is_finite and mean_rewards.isfinite().all()):
             raise InputDataError(
                 "Expected `arms` and `mean_rewards` to be finite, but got NaN or "
                 "infinite values. Drop or fill those arms."
@@ -147,8 +153,8 @@ class FiniteArmProblem:
             )
         if len(table) == 0:
             raise InputDataError("Expected `table` to have at least one row, got 0.")
-        arms = torch.stack([_standardized(table[name]) for name in features], dim=-1)
-        read_reward = _standardized if standardize_reward else _as_tensor
+        arms = torch.stack([standardized(table[name]) for name in features], dim=-1)
+        read_reward = standardized if standardize_reward else _as_tensor
         return cls(arms, read_reward(table[reward]), noise_std, maximize)
 
     @property
@@ -229,7 +235,12 @@ def _as_tensor(column: pd.Series) -> Tensor:
     return torch.from_numpy(values)
 
 
-def _standardized(column: pd.Series) -> Tensor:
+def standardized(column: pd.Series) -> Tensor:
+    """Return a column with mean 0 and standard deviation 1.
+
+    Raises:
+        InputDataError: If it is not numeric, not finite, or constant.
+    """
     values = _as_tensor(column)
     if not values.isfinite().all():
         raise InputDataError(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import LinearKernel, RBFKernel
 from typing_extensions import override
 
@@ -355,6 +356,30 @@ def kept_in_blocks(points, oversampling, generator):
         kept = np.flatnonzero(uniforms.numpy() < oversampling * variance / NOISE)
         stop *= 2
     return kept
+
+
+@pytest.mark.parametrize("bandit_class", [BoxBKB, BoxThompsonSampling])
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("num_points", [40, 300])
+def test_a_ceiling_holds_on_a_box(bandit_class, learned, num_points):
+    options = LEARNED if learned else {"covar_module": rbf(0.2)}
+    bandit = make_bandit(bandit_class, max_inducing=15, oversampling=1e6, **options)
+    points = uniform_points(num_points)
+    bandit.tell(points, truth(points), external=True)
+    bandit.predict(points[:1])  # says nothing
+    with pytest.warns(BotorchWarning, match=f"took effect: 15 of {num_points} "):
+        asked = bandit.ask(1)
+    assert len(bandit.inducing_points) == 15
+    bandit.tell(asked, truth(asked))
+    bandit.ask(1)  # nor does the second
+    assert len(bandit.inducing_points) == 15
+
+
+def test_a_ceiling_means_nothing_where_all_points_are_inducing():
+    with pytest.raises(InputDataError, match=r"`max_inducing` to be None.*but got 5"):
+        make_bandit(BoxGPUCB, max_inducing=5)
+    with pytest.raises(InputDataError, match=r"`max_inducing`.*at least 1, but got 0"):
+        make_bandit(BoxBKB, max_inducing=0)
 
 
 @pytest.mark.parametrize("bandit_class", [BoxBKB, BoxThompsonSampling])

@@ -29,6 +29,7 @@ from tests.bandits import (
     true_rewards,
     unchanged,
 )
+from tests.reference import coupled_uniforms
 
 
 ARMS = random_arms(60)
@@ -281,20 +282,40 @@ def test_a_state_goes_to_its_own_arms_only(tmp_path):
     assert bandit.predict()[0].dtype == torch.float64
 
 
-def test_coupled_numbers_of_arms_that_join_are_drawn_when_they_are_needed():
+def test_coupled_numbers_of_arms_that_join_follow_from_the_seed():
     bandits = [
         make_bandit(bandit_class, ARMS[:20], resampling="coupled")
         for bandit_class in (BBKB, BBKB)
     ]
     for bandit in bandits:
         play(bandit, 3, measure_of(bandit))
-        before = bandit.state_dict()["uniforms"]
+        before = bandit.state_dict()["uniform_seed"]
+        bandit.ask(arms=ARMS[20:40], max_size=3)
         bandit.add_arms(ARMS[20:])
         play(bandit, 3, measure_of(bandit))
-        after = bandit.state_dict()["uniforms"]
-        assert torch.equal(after[:20], before)
-        assert len(after) == 60
+        assert bandit.state_dict()["uniform_seed"] == before
+        numbers = bandit._belief.uniforms.of(torch.arange(60)).numpy()
+        assert (numbers == coupled_uniforms(before, 60)).all()
     assert_same(bandits[0].state_dict(), bandits[1].state_dict())
+
+
+def test_numbers_that_a_state_holds_stay_and_arms_that_join_have_a_seed():
+    """As states did before numbers were a function of a seed."""
+    bandit = make_bandit(BBKB, ARMS[:20], resampling="coupled")
+    play(bandit, 3, measure_of(bandit))
+    stored = torch.linspace(0.01, 0.99, 20).double()
+    state = {**bandit.state_dict(), "uniforms": stored}
+    del state["uniform_seed"]
+    bandit.load_state_dict(state)
+    play(bandit, 3, measure_of(bandit))
+    assert bandit.state_dict()["uniform_seed"] is None
+    bandit.add_arms(ARMS[20:])
+    play(bandit, 3, measure_of(bandit))
+    state = bandit.state_dict()
+    expected = coupled_uniforms(state["uniform_seed"], 60)
+    expected[:20] = stored
+    assert (bandit._belief.uniforms.of(torch.arange(60)).numpy() == expected).all()
+    assert torch.equal(state["uniforms"], stored)
 
 
 # Rows ---------------------------------------------------------------------------------

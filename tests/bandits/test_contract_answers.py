@@ -9,7 +9,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPUCB
 from botorch_bkb.acquisition.confidence import PracticalBKBWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
-from botorch_bkb.bandits import learners
+from botorch_bkb.bandits import inducing
 from botorch_bkb.optim import SumRule
 from tests.bandits import (
     ALL_BANDITS,
@@ -365,9 +365,9 @@ def test_coupled_inducing_arms_only_change_with_the_scores(bandit_class):
 def test_much_outside_data_does_not_make_every_arm_inducing(
     bandit_class, resampling, monkeypatch
 ):
-    monkeypatch.setattr(learners, "BULK_SIZE", 8)
+    monkeypatch.setattr(inducing, "BULK_SIZE", 8)
     bandit = make_bandit(
-        bandit_class, random_arms(100), lengthscale=1.0, resampling=resampling
+        bandit_class, random_arms(100), lengthscale=1.0, resampling=resampling, seed=2
     )
     indices = torch.arange(100)
     bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
@@ -381,7 +381,7 @@ def test_much_outside_data_does_not_make_every_arm_inducing(
 
 def test_a_prediction_before_the_first_ask_does_not_stand_on_every_arm(monkeypatch):
     """On the inducing arms that the ask will draw; and it draws nothing itself."""
-    monkeypatch.setattr(learners, "BULK_SIZE", 16)
+    monkeypatch.setattr(inducing, "BULK_SIZE", 16)
     arms = random_arms(300)
     bandits = [make_bandit(BBKB, arms, resampling="coupled") for _ in range(2)]
     for bandit in bandits:

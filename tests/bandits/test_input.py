@@ -134,6 +134,7 @@ def test_junk_makes_no_bandit(name):
         "oversampling",
         "resampling",
         "inclusion",
+        "max_inducing",
     ):
         options = {"arms": arms, "covar_module": RBFKernel(), "noise_variance": 0.1}
         answers(
@@ -291,6 +292,7 @@ def test_numbers_that_cannot_be_are_no_state(bandit_class, learned):
     wrong += [{"opening_score": value} for value in (-1.0, 1e300, 10**400)]
     if bandit_class is BBKB:
         wrong += [{"uniforms": value} for value in (torch.rand(31), torch.rand(()))]
+        wrong += [{"uniform_seed": value} for value in (-1, 2**64, 0.5, "1", True)]
     else:
         wrong += [{"now": value} for value in (10**400, math.nan, "noon")]
     for changes in wrong:

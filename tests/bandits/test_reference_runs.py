@@ -13,9 +13,10 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
     SrinivasWidth,
 )
+from botorch_bkb.models.utils.draws import draw_seed
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
 from tests.helpers import gram_matrix
-from tests.reference import run_bandit
+from tests.reference import coupled_uniforms, run_bandit
 
 
 class TanimotoKernel(Kernel):
@@ -79,9 +80,15 @@ def noisy(truth, seed):
 
 
 def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
-    """Run package and reference side by side; return the number of batches."""
+    """Run package and reference side by side; return the number of batches.
+
+    With ``resampling="stored"``, from a state that holds the numbers of all arms, as
+    states did before those were a function of a seed.
+    """
     bandit_class, schedule, rule, rule_name, width = BANDITS[name]
     exact = bandit_class in (GPUCB, GPBUCB)
+    coupled = resampling in ("coupled", "stored")
+    law = "coupled" if coupled else resampling
     bandit = bandit_class(
         arms,
         kernel,
@@ -89,8 +96,13 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         confidence=schedule,
         batch_rule=rule,
         generator=torch.Generator().manual_seed(3),
-        **({} if exact else {"resampling": resampling}),
+        **({} if exact else {"resampling": law}),
     )
+    stored = np.random.default_rng(2).random(len(arms))
+    if resampling == "stored":
+        state = {**bandit.state_dict(), "uniforms": torch.from_numpy(stored)}
+        del state["uniform_seed"]
+        bandit.load_state_dict(state)
     reward, batches, sets = noisy(truth, 1), [], []
     while bandit.num_pulls < num_pulls:
         indices = bandit.ask()
@@ -99,18 +111,25 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         bandit.tell(indices, [reward(arm) for arm in indices.tolist()])
 
     stream = torch.Generator().manual_seed(3)
+
+    def draw_uniforms(n):
+        if coupled:  # once, for all arms
+            fresh = resampling == "coupled"
+            return coupled_uniforms(draw_seed(stream), n) if fresh else stored
+        return torch.rand(n, generator=stream, dtype=torch.double).numpy()
+
     gram = gram_matrix(kernel, arms)
     expected, expected_sets = run_bandit(
         gram,
         NOISE,
         noisy(truth, 1),
         lambda: int(torch.randint(len(arms), (1,), generator=stream)),
-        lambda n: torch.rand(n, generator=stream, dtype=torch.double).numpy(),
+        draw_uniforms,
         num_pulls,
         rule=rule_name,
         width=width,
         exact=exact,
-        coupled=resampling == "coupled",
+        coupled=coupled,
         size=getattr(rule, "size", 1),
         F=F,
         delta=DELTA,
@@ -127,6 +146,7 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         ("bkb", "coupled"),
         ("bbkb", "independent"),
         ("bbkb", "coupled"),
+        ("bbkb", "stored"),
         ("local", "independent"),
         ("plates", "independent"),
         ("gpucb", "independent"),

@@ -95,6 +95,17 @@ def test_learned_hyper_parameters_and_coupled_draws_are_stored(tmp_path):
     assert play(bandits[0], 10) == play(bandits[1], 10)
 
 
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+def test_a_file_does_not_grow_with_the_arms(resampling, tmp_path):
+    sizes = []
+    for num_arms in (100, 10_000):
+        bandit = make_bandit(BBKB, random_arms(num_arms), resampling=resampling)
+        play(bandit, 5, max_size=4)
+        bandit.save(tmp_path / f"{num_arms}")
+        sizes.append((tmp_path / f"{num_arms}").stat().st_size)
+    assert sizes[1] < 1.1 * sizes[0]
+
+
 def test_bandits_on_a_box_are_stored(tmp_path):
     bounds = torch.tensor([[0.0], [1.0]]).double()
     options = {"raw_samples": 16, "num_restarts": 1}

@@ -12,8 +12,12 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.__main__ import main
+from botorch_bkb.cli import tables
+from botorch_bkb.cli.arguments import build_parser
+from botorch_bkb.cli.tables import read_table
 
 
 RNG = np.random.default_rng(0)
@@ -610,6 +614,53 @@ def test_what_is_not_clear_is_refused_with_what_to_do(name, tmp_path):
     assert code == 2, said
     assert wrong in said
     assert remedy in said
+
+
+def outcome(path, words):
+    """Return the table, with whole numbers of one width, or the error."""
+    args = build_parser().parse_args(["suggest", str(path), *map(str, words)])
+    try:
+        table = read_table(path, ["id"], separator=args.separator, decimal=args.decimal)
+    except InputDataError as error:
+        return str(error)
+    bytes_ = table.select_dtypes("uint8").columns
+    return table.astype(dict.fromkeys(bytes_, "int64")), len(bytes_)
+
+
+@pytest.mark.parametrize("num_rows", [1, 7])
+@pytest.mark.parametrize("name", [*READ, *REFUSED])
+def test_a_file_in_parts_is_read_as_in_one_piece(name, num_rows, tmp_path, monkeypatch):
+    arms, _, words = files_of((READ | REFUSED)[name][0])
+    suffix, data = arms if isinstance(arms, tuple) else (".csv", arms)
+    path = tmp_path / f"arms{suffix}"
+    path.write_bytes(data)
+    whole = outcome(path, words)
+    monkeypatch.setattr(tables, "MIN_TO_CHUNK", 0)
+    monkeypatch.setattr(tables, "ROWS_OF_A_CHUNK", num_rows)
+    parts = outcome(path, words)
+    if isinstance(whole, str):
+        assert parts == whole
+    else:
+        pd.testing.assert_frame_equal(parts[0], whole[0])
+
+
+def test_small_whole_numbers_of_a_large_file_take_a_byte(tmp_path, monkeypatch):
+    table = ARMS.assign(
+        bit=RNG.integers(0, 2, NUM_ARMS),
+        count=range(232, 232 + NUM_ARMS),
+        more=range(233, 233 + NUM_ARMS),
+        less=range(-1, NUM_ARMS - 1),
+        ripe=True,
+    )
+    (tmp_path / "arms.csv").write_bytes(csv(table))
+    monkeypatch.setattr(tables, "MIN_TO_CHUNK", 0)
+    monkeypatch.setattr(tables, "ROWS_OF_A_CHUNK", 5)
+    found = read_table(tmp_path / "arms.csv", ["id"])
+    assert found.dtypes[["bit", "count", "more", "less", "ripe"]].map(str).tolist() == [
+        *("uint8", "uint8", "int64", "int64", "bool"),
+    ]
+    numbers = ["bit", "count", "more", "less", "ripe"]
+    assert (found[numbers] == table[numbers]).all(axis=None)
 
 
 # Ids, and candidates that are gone ----------------------------------------------------

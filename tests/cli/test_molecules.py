@@ -256,15 +256,90 @@ def test_time_and_memory_are_stated_before_long_work(
     monkeypatch.setattr(suggest, "MIN_COST", 1)
     results = results_of(library, list(range(0, len(library), 4)))
     run(tmp_path, library, results, "--smiles", "smiles")
+    assert "the choice takes" not in capsys.readouterr().out
+    monkeypatch.setattr(suggest, "MIN_SECONDS", 0.0)
+    run(tmp_path, library, None, "--smiles", "smiles")
+    assert "89 candidates, 0 of them measured: the choice" in capsys.readouterr().out
+    run(tmp_path, library, results, "--smiles", "smiles")
     said = capsys.readouterr().out
     assert "89 candidates, 23 of them measured: the choice takes about 1 s, and" in said
     assert said.index("the choice takes") < said.index("Fit:")
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_the_memory_that_is_stated_holds_the_fingerprints(is_packed, monkeypatch):
+    monkeypatch.setattr(suggest, "MIN_COST", 1)
+    monkeypatch.setattr(suggest, "MIN_BYTES", 0)
+    monkeypatch.setattr(suggest, "FEATURE_BYTES", 0)
+    codes = np.arange(50_000 * 64, dtype="uint64").astype("uint8").reshape(-1, 64)
+    arms = BitArms(codes, is_packed)
+    bandit = suggest.suggestion_bandit(
+        arms,
+        torch.arange(3),
+        torch.linspace(0, 1, 3, dtype=torch.double),
+        seed=0,
+        kernel="tanimoto",
+    )
+    (said,) = suggest.cost_notes(bandit, 96)
+    # A byte each, and 40 doubles a row.
+    assert f"{(64 + 320) * 50_000 / 1e6:,.0f} MB" in said
 
 
 def test_ids_may_be_the_smiles(tmp_path, library):
     table = library[["smiles"]]
     found = run(tmp_path, table, None, "--smiles", "smiles", "--id", "smiles")
     assert set(found["smiles"]) <= set(library["smiles"])
+
+
+def test_a_report_draws_molecules_whose_ids_are_their_smiles(tmp_path, library):
+    results = results_of(library, [0, 9, 30, 50, 70])[["smiles", "reward"]]
+    words = ["--id", "smiles", "--report", str(tmp_path / "report.html")]
+    run(tmp_path, library[["smiles"]], results, "--smiles", "smiles", *words)
+    assert (tmp_path / "report.html").read_text().count("structure of") == 5
+
+
+def test_results_may_write_a_molecule_in_another_way_but_not_another(
+    tmp_path, library, capsys
+):
+    row = library.index[library["smiles"] == Chem.CanonSmiles("CCOC")][0]
+    results = results_of(library, [0, 9, row, 50, 70])
+    plain = run(tmp_path, library, results, "--smiles", "smiles")
+    results.loc[row, "smiles"] = "COCC"
+    results.loc[0, "smiles"] = None
+    again = run(tmp_path, library, results, "--smiles", "smiles")
+    pd.testing.assert_frame_equal(again, plain)
+    for other in ("CCOCC", "C1CC"):
+        results.loc[row, "smiles"] = other
+        capsys.readouterr()
+        run(tmp_path, library, results, "--smiles", "smiles", code=2)
+        error = capsys.readouterr().err
+        assert f"has the SMILES {other!r} in row 3 " in error
+        assert f"but the molecule of m{row} is 'CCOC' in" in error
+        assert error.count("\n") == 1
+
+
+def test_rewards_whose_squares_underflow_are_no_traceback(tmp_path, library):
+    results = results_of(library, [0, 9, 30, 50, 70])
+    results["reward"] *= 1e-300
+    found = run(tmp_path, library, results, "--smiles", "smiles")
+    assert len(found) == 5
+    assert not found["why"].str.contains("nan|inf").any()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--radius", "101"], "Expected `radius` to be at most 100, but got 101"),
+        (["--num-bits", str(2**16 + 8)], "a multiple of 8 up to 65,536, but got 65,5"),
+    ],
+)
+def test_fingerprints_that_rdkit_could_not_hold_are_refused(
+    tmp_path, library, words, message, capsys
+):
+    run(tmp_path, library, None, "--smiles", "smiles", *words, code=2)
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 # --- bits

@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel
+from rdkit import Chem
+from rdkit.Chem import Crippen
 
 from botorch_bkb.__main__ import main
 from botorch_bkb.acquisition.confidence import (
@@ -18,9 +20,10 @@ from botorch_bkb.acquisition.confidence import (
 )
 from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
+from botorch_bkb.arms import BitArms
 from botorch_bkb.bandits import BBKB, DriftingBandit, FiniteArmBandit
 from botorch_bkb.cli.arguments import BANDIT_NAMES, build_parser
-from botorch_bkb.cli.simulate import BANDITS, build_bandit, load_problem
+from botorch_bkb.cli.simulate import BANDITS, build_bandit, load_rehearsal
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
 
 
@@ -95,10 +98,10 @@ def test_the_width_of_suggest_is_one_deviation_of_the_noise(path, tmp_path):
     rounds = simulate(path, tmp_path, *words)
     assert (rounds["confidence_width"] > 0).all()
     args = arguments(path, *words)
-    problem, _, _ = load_problem(args)
-    loop = build_bandit("suggest", args, problem, torch.Generator().manual_seed(0))
+    rehearsal = load_rehearsal(args)
+    loop = build_bandit("suggest", args, rehearsal, torch.Generator().manual_seed(0))
     asked = loop.ask(8)
-    loop.tell(asked, problem.mean_rewards[asked])
+    loop.tell(asked, rehearsal.problem.mean_rewards[asked])
     loop.ask(8)
     assert loop.confidence_width == pytest.approx(loop._bandit.noise_variance**0.5)
 
@@ -117,12 +120,12 @@ def test_the_width_of_suggest_is_one_deviation_of_the_noise(path, tmp_path):
 def test_the_drift_follows_the_options(path, words, rate, size):
     words = ["--drop", "kind", "--bandit", "tvgpucb", "rgpucb", *words]
     args = arguments(path, *words)
-    problem, _, _ = load_problem(args)
-    smooth = build_bandit("tvgpucb", args, problem, torch.Generator())
+    rehearsal = load_rehearsal(args)
+    smooth = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
     assert smooth.forgetting_rate == rate
     assert not smooth.learner.sparse
     assert smooth.confidence == TVWidth(failure_probability=1e-3)
-    resetting = build_bandit("rgpucb", args, problem, torch.Generator())
+    resetting = build_bandit("rgpucb", args, rehearsal, torch.Generator())
     assert resetting.block_size == size
     assert resetting.confidence == RTVWidth(failure_probability=1e-3)
 
@@ -130,17 +133,17 @@ def test_the_drift_follows_the_options(path, words, rate, size):
 def test_where_the_model_is_learned_so_is_the_forgetting_rate(path, monkeypatch):
     monkeypatch.setattr("botorch_bkb.cli.simulate.MAX_FILTERED_ARMS", 59)
     args = arguments(path, "--bandit", "tvgpucb", "--learn")
-    problem, _, _ = load_problem(args)
-    bandit = build_bandit("tvgpucb", args, problem, torch.Generator())
+    rehearsal = load_rehearsal(args)
+    bandit = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
     before = bandit.forgetting_rate
     assert bandit.learner.sparse  # of 60 arms
     for _ in range(6):
         asked = bandit.ask()
-        bandit.tell(asked, problem.mean_rewards[asked])
+        bandit.tell(asked, rehearsal.problem.mean_rewards[asked])
     bandit.ask()
     assert bandit.forgetting_rate != before
     args = arguments(path, "--learn", "--forgetting-rate", "0.2")
-    bandit = build_bandit("tvgpucb", args, problem, torch.Generator())
+    bandit = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
     assert bandit.forgetting_rate == 0.2
 
 
@@ -183,10 +186,9 @@ def test_minimizing_finds_a_small_reward(table, path, tmp_path, capsys):
 
 
 def test_columns_can_be_dropped_and_coded(path):
-    problem, notes, _ = load_problem(
-        arguments(path, "--drop", "x", "--code", "kind:a=1,b=2")
-    )
-    assert problem.arms.shape == (60, 2)
+    rehearsal = load_rehearsal(arguments(path, "--drop", "x", "--code", "kind:a=1,b=2"))
+    notes = rehearsal.notes
+    assert rehearsal.problem.arms.shape == (60, 2)
     (note,) = notes
     assert "standardized" in note
 
@@ -194,8 +196,8 @@ def test_columns_can_be_dropped_and_coded(path):
 def test_the_model_follows_the_options(path):
     def build(*words):
         args = arguments(path, "--drop", "kind", *words)
-        problem, _, _ = load_problem(args)
-        return build_bandit("bbkb", args, problem, torch.Generator())
+        rehearsal = load_rehearsal(args)
+        return build_bandit("bbkb", args, rehearsal, torch.Generator())
 
     bandit = build()
     assert isinstance(bandit.covar_module, RBFKernel)
@@ -233,9 +235,17 @@ def test_the_model_follows_the_options(path):
 )
 def test_the_confidence_width_follows_the_options(path, words, expected):
     args = arguments(path, *words)
-    problem, _, _ = load_problem(args)
+    rehearsal = load_rehearsal(args)
     (name,) = args.bandit
-    assert build_bandit(name, args, problem, torch.Generator()).confidence == expected
+    assert build_bandit(name, args, rehearsal, torch.Generator()).confidence == expected
+
+
+@pytest.mark.parametrize("name", ["bbkb", "bkb", "thompson", "epsilon-greedy"])
+def test_the_ceiling_follows_the_options(path, name):
+    args = arguments(path, "--bandit", name, "--max-inducing", "9")
+    rehearsal = load_rehearsal(args)
+    bandit = build_bandit(name, args, rehearsal, torch.Generator())
+    assert bandit.learner.max_inducing == 9
 
 
 @pytest.mark.parametrize(
@@ -249,9 +259,9 @@ def test_the_confidence_width_follows_the_options(path, words, expected):
 )
 def test_the_batch_rule_follows_the_options(path, words, expected):
     args = arguments(path, *words)
-    problem, _, _ = load_problem(args)
+    rehearsal = load_rehearsal(args)
     (name,) = args.bandit
-    assert build_bandit(name, args, problem, torch.Generator()).batch_rule == expected
+    assert build_bandit(name, args, rehearsal, torch.Generator()).batch_rule == expected
 
 
 @pytest.mark.parametrize(
@@ -263,6 +273,7 @@ def test_the_batch_rule_follows_the_options(path, words, expected):
         ),
         (["--oversampling", "3", "--bandit", "gpucb"], "nothing to --bandit gpucb"),
         (["--resampling", "coupled", "--bandit", "gpbucb"], "only to bbkb, bkb,"),
+        (["--max-inducing", "9", "--bandit", "gpucb"], "only to bbkb, bkb,"),
         # One bandit without a use for it is enough.
         (["--lengthscale", "1", "--bandit", "bbkb", "suggest"], "--bandit suggest"),
         (["--confidence", "constant:1", "--bandit", "suggest"], "--bandit suggest"),
@@ -271,6 +282,9 @@ def test_the_batch_rule_follows_the_options(path, words, expected):
         (["--forgetting-rate", "0.1"], "nothing to --bandit bbkb, only to tvgpucb, rg"),
         (["--block-size", "9", "--bandit", "tvgpucb"], "only to rgpucb"),
         (["--kernel", "rbf", "--learn"], "--kernel means nothing beside --learn"),
+        (["--kernel", "tanimoto"], "--kernel tanimoto means nothing to --bandit bbkb"),
+        (["--smiles", "kind"], "Pass --learn, or only --bandit suggest"),
+        (["--smiles", "text", "--learn"], "has no column 'text'"),
         (["--norm-bound", "2", "--learn"], "or name a width by --confidence"),
         (["--max-repeats", "2", "--horizon", "121"], "allows 120 pulls of the 60 arms"),
         (["--seed", str(2**63 - 1), "--repetitions", "2"], "leaves no 2 seeds"),
@@ -300,8 +314,8 @@ def test_suggest_plays_what_the_command_would_choose(path, table, tmp_path):
     args = arguments(
         path, "--bandit", "suggest", "--batch-size", "7", "--max-repeats", "1"
     )
-    problem, _, _ = load_problem(args)
-    loop = build_bandit("suggest", args, problem, torch.Generator().manual_seed(1))
+    rehearsal = load_rehearsal(args)
+    loop = build_bandit("suggest", args, rehearsal, torch.Generator().manual_seed(1))
     seed = int(torch.randint(2**31, (1,), generator=torch.Generator().manual_seed(1)))
     table.drop(columns="gain").rename_axis("id").to_csv(tmp_path / "arms.csv")
     results = pd.DataFrame({"id": [], "reward": []})
@@ -313,9 +327,128 @@ def test_suggest_plays_what_the_command_would_choose(path, table, tmp_path):
         assert main(["suggest", str(tmp_path / "arms.csv"), *words]) == 0
         asked = loop.ask(100)
         assert pd.read_csv(tmp_path / "next.csv")["id"].tolist() == asked.tolist()
-        loop.tell(asked, problem.mean_rewards[asked])
+        loop.tell(asked, rehearsal.problem.mean_rewards[asked])
         told = {"id": asked, "reward": table["gain"].to_numpy()[asked]}
         results = pd.concat([results, pd.DataFrame(told)])
+
+
+def rehearsed_and_commanded(tmp_path, table, words, size=5):
+    """Return the plates of `simulate` and of the command: ids, three of each."""
+    table.to_csv(tmp_path / "table.csv", index=False)
+    table.drop(columns="gain").to_csv(tmp_path / "arms.csv", index=False)
+    words = [*words, "--batch-size", str(size), "--max-repeats", "1"]
+    args = arguments(
+        tmp_path / "table.csv", "--bandit", "suggest", "--id", "id", *words
+    )
+    rehearsal = load_rehearsal(args)
+    loop = build_bandit("suggest", args, rehearsal, torch.Generator().manual_seed(1))
+    seed = int(torch.randint(2**31, (1,), generator=torch.Generator().manual_seed(1)))
+    gains = table.set_index("id")["gain"]
+    results = pd.DataFrame({"id": [], "reward": []})
+    played, chosen = [], []
+    for _ in range(3):
+        results.to_csv(tmp_path / "results.csv", index=False)
+        paths = ["--observations", "results.csv", "--output", "next.csv"]
+        paths = [str(tmp_path / w) if w[-4:] == ".csv" else w for w in paths]
+        command = ["suggest", str(tmp_path / "arms.csv"), *paths, *words]
+        assert main([*command, "--seed", str(seed)]) == 0
+        asked = loop.ask(100)
+        loop.tell(asked, rehearsal.problem.mean_rewards[asked])
+        played.append([rehearsal.arm_names[arm] for arm in asked.tolist()])
+        ids = pd.read_csv(tmp_path / "next.csv", dtype={"id": "str"})["id"]
+        chosen.append(ids.tolist())
+        told = pd.DataFrame({"id": ids, "reward": gains[ids].to_numpy()})
+        results = pd.concat([results, told])
+    return played, chosen
+
+
+def bits_and_gains(num_rows=80, num_bits=70):
+    rng = np.random.default_rng(0)
+    bits = (rng.random((num_rows, num_bits)) < 0.3).astype(int)
+    table = pd.DataFrame(bits).add_prefix("bit")
+    table.insert(0, "id", [f"b{row:02}" for row in range(num_rows)])
+    return table.assign(gain=bits @ rng.normal(size=num_bits))
+
+
+@pytest.mark.parametrize("kernel", [None, "tanimoto", "matern", "rbf"])
+def test_suggest_plays_bits_as_the_command_compares_them(tmp_path, kernel, capsys):
+    words = [] if kernel is None else ["--kernel", kernel]
+    played, chosen = rehearsed_and_commanded(tmp_path, bits_and_gains(), words)
+    assert played == chosen
+    said = capsys.readouterr().out
+    is_compared = kernel in (None, "tanimoto")
+    assert said.count("are compared as fingerprints") == (4 if is_compared else 0)
+
+
+def test_the_kernels_of_bits_are_different_ones(tmp_path):
+    table = bits_and_gains()
+    table.to_csv(tmp_path / "table.csv", index=False)
+    arms = {
+        name: load_rehearsal(
+            arguments(tmp_path / "table.csv", "--bandit", name, "--id", "id")
+        ).arms
+        for name in ("suggest", "bbkb")
+    }
+    bits = table.drop(columns=["id", "gain"]).to_numpy()
+    assert isinstance(arms["suggest"], BitArms)
+    np.testing.assert_array_equal(arms["suggest"].bits()[:, :70], bits)
+    # The others play standardized numbers, as before.
+    assert not isinstance(arms["bbkb"], BitArms)
+    np.testing.assert_allclose(arms["bbkb"].std(dim=0, correction=0), 1)
+
+
+SMILES = [
+    "C" * head + group + "C" * tail
+    for head in range(1, 5)
+    for tail in range(1, 4)
+    for group in ("O", "N", "S", "C(F)", "C(Cl)", "OC(=O)", "C#C")
+]
+
+
+def molecules_and_gains():
+    names = sorted({Chem.CanonSmiles(text) for text in SMILES})
+    gains = [Crippen.MolLogP(Chem.MolFromSmiles(name)) for name in names]
+    ids = [f"m{row:02}" for row in range(len(names))]
+    return pd.DataFrame({"id": ids, "smiles": names, "gain": gains})
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--counts", "--num-bits", "128"], ["--kernel", "rbf"]]
+)
+def test_suggest_plays_molecules_as_the_command_does(tmp_path, words):
+    words = ["--smiles", "smiles", "--num-bits", "64", *words]
+    played, chosen = rehearsed_and_commanded(tmp_path, molecules_and_gains(), words)
+    assert played == chosen
+
+
+def test_one_molecule_written_twice_is_one_arm_of_their_mean(tmp_path, capsys):
+    table = molecules_and_gains()
+    first = table.iloc[3]
+    again = Chem.MolToSmiles(Chem.MolFromSmiles(first["smiles"]), canonical=False)
+    assert Chem.CanonSmiles(again) == first["smiles"]
+    table.loc[len(table)] = ["again", f" {again} ", first["gain"] + 2]
+    table.loc[len(table)] = ["bad", "C1CC", 100.0]
+    table.drop(columns="id").to_csv(tmp_path / "table.csv", index=False)
+    words = ["--smiles", "smiles", "--bandit", "suggest", "--skip-invalid"]
+    rehearsal = load_rehearsal(arguments(tmp_path / "table.csv", *words))
+    said = capsys.readouterr().out
+    assert f"such as row {len(table) - 1} that of row 4" in said
+    assert "1 rows without a molecule are skipped, with 1 measurements" in said
+    gains = table["gain"].to_numpy()[:-2].copy()
+    gains[3] += 1
+    expected = (gains - gains.mean()) / gains.std()
+    np.testing.assert_allclose(rehearsal.problem.mean_rewards, expected)
+    assert rehearsal.arm_names == [f"row {row + 1}" for row in range(len(gains))]
+    assert f"which is {gains.std():.4g}" in rehearsal.notes[-1]
+
+
+@pytest.mark.parametrize("bandit", BANDIT_NAMES)
+def test_every_bandit_that_learns_plays_molecules(tmp_path, bandit):
+    molecules_and_gains().to_csv(tmp_path / "table.csv", index=False)
+    words = ["--smiles", "smiles", "--id", "id", "--num-bits", "64", "--learn"]
+    words += ["--bandit", bandit, "--horizon", "12", "--batch-size", "4"]
+    rounds = simulate(tmp_path / "table.csv", tmp_path / "out", *words)
+    assert rounds["num_pulls"].iloc[-1] == 12
 
 
 def test_suggest_plays_whole_plates_of_distinct_arms(path, tmp_path, capsys):
@@ -331,32 +464,32 @@ def test_suggest_plays_whole_plates_of_distinct_arms(path, tmp_path, capsys):
 def test_the_goal_reaches_every_bandit(path):
     words = ["--bandit", "suggest", "thompson", "--goal", "regret", "--learn"]
     args = arguments(path, *words)
-    problem, _, _ = load_problem(args)
-    thompson = build_bandit("thompson", args, problem, torch.Generator())
+    rehearsal = load_rehearsal(args)
+    thompson = build_bandit("thompson", args, rehearsal, torch.Generator())
     assert thompson.goal == "regret"
-    loop = build_bandit("suggest", args, problem, torch.Generator())
+    loop = build_bandit("suggest", args, rehearsal, torch.Generator())
     arms = []
     for _ in range(3):
         asked = loop.ask(30)
-        loop.tell(asked, problem.mean_rewards[asked])
+        loop.tell(asked, rehearsal.problem.mean_rewards[asked])
         arms += asked.tolist()
     assert len(set(arms)) < len(arms)
 
 
 def test_bandits_learn_by_their_own_defaults(path):
     args = arguments(path, "--learn")
-    problem, _, _ = load_problem(args)
-    bandit = build_bandit("bbkb", args, problem, torch.Generator())
-    expected = BBKB(problem.arms)
+    rehearsal = load_rehearsal(args)
+    bandit = build_bandit("bbkb", args, rehearsal, torch.Generator())
+    expected = BBKB(rehearsal.problem.arms)
     assert bandit.confidence == expected.confidence == DeviationWidth()
     assert bandit.goal == expected.goal
     before = bandit.noise_variance
-    bandit.tell(range(20), problem.mean_rewards[:20], external=True)
+    bandit.tell(range(20), rehearsal.problem.mean_rewards[:20], external=True)
     bandit.ask()
     assert bandit.noise_variance != pytest.approx(before)
     args = arguments(path, "--learn", "--confidence", "constant:2")
     assert build_bandit(
-        "bbkb", args, problem, torch.Generator()
+        "bbkb", args, rehearsal, torch.Generator()
     ).confidence == ConstantWidth(2.0)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from botorch.exceptions.warnings import BotorchWarning
 
 from botorch_bkb.__main__ import main
 from botorch_bkb.cli.suggest import SuggestLoop
@@ -267,6 +268,18 @@ def test_the_loop_chooses_what_the_command_chooses(folder, arms):
     before = loop.best_arm()
     assert len(loop.ask(max_size=2)) == 2
     assert loop.best_arm() == before
+
+
+def test_a_ceiling_of_inducing_candidates(folder, arms):
+    results = measure(arms, range(30))
+    plain = suggest(folder, results)
+    pd.testing.assert_frame_equal(
+        suggest(folder, results, "--max-inducing", "30"), plain
+    )
+    with pytest.warns(BotorchWarning, match="took effect: 3 of 30 measured"):
+        capped = suggest(folder, results, "--max-inducing", "3")
+    assert len(capped) == 6
+    assert not capped.equals(plain)
 
 
 def test_the_output_may_not_replace_a_table_that_was_read(folder, arms, capsys):

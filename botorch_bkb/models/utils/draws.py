@@ -2,12 +2,22 @@
 
 In double precision, on the generator's own device: what a seed draws depends neither on
 the arms' device and dtype nor on the user's default dtype.
+
+References:
+    [steele2014] G. L. Steele, D. Lea, C. H. Flood. Fast splittable pseudorandom number
+    generators. OOPSLA 2014.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+
+# Of SplitMix64: the step of its state, and shifts and factors that mix its bits.
+STEP = 0x9E3779B97F4A7C15
+MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def as_generator(generator: torch.Generator | None) -> torch.Generator:
@@ -40,3 +50,25 @@ def draw_integers(limit: int, size: int, generator: torch.Generator) -> Tensor:
 def draw_seed(generator: torch.Generator) -> int:
     """Draw a seed for what cannot take a generator."""
     return int(draw_integers(2**31 - 1, 1, generator))
+
+
+def keyed_uniforms(seed: int, keys: Tensor) -> Tensor:
+    """Return a uniform number in ``(0, 1)`` for each key, the same at every call.
+
+    The output of SplitMix64 [steele2014]_ after ``key`` others, which takes no more
+    time than the first: nothing is stored, and a key is as good as a place in a
+    sequence. The arithmetic is that of 64-bit integers, the same on every machine.
+
+    Args:
+        seed: The state of the generator before its first output.
+        keys: A ``k``-dim long tensor, none negative.
+
+    Returns:
+        A ``k``-dim tensor of doubles, on the processor.
+    """
+    bits = (keys.cpu().numpy().astype(np.uint64) + np.uint64(1)) * np.uint64(STEP)
+    bits += np.uint64(seed)
+    for shift, factor in MIXING:
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    # The middles of 2^52 intervals, which doubles hold exactly: never 0 or 1.
+    return torch.from_numpy(((bits >> np.uint64(12)).astype(float) + 0.5) * 2.0**-52)

@@ -18,10 +18,17 @@ from typing import Literal
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_bkb.checks import check_choice, check_fraction, check_positive
+from botorch_bkb.checks import check_choice, check_fraction, check_positive, check_size
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.nystrom import span_tolerance
 
+
+# Rows of the factor that are computed at once, of points that may be the next pivots: a
+# product of matrices is several times as fast as that many with vectors.
+PIVOTS_AHEAD = 16
 
 Resampling = Literal["independent", "coupled"]
 Inclusion = Literal["merged", "per_pull"]
@@ -154,6 +161,68 @@ def sample_inducing_indices(
     """
     kept = (uniforms < probabilities).nonzero().squeeze(-1)
     return kept if kept.numel() else leverage_scores.argmax().unsqueeze(0)
+
+
+def check_max_inducing(max_inducing: int | None) -> None:
+    """Raise an ``InputDataError`` unless this is a number of inducing arms, or None."""
+    if max_inducing is not None:
+        check_size("max_inducing", max_inducing)
+
+
+@torch.no_grad()
+def leverage_pivots(
+    covar_module: Kernel, points: Tensor, counts: Tensor, size: int
+) -> Tensor:
+    r"""Choose a few points, each in turn the one of the largest leverage that is left.
+
+    What earlier points ``S`` leave of a point's prior variance is ``r(x) = k(x, x) -
+    |z_S(x)|^2``, and ``n r / lambda`` is the part of the leverage score of its ``n``
+    pulls that pulls of ``S`` cannot take away: as if it had never been tried. The
+    largest comes next: the pivoted Cholesky factorization of ``W^{1/2} K W^{1/2}``,
+    greedy in its trace. Nothing is drawn.
+
+    Time ``O(P size^2)``, memory ``O(P size)``.
+
+    Args:
+        covar_module: The kernel.
+        points: A ``P x d`` tensor.
+        counts: Their ``P`` numbers of pulls.
+        size: How many, at most ``P``.
+
+    Returns:
+        A long tensor of positions in order of choice; fewer than ``size`` where the
+        others are in their span.
+    """
+    prior = covar_module(points, diag=True).to(points)
+    least = span_tolerance(prior.dtype) * prior
+    residual = prior.clone()
+    weights = counts.to(prior)
+    factor = prior.new_empty(size, points.shape[0])
+    pivots: list[int] = []
+    while len(pivots) < size:
+        start = len(pivots)
+        left = weights * residual.where(residual > least, 0.0)
+        ahead = left.sort(descending=True, stable=True).indices
+        ahead = ahead[: min(PIVOTS_AHEAD, size - start)]
+        if not left[ahead[0]] > 0:
+            break
+        rows = dense_covariance(covar_module, points[ahead], points).to(prior)
+        rows -= factor[:start, ahead].mT @ factor[:start]
+        for _ in range(len(ahead)):
+            place = int(left[ahead].argmax())
+            pivot = int(ahead[place])
+            if not 0 < left[pivot] == left.max():
+                break  # another point is the next one: rows that were not foreseen
+            stop = len(pivots)
+            row = rows[place] - factor[start:stop, pivot] @ factor[start:stop]
+            factor[stop] = row / residual[pivot].sqrt()
+            residual -= factor[stop].square()
+            residual[pivot] = 0.0
+            left = weights * residual.where(residual > least, 0.0)
+            pivots.append(pivot)
+        if len(pivots) == start:
+            break  # a kernel that gives NaN
+    return torch.tensor(pivots, dtype=torch.long, device=points.device)
 
 
 def bkb_oversampling(

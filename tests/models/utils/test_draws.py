@@ -1,6 +1,9 @@
 """What a seed draws does not depend on the user's settings."""
 
+import numpy as np
+import pytest
 import torch
+from scipy.stats import kstest
 
 from botorch_bkb.models.utils.draws import (
     as_generator,
@@ -8,7 +11,9 @@ from botorch_bkb.models.utils.draws import (
     draw_normals,
     draw_seed,
     draw_uniforms,
+    keyed_uniforms,
 )
+from tests.reference import coupled_uniforms, splitmix64
 
 
 def drawn(seed=3):
@@ -43,3 +48,71 @@ def test_a_generator_stays_and_a_new_one_has_a_random_seed():
     generator = torch.Generator()
     assert as_generator(generator) is generator
     assert as_generator(None).initial_seed() != as_generator(None).initial_seed()
+
+
+PINNED = [
+    0.7415648787718233,
+    0.15991039287692022,
+    0.7488184249913884,
+    0.5149468218113079,
+]
+# The first outputs that several libraries publish as their test of SplitMix64.
+PUBLISHED = [
+    6457827717110365317,
+    3203168211198807973,
+    9817491932198370423,
+    4593380528125082431,
+    16408922859458223821,
+]
+
+
+def test_the_reference_is_the_published_generator():
+    assert splitmix64(1234567, 5) == PUBLISHED
+
+
+@pytest.mark.parametrize("seed", [0, 1, 1234567, 2**31 - 2, 2**63 - 1])
+def test_keyed_numbers_are_those_of_the_generator_in_any_order(seed):
+    expected = coupled_uniforms(seed, 300)
+    keys = torch.tensor([7, 0, 299, 7, 150])
+    assert keyed_uniforms(seed, keys).tolist() == expected[keys].tolist()
+    everything = keyed_uniforms(seed, torch.arange(300))
+    assert everything.dtype == torch.double
+    assert everything.tolist() == expected.tolist()
+    assert keyed_uniforms(seed, keys[:0]).tolist() == []
+
+
+def test_keyed_numbers_are_pinned():
+    """Saved bandits count on them."""
+    assert keyed_uniforms(42, torch.tensor([0, 1, 10**7, 2**40])).tolist() == PINNED
+
+
+def test_keyed_numbers_are_never_zero_or_one(monkeypatch):
+    """Not even of the extreme outputs: an arm of probability one is always kept."""
+    numbers = keyed_uniforms(0, torch.arange(10**5))
+    assert 0 < numbers.min() < 1e-4
+    assert 1 - 1e-4 < numbers.max() < 1
+    monkeypatch.setattr("botorch_bkb.models.utils.draws.MIXING", ())
+    monkeypatch.setattr("botorch_bkb.models.utils.draws.STEP", 2**64 - 1)
+    least, most = keyed_uniforms(1, torch.tensor([0, 1])).tolist()
+    assert 0 < least < 1e-15
+    assert 1 - 1e-15 < most < 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 1234567, 2**31 - 2])
+def test_keyed_numbers_have_the_law_of_drawn_ones(seed):
+    numbers = keyed_uniforms(seed, torch.arange(10**5)).numpy()
+    drawn = draw_uniforms(10**5, torch.Generator().manual_seed(seed)).numpy()
+    assert kstest(numbers, "uniform").pvalue > 1e-3
+    assert kstest(numbers, drawn).pvalue > 1e-3
+
+
+def test_neighbours_among_arms_and_seeds_are_independent():
+    """Squares of a 16 x 16 grid are hit alike by pairs of numbers; chi square, 3e-5."""
+    keys = torch.arange(10**5)
+    one, other = (keyed_uniforms(seed, keys).numpy() for seed in (5, 6))
+    for left, right in ((one, other), (one[:-1], one[1:]), (one[:-64], one[64:])):
+        hits = np.histogram2d(left, right, bins=16, range=[[0, 1], [0, 1]])[0]
+        expected = len(left) / 256
+        assert ((hits - expected) ** 2 / expected).sum() < 255 + 4 * np.sqrt(2 * 255)
+    of_seeds = [keyed_uniforms(seed, keys[:1]).item() for seed in range(2000)]
+    assert kstest(of_seeds, "uniform").pvalue > 1e-3

@@ -1,12 +1,19 @@
-"""Inclusion probabilities, and draws by them."""
+"""Inclusion probabilities, draws by them, and the few that say most."""
 
+import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
 
 from botorch_bkb.models.utils.leverage_scores import (
     inclusion_probabilities,
+    leverage_pivots,
     sample_inducing_indices,
 )
+from tests.helpers import gram_matrix
 
 
 @pytest.mark.parametrize("inclusion", ["merged", "per_pull"])
@@ -27,3 +34,70 @@ def test_both_laws_have_the_stated_marginals(inclusion):
         kept[sample_inducing_indices(probabilities, scores, uniforms)] += 1
     error = (expected * (1 - expected) / 4000).sqrt() + 1e-9
     assert ((kept / 4000 - expected).abs() < 5 * error).all()
+
+
+# Pivots by leverage -------------------------------------------------------------------
+
+
+def left_by(K, pivots):
+    """Return what pulls of some points leave of all prior variances, by Schur."""
+    cross = K[pivots]
+    return np.diag(K) - np.einsum(
+        "ij,ij->j", cross, np.linalg.pinv(K[np.ix_(pivots, pivots)]) @ cross
+    )
+
+
+def assert_greedy(K, counts, pivots):
+    """Each pivot has the largest leverage that those before leave, up to rounding."""
+    for step, pivot in enumerate(pivots):
+        left = counts * left_by(K, pivots[:step])
+        assert left[pivot] >= (1 - 1e-5) * left.max() - 1e-9
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    num_points=st.integers(1, 60),
+    share=st.floats(0.01, 1.0),
+    rough=st.booleans(),
+    repeats=st.booleans(),
+)
+def test_pivots_have_the_largest_leverage_that_is_left(
+    seed, num_points, share, rough, repeats
+):
+    numbers = np.random.default_rng(seed)
+    points = torch.from_numpy(numbers.random((num_points, 3)))
+    counts = numbers.geometric(0.1, num_points) if repeats else np.ones(num_points)
+    kernel = (MaternKernel(nu=1.5) if rough else RBFKernel()).double()
+    kernel.lengthscale = 0.3
+    size = max(1, round(share * num_points))
+    pivots = leverage_pivots(kernel, points, torch.from_numpy(counts), size).tolist()
+    assert len(set(pivots)) == len(pivots) == size
+    assert_greedy(gram_matrix(kernel, points), counts, pivots)
+
+
+def test_pivots_stop_where_the_others_are_in_their_span():
+    points = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)).double()
+    kernel = LinearKernel().double()
+    pivots = leverage_pivots(kernel, points, torch.ones(40), 20).tolist()
+    assert len(pivots) == 3
+    assert_greedy(gram_matrix(kernel, points), np.ones(40), pivots)
+    twice = torch.cat([points[:5]] * 2)
+    rbf = RBFKernel().double()
+    assert len(leverage_pivots(rbf, twice, torch.ones(10), 10).unique()) == 5
+    assert not leverage_pivots(rbf, points, torch.zeros(40), 3).numel()
+
+
+class Broken(Kernel):
+    """A kernel that is NaN off its diagonal."""
+
+    @override
+    def forward(self, x1, x2, diag=False, **params):
+        if diag:
+            return torch.ones_like(x1[..., 0])
+        same = (x1.unsqueeze(-2) == x2.unsqueeze(-3)).all(dim=-1)
+        return torch.where(same, 1.0, torch.nan).to(x1)
+
+
+def test_pivots_of_a_broken_kernel_come_to_an_end():
+    points = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)).double()
+    assert len(leverage_pivots(Broken(), points, torch.ones(40), 20)) == 1

@@ -1,0 +1,173 @@
+"""Which pulled arms are inducing: what learners and bandits on a box share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.warnings import BotorchWarning
+from torch import Tensor
+
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.checks import check_count
+from botorch_bkb.models.utils.draws import draw_seed, keyed_uniforms
+from botorch_bkb.models.utils.leverage_scores import leverage_pivots
+from botorch_bkb.posteriors import ArmPosterior
+
+
+# More new arms than this in one update are sampled block by block.
+BULK_SIZE = 256
+# Where anything is learned, up to this many pulled arms are all inducing: a fit takes
+# all of as many, and what sampling leaves out costs more than it saves.
+MIN_INDUCING = 256
+
+
+def is_bulk(num_new: int) -> bool:
+    """Whether so many arms are new that they are sampled block by block."""
+    return num_new > BULK_SIZE
+
+
+@dataclass(frozen=True)
+class CoupledUniforms:
+    """One uniform number per arm for good, of which none is kept.
+
+    Attributes:
+        seed: What the numbers are a function of, beside the arm; None before they are
+            needed.
+        stored: Those of the first arms, in states of versions that kept them all.
+    """
+
+    seed: int | None = None
+    stored: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.double))
+
+    def drawn(self, num_arms: int, generator: torch.Generator) -> Self:
+        """Return them with a seed, drawn if an arm needs it and there is none yet."""
+        if self.seed is not None or len(self.stored) == num_arms:
+            return self
+        return replace(self, seed=draw_seed(generator))
+
+    def of(self, arms: Tensor) -> Tensor:
+        """Return the numbers of some arms, once a seed is there if one is needed.
+
+        Args:
+            arms: A ``k``-dim long tensor.
+
+        Returns:
+            A ``k``-dim tensor of doubles, on the processor.
+        """
+        arms = arms.cpu()
+        numbers = torch.empty(len(arms), dtype=torch.double)
+        is_stored = arms < len(self.stored)
+        numbers[is_stored] = self.stored[arms[is_stored]]
+        if self.seed is not None:
+            numbers[~is_stored] = keyed_uniforms(self.seed, arms[~is_stored])
+        return numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a saved bandit has of them."""
+        return {"uniform_seed": self.seed, "uniforms": self.stored}
+
+    @classmethod
+    def load(cls, state: dict[str, Any], num_arms: int) -> Self:
+        """Return those of a saved bandit.
+
+        Raises:
+            InputDataError: If they cannot be those of so many arms.
+        """
+        stored = state["uniforms"].to("cpu", torch.double)
+        if stored.dim() != 1 or len(stored) > num_arms:
+            raise InputDataError(
+                f"Expected `uniforms` of at most {num_arms} numbers, but got shape "
+                f"{tuple(stored.shape)}."
+            )
+        # States of older versions have none.
+        seed = state.get("uniform_seed")
+        if seed is not None:
+            check_count("uniform_seed", seed, 2**31)
+        return cls(seed, stored)
+
+
+def sample_in_blocks(
+    hyperparameters: Hyperparameters,
+    features: Tensor,  # n x d
+    counts: Tensor,  # n
+    sample: Callable[[Tensor], Tensor],
+    max_feature_bytes: int = 2**31,
+) -> Tensor:  # m, long
+    """Sample inducing rows as if many new rewards had come in doubling blocks.
+
+    At once, every new row would have the score of the prior, and all would be kept: a
+    table of 10,000 historical results would make 10,000 inducing points.
+
+    Args:
+        hyperparameters: Kernel and noise.
+        features: The pulled points, in its units.
+        counts: The numbers of their pulls.
+        sample: The law: which rows are kept, given the leverage scores of the first.
+        max_feature_bytes: The byte budget of cached features.
+
+    Returns:
+        The rows that are kept.
+    """
+    posterior = ArmPosterior(
+        features,
+        hyperparameters.covar_module,
+        hyperparameters.noise_variance,
+        max_feature_bytes,
+    )
+    stop = BULK_SIZE
+    while stop < len(features):
+        inducing = sample(posterior.leverage_scores[:stop])
+        weights = counts[:stop].to(posterior.like)
+        seen = torch.arange(stop, device=features.device)
+        posterior.update(inducing, seen, weights, torch.zeros_like(weights))
+        stop *= 2
+    return sample(posterior.leverage_scores)
+
+
+def within_ceiling(
+    rows: Tensor,
+    hyperparameters: Hyperparameters,
+    features: Tensor,
+    counts: Tensor,
+    max_inducing: int | None,
+) -> tuple[Tensor, bool]:
+    """Return sampled rows, or the best few of them where they are too many.
+
+    Args:
+        rows: Those that were sampled, of all pulled arms.
+        hyperparameters: Kernel and noise.
+        features: The ``P x d`` pulled arms, in its units.
+        counts: The ``P`` numbers of their pulls.
+        max_inducing: The most rows to keep; None for no limit.
+
+    Returns:
+        The rows, ascending, and whether they were too many.
+    """
+    if max_inducing is None or len(rows) <= max_inducing:
+        return rows, False
+    kernel = hyperparameters.covar_module
+    best = leverage_pivots(kernel, features[rows], counts[rows], max_inducing)
+    return rows[best.sort().values], True
+
+
+def warn_of_ceiling(num_inducing: int, num_pulled: int) -> None:
+    """Say that fewer points are inducing than the law of leverage scores keeps."""
+    warnings.warn(
+        f"`max_inducing` took effect: {num_inducing:,} of {num_pulled:,} measured "
+        "points are inducing, fewer than leverage scores would keep. Variances may be "
+        "further from the exact ones than the theorems allow. Raise the ceiling, or "
+        "check that the noise variance is not too small.",
+        BotorchWarning,
+        stacklevel=2,
+    )
+
+
+def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
+    """Return ``after`` in the order of ``before``, new entries at the end."""
+    kept = before[torch.isin(before, after)]
+    return torch.cat([kept, after[~torch.isin(after, before)]])

@@ -1,0 +1,306 @@
+"""Arms in Parquet files: order, reading by row groups, and what is refused."""
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from botorch_bkb import BBKB
+from botorch_bkb.arms import parquet, ParquetArms, ShardDataError
+from botorch_bkb.models.utils.lazy_rows import row_blocks
+from tests.arms.test_stored import write_parquet
+from tests.bandits import rbf
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 50),
+    st.sampled_from(["float32", "float64", "uint8", "int32", "float16"]),
+    st.booleans(),
+    st.integers(0, 2000),
+    st.integers(0, 2000),
+    st.data(),
+)
+def test_any_rows_are_those_of_the_table(
+    num_rows, num_columns, num_files, size, dtype, is_list, cache, kept, data
+):
+    num_files = min(num_files, num_rows)
+    table = np.arange(num_rows * num_columns).reshape(num_rows, -1).astype(dtype)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(parquet, "CACHE_BYTES", cache)
+        patch.setattr(parquet, "KEPT_BYTES", kept)
+        patch.setattr(parquet, "FAR_APART", 1)
+        path = Path(folder)
+        write_parquet(
+            table, path, is_list=is_list, row_group_size=size, num_files=num_files
+        )
+        columns = "x" if is_list else [f"x{n}" for n in range(num_columns)]
+        arms = ParquetArms(path / "*.parquet", columns, ids="name")
+        dense = torch.from_numpy(table.astype("float64")).to(arms.dtype)
+        for _ in range(4):
+            rows = data.draw(st.lists(st.integers(0, num_rows - 1), max_size=9))
+            assert torch.equal(arms[torch.tensor(rows, dtype=torch.long)], dense[rows])
+            assert arms.ids(rows) == [f"m{row}" for row in rows]
+            start = data.draw(st.integers(0, num_rows))
+            stop = data.draw(st.integers(start, num_rows))
+            # Of all rows a view is taken, which is read in blocks.
+            assert torch.equal(arms[start:stop] + 0, dense[start:stop])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three files of three row groups, with a column of text and ids."""
+    table = np.random.default_rng(0).random((90, 2))
+    write_parquet(table, tmp_path, is_list=False, row_group_size=10)
+    return tmp_path
+
+
+COLUMNS = ["x0", "x1"]
+
+
+def rewrite(path, change):
+    """Change a file's table."""
+    table = change(pq.read_table(path))
+    pq.write_table(table, path, row_group_size=10)
+
+
+def with_column(name, values, place=None):
+    """Return a change of a column."""
+
+    def change(table):
+        place = table.schema.get_field_index(name)
+        return table.set_column(place, name, values(table.column(name)))
+
+    return change
+
+
+def test_row_groups_are_read_once_and_only_wanted_columns(folder, monkeypatch):
+    read = []
+    decoded = parquet.ParquetSource._read_group
+
+    def spied(source, group, columns):
+        read.append((group, *columns))
+        return decoded(source, group, columns)
+
+    monkeypatch.setattr(parquet.ParquetSource, "_read_group", spied)
+    arms = ParquetArms(folder / "*.parquet", COLUMNS)
+    assert read == []
+    for start in range(0, 90, 7):
+        arms[start : start + 7]
+    assert read == [(group, *COLUMNS) for group in range(9)]
+    monkeypatch.setattr(parquet, "CACHE_BYTES", 0)
+    monkeypatch.setattr(parquet, "FAR_APART", 1)
+    rows = torch.tensor([81, 3, 44, 3])
+    taken = arms[rows]
+    read.clear()
+    # Rows from here and there are kept: they are needed again and again.
+    assert torch.equal(arms[rows.flip(0)], taken.flip(0))
+    assert read == []
+
+
+class Terminal(io.StringIO):
+    @override
+    def isatty(self):
+        return True
+
+
+def test_a_pass_that_takes_long_shows_a_bar(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(parquet, "CACHE_BYTES", 0)
+    arms = ParquetArms(folder / "*.parquet", COLUMNS)
+    for _ in row_blocks(arms):
+        pass
+    assert sys.stderr.getvalue() == ""
+    monkeypatch.setattr(parquet, "BAR_SECONDS", 0.0)
+    for row in (1, 85, 0, 11, 22, 5):
+        arms[row]
+    assert "Passing over the arms:   0%" in sys.stderr.getvalue()
+    sys.stderr.truncate(0)
+    for row in range(90):
+        arms[row]
+    assert arms.source._bar is None  # removed at the end
+    quiet = ParquetArms(folder / "*.parquet", COLUMNS, quiet=True)
+    sys.stderr.truncate(0)
+    quiet[:50]
+    assert sys.stderr.getvalue() == ""
+
+
+def test_files_are_in_the_order_of_their_paths(folder):
+    paths = sorted(folder.glob("*.parquet"), reverse=True)
+    arms = ParquetArms(paths, COLUMNS, ids="name")
+    assert arms.ids(torch.tensor([89, 0])) == ["m89", "m0"]
+    with pytest.raises(InputDataError, match="between 0 and 89"):
+        arms.ids([90])
+    with pytest.raises(InputDataError, match="none was named"):
+        ParquetArms(paths[0], COLUMNS).ids([0])
+    assert ParquetArms(paths[0], ids="name").shape == (30, 2)  # all other columns
+
+
+def test_a_pickle_knows_what_the_files_were(folder):
+    arms = ParquetArms(folder / "*.parquet", COLUMNS)
+    arms[:20]
+    text = pickle.dumps(arms)
+    assert len(text) < 5000
+    assert torch.equal(pickle.loads(text)[15:40], arms[15:40])
+    rewrite(folder / "arms-1.parquet", lambda table: table.slice(0, 29))
+    with pytest.raises(ShardDataError, match=r"arms-1.parquet to stay .* has changed"):
+        pickle.loads(text)[15:40]
+
+
+def test_a_file_that_changes_under_a_bandit_is_named(folder):
+    arms = ParquetArms(folder / "*.parquet", COLUMNS)
+    bandit = BBKB(arms, rbf(), 0.1, generator=torch.Generator().manual_seed(0))
+    indices = bandit.ask(size=5)
+    bandit.tell(indices, arms[indices].sum(dim=-1))
+    path = folder / "arms-2.parquet"
+    os.utime(path, ns=(1, 1))
+    arms.source._forget()
+    with pytest.raises(ShardDataError, match=r"arms-2.parquet to stay .* has changed"):
+        bandit.ask()
+    path.unlink()
+    with pytest.raises(ShardDataError, match=r"arms-2.parquet cannot be read"):
+        bandit.ask()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            lambda table: table.drop_columns("x1"),
+            r"arms-1.parquet has no column 'x1', only \['name', 'x0'\]",
+        ),
+        (
+            with_column("x1", lambda column: column.cast(pa.string())),
+            r"column 'x1' of .*arms-1.parquet to hold numbers, .* got string",
+        ),
+        (
+            with_column(
+                "x1", lambda column: pa.array([[x] for x in column.to_pylist()])
+            ),
+            r"column 'x1' of .*arms-1.parquet to hold numbers, .* got list",
+        ),
+    ],
+)
+def test_footers_that_do_not_fit_are_refused(folder, change, match):
+    rewrite(folder / "arms-1.parquet", change)
+    with pytest.raises(ShardDataError, match=match):
+        ParquetArms(folder / "*.parquet", COLUMNS)
+
+
+def test_lists_of_another_width_are_refused(tmp_path):
+    write_parquet(np.zeros((9, 2)), tmp_path, is_list=True)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(9)), 3)
+    pq.write_table(
+        pa.table({"name": ["a", "b", "c"], "x": values}), tmp_path / "arms-1.parquet"
+    )
+    with pytest.raises(ShardDataError, match=r"2 features in .*arms-1.* but got 3"):
+        ParquetArms(tmp_path / "*.parquet", "x")
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        (None, r"'x1', but that of arm 47, row 7 of row group 1 of .*-1.parquet, is m"),
+        (
+            np.nan,
+            r"those of arm 47, row 7 of row group 1 of .*arms-1.parquet, hold NaN",
+        ),
+        (
+            np.inf,
+            r"those of arm 47, row 7 of row group 1 of .*arms-1.parquet, hold NaN",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_list", [False, True])
+def test_missing_numbers_are_named(tmp_path, value, match, is_list):
+    table = np.random.default_rng(0).random((90, 2))
+    write_parquet(table, tmp_path, is_list=is_list, row_group_size=10)
+
+    def change(column):
+        values = column.to_pylist()
+        values[17] = [0.5, value] if is_list else value
+        return pa.array(values, type=column.type)
+
+    name = "x" if is_list else "x1"
+    rewrite(tmp_path / "arms-1.parquet", with_column(name, change))
+    arms = ParquetArms(tmp_path / "*.parquet", "x" if is_list else COLUMNS)
+    with pytest.raises(ShardDataError, match=match.replace("'x1'", f"'{name}'")):
+        BBKB(arms)
+
+
+def test_an_empty_list_is_named(tmp_path):
+    write_parquet(np.zeros((9, 2)), tmp_path, is_list=True, num_files=1)
+
+    def change(column):
+        values = column.to_pylist()
+        values[4] = None
+        return pa.array(values, type=column.type)
+
+    rewrite(tmp_path / "arms-0.parquet", with_column("x", change))
+    with pytest.raises(ShardDataError, match="'x', but that of arm 4, row 4 of"):
+        ParquetArms(tmp_path / "*.parquet", "x")[:3]
+
+
+def test_damaged_files_are_named(folder):
+    path = folder / "arms-1.parquet"
+    pq.write_table(
+        pq.read_table(path), path, row_group_size=10, write_page_checksum=True
+    )
+    content = bytearray(path.read_bytes())
+    chunk = pq.ParquetFile(path).metadata.row_group(1).column(2)
+    content[chunk.dictionary_page_offset + chunk.total_compressed_size // 2] ^= 255
+    path.write_bytes(content)
+    arms = ParquetArms(folder / "*.parquet", COLUMNS)
+    with pytest.raises(ShardDataError, match=r"row group 1 of .*-1.parquet cannot be"):
+        BBKB(arms)
+    path.write_bytes(content[:100])
+    with pytest.raises(ShardDataError, match=r"arms-1.parquet cannot be read"):
+        ParquetArms(folder / "*.parquet", COLUMNS)
+
+
+def test_large_row_groups_are_refused(folder, monkeypatch):
+    monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 100)
+    with pytest.raises(
+        ShardDataError, match=r"row group 0 of .*-0.* has 160. .* smaller `row_group_s"
+    ):
+        ParquetArms(folder / "*.parquet", COLUMNS)
+
+
+def test_no_files_no_columns_and_no_rows_are_refused(tmp_path, folder):
+    with pytest.raises(FileNotFoundError, match=r"at .*nothing.*, but there are none"):
+        ParquetArms(tmp_path / "nothing*")
+    with pytest.raises(BotorchTensorDimensionError, match="at least one of `columns`"):
+        ParquetArms(folder / "*.parquet", [])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    write_parquet(np.zeros((0, 2)), empty, is_list=False, num_files=1)
+    with pytest.raises(BotorchTensorDimensionError, match="got 0 x 2"):
+        ParquetArms(empty / "*.parquet", COLUMNS)
+
+
+def test_without_pyarrow_one_is_told_how_to_install_it(tmp_path):
+    (tmp_path / "a.parquet").touch()
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from botorch_bkb.arms import ParquetArms\n"
+        f"try: ParquetArms({str(tmp_path / 'a.parquet')!r})\n"
+        "except ImportError as error: print(error)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert 'pip install "botorch_bkb[parquet]"' in result.stdout

@@ -1,0 +1,306 @@
+"""Which pulled arms are inducing: a ceiling of their number."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.warnings import BotorchWarning
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB
+from botorch_bkb.bandits import (
+    BlockLearner,
+    DriftingBandit,
+    FiniteArmBandit,
+    inducing,
+    SparseLearner,
+)
+from botorch_bkb.optim import FixedSize
+from botorch_bkb.posteriors.appended import AppendedArms
+from tests.bandits import (
+    assert_same,
+    make_bandit,
+    NOISE,
+    noisy_rewards,
+    play,
+    random_arms,
+    rbf,
+    SPARSE_BANDITS,
+    true_rewards,
+)
+from tests.helpers import gram_matrix
+from tests.models.utils.test_leverage_scores import assert_greedy
+from tests.reference import dtc_posterior
+
+
+ARMS = random_arms(80)
+each = pytest.mark.parametrize("bandit_class", SPARSE_BANDITS, ids=lambda c: c.__name__)
+silently = pytest.mark.filterwarnings("ignore:`max_inducing` took effect")
+# So rough that nearly every pulled arm stays inducing.
+ROUGH = {"noise_variance": 1e-4, "lengthscale": 0.15}
+
+
+def told_bandit(told, bandit_class=BBKB, seed=0, **options):
+    """Return a bandit that knows some results, repeats included."""
+    bandit = make_bandit(bandit_class, ARMS, seed, **{**ROUGH, **options})
+    bandit.tell(told, true_rewards(ARMS)[told], external=True)
+    return bandit
+
+
+@silently
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    ceiling=st.integers(1, 60),
+    num_told=st.integers(1, 120),
+    resampling=st.sampled_from(["independent", "coupled"]),
+    inclusion=st.sampled_from(["merged", "per_pull"]),
+    oversampling=st.sampled_from([0.01, 2.0]),
+)
+def test_a_ceiling_keeps_those_that_say_most_of_those_that_are_drawn(
+    seed, ceiling, num_told, resampling, inclusion, oversampling
+):
+    told = torch.randint(80, (num_told,), generator=torch.Generator().manual_seed(seed))
+    options = {"resampling": resampling, "inclusion": inclusion}
+    options |= {"oversampling": oversampling, "seed": seed}
+    bandits = [
+        told_bandit(told, max_inducing=most, **options) for most in (None, ceiling)
+    ]
+    for bandit in bandits:
+        bandit.ask(max_size=1)
+    drawn, kept = (sorted(bandit.inducing_indices.tolist()) for bandit in bandits)
+    assert len(kept) == min(ceiling, len(drawn))
+    assert set(kept) <= set(drawn)
+    if ceiling < len(drawn):
+        counts = bandits[1].counts[drawn].numpy()
+        K = gram_matrix(rbf(ROUGH["lengthscale"]), ARMS[drawn])
+        places = inducing.leverage_pivots(
+            bandits[1].covar_module, ARMS[drawn], torch.from_numpy(counts), ceiling
+        )
+        assert sorted(torch.tensor(drawn)[places].tolist()) == kept
+        assert_greedy(K, counts, places.tolist())
+
+
+@silently
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+@each
+def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
+    """With late results and batches of any size; numbers are those of the equations."""
+    bandit = make_bandit(
+        bandit_class,
+        ARMS,
+        max_inducing=12,
+        resampling=resampling,
+        batch_rule=FixedSize(5),
+        goal="best_arm",
+        **ROUGH,
+    )
+    measure = noisy_rewards(ARMS)
+    for _ in range(12):
+        bandit.ask()
+        arms = torch.tensor(list(bandit.pending.values())[:-2])
+        bandit.tell(arms, measure(arms))
+        inducing_arms = bandit._belief.posterior.inducing_indices
+        assert len(inducing_arms) <= 12
+        # The cache has room for the basis, in which inducing arms come and go.
+        assert bandit._belief.posterior._features.shape[1] <= 12 + 32
+    bandit.ask(max_size=5)
+    history, counts = bandit._ledger.totals(bandit.num_pulls), bandit.counts
+    S, pulled = bandit.inducing_indices, history.arms
+    assert len(S) == 12 < int((counts > 0).sum())
+    K = gram_matrix(rbf(ROUGH["lengthscale"]), ARMS)
+    rows = lambda left, right: K[np.ix_(left, right)]  # noqa: E731
+    mean, covariance = dtc_posterior(
+        rows(S, S),
+        rows(S, pulled),
+        rows(S, range(80)),
+        K,
+        history.counts.numpy() / ROUGH["noise_variance"],
+        (history.sums / history.counts).numpy(),
+    )
+    found = bandit.predict()
+    np.testing.assert_allclose(found[0], mean, atol=1e-6)
+    np.testing.assert_allclose(found[1], np.diag(covariance), atol=1e-8)
+
+
+@silently
+@pytest.mark.parametrize("bandit_class", [BKB, BBKB, GPThompsonSampling])
+def test_pending_and_chosen_arms_join_beside_the_ceiling(bandit_class, monkeypatch):
+    """Inside an ask, as many as these are, and no more."""
+    sizes = []
+    border = AppendedArms.border
+
+    def counted(self, arms, Z, corner):
+        border(self, arms, Z, corner)
+        sizes.append((len(self.posterior.inducing_indices), len(self.indices)))
+
+    monkeypatch.setattr(AppendedArms, "border", counted)
+    bandit = told_bandit(torch.arange(60), bandit_class, max_inducing=10)
+    bandit.add_pending([70, 71, 72, 70])
+    bandit.ask(size=6)
+    assert max(sizes)[0] == 10
+    assert 3 <= max(appended for _, appended in sizes) <= 3 + 6
+
+
+@silently
+@each
+def test_a_ceiling_that_is_never_reached_changes_nothing(bandit_class):
+    bandits = [
+        make_bandit(bandit_class, ARMS, max_inducing=most) for most in (None, 80)
+    ]
+    assert play(bandits[0], 15) == play(bandits[1], 15)
+    assert_same(*(bandit.state_dict() for bandit in bandits))
+
+
+@silently
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+def test_many_old_results_stay_under_the_ceiling(resampling, monkeypatch):
+    """Also before the first ask, and in every block that is sampled."""
+    monkeypatch.setattr(inducing, "BULK_SIZE", 8)
+    sizes = []
+    pivots = inducing.leverage_pivots
+
+    def counted(kernel, points, counts, size):
+        sizes.append(size)
+        return pivots(kernel, points, counts, size)
+
+    monkeypatch.setattr(inducing, "leverage_pivots", counted)
+    bandit = told_bandit(torch.arange(80), max_inducing=10, resampling=resampling)
+    before = bandit.predict()
+    assert len(bandit._preview.posterior.inducing_indices) == 10
+    bandit.ask(max_size=1)
+    assert len(bandit.inducing_indices) == 10
+    assert set(sizes) == {10}
+    assert len(sizes) >= 6  # twice at 16, 32, 64 and 80 rows, or almost
+    for early, late in zip(before, bandit.predict(), strict=True):
+        torch.testing.assert_close(early, late)
+
+
+def test_a_ceiling_below_few_results_holds_before_the_first_ask():
+    bandit = told_bandit(torch.arange(30), max_inducing=10)
+    bandit.predict()  # says nothing
+    assert len(bandit._preview.posterior.inducing_indices) == 10
+
+
+def test_a_ceiling_says_once_that_it_took_effect():
+    bandit = told_bandit(torch.arange(30), max_inducing=10)
+    with pytest.warns(BotorchWarning, match="`max_inducing` took effect: 10 of 30"):
+        bandit.ask(max_size=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        play(bandit, 3)
+        bandit.predict()
+    other = told_bandit(torch.arange(30), max_inducing=10)
+    with pytest.warns(BotorchWarning, match="noise variance is not too small"):
+        other.ask(max_size=1)
+
+
+@silently
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+def test_a_bandit_with_a_ceiling_is_stored(resampling, tmp_path):
+    options = {"max_inducing": 10, "resampling": resampling}
+    bandits = [told_bandit(torch.arange(n), **options) for n in (30, 5)]
+    play(bandits[0], 4)
+    bandits[0].save(tmp_path / "state")
+    bandits[1].load(tmp_path / "state")
+    assert play(bandits[0], 6) == play(bandits[1], 6)
+
+
+@silently
+def test_a_state_of_more_inducing_arms_loads_and_comes_down():
+    free, capped = (told_bandit(torch.arange(30), max_inducing=n) for n in (None, 10))
+    play(free, 2)
+    capped.load_state_dict(free.state_dict())
+    assert len(capped.inducing_indices) > 10
+    play(capped, 1)
+    capped.ask(max_size=1)
+    assert len(capped.inducing_indices) == 10
+
+
+@silently
+def test_blocks_of_time_have_the_ceiling_of_their_learner():
+    learner = BlockLearner(9.0, within=SparseLearner(max_inducing=4))
+    bandit = make_bandit(DriftingBandit, ARMS, learner=learner, **ROUGH)
+    sizes = []
+    for _ in range(30):
+        play(bandit, 1)
+        sizes.append(len(bandit.inducing_indices))
+    assert max(sizes) == 4
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "10", True, float("nan")])
+@each
+def test_ceilings_out_of_range_are_refused(bandit_class, value):
+    with pytest.raises(InputDataError, match=r"`max_inducing`.*integer of at least 1"):
+        make_bandit(bandit_class, ARMS, max_inducing=value)
+
+
+def test_an_exact_bandit_takes_no_ceiling():
+    with pytest.raises(TypeError, match="max_inducing"):
+        make_bandit(GPUCB, ARMS, max_inducing=10)
+
+
+@silently
+def test_a_ceiling_keeps_well_known_arms_known():
+    """An arm pulled a thousand times is inducing before any that was pulled once."""
+    told = torch.cat([torch.full((1000,), 7), torch.full((900,), 40), torch.arange(80)])
+    bandit = told_bandit(told, FiniteArmBandit, learner=SparseLearner(max_inducing=3))
+    bandit.ask(max_size=1)
+    assert {7, 40} <= set(bandit.inducing_indices.tolist())
+    variance = bandit.predict()[1]
+    assert (variance[[7, 40]] < NOISE / 900).all()
+
+
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+@pytest.mark.parametrize("ceiling", [None, 6])
+def test_what_learns_keeps_few_arms_all(resampling, ceiling):
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.rand(60, 2, generator=generator, dtype=torch.double)
+    rewards = arms.sum(dim=-1) + torch.randn(60, generator=generator).double()
+    sizes = []
+    for least in (8, 0):
+        learner = SparseLearner(
+            oversampling=0.05,
+            resampling=resampling,
+            max_inducing=ceiling,
+            min_inducing=least,
+        )
+        bandit = FiniteArmBandit(arms, learner=learner, generator=generator)
+        sizes.append([])
+        for number in range(12):
+            told = torch.tensor([5 * number])
+            bandit.tell(told, rewards[told], external=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", BotorchWarning)  # of the ceiling
+                bandit.ask(size=1)
+            sizes[-1].append(len(bandit.inducing_indices))
+    most = min(8, ceiling or 8)
+    assert sizes[0][:most] == list(range(1, most + 1))
+    assert sizes[1] != sizes[0]
+    assert max(sizes[0]) < 12  # sampled again from then on
+
+
+def test_a_given_kernel_and_noise_are_sampled_from_the_first_pull_on():
+    arms = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
+    runs = []
+    for least in (0, 50):
+        learner = SparseLearner(min_inducing=least)
+        generator = torch.Generator().manual_seed(3)
+        bandit = FiniteArmBandit(
+            arms, rbf(0.3), 0.5, learner=learner, generator=generator
+        )
+        picks = []
+        for _ in range(30):
+            pick = bandit.ask()
+            bandit.tell(pick, arms[pick].squeeze(-1))
+            picks.append((pick.tolist(), bandit.inducing_indices.tolist()))
+        runs.append(picks)
+    assert runs[0] == runs[1]
+
+
+def test_a_number_of_kept_arms_out_of_range_is_refused():
+    with pytest.raises(InputDataError, match="`min_inducing` to be an integer from 0"):
+        SparseLearner(min_inducing=-1)

@@ -1,0 +1,155 @@
+"""Tables that are too large to be read as a whole stay in their files."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from botorch_bkb.__main__ import main
+from botorch_bkb.cli import tables
+from botorch_bkb.models.utils import lazy_rows
+
+
+NUM_ARMS = 60
+
+
+@pytest.fixture
+def library():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "id": [f"{number:03d}" for number in range(NUM_ARMS)],
+            "x": rng.uniform(20, 90, size=NUM_ARMS),
+            "y": rng.integers(0, 9, size=NUM_ARMS),
+            "stock": np.arange(NUM_ARMS) % 3,
+            "supplier": [f"firm {number}" for number in range(NUM_ARMS)],
+        }
+    )
+
+
+def suggest(folder, library, *words, code=0):
+    library.to_parquet(folder / "arms.parquet", row_group_size=7, index=False)
+    measured = library.iloc[[3, 30, 5, 44, 17, 58, 20]]
+    results = measured[["id"]].assign(reward=-((measured["x"] - 60) ** 2) / 100)
+    results.to_csv(folder / "results.csv", index=False)
+    options = ["--observations", str(folder / "results.csv"), "--batch-size", "5"]
+    options += ["--output", str(folder / "next.csv"), "--with-columns", *words]
+    assert main(["suggest", str(folder / "arms.parquet"), *options]) == code
+    return pd.read_csv(folder / "next.csv", dtype={"id": str}) if code == 0 else None
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Return which columns pandas has read of whole Parquet files."""
+    seen = []
+    read = pd.read_parquet
+
+    def spied(path, columns=None):
+        seen.append(columns)
+        return read(path, columns=columns)
+
+    monkeypatch.setattr(pd, "read_parquet", spied)
+    return seen
+
+
+@pytest.mark.exact_bits
+@pytest.mark.parametrize("words", [(), ("--available", "stock"), ("--kernel", "rbf")])
+def test_the_batch_is_that_of_the_table(
+    words, tmp_path, library, reads, capsys, monkeypatch
+):
+    drop = ["--drop", "supplier"]
+    words = [*words, *drop, *([] if "stock" in words else ["--drop", "stock"])]
+    expected = suggest(tmp_path, library, *words)
+    assert "too large" not in capsys.readouterr().out
+    reads.clear()
+    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    found = suggest(tmp_path, library, *words)
+    pd.testing.assert_frame_equal(found, expected)
+    out = capsys.readouterr().out
+    assert "arms.parquet is too large to be read as a whole: its 2 columns of" in out
+    assert all(set(columns) <= {"id", "stock"} for columns in reads)
+    assert found["supplier"].tolist() == [f"firm {int(name)}" for name in found["id"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--code", "supplier:a=1"], "--code needs the table in memory"),
+        (["--category", "supplier"], "--category needs the table in memory"),
+        ([], "column 'supplier' of .*arms.parquet to hold numbers"),
+    ],
+)
+def test_features_that_are_made_are_refused(
+    words, match, tmp_path, library, capsys, monkeypatch
+):
+    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    suggest(tmp_path, library, *words, code=2)
+    assert pd.Series(capsys.readouterr().err).str.contains(match).all()
+
+
+def test_fingerprints_are_read_as_a_whole(tmp_path, reads, capsys, monkeypatch):
+    rng = np.random.default_rng(0)
+    bits = pd.DataFrame(rng.integers(2, size=(40, 64))).add_prefix("bit")
+    table = pd.DataFrame(
+        {"id": np.arange(40), "smiles": ["C" * k for k in range(1, 41)]}
+    )
+    path = tmp_path / "arms.parquet"
+    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 800)
+    for words, columns in (
+        ([], [table["id"], bits.astype("uint8")]),  # bytes do not count
+        (["--kernel", "tanimoto"], [table["id"], bits]),
+        (["--smiles", "smiles", "--radius", "1"], [table, bits[["bit0"]]]),
+    ):
+        pd.concat(columns, axis=1).to_parquet(path)
+        assert main(["suggest", str(path), *words]) == 0
+        out = capsys.readouterr().out
+        assert "too large" not in out
+        assert "fingerprints" in out
+        assert reads[-1] is None
+
+
+def test_unknown_ids_and_missing_columns_are_refused(
+    tmp_path, library, capsys, monkeypatch
+):
+    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    suggest(tmp_path, library, code=2)
+    capsys.readouterr()
+    path = tmp_path / "results.csv"
+    path.write_text("id,reward\nnobody,1\n")
+    words = ["suggest", str(tmp_path / "arms.parquet"), "--observations", str(path)]
+    assert main(words) == 2
+    assert "measures id 'nobody', which" in capsys.readouterr().err
+    assert main([*words, "--id", "name"]) == 2
+    assert "has no column 'name'" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_said_to_be_one(tmp_path, capsys):
+    (tmp_path / "arms.parquet").write_bytes(b"PAR1 and no more")
+    assert main(["suggest", str(tmp_path / "arms.parquet")]) == 2
+    assert "Could not read the table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_simulation_is_that_of_the_table(
+    learns, tmp_path, library, reads, capsys, monkeypatch
+):
+    library["gain"] = -((library["x"] - 60) ** 2) / 100 + library["y"]
+    path = tmp_path / "arms.parquet"
+    library.to_parquet(path, row_group_size=7, index=False)
+    words = ["simulate", str(path), "--reward", "gain", "--id", "id", "--horizon", "24"]
+    words += ["--drop", "supplier", *(["--learn"] if learns else []), "--output"]
+    assert main([*words, str(tmp_path / "table")]) == 0
+    assert "too large" not in capsys.readouterr().out
+    reads.clear()
+    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    monkeypatch.setattr(lazy_rows, "BLOCK_BYTES", 500)
+    assert main([*words, str(tmp_path / "library")]) == 0
+    assert "too large to be read as a whole: its 3 columns" in capsys.readouterr().out
+    assert reads == [["id", "gain"]]
+    expected, found = (
+        pd.read_csv(tmp_path / name / "rounds.csv").drop(columns="seconds")
+        for name in ("table", "library")
+    )
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+    library.assign(stock=1).to_parquet(path, index=False)
+    assert main([*words, str(tmp_path / "library")]) == 2
+    assert "'stock' of " in capsys.readouterr().err
