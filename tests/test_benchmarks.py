@@ -31,6 +31,9 @@ from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from tests.reference import exact_posterior
 
 
+pytestmark = pytest.mark.once
+
+
 SIZES = Sizes.unrepeated(300, 40, 10)
 
 

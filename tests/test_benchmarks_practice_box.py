@@ -8,6 +8,9 @@ from benchmarks.practice_box import as_function, FUNCTIONS, Run
 from tests.test_benchmarks import options
 
 
+pytestmark = pytest.mark.once
+
+
 CHECKPOINTS = (5, 6)
 
 

@@ -9,6 +9,9 @@ from botorch_bkb import GPThompsonSampling
 from tests.test_benchmarks import options
 
 
+pytestmark = pytest.mark.once
+
+
 # --- the paper's functions
 
 

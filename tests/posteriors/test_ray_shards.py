@@ -36,7 +36,8 @@ from tests.posteriors.test_shards import (
 )
 
 
-pytestmark = pytest.mark.exact_bits  # workers' are not disturbed
+# Workers' rounding is not disturbed.
+pytestmark = [pytest.mark.exact_bits, pytest.mark.once]
 
 
 @pytest.fixture(autouse=True)
@@ -230,7 +231,7 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
 
 
 def _made(arms):
-    options = type(arms), arms.dtype, None, kernel(), 1000, BLOCK_SIZE
+    options = type(arms), arms.dtype, (), kernel(), 1000, BLOCK_SIZE
     return encode(("made", options))
 
 
