@@ -8,6 +8,7 @@ import sys
 import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from botorch_bkb import BBKB
 from botorch_bkb.arms import (
     ArrayArms,
+    ParquetArms,
     ShardDataError,
     ShardLostError,
     ShardTimeoutError,
@@ -88,6 +90,20 @@ def test_any_number_of_workers_will_do(path, num_workers):
     assert_same(campaign(BANDITS["bbkb"](arms)), expected)
     assert len(arms.workers.pool.actors) == num_workers
     arms.workers.close()
+
+
+def test_parquet_files_are_read_by_the_workers(tmp_path):
+    values = table().numpy()
+    middle = NUM_ARMS // 2
+    columns = [f"x{number}" for number in range(values.shape[1])]
+    for number, rows in enumerate((values[:middle], values[middle:])):
+        frame = pd.DataFrame(rows, columns=columns)
+        frame.to_parquet(tmp_path / f"{number}.parquet", row_group_size=50)
+    arms = ParquetArms(tmp_path / "*.parquet", columns)
+    expected = campaign(BANDITS["bbkb"](arms))
+    there = arms.on_ray(2)
+    assert_same(campaign(BANDITS["bbkb"](there)), expected)
+    there.workers.close()
 
 
 class Killer:
