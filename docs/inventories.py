@@ -68,6 +68,7 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
                 "class",
                 "generated/torch.Generator.html#torch.Generator",
             ),
+            "torch.device": ("class", "tensor_attributes.html#$"),
             "torch.dtype": ("class", "tensor_attributes.html#$"),
         },
     ),
@@ -111,6 +112,10 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
                 "acquisition.html#$",
             ),
             "botorch.exceptions.errors.BotorchTensorDimensionError": (
+                "exception",
+                "exceptions.html#$",
+            ),
+            "botorch.exceptions.errors.BotorchError": (
                 "exception",
                 "exceptions.html#$",
             ),

@@ -62,7 +62,7 @@ class Factor(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What a shard needs of a :class:`~..feature_basis.BasisChange`.
+    """What a shard needs of a ``feature_basis.BasisChange``.
 
     Attributes:
         arms: The arms that joined the basis, at its end.
@@ -86,7 +86,7 @@ class Move(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """What draws of all arms are made of, see :mod:`~..arm_sampler`.
+    """What draws of all arms are made of, see ``arm_sampler``.
 
     Attributes:
         vectors: ``M x (n + f)``: the weights of ``n`` draws, and the features of ``f``
