@@ -31,6 +31,14 @@ def test_a_pool_is_molecules_and_what_is_to_be_maximized(name, size):
     assert rewards.unique().numel() > 50
 
 
+def test_a_pool_of_moleculenet_is_read_from_its_file(tmp_path):
+    text = "CMPD_CHEMBLID,exp,smiles\nA,1.5,CCO\nB,,CC\nC,-2,CCC\n"
+    (tmp_path / "Lipophilicity.csv").write_text(text)
+    smiles, rewards = load_pool("lipophilicity", tmp_path)
+    assert smiles == ["CCO", "CCC"]
+    assert rewards.tolist() == [1.5, -2.0]
+
+
 def test_the_peer_has_the_kernel_and_the_choices_of_fingerprints():
     rng = np.random.default_rng(0)
     bits = rng.random((40, 64)) < 0.2
@@ -41,7 +49,7 @@ def test_the_peer_has_the_kernel_and_the_choices_of_fingerprints():
     peer.tell(told, rewards[told])
     kernel = peer.model.covar_module
     np.testing.assert_allclose(
-        kernel(arms).to_dense().detach() / kernel.outputscale.item(),
+        kernel(peer.points).to_dense().detach() / kernel.outputscale.item(),
         1 - cdist(bits, bits, "jaccard"),
         atol=1e-12,
     )
