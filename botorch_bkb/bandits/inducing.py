@@ -22,7 +22,7 @@ from botorch_bkb.posteriors import ArmPosterior
 # More new arms than this in one update are sampled block by block.
 BULK_SIZE = 256
 # Where anything is learned, up to this many pulled arms are all inducing: a fit takes
-# all of as many, and what sampling leaves out costs more than it saves.
+# all of as many, and sampling saves nothing worth the accuracy.
 MIN_INDUCING = 256
 
 
