@@ -100,7 +100,8 @@ def test_fingerprints_are_read_as_a_whole(tmp_path, reads, capsys, monkeypatch):
         (["--smiles", "smiles", "--radius", "1"], [table, bits[["bit0"]]]),
     ):
         pd.concat(columns, axis=1).to_parquet(path)
-        assert main(["suggest", str(path), *words]) == 0
+        output = ["--output", str(tmp_path / "next.csv")]
+        assert main(["suggest", str(path), *output, *words]) == 0
         out = capsys.readouterr().out
         assert "too large" not in out
         assert "fingerprints" in out
