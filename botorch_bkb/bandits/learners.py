@@ -481,7 +481,6 @@ class SparseLearner(PosteriorLearner):
         if self.keeps_all(hyperparameters, len(pulled)):
             inducing = in_stable_order(belief.inducing_indices, pulled)
             return replace(belief, inducing_indices=inducing)
-        features = hyperparameters.features[pulled]
         uniforms, is_capped = belief.uniforms, False
 
         def sample(scores: Tensor) -> Tensor:
@@ -498,14 +497,18 @@ class SparseLearner(PosteriorLearner):
                 uniforms = uniforms.drawn(belief.posterior.num_arms, generator)
                 numbers = uniforms.of(arms)
             rows = sample_inducing_indices(probabilities, scores, numbers.to(scores))
+            if self.max_inducing is None:
+                return rows
+            features = hyperparameters.features[arms]
             rows, is_capped = within_ceiling(
-                rows, hyperparameters, features[:num_seen], seen, self.max_inducing
+                rows, hyperparameters, features, seen, self.max_inducing
             )
             return rows
 
         is_new = ~torch.isin(pulled, belief.posterior.pulled_indices)
         if is_bulk(int(is_new.sum())):
             budget = belief.max_feature_bytes
+            features = hyperparameters.features[pulled]
             rows = sample_in_blocks(hyperparameters, features, counts, sample, budget)
         else:
             rows = sample(belief.posterior.leverage_scores_of(pulled))

@@ -46,7 +46,7 @@ from botorch_bkb.posteriors.feature_basis import (
     BasisPosterior,
     change_basis,
 )
-from botorch_bkb.posteriors.kernel_rows import positions_in
+from botorch_bkb.posteriors.kernel_rows import positions_in, positions_in_ascending
 from botorch_bkb.posteriors.moments import Moments
 from botorch_bkb.posteriors.shards import (
     BLOCK_SIZE,
@@ -84,7 +84,7 @@ class Told(NamedTuple):
 
     def at(self, arms: Tensor) -> Tensor:
         """Return the data of some arms, ``2 x k``; zero for those without."""
-        place = positions_in(self.arms, arms)
+        place = positions_in_ascending(self.arms, arms)
         data = self.data.new_zeros(2, len(arms))
         data[:, place >= 0] = self.data[:, place[place >= 0]]
         return data

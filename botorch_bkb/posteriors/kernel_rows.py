@@ -53,9 +53,15 @@ class KernelRows:
 
 def positions_in(arms: Tensor, sought: Tensor) -> Tensor:
     """Return where arms stand in a list of distinct ones, -1 for those that do not."""
+    ordered, order = arms.sort()
+    place = positions_in_ascending(ordered, sought)
+    return torch.where(place < 0, place, order[place]) if len(arms) else place
+
+
+def positions_in_ascending(arms: Tensor, sought: Tensor) -> Tensor:
+    """Return where arms stand in an ascending list, -1 for those that do not."""
     if not arms.numel():
         return torch.full_like(sought, -1)
-    ordered, order = arms.sort()
-    near = torch.searchsorted(ordered, sought.contiguous())
+    near = torch.searchsorted(arms, sought.contiguous())
     near.clamp_max_(len(arms) - 1)
-    return torch.where(ordered[near] == sought, order[near], -1)
+    return torch.where(arms[near] == sought, near, -1)
