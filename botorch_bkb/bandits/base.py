@@ -467,6 +467,8 @@ class FiniteArmBandit(StoredBandit):
             indices: What was chosen, new arms counted from the end of the table.
             time: The time of the decision.
         """
+        if not len(new):
+            return indices
         num_arms = self.arms.shape[0]
         chosen = indices[indices >= num_arms].unique()
         self._append(new[chosen - num_arms], is_retired=True, time=time)

@@ -20,6 +20,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
@@ -309,7 +310,7 @@ class _Sum(OpenBatch):
     ) -> None:
         self.total = total
         self.threshold = threshold
-        self.score = score
+        self.score = cache(score)  # frozen at the start of the batch
 
     @property
     @override
@@ -337,7 +338,7 @@ class _Sum(OpenBatch):
 class _ProjectedSum(_Sum):
     def __init__(self, total: float, threshold: float, posterior: ArmPosterior) -> None:
         super().__init__(total, threshold, posterior.projected_score)
-        self.whole = posterior.leverage_score
+        self.whole = cache(posterior.leverage_score)
         self.own: dict[int, _Sum] = {}
 
     @override

@@ -524,39 +524,34 @@ class ArmPosterior(Moments):
         if not self._is_cached or self._num_increments == MAX_INCREMENTS:
             return None
         basis = self._basis
-        position = positions_in(basis.indices, inducing_indices)
+        both = torch.cat([inducing_indices, self.inducing_indices])
+        places = positions_in(basis.indices, both)
+        position, before = places.split(
+            [len(inducing_indices), len(self.inducing_indices)]
+        )
         joined = inducing_indices[position < 0]
         M = basis.size + joined.shape[0]
         inside = torch.zeros(M, dtype=torch.bool, device=self._like.device)
         stays = inside.clone()
-        inside[positions_in(basis.indices, self.inducing_indices)] = True
+        inside[before] = True
         stays[position[position >= 0]] = True
         stays[basis.size :] = True
-        pulled = torch.cat([told.arms, self._told.arms]).unique()
-        more = told.at(pulled) - self._told.at(pulled)
+        known = positions_in_ascending(told.arms, self._told.arms)
+        if (known < 0).any():
+            return None  # an arm has no pulls any longer
+        more = told.data.index_add(1, known, self._told.data, alpha=-1)
         has_more = (more != 0).any(dim=0)
-        pulled, more = pulled[has_more], more[:, has_more]
+        pulled, more = told.arms[has_more], more[:, has_more]
         num_vectors = (
             2 * int((inside ^ stays).sum()) + pulled.shape[0] + joined.shape[0]
         )
         is_cheap = M * num_vectors <= REBUILD_COST * inducing_indices.shape[0] ** 2
         if not is_cheap or self._width < M or (more[0] <= 0).any():
             return None
-        cross = self._stored_features(joined)
-        self._hold(joined)
-        schur = self._prior_rows(joined, joined) - cross.mT @ cross
-        corner, info = torch.linalg.cholesky_ex(schur)
-        if info != 0:
+        border = self._border(joined)
+        if border is None:
             return None
-        # The new rows of the factor's inverse, C^{-1} (-B L^{-1}, I), in unit variance.
-        coefficients = torch.linalg.solve_triangular(basis.L.mT, cross, upper=True)
-        eye = torch.eye(joined.shape[0]).to(corner)
-        inverse = torch.cat([-coefficients.mT, eye], dim=-1)
-        inverse = torch.linalg.solve_triangular(corner, inverse, upper=False)
-        arms = torch.cat([basis.indices, joined])
-        # Near the span's tolerance the order of arms matters: the rebuild pivots.
-        if not is_well_conditioned(inverse * self.moments(arms)[0].sqrt()):
-            return None
+        cross, corner = border
         Z_b = self._stored_features(pulled)
         scatter, target = _moments(Z_b, Z_b, more)
         scatter += basis.scatter
@@ -589,6 +584,33 @@ class ArmPosterior(Moments):
             )
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return None  # rounding has the last word; the rebuild pivots
+
+    def _border(self, joined: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return what arms that join the basis add to its factor.
+
+        Returns:
+            Their ``M x a`` features and the factor of their Schur complement; None if
+            they are too close to the span of the others.
+        """
+        basis = self._basis
+        if not joined.numel():
+            return basis.L[:, :0], basis.L[:0, :0]
+        cross = self._stored_features(joined)
+        self._hold(joined)
+        schur = self._prior_rows(joined, joined) - cross.mT @ cross
+        corner, info = torch.linalg.cholesky_ex(schur)
+        if info != 0:
+            return None
+        # The new rows of the factor's inverse, C^{-1} (-B L^{-1}, I), in unit variance.
+        coefficients = torch.linalg.solve_triangular(basis.L.mT, cross, upper=True)
+        eye = torch.eye(joined.shape[0]).to(corner)
+        inverse = torch.cat([-coefficients.mT, eye], dim=-1)
+        inverse = torch.linalg.solve_triangular(corner, inverse, upper=False)
+        arms = torch.cat([basis.indices, joined])
+        # Near the span's tolerance the order of arms matters: the rebuild pivots.
+        if not is_well_conditioned(inverse * self.moments(arms)[0].sqrt()):
+            return None
+        return cross, corner
 
     def _advance(self, inducing_indices: Tensor, change: BasisChange) -> None:
         """Apply a change to all arms."""

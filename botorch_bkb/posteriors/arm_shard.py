@@ -139,12 +139,12 @@ class ArmShard:
         self.num_arms = stop - start
         self.covar_module = covar_module
         self.block_size = block_size
-        chunks = [self._prior_variance(rows) for rows in self.chunks(arms.shape[-1])]
-        self.prior_variance = torch.cat(chunks)
-        check_prior_variance(self.prior_variance, start)
-        self.mean = torch.zeros_like(self.prior_variance)
-        self.residual = self.prior_variance.clone()
-        self.projected = torch.zeros_like(self.prior_variance)
+        moments = arms.new_empty(4, self.num_arms)
+        for rows in self.chunks(arms.shape[-1]):
+            moments[0, rows] = self._prior_variance(rows)
+        check_prior_variance(moments[0], start)
+        self._moments = moments
+        self._forget()
         self.worst_residual = self._worst_residual()
         self._rows = KernelRows(self.num_arms, max_rows, self.mean)
         # The cache, one row per arm with room for more columns; none past the budget.
@@ -167,9 +167,7 @@ class ArmShard:
             # Gone before its successor comes.
             self._features = self._features.new_empty(self.num_arms, 0)
             self._features = self._features.new_empty(self.num_arms, width)
-        self.mean = torch.zeros_like(self.prior_variance)
-        self.residual = self.prior_variance.clone()
-        self.projected = torch.zeros_like(self.prior_variance)
+        self._forget()
         self._factor = None if width else factor
         self._size = factor.L.shape[0]
         self._fill(factor)
@@ -210,14 +208,34 @@ class ArmShard:
 
     def moments(self, indices: Tensor) -> Tensor:
         """Return prior variance, mean, residual and projected variance, ``k x 4``."""
-        local = indices - self.start
-        columns = [self.prior_variance, self.mean, self.residual, self.projected]
-        return torch.stack([column[local] for column in columns], dim=-1)
+        return self._moments.index_select(1, indices - self.start).mT
 
     def column(self, name: str) -> Tensor:
         """Return a number of each arm: an attribute."""
         column: Tensor = getattr(self, name)
         return column
+
+    # The moments are rows of one table, so that a few arms' are one gather.
+
+    @property
+    def prior_variance(self) -> Tensor:
+        """The prior variances."""
+        return self._moments[0]
+
+    @property
+    def mean(self) -> Tensor:
+        """The posterior means."""
+        return self._moments[1]
+
+    @property
+    def residual(self) -> Tensor:
+        """The variances that the inducing arms cannot explain."""
+        return self._moments[2]
+
+    @property
+    def projected(self) -> Tensor:
+        """The variances of what they explain, under noise."""
+        return self._moments[3]
 
     @property
     def variance(self) -> Tensor:
@@ -392,10 +410,9 @@ class ArmShard:
         if other.num_arms > num_arms:
             prior = other._prior_variance(slice(num_arms, other.num_arms))
         check_prior_variance(prior, self.start + num_arms)
-        other.prior_variance = torch.cat([self.prior_variance, prior])
-        other.mean = torch.cat([self.mean, torch.zeros_like(prior)])
-        other.residual = torch.cat([self.residual, prior])
-        other.projected = torch.cat([self.projected, torch.zeros_like(prior)])
+        zero = torch.zeros_like(prior)
+        new = torch.stack([prior, zero, prior, zero])
+        other._moments = torch.cat([self._moments, new], dim=-1)
         other._rows = self._rows.extended(other.num_arms, max_rows)
         if other._rows.size:
             for rows in other.chunks(other._rows.size, PASS_CHUNK_BYTES, num_arms):
@@ -433,6 +450,12 @@ class ArmShard:
         stop = self.num_arms
         for start in range(first, stop, size):
             yield slice(start, min(start + size, stop))
+
+    def _forget(self) -> None:
+        """Make the moments those of the prior."""
+        self.mean.zero_()
+        self.residual.copy_(self.prior_variance)
+        self.projected.zero_()
 
     def _fill(self, factor: Factor, first: int = 0) -> None:
         """Compute the moments of the arms from ``first`` on, and cache their features.

@@ -82,6 +82,8 @@ class BasisPosterior:
         directions, orthonormal and inside the subspace, contribute to ``z^T Q V^{-1} Q
         z``.
         """
+        if directions.shape[-1] == 0:
+            return directions
         solved = self.solve(directions)
         return _right_solve(directions.mT @ solved, solved)
 
@@ -188,6 +190,9 @@ def _directions(
         directions that left and that entered their span.
     """
     groups = [mask.nonzero().squeeze(-1) for mask in (idle, dropped, added)]
+    if not any(len(group) for group in groups):
+        none = L[:, :0]
+        return none, none, none
     eye = torch.eye(L.shape[0]).to(L)
     normals = [
         torch.linalg.solve_triangular(L, eye[:, group], upper=False) for group in groups

@@ -8,6 +8,7 @@ variances fall (GP-BUCB): for a few arms, whose covariance matrix is kept
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,26 @@ class PoolPosterior:
         self.indices = indices
         self.arms: list[int] = indices.tolist()
         self.position = {arm: position for position, arm in enumerate(self.arms)}
+        self._start = posterior, dict(pulls), grow
+        _, mean, residual, projected = posterior.moments(indices)
+        if grow:
+            residual, projected = torch.zeros_like(residual), residual + projected
+        self.mean = mean.cpu().numpy()
+        self.residual = residual.cpu().numpy()
+        self.projected = projected.cpu().numpy()
+        if pulls:
+            # Rounding can leave a variance of zero below it, and a bound that is NaN.
+            self.projected = self.covariance.diagonal().clip(min=0.0)
+        # The downdates m sqrt(n / (lambda + n p)) not yet in `covariance`.
+        self.downdates = np.empty((MAX_DOWNDATES, len(self.arms)), self.mean.dtype)
+        self.num_downdates = 0
+        self._refresh()
+
+    @cached_property
+    def covariance(self) -> np.ndarray:
+        """The covariances of the pool; the choice that ends a batch needs none."""
+        posterior, pulls, grow = self._start
+        indices = self.indices
         covariance = posterior.covariance(indices, indices, projected=not grow)
         if pulls:
             arms = torch.tensor(list(pulls), device=indices.device)
@@ -81,18 +102,7 @@ class PoolPosterior:
             L = torch.linalg.cholesky(K + torch.diag(self.noise_variance / counts))
             root = torch.linalg.solve_triangular(L, cross, upper=False)
             covariance -= root.mT @ root
-        self.covariance = covariance.cpu().numpy()
-        # Rounding can leave a variance of zero below it, and a bound that is NaN.
-        self.projected = self.covariance.diagonal().clip(min=0.0)
-        _, mean, residual, _ = posterior.moments(indices)
-        self.mean = mean.cpu().numpy()
-        self.residual = residual.cpu().numpy()
-        if grow:
-            self.residual = np.zeros_like(self.residual)
-        # The downdates m sqrt(n / (lambda + n p)) not yet in `covariance`.
-        self.downdates = np.empty((MAX_DOWNDATES, len(self.arms)), self.mean.dtype)
-        self.num_downdates = 0
-        self._refresh()
+        return covariance.cpu().numpy()
 
     def __contains__(self, index: int) -> bool:
         """Whether an arm is in the pool."""
@@ -112,10 +122,12 @@ class PoolPosterior:
         self.bounds[position] = own
         return best
 
-    def variances(self, index: int) -> tuple[float, float]:
-        """Return the residual and the projected variance of an arm."""
+    def moments(self, index: int) -> tuple[float, float, float]:
+        """Return the mean, the residual and the projected variance of an arm."""
         position = self.position[index]
-        return self.residual.item(position), self.projected.item(position)
+        columns = self.mean, self.residual, self.projected
+        mean, residual, projected = (column.item(position) for column in columns)
+        return mean, residual, projected
 
     def close(self, index: int) -> None:
         """Let an arm never be the best again."""
@@ -199,10 +211,11 @@ class TrackedShard:
         self.projected = (self.projected - lost).clamp_(min=0.0)
         self._bounds = None
 
-    def variances(self, indices: Tensor) -> Tensor:
-        """Return the residual and the projected variance of a few arms, ``k x 2``."""
+    def moments(self, indices: Tensor) -> Tensor:
+        """Return mean, residual and projected variance of a few arms, ``k x 3``."""
         place = indices - self.shard.start
-        return torch.stack([self.residual[place], self.projected[place]], dim=-1)
+        columns = [self.mean, self.residual, self.projected]
+        return torch.stack([column[place] for column in columns], dim=-1)
 
     def best(self, other_than: int = -1) -> tuple[float, int]:
         """Return the largest bound and its arm, the lowest index among ties."""
@@ -280,11 +293,11 @@ class HallucinatedPosterior:
         """Return the largest bound among the other arms, and its arm."""
         return _best(self.shards.ask("best", index))
 
-    def variances(self, index: int) -> tuple[float, float]:
-        """Return the residual and the projected variance of an arm."""
+    def moments(self, index: int) -> tuple[float, float, float]:
+        """Return the mean, the residual and the projected variance of an arm."""
         arm = torch.tensor([index], device=self.posterior.like.device)
-        residual, projected = self.shards.ask_of("variances", arm)[0].tolist()
-        return residual, projected
+        mean, residual, projected = self.shards.ask_of("moments", arm)[0].tolist()
+        return mean, residual, projected
 
     def close(self, index: int) -> None:
         """Let an arm never be the best again."""

@@ -106,9 +106,7 @@ class UpperBounds(Choices):
         rival = self.tracked.rival(index)
         if _beats(self.outside, rival):
             rival = self.outside
-        arm = torch.tensor([index], device=self.posterior.like.device)
-        mean = self.posterior.means(arm).item()
-        residual, p = self.tracked.variances(index)
+        mean, residual, p = self.tracked.moments(index)
 
         def overtaken(num_pulls: int) -> bool:
             variance = residual + p * noise / (noise + num_pulls * p)

@@ -11,7 +11,7 @@ from botorch_bkb.arms import Capacity
 from botorch_bkb.optim import LocalRule, SumRule
 from botorch_bkb.posteriors import ArmMoments, ArmPosterior
 from botorch_bkb.posteriors.appended import AppendedArms
-from botorch_bkb.posteriors.hallucination import HallucinatedPosterior
+from botorch_bkb.posteriors.hallucination import HallucinatedPosterior, PoolPosterior
 from botorch_bkb.posteriors.local_sums import LocalSums
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
 
@@ -117,3 +117,25 @@ def test_the_pick_that_ends_a_batch_hallucinates_nothing(monkeypatch):
         picks = bandit.ask()
         bandit.tell(picks, arms[picks].sum(dim=-1))
     assert len(bandit.inducing_indices) < int((bandit.counts > 0).sum())
+
+
+@pytest.mark.parametrize("grow", [False, True])
+def test_a_pool_needs_covariances_for_the_second_choice_only(posterior, grow):
+    if grow:  # on the exact posterior
+        counts, sums = torch.ones(4), torch.tensor([1.0, -1.0, 2.0, 0.5])
+        posterior.update(PULLED, PULLED, counts, sums)
+    few = torch.tensor([4, 8, 31, 40])
+    pool = PoolPosterior(posterior, 2.0, few, {}, grow)
+    bounds = posterior.mean + 2.0 * posterior.variance.sqrt()
+    np.testing.assert_allclose(pool.bounds, bounds[few], rtol=1e-9)
+    for position, arm in enumerate(few.tolist()):
+        assert sum(pool.moments(arm)[1:]) == pytest.approx(
+            posterior.variance[arm].item(), rel=1e-9
+        )
+        assert pool.moments(arm)[0] == pool.mean[position]
+    assert "covariance" not in vars(pool)
+    pool.pull(8, 2)
+    whole = posterior.covariance(few, few, projected=not grow).numpy()
+    column, own = whole[:, 1], whole[1, 1]
+    projected = whole.diagonal() - 2 * column**2 / (NOISE + 2 * own)
+    np.testing.assert_allclose(pool.projected, projected, atol=1e-12)
