@@ -178,23 +178,22 @@ class ArmShard:
         """Apply a change of the basis, in one pass over the features."""
         M_0, M = move.left.shape[0], move.vectors.shape[0]
         num_vectors = move.vectors.shape[-1]
+        left, signs = _rows_to_multiply(move.left), move.signs.mT.contiguous()
         for rows in self.chunks(max(M_0, 1), PASS_CHUNK_BYTES):
             Z = self._features[rows, :M]
             # One product reads the old features once, for the new ones as well.
-            products = Z[:, :M_0] @ move.left
-            moves = products[:, :num_vectors]
+            products = left @ Z[:, :M_0].mT
+            moves = products[:num_vectors]
             if M > M_0:
-                K = self._covariance(move.points, move.slots, rows).mT
-                K = K - products[:, num_vectors:]
-                new = torch.linalg.solve_triangular(
-                    move.corner.mT, K, upper=True, left=False
-                )
-                Z[:, M_0:] = new
-                moves = moves.addmm_(new, move.vectors[M_0:])
-            self.mean[rows] = moves[:, -1]
-            moved = moves.square() @ move.signs
-            self.projected[rows] += moved[:, 0]
-            self.residual[rows] += moved[:, 1]
+                K = self._covariance(move.points, move.slots, rows)
+                K = K - products[num_vectors : move.left.shape[-1]]
+                new = torch.linalg.solve_triangular(move.corner, K, upper=False)
+                Z[:, M_0:] = new.mT
+                moves.addmm_(move.vectors[M_0:].mT, new)
+            self.mean[rows] = moves[-1]
+            projected, residual = signs @ moves.square()
+            self.projected[rows] += projected
+            self.residual[rows] += residual
         own = self._is_here(move.arms)
         self._features[move.arms[own] - self.start, :M] = move.L[own]
         self._size = M
@@ -337,7 +336,7 @@ class ArmShard:
         generator = self._generator(draws)
         for rows, chunk in self._drawn_chunks(draws, generator):
             inside = (indices >= rows.start) & (indices < rows.stop)
-            values[:, inside] = chunk[indices[inside] - rows.start].mT
+            values[:, inside] = chunk[:, indices[inside] - rows.start]
         return values, _state(generator)
 
     def best_of_draws(
@@ -349,8 +348,8 @@ class ArmShard:
         generator = self._generator(draws)
         for rows, chunk in self._drawn_chunks(draws, generator):
             if competes is not None:
-                chunk.masked_fill_(~competes[rows].unsqueeze(-1), -torch.inf)
-            values, positions = chunk.max(dim=0)
+                chunk.masked_fill_(~competes[rows], -torch.inf)
+            values, positions = chunk.max(dim=-1)
             # Strictly larger: ties go to the lower chunk.
             better = values > best
             best = torch.where(better, values, best)
@@ -520,21 +519,22 @@ class ArmShard:
     def _drawn_chunks(
         self, draws: Draws, generator: torch.Generator | None
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield which arms, and their ``chunk x num_draws`` values."""
+        """Yield which arms, and their ``num_draws x chunk`` values."""
         size, num_appended = draws.size, len(draws.points)
+        vectors = _rows_to_multiply(draws.vectors)
         for rows in self.chunks(max(*draws.vectors.shape, 1)):
-            products = self._coordinates(rows) @ draws.vectors
-            values = products[:, :size] + self.mean[rows].unsqueeze(-1)
+            products = vectors @ self._coordinates(rows).mT
+            values = products[:size].add_(self.mean[rows])
             residual = self.residual[rows]
             if num_appended:
                 K = self._covariance(draws.points, None, rows)
-                K = K - products[:, size:].mT
+                K = K - products[size : size + num_appended]
                 new = torch.linalg.solve_triangular(draws.C, K, upper=False)
-                values = values.addmm_(new.mT, draws.weights)
+                values.addmm_(draws.weights.mT, new)
                 residual = residual - new.square().sum(dim=0)
             if generator is not None:
-                noise = draw_normals(len(values), size, generator=generator).to(values)
-                values += noise * residual.clamp_min(0.0).sqrt().unsqueeze(-1)
+                noise = draw_normals(values.shape[-1], size, generator=generator)
+                values += noise.to(values).mT * residual.clamp_min(0.0).sqrt()
             yield rows, values
 
     def _generator(self, draws: Draws) -> torch.Generator | None:
@@ -554,6 +554,18 @@ class ArmShard:
 
     def _is_here(self, indices: Tensor) -> Tensor:
         return (indices >= self.start) & (indices < self.start + self.num_arms)
+
+
+def _rows_to_multiply(columns: Tensor) -> Tensor:
+    """Return several columns as rows, with zeros below up to a multiple of four.
+
+    Products of few vectors with all features, ``rows @ Z.mT``, take a half to a third
+    of the time of ``Z @ columns``, and least where they fill registers.
+    """
+    M, size = columns.shape
+    rows = columns.new_zeros(size if size == 1 else -(-size // 4) * 4, M)
+    rows[:size] = columns.mT
+    return rows
 
 
 def _state(generator: torch.Generator | None) -> NoiseState:
