@@ -17,6 +17,7 @@ from botorch_bkb.checks import check_count
 from botorch_bkb.models.utils.draws import draw_seed, keyed_uniforms
 from botorch_bkb.models.utils.leverage_scores import leverage_pivots
 from botorch_bkb.posteriors import ArmPosterior
+from botorch_bkb.posteriors.kernel_rows import positions_in_ascending
 
 
 # More new arms than this in one update are sampled block by block.
@@ -168,6 +169,9 @@ def warn_of_ceiling(num_inducing: int, num_pulled: int) -> None:
 
 
 def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
-    """Return ``after`` in the order of ``before``, new entries at the end."""
-    kept = before[torch.isin(before, after)]
-    return torch.cat([kept, after[~torch.isin(after, before)]])
+    """Return ascending ``after`` in the order of ``before``, new entries at the end."""
+    place = positions_in_ascending(after, before)
+    stays = place >= 0
+    is_new = torch.ones_like(after, dtype=torch.bool)
+    is_new[place[stays]] = False
+    return torch.cat([before[stays], after[is_new]])

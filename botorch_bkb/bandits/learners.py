@@ -55,6 +55,7 @@ from botorch_bkb.models.utils.leverage_scores import (
     sample_inducing_indices,
 )
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, Moments, ResidualPart
+from botorch_bkb.posteriors.kernel_rows import positions_in
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
 
 
@@ -505,8 +506,8 @@ class SparseLearner(PosteriorLearner):
             )
             return rows
 
-        is_new = ~torch.isin(pulled, belief.posterior.pulled_indices)
-        if is_bulk(int(is_new.sum())):
+        known = positions_in(belief.posterior.pulled_indices, pulled)
+        if is_bulk(int((known < 0).sum())):
             budget = belief.max_feature_bytes
             features = hyperparameters.features[pulled]
             rows = sample_in_blocks(hyperparameters, features, counts, sample, budget)
