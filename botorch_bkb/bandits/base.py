@@ -153,6 +153,8 @@ class FiniteArmBandit(Bandit):
         InputDataError: If ``arms`` holds NaN or infinity, or an option is out of range.
     """
 
+    learner: Learner[Any]
+    default_learner: Learner[Any] = SparseLearner()
     # What a named bandit has in the place of the learner's width, and of single pulls.
     default_confidence: ConfidenceSchedule | None = None
     default_batch_rule: BatchRule = FixedSize(1)
@@ -182,7 +184,7 @@ class FiniteArmBandit(Bandit):
         check_generator(generator)
         check_batch_rule(batch_rule)
         check_max_feature_bytes(max_feature_bytes)
-        self.learner: Learner[Any] = SparseLearner() if learner is None else learner
+        self.learner = self.default_learner if learner is None else learner
         self.policy = UCBPolicy() if policy is None else policy
         if self.learner.drifts != self._has_times:
             word = "with" if self._has_times else "without"

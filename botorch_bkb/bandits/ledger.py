@@ -162,11 +162,6 @@ class PullLedger:
         counts[totals.arms] = totals.counts
         return counts
 
-    def counts_of(self, arms: Tensor) -> Tensor:
-        """Return the numbers of told pulls of some arms, all of which were pulled."""
-        totals = self.totals(self.num_pulls)
-        return totals.counts[torch.searchsorted(totals.arms, arms)]
-
     def ask(
         self, indices: Sequence[int], scores: Sequence[float], time: float = 0.0
     ) -> None:
