@@ -154,9 +154,15 @@ class Bandit(ABC):
     def _load(self, state: dict[str, Any]) -> None:
         """Restore a state; may fail half way."""
 
-    @abstractmethod
     def _undo(self) -> Callable[[], None]:
         """Return what brings back all that is known now."""
+        before, generator_state = vars(self).copy(), self.generator.get_state()
+
+        def undo() -> None:
+            vars(self).update(before)
+            self.generator.set_state(generator_state)
+
+        return undo
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

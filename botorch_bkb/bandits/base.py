@@ -355,20 +355,14 @@ class FiniteArmBandit(Bandit):
 
     @override
     def _undo(self) -> Callable[[], None]:
-        belief, table, ledger = self._belief, self._table, self._ledger
-        generator_state = self.generator.get_state()
-        confidence, width_state = self.confidence, self.confidence.state_dict()
-        now, numbers = self._now, (self._opening_score, self.num_batches)
+        restore, width_state = super()._undo(), self.confidence.state_dict()
 
         def undo() -> None:
-            self._table, self._ledger, self._now = table, ledger, now
-            self._opening_score, self.num_batches = numbers
-            ledger.num_arms = table.num_arms
-            self.generator.set_state(generator_state)
-            confidence.load_state_dict(width_state)
-            self.confidence = confidence
+            restore()
+            self._ledger.num_arms = self._table.num_arms
+            self.confidence.load_state_dict(width_state)
             # Learning takes the posterior over, whatever becomes of it.
-            self._believe(self.learner.rebuild(belief, self._pulls()))
+            self._believe(self.learner.rebuild(self._belief, self._pulls()))
 
         return undo
 

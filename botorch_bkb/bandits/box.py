@@ -301,13 +301,10 @@ class BoxBandit(Bandit):
 
     @override
     def _undo(self) -> Callable[[], None]:
-        before = vars(self).copy()
-        generator_state = self.generator.get_state()
-        policy_state = self.policy.state_dict()
+        restore, policy_state = super()._undo(), self.policy.state_dict()
 
         def undo() -> None:
-            vars(self).update(before)
-            self.generator.set_state(generator_state)
+            restore()
             self.policy.load_state_dict(policy_state)
 
         return undo
