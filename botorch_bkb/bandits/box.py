@@ -24,7 +24,6 @@ from botorch_bkb.bandits.box_policies import (
     BoxDecision,
     BoxPolicy,
     BoxUCBPolicy,
-    draw_maximizers,
     draw_points,
 )
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
@@ -152,7 +151,7 @@ class BoxBandit(Bandit):
     @property
     def inducing_points(self) -> Tensor:
         """The ``m x d`` told points on which the posterior of the last ask stands."""
-        return self._belief.inducing_points.to(self._dtype)
+        return self._belief.told.points[self._belief.inducing].to(self._dtype)
 
     @property
     def confidence(self) -> ConfidenceSchedule | None:
@@ -266,22 +265,12 @@ class BoxBandit(Bandit):
         """
         check_size("num_draws", num_draws)
         generator = as_generator(generator)
-        if self.num_pulls == 0:
+        belief: BoxBelief = self._believed_now()
+        if belief.num_told == 0:
             best = draw_points(num_draws, self.bounds, generator)
         else:
-            belief: BoxBelief = self._believed_now()
-            hyperparameters = belief.hyperparameters
-            best = hyperparameters.to_points(
-                draw_maximizers(
-                    belief.model,
-                    num_draws,
-                    hyperparameters.to_features(self.bounds),
-                    generator,
-                    prior_sampler=self.prior_sampler,
-                    raw_samples=self.raw_samples,
-                    num_restarts=self.num_restarts,
-                )
-            )
+            draws = self._decision(belief, generator).draw_maximizers(num_draws)
+            best = belief.hyperparameters.to_points(draws)
         return BoxMaximizerDistribution(best.to(self._dtype))
 
     @override
@@ -388,17 +377,29 @@ class BoxBandit(Bandit):
             self._belief = self.learner.learn(self._belief, told, self.generator)
         if self.num_pulls == 0:
             return draw_points(size, self.bounds, self.generator)
-        hyperparameters = self._belief.hyperparameters
-        pending = torch.cat([self._ledger.pending_points, others])
-        decision = BoxDecision(
-            model=self._belief.model,
+        decision = self._decision(self._belief, self.generator, size, others)
+        chosen = self.policy.choose(decision)
+        return self._belief.hyperparameters.to_points(chosen)
+
+    def _decision(
+        self,
+        belief: BoxBelief,
+        generator: torch.Generator,
+        size: int = 0,
+        others: Tensor | None = None,
+    ) -> BoxDecision:
+        """Return what a policy sees, given points that are asked for now."""
+        hyperparameters, pending = belief.hyperparameters, self._ledger.pending_points
+        if others is not None:
+            pending = torch.cat([pending, others])
+        return BoxDecision(
+            model=belief.model,
             size=size,
             pending=hyperparameters.to_features(pending),
             box=hyperparameters.to_features(self.bounds),
             learns=hyperparameters.learns,
-            generator=self.generator,
+            generator=generator,
             num_restarts=self.num_restarts,
             raw_samples=self.raw_samples,
             prior_sampler=self.prior_sampler,
         )
-        return hyperparameters.to_points(self.policy.choose(decision))

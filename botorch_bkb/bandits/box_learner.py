@@ -66,11 +66,6 @@ class BoxBelief:
         """How many told pulls are known."""
         return len(self.told.points)
 
-    @property
-    def inducing_points(self) -> Tensor:
-        """The ``m x d`` told points that were chosen, in the user's units."""
-        return self.told.points[self.inducing]
-
     @cached_property
     def model(self) -> SingleTaskDTCGP:
         """The posterior, in the units of the kernel; computed when it is asked for."""
