@@ -533,13 +533,9 @@ class SingleTaskDTCGP(SingleTaskGP):
         data, whatever ``y`` is: where inducing points are few, a lookahead would take
         that for information which ``x`` brings.
 
-        ``python -m benchmarks lookahead`` measures what the knowledge gradient chooses
-        on a line, after 30 evaluations of 20 functions. Inducing points that
-        :meth:`resample_inducing_points` drew make the choice of the exact GP either
-        way; the first 5 or 10 evaluations do not, either way (0.70 and 0.42 of the
-        value are lost, 0.78 and 0.38 by ``reproject=True``): resample before looking
-        ahead. By Bayes' rule no gradient is negative; with ``reproject=True`` it is at
-        36, 56 and, resampled, 24 % of the points.
+        Resample before looking ahead: on points that :meth:`resample_inducing_points`
+        drew, a knowledge gradient chooses what it does on the exact GP either way, and
+        on the first few evaluations it does not (``python -m benchmarks lookahead``).
 
         Args:
             X: As in BoTorch's models.
