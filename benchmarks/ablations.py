@@ -22,15 +22,13 @@ from matplotlib.figure import Figure
 
 from benchmarks.problems import load_problem
 from benchmarks.record import print_table, Record
-from benchmarks.regret import Choices, play
+from benchmarks.regret import Choices, TenThousandPulls
 from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.optim import LocalRule
 from botorch_bkb.plotting import blank_figure, tidy_axes
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
-HORIZON = 10_000
-MAX_SECONDS = 3600.0
 AS_IT_IS = "nothing"
 VARIANTS = {
     AS_IT_IS: Choices(),
@@ -50,15 +48,10 @@ class Run(NamedTuple):
     seed: int
 
 
-class Ablations:
+class Ablations(TenThousandPulls):
     """One option of BBKB changed at a time."""
 
     keys = Run._fields
-    repetitions = 10
-
-    def __init__(self, smoke: bool) -> None:
-        self.smoke = smoke
-        self.horizon = 60 if smoke else HORIZON
 
     def runs(self, repetitions: int) -> list[Run]:
         """Return the runs of some seeds."""
@@ -73,11 +66,7 @@ class Ablations:
     def play(self, run: Run) -> pd.DataFrame:
         """Return one row."""
         problem = _problem(self.smoke)
-        choices = VARIANTS[run.changed]
-        bandit = choices.new_bandit(problem.arms, self.horizon, run.seed)
-        rounds = play(
-            bandit, problem, self.horizon, seed=run.seed, max_seconds=MAX_SECONDS
-        )
+        bandit, rounds = self.pulled(VARIANTS[run.changed], problem, run.seed)
         last = rounds.iloc[-1]
         row = {
             "num_pulls": last["num_pulls"],

@@ -25,13 +25,18 @@ from matplotlib.figure import Figure
 
 from benchmarks.problems import load_problem
 from benchmarks.record import print_table, Record
-from benchmarks.regret import Choices, figure, PAPER_BANDITS, play, summarize
+from benchmarks.regret import (
+    Choices,
+    figure,
+    MAX_SECONDS,
+    PAPER_BANDITS,
+    summarize,
+    TenThousandPulls,
+)
 from botorch_bkb.plotting import blank_figure, plot_batch_sizes, plot_regret
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
-HORIZON = 10_000
-MAX_SECONDS = 3600.0
 NUM_ROWS = 200
 # The setting of `regret`, whether features go from 0 to 1, and who takes part.
 SETTINGS = {
@@ -69,15 +74,10 @@ class Run(NamedTuple):
     seed: int
 
 
-class BBKBFigures:
+class BBKBFigures(TenThousandPulls):
     """Figures 1 and 2 of the BBKB paper."""
 
     keys = Run._fields
-    repetitions = 10
-
-    def __init__(self, smoke: bool) -> None:
-        self.smoke = smoke
-        self.horizon = 60 if smoke else HORIZON
 
     def runs(self, repetitions: int) -> list[Run]:
         """Return the runs of some seeds."""
@@ -98,12 +98,7 @@ class BBKBFigures:
         """Return some 200 rows."""
         setting, unit_features, _ = SETTINGS[run.setting]
         problem = _problem(run.data, self.smoke, unit_features)
-        bandit = Choices(run.bandit, setting).new_bandit(
-            problem.arms, self.horizon, run.seed
-        )
-        rounds = play(
-            bandit, problem, self.horizon, seed=run.seed, max_seconds=MAX_SECONDS
-        )
+        _, rounds = self.pulled(Choices(run.bandit, setting), problem, run.seed)
         return thinned(rounds, self.horizon)
 
     def report(self, rows: pd.DataFrame, record: Record) -> None:

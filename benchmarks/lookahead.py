@@ -9,6 +9,10 @@ sparse model stands on the first 5 or 10 evaluations, or on those that
 over the exact one, the share of the exact value that the choice loses, and the share of
 points at which the gradient is negative, which by Jensen's inequality none is.
 
+On 20 functions, points that were resampled make the choice of the exact GP either way;
+on the first 5 and 10 evaluations 0.70 and 0.42 of the value are lost (0.78 and 0.38 by
+`reproject=True`, which gives 36, 56 and, resampled, 24 % negative gradients).
+
 Fails if a gradient is negative where the present posterior is conditioned by Bayes'
 rule (`reproject=False`, as `fantasize` does).
 """

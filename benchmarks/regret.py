@@ -66,6 +66,8 @@ from botorch_bkb.plotting import plot_repetitions
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
+# Of a bandit's own time in one run of `TenThousandPulls`.
+MAX_SECONDS = 3600.0
 NOISE_VARIANCE = 0.2
 OVERSAMPLING = 2.0
 RATIO_THRESHOLD = 2.0
@@ -161,6 +163,28 @@ class Choices:
             options["inclusion"] = self.inclusion
             options["resampling"] = self.resampling
         return BANDITS[self.bandit](arms.to(device), **options)
+
+
+class TenThousandPulls:
+    """What the runs of several benchmarks share: the paper's horizon, and an hour each.
+
+    Args:
+        smoke: Whether 60 pulls will do.
+    """
+
+    repetitions = 10
+
+    def __init__(self, smoke: bool) -> None:
+        self.smoke = smoke
+        self.horizon = 60 if smoke else 10_000
+
+    def pulled(
+        self, choices: Choices, problem: FiniteArmProblem, seed: int
+    ) -> tuple[FiniteArmBandit, pd.DataFrame]:
+        """Return a bandit at the end of its run, and a row per batch."""
+        bandit = choices.new_bandit(problem.arms, self.horizon, seed)
+        rounds = play(bandit, problem, self.horizon, seed=seed, max_seconds=MAX_SECONDS)
+        return bandit, rounds
 
 
 class Player(Protocol):

@@ -89,16 +89,9 @@ def construct_inputs_batch_ucb(
 ) -> dict[str, Any]:
     r"""Construct the arguments of ``BatchUpperConfidenceBound``.
 
-    Args:
-        model: The model, as the acquisition function takes it.
-        posterior_transform: Ax minimizes by one with weight -1.
-        X_pending: An ``n x d`` tensor of pending points. Ax removes repeats from it.
-        confidence: A schedule or a constant width; None for ``PracticalBBKBWidth``.
-        num_arms: The number of arms, for schedules that depend on it.
-        maximize: As the acquisition function takes it.
-
-    Returns:
-        The keyword arguments of the acquisition function.
+    Arguments and returns are those of :func:`construct_inputs_budgeted_ucb`, but for
+    ``X_pending``, an ``n x d`` tensor of pending points, from which Ax removes repeats,
+    and a ``confidence`` of None, which is ``PracticalBBKBWidth``.
     """
     return {
         "model": model,
@@ -121,16 +114,9 @@ def construct_inputs_time_varying_ucb(
 ) -> dict[str, Any]:
     r"""Construct the arguments of ``TimeVaryingUpperConfidenceBound``.
 
-    Args:
-        model: The model, as the acquisition function takes it.
-        decision_time: When the candidate will be evaluated.
-        posterior_transform: Ax minimizes by one with weight -1.
-        confidence: A schedule or a constant width; None for ``TVWidth``.
-        num_arms: The number of arms, for schedules that depend on it.
-        maximize: As the acquisition function takes it.
-
-    Returns:
-        The keyword arguments of the acquisition function.
+    Arguments and returns are those of :func:`construct_inputs_budgeted_ucb`, but for
+    ``decision_time``, when the candidate will be evaluated, and a ``confidence`` of
+    None, which is ``TVWidth``.
     """
     return {
         "model": model,

@@ -38,11 +38,11 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.arms import ArmTable, Capacity
 from botorch_bkb.arms.table import as_arms, fingerprint, has_fingerprint
+from botorch_bkb.bandits.bandit import Bandit
 from botorch_bkb.bandits.goal import check_goal, Goal
 from botorch_bkb.bandits.learners import Belief, Learner, SparseLearner
 from botorch_bkb.bandits.ledger import Pull, PullLedger, Pulls
 from botorch_bkb.bandits.policies import Decision, Policy, UCBPolicy
-from botorch_bkb.bandits.storage import StoredBandit
 from botorch_bkb.checks import (
     check_available,
     check_count,
@@ -71,7 +71,7 @@ from botorch_bkb.posteriors.threads import threads_for
 MAX_BATCH_SIZE = 10_000
 
 
-class FiniteArmBandit(StoredBandit):
+class FiniteArmBandit(Bandit):
     r"""A GP bandit over ``A`` arms with delayed, repeated and failed pulls.
 
     ``ask`` returns arms to pull; ``tell`` brings rewards, in any order and any part of
@@ -153,6 +153,8 @@ class FiniteArmBandit(StoredBandit):
         InputDataError: If ``arms`` holds NaN or infinity, or an option is out of range.
     """
 
+    learner: Learner[Any]
+    default_learner: Learner[Any] = SparseLearner()
     # What a named bandit has in the place of the learner's width, and of single pulls.
     default_confidence: ConfidenceSchedule | None = None
     default_batch_rule: BatchRule = FixedSize(1)
@@ -182,7 +184,7 @@ class FiniteArmBandit(StoredBandit):
         check_generator(generator)
         check_batch_rule(batch_rule)
         check_max_feature_bytes(max_feature_bytes)
-        self.learner: Learner[Any] = SparseLearner() if learner is None else learner
+        self.learner = self.default_learner if learner is None else learner
         self.policy = UCBPolicy() if policy is None else policy
         if self.learner.drifts != self._has_times:
             word = "with" if self._has_times else "without"
@@ -219,10 +221,11 @@ class FiniteArmBandit(StoredBandit):
 
     def _believe(self, belief: Belief, time: float | None = None) -> None:
         """Go on from a belief, with its moments at a time, the next if None."""
-        self._belief = belief
+        self._belief: Belief = belief
         self._moments = belief.moments(self._pulls(time))
-        self._preview: Belief | None = None
+        self._preview = None
 
+    @override
     def _pulls(self, now: float | None = None, pending: Sequence[Pull] = ()) -> Pulls:
         """Return the pulls at the time of a decision, the next one if None."""
         now = self._next_time if now is None else now
@@ -236,10 +239,6 @@ class FiniteArmBandit(StoredBandit):
     def _last_time(self) -> float:
         """The time of pulls that become pending now."""
         return 0.0 if self._now is None else self._now
-
-    @property
-    def _sign(self) -> float:
-        return 1.0 if self.maximize else -1.0
 
     @property
     def arms(self) -> Tensor:
@@ -257,11 +256,6 @@ class FiniteArmBandit(StoredBandit):
         return self._ledger.counts
 
     @property
-    def num_pulls(self) -> int:
-        """The number of told pulls."""
-        return self._ledger.num_pulls
-
-    @property
     def pending(self) -> dict[int, int]:
         """The arms of pending pulls by pull id, in order of asking."""
         return {key: pull.arm for key, pull in self._ledger.pending.items()}
@@ -270,17 +264,6 @@ class FiniteArmBandit(StoredBandit):
     def inducing_indices(self) -> Tensor:
         """The inducing arms of the last ask."""
         return self._belief.inducing_indices
-
-    @property
-    def noise_variance(self) -> float:
-        """Lambda, in the user's units."""
-        hyperparameters = self._belief.hyperparameters
-        return hyperparameters.noise_variance * hyperparameters.scale**2
-
-    @property
-    def covar_module(self) -> Kernel:
-        """The kernel, given or fitted so far."""
-        return self._belief.hyperparameters.covar_module
 
     def ask(
         self,
@@ -372,20 +355,14 @@ class FiniteArmBandit(StoredBandit):
 
     @override
     def _undo(self) -> Callable[[], None]:
-        belief, table, ledger = self._belief, self._table, self._ledger
-        generator_state = self.generator.get_state()
-        confidence, width_state = self.confidence, self.confidence.state_dict()
-        now, numbers = self._now, (self._opening_score, self.num_batches)
+        restore, width_state = super()._undo(), self.confidence.state_dict()
 
         def undo() -> None:
-            self._table, self._ledger, self._now = table, ledger, now
-            self._opening_score, self.num_batches = numbers
-            ledger.num_arms = table.num_arms
-            self.generator.set_state(generator_state)
-            confidence.load_state_dict(width_state)
-            self.confidence = confidence
+            restore()
+            self._ledger.num_arms = self._table.num_arms
+            self.confidence.load_state_dict(width_state)
             # Learning takes the posterior over, whatever becomes of it.
-            self._believe(self.learner.rebuild(belief, self._pulls()))
+            self._believe(self.learner.rebuild(self._belief, self._pulls()))
 
         return undo
 
@@ -746,14 +723,8 @@ class FiniteArmBandit(StoredBandit):
 
     def _present(self) -> tuple[Belief, Moments]:
         """Return what is believed after all told pulls, at the next decision."""
-        pulls = self._pulls()
-        for belief in (self._belief, self._preview):
-            if belief is not None and self.learner.is_current(belief, pulls):
-                return belief, belief.moments(pulls)
-        generator = torch.Generator(self.generator.device)
-        generator.set_state(self.generator.get_state())
-        self._preview = self.learner.preview(self._belief, pulls, generator)
-        return self._preview, self._preview.moments(pulls)
+        belief: Belief = self._believed_now()
+        return belief, belief.moments(self._pulls())
 
     def _confidence_state(
         self,
@@ -838,11 +809,7 @@ class FiniteArmBandit(StoredBandit):
                 f"got that of a {found[0]} over {found[1]}. Construct the bandit with "
                 "the arms and options of the saved one."
             )
-        if state["maximize"] is not self.maximize:
-            raise InputDataError(
-                f"Expected the state of a bandit with maximize={self.maximize}, but it "
-                f"is that of one with maximize={state['maximize']}."
-            )
+        super()._check_state(state)
         given, saved = self.arms[: self._num_given], state["added_arms"]
         # Rounding to float32 changes a number by 6e-8 of itself.
         tolerance = 1e-12 if saved.dtype == given.dtype else 1.2e-7

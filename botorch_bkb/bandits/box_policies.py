@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -58,6 +58,19 @@ class BoxDecision:
     num_restarts: int
     raw_samples: int
     prior_sampler: TPathwisePriorSampler
+
+    def draw_maximizers(self, num_draws: int) -> Tensor:
+        """Return the ``num_draws x d`` maximizers of draws from the model."""
+        model, generator = self.model, self.generator
+        paths = draw_posterior_paths(model, num_draws, generator, self.prior_sampler)
+        return maximize_paths(
+            paths,
+            self.box,
+            generator,
+            candidates=model.inducing_points,
+            raw_samples=self.raw_samples,
+            num_restarts=self.num_restarts,
+        )
 
 
 class BoxPolicy(ABC):
@@ -151,23 +164,16 @@ class BoxThompsonPolicy(BoxPolicy):
 
     @override
     def choose(self, decision: BoxDecision) -> Tensor:
-        model, size, generator = decision.model, decision.size, decision.generator
+        size, generator = decision.size, decision.generator
         if len(decision.pending):
             # Its mean stays, and its variance falls.
-            model = condition_on_means(model, decision.pending)
+            model = condition_on_means(decision.model, decision.pending)
+            decision = replace(decision, model=model)
         points = draw_points(size, decision.box, generator)
         is_drawn = draw_uniforms(size, generator) >= self.uniform_probability
         num_draws = int(is_drawn.sum())
         if num_draws:
-            points[is_drawn.to(points.device)] = draw_maximizers(
-                model,
-                num_draws,
-                decision.box,
-                generator,
-                prior_sampler=decision.prior_sampler,
-                raw_samples=decision.raw_samples,
-                num_restarts=decision.num_restarts,
-            )
+            points[is_drawn.to(points.device)] = decision.draw_maximizers(num_draws)
         return points
 
 
@@ -176,25 +182,3 @@ def draw_points(size: int, box: Tensor, generator: torch.Generator) -> Tensor:
     low, high = box
     u = draw_uniforms(size * len(low), generator).reshape(size, len(low))
     return low + (high - low) * u.to(low)
-
-
-def draw_maximizers(
-    model: SingleTaskDTCGP,
-    num_draws: int,
-    box: Tensor,
-    generator: torch.Generator,
-    *,
-    prior_sampler: TPathwisePriorSampler,
-    raw_samples: int,
-    num_restarts: int,
-) -> Tensor:
-    """Return the ``num_draws x d`` maximizers of draws, in the model's units."""
-    paths = draw_posterior_paths(model, num_draws, generator, prior_sampler)
-    return maximize_paths(
-        paths,
-        box,
-        generator,
-        candidates=model.inducing_points,
-        raw_samples=raw_samples,
-        num_restarts=num_restarts,
-    )

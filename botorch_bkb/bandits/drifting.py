@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.forgetting import ForgettingLearner
-from botorch_bkb.bandits.learners import Learner
 from botorch_bkb.bandits.ledger import PullLedger
 from botorch_bkb.checks import as_number, check_size, check_time
 from botorch_bkb.posteriors.drifting import check_forgetting_rate
@@ -47,20 +45,9 @@ class DriftingBandit(FiniteArmBandit):
     with times, by default :class:`~botorch_bkb.bandits.forgetting.ForgettingLearner`.
     """
 
+    default_learner = ForgettingLearner()
     _has_times = True
-
-    def __init__(
-        self,
-        arms: Tensor,
-        covar_module: Kernel | None = None,
-        noise_variance: float | None = None,
-        *,
-        learner: Learner[Any] | None = None,
-        **options: Any,
-    ) -> None:
-        learner = ForgettingLearner() if learner is None else learner
-        super().__init__(arms, covar_module, noise_variance, learner=learner, **options)
-        self._doubted: float | None = None  # a time that was refused once
+    _doubted: float | None = None  # a time that was refused once
 
     @property
     def decision_time(self) -> float:

@@ -32,6 +32,17 @@ def is_bulk(num_new: int) -> bool:
     return num_new > BULK_SIZE
 
 
+def keeps_all(
+    hyperparameters: Hyperparameters,
+    num_pulled: int,
+    min_inducing: int,
+    max_inducing: int | None,
+) -> bool:
+    """Whether so many pulled arms are inducing without sampling."""
+    most = min_inducing if max_inducing is None else min(min_inducing, max_inducing)
+    return hyperparameters.learns and num_pulled <= most
+
+
 @dataclass(frozen=True)
 class CoupledUniforms:
     """One uniform number per arm for good, of which none is kept.

@@ -36,6 +36,7 @@ from botorch_bkb.bandits.inducing import (
     CoupledUniforms,
     in_stable_order,
     is_bulk,
+    keeps_all,
     MIN_INDUCING,
     sample_in_blocks,
     warn_of_ceiling,
@@ -463,10 +464,9 @@ class SparseLearner(PosteriorLearner):
 
     def keeps_all(self, hyperparameters: Hyperparameters, num_pulled: int) -> bool:
         """Whether so many pulled arms are inducing without sampling."""
-        most = self.min_inducing
-        if self.max_inducing is not None:
-            most = min(most, self.max_inducing)
-        return hyperparameters.learns and num_pulled <= most
+        return keeps_all(
+            hyperparameters, num_pulled, self.min_inducing, self.max_inducing
+        )
 
     @override
     def resample(

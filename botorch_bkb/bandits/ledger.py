@@ -13,11 +13,14 @@ import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
+from typing_extensions import override
 
 from botorch_bkb.arms import PullCounts
+from botorch_bkb.arms.table import match_rows
 from botorch_bkb.checks import (
     check_count,
     check_indices,
+    check_points,
     check_pull_ids,
     check_rewards,
     check_score,
@@ -125,14 +128,9 @@ class PullLedger:
         pending: Pulls by id, in order of asking.
         next_id: The id of the next pull.
         first_is_told: Whether pull 0 brought a reward.
-        points: The ``A x d`` arms, if messages name points instead of indices.
     """
 
-    def __init__(
-        self,
-        num_arms: int,
-        like: Tensor,
-    ) -> None:
+    def __init__(self, num_arms: int, like: Tensor) -> None:
         self.dtype = like.dtype
         self.num_arms = num_arms
         self.device = like.device
@@ -150,7 +148,6 @@ class PullLedger:
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
         self.first_is_told = False
-        self.points: Tensor | None = None
 
     @property
     def num_pulls(self) -> int:
@@ -164,11 +161,6 @@ class PullLedger:
         counts = totals.counts.new_zeros(self.num_arms)
         counts[totals.arms] = totals.counts
         return counts
-
-    def counts_of(self, arms: Tensor) -> Tensor:
-        """Return the numbers of told pulls of some arms, all of which were pulled."""
-        totals = self.totals(self.num_pulls)
-        return totals.counts[torch.searchsorted(totals.arms, arms)]
 
     def ask(
         self, indices: Sequence[int], scores: Sequence[float], time: float = 0.0
@@ -342,7 +334,7 @@ class PullLedger:
 
     def _name(self, arm: int) -> str:
         """Return how messages name an arm."""
-        return f"arm {arm}" if self.points is None else str(self.points[arm].tolist())
+        return f"arm {arm}"
 
     def _match_ids(self, arms: list[int], pull_ids: list[int]) -> list[int | None]:
         for arm, pull_id in zip(arms, pull_ids, strict=True):
@@ -409,3 +401,81 @@ class PullLedger:
         self.next_id = next_id
         self.first_is_told = bool(state["first_is_told"])
         self._totals, self._num_summed = self._nothing, 0
+
+
+class PointLedger(PullLedger):
+    """The pulls of a bandit on a box, whose arms are the points of its pulls.
+
+    Args:
+        bounds: The ``2 x d`` corners of the box, in double.
+
+    Attributes:
+        points: The ``A x d`` points that were asked for or told, each once.
+    """
+
+    def __init__(self, bounds: Tensor) -> None:
+        super().__init__(0, like=bounds)
+        self.bounds = bounds
+        self.points = bounds[:0]
+
+    @property
+    def told_points(self) -> Tensor:
+        """The ``n x d`` points of told pulls, in order of telling."""
+        return self.points[self.history()[0]]
+
+    @property
+    def pending_points(self) -> Tensor:
+        """The ``n x d`` points of pending pulls, in order of asking."""
+        return self.points[[pull.arm for pull in self.pending.values()]]
+
+    def find(self, points: Any) -> Tensor:
+        """Return the arms of ``q x d`` points, new ones among them.
+
+        Raises:
+            BotorchTensorDimensionError: If ``points`` is not ``q x d``.
+            InputDataError: If a point is not finite, or not in the box.
+        """
+        return self._add(check_points(points, self.bounds))
+
+    def ask_points(self, points: Tensor) -> None:
+        """Make pulls of ``q x d`` points pending; rounding may put one off the box."""
+        self.ask(self._add(points).tolist(), [0.0] * len(points))
+
+    def _add(self, points: Tensor) -> Tensor:
+        arms, new = match_rows(self.points, points)
+        self.points = torch.cat([self.points, new])
+        self.num_arms = len(self.points)
+        return arms
+
+    @override
+    def _name(self, arm: int) -> str:
+        return str(self.points[arm].tolist())
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return told and pending points, and rewards."""
+        return {
+            "told_points": self.told_points,
+            "told_rewards": list(self.told_rewards),
+            "pending": {
+                key: self.points[pull.arm].clone() for key, pull in self.pending.items()
+            },
+            "next_id": self.next_id,
+        }
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        told = self.find(state["told_points"])
+        # The corners are taken off again: nothing may be pending.
+        asked = torch.stack([*state["pending"].values(), *self.bounds])[:-2]
+        pending = zip(state["pending"], self.find(asked).tolist(), strict=True)
+        super().load_state_dict(
+            {
+                "told_indices": told,
+                "told_rewards": state["told_rewards"],
+                "told_scores": [0.0] * len(told),
+                "pending": {key: Pull(arm, 0.0) for key, arm in pending},
+                "next_id": state["next_id"],
+                "first_is_told": False,
+            }
+        )

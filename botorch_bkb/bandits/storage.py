@@ -14,19 +14,14 @@ import os
 import secrets
 import shutil
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import wraps
 from pathlib import Path
-from threading import RLock
-from types import FunctionType, MappingProxyType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
-from typing_extensions import override
 
 
 if sys.platform != "win32":
@@ -43,8 +38,6 @@ MAX_BYTES = 2**28
 # text, or nine where escapes make strings wide.
 MIN_MEMORY = 2**24
 MEMORY_FACTOR = 8
-P = ParamSpec("P")
-R = TypeVar("R")
 MEMORY_OF_SIGNS = {b"[": 160, b"{": 64, b",": 48, b'"': 80}
 DTYPES = {
     name: getattr(torch, name)
@@ -52,191 +45,26 @@ DTYPES = {
 }
 
 
-def _locked(method: Callable[P, R]) -> Callable[P, R]:
-    @wraps(method)
-    def call(*args: P.args, **options: P.kwargs) -> R:
-        bandit: Any = args[0]
-        with bandit.lock:
-            return method(*args, **options)
-
-    return call
-
-
-class StoredBandit(ABC):
-    """A bandit whose state can be taken out, put back, and kept in a file.
-
-    In its public methods and properties is one thread at a time. Subclasses write no
-    lock: it is put around their public methods and properties where they are defined. A
-    method may call another, whose lock is the same. A copy has a lock of its own, and
-    so has what a pickle brings back.
-
-    Attributes:
-        lock: Hold it (``with bandit.lock:``) where several calls belong together, or
-            while the object is copied.
-    """
-
-    lock: RLock
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Make the lock before any constructor runs: it may call public methods."""
-        self = super().__new__(cls)
-        self.lock = RLock()
-        return self
-
-    @classmethod
-    @override
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for name, member in list(vars(cls).items()):
-            if name.startswith("_"):
-                continue
-            if isinstance(member, FunctionType):
-                setattr(cls, name, _locked(member))
-            elif isinstance(member, property) and member.fget is not None:
-                setattr(cls, name, member.getter(_locked(member.fget)))
-
-    @override
-    def __getstate__(self) -> dict[str, Any]:
-        state = vars(self).copy()
-        del state["lock"]
-        return state
-
-    # The first lines of files as this bandit last read or wrote them.
-    _known_files: Mapping[Path, bytes] = MappingProxyType({})
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
-
-        Load it into a bandit constructed with the same arms or box, and options; arms
-        that were added later are part of it.
-        """
-
-    @abstractmethod
-    def _renew(self) -> None:
-        """Rebuild from scratch, bit for bit as a load does."""
-
-    @abstractmethod
-    def _check_state(self, state: dict[str, Any]) -> None:
-        """Raise an ``InputDataError`` unless this is the state of such a bandit."""
-
-    @abstractmethod
-    def _load(self, state: dict[str, Any]) -> None:
-        """Restore a state; may fail half way."""
-
-    @abstractmethod
-    def _undo(self) -> Callable[[], None]:
-        """Return what brings back all that is known now."""
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Undo what an error, or an interrupt, would leave half done."""
-        undo = self._undo()
-        try:
-            yield
-        except BaseException:
-            undo()
-            raise
-
-    @_locked
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; picks go on up to rounding.
-
-        Raises:
-            InputDataError: If the state is that of another kind of bandit, of other
-                arms or another box, or does not fit its options. Nothing has changed
-                then.
-        """
-        try:
-            self._check_state(state)
-            with self._all_or_nothing():
-                self._load(state)
-        except Exception as error:  # a strange state may raise anything
-            raise InputDataError(
-                f"The state does not fit this {type(self).__name__} and its options: "
-                f"{error}"
-            ) from error
-
-    @_locked
-    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write the state to a file; a crash leaves the old one or the new one.
-
-        The posterior is computed anew, as :meth:`load` does, so that this bandit and
-        one that loads the file go on alike to the last bit. What a process that was
-        killed left unfinished beside the file, the next save to it removes.
-
-        Args:
-            path: The file; its folder must exist.
-            overwrite: Whether to replace a file that somebody else has saved since this
-                bandit loaded or saved it.
-
-        Raises:
-            InputDataError: If somebody has and ``overwrite`` is False. The file stays
-                as it is.
-            OSError: If the file cannot be written.
-        """
-        path = Path(path).resolve()
-        self._renew()
-        line, payload = _to_text(self.state_dict())
-        expected = None if overwrite else self._known_files.get(path)
-        _write(line, payload, path, expected)
-        self._known_files = {**self._known_files, path: line}
-
-    @_locked
-    def load(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
-        """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
-
-        Args:
-            path: The file.
-            max_bytes: The largest file that is read. Reading takes at most eight times
-                as much memory and 16 MiB.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            InputDataError: If the file is damaged or none of ours, or its state does
-                not fit. Nothing has changed then.
-        """
-        line, state = _read(Path(path), max_bytes)
-        self.load_state_dict(state)
-        self._known_files = {**self._known_files, Path(path).resolve(): line}
-
-
-def save_state(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def save_state(
+    state: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    expected: bytes | None = None,
+) -> bytes:
     """Write a state, so that a crash leaves the file of before or the new one.
 
     Args:
         state: What ``state_dict`` of a bandit returned.
-        path: The file, which is replaced if it exists; its folder must exist.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
-    _write(*_to_text(state), Path(path).resolve(), None)
-
-
-def load_state(
-    path: str | os.PathLike[str], max_bytes: int = MAX_BYTES
-) -> dict[str, Any]:
-    """Read a state that :func:`save_state` wrote.
-
-    Args:
-        path: The file.
-        max_bytes: The largest file that is read. Reading takes at most eight times as
-            much memory and 16 MiB.
+        path: The file; its folder must exist.
+        expected: The first line of the file that may be replaced. None to replace
+            whatever is there.
 
     Returns:
-        The state.
+        The first line of the new file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        InputDataError: If the file is none of ours, of another version, too large,
-            shorter or longer than it says, or damaged.
+        InputDataError: If there is another file than the expected one. It stays.
+        OSError: If the file cannot be written.
     """
-    return _read(Path(path), max_bytes)[1]
-
-
-def _to_text(state: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    """Return the first line of a file and the rest."""
     payload = json.dumps(to_json(state)).encode()
     header = {
         "format": FORMAT,
@@ -244,19 +72,8 @@ def _to_text(state: Mapping[str, Any]) -> tuple[bytes, bytes]:
         "bytes": len(payload),
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
-    return json.dumps(header).encode() + b"\n", payload
-
-
-def _write(line: bytes, payload: bytes, path: Path, expected: bytes | None) -> None:
-    """Put a new file in the place of the expected one.
-
-    Args:
-        line: Its first line.
-        payload: The rest.
-        path: Where; no link.
-        expected: The first line of the file as the writer knows it. None to replace
-            whatever is there.
-    """
+    line = json.dumps(header).encode() + b"\n"
+    path = Path(path).resolve()
     with _one_writer(path.parent) as is_alone:
         _require_expected(path, expected)
         if is_alone:
@@ -278,6 +95,7 @@ def _write(line: bytes, payload: bytes, path: Path, expected: bytes | None) -> N
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
+    return line
 
 
 def _require_expected(path: Path, expected: bytes | None) -> None:
@@ -316,8 +134,22 @@ def _one_writer(folder: Path) -> Iterator[bool]:
         os.close(handle)  # which unlocks it
 
 
-def _read(path: Path, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
-    """Return the first line of a file, and its state."""
+def load_state(
+    path: str | os.PathLike[str], max_bytes: int = MAX_BYTES
+) -> tuple[bytes, dict[str, Any]]:
+    """Read what :func:`save_state` wrote: the first line of the file, and the state.
+
+    Args:
+        path: The file.
+        max_bytes: The largest file that is read. Reading takes at most eight times as
+            much memory and 16 MiB.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        InputDataError: If the file is none of ours, of another version, too large,
+            shorter or longer than it says, or damaged.
+    """
+    path = Path(path)
     with path.open("rb") as file:
         # The size of the opened file: a save may replace the path meanwhile.
         size = os.fstat(file.fileno()).st_size

@@ -45,7 +45,7 @@ from botorch_bkb.checks import (
     check_tensors,
 )
 from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
-from botorch_bkb.models.utils.draws import as_generator
+from botorch_bkb.models.utils.draws import as_generator, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
     check_resampling,
     log_exclusion,
@@ -70,8 +70,8 @@ from botorch_bkb.models.utils.prediction import (
     SparsePosterior,
 )
 from botorch_bkb.models.utils.replicates import (
+    covers,
     find_replicates,
-    Replicates,
     sum_replicates,
 )
 
@@ -259,7 +259,9 @@ class SingleTaskDTCGP(SingleTaskGP):
         log_miss = sum_replicates(
             log_exclusion(scores, oversampling), inverse, num_unique
         )
-        uniforms = _draw_uniforms(num_unique, generator)
+        # In single precision, unlike the other draws: a seed draws what it always drew.
+        generator = as_generator(generator)
+        uniforms = draw_uniforms(num_unique, generator, torch.float32).tolist()
         if resampling == "coupled":
             rows = train_X[replicates.first].cpu().numpy()
             uniforms = [
@@ -390,7 +392,7 @@ class SingleTaskDTCGP(SingleTaskGP):
             x is self.train_inputs[0]
             and settings.prior_mode.off()
             and S is not None
-            and not _covers(S, torch.unique(self._raw_train_X, dim=0))
+            and not covers(S, self._raw_train_X)
         ):
             raise UnsupportedError(
                 "Expected a model whose posterior stands on the covariance of the "
@@ -531,13 +533,9 @@ class SingleTaskDTCGP(SingleTaskGP):
         data, whatever ``y`` is: where inducing points are few, a lookahead would take
         that for information which ``x`` brings.
 
-        ``python -m benchmarks lookahead`` measures what the knowledge gradient chooses
-        on a line, after 30 evaluations of 20 functions. Inducing points that
-        :meth:`resample_inducing_points` drew make the choice of the exact GP either
-        way; the first 5 or 10 evaluations do not, either way (0.70 and 0.42 of the
-        value are lost, 0.78 and 0.38 by ``reproject=True``): resample before looking
-        ahead. By Bayes' rule no gradient is negative; with ``reproject=True`` it is at
-        36, 56 and, resampled, 24 % of the points.
+        Resample before looking ahead: on points that :meth:`resample_inducing_points`
+        drew, a knowledge gradient chooses what it does on the exact GP either way, and
+        on the first few evaluations it does not (``python -m benchmarks lookahead``).
 
         Args:
             X: As in BoTorch's models.
@@ -621,7 +619,10 @@ class SingleTaskDTCGP(SingleTaskGP):
         targets = self.train_targets if targets is None else targets
         noise = self._train_noise if noise is None else noise
         centered = targets - self.mean_module(X)
-        return merge_observations(X, centered, noise, find_replicates(X))
+        inverse, first = find_replicates(X)
+        W = sum_replicates(1 / noise, inverse, len(first))
+        means = sum_replicates(centered / noise, inverse, len(first)) / W
+        return Observations(X[first], W, means)
 
     def _unbatched_inputs(self) -> Tensor:
         """Return the ``n x d`` transformed training inputs, or raise."""
@@ -644,7 +645,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         if self._inducing_points is None:
             return None
         S = self._inducing_inputs(self._inducing_points)
-        return None if _covers(S, self.merged_observations().inputs) else S
+        return None if covers(S, self._unbatched_inputs()) else S
 
     def _posterior_factors(self) -> FactoredPosterior:
         factors, targets = self.prediction_strategy, self.train_targets
@@ -665,34 +666,6 @@ class SingleTaskDTCGP(SingleTaskGP):
         if S is None:
             return ExactPosterior.from_observations(self.covar_module, observations)
         return SparsePosterior.from_observations(self.covar_module, observations, S)
-
-
-def merge_observations(
-    X: Tensor, targets: Tensor, noise: Tensor, replicates: Replicates
-) -> Observations:
-    """Merge the repeats of ``n`` observations into precision-weighted means."""
-    inverse, first = replicates
-    W = sum_replicates(1 / noise, inverse, first.shape[0])
-    means = sum_replicates(targets / noise, inverse, first.shape[0]) / W
-    return Observations(X[first], W, means)
-
-
-def _draw_uniforms(size: int, generator: torch.Generator | None) -> list[float]:
-    generator = as_generator(generator)
-    # In single precision, unlike the other draws: so a seed draws what it always drew.
-    draws = torch.rand(
-        size, generator=generator, device=generator.device, dtype=torch.float32
-    )
-    return list(draws.tolist())
-
-
-def _covers(points: Tensor, inputs: Tensor) -> bool:
-    """Whether every one of the unique ``inputs`` is among the ``points``."""
-    if points.shape[0] < inputs.shape[0]:
-        return False
-    num_points = torch.unique(points, dim=0).shape[0]
-    both = torch.unique(torch.cat([points, inputs]), dim=0)
-    return both.shape[0] == num_points
 
 
 def _append(old: Tensor, new: Tensor, leading: torch.Size, dim: int) -> Tensor:

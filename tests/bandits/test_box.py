@@ -20,6 +20,7 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.acquisition.deviations import RandomDeviationWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
+from botorch_bkb.bandits.box_learner import BoxLearner
 from botorch_bkb.generation import draw_eigenfeature_paths, VarianceStoppingRule
 from tests.bandits import assert_same
 from tests.reference import dtc_posterior, exact_posterior
@@ -179,9 +180,9 @@ def test_some_told_points_are_inducing(bandit_class):
 
 
 @pytest.mark.parametrize("bandit_class", [BoxBKB, BoxThompsonSampling])
-def test_while_few_pulls_are_learned_from_all_are_inducing(bandit_class, monkeypatch):
-    monkeypatch.setattr("botorch_bkb.bandits.box.MAX_FIT_POINTS", 12)
-    bandit = make_bandit(bandit_class, **LEARNED, oversampling=0.01)
+def test_while_few_pulls_are_learned_from_all_are_inducing(bandit_class):
+    bandit = make_bandit(bandit_class, **LEARNED)
+    bandit.learner = BoxLearner(oversampling=0.01, min_inducing=12)
     exact = make_bandit(BoxGPUCB, **LEARNED)
     generator = torch.Generator().manual_seed(0)
     points = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(
@@ -575,12 +576,12 @@ def test_the_prior_mean_over_a_box_is_fitted():
     bandit = make_bandit(BoxGPUCB, **LEARNED)
     bandit.tell(points, rewards, external=True)
     bandit.predict(plain)
-    offset = bandit._predictive()[0].offset
+    prior = bandit._believed_now().hyperparameters
+    offset = prior.offset
     assert rewards.mean() > 0.5
     assert offset < 0.3
     # The dense formula: the mean that generalized least squares gives is the optimum of
     # the likelihood in it, at the fitted kernel and noise.
-    prior = bandit._predictive()[0]
     x = prior.to_features(points).numpy()
     squared = ((x[:, None] - x[None]) / prior.covar_module.lengthscale.numpy()) ** 2
     K = np.exp(-squared.sum(axis=-1) / 2) + prior.noise_variance * np.eye(len(x))

@@ -13,6 +13,9 @@ from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import PracticalBBKBWidth, RTVWidth, TVWidth
 from botorch_bkb.bandits import (
     BlockLearner,
+    BoxBKB,
+    BoxGPUCB,
+    BoxThompsonSampling,
     DriftingBandit,
     EpsilonGreedyPolicy,
     ExactLearner,
@@ -22,9 +25,11 @@ from botorch_bkb.bandits import (
     ThompsonPolicy,
     UCBPolicy,
 )
+from botorch_bkb.bandits.bandit import Bandit
 from botorch_bkb.bandits.policies import DrawingPolicy
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
 from tests.bandits import (
+    ALL_BANDITS,
     assert_same,
     make_bandit,
     NOISE,
@@ -314,3 +319,21 @@ def test_a_sparse_filter_has_as_many_inducing_arms_as_fit():
     picks = [play(bandit, 6) for bandit in runs]
     assert picks[0] == picks[1]
     assert len(runs[0].inducing_indices) <= 7
+
+
+@pytest.mark.parametrize(
+    "bandit_class",
+    [*ALL_BANDITS, BoxBKB, BoxGPUCB, BoxThompsonSampling],
+    ids=lambda item: item.__name__,
+)
+def test_what_is_asked_and_told_is_followed_through_two_classes(bandit_class):
+    """What is above them, ``Bandit``, has no word in it."""
+    *above, root = [
+        kind
+        for kind in bandit_class.__mro__[1:]
+        if kind.__module__.startswith("botorch_bkb")
+    ]
+    assert root is Bandit
+    assert not {"ask", "tell", "fail", "predict"} & vars(Bandit).keys()
+    assert len(above) <= 2
+    assert not {"ask", "tell", "fail", "predict"} & vars(bandit_class).keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ax.storage.botorch_modular_registry import (
@@ -50,9 +51,9 @@ def register_all() -> None:
     CORE_DECODER_REGISTRY["FiniteArmsNext"] = FiniteArmsNext
     CORE_ENCODER_REGISTRY[FiniteArmsOnly] = pausing_criterion_to_dict
     CORE_DECODER_REGISTRY["FiniteArmsOnly"] = FiniteArmsOnly
-    CORE_ENCODER_REGISTRY[ArmFile] = _encode_file
+    CORE_ENCODER_REGISTRY[ArmFile] = _encode_arms
     CORE_DECODER_REGISTRY["ArmFile"] = ArmFile
-    CORE_ENCODER_REGISTRY[ChoiceGrid] = _encode_grid
+    CORE_ENCODER_REGISTRY[ChoiceGrid] = _encode_arms
     CORE_DECODER_REGISTRY["ChoiceGrid"] = _decode_grid
 
 
@@ -69,19 +70,8 @@ def _encode_node(node: BanditNode) -> dict[str, Any]:
     }
 
 
-def _encode_file(arms: ArmFile) -> dict[str, Any]:
-    return {
-        "__type": "ArmFile",
-        "path": arms.path,
-        "parameter": arms.parameter,
-        "checksum": arms.checksum,
-        "id": arms.id,
-        "folder": arms.folder,
-    }
-
-
-def _encode_grid(arms: ChoiceGrid) -> dict[str, Any]:
-    return {"__type": "ChoiceGrid", "is_ordered": arms.is_ordered}
+def _encode_arms(arms: ArmFile | ChoiceGrid) -> dict[str, Any]:
+    return {"__type": type(arms).__name__, **asdict(arms)}
 
 
 def _decode_grid(is_ordered: bool = False) -> ChoiceGrid:

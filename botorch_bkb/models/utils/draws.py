@@ -35,11 +35,11 @@ def draw_normals(*shape: int, generator: torch.Generator) -> Tensor:
     )
 
 
-def draw_uniforms(size: int, generator: torch.Generator) -> Tensor:
+def draw_uniforms(
+    size: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
+) -> Tensor:
     """Draw uniform numbers in ``[0, 1)``."""
-    return torch.rand(
-        size, generator=generator, device=generator.device, dtype=torch.float64
-    )
+    return torch.rand(size, generator=generator, device=generator.device, dtype=dtype)
 
 
 def draw_integers(limit: int, size: int, generator: torch.Generator) -> Tensor:

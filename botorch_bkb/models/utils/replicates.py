@@ -37,6 +37,16 @@ def sum_replicates(values: Tensor, inverse: Tensor, num_unique: int) -> Tensor:
     return values.new_zeros(num_unique).index_add(0, inverse, values)
 
 
+def covers(points: Tensor, inputs: Tensor) -> bool:
+    """Whether every row of ``inputs`` is among the rows of ``points``."""
+    inputs = torch.unique(inputs, dim=0)
+    if points.shape[0] < inputs.shape[0]:
+        return False
+    points = torch.unique(points, dim=0)
+    both = torch.unique(torch.cat([points, inputs]), dim=0)
+    return both.shape[0] == points.shape[0]
+
+
 class Twins(NamedTuple):
     """The rows of an ``A x d`` table that are equal to another one, ``k`` of them.
 

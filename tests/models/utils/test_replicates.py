@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.models.utils.replicates import find_twins, first_of_twins
+from botorch_bkb.models.utils.replicates import covers, find_twins, first_of_twins
 
 
 def equal_rows(table):
@@ -64,3 +64,18 @@ class _Constant:
 
     def sort(self, stable):
         return self.hashes.sort(stable=stable)
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    num_points=st.integers(1, 6),
+    num_inputs=st.integers(1, 6),
+)
+@settings(max_examples=60)
+def test_points_cover_inputs_of_which_each_is_one_of_them(seed, num_points, num_inputs):
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randint(2, (num_points, 2), generator=generator).double()
+    inputs = torch.randint(2, (num_inputs, 2), generator=generator).double()
+    rows = {tuple(row) for row in points.tolist()}
+    expected = all(tuple(row) in rows for row in inputs.tolist())
+    assert covers(points, inputs) == expected

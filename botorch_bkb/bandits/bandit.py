@@ -1,0 +1,233 @@
+"""What bandits over arms and over a box share: pulls, a learner, and a state."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from threading import RLock
+from types import FunctionType, MappingProxyType
+from typing import Any, ParamSpec, Self, TypeVar
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import Kernel
+from typing_extensions import override
+
+from botorch_bkb.bandits.ledger import PullLedger
+from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
+
+
+def _locked(method: Callable[P, R]) -> Callable[P, R]:
+    @wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        bandit: Any = args[0]
+        with bandit.lock:
+            return method(*args, **options)
+
+    return call
+
+
+def _one_thread(cls: type[C]) -> type[C]:
+    """Put the lock around public methods and properties that a class defines."""
+    for name, member in list(vars(cls).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(member, FunctionType):
+            setattr(cls, name, _locked(member))
+        elif isinstance(member, property) and member.fget is not None:
+            setattr(cls, name, member.getter(_locked(member.fget)))
+    return cls
+
+
+@_one_thread
+class Bandit(ABC):
+    """A ledger of pulls and what a learner believes after them, kept in a file.
+
+    In its public methods and properties is one thread at a time. Subclasses write no
+    lock: it is put around their public methods and properties where they are defined. A
+    method may call another, whose lock is the same. A copy has a lock of its own, and
+    so has what a pickle brings back.
+
+    Attributes:
+        lock: Hold it (``with bandit.lock:``) where several calls belong together, or
+            while the object is copied.
+        learner: What makes beliefs of pulls.
+        maximize: Whether large rewards are good.
+        generator: The source of all randomness.
+    """
+
+    lock: RLock
+    learner: Any
+    maximize: bool
+    generator: torch.Generator
+    _ledger: PullLedger
+    _belief: Any  # after the told pulls that the last ask knew
+    _preview: Any = None  # between two asks, after those told since
+    # The first lines of files as this bandit last read or wrote them.
+    _known_files: Mapping[Path, bytes] = MappingProxyType({})
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Make the lock before any constructor runs: it may call public methods."""
+        self = super().__new__(cls)
+        self.lock = RLock()
+        return self
+
+    @classmethod
+    @override
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _one_thread(cls)
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self).copy()
+        del state["lock"]
+        return state
+
+    @property
+    def num_pulls(self) -> int:
+        """The number of told pulls."""
+        return self._ledger.num_pulls
+
+    @property
+    def noise_variance(self) -> float:
+        """Lambda, in the user's units."""
+        hyperparameters = self._belief.hyperparameters
+        noise: float = hyperparameters.noise_variance * hyperparameters.scale**2
+        return noise
+
+    @property
+    def covar_module(self) -> Kernel:
+        """The kernel, given or fitted so far, in the units that it works in."""
+        return self._belief.hyperparameters.covar_module
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.maximize else -1.0
+
+    @abstractmethod
+    def _pulls(self) -> Any:
+        """Return the pulls as the learner sees them."""
+
+    def _believed_now(self) -> Any:
+        """Return what is believed after all told pulls, without a draw."""
+        pulls = self._pulls()
+        for belief in (self._belief, self._preview):
+            if belief is not None and self.learner.is_current(belief, pulls):
+                return belief
+        generator = torch.Generator(self.generator.device)
+        generator.set_state(self.generator.get_state())
+        self._preview = self.learner.preview(self._belief, pulls, generator)
+        return self._preview
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
+
+        Load it into a bandit constructed with the same arms or box, and options; arms
+        that were added later are part of it.
+        """
+
+    @abstractmethod
+    def _renew(self) -> None:
+        """Rebuild from scratch, bit for bit as a load does."""
+
+    @abstractmethod
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Raise an ``InputDataError`` unless this is the state of such a bandit."""
+        if state["maximize"] is not self.maximize:
+            raise InputDataError(
+                f"Expected the state of a bandit with maximize={self.maximize}, but it "
+                f"is that of one with maximize={state['maximize']}."
+            )
+
+    @abstractmethod
+    def _load(self, state: dict[str, Any]) -> None:
+        """Restore a state; may fail half way."""
+
+    def _undo(self) -> Callable[[], None]:
+        """Return what brings back all that is known now."""
+        before, generator_state = vars(self).copy(), self.generator.get_state()
+
+        def undo() -> None:
+            vars(self).update(before)
+            self.generator.set_state(generator_state)
+
+        return undo
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Undo what an error, or an interrupt, would leave half done."""
+        undo = self._undo()
+        try:
+            yield
+        except BaseException:
+            undo()
+            raise
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned; picks go on up to rounding.
+
+        Raises:
+            InputDataError: If the state is that of another kind of bandit, of other
+                arms or another box, or does not fit its options. Nothing has changed
+                then.
+        """
+        try:
+            self._check_state(state)
+            with self._all_or_nothing():
+                self._load(state)
+        except Exception as error:  # a strange state may raise anything
+            raise InputDataError(
+                f"The state does not fit this {type(self).__name__} and its options: "
+                f"{error}"
+            ) from error
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write the state to a file; a crash leaves the old one or the new one.
+
+        The posterior is computed anew, as :meth:`load` does, so that this bandit and
+        one that loads the file go on alike to the last bit. What a process that was
+        killed left unfinished beside the file, the next save to it removes.
+
+        Args:
+            path: The file; its folder must exist.
+            overwrite: Whether to replace a file that somebody else has saved since this
+                bandit loaded or saved it.
+
+        Raises:
+            InputDataError: If somebody has and ``overwrite`` is False. The file stays
+                as it is.
+            OSError: If the file cannot be written.
+        """
+        path = Path(path).resolve()
+        self._renew()
+        expected = None if overwrite else self._known_files.get(path)
+        line = save_state(self.state_dict(), path, expected)
+        self._known_files = {**self._known_files, path: line}
+
+    def load(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
+        """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
+
+        Args:
+            path: The file.
+            max_bytes: The largest file that is read. Reading takes at most eight times
+                as much memory and 16 MiB.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            InputDataError: If the file is damaged or none of ours, or its state does
+                not fit. Nothing has changed then.
+        """
+        line, state = load_state(path, max_bytes)
+        self.load_state_dict(state)
+        self._known_files = {**self._known_files, Path(path).resolve(): line}
