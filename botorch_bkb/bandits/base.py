@@ -627,12 +627,6 @@ class FiniteArmBandit(Bandit):
         scores = self._moments.leverage_scores_of(indices.to(self.arms.device))
         self._ledger.ask(indices.tolist(), scores.tolist(), time)
 
-    def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
-        num_arms = self.arms.shape[0]
-        if indices is None:
-            return torch.arange(num_arms, device=self.arms.device)
-        return self._indices(check_indices(indices, num_arms))
-
     def _indices(self, arms: Sequence[int]) -> Tensor:
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
 
@@ -647,7 +641,11 @@ class FiniteArmBandit(Bandit):
         Args:
             indices: The arms; all if None.
         """
-        rows = self._rows(indices)
+        num_arms = self.arms.shape[0]
+        if indices is None:
+            rows = torch.arange(num_arms, device=self.arms.device)
+        else:
+            rows = self._indices(check_indices(indices, num_arms))
         belief, moments = self._present()
         hyperparameters = belief.hyperparameters
         mean = moments.means(rows) * hyperparameters.scale + hyperparameters.offset

@@ -61,7 +61,6 @@ class DriftHyperparameters(Hyperparameters):
         self.step = 1.0  # in units of time
 
     @property
-    @override
     def forgetting_rate(self) -> float:
         """``eps``, per unit of time; 1 where that forgets all but rounding."""
         if self.step == 1:

@@ -137,11 +137,6 @@ class Hyperparameters:
         return self.learns_kernel or self.given_noise is None
 
     @property
-    def forgetting_rate(self) -> float:
-        """``eps``, per unit of time: nothing is forgotten here."""
-        return 0.0
-
-    @property
     def noise_variance(self) -> float:
         """Lambda, in the units of the kernel."""
         if self.given_noise is not None:

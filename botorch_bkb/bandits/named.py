@@ -34,7 +34,7 @@ from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.bandits.box_policies import BoxThompsonPolicy, BoxUCBPolicy
 from botorch_bkb.bandits.drifting import DriftingBandit
-from botorch_bkb.bandits.forgetting import ForgettingLearner
+from botorch_bkb.bandits.forgetting import FilterBelief, ForgettingLearner
 from botorch_bkb.bandits.learners import BlockLearner, ExactLearner, SparseLearner
 from botorch_bkb.bandits.policies import EpsilonGreedyPolicy, ThompsonPolicy
 from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
@@ -209,6 +209,8 @@ class TVGPUCB(DriftingBandit):
     ) -> None:
         learner = ForgettingLearner(forgetting_rate, sparse, tolerance, max_inducing)
         super().__init__(arms, covar_module, noise_variance, learner=learner, **options)
+
+    _belief: FilterBelief
 
     @property
     def forgetting_rate(self) -> float:
