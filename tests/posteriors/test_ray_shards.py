@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -107,26 +108,36 @@ def test_parquet_files_are_read_by_the_workers(tmp_path):
 
 
 class Killer:
-    """A bandit's stand-in that kills a worker before an ask, or in the midst of it."""
+    """A bandit's stand-in that kills workers before an ask, or in the midst of it.
 
-    def __init__(self, bandit, arms, delay):
-        self.bandit, self.workers, self.delay = bandit, arms, delay
-        self.number, self.pids = 0, set()
+    Args:
+        bandit: The bandit.
+        arms: Its arms.
+        delays: How long after an ask has begun, in turn; None for before it.
+        victims: The workers that are killed in an ask, in turn.
+    """
+
+    def __init__(self, bandit, arms, delays, victims):
+        self.bandit, self.workers, self.pids = bandit, arms, set()
+        self.delays, self.victims = cycle(delays), cycle(victims)
 
     def __getattr__(self, name):
         return getattr(self.bandit, name)
 
     def ask(self, **options):
-        self.number += 1
-        pid = pid_of(self.workers, self.number % 2)
-        self.pids.add(pid)
-        if self.delay is None:
-            os.kill(pid, signal.SIGKILL)
-            return self.bandit.ask(**options)
-        timer = threading.Timer(self.delay, os.kill, (pid, signal.SIGKILL))
-        timer.start()
+        delay = next(self.delays)
+        pids = [pid_of(self.workers, shard) for shard in next(self.victims)]
+        self.pids.update(pids)
+        timers = [
+            threading.Timer(delay or 0, os.kill, (pid, signal.SIGKILL)) for pid in pids
+        ]
+        for timer in timers:
+            timer.start()
+            if delay is None:
+                timer.join()
         asked = self.bandit.ask(**options)
-        timer.join()
+        for timer in timers:
+            timer.join()
         return asked
 
 
@@ -134,9 +145,19 @@ class Killer:
 def test_a_worker_that_is_killed_is_replaced_and_has_the_same_bits(path, bandit, delay):
     expected = campaign(BANDITS[bandit](ArrayArms(path)), num_asks=4)
     arms = ArrayArms(path).on_ray(2, timeout=120)
-    killer = Killer(BANDITS[bandit](arms), arms, delay)
+    killer = Killer(BANDITS[bandit](arms), arms, [delay], [[1], [0]])
     assert_same(campaign(killer, num_asks=4), expected)
     assert len(killer.pids) == 4
+    arms.workers.close()
+
+
+def test_a_run_in_which_workers_are_killed_twenty_times_has_the_same_picks(path):
+    """Both of them before every other ask, and in the midst of the others."""
+    expected = campaign(BANDITS["bbkb"](ArrayArms(path)), num_asks=10)
+    arms = ArrayArms(path).on_ray(2, timeout=120)
+    killer = Killer(BANDITS["bbkb"](arms), arms, [None, 0.02], [[0, 1]])
+    assert_same(campaign(killer, num_asks=10), expected)
+    assert len(killer.pids) == 20
     arms.workers.close()
 
 
