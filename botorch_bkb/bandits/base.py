@@ -354,7 +354,7 @@ class FiniteArmBandit(StoredBandit):
                 moments = belief.moments(self._pulls(time))
             if self.goal == "best_arm":
                 least = max(rule.min_size, size)
-                capacity = best_arm_capacity(moments, capacity, offered, used, least)
+                capacity = best_arm_capacity(moments, capacity, used, least)
             is_first = self.num_pulls == 0 and not self._ledger.pending
             first = capacity.draw(self.generator) if is_first else None
             indices = self._choose(belief, moments, time, rule, capacity, first)

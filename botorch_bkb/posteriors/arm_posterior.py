@@ -213,6 +213,16 @@ class ArmPosterior(Moments):
         name = "largest_bounds"
         return self.shards.largest(name, size, scale, PerArm(competes), known)
 
+    @override
+    def knowledge_gains(
+        self, competes: Tensor | None, listed: Tensor
+    ) -> tuple[float, Tensor]:
+        top = self.largest_bounds(0.0, 2, competes)
+        found = self.shards.ask(
+            "knowledge_gains", self.noise_variance, top, PerArm(competes), listed
+        )
+        return max(most for most, _ in found), torch.cat([gain for _, gain in found])
+
     @torch.no_grad()
     def update(
         self,
