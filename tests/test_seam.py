@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -115,8 +116,12 @@ def learning(arms, *given, **options):
 
 
 # A filter over time is no worker's.
-ON_WORKERS = {name: bandit for name, bandit in BANDITS.items() if name != "drifting"}
-ON_WORKERS |= {"learning": (learning, {}), "masked": (BBKB, {})}
+ON_WORKERS: dict[str, Any] = {
+    **BANDITS,
+    "learning": (learning, {}),
+    "masked": (BBKB, {}),
+}
+del ON_WORKERS["drifting"]
 
 
 @pytest.mark.parametrize("name", ON_WORKERS)

@@ -138,7 +138,7 @@ class StoredArms(LazyRows):
         this process, a cluster for instance, whose machines must find the rows at the
         same path; else Ray is started on this machine, for this process alone, when
         a bandit first needs it. They end with ``arms.workers.close()``, or with the
-        process. Arms cannot be added.
+        process. Arms cannot be added, and a filter over time (``TVGPUCB``) is refused.
 
         Args:
             workers: How many there are at most; of one thread each. A worker has whole

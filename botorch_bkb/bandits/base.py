@@ -580,6 +580,8 @@ class FiniteArmBandit(StoredBandit):
             BotorchTensorDimensionError: If it is not ``k x d``.
             InputDataError: If a number is not finite, or the kernel is not positive
                 semi-definite on all arms. Nothing has changed then.
+            UnsupportedError: If a row is new and the arms are on Ray's workers
+                (``arms.on_ray()``). Nothing has changed then.
         """
         indices, new = self._match(arms)
         self._append(new, is_retired=False)

@@ -17,7 +17,7 @@ from gpytorch.kernels import LinearKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB
+from botorch_bkb import BBKB, RGPUCB, TVGPUCB
 from botorch_bkb.arms import (
     ArrayArms,
     ParquetArms,
@@ -27,6 +27,7 @@ from botorch_bkb.arms import (
 )
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior
 from botorch_bkb.posteriors.ray_shards import decode, encode, Patch, ShardHost
+from tests.bandits import unchanged
 from tests.posteriors.test_shards import (
     assert_same,
     BANDITS,
@@ -219,10 +220,42 @@ def test_what_a_kernel_gets_wrong_is_the_error_of_this_process(tmp_path):
     arms.workers.close()
 
 
-def test_arms_cannot_be_added(two):
-    bandit = BANDITS["bbkb"](two)
-    with pytest.raises(UnsupportedError, match="but got RayShards"):
-        bandit.add_arms(torch.rand(3, 2).double())
+def test_arms_cannot_be_added_and_nothing_has_changed(two, path):
+    """Rows that are there are those arms, as everywhere."""
+    bandit, expected = BANDITS["bbkb"](two), BANDITS["bbkb"](ArrayArms(path))
+    new = torch.rand(3, 2).double()
+    for call in (
+        bandit.add_arms,
+        bandit.replace_arms,
+        lambda new: bandit.ask(arms=new),
+    ):
+        with (
+            unchanged(bandit),
+            pytest.raises(UnsupportedError, match=r"Ray's workers. Store the others"),
+        ):
+            call(new)
+    assert bandit.add_arms(two[3:6]).tolist() == [3, 4, 5]
+    some = two[20:100]
+    for one in (bandit, expected):
+        one.tell(torch.arange(5), torch.arange(5).double(), external=True)
+        one.retire_arms([21])
+    assert bandit.ask(size=3, arms=some).tolist() == (
+        expected.ask(size=3, arms=some).tolist()
+    )
+
+
+def test_a_filter_over_time_is_refused_and_blocks_are_not(two, path):
+    for options in ({"sparse": True}, {"sparse": False}):
+        with pytest.raises(UnsupportedError, match=r"a filter over time .*`on_ray`"):
+            TVGPUCB(two, kernel(), 0.1, forgetting_rate=0.1, **options)
+    runs = []
+    for arms in (ArrayArms(path), two):
+        bandit = RGPUCB(arms, kernel(), 0.1, block_size=2, generator=seeded(1))
+        for _ in range(4):
+            asked = bandit.ask(size=3)
+            bandit.tell(asked, table()[asked].sum(dim=-1))
+            runs.append(asked.tolist())
+    assert runs[:4] == runs[4:]
 
 
 @given(
