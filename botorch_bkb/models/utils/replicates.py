@@ -10,6 +10,10 @@ from torch import Tensor
 from botorch_bkb.models.utils.lazy_rows import row_blocks
 
 
+# Rows whose hashes are computed at once.
+HASHED_ROWS = 2**16
+
+
 class Replicates(NamedTuple):
     """The unique rows of an ``n x d`` tensor, ``P`` of them.
 
@@ -90,13 +94,16 @@ def rows_of_hashes(table: Tensor, hashes: Tensor) -> Tensor:
 
 
 def _hashes(block: Tensor) -> Tensor:
-    mixed = block.new_zeros(len(block), dtype=torch.int64)
-    for column in block.unbind(-1):
-        if column.dtype != torch.int64:
-            column = (column.double() + 0.0).view(torch.int64)  # -0.0 equals 0.0
-        mixed = (mixed ^ column) * -7046029254386353131  # wraps around: exact
-        mixed ^= mixed >> 29
-    return mixed
+    hashes = []
+    for part in block.split(HASHED_ROWS):
+        mixed = part.new_zeros(len(part), dtype=torch.int64)
+        for column in part.unbind(-1):
+            if column.dtype != torch.int64:
+                column = (column.double() + 0.0).view(torch.int64)  # -0.0 equals 0.0
+            mixed = (mixed ^ column) * -7046029254386353131  # wraps around: exact
+            mixed ^= mixed >> 29
+        hashes.append(mixed)
+    return torch.cat(hashes)
 
 
 def later_twins(twins: Twins, is_allowed: Tensor) -> Tensor:
