@@ -105,8 +105,11 @@ class FiniteArmBandit(StoredBandit):
     exponential of what that many pulls can tell. For rewards of the sparse bandits that
     are later than their batch, and for those that never come, there is no theorem.
 
-    Memory is that of :class:`~botorch_bkb.posteriors.ArmPosterior`:
-    ``O(A)`` and the ``m x A`` features within a byte budget.
+    Memory is that of :class:`~botorch_bkb.posteriors.ArmPosterior`: ``O(A)`` and the
+    ``m x A`` features within a byte budget, on Ray's workers if the arms are there.
+    Beside it are a byte or two for every arm (which are retired, offered or may still
+    be pulled), ``O(P)`` for ``P`` pulled arms, and 8 bytes of each row while the bandit
+    is made, to find equal ones.
 
     Args:
         arms: An ``A x d`` tensor of features, one row per arm, or arms that are stored
