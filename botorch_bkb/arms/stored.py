@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -138,7 +139,7 @@ class StoredArms(LazyRows):
         this process, a cluster for instance, whose machines must find the rows at the
         same path; else Ray is started on this machine, for this process alone, when
         a bandit first needs it. They end with ``arms.workers.close()``, or with the
-        process. Arms cannot be added.
+        process. Arms cannot be added, and a filter over time (``TVGPUCB``) is refused.
 
         Args:
             workers: How many there are at most; of one thread each. A worker has whole
@@ -174,6 +175,9 @@ class StoredArms(LazyRows):
                 kept = self.added[: stop - self.source.num_rows]
                 return self.over(self.source, kept, self.units, self.workers)
             self._check_size(len(range(start, stop, step)))
+            if step == 1 and start < stop <= self.source.num_rows:
+                run = range(start, stop)
+                return self._checked(self.source.read(start, stop), run)
             rows = torch.arange(start, max(start, stop), step)
         elif rows.dtype == torch.bool:
             rows = rows.nonzero().squeeze(-1)
@@ -195,13 +199,19 @@ class StoredArms(LazyRows):
         return values
 
     def _read(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return stored rows, checked and in the kernel's units."""
+        """Return stored rows by their numbers."""
         source = self.source
         is_run = len(rows) > 0 and bool((np.diff(rows) == 1).all())
         if is_run:
             found = source.read(int(rows[0]), int(rows[-1]) + 1)
         else:
             found = source.take(rows)
+        return self._checked(found, rows)
+
+    def _checked(
+        self, found: NDArray[Any], rows: Sequence[int] | NDArray[np.int64]
+    ) -> Tensor:
+        """Return what was found of stored rows, in the kernel's units."""
         dtype = "float32" if self.dtype == torch.float32 else "float64"
         with np.errstate(over="ignore"):  # an infinity is refused below
             values = torch.from_numpy(np.array(found, dtype=dtype, order="C"))
@@ -210,7 +220,7 @@ class StoredArms(LazyRows):
             row = int(rows[int((~is_finite).any(dim=-1).nonzero()[0])])
             raise ShardDataError(
                 f"Expected finite features, but those of arm {row}, "
-                f"{source.place(row)}, hold NaN or infinity. Impute or drop them."
+                f"{self.source.place(row)}, hold NaN or infinity. Impute or drop them."
             )
         for low, width in self.units:
             values = (values - low) / width

@@ -12,12 +12,12 @@ from botorch_bkb.arms.capacity import Capacity, PullCounts
 from botorch_bkb.arms.stored import StoredArms
 from botorch_bkb.checks import check_arms
 from botorch_bkb.models.utils.bits import BitArms
-from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.models.utils.lazy_rows import row_blocks
 from botorch_bkb.models.utils.replicates import (
     find_twins,
-    first_of_twins,
+    later_twins,
     row_hashes,
+    rows_of_hashes,
     Twins,
 )
 
@@ -107,7 +107,12 @@ class ArmTable:
 
     def distinct(self, allowed: Tensor) -> Tensor:
         """Return the arms among those allowed that have no equal of lower index."""
-        return first_of_twins(self.twins, allowed) if len(self.twins.rows) else allowed
+        if not len(self.twins.rows):
+            return allowed
+        later = later_twins(self.twins, allowed[self.twins.rows])
+        allowed = allowed.clone()
+        allowed[later] = False
+        return allowed
 
     def capacity(
         self, offered: Tensor | None, max_repeats: int | None, used: PullCounts
@@ -119,24 +124,19 @@ class ArmTable:
             max_repeats: The most pulls of one arm; None for no limit.
             used: The pulls so far.
         """
-        if offered is None:
-            if max_repeats is None:
-                return Capacity(self.num_arms)
-            offered = torch.ones_like(self.is_retired)
-        pulls = torch.full_like(offered, UNLIMITED, dtype=torch.long)
-        if max_repeats is not None:
-            pulls = torch.full_like(pulls, max_repeats)
-            pulls.index_add_(0, used.arms, -used.counts)
-        return Capacity(len(pulls), pulls.clamp_min(0) * offered)
+        num_arms = self.num_arms if offered is None else len(offered)
+        if max_repeats is None:
+            return Capacity(num_arms, offered=offered)
+        arms, counts = used.merged()
+        left = PullCounts(arms, (max_repeats - counts).clamp_min(0))
+        return Capacity(num_arms, max_repeats, offered, left)
 
     def merged_twins(self, capacity: Capacity, min_size: int) -> Capacity:
         """Close arms with an equal one of lower index, if enough pulls are left."""
         if not len(self.twins.rows):
             return capacity
-        pulls = capacity.pulls
-        if pulls is None:
-            pulls = torch.full_like(self.is_retired, UNLIMITED, dtype=torch.long)
-        merged = Capacity(len(pulls), pulls * self.distinct(pulls > 0))
+        later = later_twins(self.twins, capacity.allows(self.twins.rows))
+        merged = capacity.with_listed(later, torch.zeros_like(later))
         return merged if merged.total(min_size) >= min_size else capacity
 
 
@@ -153,8 +153,7 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """
     seen = comparable_rows(table)
     sought = comparable_rows(torch.cat([table[:0], rows]))
-    near = torch.isin(row_hashes(seen), row_hashes(sought))
-    known = near.nonzero().squeeze(-1)
+    known = rows_of_hashes(seen, row_hashes(sought))
     both = torch.cat([seen[known], sought])
     _, group = both.unique(dim=0, return_inverse=True)
     order = torch.arange(both.shape[0], device=both.device)

@@ -105,8 +105,11 @@ class FiniteArmBandit(Bandit):
     exponential of what that many pulls can tell. For rewards of the sparse bandits that
     are later than their batch, and for those that never come, there is no theorem.
 
-    Memory is that of :class:`~botorch_bkb.posteriors.ArmPosterior`:
-    ``O(A)`` and the ``m x A`` features within a byte budget.
+    Memory is that of :class:`~botorch_bkb.posteriors.ArmPosterior`: ``O(A)`` and the
+    ``m x A`` features within a byte budget, on Ray's workers if the arms are there.
+    Beside it are a byte or two for every arm (which are retired, offered or may still
+    be pulled), ``O(P)`` for ``P`` pulled arms, and 8 bytes of each row while the bandit
+    is made, to find equal ones.
 
     Args:
         arms: An ``A x d`` tensor of features, one row per arm, or arms that are stored
@@ -337,7 +340,7 @@ class FiniteArmBandit(Bandit):
                 moments = belief.moments(self._pulls(time))
             if self.goal == "best_arm":
                 least = max(rule.min_size, size)
-                capacity = best_arm_capacity(moments, capacity, offered, used, least)
+                capacity = best_arm_capacity(moments, capacity, used, least)
             is_first = self.num_pulls == 0 and not self._ledger.pending
             first = capacity.draw(self.generator) if is_first else None
             indices = self._choose(belief, moments, time, rule, capacity, first)
@@ -559,6 +562,8 @@ class FiniteArmBandit(Bandit):
             BotorchTensorDimensionError: If it is not ``k x d``.
             InputDataError: If a number is not finite, or the kernel is not positive
                 semi-definite on all arms. Nothing has changed then.
+            UnsupportedError: If a row is new and the arms are on Ray's workers
+                (``arms.on_ray()``). Nothing has changed then.
         """
         indices, new = self._match(arms)
         self._append(new, is_retired=False)

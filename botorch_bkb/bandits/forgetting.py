@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.acquisition.time_varying import TVWidth
-from botorch_bkb.arms import Capacity
+from botorch_bkb.arms import Capacity, StoredArms
 from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
 from botorch_bkb.bandits.learners import Belief, Learner
 from botorch_bkb.bandits.ledger import Pulls
@@ -116,6 +116,8 @@ class ForgettingLearner(Learner[FilterBelief]):
     Raises:
         InputDataError: If an option is out of range; in a bandit, if
             ``max_feature_bytes`` does not hold the covariances of an exact filter.
+        UnsupportedError: In a bandit, if the arms are on Ray's workers: this process
+            filters.
     """
 
     forgetting_rate: float | None = None
@@ -147,6 +149,12 @@ class ForgettingLearner(Learner[FilterBelief]):
         noise_variance: float | None,
         max_feature_bytes: int,
     ) -> FilterBelief:
+        if isinstance(arms, StoredArms) and arms.workers is not None:
+            raise UnsupportedError(
+                "Expected arms for whom this process computes, as a filter over time "
+                "does, but got arms on Ray's workers. Leave out `on_ray`, or take a "
+                "`BlockLearner` (`RGPUCB`), which computes there."
+            )
         hyperparameters = DriftHyperparameters(
             arms, covar_module, noise_variance, self.forgetting_rate
         )

@@ -209,6 +209,7 @@ def _add_simulate(
         metavar="N",
         help="torch threads (default: torch's choice)",
     )
+    _add_workers(parser, ". Of all bandits but uniform and tvgpucb")
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -406,6 +407,7 @@ def _add_suggest(
         "where all columns are 0 or 1, at least 64 of them; rbf otherwise)",
     )
     _add_ceiling(parser)
+    _add_workers(parser)
     _add_seed(parser)
     _add_quiet(parser)
 
@@ -420,6 +422,20 @@ def _add_ceiling(
         help=f"{of}base the choice on at most M of the measured candidates, those that "
         "say most, which bounds time and memory of thousands of measurements and makes "
         "it less accurate (default: no limit)",
+    )
+
+
+def _add_workers(parser: argparse.ArgumentParser, of: str = "") -> None:
+    parser.add_argument(
+        "--workers",
+        type=positive_integer,
+        metavar="N",
+        help="let N workers of Ray on this machine compute what there is of every "
+        "candidate (extra ray): the same picks. A worker takes one core, some 400 MB "
+        "and seconds to start, and whole blocks of 65,536 candidates: worth it from "
+        "about a million candidates on, and on more cores than two, where it is no "
+        "faster than this process with two threads. Not for fingerprints"
+        f"{of} (default: this process computes)",
     )
 
 

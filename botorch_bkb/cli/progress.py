@@ -52,4 +52,5 @@ def ticking(bar: tqdm[NoReturn]) -> Iterator[None]:
 
 def note(text: str) -> None:
     """Say in one line what was found or done."""
-    print(f"Note: {text}.")
+    # Not print: a line would begin where a progress bar stands.
+    tqdm.write(f"Note: {text}.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import pandas as pd
 import torch
@@ -55,10 +56,11 @@ from botorch_bkb.cli.candidates import (
 )
 from botorch_bkb.cli.columns import reward_column
 from botorch_bkb.cli.features import feature_table
-from botorch_bkb.cli.progress import note
+from botorch_bkb.cli.progress import clock, note
 from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
 from botorch_bkb.cli.tables import read_table, require_column, require_ids
+from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.models.utils.lazy_rows import row_blocks
 from botorch_bkb.models.utils.replicates import sum_replicates
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
@@ -109,6 +111,7 @@ USES: dict[str, Collection[str]] = {
     "--norm-bound": [name for name in BANDITS if name not in DRIFT_WIDTHS],
     "--forgetting-rate": DRIFT_WIDTHS,
     "--block-size": ["rgpucb"],
+    "--workers": [n for n in BANDIT_NAMES if n not in ("uniform", "tvgpucb")],
     "--ratio-threshold": RATIO_RULES,
     **dict.fromkeys(
         ("--oversampling", "--resampling", "--max-inducing"), SPARSE_BANDITS
@@ -134,17 +137,33 @@ class Rehearsal:
     arm_names: list[str]
     notes: tuple[str, ...]
 
+    def over(self, arms: Tensor) -> Self:
+        """Return it with the same arms, computed with elsewhere."""
+        problem = copy(self.problem)
+        problem.arms = arms
+        return replace(self, problem=problem, arms=arms)
+
 
 def run(args: argparse.Namespace) -> None:
     """Run the bandits over the table and write their outcome."""
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     check_options(args)
-    rehearsal = load_rehearsal(args)
-    problem = rehearsal.problem
-    check_horizon(args, problem)
+    require_ray(args.workers)
+    with clock("Reading the table", args.quiet):
+        rehearsal = load_rehearsal(args)
+    check_horizon(args, rehearsal.problem)
     for text in rehearsal.notes:
         note(text)
+    # Where suggest sees others than the other bandits, these are fingerprints.
+    seen = rehearsal.arms if "suggest" in args.bandit else rehearsal.problem.arms
+    with on_workers(seen, args.workers) as arms:
+        _simulate(args, rehearsal if arms is seen else rehearsal.over(arms))
+
+
+def _simulate(args: argparse.Namespace, rehearsal: Rehearsal) -> None:
+    """Run the bandits over a table that was read."""
+    problem = rehearsal.problem
     names = list(dict.fromkeys(args.bandit))
     seeds = range(args.seed, args.seed + args.repetitions)
     where = (
@@ -184,7 +203,8 @@ def play(
 ) -> tuple[Player, pd.DataFrame]:
     """Run one bandit at one seed; return it, and its rounds with its name and seed."""
     generator = torch.Generator().manual_seed(seed)
-    bandit = build_bandit(name, args, rehearsal, generator)
+    with clock(f"Preparing {rehearsal.problem.num_arms:,} arms", args.quiet):
+        bandit = build_bandit(name, args, rehearsal, generator)
     rounds = run_bandit(
         bandit,
         rehearsal.problem,

@@ -133,7 +133,8 @@ def run_bandit(
                 }
             )
             progress.update(len(indices))
-    rows[-1]["simple_regret"] = _regret_of_best_arm(bandit, problem)
+        # The rewards told last are not in the posterior yet.
+        rows[-1]["simple_regret"] = _regret_of_best_arm(bandit, problem)
     return pd.DataFrame(rows)
 
 

@@ -25,7 +25,7 @@ from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.bandits.hyperparameters import MIN_PULLS_TO_FIT
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
-from botorch_bkb.cli.candidates import KernelName, read_candidates
+from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
 from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
@@ -35,7 +35,7 @@ from botorch_bkb.cli.diagnosis import (
     reward_trouble,
 )
 from botorch_bkb.cli.progress import clock, note
-from botorch_bkb.cli.report import plan_report, report_page
+from botorch_bkb.cli.report import plan_report, report_page, Rounds
 from botorch_bkb.cli.tables import (
     parquet_columns,
     read_rows,
@@ -43,6 +43,7 @@ from botorch_bkb.cli.tables import (
     table_kind,
     write_table,
 )
+from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.replicates import find_twins
@@ -69,24 +70,45 @@ def run(args: argparse.Namespace) -> None:
     # Asked now, so that a bad name fails before the fit.
     table_kind(args.output)
     _require_other_file(args.output, [args.arms, args.observations])
-    campaign = read_campaign(args)
-    rounds = plan_report(args, campaign)
-    candidates = read_candidates(campaign, args)
+    require_ray(args.workers)
+    with clock("Reading the tables", args.quiet):
+        campaign = read_campaign(args)
+        rounds = plan_report(args, campaign)
+        candidates = read_candidates(campaign, args)
+    with on_workers(candidates.arms, args.workers) as arms:
+        _suggest(args, candidates, arms, rounds)
+
+
+def _suggest(
+    args: argparse.Namespace,
+    candidates: Candidates,
+    arms: Tensor,
+    rounds: Rounds | None,
+) -> None:
+    """Choose the batch from tables that were read.
+
+    Args:
+        args: The options.
+        candidates: The candidates and their tables.
+        arms: Their features, where they are computed with.
+        rounds: What the report goes by; None without one.
+    """
     campaign = candidates.campaign
     ids = pd.Index(campaign.arms[args.id])
-    for text in _twin_notes(candidates.arms[: campaign.num_candidates], ids):
-        note(text)
-    bandit = suggestion_bandit(
-        candidates.arms,
-        campaign.indices,
-        campaign.rewards,
-        seed=args.seed,
-        goal=goal_named(args.goal),
-        maximize=not args.minimize,
-        max_repeats=args.max_repeats,
-        kernel=candidates.kernel,
-        max_inducing=args.max_inducing,
-    )
+    with clock(f"Preparing {len(arms):,} candidates", args.quiet):
+        for text in _twin_notes(candidates.arms[: campaign.num_candidates], ids):
+            note(text)
+        bandit = suggestion_bandit(
+            arms,
+            campaign.indices,
+            campaign.rewards,
+            seed=args.seed,
+            goal=goal_named(args.goal),
+            maximize=not args.minimize,
+            max_repeats=args.max_repeats,
+            kernel=candidates.kernel,
+            max_inducing=args.max_inducing,
+        )
     for text in cost_notes(bandit, args.batch_size):
         note(text)
     told = f"Fitting {bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
@@ -102,7 +124,7 @@ def run(args: argparse.Namespace) -> None:
             f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
             f"{args.batch_size:,} measurements"
         )
-    diagnosis = _print_fit(bandit, campaign, ids, candidates.sources)
+    diagnosis = _print_fit(bandit, campaign, ids, candidates.sources, args.quiet)
     batch = describe_batch(
         bandit, picks, ids, id_column=args.id, says_why=candidates.has_fingerprints
     )
@@ -386,7 +408,11 @@ def print_summary(
 
 
 def _print_fit(
-    bandit: FiniteArmBandit, campaign: Campaign, ids: pd.Index, sources: Sequence[str]
+    bandit: FiniteArmBandit,
+    campaign: Campaign,
+    ids: pd.Index,
+    sources: Sequence[str],
+    quiet: bool,
 ) -> FitDiagnosis | None:
     """Say what the fit found, and whether it can tell candidates apart."""
     diagnosis = None
@@ -396,7 +422,8 @@ def _print_fit(
     # Squares of tiny rewards are zero.
     varies = rewards.unique().numel() > 1 and rewards.var() > 0
     if bandit.num_pulls >= MIN_PULLS_TO_FIT and varies:
-        diagnosis = diagnose(bandit, indices, rewards, sources)
+        with clock("Judging the fit", quiet):
+            diagnosis = diagnose(bandit, indices, rewards, sources)
         print(f"Fit: {diagnosis}.")
         troubles.append(diagnosis.trouble)
     for trouble in filter(None, troubles):

@@ -63,7 +63,9 @@ def optimize_batch_ucb(
     all features: ``O(A (m + f))`` time and ``O(A f)`` memory for ``f`` appended arms.
     """
     scale = confidence_width / math.sqrt(posterior.noise_variance)
-    left = Capacity(posterior.num_arms, capacity).copy()
+    left = Capacity(posterior.num_arms)
+    if capacity is not None:
+        left = Capacity.of_pulls(capacity)
     bounds = UpperBounds(posterior, scale, grow, pending_indices, left)
     batch = batch_rule.open(posterior, pending_scores, projected=not grow)
     return fill_batch(bounds, batch, batch_rule, first, posterior.pulled_indices)

@@ -213,6 +213,16 @@ class ArmPosterior(Moments):
         name = "largest_bounds"
         return self.shards.largest(name, size, scale, PerArm(competes), known)
 
+    @override
+    def knowledge_gains(
+        self, competes: Tensor | None, listed: Tensor
+    ) -> tuple[float, Tensor]:
+        top = self.largest_bounds(0.0, 2, competes)
+        found = self.shards.ask(
+            "knowledge_gains", self.noise_variance, top, PerArm(competes), listed
+        )
+        return max(most for most, _ in found), torch.cat([gain for _, gain in found])
+
     @torch.no_grad()
     def update(
         self,
@@ -270,15 +280,17 @@ class ArmPosterior(Moments):
 
         Raises:
             InputDataError: If the kernel is not positive semi-definite on the arms.
+            UnsupportedError: If the arms are on Ray's workers.
         """
-        other = copy(self)
-        other.arms = torch.cat([self.arms, arms])
         shards = self.shards
         if not isinstance(shards, LocalShards):
             raise UnsupportedError(
-                "Expected arms in the memory of this process, to which others can be "
-                f"added, but got {type(shards).__name__}."
+                "Expected arms for whom this process computes, to which others can be "
+                "added, but got arms on Ray's workers. Store the others beside them "
+                "and construct arms and bandit anew, or leave out `on_ray`."
             )
+        other = copy(self)
+        other.arms = torch.cat([self.arms, arms])
         M = self._basis.size
         limits = [*shards.limits[:-1], len(other.arms)]
         other.shards = LocalShards(shards.parts, limits)

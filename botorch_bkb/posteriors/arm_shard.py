@@ -16,6 +16,7 @@ from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals, draw_uniforms
 from botorch_bkb.models.utils.nystrom import check_prior_variance
 from botorch_bkb.posteriors.kernel_rows import KernelRows
+from botorch_bkb.posteriors.knowledge_gain import knowledge_gain, split_gain
 from botorch_bkb.posteriors.shards import largest, Ranked
 
 
@@ -294,6 +295,36 @@ class ArmShard:
         bounds[known.arms[own] - self.start] = known.values[own]
         found = largest(bounds, size)
         return Ranked(found.values, found.arms + self.start)
+
+    def knowledge_gains(
+        self,
+        noise_variance: float,
+        top: Ranked,
+        competes: Tensor | None,
+        listed: Tensor,
+    ) -> tuple[float, Tensor]:
+        """Return what a pull tells of the best arm, see ``Moments.knowledge_gains``.
+
+        Args:
+            noise_variance: lambda.
+            top: The two largest means of all arms that compete.
+            competes: Which arms of the shard compete; all if None.
+            listed: Arms, of other shards too, ascending.
+
+        Returns:
+            The most of an arm that is not listed, and the gains of those here that are.
+        """
+        listed = listed[self._is_here(listed)] - self.start
+        found = []
+        for start in range(0, self.num_arms, self.block_size):
+            rows = slice(start, min(start + self.block_size, self.num_arms))
+            variance = self.residual[rows] + self.projected[rows]
+            mean, first = self.mean[rows], self.start + start
+            gain = knowledge_gain(mean, variance, noise_variance, top, first)
+            own = listed[(listed >= start) & (listed < rows.stop)] - start
+            allowed = None if competes is None else competes[rows]
+            found.append(split_gain(gain, allowed, own))
+        return max(most for most, _ in found), torch.cat([gain for _, gain in found])
 
     def dot(self, vector: Tensor) -> Tensor:
         """Return the features' inner products with an ``M``-dim projected vector."""

@@ -8,49 +8,65 @@ References:
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from botorch_bkb.arms import Capacity, PullCounts
-from botorch_bkb.models.utils.crossing import UNLIMITED
-from botorch_bkb.posteriors.moments import Moments
+
+
+if TYPE_CHECKING:
+    from botorch_bkb.posteriors.moments import Moments
+    from botorch_bkb.posteriors.shards import Ranked
 
 
 def best_arm_capacity(
     posterior: Moments,
     capacity: Capacity,
-    offered: Tensor | None,
     used: PullCounts,
     size: int,
 ) -> Capacity:
-    """Return the capacities of a batch that is to find the best arm on offer.
+    """Return the capacities of a batch of distinct arms that tell most of the best one.
+
+    Arms that were never pulled, and of the others those whose next pull gains more than
+    that of any new arm. Where these are fewer than ``size``, the pulled ones of the
+    largest gain fill up; only where all arms are fewer does an arm repeat.
 
     Args:
         posterior: What is known of the arms.
-        capacity: How many pulls each arm allows.
-        offered: Which arms can be pulled now; None for all.
+        capacity: How many pulls each arm allows; the best is sought of those on offer.
         used: The pulls so far, told and pending.
         size: The size of the batch.
     """
-    counts = used.counts.new_zeros(posterior.num_arms)
-    counts.index_add_(0, used.arms, used.counts)
-    if offered is None:
-        offered = torch.ones_like(counts, dtype=torch.bool)
-    pulls = capacity.pulls
-    if pulls is None:
-        pulls = torch.full_like(counts, UNLIMITED)
-    gain = knowledge_gain(
-        posterior.mean, posterior.variance, posterior.noise_variance, offered
-    )
-    return Capacity(len(counts), worth_pulling(pulls, counts, gain, size))
+    pulled, _ = used.merged()
+    capacity = capacity.with_listed(pulled, capacity.of_arms(pulled))
+    # Arms that are not listed are new, and alike but for their gain.
+    arms, pulls = capacity.listed
+    most, gain = posterior.knowledge_gains(capacity.offered, arms)
+    num_new = capacity.num_usual if capacity.usual > 0 else 0
+    allowed = pulls > 0
+    is_open = allowed & ~torch.isin(arms, pulled)
+    most = max([most if num_new else -math.inf, *gain[is_open].tolist()])
+    is_open |= allowed & (gain > most)
+    missing = min(size, num_new + int(allowed.sum())) - num_new - int(is_open.sum())
+    if missing > 0:
+        rest = gain.masked_fill(is_open | ~allowed, -math.inf)
+        # Stable: the lowest index among ties.
+        is_open[rest.sort(descending=True, stable=True).indices[:missing]] = True
+    num_open = max(num_new + int(is_open.sum()), 1)
+    each = max(1, math.ceil(size / num_open))
+    listed = PullCounts(arms, is_open * pulls.clamp(max=each))
+    usual = min(capacity.usual, each)
+    return Capacity(capacity.num_arms, usual, capacity.offered, listed)
 
 
 def knowledge_gain(
     mean: Tensor,  # A
     variance: Tensor,  # A
     noise_variance: float,
-    competes: Tensor,  # A, bool
+    top: Ranked,
+    start: int = 0,
 ) -> Tensor:  # A
     r"""Return how much one more pull is expected to raise the largest mean.
 
@@ -63,10 +79,19 @@ def knowledge_gain(
     with ``h(z) = z Phi(z) + phi(z)`` and ``rest`` the largest mean of the others.
     Correlation adds to the gain of new arms more than to that of pulled ones, whose
     own mean is all that is left to learn; so this is no unfair to repeats.
+
+    Args:
+        mean: The means of arms in a row.
+        variance: Their variances.
+        noise_variance: lambda.
+        top: The two largest means of all arms that compete, and whose these are; one
+            where there is one arm.
+        start: The first of the arms.
     """
-    top = mean.masked_fill(~competes, -math.inf).topk(min(2, len(mean)))
     rest = torch.full_like(mean, top.values[0].item())
-    rest[top.indices[0]] = top.values[-1] if len(mean) > 1 else -math.inf
+    best = int(top.arms[0]) - start
+    if 0 <= best < len(mean):
+        rest[best] = top.values[1] if len(top.values) > 1 else -math.inf
     step = variance / (variance + noise_variance).sqrt()
     z = -(mean - rest).abs() / step
     density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
@@ -74,26 +99,20 @@ def knowledge_gain(
     return torch.where(step > 0, gain, 0.0).nan_to_num(0.0)
 
 
-def worth_pulling(
-    capacity: Tensor,  # A, long
-    used: Tensor,  # A, long: pulls told and pending
+def split_gain(
     gain: Tensor,  # A
-    size: int,
-) -> Tensor:  # A, long
-    """Return the capacities of a batch of distinct arms that tell most of the best one.
+    competes: Tensor | None,  # A, bool
+    listed: Tensor,  # k, long
+) -> tuple[float, Tensor]:
+    """Return the largest gain of arms that are not listed, and the gains of the others.
 
-    Arms that were never pulled, and of the others those whose next pull gains more than
-    that of any new arm. Where these are fewer than ``size``, the pulled ones of the
-    largest gain fill up; only where all arms are fewer does an arm repeat.
+    Args:
+        gain: The gains of arms in a row.
+        competes: Which of them compete; all if None.
+        listed: Places among them. They do not count for the largest.
     """
-    allowed = capacity > 0
-    is_new = allowed & (used == 0)
-    most = gain[is_new].max() if is_new.any() else gain.new_tensor(-math.inf)
-    is_open = is_new | (allowed & (gain > most))
-    missing = min(size, int(allowed.sum())) - int(is_open.sum())
-    if missing > 0:
-        rest = gain.masked_fill(is_open | ~allowed, -math.inf)
-        # Stable: the lowest index among ties.
-        is_open[rest.sort(descending=True, stable=True).indices[:missing]] = True
-    num_open = max(int(is_open.sum()), 1)
-    return is_open * capacity.clamp(max=max(1, math.ceil(size / num_open)))
+    others = torch.ones_like(gain, dtype=torch.bool) if competes is None else competes
+    others = others.clone()
+    others[listed] = False
+    rest = gain[others]
+    return rest.max().item() if len(rest) else -math.inf, gain[listed]

@@ -192,7 +192,8 @@ class RayShards(Shards):
         if len(arms.added):
             raise UnsupportedError(
                 "Expected Ray's arms to be those that are stored, but got "
-                f"{len(arms.added)} more. Store them beside the others."
+                f"{len(arms.added)} more. Store them beside the others, or leave out "
+                "`on_ray`."
             )
         if workers.pool is None:
             limits = plan_shards(len(arms), workers.num_workers, block_size)

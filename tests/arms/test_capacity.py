@@ -1,32 +1,99 @@
 """Capacities answer as plain lists of numbers would."""
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from botorch_bkb.arms import ArmTable, Capacity, PullCounts
+from botorch_bkb.arms import capacity as capacity_module
 from botorch_bkb.models.utils.crossing import UNLIMITED
+
+
+def of_pulls(*numbers):
+    return Capacity.of_pulls(torch.tensor(numbers))
+
+
+def pulls(capacity):
+    """Return what every arm allows."""
+    return capacity.of_arms(torch.arange(capacity.num_arms)).tolist()
+
+
+@given(data=st.data(), num_arms=st.integers(1, 9))
+def test_lists_and_masks_say_what_a_number_for_every_arm_would(data, num_arms):
+    number = st.integers(0, 3)
+    usual = data.draw(st.sampled_from([0, 1, 2, UNLIMITED]))
+    mask = st.lists(st.booleans(), min_size=num_arms, max_size=num_arms)
+    offered = data.draw(st.none() | mask)
+    listed = data.draw(st.dictionaries(st.integers(0, num_arms - 1), number))
+    arms = sorted(listed)
+    expected = np.full(num_arms, usual, dtype=object)
+    expected[arms] = [listed[arm] for arm in arms]
+    if offered is not None:
+        expected[~np.array(offered)] = 0
+    capacity = Capacity(
+        num_arms,
+        usual,
+        None if offered is None else torch.tensor(offered),
+        PullCounts(
+            torch.tensor(arms, dtype=torch.long),
+            torch.tensor([listed[arm] for arm in arms], dtype=torch.long),
+        ),
+    )
+    before, untouched = capacity.copy(), expected.copy()
+    for step in range(data.draw(st.integers(0, 4)) + 1):
+        assert pulls(capacity) == expected.tolist()
+        is_open = expected > 0
+        allowed = capacity.allowed
+        assert allowed is None or allowed.tolist() == is_open.tolist()
+        assert (allowed is None) == is_open.all()
+        assert capacity.num_open == is_open.sum()
+        assert capacity.is_used_up is not is_open.any()
+        assert capacity.total(2) == np.minimum(expected, 2).sum()
+        if not is_open.any():
+            break
+        assert capacity.least == min(expected[is_open])
+        generator = torch.Generator().manual_seed(step)
+        drawn = torch.randint(int(is_open.sum()), (1,), generator=generator)
+        generator.manual_seed(step)
+        assert capacity.draw(generator) == np.flatnonzero(is_open)[int(drawn)]
+        arm = data.draw(st.sampled_from(np.flatnonzero(is_open).tolist()))
+        capacity.take(arm, 1)
+        if expected[arm] != UNLIMITED:
+            expected[arm] -= 1
+    assert pulls(before) == untouched.tolist()
+
+
+def test_draws_look_at_masks_block_by_block(monkeypatch):
+    monkeypatch.setattr(capacity_module, "BLOCK_SIZE", 3)
+    offered = torch.tensor([False, True, False, False, False, False, True, True])
+    generator = torch.Generator().manual_seed(0)
+    capacity = Capacity(8, offered=offered)
+    assert {capacity.draw(generator) for _ in range(60)} == {1, 6, 7}
 
 
 def test_arms_without_a_limit_are_never_used_up():
     capacity = Capacity(5)
     capacity.take(3, 7)
-    assert capacity.without(torch.tensor([1, 1])) is capacity
+    assert capacity.without(torch.tensor([1, 1])).of(1) == UNLIMITED
     assert capacity.allowed is None
     assert not capacity.is_used_up
     assert capacity.allows(torch.tensor([4, 0])).tolist() == [True, True]
-    assert capacity.least == capacity.of(3) == capacity.total(2) == UNLIMITED
+    assert capacity.least == capacity.of(3) == UNLIMITED
+    assert capacity.total(2) == 10
     generator = torch.Generator().manual_seed(0)
     assert {capacity.draw(generator) for _ in range(100)} == set(range(5))
 
 
 def test_what_is_taken_is_gone_from_the_copy_alone():
-    capacity = Capacity(4, torch.tensor([2, 0, 5, 1]))
+    capacity = of_pulls(2, 0, 5, 1)
     left = capacity.copy()
     left.take(0, 1)
     left.take(3, 1)
-    assert left.pulls.tolist() == [1, 0, 5, 0]
-    assert left.without(torch.tensor([2, 0, 2])).pulls.tolist() == [0, 0, 3, 0]
-    assert capacity.pulls.tolist() == [2, 0, 5, 1]
+    assert pulls(left) == [1, 0, 5, 0]
+    assert pulls(left.without(torch.tensor([2, 0, 2]))) == [0, 0, 3, 0]
+    assert pulls(capacity) == [2, 0, 5, 1]
     assert left.allowed.tolist() == [True, False, True, False]
     assert left.allows(torch.tensor([3, 2])).tolist() == [False, True]
     assert (left.of(2), left.least, left.total(3), left.total(9)) == (5, 1, 4, 6)
@@ -37,7 +104,7 @@ def test_what_is_taken_is_gone_from_the_copy_alone():
 
 def test_draws_are_uniform_among_the_arms_that_are_left():
     generator = torch.Generator().manual_seed(1)
-    capacity = Capacity(4, torch.tensor([0, 9, 0, 1]))
+    capacity = of_pulls(0, 9, 0, 1)
     draws = [capacity.draw(generator) for _ in range(400)]
     assert set(draws) == {1, 3}
     assert draws.count(1) == pytest.approx(200, abs=50)
@@ -46,22 +113,22 @@ def test_draws_are_uniform_among_the_arms_that_are_left():
 def test_a_table_gives_the_capacities_of_what_is_offered():
     table = ArmTable.of(torch.tensor([[0.0], [1.0], [1.0], [2.0]]))
     used = PullCounts(torch.tensor([1, 3, 2, 3]), torch.tensor([2, 1, 1, 2]))
-    assert table.capacity(None, None, used).pulls is None
-    assert table.capacity(None, 2, used).pulls.tolist() == [2, 0, 1, 0]
+    assert table.capacity(None, None, used).allowed is None
+    assert pulls(table.capacity(None, 2, used)) == [2, 0, 1, 0]
     offered = table.retire(torch.tensor([0])).offered(None)
-    assert table.capacity(offered, 3, used).pulls.tolist() == [0, 1, 2, 0]
+    assert pulls(table.capacity(offered, 3, used)) == [0, 1, 2, 0]
     # New arms follow those of the table.
     offered = table.offered_rows(torch.tensor([1, 4]), num_new=1)
-    assert table.capacity(offered, 4, used).pulls.tolist() == [0, 2, 0, 0, 4]
+    assert pulls(table.capacity(offered, 4, used)) == [0, 2, 0, 0, 4]
 
 
 def test_equal_rows_are_one_arm_while_enough_pulls_are_left():
     table = ArmTable.of(torch.tensor([[0.0], [1.0], [1.0], [2.0]]))
-    capacity = Capacity(4, torch.tensor([1, 1, 1, 0]))
-    assert table.merged_twins(capacity, 2).pulls.tolist() == [1, 1, 0, 0]
+    capacity = of_pulls(1, 1, 1, 0)
+    assert pulls(table.merged_twins(capacity, 2)) == [1, 1, 0, 0]
     assert table.merged_twins(capacity, 3) is capacity
-    merged = table.merged_twins(Capacity(4), 1).pulls
-    assert merged.tolist() == [UNLIMITED, UNLIMITED, 0, UNLIMITED]
+    merged = table.merged_twins(Capacity(4), 1)
+    assert pulls(merged) == [UNLIMITED, UNLIMITED, 0, UNLIMITED]
 
 
 def test_tables_do_not_change():

@@ -17,9 +17,14 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBBKBWidth,
 )
 from botorch_bkb.acquisition.deviations import DeviationWidth
-from botorch_bkb.models.utils.crossing import UNLIMITED
+from botorch_bkb.arms import Capacity, PullCounts
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
-from botorch_bkb.posteriors.knowledge_gain import knowledge_gain, worth_pulling
+from botorch_bkb.posteriors.knowledge_gain import (
+    best_arm_capacity,
+    knowledge_gain,
+    split_gain,
+)
+from botorch_bkb.posteriors.shards import largest
 from tests.bandits import (
     ALL_BANDITS,
     DRIFTING_BANDITS,
@@ -50,6 +55,41 @@ def dense_gain(mean, variance, noise):
     return np.array(gains)
 
 
+def gains(mean, variance, noise, competes):
+    """Return the gain of every arm."""
+    top = largest(mean.masked_fill(~competes, -torch.inf), 2)
+    return knowledge_gain(mean, variance, noise, top)
+
+
+def dense_capacities(capacity, used, gain, size):
+    """Return capacities of a batch, by lists of all arms."""
+    allowed, is_new = capacity > 0, (capacity > 0) & (used == 0)
+    most = gain[is_new].max() if is_new.any() else -np.inf
+    is_open = is_new | (allowed & (gain > most))
+    rest = [arm for arm in np.argsort(-gain, kind="stable") if not is_open[arm]]
+    missing = max(min(size, allowed.sum()) - is_open.sum(), 0)
+    is_open[[arm for arm in rest if allowed[arm]][:missing]] = True
+    most_each = max(1, -(-size // max(is_open.sum(), 1)))
+    return np.where(is_open, np.minimum(capacity, most_each), 0)
+
+
+class Gains:
+    """A posterior of which only the gains are known."""
+
+    def __init__(self, gain):
+        self.gain = gain
+
+    def knowledge_gains(self, competes, listed):
+        return split_gain(self.gain, competes, listed)
+
+
+def capacities_for_best_arm(capacity, used, gain, size):
+    """Return the capacities of a batch, as numbers of all arms."""
+    arms = used.nonzero().squeeze(-1)
+    found = best_arm_capacity(Gains(gain), capacity, PullCounts(arms, used[arms]), size)
+    return found.of_arms(torch.arange(len(gain)))
+
+
 # What a pull tells of the best arm ----------------------------------------------------
 
 
@@ -60,7 +100,7 @@ def test_the_gain_is_that_of_the_knowledge_gradient(seed, num_arms):
     mean = stream.normal(size=num_arms)
     variance, noise = stream.uniform(0.01, 2, size=num_arms), stream.uniform(0.01, 3)
     everything = torch.ones(num_arms, dtype=torch.bool)
-    gain = knowledge_gain(torch.tensor(mean), torch.tensor(variance), noise, everything)
+    gain = gains(torch.tensor(mean), torch.tensor(variance), noise, everything)
     np.testing.assert_allclose(gain, dense_gain(mean, variance, noise), atol=1e-12)
 
 
@@ -68,12 +108,12 @@ def test_what_is_known_or_does_not_compete_gains_nothing():
     mean = torch.tensor([3.0, 1.0, 0.0]).double()
     variance = torch.tensor([1.0, 0.0, 1.0]).double()
     competes = torch.tensor([False, True, True])
-    gain = knowledge_gain(mean, variance, 0.1, competes)
+    gain = gains(mean, variance, 0.1, competes)
     assert gain[1] == 0
     # Without the first arm the last one is to beat 1, not 3.
     expected = dense_gain(mean[1:].numpy(), np.array([1e-12, 1.0]), 0.1)[1]
     assert gain[2].item() == pytest.approx(expected)
-    alone = knowledge_gain(mean[:1], variance[:1], 0.1, competes[1:2])
+    alone = gains(mean[:1], variance[:1], 0.1, competes[1:2])
     assert alone.tolist() == [0.0]
 
 
@@ -83,7 +123,20 @@ def test_a_batch_is_of_distinct_arms_that_tell_most(seed, num_arms, size):
     generator = torch.Generator().manual_seed(seed)
     draw = lambda high: torch.randint(high, (num_arms,), generator=generator)  # noqa: E731
     capacity, used, gain = draw(3), draw(3), draw(5).double()
-    found = worth_pulling(capacity, used, gain, size)
+    closed = draw(2).bool()
+    offered = None if closed.all() else ~closed
+    arms = capacity.nonzero().squeeze(-1)
+    listed = PullCounts(arms, capacity[arms])
+    sparse = Capacity(num_arms, 0, offered, listed)
+    if offered is not None:
+        capacity = capacity * offered
+    found = capacities_for_best_arm(sparse, used, gain, size)
+    expected = dense_capacities(capacity.numpy(), used.numpy(), gain.numpy(), size)
+    assert found.tolist() == expected.tolist()
+    if offered is None:
+        same = Capacity.of_pulls(capacity)  # other numbers are listed
+        again = capacities_for_best_arm(same, used, gain, size)
+        assert again.tolist() == expected.tolist()
     assert (found <= capacity).all()
     is_open, allowed, is_new = found > 0, capacity > 0, (capacity > 0) & (used == 0)
     # New arms are open; an old one only if it tells more, or if they are too few.
@@ -270,6 +323,7 @@ def test_as_many_draws_as_asked_for():
 
 
 def test_unlimited_capacities_stay_numbers():
-    capacity = torch.full((4,), UNLIMITED)
-    found = worth_pulling(capacity, torch.zeros(4).long(), torch.zeros(4), 10)
+    found = capacities_for_best_arm(
+        Capacity(4), torch.zeros(4).long(), torch.zeros(4), 10
+    )
     assert found.tolist() == [3, 3, 3, 3]

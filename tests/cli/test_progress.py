@@ -51,9 +51,41 @@ def test_suggest_says_that_it_fits(folder, monkeypatch, quiet):
     words = ["--observations", str(folder / "results.csv"), "--batch-size", "3"]
     words += ["--output", str(folder / "next.csv"), *(["--quiet"] if quiet else [])]
     assert main(["suggest", str(folder / "arms.csv"), *words]) == 0
-    is_said = "Fitting 5 measurements, choosing 3 (00:00" in screen.getvalue()
-    assert is_said is not quiet
+    said = [
+        "Reading the tables (00:00",
+        "Preparing 8 candidates (00:00",
+        "Fitting 5 measurements, choosing 3 (00:00",
+        "Judging the fit (00:00",
+    ]
+    assert all((text in screen.getvalue()) is not quiet for text in said)
     assert bool(screen.getvalue()) is not quiet
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_simulate_says_that_it_prepares(folder, monkeypatch, quiet):
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    pd.DataFrame({"x": range(9), "gain": range(9)}).to_csv(
+        folder / "t.csv", index=False
+    )
+    words = ["--reward", "gain", "--horizon", "3", "--output", str(folder / "out")]
+    words += ["--quiet"] if quiet else []
+    assert main(["simulate", str(folder / "t.csv"), *words]) == 0
+    said = ["Reading the table (00:00", "Preparing 9 arms (00:00"]
+    assert all((text in screen.getvalue()) is not quiet for text in said)
+
+
+def test_a_note_does_not_begin_where_a_bar_stands(monkeypatch):
+    """The bar is wiped away for the note, and drawn again below."""
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("sys.stdout", screen)
+    with progress.clock("Reading", quiet=False):
+        progress.note("a title was skipped")
+    before, after = screen.getvalue().split("Note: a title was skipped.\n")
+    assert before.endswith("\r")
+    assert "Reading (" in before
+    assert "Reading (" in after
 
 
 def test_where_there_is_no_terminal_nothing_is_said(monkeypatch):

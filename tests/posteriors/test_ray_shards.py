@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from gpytorch.kernels import LinearKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB
+from botorch_bkb import BBKB, RGPUCB, TVGPUCB
 from botorch_bkb.arms import (
     ArrayArms,
     ParquetArms,
@@ -26,6 +27,7 @@ from botorch_bkb.arms import (
 )
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior
 from botorch_bkb.posteriors.ray_shards import decode, encode, Patch, ShardHost
+from tests.bandits import unchanged
 from tests.posteriors.test_shards import (
     assert_same,
     BANDITS,
@@ -107,26 +109,36 @@ def test_parquet_files_are_read_by_the_workers(tmp_path):
 
 
 class Killer:
-    """A bandit's stand-in that kills a worker before an ask, or in the midst of it."""
+    """A bandit's stand-in that kills workers before an ask, or in the midst of it.
 
-    def __init__(self, bandit, arms, delay):
-        self.bandit, self.workers, self.delay = bandit, arms, delay
-        self.number, self.pids = 0, set()
+    Args:
+        bandit: The bandit.
+        arms: Its arms.
+        delays: How long after an ask has begun, in turn; None for before it.
+        victims: The workers that are killed in an ask, in turn.
+    """
+
+    def __init__(self, bandit, arms, delays, victims):
+        self.bandit, self.workers, self.pids = bandit, arms, set()
+        self.delays, self.victims = cycle(delays), cycle(victims)
 
     def __getattr__(self, name):
         return getattr(self.bandit, name)
 
     def ask(self, **options):
-        self.number += 1
-        pid = pid_of(self.workers, self.number % 2)
-        self.pids.add(pid)
-        if self.delay is None:
-            os.kill(pid, signal.SIGKILL)
-            return self.bandit.ask(**options)
-        timer = threading.Timer(self.delay, os.kill, (pid, signal.SIGKILL))
-        timer.start()
+        delay = next(self.delays)
+        pids = [pid_of(self.workers, shard) for shard in next(self.victims)]
+        self.pids.update(pids)
+        timers = [
+            threading.Timer(delay or 0, os.kill, (pid, signal.SIGKILL)) for pid in pids
+        ]
+        for timer in timers:
+            timer.start()
+            if delay is None:
+                timer.join()
         asked = self.bandit.ask(**options)
-        timer.join()
+        for timer in timers:
+            timer.join()
         return asked
 
 
@@ -134,9 +146,19 @@ class Killer:
 def test_a_worker_that_is_killed_is_replaced_and_has_the_same_bits(path, bandit, delay):
     expected = campaign(BANDITS[bandit](ArrayArms(path)), num_asks=4)
     arms = ArrayArms(path).on_ray(2, timeout=120)
-    killer = Killer(BANDITS[bandit](arms), arms, delay)
+    killer = Killer(BANDITS[bandit](arms), arms, [delay], [[1], [0]])
     assert_same(campaign(killer, num_asks=4), expected)
     assert len(killer.pids) == 4
+    arms.workers.close()
+
+
+def test_a_run_in_which_workers_are_killed_twenty_times_has_the_same_picks(path):
+    """Both of them before every other ask, and in the midst of the others."""
+    expected = campaign(BANDITS["bbkb"](ArrayArms(path)), num_asks=10)
+    arms = ArrayArms(path).on_ray(2, timeout=120)
+    killer = Killer(BANDITS["bbkb"](arms), arms, [None, 0.02], [[0, 1]])
+    assert_same(campaign(killer, num_asks=10), expected)
+    assert len(killer.pids) == 20
     arms.workers.close()
 
 
@@ -198,10 +220,42 @@ def test_what_a_kernel_gets_wrong_is_the_error_of_this_process(tmp_path):
     arms.workers.close()
 
 
-def test_arms_cannot_be_added(two):
-    bandit = BANDITS["bbkb"](two)
-    with pytest.raises(UnsupportedError, match="but got RayShards"):
-        bandit.add_arms(torch.rand(3, 2).double())
+def test_arms_cannot_be_added_and_nothing_has_changed(two, path):
+    """Rows that are there are those arms, as everywhere."""
+    bandit, expected = BANDITS["bbkb"](two), BANDITS["bbkb"](ArrayArms(path))
+    new = torch.rand(3, 2).double()
+    for call in (
+        bandit.add_arms,
+        bandit.replace_arms,
+        lambda new: bandit.ask(arms=new),
+    ):
+        with (
+            unchanged(bandit),
+            pytest.raises(UnsupportedError, match=r"Ray's workers. Store the others"),
+        ):
+            call(new)
+    assert bandit.add_arms(two[3:6]).tolist() == [3, 4, 5]
+    some = two[20:100]
+    for one in (bandit, expected):
+        one.tell(torch.arange(5), torch.arange(5).double(), external=True)
+        one.retire_arms([21])
+    assert bandit.ask(size=3, arms=some).tolist() == (
+        expected.ask(size=3, arms=some).tolist()
+    )
+
+
+def test_a_filter_over_time_is_refused_and_blocks_are_not(two, path):
+    for options in ({"sparse": True}, {"sparse": False}):
+        with pytest.raises(UnsupportedError, match=r"a filter over time .*`on_ray`"):
+            TVGPUCB(two, kernel(), 0.1, forgetting_rate=0.1, **options)
+    runs = []
+    for arms in (ArrayArms(path), two):
+        bandit = RGPUCB(arms, kernel(), 0.1, block_size=2, generator=seeded(1))
+        for _ in range(4):
+            asked = bandit.ask(size=3)
+            bandit.tell(asked, table()[asked].sum(dim=-1))
+            runs.append(asked.tolist())
+    assert runs[:4] == runs[4:]
 
 
 @given(

@@ -74,6 +74,9 @@ BANDITS = {
     "bkb": lambda arms: BKB(
         arms, kernel(), 0.1, batch_rule=FixedSize(3), generator=seeded(1)
     ),
+    "best-arm": lambda arms: BBKB(
+        arms, kernel(), 0.1, goal="best_arm", generator=seeded(1)
+    ),
     "gpbucb": lambda arms: GPBUCB(arms, kernel(0.15), 0.02, generator=seeded(1)),
     "epsilon-greedy": lambda arms: EpsilonGreedy(
         arms, kernel(), 0.1, generator=seeded(1)

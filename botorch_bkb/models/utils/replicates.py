@@ -10,6 +10,10 @@ from torch import Tensor
 from botorch_bkb.models.utils.lazy_rows import row_blocks
 
 
+# Rows whose hashes are computed at once.
+HASHED_ROWS = 2**16
+
+
 class Replicates(NamedTuple):
     """The unique rows of an ``n x d`` tensor, ``P`` of them.
 
@@ -65,11 +69,15 @@ def find_twins(table: Tensor) -> Twins:
 
     Of floats, or of 64-bit integers.
 
-    Sorts one 64-bit hash per row, and compares the rows whose hashes are equal.
+    Sorts one 64-bit hash per row in its place, which is all that it holds of every row,
+    and compares the rows whose hashes come again, which takes a second pass.
     """
-    ordered, order = row_hashes(table).sort(stable=True)
-    after = (ordered[1:] == ordered[:-1]).nonzero().squeeze(-1) + 1
-    suspects = order[torch.cat([after - 1, after]).unique()].sort().values
+    # NumPy's sort takes no memory beside them.
+    ordered = row_hashes(table).cpu().numpy()
+    ordered.sort()
+    again = torch.from_numpy(ordered[1:][ordered[1:] == ordered[:-1]]).unique()
+    del ordered
+    suspects = rows_of_hashes(table, again.to(table.device))
     _, inverse = table[suspects].unique(dim=0, return_inverse=True)
     first = torch.full_like(suspects, table.shape[0])
     first = first.scatter_reduce(0, inverse, suspects, reduce="amin")[inverse]
@@ -81,26 +89,41 @@ def row_hashes(table: Tensor) -> Tensor:
     """Return a 64-bit number for each row, the same for equal rows, in one pass."""
     hashes = table.new_zeros(len(table), dtype=torch.int64)
     for rows, block in row_blocks(table):
-        mixed = hashes[rows]
-        for column in block.unbind(-1):
+        hashes[rows] = _hashes(block)
+    return hashes
+
+
+def rows_of_hashes(table: Tensor, hashes: Tensor) -> Tensor:
+    """Return the rows of a table that have one of some hashes, in one pass."""
+    found = [torch.empty(0, dtype=torch.long, device=hashes.device)]
+    if len(hashes):
+        for rows, block in row_blocks(table):
+            is_sought = torch.isin(_hashes(block), hashes)
+            found.append(rows.start + is_sought.nonzero().squeeze(-1))
+    return torch.cat(found)
+
+
+def _hashes(block: Tensor) -> Tensor:
+    hashes = []
+    for part in block.split(HASHED_ROWS):
+        mixed = part.new_zeros(len(part), dtype=torch.int64)
+        for column in part.unbind(-1):
             if column.dtype != torch.int64:
                 column = (column.double() + 0.0).view(torch.int64)  # -0.0 equals 0.0
             mixed = (mixed ^ column) * -7046029254386353131  # wraps around: exact
             mixed ^= mixed >> 29
-        hashes[rows] = mixed
-    return hashes
+        hashes.append(mixed)
+    return torch.cat(hashes)
 
 
-def first_of_twins(twins: Twins, allowed: Tensor) -> Tensor:
-    """Return which rows are allowed and the first allowed one among their equals.
+def later_twins(twins: Twins, is_allowed: Tensor) -> Tensor:
+    """Return the rows that are allowed beside an allowed equal one of lower number.
 
     Args:
-        twins: The twins of a table, or of its first rows.
-        allowed: A boolean tensor over the rows of the table.
+        twins: The ``k`` twins of a table.
+        is_allowed: Which of these are, a ``k``-dim boolean tensor.
     """
-    rows, first = twins.rows[allowed[twins.rows]], twins.first[allowed[twins.rows]]
-    lowest = torch.full_like(allowed, allowed.shape[0], dtype=torch.long)
-    lowest = lowest.scatter_reduce(0, first, rows, reduce="amin")[first]
-    allowed = allowed.clone()
-    allowed[rows] = rows == lowest
-    return allowed
+    rows, first = twins.rows[is_allowed], twins.first[is_allowed]
+    groups, place = first.unique(return_inverse=True)
+    lowest = groups.scatter_reduce(0, place, rows, "amin", include_self=False)[place]
+    return rows[rows != lowest]

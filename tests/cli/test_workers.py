@@ -1,0 +1,119 @@
+"""What `--workers` changes: who computes, and no pick."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from botorch_bkb.__main__ import main
+from botorch_bkb.cli import tables, workers
+from botorch_bkb.posteriors import arm_posterior
+from botorch_bkb.posteriors.ray_shards import Pool
+
+
+NUM_ARMS = 60
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(20, 90, size=(2, NUM_ARMS))
+    gain = -((x - 60) ** 2) / 100 + y / 30
+    ids = [f"{number:03d}" for number in range(NUM_ARMS)]
+    arms = pd.DataFrame({"id": ids, "x": x, "y": y, "gain": gain})
+    arms.to_parquet(tmp_path / "arms.parquet", row_group_size=7, index=False)
+    measured = arms.iloc[[3, 30, 5, 44, 17, 58, 20]].rename(columns={"gain": "reward"})
+    measured.iloc[0, 0] = "gone"  # not in the table any more
+    measured.to_csv(tmp_path / "results.csv", index=False)
+    measured.iloc[1:].to_csv(tmp_path / "present.csv", index=False)
+    return tmp_path
+
+
+@pytest.fixture
+def pools(monkeypatch):
+    """Return the numbers of workers that were started, on blocks of 16 arms."""
+    monkeypatch.setattr(arm_posterior, "BLOCK_SIZE", 16)
+    seen = []
+    begin = Pool.__init__
+
+    def spied(self, *args):
+        begin(self, *args)
+        seen.append(len(self.actors))
+
+    monkeypatch.setattr(Pool, "__init__", spied)
+    return seen
+
+
+def suggest(folder, results, *words):
+    command = ["suggest", str(folder / "arms.parquet"), "--batch-size", "5"]
+    command += ["--observations", str(folder / results), "--drop", "gain"]
+    assert main([*command, "--output", str(folder / "next.csv"), *words]) == 0
+    return pd.read_csv(folder / "next.csv", dtype={"id": str})
+
+
+def simulate(folder, *words):
+    command = ["simulate", str(folder / "arms.parquet"), "--reward", "gain", "--id"]
+    command += ["id", "--horizon", "12", "--batch-size", "4", "--seed", "3", *words]
+    assert main([*command, "--output", str(folder / "out")]) == 0
+    return pd.read_csv(folder / "out" / "rounds.csv").drop(columns="seconds")
+
+
+@pytest.mark.once
+@pytest.mark.exact_bits
+@pytest.mark.parametrize("stays_in_file", [False, True])
+def test_workers_suggest_the_batch_of_this_process(
+    stays_in_file, folder, pools, monkeypatch
+):
+    if stays_in_file:
+        monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    # Of a table in memory those count too that are not in it any more.
+    results = "present.csv" if stays_in_file else "results.csv"
+    expected = suggest(folder, results)
+    assert pools == []
+    found = suggest(folder, results, "--workers", "2")
+    assert pools == [2]
+    pd.testing.assert_frame_equal(found, expected)
+    assert not sys.modules["ray"].is_initialized()
+
+
+@pytest.mark.once
+@pytest.mark.exact_bits
+@pytest.mark.parametrize("stays_in_file", [False, True])
+def test_workers_simulate_what_this_process_does(
+    stays_in_file, folder, pools, monkeypatch
+):
+    if stays_in_file:
+        monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    words = ["--bandit", "suggest", "bbkb", "rgpucb", "thompson"]
+    expected = simulate(folder, *words)
+    found = simulate(folder, *words, "--workers", "2")
+    assert pools == [2]  # for all bandits
+    pd.testing.assert_frame_equal(found, expected)
+    assert not sys.modules["ray"].is_initialized()
+
+
+@pytest.mark.parametrize("bandit", ["uniform", "tvgpucb"])
+def test_workers_are_refused_where_they_mean_nothing(bandit, folder, capsys):
+    command = ["simulate", str(folder / "arms.parquet"), "--reward", "gain"]
+    assert main([*command, "--bandit", "bbkb", bandit, "--workers", "2"]) == 2
+    error = capsys.readouterr().err
+    assert f"--workers means nothing to --bandit {bandit}, only to suggest" in error
+
+
+def test_fingerprints_stay_in_this_process(tmp_path, capsys):
+    bits = np.random.default_rng(0).integers(2, size=(30, 64))
+    table = pd.DataFrame(bits).add_prefix("bit").assign(id=range(30))
+    table.to_csv(tmp_path / "arms.csv", index=False)
+    assert main(["suggest", str(tmp_path / "arms.csv"), "--workers", "2"]) == 2
+    assert "--workers means nothing to fingerprints" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["suggest", "simulate"])
+def test_without_ray_the_command_says_what_to_install(command, capsys, monkeypatch):
+    monkeypatch.setattr(workers, "find_spec", lambda name: None)
+    words = ["--reward", "gain"] if command == "simulate" else []
+    assert main([command, "no.csv", *words, "--workers", "2"]) == 2
+    error = capsys.readouterr().err
+    assert "--workers needs Ray, which is not installed" in error
+    assert 'pip install "botorch_bkb[ray]"' in error
