@@ -3,14 +3,14 @@
 Arms drawn uniformly from the unit cube in 32 dimensions, float32, written to a
 temporary folder in row groups of 131,072; RBF kernel of lengthscale 1, lambda = 0.1,
 200 results, which are the inducing arms. What is timed is all from nothing: the bandit
-is constructed, told, and asked for 100 pulls. Each measurement is in a process of its
+is constructed, told, and asked for a batch. Each measurement is in a process of its
 own, which reports its own peak memory, resident. Beside it: how long it takes to read
 all rows once, and the same ask over fewer arms in memory, whose seconds per arm are the
 yardstick, by the clock and of the processor. Picks are compared where both fit.
 
-The kernel is so rough that a pull lowers few other bounds, and the arms of the 1,024
-largest bounds suffice for a batch. With `--lengthscale 2` all arms are tracked, which
-is a pass over all features for every pull.
+The kernel is so rough that a pull lowers few other bounds, and over a million arms the
+1,024 of the largest bounds suffice for a batch. With `--lengthscale 2`, or ten million
+arms, all are tracked, which is a pass over all features for every arm that is pulled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ DIM = 32
 ROWS_PER_FILE = 2**20
 ROW_GROUP_SIZE = 2**17
 NUM_TOLD = 200
-BATCH_SIZE = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--in-memory", type=int, default=1_000_000, help="arms of the yardstick"
     )
     parser.add_argument("--lengthscale", type=float, default=1.0)
+    parser.add_argument("--batch-size", type=int, default=100)
+    parser.add_argument("--max-feature-bytes", type=int, default=2**31)
     parser.add_argument(
         "--compared", type=int, default=100_000, help="arms over which picks must agree"
     )
@@ -84,6 +85,8 @@ def ask_once(
     is_stored: bool,
     threads: int,
     lengthscale: float = 1.0,
+    batch_size: int = 100,
+    max_feature_bytes: int = 2**31,
 ) -> Any:
     """Construct a bandit, tell and ask it; return seconds, memory and picks."""
     torch.set_num_threads(threads)
@@ -94,10 +97,16 @@ def ask_once(
     told = torch.arange(NUM_TOLD) * (num_arms // NUM_TOLD)
     rewards = (3 * arms[told][:, :4]).sin().sum(dim=-1)
     start, busy = time.perf_counter(), time.process_time()
-    bandit = BBKB(arms, kernel, 0.1, generator=torch.Generator().manual_seed(0))
+    bandit = BBKB(
+        arms,
+        kernel,
+        0.1,
+        max_feature_bytes=max_feature_bytes,
+        generator=torch.Generator().manual_seed(0),
+    )
     bandit.tell(told, rewards, external=True)
     constructed = time.perf_counter()
-    picks = bandit.ask(size=BATCH_SIZE)
+    picks = bandit.ask(size=batch_size)
     stop = time.perf_counter()
     return {
         "arms": num_arms,
@@ -125,9 +134,18 @@ def measured(
     folder: Path, num_arms: int, is_stored: bool, args: argparse.Namespace
 ) -> Any:
     """Return the outcome of :func:`ask_once` in a process of its own."""
-    return in_own_process(
-        ask_once, folder, num_arms, is_stored, args.threads, args.lengthscale
+    row = in_own_process(
+        ask_once,
+        folder,
+        num_arms,
+        is_stored,
+        args.threads,
+        args.lengthscale,
+        args.batch_size,
+        args.max_feature_bytes,
     ).value
+    print({name: value for name, value in row.items() if name != "picks"}, flush=True)
+    return row
 
 
 def run(args: argparse.Namespace) -> None:
