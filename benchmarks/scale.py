@@ -22,7 +22,7 @@ threads: seconds of the clock of each batch, and how often the coordinator waite
 workers. In 16 dimensions, double precision. Fails if picks differ.
 
 memory: BBKB over arms of Parquet files on two of Ray's workers, told 200 results and
-asked once: the most memory that the coordinator, a process of its own, held resident.
+asked for 10 arms: the most memory that the coordinator, a process of its own, held resident.
 
 simulation: see ``scale_simulation``.
 """
@@ -115,6 +115,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-arms", type=int, nargs="+", default=[100_000, 10_000_000]
     )
     parser.add_argument("--inducing", type=int, default=200, help="at the start")
+    parser.add_argument(
+        "--sigma", type=float, help="of simulation; what is measured if omitted"
+    )
     parser.add_argument(
         "--constants", type=Path, help="folder of an earlier run, whose constants stand"
     )
@@ -636,7 +639,7 @@ def memory(folder: Path, num_arms: int) -> dict[str, float]:
     constructed = peak_memory()
     told = torch.arange(200) * (num_arms // 200)
     bandit.tell(told, (3 * arms[told, :4]).sin().sum(dim=-1), external=True)
-    bandit.ask(size=100)
+    bandit.ask(size=10)
     workers_of(arms).close()
     return {
         "arms": num_arms,
@@ -694,6 +697,8 @@ def run(args: argparse.Namespace) -> None:
         record.write_table(pd.DataFrame(rows), "memory")
         print_table(pd.DataFrame(rows))
     if "simulation" in args.parts:
+        if args.sigma is not None:
+            constants = constants | {"sigma": args.sigma}
         scale_simulation.run(costs, constants, profiles, DIM, record, args.smoke)
 
 

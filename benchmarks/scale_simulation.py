@@ -23,6 +23,7 @@ from scipy.special import ndtri
 
 from benchmarks.record import print_table, Record
 from botorch_bkb.plotting import blank_figure, tidy_axes
+from botorch_bkb.posteriors.ray_shards import MAX_INLINE_BYTES
 
 
 ASSUMED = {
@@ -155,19 +156,22 @@ def simulate(
     costs: Costs,
     constants: dict[str, float],
     assumed: dict[str, float],
-    generator: np.random.Generator,
-) -> dict[str, float]:
-    """Return the seconds of one part of an ask, and where they go."""
+    repeats: int,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return the seconds of one part of an ask, and where they go: a row per run."""
+    generator = np.random.default_rng(seed)
     mode, W = setting.mode, setting.num_workers
     link = assumed["link_bytes_per_second"]
     machines = math.ceil(W / assumed["cores_per_machine"])
-    found = dict.fromkeys(WAITS, 0.0)
+    again = recovery(setting, costs, constants, assumed)
+    found = {name: np.zeros(repeats) for name in WAITS}
     waiting = 0.0  # changes are computed when the next question comes
     for question in questions:
         cost = costs[mode, question.name].at(question.num_inducing)
         if question.arms <= 0:
             waiting += cost * setting.share
-        copies = machines if question.sent > 100_000 else W
+        copies = machines if question.sent > MAX_INLINE_BYTES else W
         found["broadcast"] += question.sent * copies / link
         if question.arms < 0:
             continue
@@ -176,23 +180,23 @@ def simulate(
             trips * (constants["trip"] + assumed["network_trip"])
             + messages * constants["call_worker"]
         )
+        size = question.answered
         if question.arms > 0:
             found["calls"] += cost * trips / messages
-            size = question.answered
         else:
-            size = question.answered * W
+            size *= W
             # The largest of W standard normal numbers.
-            worst = ndtri(generator.random() ** (1 / W))
-            found["passes"] += waiting
-            slowest = waiting * math.exp(constants["sigma"] * worst)
-            found["stragglers"] += slowest - waiting
+            worst = ndtri(generator.random(repeats) ** (1 / W))
+            slowest = waiting * np.exp(constants["sigma"] * worst)
             rate = W * slowest / (3600 * assumed["hours_between_failures"])
-            if generator.random() < -math.expm1(-rate):
-                found["failures"] += recovery(setting, costs, constants, assumed)
+            is_lost = generator.random(repeats) < -np.expm1(-rate)
+            found["passes"] += waiting
+            found["stragglers"] += slowest - waiting
+            found["failures"] += is_lost * again
             waiting = 0.0
         found["top-k"] += size * (1 / link + constants["byte"])
-    found["coordinator"] = costs[mode, questions[0].part].at(questions[0].num_inducing)
-    return found
+    found["coordinator"] += costs[mode, questions[0].part].at(questions[0].num_inducing)
+    return pd.DataFrame(found)
 
 
 def recovery(
@@ -222,24 +226,6 @@ def least_workers(
     return max(1, math.ceil(num_arms * bytes_per_arm(mode, m, dim) / held))
 
 
-def mean_of(
-    setting: Setting,
-    questions: list[Question],
-    part: str,
-    costs: Costs,
-    constants: dict[str, float],
-    repeats: int,
-) -> pd.Series:
-    """Return the mean seconds of a part of an ask, by where they go, over runs."""
-    generator = np.random.default_rng(0)
-    some = [question for question in questions if question.part == part]
-    runs = [
-        simulate(setting, some, costs, constants, ASSUMED, generator)
-        for _ in range(repeats)
-    ]
-    return pd.DataFrame(runs).mean()
-
-
 def curves(
     costs: Costs,
     constants: dict[str, float],
@@ -261,9 +247,11 @@ def curves(
                         num_arms, mode, m, dim, ASSUMED
                     )
                     for part in PARTS:
-                        seconds = mean_of(
-                            setting, questions, part, costs, constants, repeats
+                        some = [q for q in questions if q.part == part]
+                        runs = simulate(
+                            setting, some, costs, constants, ASSUMED, repeats
                         )
+                        seconds = runs.mean()
                         if part == "from nothing":
                             seconds["reading"] = setting.share * constants["read"]
                         rows.append(
@@ -334,14 +322,15 @@ def draw(table: pd.DataFrame) -> Figure:
     some = asks[(asks.arms == 1e9) & asks.at_once & asks.fits_memory]
     parts = some.groupby("workers")[list(WAITS)].sum()
     for name in parts:
-        right.plot(parts.index, parts[name], label=name)
+        right.plot(parts.index, parts[name].replace(0.0, math.nan), label=name)
+    right.set_ylim(bottom=1e-3)
     right.set(title="where the seconds go, $10^9$ arms")
     for axes in (left, right):
         axes.set(xscale="log", yscale="log", xlabel="workers, one core each")
         axes.set_ylabel("seconds")
-        axes.legend(frameon=False, fontsize="small")
         tidy_axes(axes)
-    right.set_ylim(bottom=1e-4)
+    left.legend(frameon=False, fontsize="small")
+    right.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
@@ -407,8 +396,7 @@ def run(
     smoke: bool,
 ) -> None:
     """Simulate; write curves, one picture and one table of what arms take."""
-    # 10^8 arms fit the few workers of a smoke test.
-    most, repeats = (64, 2) if smoke else (2**17, 50)
+    most, repeats = (2**8, 2) if smoke else (2**17, 1000)
     table = curves(costs, constants, profiles, dim, most, repeats)
     record.write_table(table, "simulation")
     found = requirements(table, constants)
