@@ -22,7 +22,7 @@ threads: seconds of the clock of each batch, and how often the coordinator waite
 workers. In 16 dimensions, double precision. Fails if picks differ.
 
 memory: BBKB over arms of Parquet files on two of Ray's workers, told 200 results and
-asked for 10 arms: the most memory that the coordinator, a process of its own, held resident.
+asked for 10 arms: the most memory that the coordinator, a process of its own, held.
 
 simulation: see ``scale_simulation``.
 """
@@ -63,12 +63,11 @@ from benchmarks.scale_simulation import (
     Setting,
 )
 from botorch_bkb import BBKB
-from botorch_bkb.arms import ArrayArms, ParquetArms, StoredArms
+from botorch_bkb.arms import ArrayArms, Capacity, ParquetArms, StoredArms
 from botorch_bkb.arms.workers import Workers
 from botorch_bkb.models.utils.replicates import find_twins
 from botorch_bkb.optim import ArmPosterior, FixedSize, optimize_batch_ucb
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.hallucination import HallucinatedPosterior
 from botorch_bkb.posteriors.ray_shards import RayShards
 from botorch_bkb.posteriors.shards import (
     BLOCK_SIZE,
@@ -77,6 +76,7 @@ from botorch_bkb.posteriors.shards import (
     plan_shards,
     Shards,
 )
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
 
 
 NOISE_VARIANCE = 0.1
@@ -317,16 +317,21 @@ class Asks:
     def _by_passes(self, posterior: ArmPosterior) -> None:
         """Choose as many arms with a pass over all of them for each.
 
-        As ``optimize_batch_ucb`` does where stale bounds do not hold.
+        As ``optimize_batch_ucb`` does where a pool would grow too large.
         """
-        tracked = HallucinatedPosterior(posterior, WIDTH / NOISE_VARIANCE**0.5, None)
+        bounds = UpperBounds(
+            posterior,
+            WIDTH / NOISE_VARIANCE**0.5,
+            grow=False,
+            pending_indices=self.order[:0],
+            capacity=Capacity(posterior.num_arms),
+        )
+        bounds._track_all({}, append=False)
         for _ in range(self.batch_size):
-            index = tracked.best()[1]
-            # How many pulls in a row are due.
-            posterior.means(torch.tensor([index]))
-            tracked.rival(index)
-            tracked.variances(index)
-            tracked.pull(index, 1)
+            index = bounds.best()
+            if index is not None:
+                bounds.num_repeats(index)
+                bounds.pull(index, 1)
 
     def _timed(self, part: str, function: Callable[[], None]) -> Part:
         log = self.log
