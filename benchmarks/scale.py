@@ -643,7 +643,7 @@ def memory(folder: Path, num_arms: int) -> dict[str, float]:
     bandit = BBKB(arms, kernel, 0.1, generator=torch.Generator().manual_seed(0))
     constructed = peak_memory()
     told = torch.arange(200) * (num_arms // 200)
-    bandit.tell(told, (3 * arms[told, :4]).sin().sum(dim=-1), external=True)
+    bandit.tell(told, (3 * arms[told][:, :4]).sin().sum(dim=-1), external=True)
     bandit.ask(size=10)
     workers_of(arms).close()
     return {
