@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import scale, scale_simulation
+from benchmarks.places import write_library
 from benchmarks.record import Record
 from benchmarks.scale_simulation import ASSUMED, Cost, Question, Setting, simulate
 from tests.test_benchmarks import options
@@ -179,3 +180,21 @@ def test_rays_round_trips_are_those_that_are_predicted():
 def measured():
     costs = scale.measured_costs(300, {"kept": [8, 12, 16]})
     return costs, CONSTANTS
+
+
+def test_a_bandit_picks_the_same_on_ray_and_its_round_trips_are_counted():
+    size = (300, 1, 2)
+    local, on_ray = (
+        scale.in_own_process(scale.bandit, *size, place).value
+        for place in (False, True)
+    )
+    assert [row["picks"] for row in local] == [row["picks"] for row in on_ray]
+    assert [row["waits"] for row in local] == [0, 0]
+    assert on_ray[1]["waits"] > 0
+
+
+def test_the_coordinators_memory_is_read_at_three_times(tmp_path):
+    write_library(tmp_path, 2000)
+    found = scale.in_own_process(scale.memory, tmp_path, 2000).value
+    kinds = [found[f"{kind}_mib"] for kind in ("imported", "constructed", "asked")]
+    assert 0 < kinds[0] <= kinds[1] <= kinds[2]
