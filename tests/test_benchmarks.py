@@ -418,7 +418,8 @@ def test_the_two_places_pick_the_same(tmp_path, monkeypatch):
         for num_arms, is_stored in ((600, True), (600, False), (300, False))
     )
     assert stored["picks"] == dense["picks"]
-    assert len(stored["picks"]) == places.BATCH_SIZE
+    assert len(stored["picks"]) == 100
     assert stored["inducing"] == fewer["inducing"] == places.NUM_TOLD
     assert max(fewer["picks"]) < 300
-    assert places.read_once(tmp_path, threads=1) > 0
+    assert min(places.read_once(tmp_path, threads=1)) > 0
+    assert stored["processor_per_arm"] > 0
