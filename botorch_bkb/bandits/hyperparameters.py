@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from typing import Any, Self
 
@@ -17,7 +18,10 @@ from botorch.models.utils.gpytorch_modules import (
     get_covar_module_with_dim_scaled_prior,
     get_gaussian_likelihood_with_lognormal_prior,
 )
+from botorch.utils.constraints import LogTransformedInterval
 from botorch.utils.sampling import manual_seed
+from gpytorch import Module
+from gpytorch.constraints import Interval
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -51,6 +55,8 @@ MIN_PULLS_TO_JUDGE = 16
 NOISE_SHARE = 0.5
 # Lengthscales below this tell no arm from another; BoTorch's kernel stops at 0.025.
 SHORT_LENGTHSCALE = 0.026
+# What stands for no upper bound of a hyper-parameter while it is fitted.
+LARGEST_PARAMETER = 1e10
 # The likelihood is fitted on at most this many inducing points.
 MAX_FIT_POINTS = 256
 
@@ -401,11 +407,49 @@ def lengthscales(covar_module: Kernel) -> dict[int, float]:
     return found
 
 
+@contextmanager
+def logarithms(model: SingleTaskGP) -> Iterator[None]:
+    """Let a fit search over logarithms where BoTorch's modules have plain numbers.
+
+    Of lengthscales and noise only ratios matter. In thirty dimensions L-BFGS takes a
+    tenth to a fiftieth of the steps that it takes over the numbers themselves.
+    """
+    plain = [
+        (*name.rpartition("."), constraint)
+        for name, parameter, constraint in Module.named_parameters_and_constraints(
+            model
+        )
+        if parameter.requires_grad and constraint is not None
+        if not constraint.enforced and (constraint.lower_bound > 0).all()
+    ]
+    for owner, _, name, constraint in plain:
+        upper = constraint.upper_bound.clamp_max(LARGEST_PARAMETER)
+        logarithm = LogTransformedInterval(constraint.lower_bound, upper)
+        _replace_constraint(model.get_submodule(owner), name, logarithm)
+    try:
+        yield
+    finally:
+        for owner, _, name, constraint in plain:
+            _replace_constraint(model.get_submodule(owner), name, constraint)
+
+
+@torch.no_grad()
+def _replace_constraint(module: Module, name: str, constraint: Interval) -> None:
+    """Give a parameter another constraint, and the same value."""
+    parameter: Tensor = getattr(module, name)
+    constraint = constraint.to(parameter)
+    # The logarithm of a bound and back may miss it by the last bit.
+    value = getattr(module, f"{name}_constraint").transform(parameter)
+    value = value.clamp(constraint.lower_bound, constraint.upper_bound)
+    module.register_constraint(name, constraint)  # may set an initial value
+    parameter.copy_(constraint.inverse_transform(value))
+
+
 def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:
     """Fit a model; return whether that worked, and warn if not."""
     try:
         # Retries start from draws of the global generator, which is seeded here.
-        with manual_seed(num_pulls):
+        with manual_seed(num_pulls), logarithms(model):
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     except ModelFittingError as error:
         warnings.warn(
