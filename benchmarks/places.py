@@ -8,9 +8,10 @@ own, which reports its own peak memory, resident. Beside it: how long it takes t
 all rows once, and the same ask over fewer arms in memory, whose seconds per arm are the
 yardstick, by the clock and of the processor. Picks are compared where both fit.
 
-The kernel is so rough that a pull lowers few other bounds, and over a million arms the
-1,024 of the largest bounds suffice for a batch. With `--lengthscale 2`, or ten million
-arms, all are tracked, which is a pass over all features for every arm that is pulled.
+The kernel is so rough that a pull lowers few other bounds: over a million arms the
+1,024 of the largest bounds suffice for a batch, and over ten million 32,768 of them.
+With `--lengthscale 2` all may be tracked, which is a pass over all features for every
+arm that is pulled.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ class Asks:
             pending_indices=self.order[:0],
             capacity=Capacity(posterior.num_arms),
         )
-        bounds._track_all({}, append=False)
+        bounds._track(None, {}, append=False)
         for _ in range(self.batch_size):
             index = bounds.best()
             if index is not None:

@@ -58,9 +58,11 @@ def optimize_batch_ucb(
         InputDataError: If no arm allows a pull.
 
     Memory and time: ``O(A)``, plus ``O(pool^2)`` a pick. Where inducing points grow
-    without holding all pulled arms (then no bound is known to fall), with pulls pending
-    under fixed inducing points, and where over 1,024 arms compete, a pick passes over
-    all features: ``O(A (m + f))`` time and ``O(A f)`` memory for ``f`` appended arms.
+    without holding all pulled arms (then no bound is known to fall), and with pulls
+    pending under fixed inducing points, a pick passes over all features: ``O(A (m +
+    f))`` time and ``O(A f)`` memory for ``f`` appended arms. Where over 1,024 arms
+    compete, it passes over those of 32,768 of them, then of eight times as many while
+    that is at most a quarter of all, then of all.
     """
     scale = confidence_width / math.sqrt(posterior.noise_variance)
     left = Capacity(posterior.num_arms)

@@ -210,6 +210,15 @@ class ArmShard:
         """Return prior variance, mean, residual and projected variance, ``k x 4``."""
         return self._moments.index_select(1, indices - self.start).mT
 
+    def arm_at(self, place: int) -> int:
+        """Return which arm stands at a place."""
+        return self.start + place
+
+    def place_of(self, index: int) -> int | None:
+        """Return where an arm stands; None if it is not here."""
+        place = index - self.start
+        return place if 0 <= place < self.num_arms else None
+
     def column(self, name: str) -> Tensor:
         """Return a number of each arm: an attribute."""
         column: Tensor = getattr(self, name)

@@ -15,11 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.lazy_rows import as_dense
 from botorch_bkb.models.utils.nystrom import span_tolerance
 from botorch_bkb.posteriors.appended import AppendedArms
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.shards import PerArm
+from botorch_bkb.posteriors.kernel_rows import positions_in_ascending
+from botorch_bkb.posteriors.shards import LocalShards, PerArm, Shards
 
 
 class Step(NamedTuple):
@@ -159,6 +162,44 @@ class PoolPosterior:
         self.bounds = self.mean + self.scale * np.sqrt(self.residual + self.projected)
 
 
+class Excerpt:
+    """A few arms of a posterior, with their features, as if they were a shard.
+
+    Args:
+        posterior: The posterior; it is not changed.
+        indices: The ``k`` arms, ascending.
+    """
+
+    def __init__(self, posterior: ArmPosterior, indices: Tensor) -> None:
+        self.posterior = posterior
+        self.indices = indices
+        _, self.mean, self.residual, self.projected = posterior.moments(indices)
+        self._features = posterior.features(indices).mT.contiguous()
+
+    def dot(self, vector: Tensor) -> Tensor:
+        """Return the features' inner products with an ``M``-dim vector."""
+        return torch.mv(self._features, vector)
+
+    def prior_rows(self, points: Tensor) -> Tensor:
+        """Return the prior covariances of some points with all arms."""
+        covariance = dense_covariance(self.posterior.covar_module, points, self._rows)
+        return covariance.to(self._features)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        return as_dense(self.posterior.arms[self.indices])
+
+    def arm_at(self, place: int) -> int:
+        """Return which arm stands at a place."""
+        return int(self.indices[place])
+
+    def place_of(self, index: int) -> int | None:
+        """Return where an arm stands; None if it is not here."""
+        arm = self.indices.new_tensor([index])
+        place = int(positions_in_ascending(self.indices, arm))
+        return None if place < 0 else place
+
+
 class TrackedShard:
     """The variances of a shard's arms as pulls and inducing arms are added.
 
@@ -168,7 +209,9 @@ class TrackedShard:
         allowed: Which of the arms may be pulled; all if None.
     """
 
-    def __init__(self, shard: ArmShard, scale: float, allowed: Tensor | None) -> None:
+    def __init__(
+        self, shard: ArmShard | Excerpt, scale: float, allowed: Tensor | None
+    ) -> None:
         self.shard = shard
         self.scale = scale
         self.mean = shard.mean
@@ -180,7 +223,7 @@ class TrackedShard:
 
     def close(self, index: int) -> None:
         """Let an arm never be the best again."""
-        place = self._place(index)
+        place = self.shard.place_of(index)
         if place is not None:
             self.mean = self.mean.clone()
             self.mean[place] = -math.inf
@@ -213,29 +256,34 @@ class TrackedShard:
 
     def moments(self, indices: Tensor) -> Tensor:
         """Return mean, residual and projected variance of a few arms, ``k x 3``."""
-        place = indices - self.shard.start
+        places = [self.shard.place_of(index) for index in indices.tolist()]
         columns = [self.mean, self.residual, self.projected]
-        return torch.stack([column[place] for column in columns], dim=-1)
+        return torch.stack([column[places] for column in columns], dim=-1)
 
-    def best(self, other_than: int = -1) -> tuple[float, int]:
-        """Return the largest bound and its arm, the lowest index among ties."""
+    def column(self, name: str) -> Tensor:
+        """Return a number of each arm: an attribute."""
+        column: Tensor = getattr(self, name)
+        return column
+
+    @property
+    def bounds(self) -> Tensor:
+        """The upper confidence bounds."""
         if self._bounds is None:
             variance = self.residual + self.projected
             self._bounds = self.mean + self.scale * variance.sqrt()
-        bounds, place = self._bounds, self._place(other_than)
+        return self._bounds
+
+    def best(self, other_than: int = -1) -> tuple[float, int]:
+        """Return the largest bound and its arm, the lowest index among ties."""
+        bounds, place = self.bounds, self.shard.place_of(other_than)
         own = None if place is None else bounds[place].item()
         if own is not None:
             bounds[place] = -math.inf
-        index = int(bounds.argmax())
-        best = bounds[index].item(), self.shard.start + index
+        largest = int(bounds.argmax())
+        best = bounds[largest].item(), self.shard.arm_at(largest)
         if own is not None:
             bounds[place] = own
         return best
-
-    def _place(self, index: int) -> int | None:
-        """Return where an arm is in the shard."""
-        place = index - self.shard.start
-        return place if 0 <= place < len(self.mean) else None
 
     def _dot(self, projected: Tensor, new: Tensor) -> Tensor:
         """Return the features' inner products with a vector."""
@@ -243,24 +291,38 @@ class TrackedShard:
 
 
 class HallucinatedPosterior:
-    r"""The variances of all arms as pulls without reward and inducing arms are added.
+    r"""The variances of arms as pulls without reward and inducing arms are added.
 
     Holds ``R`` with ``V_now^{-1} = R R^T`` and the arms appended to the inducing arms;
     ``V`` and the features are those of
     :class:`~botorch_bkb.posteriors.ArmPosterior`, and variances stand in its shards.
-    Every change passes over the features of all arms, ``O(A (m + f))``.
+    Every change passes over the features of all arms, ``O(A (m + f))``, or of those
+    that are tracked.
 
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
         scale: The number of standard deviations of the bounds.
         allowed: An ``A``-dim boolean tensor of the arms that may be pulled, or None.
+        indices: The arms to track, ascending; all if None.
     """
 
+    shards: Shards
+
     def __init__(
-        self, posterior: ArmPosterior, scale: float, allowed: Tensor | None
+        self,
+        posterior: ArmPosterior,
+        scale: float,
+        allowed: Tensor | None,
+        indices: Tensor | None = None,
     ) -> None:
         self.posterior = posterior
-        self.shards = posterior.shards.fork(TrackedShard, scale, PerArm(allowed))
+        self.indices = indices
+        if indices is None:
+            self.shards = posterior.shards.fork(TrackedShard, scale, PerArm(allowed))
+        else:
+            inside = None if allowed is None else allowed[indices]
+            tracked = TrackedShard(Excerpt(posterior, indices), scale, inside)
+            self.shards = LocalShards([tracked], [0, len(indices)])
         self._seen: set[int] = set()  # arms that are inducing or in their span
         self._is_changed = False
 
@@ -282,8 +344,13 @@ class HallucinatedPosterior:
         self.precisions = posterior.precisions[is_outside]
 
     def __contains__(self, index: int) -> bool:
-        """Whether an arm is tracked: all are."""
+        """Whether pulls of an arm can be added: those of all can."""
         return True
+
+    @property
+    def bounds(self) -> Tensor:
+        """The upper confidence bounds of the arms that are tracked."""
+        return self.shards.column("bounds")
 
     def best(self) -> tuple[float, int]:
         """Return the largest bound and its arm, the lowest index among ties."""

@@ -21,9 +21,12 @@ from botorch_bkb.posteriors.replay import hallucinate_pull, ReplayedFilter
 from botorch_bkb.posteriors.shards import Ranked
 
 
-# The pool starts with this many arms and doubles; past the limit all arms are tracked.
+# The pool starts with this many arms and doubles, up to a limit.
 POOL_SIZE = 128
 MAX_POOL_SIZE = 1024
+# Past it so many arms are tracked, at the cost of a pass over their features a pull;
+# then eight times as many, and in the end all arms.
+EXCERPT_SIZE = 2**15
 
 
 class Choices(ABC):
@@ -46,8 +49,9 @@ class UpperBounds(Choices):
     """The arms that may be the best: a pool with exact bounds, stale ones outside.
 
     A stale bound holds as long as variances only fall: with fixed inducing arms, and
-    with growing ones where the GP is exact. Otherwise, and where the pool would grow
-    too large, all arms are tracked.
+    with growing ones where the GP is exact; otherwise all arms are tracked. Where the
+    pool would grow too large, more arms are tracked than its covariances could be kept
+    of, up to a quarter of all and of the byte budget, and then all.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class UpperBounds(Choices):
             self._pool(POOL_SIZE)
         else:
             # Pending arms join the inducing arms, whatever the rule.
-            self._track_all(pending, append=True)
+            self._track(None, pending, append=True)
 
     @override
     def best(self) -> int | None:
@@ -89,8 +93,9 @@ class UpperBounds(Choices):
                 )
             if best[0] == self.outside[0] == -math.inf:
                 return None
-            if isinstance(tracked, PoolPosterior) and _beats(self.outside, best):
-                self._enlarge(tracked)
+            indices = tracked.indices
+            if indices is not None and _beats(self.outside, best):
+                self._enlarge(indices, torch.as_tensor(tracked.bounds))
             else:
                 return best[1]
 
@@ -138,39 +143,51 @@ class UpperBounds(Choices):
         if self.capacity.of(index) <= 0 and index in self.tracked:
             self.tracked.close(index)
 
-    def _enlarge(self, pool: PoolPosterior) -> None:
-        """Track twice as many arms, or all."""
-        size = 2 * len(pool.arms)
-        if size > MAX_POOL_SIZE:
-            self._track_all(self.pulls, append=self.grow)
-            return
-        is_other = ~torch.isin(self.known.arms, pool.indices)
-        bounds = torch.as_tensor(pool.bounds).to(self.known.values)
+    def _enlarge(self, indices: Tensor, bounds: Tensor) -> None:
+        """Track more arms than these, of which the bounds are known, or all."""
+        is_other = ~torch.isin(self.known.arms, indices)
         self.known = Ranked(
-            torch.cat([self.known.values[is_other], bounds]),
-            torch.cat([self.known.arms[is_other], pool.indices]),
+            torch.cat([self.known.values[is_other], bounds.to(self.known.values)]),
+            torch.cat([self.known.arms[is_other], indices]),
         )
-        self._pool(size)
+        size = 2 * len(indices)
+        if size <= MAX_POOL_SIZE:
+            self._pool(size)
+            return
+        size = EXCERPT_SIZE if size <= EXCERPT_SIZE else 4 * size
+        posterior = self.posterior
+        feature_bytes = size * posterior.L_v.shape[0] * posterior.like.element_size()
+        is_few = 4 * size <= posterior.num_arms
+        if is_few and 4 * feature_bytes <= posterior.max_feature_bytes:
+            self._track(self._largest(size), self.pulls, append=self.grow)
+        else:
+            self._track(None, self.pulls, append=self.grow)
 
-    def _pool(self, size: int) -> None:
-        """Make the arms of the largest bounds exact; remember the best one outside."""
+    def _largest(self, size: int) -> Tensor:
+        """Return the arms of the largest bounds; remember the best one outside."""
         ranked = self.posterior.largest_bounds(
             self.scale, size + 1, self.allowed, self.known
         )
-        arms = ranked.arms[:size].sort().values
+        self.outside = (-math.inf, -1)
+        if len(ranked.arms) > size:
+            self.outside = ranked.values[size].item(), int(ranked.arms[size])
+        return ranked.arms[:size].sort().values
+
+    def _pool(self, size: int) -> None:
+        """Make the arms of the largest bounds exact."""
+        arms = self._largest(size)
         pool = PoolPosterior(self.posterior, self.scale, arms, self.pulls, self.grow)
         for closed in arms[~self.capacity.allows(arms)].tolist():
             pool.close(closed)
         self.tracked = pool
-        self.outside = (-math.inf, -1)
-        if len(ranked.arms) > size:
-            self.outside = ranked.values[size].item(), int(ranked.arms[size])
 
-    def _track_all(self, pulls: dict[int, int], append: bool) -> None:
+    def _track(self, arms: Tensor | None, pulls: dict[int, int], append: bool) -> None:
+        """Track some arms, or all."""
+        if arms is None:
+            self.outside = (-math.inf, -1)
         self.tracked = HallucinatedPosterior(
-            self.posterior, self.scale, self.capacity.allowed
+            self.posterior, self.scale, self.capacity.allowed, arms
         )
-        self.outside = (-math.inf, -1)
         for index, num_pulls in pulls.items():
             if append:
                 self.tracked.append(index)

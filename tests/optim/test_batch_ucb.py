@@ -137,26 +137,33 @@ def test_pending_pulls_are_hallucinated_and_open_the_sum(name, grow, exact, seed
     assert ours == theirs
 
 
-@given(seed=st.integers(0, 100_000), limit=st.integers(0, 3))
-@settings(max_examples=20, deadline=None)
-def test_capacity_is_respected_exactly_as_by_the_plain_loop(seed, limit):
+@given(
+    seed=st.integers(0, 100_000), limit=st.integers(0, 3), pool_size=st.integers(1, 30)
+)
+@settings(max_examples=40, deadline=None)
+def test_capacity_is_respected_exactly_as_by_the_plain_loop(seed, limit, pool_size):
     problem = Problem(seed, num_arms=25)
     capacity = torch.full((25,), limit, dtype=torch.long)
     capacity[:5] += 1
-    ours = problem.choose(1.0, FixedSize(15), True, capacity=capacity)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE"):
+            patch.setattr(upper_bounds, name, pool_size)
+        ours = problem.choose(1.0, FixedSize(15), True, capacity=capacity)
     theirs = problem.greedy(1.0, "fixed", True, size=15, capacity=capacity.numpy())
     assert ours == theirs
     assert (torch.bincount(torch.tensor(ours), minlength=25) <= capacity).all()
 
 
-@pytest.mark.parametrize("pool_size", [1, 2, 7])
-@pytest.mark.parametrize("max_pool_size", [4, 1024])
+# The first pool, the largest one, and the first excerpt; with 60 arms one of up to 15.
+SIZES = [(1, 4, 2**15), (7, 1024, 2**15), (1, 1, 2), (2, 4, 8), (7, 4, 1), (3, 3, 15)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("exact", [False, True])
-def test_the_pool_does_not_change_the_picks(
-    monkeypatch, pool_size, max_pool_size, exact
-):
-    monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
-    monkeypatch.setattr(upper_bounds, "MAX_POOL_SIZE", max_pool_size)
+def test_the_pool_does_not_change_the_picks(monkeypatch, sizes, exact):
+    names = ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE")
+    for name, size in zip(names, sizes, strict=True):
+        monkeypatch.setattr(upper_bounds, name, size)
     for seed in range(8):
         problem = Problem(seed, exact=exact)
         for name in ("fixed", "sum", "local"):

@@ -9,9 +9,18 @@ from gpytorch.kernels import RBFKernel
 from botorch_bkb import BKB
 from botorch_bkb.arms import Capacity
 from botorch_bkb.optim import LocalRule, SumRule
-from botorch_bkb.posteriors import ArmMoments, ArmPosterior
+from botorch_bkb.posteriors import (
+    ArmMoments,
+    ArmPosterior,
+    hallucination,
+    upper_bounds,
+)
 from botorch_bkb.posteriors.appended import AppendedArms
-from botorch_bkb.posteriors.hallucination import HallucinatedPosterior, PoolPosterior
+from botorch_bkb.posteriors.hallucination import (
+    Excerpt,
+    HallucinatedPosterior,
+    PoolPosterior,
+)
 from botorch_bkb.posteriors.local_sums import LocalSums
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
 
@@ -139,3 +148,39 @@ def test_a_pool_needs_covariances_for_the_second_choice_only(posterior, grow):
     column, own = whole[:, 1], whole[1, 1]
     projected = whole.diagonal() - 2 * column**2 / (NOISE + 2 * own)
     np.testing.assert_allclose(pool.projected, projected, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 6])
+@pytest.mark.parametrize("max_feature_bytes", [2**31, 0])
+def test_more_arms_than_a_pool_holds_are_tracked_before_all(
+    monkeypatch, size, max_feature_bytes
+):
+    """Ten million arms: a pull was a pass over all of them, and read their files."""
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.rand(400, 2, generator=generator, dtype=torch.double)
+    posterior = ArmPosterior(arms, rbf(), NOISE, max_feature_bytes)
+    pulled = torch.arange(0, 400, 8)
+    posterior.update(pulled, pulled, torch.ones(50), torch.zeros(50))
+    none = torch.tensor([], dtype=torch.long)
+    picks = []
+    for excerpt_size in (2**15, 20):
+        sizes = []
+
+        class Counted(Excerpt):
+            def __init__(self, posterior, indices, sizes=sizes):
+                super().__init__(posterior, indices)
+                sizes.append(len(indices))
+
+        monkeypatch.setattr(hallucination, "Excerpt", Counted)
+        monkeypatch.setattr(upper_bounds, "POOL_SIZE", 2)
+        monkeypatch.setattr(upper_bounds, "MAX_POOL_SIZE", 4)
+        monkeypatch.setattr(upper_bounds, "EXCERPT_SIZE", excerpt_size)
+        posterior.max_feature_bytes = 2**31  # of the excerpt
+        bounds = UpperBounds(posterior, 2.0, False, none, Capacity(400))
+        chosen = []
+        for _ in range(size * 5):
+            chosen.append(bounds.best())
+            bounds.pull(chosen[-1], 1)
+        picks.append(chosen)
+    assert picks[0] == picks[1]
+    assert sizes[:1] == [20]
