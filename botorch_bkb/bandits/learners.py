@@ -270,6 +270,8 @@ class PosteriorLearner(Learner[PosteriorBelief]):
     grows: bool
     # From features to the kernel that is learned; None for `kernel_to_learn`.
     new_kernel: Callable[[Tensor], Kernel] | None = None
+    # Whether a prior mean is fitted with what is learned; if not, the rewards' average.
+    learns_mean: bool = False
 
     @abstractmethod
     def resample(
@@ -307,7 +309,7 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         max_feature_bytes: int,
     ) -> PosteriorBelief:
         hyperparameters = Hyperparameters(
-            arms, covar_module, noise_variance, new_kernel=self.new_kernel
+            arms, covar_module, noise_variance, self.learns_mean, self.new_kernel
         )
         return PosteriorBelief(
             hyperparameters=hyperparameters,
@@ -436,6 +438,8 @@ class SparseLearner(PosteriorLearner):
             from the first pull on.
         new_kernel: From ``A x d`` features to the kernel that is learned where none is
             given, before any fit. None: BoTorch's default, a Tanimoto kernel of bits.
+        learns_mean: Whether a constant prior mean is fitted with kernel or noise. If
+            not, it is the average of the rewards.
 
     Raises:
         InputDataError: If an option is out of range.
@@ -447,6 +451,7 @@ class SparseLearner(PosteriorLearner):
     new_kernel: Callable[[Tensor], Kernel] | None = None
     max_inducing: int | None = None
     min_inducing: int = MIN_INDUCING
+    learns_mean: bool = False
     grows = False
 
     def __post_init__(self) -> None:

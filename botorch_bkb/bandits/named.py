@@ -46,10 +46,13 @@ from botorch_bkb.posteriors import ResidualPart
 DRAWS_PER_ROUND = 30
 
 
-def _sparse_learner(options: dict[str, Any]) -> SparseLearner:
+def _sparse_learner(
+    options: dict[str, Any], *, learns_mean: bool = False
+) -> SparseLearner:
     """Take the options of a sparse learner out of those of a bandit."""
     names = {"oversampling", "resampling", "inclusion", "max_inducing"} & options.keys()
-    return SparseLearner(**{name: options.pop(name) for name in names})
+    chosen = {name: options.pop(name) for name in names}
+    return SparseLearner(**chosen, learns_mean=learns_mean)
 
 
 class BKB(FiniteArmBandit):
@@ -273,8 +276,10 @@ class GPThompsonSampling(FiniteArmBandit):
 
     Hyper-parameters that are not given are estimated by maximum a posteriori at every
     update up to 128 told pulls (section 2.3 of the paper, which does so in every
-    round), and at doubling numbers after that. ``ask(size=n)`` returns as many draws of
-    one posterior.
+    round), and at doubling numbers after that, a prior mean with them: where the prior
+    stands at the rewards' average, which rises as the bandit gets better, the best of
+    many draws is an arm of which nothing is known. ``ask(size=n)`` returns as many
+    draws of one posterior.
 
     Args:
         uniform_probability: The paper's xi: with this probability a pull is a uniformly
@@ -318,7 +323,8 @@ class GPThompsonSampling(FiniteArmBandit):
         if residual is None:
             residual = "correlated" if learns else "omitted"
         policy = ThompsonPolicy(uniform_probability, residual)
-        options = {"learner": _sparse_learner(options), "policy": policy, **options}
+        learner = _sparse_learner(options, learns_mean=True)
+        options = {"learner": learner, "policy": policy, **options}
         super().__init__(arms, covar_module, noise_variance, **options)
 
 

@@ -11,7 +11,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from typing_extensions import override
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPThompsonSampling, GPUCB
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBBKBWidth
 from botorch_bkb.bandits import hyperparameters
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
@@ -348,6 +348,40 @@ def test_without_information_learned_bandits_predict_the_mean_reward():
     mean, variance = bandit.predict([9])
     assert mean.item() == pytest.approx(13.0)
     assert variance.item() == pytest.approx(5.0)  # that of the rewards
+
+
+def hump_told(bandit_class):
+    """Return a bandit told of a plain of zeros, measured mostly where it has a hump."""
+    plain = torch.cartesian_prod(*[torch.linspace(0, 1, 4).double()] * 2)
+    stream = torch.Generator().manual_seed(0)
+    steps = 0.1 * torch.randn(40, 2, generator=stream, dtype=torch.double)
+    arms = torch.cat([plain, plain[5] + steps])
+    rewards = (-(arms - plain[5]).square().sum(dim=-1) / 0.08).exp()
+    bandit = make_bandit(bandit_class, arms, seed=0, **LEARNED)
+    bandit.tell(torch.arange(len(arms)), rewards, external=True)
+    return bandit, rewards
+
+
+def test_thompson_sampling_fits_a_prior_mean():
+    bandit, rewards = hump_told(GPThompsonSampling)
+    bandit.ask(size=1)
+    fitted = bandit._belief.hyperparameters
+    assert rewards.mean() > 0.5
+    assert fitted.offset < 0.3
+    # Generalized least squares gives the optimum of the likelihood in it, at the fitted
+    # kernel and noise.
+    x = fitted.features.numpy() / fitted.covar_module.lengthscale.numpy()
+    squared = ((x[:, None] - x[None]) ** 2).sum(axis=-1)
+    K = np.exp(-squared / 2) + fitted.noise_variance * np.eye(len(x))
+    weights = np.linalg.solve(K, np.ones(len(x)))
+    expected = weights @ rewards.numpy() / weights.sum()
+    assert abs(fitted.offset - expected) < 1e-2 * rewards.std().item()
+
+
+def test_upper_confidence_bounds_stand_on_the_average():
+    bandit, rewards = hump_told(BBKB)
+    bandit.ask(size=1)
+    assert bandit._belief.hyperparameters.offset == pytest.approx(rewards.mean().item())
 
 
 # The fit itself -----------------------------------------------------------------------
