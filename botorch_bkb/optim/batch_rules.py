@@ -379,6 +379,7 @@ class _LocalSum(OpenBatch):
         taken = min(wanted, crossing)
         if taken == UNLIMITED:
             self.local.close()
+            self.global_sum.total = math.inf
             taken = 1
         self.local.add(index, taken)
         self.global_sum.total += taken * self.global_sum.score(index)

@@ -390,8 +390,8 @@ class ArmShard:
             if competes is not None:
                 chunk.masked_fill_(~competes[rows], -torch.inf)
             values, positions = chunk.max(dim=-1)
-            # Strictly larger: ties go to the lower chunk.
-            better = values > best
+            # Strictly larger: ties go to the lower chunk, and NaN is the largest.
+            better = ~(values <= best) & ~best.isnan()
             best = torch.where(better, values, best)
             arms = torch.where(better, positions + (self.start + rows.start), arms)
         return best, arms, _state(generator)

@@ -104,8 +104,8 @@ class LocalSums:
 
     def largest(self, num_pulls: int = 0) -> float:
         """Return the largest sum of all arms, after more pulls of the last one."""
-        found: list[float] = self.shards.ask("largest", num_pulls)
-        return max(found)
+        found = self.shards.ask("largest", num_pulls)
+        return torch.tensor(found, dtype=torch.double).max().item()  # NaN if there is
 
     def add(self, index: int, num_pulls: int) -> None:
         """Add pulls of an arm."""

@@ -55,7 +55,7 @@ def largest(values: Tensor, size: int) -> Ranked:
     """
     size = min(size, len(values))
     least = values.topk(size).values[-1:]
-    above = (~(values <= least)).nonzero().squeeze(-1)[:size]
+    above = (values.isnan() | (values > least)).nonzero().squeeze(-1)[:size]
     ties = (values == least).nonzero().squeeze(-1)[: size - len(above)]
     positions = torch.cat([above, ties]).sort().values
     found, order = values[positions].sort(descending=True, stable=True)

@@ -23,6 +23,7 @@ from botorch_bkb.posteriors.hallucination import (
 )
 from botorch_bkb.posteriors.local_sums import LocalSums
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
+from tests.helpers import gram_matrix
 
 
 NOISE = 0.3
@@ -126,6 +127,22 @@ def test_the_pick_that_ends_a_batch_hallucinates_nothing(monkeypatch):
         picks = bandit.ask()
         bandit.tell(picks, arms[picks].sum(dim=-1))
     assert len(bandit.inducing_indices) < int((bandit.counts > 0).sum())
+
+
+def test_a_few_arms_hold_no_graph_of_the_kernel(posterior):
+    """Each row of theirs kept one, where the kernel's parameters are learned."""
+    few = torch.tensor([4, 8, 31])
+    assert posterior.covar_module.raw_lengthscale.requires_grad
+    rows = Excerpt(posterior, few).prior_rows(posterior.arms[5:7])
+    assert not rows.requires_grad
+    expected = gram_matrix(posterior.covar_module, posterior.arms)[5:7, few]
+    np.testing.assert_allclose(rows, expected, rtol=1e-12)
+    tracked = HallucinatedPosterior(posterior, 2.0, None, few)
+    tracked.append(7)
+    tracked.pull(7, 1)
+    (part,) = tracked.shards.parts
+    for column in (part.mean, part.residual, part.projected, part.appended):
+        assert not column.requires_grad
 
 
 @pytest.mark.parametrize("grow", [False, True])

@@ -1,6 +1,7 @@
 """How many shards there are changes no bit; merged answers are those of all arms."""
 
 from itertools import pairwise
+from math import isnan
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling
 from botorch_bkb.bandits import EpsilonGreedy
 from botorch_bkb.optim import FixedSize, LocalRule, SumRule
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
+from botorch_bkb.posteriors.local_sums import LocalSums
 from botorch_bkb.posteriors.shards import largest, plan_shards, Ranked
 
 
@@ -150,10 +152,50 @@ def test_the_largest_are_in_order_with_the_lowest_index_first(values, size, cuts
     assert merged.values.tolist() == [values[index] for index in expected]
 
 
-def test_no_number_is_larger_than_what_is_none():
-    nan = float("nan")
-    assert largest(torch.tensor([1.0, nan, 3.0, nan]), 3).arms.tolist() == [1, 3, 2]
-    assert largest(torch.tensor([nan, nan, nan]), 2).arms.tolist() == [0, 1]
+NAN = float("nan")
+
+
+@given(
+    values=st.lists(
+        st.sampled_from([NAN, float("-inf"), 0.0, 2.0]), min_size=1, max_size=9
+    ),
+    size=st.integers(1, 10),
+    cuts=st.lists(st.integers(0, 9), max_size=3),
+)
+def test_no_number_is_larger_than_what_is_none(values, size, cuts):
+    """Whatever the shards: one NaN more than were asked for brought numbers back."""
+    expected = sorted(range(len(values)), key=lambda i: (-rank(values[i]), i))[:size]
+    limits = sorted({0, len(values), *(cut for cut in cuts if cut < len(values))})
+    parts = []
+    for start, stop in pairwise(limits):
+        part = largest(torch.tensor(values[start:stop]), size)
+        parts.append(Ranked(part.values, part.arms + start))
+    assert Ranked.merged(parts, size).arms.tolist() == expected
+
+
+def rank(value):
+    return float("inf") if isnan(value) else value
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 4])
+@pytest.mark.parametrize("place", [3, 70, 159])
+def test_a_number_that_is_none_is_not_hidden_by_another_shard(
+    monkeypatch, num_shards, place
+):
+    set_shards(monkeypatch, num_shards)
+    posterior = ArmPosterior(table(160), kernel(), 0.1)
+    assert len(posterior.shards.parts) == num_shards
+    sums = LocalSums(posterior, 1.0, projected=False)
+    for shards in (posterior.shards, sums.shards):
+        for part, start in zip(shards.parts, shards.limits[:-1], strict=True):
+            column = part.sums if shards is sums.shards else part.mean
+            if 0 <= place - start < len(column):
+                column[place - start] = NAN
+    assert posterior.largest_bounds(1.0, 2).arms.tolist()[0] == place
+    assert posterior.best_mean() == place
+    assert isnan(sums.largest())
+    draws = ArmSampler(posterior, residual="independent").draw_best_arms(5, seeded())
+    assert draws.tolist() == [place] * 5
 
 
 @pytest.mark.parametrize(

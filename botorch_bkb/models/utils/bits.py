@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn, Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.lazy_rows import as_dense, aten, LazyRows
+from botorch_bkb.models.utils.lazy_rows import as_dense, aten, COLUMNS, LazyRows
 
 
 class BitArms(LazyRows):
@@ -205,9 +205,12 @@ class BitArms(LazyRows):
 
     @override
     def _done(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        if func is aten.select.int and args[1] % 2 == 1:
-            return _column(self, args[2] % self.shape[1])
-        if func is aten.index_select.default and args[1] % 2 == 1:
+        if func is aten.select.int and args[1] in COLUMNS:
+            num_columns = self.shape[1]
+            if not -num_columns <= args[2] < num_columns:
+                return None  # which is an error
+            return _column(self, args[2] % num_columns)
+        if func is aten.index_select.default and args[1] in COLUMNS:
             return _selected(self, args[2])
         return super()._done(func, *args, **kwargs)
 

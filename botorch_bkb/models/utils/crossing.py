@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 
 UNLIMITED = sys.maxsize
+# The counts that doubles tell apart.
+MOST = 2**53
 
 
 def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:
@@ -18,11 +20,19 @@ def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:
         estimate: The crossing by a closed formula, right up to rounding; NaN or
             infinite where the condition never holds.
     """
-    if not estimate < 2**53:
+    if not estimate < MOST:
         return UNLIMITED
-    n = max(1, math.floor(estimate) + 1)
-    while n > 1 and crosses(n - 1):
-        n -= 1
-    while not crosses(n):
-        n += 1
-    return n
+    high = math.floor(max(estimate, 0.0)) + 1
+    low, step = high - 1, 1
+    # Rounding may swallow many small terms of a sum: steps double.
+    while not crosses(high):
+        if high >= MOST:
+            return UNLIMITED
+        low, high, step = high, high + step, 2 * step
+    step = 1
+    while low > 0 and crosses(low):
+        low, high, step = max(low - step, 0), low, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if crosses(middle) else (middle, high)
+    return high

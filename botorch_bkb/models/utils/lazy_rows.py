@@ -16,6 +16,8 @@ from typing_extensions import override
 aten = torch.ops.aten
 # The dense rows of a block, where something is asked of all of them.
 BLOCK_BYTES = 2**24
+# The numbers of a table's two dimensions.
+ROWS, COLUMNS = (0, -2), (1, -1)
 
 
 class LazyRows(Tensor):
@@ -48,7 +50,7 @@ class LazyRows(Tensor):
 
     def blocks(self) -> Iterator[slice]:
         """Yield slices of all rows, few enough at a time to be made dense."""
-        size = max(BLOCK_BYTES // (self.element_size() * self.shape[-1]), 1)
+        size = max(BLOCK_BYTES // (self.element_size() * max(self.shape[-1], 1)), 1)
         for start in range(0, len(self), size):
             yield slice(start, min(start + size, len(self)))
 
@@ -69,17 +71,19 @@ class LazyRows(Tensor):
         ):
             return func(self._like, *args[1:], **kwargs)
         if func is aten.cat.default:
-            return None if (*args[1:], 0)[0] % 2 else self._joined(args[0])
-        if func is aten.select.int and args[1] % 2 == 0:
+            return self._joined(args[0]) if (*args[1:], 0)[0] in ROWS else None
+        if func is aten.select.int and args[1] in ROWS:
+            if not -len(self) <= args[2] < len(self):
+                return None  # which is an error
             row = args[2] % len(self)
             return as_dense(self._rows(slice(row, row + 1)))[0]
         if func is aten.index.Tensor and len(args[1]) == 1 and args[1][0].dim() == 1:
             return self._rows(args[1][0])
-        if func is aten.index_select.default and args[1] % 2 == 0:
+        if func is aten.index_select.default and args[1] in ROWS:
             return self._rows(args[2])
         if func is aten.slice.Tensor:
             dim, *limits = args[1:] or (0,)
-            return self._rows(slice(*limits or (None,))) if dim % 2 == 0 else None
+            return self._rows(slice(*limits or (None,))) if dim in ROWS else None
         return None
 
     @classmethod
@@ -90,10 +94,7 @@ class LazyRows(Tensor):
         """Do what needs no dense rows, and all else on them."""
         kwargs = kwargs or {}
         if func._schema.is_mutable:
-            raise InputDataError(
-                "Expected these arms to stay as they are, but got a change in place "
-                f"({func}). Take a dense copy by `arms.dense()`."
-            )
+            raise _change_in_place(func)
         first = args[0][0] if func is aten.cat.default else args[0]
         if isinstance(first, LazyRows):
             done = first._done(func, *args, **kwargs)
@@ -102,8 +103,20 @@ class LazyRows(Tensor):
         return func(*tree_map(as_dense, args), **tree_map(as_dense, kwargs))
 
     @override
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Refuse, where a row that was taken would be changed in place of this one."""
+        raise _change_in_place("__setitem__")
+
+    @override
     def __deepcopy__(self, memo: Any) -> Self:
         return self
+
+
+def _change_in_place(func: Any) -> InputDataError:
+    return InputDataError(
+        "Expected these arms to stay as they are, but got a change in place "
+        f"({func}). Take a dense copy by `arms.dense()`."
+    )
 
 
 def as_dense(value: Any) -> Any:

@@ -162,6 +162,77 @@ def test_what_rows_have_in_common_is_exact(rows, are_bits):
     np.testing.assert_array_equal(arms.totals(), counts.sum(axis=-1))
 
 
+@pytest.mark.parametrize("rows", [slice(0), slice(1), slice(3, 4)])
+@each_kind
+def test_no_row_one_row_and_a_row_of_zeros_have_in_common_what_they_have(most, rows):
+    packed, dense = packed_and_dense(most, False)
+    some, all_rows = dense[rows], dense.numpy()
+    expected = np.minimum(some.numpy()[:, None], all_rows[None]).sum(axis=-1)
+    np.testing.assert_array_equal(packed.in_common(packed[rows]), expected)
+    np.testing.assert_array_equal(packed[rows].in_common(packed), expected.T)
+    np.testing.assert_array_equal(packed[rows].totals(), some.sum(dim=-1))
+
+
+@given(
+    num_bits=st.sampled_from([8, 24, 64, 72]),
+    seed=st.integers(0, 99),
+    with_numbers=st.booleans(),
+)
+@settings(max_examples=25)
+@each_kind
+def test_words_are_equal_where_the_arms_are(most, num_bits, seed, with_numbers):
+    stream = np.random.default_rng(seed)
+    counts = np.zeros((9, num_bits), "uint8")
+    # Few rows that differ, in any one column.
+    counts[np.arange(9), stream.integers(num_bits, size=9)] = most
+    counts[6:] = counts[stream.integers(6, size=3)]
+    arms = BitArms.of(torch.from_numpy(counts))
+    if with_numbers:
+        numbers = torch.from_numpy(stream.choice([-0.0, 0.0, 0.5], size=(9, 2)))
+        arms = arms.with_numbers(numbers)
+    words, dense = arms.words(), arms.dense()
+    assert words.dtype == torch.int64
+    same_words = (words.unsqueeze(1) == words).all(dim=-1)
+    assert torch.equal(same_words, (dense.unsqueeze(1) == dense).all(dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "value", "is_packed"),
+    [
+        ((3, 16), 1, True),
+        ((3, 16), 2, False),
+        ((3, 12), 1, False),  # no multiple of eight
+        ((1, 8), 0, True),
+        ((0, 8), 0, False),
+    ],
+)
+def test_only_bits_whose_number_is_a_multiple_of_eight_are_packed(
+    shape, value, is_packed
+):
+    counts = torch.full(shape, value, dtype=torch.uint8)
+    arms = BitArms.of(counts)
+    assert (arms.is_packed, arms.num_bits) == (is_packed, shape[1])
+    assert torch.equal(arms.bits(), counts)
+
+
+def test_numbers_are_replaced_and_left_out_without_a_copy_of_the_bits():
+    packed, dense = packed_and_dense(1, True, torch.float)
+    others = packed.with_numbers(torch.ones(NUM_ARMS, 3, dtype=torch.double))
+    assert (others.shape[1], others.dtype) == (NUM_BITS + 3, torch.float)
+    assert others.codes is packed.codes is packed.fingerprints().codes
+    assert torch.equal(packed.fingerprints() + 0, dense[:, :NUM_BITS])
+    with pytest.raises(BotorchTensorDimensionError, match="`numbers` of shape A x e"):
+        packed.with_numbers(torch.ones(NUM_ARMS))
+
+
+@each_kind
+@pytest.mark.parametrize("column", [42, -43])
+def test_a_column_that_is_not_there_is_an_index_error(most, column):
+    for table in packed_and_dense(most, True):
+        with pytest.raises(IndexError, match="out of range"):
+            table.select(1, column)
+
+
 def test_a_product_with_other_columns_is_that_of_dense_rows():
     packed, dense = packed_and_dense(1, True)
     kernel = TanimotoKernel(active_dims=range(NUM_BITS)) * MaternKernel(

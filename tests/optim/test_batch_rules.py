@@ -1,0 +1,305 @@
+"""Rules take pulls as a plain loop would, one by one, that looks at every sum."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.kernels import LinearKernel, RBFKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.models.utils.crossing import UNLIMITED
+from botorch_bkb.optim import (
+    BatchRule,
+    Capped,
+    FixedSize,
+    LocalRule,
+    optimize_batch_ucb,
+    ProductRule,
+    SumRule,
+)
+from botorch_bkb.optim.batch_rules import check_batch_rule, covariances_of
+from botorch_bkb.posteriors import ArmMoments, ArmPosterior
+from tests.helpers import gram_matrix
+from tests.reference import Arms, local_shares
+
+
+# Scores of arms, of which no sum is a threshold; arm 0 has no variance.
+SCORES = [math.sqrt(2) * share for share in (0.0, 0.022, 0.12, 0.37, 1.63)]
+NOISE = 0.25
+NONE = torch.tensor([], dtype=torch.long)
+
+
+def moments(dtype=torch.double):
+    ones = torch.ones(len(SCORES), dtype=dtype)
+    variance = NOISE * torch.tensor(SCORES, dtype=dtype)
+    return ArmMoments(ones, variance, ones, NOISE, NONE, NONE, 0.0, 0.0)
+
+
+def opened(rule, posterior=None, pending=(), projected=True):
+    scores = torch.tensor(pending, dtype=torch.double)
+    return rule.open(posterior or moments(), scores, projected)
+
+
+def plain_batch(crossed, wanted):
+    """Return how many are taken of each (arm, wanted) pair, pull by pull."""
+    pulls, taken = [], []
+    for arm, number in wanted:
+        taken.append(0)
+        for _ in range(number):
+            pulls.append(arm)
+            taken[-1] += 1
+            if crossed(pulls):
+                return taken
+    return taken
+
+
+def taken_by(batch, wanted):
+    taken = []
+    for arm, number in wanted:
+        taken.append(batch.take(arm, number))
+        if batch.is_closed:
+            break
+    return taken
+
+
+def crossed_sum(threshold, pending=()):
+    start = 1 + sum(pending)
+    return lambda pulls: start + sum(SCORES[arm] for arm in pulls) > threshold
+
+
+def crossed_product(threshold, pending=()):
+    def crossed(pulls):
+        scores = [*pending, *(SCORES[arm] for arm in pulls)]
+        return math.prod(1 + score for score in scores) > threshold
+
+    return crossed
+
+
+@pytest.mark.parametrize(
+    ("rule", "crossed"), [(SumRule, crossed_sum), (ProductRule, crossed_product)]
+)
+@given(
+    wanted=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 99)), min_size=1),
+    threshold=st.sampled_from([1.2, 2.0, 5.0]),
+    pending=st.sampled_from([(), (0.07,), (0.07, 0.011)]),
+)
+@settings(max_examples=25)
+def test_pulls_in_a_row_are_those_of_a_loop(rule, crossed, wanted, threshold, pending):
+    batch = opened(rule(threshold), pending=pending)
+    assert batch.most_left == UNLIMITED
+    expected = plain_batch(crossed(threshold, pending), wanted)
+    assert taken_by(batch, wanted) == expected
+
+
+@pytest.mark.parametrize("rule", [SumRule(), ProductRule()])
+@pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
+def test_scores_are_those_of_the_start(rule, dtype):
+    posterior = moments(dtype)
+    batch = opened(rule, posterior)
+    assert batch.take(2, 1) == 1
+    posterior.all_variances.fill_(100.0)
+    assert batch.take(2, 99) == (5 if isinstance(rule, SumRule) else 4)
+
+
+def test_the_sum_has_to_exceed_the_threshold():
+    one = moments()
+    one.all_variances[4] = NOISE
+    batch = opened(SumRule(2.0), one)
+    assert (batch.take(4, 1), batch.is_closed) == (1, False)
+    assert (batch.take(4, 9), batch.is_closed) == (1, True)
+
+
+@pytest.mark.parametrize("rule", [SumRule(), ProductRule()])
+def test_pending_pulls_may_close_a_batch_at_its_first(rule):
+    batch = opened(rule, pending=[3.0])
+    assert batch.is_closed
+    assert batch.take(1, UNLIMITED) == 1
+
+
+@given(
+    wanted=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), min_size=1),
+    size=st.integers(1, 12),
+)
+@settings(max_examples=25)
+def test_a_cap_and_a_size_count_pulls(wanted, size):
+    expected = plain_batch(lambda pulls: len(pulls) == size, wanted)
+    batch = opened(FixedSize(size))
+    assert batch.most_left == size
+    assert taken_by(batch, wanted) == expected
+    assert batch.most_left == size - sum(expected)
+    crossed = crossed_sum(2.0)
+    capped = plain_batch(lambda x: len(x) == size or crossed(x), wanted)
+    for rule in (Capped(SumRule(), size), Capped(Capped(SumRule(), size), 99)):
+        batch = opened(rule)
+        assert taken_by(batch, wanted) == capped
+        assert batch.most_left == size - sum(capped)
+
+
+class Grid:
+    """Arms apart on a line, two of them inducing and three pulled; one equals another.
+
+    As a posterior, and as plain numbers.
+    """
+
+    def __init__(self, seed=0):
+        stream = np.random.default_rng(seed)
+        points = np.array([0, 1, 2, 3, 4, 5, 2], dtype=float)
+        arms, kernel = torch.as_tensor(points).unsqueeze(-1), RBFKernel().double()
+        counts, sums = np.zeros(7), np.zeros(7)
+        counts[[1, 4, 5]] = stream.integers(1, 4, size=3)
+        self.posterior = ArmPosterior(arms, kernel, NOISE)
+        pulled, S = torch.tensor([1, 4, 5]), torch.tensor([1, 4])
+        told = torch.as_tensor(counts)[pulled]
+        self.posterior.update(S, pulled, told, torch.zeros(3))
+        parts = Arms(gram_matrix(kernel, arms), NOISE).parts([1, 4], counts, sums)
+        self.covariance, self.projected = parts[1:]
+        self.scores = np.diag(self.covariance) / NOISE
+
+    def crossed_locally(self, threshold, projected, pending):
+        c = (self.projected if projected else self.covariance).copy()
+        np.fill_diagonal(c, np.diag(self.covariance))
+        shares = local_shares(np.diag(self.covariance), c, NOISE)
+        start = 1 + sum(pending)
+
+        def crossed(pulls):
+            total = start + self.scores[pulls].sum()
+            most = (start + shares[:, pulls].sum(axis=1)).max()
+            return total > threshold and most > threshold
+
+        return crossed
+
+    def crossed_projected(self, threshold, pending):
+        scores = np.diag(self.projected) / NOISE
+
+        def crossed(pulls):
+            own = 1 + np.bincount(pulls, minlength=7) * self.scores
+            total = 1 + sum(pending) + scores[pulls].sum()
+            return total > threshold or own.max() > threshold
+
+        return crossed
+
+
+WANTED = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(1, 40)), min_size=1, max_size=8
+)
+
+
+@given(
+    seed=st.integers(0, 99),
+    wanted=WANTED,
+    threshold=st.sampled_from([2.117, 6.393]),
+    pending=st.sampled_from([(), (0.071, 0.3)]),
+    projected=st.booleans(),
+)
+@settings(max_examples=25)
+def test_the_local_rule_is_that_of_a_loop(seed, wanted, threshold, pending, projected):
+    grid = Grid(seed)
+    batch = opened(LocalRule(threshold), grid.posterior, pending, projected)
+    crossed = grid.crossed_locally(threshold, projected, pending)
+    assert taken_by(batch, wanted) == plain_batch(crossed, wanted)
+
+
+@given(
+    seed=st.integers(0, 99),
+    wanted=WANTED,
+    threshold=st.sampled_from([2.117, 6.393]),
+    pending=st.sampled_from([(), (0.071, 0.3)]),
+)
+@settings(max_examples=25)
+def test_the_projected_sum_is_that_of_a_loop(seed, wanted, threshold, pending):
+    grid = Grid(seed)
+    rule = SumRule(threshold, projected=True)
+    crossed = grid.crossed_projected(threshold, pending)
+    expected = plain_batch(crossed, wanted)
+    assert taken_by(opened(rule, grid.posterior, pending), wanted) == expected
+    # Where inducing points grow, pulls move the residual too: it is the plain sum.
+    plain = taken_by(opened(SumRule(threshold), grid.posterior, pending), wanted)
+    grown = opened(rule, grid.posterior, pending, projected=False)
+    assert taken_by(grown, wanted) == plain
+
+
+RULES = [SumRule(), SumRule(projected=True), ProductRule(), LocalRule()]
+
+
+@pytest.mark.parametrize("grow", [True, False])
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, grow):
+    """Under the local rule it was pulled for ever."""
+    kernel = LinearKernel().double()
+    arms = torch.tensor([[1.0], [0.0]]).double()
+    posterior = ArmPosterior(arms, kernel, 1.0)
+    told = torch.tensor([0])
+    posterior.update(told, told, torch.tensor([50.0]), torch.tensor([-500.0]))
+    batch = opened(rule, posterior, projected=not grow)
+    assert batch.take(1, 7) == 7  # wanted so, it is no endless row
+    assert not batch.is_closed
+    assert batch.take(1, UNLIMITED) == 1
+    assert batch.is_closed
+    scores = torch.empty(0).double()
+    picks = optimize_batch_ucb(
+        posterior, 1.0, rule, grow=grow, pending_indices=NONE, pending_scores=scores
+    )
+    assert picks.tolist() == [1]
+
+
+def test_a_score_that_rounding_swallows_takes_no_time():
+    """A sum that stands on its threshold counted its pulls one by one."""
+    tiny = moments()
+    tiny.all_variances[:2] = NOISE * torch.tensor([1.0, 1e-25])
+    batch = opened(SumRule(2.0), tiny)
+    assert (batch.take(0, 1), batch.is_closed) == (1, False)
+    assert batch.take(1, UNLIMITED) > 1e6
+    assert batch.is_closed
+
+
+def test_a_size_replaces_a_fixed_one_and_caps_another():
+    assert FixedSize(3).sized(5) == FixedSize(5)
+    assert SumRule(3.0).sized(5) == Capped(SumRule(3.0), 5)
+    assert opened(Capped(FixedSize(7), 5)).most_left == 5
+    for rule in (*RULES, FixedSize(7)):
+        capped = rule.sized(5) if rule != FixedSize(7) else Capped(rule, 5)
+        for name in (
+            "ratio_threshold",
+            "keeps_inducing_points",
+            "opens_with_one_pull",
+            "needs_covariances",
+        ):
+            assert getattr(capped, name) == getattr(rule, name), name
+        assert capped.min_size == min(rule.min_size, 5)
+
+
+def test_what_rules_promise():
+    assert [rule.needs_covariances for rule in RULES] == [False, True, False, True]
+    assert {rule.min_size for rule in RULES} == {1}
+    assert all(rule.keeps_inducing_points for rule in RULES)
+    fixed = FixedSize(4)
+    assert (fixed.min_size, fixed.ratio_threshold) == (4, 1.0)
+    assert not fixed.keeps_inducing_points
+    assert not fixed.opens_with_one_pull
+
+
+@pytest.mark.parametrize("rule", [LocalRule(), SumRule(projected=True)], ids=repr)
+def test_rules_that_need_covariances_say_so_by_name(rule):
+    with pytest.raises(UnsupportedError, match=r"at variances only.*which needs cov"):
+        opened(Capped(rule, 3))
+    grid = Grid()
+    assert covariances_of(grid.posterior, rule) is grid.posterior
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, True, None])
+def test_sizes_are_whole_numbers_of_at_least_one(size):
+    with pytest.raises(InputDataError, match="`size` to be"):
+        FixedSize(size)
+    with pytest.raises(InputDataError, match="`max_size` to be"):
+        Capped(SumRule(), size)
+
+
+def test_anything_but_a_rule_is_refused():
+    check_batch_rule(None)
+    check_batch_rule(ProductRule())
+    for wrong in ("sum", 96, SumRule, BatchRule):
+        with pytest.raises(InputDataError, match="`batch_rule` to be a rule of"):
+            check_batch_rule(wrong)

@@ -1,0 +1,434 @@
+"""What one shard answers is the part of the dense answer that its arms are."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import Kernel, RBFKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+from typing_extensions import override
+
+from botorch_bkb.posteriors import arm_shard
+from botorch_bkb.posteriors.arm_shard import ArmShard, Draws, Factor, Move
+from botorch_bkb.posteriors.shards import Ranked
+from tests.helpers import gram_matrix
+from tests.reference import Arms
+
+
+BLOCK_SIZE, NOISE = 4, 0.25
+ATOL = {torch.double: 1e-9, torch.float: 1e-3}
+each_dtype = pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
+each_cut = pytest.mark.parametrize("limits", [[0, 21], [0, 8, 21], [0, 4, 20, 21]])
+each_cache = pytest.mark.parametrize("cached", [True, False])
+none = torch.empty(0, dtype=torch.long)
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    """Let every pass have several chunks, some of them of a part of a block."""
+    monkeypatch.setattr(arm_shard, "MIN_CHUNK", 2)
+    for name in ("CHUNK_BYTES", "PASS_CHUNK_BYTES"):
+        monkeypatch.setattr(arm_shard, name, 64)
+
+
+class Problem:
+    """Arms of a grid, of which the last is the first; six pulled, basis and inducing.
+
+    The basis arms that are not inducing are left out by the factor's complement.
+    """
+
+    def __init__(self, dtype=torch.double, basis=(9, 2, 17, 6), S=(9, 17), num_arms=21):
+        grid = np.stack(np.meshgrid(np.arange(5.0), np.arange(4.0)), -1).reshape(-1, 2)
+        arms = np.concatenate([grid, grid[:1]])[:num_arms] / 2
+        self.arms, self.kernel = torch.as_tensor(arms).to(dtype), RBFKernel().to(dtype)
+        self.kernel.lengthscale = 0.5
+        self.basis, self.S = list(basis), list(S)
+        counts, sums = np.zeros(num_arms), np.zeros(num_arms)
+        pulled = np.array([1, 2, 6, 9, 14, 17])
+        counts[pulled], sums[pulled] = [1, 2, 1, 3, 1, 2], [2, -1, 0.5, 3, -2, 1]
+        self.K = gram_matrix(self.kernel.double(), self.arms.double())
+        self.kernel.to(dtype)
+        arms = Arms(self.K, NOISE)
+        self.mean, self.covariance, self.projected_covariance = arms.parts(
+            self.S, counts, sums
+        )
+        self.projected = np.diag(self.projected_covariance)
+        self.residual = np.diag(self.covariance) - self.projected
+        # In the coordinates of the basis.
+        L = np.linalg.cholesky(self.K[np.ix_(basis, basis)])
+        self.Z = np.linalg.solve(L, self.K[self.basis])
+        inside = [self.basis.index(arm) for arm in self.S]
+        Q = np.linalg.qr(L[inside].T, mode="complete")[0]
+        complement = Q[:, len(inside) :]
+        self.Q = np.eye(len(L)) - complement @ complement.T
+        Z, W = self.Q @ self.Z[:, pulled], counts[pulled] / NOISE
+        V = np.eye(len(L)) + (Z * W) @ Z.T
+        weights = np.linalg.solve(V, Z @ (sums[pulled] / NOISE))
+        self.V_inverse = np.linalg.inv(V)
+        small = [L, np.linalg.cholesky(V), complement, weights]
+        indices = torch.tensor(self.basis, dtype=torch.long)
+        small = [torch.as_tensor(matrix).to(dtype) for matrix in small]
+        self.factor = Factor(indices, self.arms[indices], None, *small)
+
+    def tensor(self, values):
+        return torch.as_tensor(values).to(self.arms)
+
+    def shard(self, start, stop):
+        return ArmShard(self.arms, start, stop, self.kernel, 8, BLOCK_SIZE)
+
+    def shards(self, limits, cached=True):
+        shards = [self.shard(*pair) for pair in pairwise(limits)]
+        width = len(self.basis) + 2 if cached else 0  # there may be room
+        for shard in shards:
+            shard.rebuild(self.factor, torch.tensor(self.S, dtype=torch.long), width)
+        return shards
+
+
+def whole(shards, name):
+    return torch.cat([shard.column(name) for shard in shards])
+
+
+@each_cut
+@each_cache
+@each_dtype
+def test_moments_are_those_of_the_dense_posterior(limits, cached, dtype):
+    problem = Problem(dtype)
+    shards = problem.shards(limits, cached)
+    for name in ("mean", "residual", "projected"):
+        found = whole(shards, name)
+        assert found.dtype == dtype
+        expected = getattr(problem, name)
+        np.testing.assert_allclose(found, expected, atol=ATOL[dtype], err_msg=name)
+    assert not whole(shards, "residual")[problem.S].any()
+    least = min(shard.soundness()[0] for shard in shards)
+    assert least == pytest.approx(np.diag(problem.covariance).min(), abs=ATOL[dtype])
+    found = shards[-1].moments(torch.tensor([20, limits[-2]]))
+    assert torch.equal(found[0], shards[-1]._moments[:, -1])
+    assert torch.equal(found[1], shards[-1]._moments[:, 0])
+
+
+@each_cut
+@each_cache
+@each_dtype
+@pytest.mark.parametrize("is_projected", [True, False])
+def test_covariances_with_an_arm_are_dense(limits, cached, dtype, is_projected):
+    problem, index = Problem(dtype), 13
+    z = problem.Q @ problem.Z[:, index]
+    vector = problem.tensor(problem.Q @ problem.V_inverse @ z)
+    removed = None if is_projected else problem.tensor(z)
+    point = problem.arms[[index]]
+    shards = problem.shards(limits, cached)
+    found = torch.cat([s.covariances(point, vector, removed) for s in shards])
+    full = problem.projected_covariance if is_projected else problem.covariance
+    np.testing.assert_allclose(found, full[index], atol=ATOL[dtype])
+
+
+@each_cut
+@each_dtype
+def test_kernel_rows_and_features_are_kept(limits, dtype):
+    problem = Problem(dtype)
+    points = torch.tensor([3, 20, 0])
+    for shard, (start, stop) in zip(
+        problem.shards(limits), pairwise(limits), strict=True
+    ):
+        few = torch.tensor([stop - 1, start, stop - 1])
+        rows = shard.prior_rows(problem.arms[points])
+        expected = problem.K[np.ix_(points, range(start, stop))]
+        np.testing.assert_allclose(rows, expected, atol=ATOL[dtype])
+        assert not rows.requires_grad
+        shard.add_rows(problem.arms[points[:2]])
+        shard.add_rows(problem.arms[points[2:]])
+        held = shard.held_rows(few, torch.tensor([2, 1]))
+        expected = expected[[2, 1]][:, few - start].T
+        np.testing.assert_allclose(held, expected, atol=ATOL[dtype])
+        features = shard.features(few)
+        np.testing.assert_allclose(features, problem.Z[:, few].T, atol=ATOL[dtype])
+        assert shard.features(none).shape == (0, 4)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_basis_of_no_arms_is_the_prior_that_a_shard_begins_with(cached):
+    problem = Problem(basis=(), S=())
+    (shard,) = problem.shards([0, 21], cached)
+    for found in (shard, problem.shard(0, 21)):
+        prior = found.prior_variance
+        expected = torch.stack([prior, 0 * prior, prior, 0 * prior])
+        assert torch.equal(found.moments(torch.arange(21)), expected.mT)
+        assert found.scale() == found.soundness()[0] == found.soundness()[1] == 1.0
+        assert found.dot(torch.empty(0).double()).tolist() == [0.0] * 21
+
+
+def test_one_arm_joins_an_empty_basis_in_one_pass():
+    """Against the formula of one inducing arm, of precision ``W`` and mean ``y``."""
+    problem, arm, W, y = Problem(basis=(), S=()), torch.tensor([9]), 3.0, -2.0
+    z, V = problem.K[9], 1 + 3.0
+    # Squares are added to the projected variance, and taken from the residual.
+    vectors = problem.tensor([[V**-0.5, 1.0, W * y / V]])
+    signs = problem.tensor([[1.0, 0.0], [0.0, -1.0], [0.0, 0.0]])
+    one, left = problem.tensor([[1.0]]), vectors.new_empty(0, 4)
+    move = Move(arm, problem.arms[arm], None, one, left, vectors, signs, one)
+    for start, stop in pairwise([0, 8, 21]):
+        shard = problem.shard(start, stop)
+        shard.rebuild(problem.factor, none, 3)
+        shard.advance(move, arm)
+        rows = slice(start, stop)
+        np.testing.assert_allclose(shard.mean, z[rows] * W * y / V, atol=1e-12)
+        np.testing.assert_allclose(shard.projected, z[rows] ** 2 / V, atol=1e-12)
+        np.testing.assert_allclose(shard.residual, 1 - z[rows] ** 2, atol=1e-12)
+        found = shard.features(torch.arange(start, stop))
+        np.testing.assert_allclose(found.squeeze(-1), z[rows], atol=1e-12)
+
+
+@each_cut
+@given(
+    size=st.integers(1, 25),
+    scale=st.sampled_from([0.0, 1.5]),
+    seed=st.integers(0, 99),
+    everyone=st.booleans(),
+)
+@settings(max_examples=8)
+def test_the_largest_bounds_are_those_of_a_sort(limits, size, scale, seed, everyone):
+    stream = torch.Generator().manual_seed(seed)
+    problem = Problem()
+    shards = problem.shards(limits)
+    bounds = whole(shards, "mean") + scale * whole(shards, "variance").sqrt()
+    competes = None if everyone else torch.rand(21, generator=stream) < 0.6
+    arms = torch.randperm(21, generator=stream)[:5]
+    known = Ranked(torch.randn(5, generator=stream).double(), arms)
+    if competes is not None:
+        bounds[~competes] = -torch.inf
+    bounds[known.arms] = known.values
+    expected = sorted(range(21), key=lambda i: (-bounds[i].item(), i))[:size]
+    parts = [
+        shard.largest_bounds(
+            size, scale, None if competes is None else competes[start:stop], known
+        )
+        for shard, (start, stop) in zip(shards, pairwise(limits), strict=True)
+    ]
+    found = Ranked.merged(parts, size)
+    assert found.arms.tolist() == expected
+    assert torch.equal(found.values, bounds[expected])
+
+
+@each_cut
+@pytest.mark.parametrize("everyone", [True, False])
+def test_knowledge_gains_are_those_of_the_formula(limits, everyone):
+    problem = Problem()
+    competes = np.ones(21, dtype=bool) if everyone else np.arange(21) % 3 == 1
+    order = np.flatnonzero(competes)[np.argsort(-problem.mean[competes])]
+    top = Ranked(problem.tensor(problem.mean[order[:2]]), torch.tensor(order[:2]))
+    variance = np.diag(problem.covariance)
+    rest = np.full(21, problem.mean[order[0]])
+    rest[order[0]] = problem.mean[order[1]]
+    step = variance / np.sqrt(variance + NOISE)
+    z = -np.abs(problem.mean - rest) / step
+    gain = step * (z * norm.cdf(z) + norm.pdf(z))
+    listed = np.array([1, 7, 8, 20])
+    found = [
+        shard.knowledge_gains(
+            NOISE,
+            top,
+            None if everyone else torch.as_tensor(competes[start:stop]),
+            torch.as_tensor(listed),
+        )
+        for shard, (start, stop) in zip(
+            problem.shards(limits), pairwise(limits), strict=True
+        )
+    ]
+    gains = torch.cat([part for _, part in found])
+    np.testing.assert_allclose(gains, gain[listed], atol=1e-9)
+    others = competes & ~np.isin(np.arange(21), listed)
+    assert max(most for most, _ in found) == pytest.approx(gain[others].max())
+    (only,) = Problem().shards([0, 21])
+    nobody = only.knowledge_gains(NOISE, top, torch.zeros(21).bool(), none)
+    assert (nobody[0], len(nobody[1])) == (-np.inf, 0)
+
+
+def draws_of(problem, appended=(11, 3), num_draws=3):
+    """Return draws of all arms as shards take them, and the values by NumPy."""
+    stream, f = np.random.default_rng(0), len(appended)
+    B = problem.Q @ problem.Z[:, appended]
+    schur = problem.K[np.ix_(appended, appended)] - B.T @ B
+    C = np.linalg.cholesky(schur)
+    theta = problem.Q @ stream.normal(size=(len(B), num_draws))
+    weights = stream.normal(size=(f, num_draws))
+    new = np.linalg.solve(C, problem.K[list(appended)] - B.T @ problem.Z)
+    expected = (problem.mean[:, None] + problem.Z.T @ theta + new.T @ weights).T
+    draws = Draws(
+        problem.tensor(np.hstack([theta, B])),
+        problem.arms[list(appended)],
+        problem.tensor(C),
+        problem.tensor(weights),
+        None,
+    )
+    return draws, expected
+
+
+@each_cut
+@each_cache
+@each_dtype
+@pytest.mark.parametrize("appended", [(), (11, 3)])
+def test_draws_are_weights_times_features(limits, cached, dtype, appended):
+    problem = Problem(dtype)
+    draws, expected = draws_of(problem, appended)
+    shards = problem.shards(limits, cached)
+    assert draws.size == 3
+    values = torch.cat([shard.drawn(draws, None)[0] for shard in shards], dim=-1)
+    np.testing.assert_allclose(values, expected, atol=ATOL[dtype])
+    few = torch.tensor([20, 5, 5, 0])
+    parts = [shard.drawn(draws, few)[0] for shard in shards]
+    if len(shards) == 1:
+        assert torch.equal(parts[0], values[:, few])
+    assert sum(part.shape[1] for part in parts) == 4
+    allowed = torch.arange(21) % 2 == 1
+    for shard, (start, stop) in zip(shards, pairwise(limits), strict=True):
+        own = values[:, start:stop]
+        best, arms, state = shard.best_of_draws(draws, None)
+        assert torch.equal(best, own.amax(dim=-1))
+        assert torch.equal(arms, start + own.argmax(dim=-1))
+        assert state is None
+        own = own.masked_fill(~allowed[start:stop], -torch.inf)
+        best, _, _ = shard.best_of_draws(draws, allowed[start:stop])
+        assert torch.equal(best, own.amax(dim=-1))
+
+
+@pytest.mark.parametrize("place", [0, 7, 20])
+def test_a_draw_that_is_no_number_is_the_best(place):
+    """A chunk with a NaN was passed over, with its other arms."""
+    problem = Problem()
+    (shard,) = problem.shards([0, 21])
+    shard.mean[[place, 20]] = torch.nan
+    best, arms, _ = shard.best_of_draws(draws_of(problem)[0], None)
+    assert best.isnan().all()
+    assert arms.tolist() == [place] * 3
+
+
+@each_cut
+@each_dtype
+def test_the_expected_number_above_a_level_is_a_sum_of_normal_tails(limits, dtype):
+    problem = Problem(dtype)
+    levels, without = np.array([-1.0, 0.3, 2.0]), torch.tensor([0, 13])
+    std = np.sqrt(np.diag(problem.covariance))
+    above = norm.sf(levels[:, None], problem.mean, std)
+    competes = np.arange(21) % 4 > 0
+    for mask in (None, torch.as_tensor(competes)):
+        found = [
+            shard.expected_above(
+                problem.tensor(levels), None if mask is None else mask[a:b], without
+            )
+            for shard, (a, b) in zip(
+                problem.shards(limits), pairwise(limits), strict=True
+            )
+        ]
+        inside = np.ones(21, dtype=bool) if mask is None else competes.copy()
+        inside[without] = False
+        assert sum(number for number, _ in found) == inside.sum()
+        sums = torch.cat([blocks for _, blocks in found])
+        assert len(sums) == 6  # blocks, whatever the shards
+        expected = above[:, inside].sum(axis=1)
+        np.testing.assert_allclose(sums.sum(dim=0), expected, atol=10 * ATOL[dtype])
+
+
+@each_cut
+@each_cache
+@each_dtype
+def test_more_arms_have_what_they_would_have_had(limits, cached, dtype):
+    few, problem = Problem(dtype, num_arms=18), Problem(dtype)
+    limits = [*limits[:-1], 18] if limits[-2] < 18 else [0, 4, 18]
+    width = 6 if cached else 0
+    for short, (start, stop) in zip(
+        few.shards(limits, cached), pairwise(limits), strict=True
+    ):
+        held = problem.arms[[5, 12]]
+        short.add_rows(held)
+        stop = 21 if stop == 18 else stop
+        before = short._moments.clone()
+        longer = short.extended(problem.arms, stop, held, problem.factor, width, 8)
+        for name in ("mean", "residual", "projected"):
+            expected = getattr(problem, name)[start:stop]
+            np.testing.assert_allclose(longer.column(name), expected, atol=ATOL[dtype])
+        own = torch.arange(start, stop)
+        rows = longer.held_rows(own, torch.arange(2))
+        expected = problem.K[np.ix_(own, [5, 12])]
+        np.testing.assert_allclose(rows, expected, atol=ATOL[dtype])
+        if cached:
+            expected = problem.Z[:, start:stop].T
+            np.testing.assert_allclose(longer.features(own), expected, atol=ATOL[dtype])
+        longer.mean.fill_(7.0)
+        assert torch.equal(short._moments, before)
+
+
+@given(
+    start=st.integers(0, 3),
+    num_arms=st.integers(1, 21),
+    numbers=st.integers(1, 40),
+    num_bytes=st.sampled_from([1, 64, 10**6]),
+    first=st.integers(0, 2),
+)
+@settings(max_examples=25)
+def test_chunks_hold_every_arm_once_and_cross_no_block(
+    start, num_arms, numbers, num_bytes, first
+):
+    problem = Problem()
+    start *= BLOCK_SIZE
+    shard = problem.shard(start, min(start + num_arms, 21))
+    first = min(first * BLOCK_SIZE, shard.num_arms)
+    chunks = list(shard.chunks(numbers, num_bytes, first))
+    places = [place for rows in chunks for place in range(rows.start, rows.stop)]
+    assert places == list(range(first, shard.num_arms))
+    for rows in chunks:
+        assert rows.start // BLOCK_SIZE == (rows.stop - 1) // BLOCK_SIZE
+    sizes = {rows.stop - rows.start for rows in chunks[:-1]}
+    assert len(sizes) <= 1
+    assert sizes <= {1, 2, 4}
+
+
+def test_places_are_those_of_the_shard():
+    shard = Problem().shard(8, 12)
+    assert [shard.place_of(arm) for arm in (7, 8, 11, 12)] == [None, 0, 3, None]
+    assert [shard.arm_at(place) for place in (0, 3)] == [8, 11]
+
+
+def test_rounding_is_of_the_arm_whose_variance_it_changes_most():
+    problem = Problem()
+    (shard,) = problem.shards([0, 21])
+    shard.projected[13] = 1e-14
+    shard.residual[13] = 0.0
+    error, arm = shard.rounding(none, none, torch.empty(0).double())
+    assert (arm, error) == (13, pytest.approx(2**-52 / 1e-14, rel=1e-6))
+    exact = torch.tensor([13])
+    error, arm = shard.rounding(exact, torch.tensor([4]), problem.tensor([0.5]))
+    assert (arm, error) == (4, 0.5)
+    assert shard.rounding(exact, none, problem.tensor([]))[0] < 1e-13
+
+
+def test_a_residual_below_zero_is_remembered_and_made_zero():
+    """Of a factor that is not that of the kernel: features are twice too large."""
+    problem = Problem(S=(9, 2, 17, 6))
+    factor = problem.factor._replace(L=problem.factor.L / 2)
+    shard = problem.shard(8, 21)
+    shard.rebuild(factor, none, 4)
+    Z = 2 * problem.Z[:, 8:]
+    Z[:, [1, 9]] /= 4  # arms of the basis have their row of the factor
+    residual = 1 - np.square(Z).sum(axis=0)
+    assert residual.min() < -0.5
+    assert shard.soundness()[1] == pytest.approx(residual.min(), rel=1e-9)
+    np.testing.assert_allclose(shard.residual, residual.clip(min=0), atol=1e-9)
+
+
+class BadKernel(Kernel):
+    @override
+    def forward(self, x1, x2, diag=False, **params):
+        return torch.where(x1[:, 0] > 1.6, torch.nan, -x1[:, 0])
+
+
+def test_a_prior_variance_that_no_kernel_has_is_refused_by_its_arm():
+    arms = Problem().arms
+    with pytest.raises(InputDataError, match=r"got -0.5 for arm 1\."):
+        ArmShard(arms, 0, 8, BadKernel(), 8, BLOCK_SIZE)
+    with pytest.raises(InputDataError, match=r"got nan for arm 4\."):
+        ArmShard(arms, 4, 8, BadKernel(), 8, BLOCK_SIZE)
