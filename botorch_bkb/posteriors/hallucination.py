@@ -180,6 +180,7 @@ class Excerpt:
         """Return the features' inner products with an ``M``-dim vector."""
         return torch.mv(self._features, vector)
 
+    @torch.no_grad()
     def prior_rows(self, points: Tensor) -> Tensor:
         """Return the prior covariances of some points with all arms."""
         covariance = dense_covariance(self.posterior.covar_module, points, self._rows)
