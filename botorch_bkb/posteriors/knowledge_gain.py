@@ -96,7 +96,8 @@ def knowledge_gain(
     z = -(mean - rest).abs() / step
     density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
     gain = step * (z * torch.special.ndtr(z) + density)
-    return torch.where(step > 0, gain, 0.0).nan_to_num(0.0)
+    # Far below the best the two terms cancel, and rounding is negative.
+    return torch.where(step > 0, gain, 0.0).nan_to_num(0.0).clamp_min(0.0)
 
 
 def split_gain(

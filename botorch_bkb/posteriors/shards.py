@@ -54,6 +54,8 @@ def largest(values: Tensor, size: int) -> Ranked:
     NaN is larger than any number.
     """
     size = min(size, len(values))
+    if not size:
+        return Ranked(values[:0], torch.arange(0, device=values.device))
     least = values.topk(size).values[-1:]
     above = (values.isnan() | (values > least)).nonzero().squeeze(-1)[:size]
     ties = (values == least).nonzero().squeeze(-1)[: size - len(above)]

@@ -1,0 +1,140 @@
+"""Rows that are kept are the rows that came, and places are those of a Python list."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.posteriors.kernel_rows import (
+    KernelRows,
+    positions_in,
+    positions_in_ascending,
+)
+from tests.posteriors import each_dtype, longs
+
+
+def make_rows(num_arms=5, limit=200, dtype=torch.float64):
+    return KernelRows(num_arms, limit, torch.empty(0, dtype=dtype))
+
+
+def numbered(start, stop, num_arms=5, dtype=torch.float64):
+    """Return rows that say in every entry which they are, whatever the dtype."""
+    rows = np.arange(start, stop)[:, None] + np.arange(num_arms) / 128
+    return torch.tensor(rows, dtype=dtype)
+
+
+@each_dtype
+@given(
+    sizes=st.lists(st.integers(0, 70), max_size=6),
+    slots=st.lists(st.integers(0, 10**6), max_size=8),
+)
+@settings(max_examples=25)
+def test_any_rows_are_found_again_however_they_came(dtype, sizes, slots):
+    """Repeated and in any order, for arms in a row and for a list of arms."""
+    rows, size = make_rows(limit=sum(sizes), dtype=dtype), 0
+    for more in sizes:
+        rows.add(numbered(size, size + more, dtype=dtype))
+        size += more
+    assert rows.size == size <= len(rows.rows) <= rows.limit
+    expected = numbered(0, size, dtype=dtype)
+    sought = longs(*(slot % size for slot in slots if size))
+    for arms in (slice(0, 5), slice(1, 4), slice(2, 2), longs(3, 0, 0), longs()):
+        found = rows.select(sought, arms)
+        assert found.dtype == dtype
+        assert torch.equal(found, expected[sought][:, arms])
+
+
+def test_without_rows_there_is_nothing():
+    rows = make_rows(limit=0)
+    rows.add(torch.empty(0, 5).double())
+    assert (rows.size, rows.rows.nbytes) == (0, 0)
+    assert rows.select(longs(), slice(0, 5)).shape == (0, 5)
+    assert rows.select(longs(), longs(1, 2)).shape == (0, 2)
+
+
+def test_room_doubles_and_never_passes_the_limit():
+    """So a run moves what it has a few times, not at every row."""
+    rows, capacities = make_rows(limit=300), []
+    for start in range(300):
+        rows.add(numbered(start, start + 1))
+        if len(rows.rows) not in capacities:
+            capacities.append(len(rows.rows))
+    assert capacities == [64, 130, 262, 300]
+    assert torch.equal(rows.rows, numbered(0, 300))
+
+
+def test_rows_are_copied_when_they_are_added():
+    rows, given_rows = make_rows(), numbered(0, 2)
+    rows.add(given_rows)
+    given_rows.zero_()
+    assert torch.equal(rows.select(longs(0, 1), slice(0, 5)), numbered(0, 2))
+
+
+def test_more_arms_get_columns_beside_those_that_are_there():
+    rows = make_rows(num_arms=5)
+    rows.add(numbered(0, 3, 5))
+    wider = rows.extended(8, 100)
+    assert (wider.size, wider.limit) == (3, 100)
+    wider.rows[:3, 5:] = numbered(0, 3, 8)[:, 5:]
+    wider.add(numbered(3, 90, 8))
+    slots = torch.arange(90)
+    assert torch.equal(wider.select(slots, slice(0, 8)), numbered(0, 90, 8))
+    # The rows from which it was made have their own.
+    assert (rows.size, rows.rows.shape[1]) == (3, 5)
+    assert torch.equal(rows.select(slots[:3], slice(0, 5)), numbered(0, 3, 5))
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "most"), [(40, 40, 40), (50, 40, 50), (39, 0, 39), (0, 0, 0)]
+)
+def test_rows_that_outgrow_another_limit_are_given_up(limit, size, most):
+    rows = make_rows()
+    rows.add(numbered(0, 40))
+    other = rows.extended(9, limit)
+    assert other.size == size
+    assert len(other.rows) <= most
+    found = other.select(torch.arange(size), slice(0, 5))
+    assert torch.equal(found, numbered(0, size))
+    other.add(numbered(size, limit, 9))
+    found = other.select(torch.arange(limit), slice(0, 5))
+    assert torch.equal(found, numbered(0, limit))
+    assert rows.size == 40
+
+
+few = st.lists(st.integers(0, 30), max_size=12)
+
+
+@given(arms=few, sought=few)
+@settings(max_examples=25)
+def test_places_are_those_of_a_list(arms, sought):
+    arms = list(dict.fromkeys(arms))
+    expected = [arms.index(arm) if arm in arms else -1 for arm in sought]
+    found = positions_in(longs(*arms), longs(*sought))
+    assert found.tolist() == expected
+    assert found.dtype == torch.long
+    ordered = sorted(arms)
+    expected = [ordered.index(arm) if arm in ordered else -1 for arm in sought]
+    assert positions_in_ascending(longs(*ordered), longs(*sought)).tolist() == expected
+
+
+@pytest.mark.parametrize("find", [positions_in, positions_in_ascending])
+def test_one_arm_or_none_may_be_sought_among_one_or_none(find):
+    assert find(longs(), longs()).tolist() == []
+    assert find(longs(), longs(3, 3)).tolist() == [-1, -1]
+    assert find(longs(3), longs()).tolist() == []
+    # Below, at and above the only one.
+    assert find(longs(3), longs(2, 3, 4, 2**40)).tolist() == [-1, 0, -1, -1]
+
+
+@pytest.mark.parametrize("find", [positions_in, positions_in_ascending])
+def test_a_column_of_a_table_can_be_sought_without_a_warning(find):
+    """PyTorch would warn of numbers that do not lie side by side."""
+    table = torch.arange(12).reshape(6, 2)
+    assert find(torch.arange(0, 9, 2), table[:, 0]).tolist() == [0, 1, 2, 3, 4, -1]
+
+
+def test_neither_list_is_changed_by_the_search():
+    arms, sought = longs(9, 2, 5), longs(5, 9, 1)
+    assert positions_in(arms, sought).tolist() == [2, 0, -1]
+    assert (arms.tolist(), sought.tolist()) == ([9, 2, 5], [5, 9, 1])

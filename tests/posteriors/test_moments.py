@@ -1,0 +1,170 @@
+"""Questions about moments have the answers of plain lists of numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from botorch_bkb.posteriors import ArmMoments
+from botorch_bkb.posteriors.moments import Moments
+from botorch_bkb.posteriors.shards import Ranked
+from tests.posteriors import ATOL, each_dtype, longs, Problem
+
+
+NOISE = 0.25
+
+
+def make_moments(mean, variance, dtype=torch.float64, prior=None):
+    mean, variance = (torch.tensor(x, dtype=dtype) for x in (mean, variance))
+    prior = torch.ones_like(mean) if prior is None else torch.tensor(prior)
+    return ArmMoments(mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0)
+
+
+# Small whole numbers and their squares: bounds are exact, and many of them tie.
+arms_with = st.lists(
+    st.tuples(st.integers(-2, 2), st.integers(0, 2), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+def ranked(values, size):
+    """Return arms by their values, ties by their index."""
+    order = sorted(range(len(values)), key=lambda arm: (-values[arm], arm))[:size]
+    return [values[arm] for arm in order], order
+
+
+@each_dtype
+@given(arms=arms_with, scale=st.integers(0, 2), size=st.integers(1, 15))
+@settings(max_examples=25)
+def test_the_largest_bounds_are_those_of_a_sorted_list(dtype, arms, scale, size):
+    mean, deviations, competes = zip(*arms, strict=True)
+    moments = make_moments(mean, np.square(deviations), dtype)
+    bounds = [m + scale * s for m, s, _ in arms]
+    found = moments.largest_bounds(float(scale), size)
+    assert (found.values.tolist(), found.arms.tolist()) == ranked(bounds, size)
+    assert found.values.dtype == dtype
+    # Those that do not compete come last.
+    some = [b if c else -math.inf for b, c in zip(bounds, competes, strict=True)]
+    mask = torch.tensor(competes)
+    found = moments.largest_bounds(float(scale), size, mask)
+    assert (found.values.tolist(), found.arms.tolist()) == ranked(some, size)
+    # A known bound counts in place of the arm's own, wherever the arm stands.
+    known = [len(arms) - 1, 0][: len(arms)]
+    for arm in known:
+        some[arm] = 1.5 + arm
+    values = torch.tensor([some[arm] for arm in known], dtype=dtype)
+    found = moments.largest_bounds(
+        float(scale), size, mask, Ranked(values, longs(*known))
+    )
+    assert (found.values.tolist(), found.arms.tolist()) == ranked(some, size)
+
+
+@given(arms=arms_with, scale=st.integers(0, 2), size=st.integers(1, 15))
+@settings(max_examples=25)
+def test_promising_arms_compete_and_ascend(arms, scale, size):
+    mean, deviations, competes = zip(*arms, strict=True)
+    moments = make_moments(mean, np.square(deviations))
+    bounds = [m + scale * s for m, s, _ in arms]
+    assert moments.promising_arms(scale, size).tolist() == sorted(
+        ranked(bounds, size)[1]
+    )
+    some = [arm for arm in ranked(bounds, 99)[1] if competes[arm]]
+    found = moments.promising_arms(scale, size, torch.tensor(competes))
+    assert found.tolist() == sorted(some[:size])
+    if some:
+        best = ranked([m if c else -math.inf for m, _, c in arms], 1)[1]
+        assert moments.best_mean(torch.tensor(competes)) == best[0]
+
+
+@pytest.mark.parametrize("num_arms", [1, 4])
+def test_where_no_arm_competes_none_is_promising(num_arms):
+    moments = make_moments([1.0] * num_arms, [1.0] * num_arms)
+    none = torch.zeros(num_arms, dtype=torch.bool)
+    assert moments.promising_arms(1.0, 3, none).tolist() == []
+    most, gains = moments.knowledge_gains(none, longs())
+    assert (most, gains.tolist()) == (-math.inf, [])
+
+
+@each_dtype
+def test_few_arms_are_answered_in_their_order_with_repeats(dtype):
+    moments = make_moments([3.0, 1.0, 2.0], [0.5, 0.25, 1.0], dtype, [2.0, 4.0, 1.0])
+    few = longs(2, 0, 2)
+    assert moments.means(few).tolist() == [2.0, 3.0, 2.0]
+    assert moments.variances(few).tolist() == [1.0, 0.5, 1.0]
+    assert moments.leverage_scores_of(few).tolist() == [4.0, 2.0, 4.0]
+    assert moments.leverage_scores.tolist() == [2.0, 1.0, 4.0]
+    assert moments.leverage_score(1) == 1.0
+    assert (moments.num_arms, moments.max_prior_variance) == (3, 4.0)
+    assert (moments.like.shape, moments.like.dtype) == ((0,), dtype)
+    for ask in (moments.means, moments.variances, moments.leverage_scores_of):
+        assert ask(longs()).shape == (0,)
+        assert ask(few).dtype == dtype
+
+
+@each_dtype
+@given(seed=st.integers(0, 10**6), num_arms=st.integers(3, 10))
+@settings(max_examples=25)
+def test_gains_are_those_of_the_arms_that_compete(dtype, seed, num_arms):
+    """The most of arms that are not listed, and each of those that are."""
+    stream = np.random.default_rng(seed)
+    mean, variance = stream.normal(size=num_arms), stream.uniform(0.1, 2, num_arms)
+    competes = stream.random(num_arms) < 0.7
+    competes[:2] = True
+    listed = np.flatnonzero(stream.random(num_arms) < 0.4)
+    expected = []
+    for arm in range(num_arms):
+        rest = np.delete(np.where(competes, mean, -np.inf), arm).max()
+        step = variance[arm] / math.sqrt(variance[arm] + NOISE)
+        z = (mean[arm] - rest) / step
+        above = step * (z * norm.cdf(z) + norm.pdf(z))  # E max(mean + step - rest, 0)
+        expected.append(above - max(mean[arm] - rest, 0.0))
+    expected = np.array(expected)
+    moments = make_moments(mean, variance, dtype)
+    most, gains = moments.knowledge_gains(torch.tensor(competes), longs(*listed))
+    np.testing.assert_allclose(gains, expected[listed], atol=ATOL[dtype])
+    others = np.delete(np.where(competes, expected, -np.inf), listed)
+    assert most == pytest.approx(others.max(initial=-np.inf), abs=ATOL[dtype])
+
+
+def test_one_arm_is_the_best_and_tells_nothing():
+    moments = make_moments([2.0], [1.0])
+    assert moments.best_mean() == 0
+    assert moments.promising_arms(1.0, 5).tolist() == [0]
+    assert moments.knowledge_gains(None, longs())[0] == 0.0
+    most, gains = moments.knowledge_gains(None, longs(0))
+    assert (most, gains.tolist()) == (-math.inf, [0.0])
+
+
+def test_questions_change_no_moments():
+    moments = make_moments([3.0, 1.0, 2.0], [0.5, 0.25, 1.0])
+    competes = torch.tensor([True, False, True])
+    known = Ranked(torch.tensor([9.0]).double(), longs(1))
+    moments.largest_bounds(2.0, 3, competes, known)
+    moments.knowledge_gains(competes, longs(0))
+    assert moments.mean.tolist() == [3.0, 1.0, 2.0]
+    assert moments.variance.tolist() == [0.5, 0.25, 1.0]
+    assert competes.tolist() == [True, False, True]
+
+
+@each_dtype
+def test_a_posterior_answers_as_its_numbers_do(dtype):
+    """It asks its shards; here are the questions of the numbers of all arms."""
+    posterior = Problem(1, dtype).posterior
+    competes = torch.arange(17) % 3 > 0
+    found = posterior.largest_bounds(1.5, 6, competes)
+    plain = Moments.largest_bounds(posterior, 1.5, 6, competes)
+    torch.testing.assert_close(found.values, plain.values)
+    most, gains = posterior.knowledge_gains(competes, longs(2, 5))
+    expected = Moments.knowledge_gains(posterior, competes, longs(2, 5))
+    assert most == pytest.approx(expected[0], abs=ATOL[dtype])
+    torch.testing.assert_close(gains, expected[1])
+
+
+def test_moments_without_variances_are_abstract():
+    with pytest.raises(TypeError, match=r"abstract.*'?variance'?"):
+        Moments()
