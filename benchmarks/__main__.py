@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import (
     ax_overhead,
+    breakdown,
     ceiling,
     cuda,
     drift_steps,
@@ -34,6 +35,7 @@ from benchmarks import (
 
 BENCHMARKS = {
     "ax_overhead": ax_overhead,
+    "breakdown": breakdown,
     "ceiling": ceiling,
     "cuda": cuda,
     "drift_steps": drift_steps,
