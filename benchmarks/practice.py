@@ -20,8 +20,19 @@ another commit's defaults take another folder, or `--again`. `--seeds 0` only re
 
 Writes `rows.csv`, `summary.csv` (means over seeds and standard errors), `ratios.csv`
 (ours against the peers, over the seeds that both have), `regret.csv`, `tables.md` and a
-picture for each protocol and noise. `--speed` measures one ask of each method among
-30,000 candidates instead, each in a process of its own: `speed.csv`.
+picture for each protocol and noise.
+
+`ratios.csv` compares the best 1 % found in two ways. `ratio` is to the best of the
+stock methods on that pool, known after the fact and from the very seeds that are
+compared: the largest of three noisy means, which favours the peers, the more the fewer
+seeds there are. `ratio_to_choice` holds ours on each seed against the stock method that
+has the largest mean on the other seeds of that pool (the first of equals), and is the
+sum of ours over the sum of theirs; it needs two seeds that all of them have.
+
+`--page` runs nothing: it makes the tables and the picture of the page "Practice" of the
+docs from the rows that are kept in `benchmarks/results/practice`. `--speed` measures
+one ask of each method among 30,000 candidates instead, each in a process of its own:
+`speed.csv`.
 
 `benchmarks/pools.py` names the pools and where they come from, `benchmarks/peers.py`
 the peers, `benchmarks/practice_methods.py` all who take part; BayBE does where it is
@@ -36,6 +47,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -53,6 +65,7 @@ from benchmarks.pools import (
     SOURCES,
 )
 from benchmarks.practice_methods import METHODS, OURS
+from benchmarks.practice_page import write_page
 from benchmarks.practice_report import report
 from benchmarks.practice_rows import RowFile
 from benchmarks.practice_speed import compare_speed
@@ -60,6 +73,8 @@ from benchmarks.record import caption, Record
 
 
 NOISES = (0.0, 0.05, 0.5)
+ROWS = Path(__file__).parent / "results" / "practice" / "rows.csv.gz"
+PAGE = Path(__file__).parent.parent / "docs" / "practice"
 
 
 @dataclass(frozen=True)
@@ -131,6 +146,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="drop the rows of these runs first"
     )
+    parser.add_argument("--page", action="store_true", help="only make docs/practice")
     parser.add_argument("--speed", action="store_true", help="only the speed of an ask")
 
 
@@ -138,6 +154,14 @@ def run(args: argparse.Namespace) -> None:
     """Run what is left, then write, draw and print."""
     if args.device != "cpu":
         raise SystemExit(f"Expected --device cpu, but got {args.device}.")
+    if args.page:
+        table = RowFile(ROWS, keys=Run._fields).table()
+        if table.empty:
+            raise SystemExit(f"Expected rows of finished runs, but {ROWS} has none.")
+        totals = {name: one.total for name, one in PROTOCOLS.items()}
+        write_page(table, totals, PAGE, ours=tuple(OURS))
+        print(f"Wrote to {PAGE}")
+        return
     record = Record(args.output)
     print(caption(record.origin))
     if args.speed:

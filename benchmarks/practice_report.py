@@ -132,8 +132,11 @@ def compare(
     """Return, for each pool, ours against the best peer and against Thompson sampling.
 
     Each pair of methods is compared on the seeds that both have. A ratio to a peer that
-    found none is left empty. ``over_thompson`` is the mean of the paired differences of
-    simple regret, in standard deviations.
+    found none is left empty. ``ratio`` is to the peer that is best on the very seeds
+    compared, which favours the peers: the largest of noisy means. ``ratio_to_choice``
+    is to peers that were chosen without the seed they are compared on, and is of
+    ``seeds``, those that all peers have. ``over_thompson`` is the mean of the paired
+    differences of simple regret, in standard deviations.
     """
     rows = []
     by = [*CELL, "checkpoint", "pool"]
@@ -143,6 +146,7 @@ def compare(
             str(name): runs.set_index("seed") for name, runs in one.groupby("method")
         }
         for name in (name for name in ours if name in runs):
+            seeds, ratio_to_choice = against_choice(runs, name)
             row: dict[str, object] = {
                 "protocol": protocol,
                 "noise": noise,
@@ -155,6 +159,8 @@ def compare(
                 "best_peer": "",
                 "peer_found": np.nan,
                 "ratio": np.inf,
+                "seeds": seeds,
+                "ratio_to_choice": ratio_to_choice,
                 "ratio_to_thompson": np.nan,
                 "over_thompson": np.nan,
                 "over_thompson_se": np.nan,
@@ -184,20 +190,54 @@ def compare(
     return pd.DataFrame(rows).replace(np.inf, np.nan)
 
 
+def against_choice(runs: Mapping[str, pd.DataFrame], name: str) -> tuple[int, float]:
+    """Return what one method found over what peers did that were chosen beforehand.
+
+    On each seed it is held against the stock peer that has the largest mean on the
+    other seeds, the first in ``STOCK`` of equals: a peer's luck on a seed has no part
+    in its being chosen there.
+
+    Args:
+        runs: By method, a row a seed, which is the index.
+        name: Which method.
+
+    Returns:
+        The number of seeds that all have, and the ratio of the sums over them, NaN for
+        less than two seeds or where the chosen peers found none.
+    """
+    peers = [peer for peer in STOCK if peer in runs]
+    columns = {method: runs[method]["found"] for method in (name, *peers)}
+    found = pd.concat(columns, axis="columns", join="inner")
+    seeds = len(found)
+    if seeds < 2 or not peers:
+        return seeds, np.nan
+    theirs = found[peers].to_numpy()
+    # Sums of counts, not means: what is equal is equal to the last bit.
+    choices = (theirs.sum(axis=0) - theirs).argmax(axis=1)
+    chosen = theirs[np.arange(seeds), choices].sum()
+    return seeds, found[name].sum() / chosen if chosen > 0 else np.nan
+
+
 def ratios_over_pools(ratios: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean and the least of the ratios, for each half and for all pools."""
+    """Return the mean and the least of the ratios, for each half and for all pools.
+
+    ``seeds`` is the least number of any pool.
+    """
     both = pd.concat([ratios, ratios.assign(half="all")])
     by = [*CELL, "checkpoint", "method", "half"]
     rows = []
     for key, one in both.groupby(by, sort=False):
-        worst = one.sort_values("ratio").iloc[0]
+        # The first of equals, also of those that only last bits tell apart.
+        worst = one.iloc[one["ratio"].round(9).fillna(np.inf).argmin()]
         rows.append(
             {
                 **dict(zip(by, key, strict=True)),
                 "pools": len(one),
+                "seeds": one["seeds"].min(),
                 "mean_ratio": one["ratio"].mean(),
                 "least_ratio": worst["ratio"],
                 "least_in": worst["pool"],
+                "mean_to_choice": one["ratio_to_choice"].mean(),
                 "mean_to_thompson": one["ratio_to_thompson"].mean(),
                 "over_thompson": one["over_thompson"].mean(),
             }
@@ -251,7 +291,8 @@ def regret_against_peers(regret: pd.DataFrame, ours: Sequence[str]) -> pd.DataFr
     least = regret[~is_ours].groupby(by)["cumulative_regret"].min().rename("least")
     played = regret[is_ours & (regret["policy"] == "as played")].join(least, on=by)
     played = played.assign(ratio=played["cumulative_regret"] / played["least"])
-    groups = played.dropna().groupby(["noise", "horizon", "method"], sort=False)
+    played = played.dropna(subset="ratio")
+    groups = played.groupby(["noise", "horizon", "method"], sort=False)
     return groups.agg(
         pools=("pool", "size"),
         mean_ratio=("ratio", "mean"),
@@ -326,8 +367,7 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     down = -(-len(pools) // across)
     figure = blank_figure(3.1 * across + 1.2, 2.5 * down + 0.8)
     panels = figure.subplots(down, across, squeeze=False).flatten()
-    spare = iter(OTHER_COLORS * len(methods))
-    colors = {name: COLORS.get(name) or next(spare) for name in methods}
+    colors = colors_of(methods)
     for axes, pool in zip(panels, pools, strict=False):
         one = table[table["pool"] == pool]
         for name in methods:
@@ -341,17 +381,28 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
         tidy_axes(axes)
     for axes in panels[len(pools) :]:
         axes.set_visible(False)
+    add_legend(figure)
+    figure.supxlabel("measurements", fontsize="small")
+    figure.supylabel("best 1 % found", fontsize="small")
+    figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def colors_of(methods: Sequence[str]) -> dict[str, str]:
+    """Return a color for each method, the same ones for the peers in any picture."""
+    spare = iter(OTHER_COLORS * len(methods))
+    return {name: COLORS.get(name) or next(spare) for name in methods}
+
+
+def add_legend(figure: Figure) -> None:
+    """Name the lines of all panels once, beside them."""
     handles: dict[str, Artist] = {}
-    for axes in panels:
+    for axes in figure.axes:
         lines, labels = axes.get_legend_handles_labels()
         handles |= dict(zip(labels, lines, strict=True))
     figure.legend(
         list(handles.values()), list(handles), loc="outside right upper", frameon=False
     )
-    figure.supxlabel("measurements", fontsize="small")
-    figure.supylabel("best 1 % found", fontsize="small")
-    figure.suptitle(title, fontsize="medium")
-    return figure
 
 
 def _draw_curve(axes: Axes, runs: pd.DataFrame, name: str, color: str) -> None:

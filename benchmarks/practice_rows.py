@@ -96,7 +96,8 @@ class RowFile:
         lines = text[: text.rfind("\n") + 1]
         if not lines:
             return pd.DataFrame(columns=self.keys)
-        table = pd.read_csv(io.StringIO(lines))
+        # A short hash may be digits alone, or look like 12e4567.
+        table = pd.read_csv(io.StringIO(lines), dtype={"commit": str})
         sizes = table.groupby(self.keys)["rows"].transform("size")
         return table[sizes == table["rows"]].reset_index(drop=True)
 

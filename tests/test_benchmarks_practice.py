@@ -31,6 +31,7 @@ from benchmarks.practice_report import (
     ratios_over_pools,
     regret_against_peers,
     regret_by_policy,
+    STOCK,
     summarize,
 )
 from benchmarks.practice_rows import RowFile
@@ -325,6 +326,17 @@ def test_half_of_a_run_and_half_of_a_line_are_dropped(tmp_path):
         rows.append(one.drop(columns="distinct"))
 
 
+def test_a_hash_of_digits_stays_the_hash(tmp_path):
+    path = tmp_path / "rows.csv.gz"
+    rows = RowFile(path, KEYS)
+    hashes = ["0123456", "12e4567", "a1b2c3d"]
+    for seed, commit in enumerate(hashes):
+        one = rows_of("BBKB", seed, [0, 1, 2], [1.0, 2.0, 3.0])
+        rows.append(one.assign(commit=commit))
+    rows.drop([("ten", "batches", 0.05, "BBKB", 2)])
+    assert RowFile(path, KEYS).table()["commit"].unique().tolist() == hashes[:2]
+
+
 def test_what_is_there_is_not_run_again(tmp_path, monkeypatch, capsys):
     played = []
 
@@ -427,6 +439,92 @@ def test_ratios_are_to_the_best_peer_on_common_seeds(table):
     assert (both["least_ratio"], both["least_in"]) == (0.25, "b")
 
 
+def rows_found(**found):
+    """Make up runs of a method by what it found at 100, a number a seed."""
+    return pd.concat(
+        rows_of(method, seed, [0, 0, number], [1.0, 2.0, 3.0])
+        for method, numbers in found.items()
+        for seed, number in enumerate(numbers)
+        if number is not None
+    )
+
+
+def ratio_to_choice(**found):
+    (row,) = compare(rows_found(**found), {"batches": (100,)}, ["BBKB"]).to_dict(
+        "records"
+    )
+    return row["seeds"], row["ratio_to_choice"]
+
+
+def test_a_peer_is_chosen_by_the_other_seeds():
+    found = {"qLogEI": [10, 2, 3], "qLogNEI": [4, 5, 5], "Thompson": [4, 6, 6]}
+    table = rows_found(**found, BBKB=[6, 8, 4])
+    ratios = compare(table, {"batches": (100,)}, ["BBKB"])
+    (row,) = ratios.to_dict("records")
+    # After the fact Thompson sampling is the best, 16. Without seed 0 it has 12 and is
+    # held against, with 4; without 1 and 2 qLogEI has 13 and 12, and 2 and 3 there.
+    assert (row["best_peer"], row["ratio"]) == ("Thompson", pytest.approx(18 / 16))
+    assert (row["seeds"], row["ratio_to_choice"]) == (3, pytest.approx(18 / 9))
+    pools = [ratios.assign(pool=pool) for pool in "abc"]
+    pools[1] = pools[1].assign(ratio_to_choice=1.0, seeds=2)
+    pools[2] = pools[2].assign(ratio_to_choice=np.nan)
+    over = ratios_over_pools(pd.concat(pools)).set_index("half").loc["all"]
+    assert (over["pools"], over["seeds"]) == (3, 2)
+    assert over["mean_to_choice"] == pytest.approx(1.5)
+
+
+def test_of_peers_that_are_equal_on_the_other_seeds_the_first_is_chosen():
+    # Without seed 0 both have 7, without seed 1 Thompson sampling has more.
+    assert ratio_to_choice(Thompson=[9, 7], qLogNEI=[4, 7], BBKB=[6, 6]) == (
+        2,
+        pytest.approx(12 / (4 + 7)),
+    )
+
+
+def test_the_choice_is_of_seeds_that_all_have():
+    assert ratio_to_choice(qLogEI=[4, 9, 2], Thompson=[3, None, 3], BBKB=[5, 9, 1]) == (
+        2,
+        # Of seeds 0 and 2: without 0 Thompson sampling has more, without 2 qLogEI.
+        pytest.approx(6 / (3 + 2)),
+    )
+    seeds, ratio = ratio_to_choice(qLogEI=[4, 9], Thompson=[3], BBKB=[5, 9])
+    assert seeds == 1
+    assert math.isnan(ratio)
+
+
+def test_a_choice_that_found_none_is_no_ratio():
+    seeds, ratio = ratio_to_choice(qLogEI=[0, 5], Thompson=[3, 0], BBKB=[5, 9])
+    assert seeds == 2
+    assert math.isnan(ratio)
+    # Not of them: it is no stock method.
+    assert compare(
+        rows_found(uniform=[1, 1], BBKB=[5, 9]), {"batches": (100,)}, ["BBKB"]
+    ).empty
+
+
+def test_the_choice_is_that_of_the_plain_loop():
+    stream = np.random.default_rng(0)
+    for _ in range(20):
+        ours, *theirs = stream.integers(0, 6, (4, 5)).tolist()
+        chosen = 0
+        for seed in range(5):
+            means = [np.mean(one[:seed] + one[seed + 1 :]) for one in theirs]
+            best = next(place for place, mean in enumerate(means) if mean == max(means))
+            chosen += theirs[best][seed]
+        found = dict(zip(STOCK, theirs, strict=True))
+        _, ratio = ratio_to_choice(**found, BBKB=ours)
+        expected = sum(ours) / chosen if chosen else math.nan
+        assert ratio == pytest.approx(expected, nan_ok=True)
+
+
+def test_the_least_ratio_is_in_the_first_of_equal_pools(table):
+    ratios = compare(table, {"batches": (50,)}, ["BBKB"])
+    nearly = [0.5, 0.3, 0.1 + 0.2 - 1e-16, np.nan]
+    pools = [ratios.assign(pool=f"p{n}", ratio=x) for n, x in enumerate(nearly)]
+    over = ratios_over_pools(pd.concat(pools)).set_index("half").loc["all"]
+    assert over["least_in"] == "p1"
+
+
 def test_tables_have_a_row_a_pool(table):
     summary = summarize(table, {"batches": (50,)})
     found = found_table(summary)
@@ -463,6 +561,10 @@ def test_who_stops_to_search_repeats_what_it_recommends(table):
     (row,) = regret_against_peers(regret, ["BBKB"]).to_dict("records")
     assert (row["horizon"], row["pools"], row["num_below"]) == (100, 1, 0)
     assert row["mean_ratio"] == row["largest_ratio"] == pytest.approx(32 / 30)
+    # Of one seed there is no standard error, and still a ratio.
+    one = regret_by_policy(table[table["seed"] == 0])
+    (row,) = regret_against_peers(one, ["BBKB"]).to_dict("records")
+    assert (row["pools"], row["mean_ratio"]) == (1, pytest.approx(1))
 
 
 def test_the_picture_has_a_panel_a_pool_and_a_line_a_method(table):
