@@ -112,7 +112,7 @@ MAKERS = {
         )
     ),
     "ConstantWidth": lambda: acquisition.ConstantWidth(2.0),
-    "DeviationWidth": lambda: DeviationWidth(0.5),
+    "DeviationWidth": lambda: DeviationWidth(0.5, 0.25),
     "RandomDeviationWidth": lambda: RandomDeviationWidth(0.5, seed=3),
     "BKBWidth": lambda: acquisition.BKBWidth(norm_bound=2.0),
     "BBKBWidth": lambda: acquisition.BBKBWidth(norm_bound=2.0),

@@ -22,26 +22,37 @@ from botorch_bkb.checks import as_number
 
 @dataclass(frozen=True)
 class DeviationWidth(ConfidenceSchedule):
-    r"""A constant number of posterior deviations.
+    r"""A number of posterior deviations, more of them where rewards are noisy.
 
-    Arms are scored ``mean + num_deviations * sqrt(var)``, that is ``w = num_deviations
-    sqrt(lambda)``. What practice uses where hyper-parameters are learned: the papers'
-    widths grow with ``log det(I + K / lambda)``, which a small fitted noise makes ten
-    to thirty deviations wide. No theorem covers it.
+    Arms are scored ``mean + c sqrt(var)``, ``c = num_deviations + noise_deviations s``,
+    that is ``w = c sqrt(lambda)``. Here ``s = sqrt(lambda / (kappa^2 + lambda))`` is
+    the noise's share of a reward's deviation, 0 without noise and 1 where all is noise.
+
+    What practice uses where hyper-parameters are learned: the papers' widths grow with
+    ``log det(I + K / lambda)``, which a small fitted noise makes ten to thirty
+    deviations wide. Under noise the best mean is often that of a lucky measurement, and
+    a fit is less sure than it says: there a wider bound looks further. No theorem
+    covers it.
 
     Attributes:
         num_deviations: At least zero. (A plain number in the place of a schedule is a
             width ``w`` instead, in the papers' scaling.)
+        noise_deviations: At least zero; 0 for the same number whatever the noise.
     """
 
     num_deviations: float = 1.0
+    noise_deviations: float = 0.0
 
     def __post_init__(self) -> None:
         _check_num_deviations("num_deviations", self.num_deviations)
+        _check_num_deviations("noise_deviations", self.noise_deviations)
 
     @override
     def __call__(self, state: ConfidenceState) -> float:
-        return self.num_deviations * math.sqrt(state.noise_variance)
+        variance = state.noise_variance
+        share = math.sqrt(variance / (state.max_prior_variance + variance))
+        num_deviations = self.num_deviations + self.noise_deviations * share
+        return num_deviations * math.sqrt(variance)
 
 
 @dataclass

@@ -69,6 +69,8 @@ from botorch_bkb.posteriors.threads import threads_for
 
 # The default cap of a batch whose rule sets no size.
 MAX_BATCH_SIZE = 10_000
+# The default width where anything is learned.
+PRACTICAL_WIDTH = DeviationWidth(1.0, noise_deviations=1.0)
 
 
 class FiniteArmBandit(Bandit):
@@ -142,14 +144,14 @@ class FiniteArmBandit(Bandit):
     There are two regimes. **Kernel and noise given**: features and rewards are used as
     they come, and every default is the papers'. **Anything learned**: features are
     scaled to the unit cube (but for the columns of a given ``TanimotoKernel``) and
-    rewards standardized inside; what is None is fitted by
-    marginal likelihood at every update up to 128 told pulls, then when their number
-    reaches 256, 512, ...; the default width is one posterior deviation and the default
-    goal the best arm; sparse learners sample from 257 pulled arms on; every answer is
-    in the user's units. **Fitted hyper-parameters
-    void the regret guarantees**, and the papers' widths, which grow with the log
-    determinant of ``I + K / lambda``, are ten to thirty deviations where the fitted
-    noise is small.
+    rewards standardized inside; what is None is fitted by marginal likelihood at every
+    update up to 128 told pulls, then when their number reaches 256, 512, ...; the
+    default width is one posterior deviation and, with noise, up to two,
+    ``DeviationWidth(1.0, noise_deviations=1.0)``; the default goal is the best arm;
+    sparse learners sample from 257 pulled arms on; every answer is in the user's units.
+    **Fitted hyper-parameters void the regret guarantees**, and the papers' widths,
+    which grow with the log determinant of ``I + K / lambda``, are ten to thirty
+    deviations where the fitted noise is small.
 
     Raises:
         BotorchTensorDimensionError: If ``arms`` is not ``A x d`` with ``A, d >= 1``.
@@ -201,7 +203,7 @@ class FiniteArmBandit(Bandit):
             goal = "best_arm" if practical else "regret"
         self.goal: Goal = goal
         if confidence is None and practical:
-            confidence = DeviationWidth()
+            confidence = PRACTICAL_WIDTH
         elif confidence is None:
             confidence = self.default_confidence or self.learner.default_confidence
         self.confidence = as_schedule(confidence)

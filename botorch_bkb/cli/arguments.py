@@ -246,8 +246,9 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         type=confidence_rule,
         metavar="RULE",
         help="practical (without the theorem's constants), theorem, constant:W, or "
-        "log:C1:C2 (default: practical; with --learn, one posterior deviation, but of "
-        "tvgpucb and rgpucb, for which practical is the theorem's)",
+        "log:C1:C2 (default: practical; with --learn, one posterior deviation, two "
+        "where all is noise, but of tvgpucb and rgpucb, for which practical is the "
+        "theorem's)",
     )
     group.add_argument(
         "--norm-bound",

@@ -28,7 +28,7 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
     SrinivasWidth,
 )
-from botorch_bkb.acquisition.deviations import RandomDeviationWidth
+from botorch_bkb.acquisition.deviations import DeviationWidth, RandomDeviationWidth
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.models.utils.leverage_scores import bbkb_oversampling, bkb_oversampling
@@ -351,7 +351,28 @@ def test_norm_doubling_tells_a_large_function_from_one_within_the_bound(norm):
     assert (deviation <= acqf.confidence_width * np.sqrt(variance) + 0.2).all()
 
 
-# ----------------------------------- random width --------------------------------- #
+# -------------------------------- widths in deviations ---------------------------- #
+
+
+def deviations(schedule, **state):
+    """Return the width in posterior deviations."""
+    state = dataclasses.replace(STATE, **state)
+    return schedule(state) / math.sqrt(state.noise_variance)
+
+
+def test_noise_adds_deviations_by_its_share_of_a_reward():
+    schedule = DeviationWidth(0.5, noise_deviations=3.0)
+    for prior, noise, share in ((1.0, 1e-12, 1e-6), (3.0, 1.0, 0.5), (1.0, 1e12, 1.0)):
+        state = {"max_prior_variance": prior, "noise_variance": noise}
+        assert deviations(schedule, **state) == pytest.approx(0.5 + 3 * share)
+        assert deviations(DeviationWidth(0.5), **state) == pytest.approx(0.5)
+
+
+def test_deviations_do_not_depend_on_the_unit_of_rewards():
+    schedule = DeviationWidth(noise_deviations=1.0)
+    expected = deviations(schedule, max_prior_variance=2.0, noise_variance=0.3)
+    scaled = {"max_prior_variance": 2e-6, "noise_variance": 0.3e-6}
+    assert deviations(schedule, **scaled) == pytest.approx(expected)
 
 
 def test_random_deviations_are_exponential_and_those_of_the_decision():

@@ -1,5 +1,6 @@
 """Goals, and batches of a size that was asked for."""
 
+import math
 from copy import deepcopy
 
 import numpy as np
@@ -177,13 +178,18 @@ def test_the_goal_is_the_best_arm_where_anything_is_learned(bandit_class, given_
 def test_the_width_is_a_number_of_deviations_where_anything_is_learned(bandit_class):
     for learned in ({"covar_module": None}, {"noise_variance": None}):
         bandit = make_bandit(bandit_class, **learned)
-        assert bandit.confidence == DeviationWidth(1.0)
+        assert bandit.confidence == DeviationWidth(1.0, noise_deviations=1.0)
         indices = torch.arange(12)
         bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
         bandit.ask()
         mean, variance = bandit.predict()
-        bound = bandit.confidence_bound()
-        torch.testing.assert_close(bound, mean + variance.sqrt())
+        fitted = bandit._belief.hyperparameters
+        prior = fitted.covar_module(fitted.features, diag=True).max().item()
+        noise = fitted.noise_variance
+        share = math.sqrt(noise / (prior + noise))
+        assert 0.01 < share < 1
+        bound = mean + (1 + share) * variance.sqrt()
+        torch.testing.assert_close(bandit.confidence_bound(), bound)
     assert make_bandit(GPUCB).confidence == ChowdhuryGopalanWidth()
     assert make_bandit(BBKB).confidence == PracticalBBKBWidth()
     learned = make_bandit(bandit_class, covar_module=None, confidence=2.0)
@@ -200,6 +206,8 @@ def test_a_goal_that_does_not_exist_is_refused(bad):
 def test_deviations_that_are_no_width_are_refused(bad):
     with pytest.raises(InputDataError, match="`num_deviations` to be finite"):
         DeviationWidth(bad)
+    with pytest.raises(InputDataError, match="`noise_deviations` to be finite"):
+        DeviationWidth(noise_deviations=bad)
 
 
 # Finding the best arm -----------------------------------------------------------------

