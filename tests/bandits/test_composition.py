@@ -147,7 +147,7 @@ NAMED = {
     "GPThompsonSampling": (
         GPThompsonSampling,
         {"batch_rule": FixedSize(3)},
-        SparseLearner(),
+        SparseLearner(learns_mean=True),
         ThompsonPolicy(0.05, "omitted"),
         {"batch_rule": FixedSize(3)},
     ),
