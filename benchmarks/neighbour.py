@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.synchronize import Event
 
 import pandas as pd
 import torch
@@ -36,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repetitions", type=int, default=10)
 
 
-def _compute_and_sleep() -> None:
+def _compute_and_sleep(is_ready: Event) -> None:
+    is_ready.set()
     while True:
         start = time.perf_counter()
         while time.perf_counter() - start < PERIOD:
@@ -48,9 +50,13 @@ def _compute_and_sleep() -> None:
 def neighbour() -> Iterator[None]:
     """Let a process take half of a core for a while."""
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_compute_and_sleep, daemon=True)
+    is_ready = context.Event()  # it imports first
+    process = context.Process(target=_compute_and_sleep, args=(is_ready,), daemon=True)
     process.start()
-    time.sleep(1.0)  # it imports first
+    if not is_ready.wait(timeout=60):
+        raise RuntimeError(
+            "Expected a neighbour within a minute, but it has not begun."
+        )
     try:
         yield
     finally:

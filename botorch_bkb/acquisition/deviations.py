@@ -50,6 +50,8 @@ class DeviationWidth(ConfidenceSchedule):
     @override
     def __call__(self, state: ConfidenceState) -> float:
         variance = state.noise_variance
+        if variance == 0:
+            return 0.0
         share = math.sqrt(variance / (state.max_prior_variance + variance))
         num_deviations = self.num_deviations + self.noise_deviations * share
         return num_deviations * math.sqrt(variance)

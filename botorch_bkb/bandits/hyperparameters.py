@@ -81,8 +81,10 @@ class Hyperparameters:
         noise_variance: lambda; None to learn it.
         learns_mean: Whether a constant prior mean is fitted with what is learned. If
             not, it is the rewards' average, which rises as the bandit gets better, so
-            that what was never measured stays attractive: welcome among arms of which
-            each is measured once, but on a box it leads from corner to corner.
+            that what was never measured stays attractive: welcome where arms of the
+            largest bounds are measured once each. On a box it leads from corner to
+            corner, and the best of many Thompson draws is an arm of which nothing is
+            known.
         new_kernel: The kernel to learn where none is given, before any fit, of the
             features; None for :func:`kernel_to_learn`.
 

@@ -364,8 +364,9 @@ class _LocalSum(OpenBatch):
     @property
     @override
     def is_closed(self) -> bool:
-        threshold = self.global_sum.threshold
-        return self.global_sum.is_closed and self.local.largest() > threshold
+        # Not ">": NaN closes a batch.
+        is_open = self.local.largest() <= self.global_sum.threshold
+        return self.global_sum.is_closed and not is_open
 
     @override
     def take(self, index: int, wanted: int) -> int:

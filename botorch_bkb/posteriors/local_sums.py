@@ -120,7 +120,7 @@ class LocalSums:
         """Return how many pulls of an arm take some arm's sum over a threshold."""
         self._aim(index)
         return first_crossing(
-            lambda num_pulls: self.largest(num_pulls) > threshold,
+            lambda num_pulls: not self.largest(num_pulls) <= threshold,  # or NaN
             min(self.shards.ask("fewest", threshold)),
         )
 

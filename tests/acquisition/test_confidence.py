@@ -368,6 +368,11 @@ def test_noise_adds_deviations_by_its_share_of_a_reward():
         assert deviations(DeviationWidth(0.5), **state) == pytest.approx(0.5)
 
 
+def test_without_noise_the_width_in_the_papers_scaling_is_zero():
+    state = dataclasses.replace(STATE, max_prior_variance=0.0, noise_variance=0.0)
+    assert DeviationWidth(2.0, noise_deviations=1.0)(state) == 0
+
+
 def test_deviations_do_not_depend_on_the_unit_of_rewards():
     schedule = DeviationWidth(noise_deviations=1.0)
     expected = deviations(schedule, max_prior_variance=2.0, noise_variance=0.3)

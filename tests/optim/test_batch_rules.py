@@ -245,6 +245,17 @@ def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, grow):
     assert picks.tolist() == [1]
 
 
+def test_a_local_sum_that_is_no_number_closes_a_batch():
+    kernel = RBFKernel().double()
+    posterior = ArmPosterior(torch.eye(4).double(), kernel, 1.0)
+    batch = opened(LocalRule(2.0), posterior)
+    batch.take(0, 1)
+    batch.local.add(0, 1)
+    batch.local.sums[3] = torch.nan
+    batch.global_sum.total = math.inf
+    assert batch.is_closed
+
+
 def test_a_score_that_rounding_swallows_takes_no_time():
     """A sum that stands on its threshold counted its pulls one by one."""
     tiny = moments()

@@ -15,6 +15,8 @@ MOST = 2**53
 def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:
     """Return the least ``n >= 1`` for which a monotone condition holds.
 
+    ``UNLIMITED`` where it is beyond the numbers that doubles tell apart.
+
     Args:
         crosses: The condition, false up to some ``n`` and true from there on.
         estimate: The crossing by a closed formula, right up to rounding; NaN or
