@@ -253,6 +253,7 @@ def test_a_local_sum_that_is_no_number_closes_a_batch():
     batch.local.add(0, 1)
     batch.local.sums[3] = torch.nan
     batch.global_sum.total = math.inf
+    assert math.isnan(batch.local.largest())
     assert batch.is_closed
 
 
