@@ -85,14 +85,16 @@ class FilterBelief(Belief):
         return DriftingUpperBounds(moments, scale, self.replayed, out, now, left)
 
     @override
-    def sampler(self, pulls: Pulls, residual: ResidualPart | None) -> FilterSampler:
+    def sampler(
+        self, pulls: Pulls, residual: ResidualPart | None, spread: float = 1.0
+    ) -> FilterSampler:
         if residual is not None:
             raise UnsupportedError(
                 "Expected `residual` to be None where the objective drifts by a "
                 f"filter, whose draws have one law, but got {residual!r}."
             )
         now = self.hyperparameters.steps(pulls.now)
-        return FilterSampler(self.replayed, self._pending(pulls), now)
+        return FilterSampler(self.replayed, self._pending(pulls), now, spread)
 
     def _pending(self, pulls: Pulls) -> list[tuple[float, int]]:
         """Return times, in those of the filter, and arms of pending pulls."""

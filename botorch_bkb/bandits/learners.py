@@ -124,7 +124,9 @@ class Belief(ABC):
         """
 
     @abstractmethod
-    def sampler(self, pulls: Pulls, residual: ResidualPart | None) -> Sampler:
+    def sampler(
+        self, pulls: Pulls, residual: ResidualPart | None, spread: float = 1.0
+    ) -> Sampler:
         """Return draws that know of the pending pulls.
 
         Args:
@@ -132,6 +134,7 @@ class Belief(ABC):
             residual: What draws do beside the inducing arms, see
                 :mod:`~botorch_bkb.posteriors.arm_sampler`. None: the joint law, as far
                 as this belief has it.
+            spread: How far draws go from the mean, see there.
         """
 
 
@@ -260,8 +263,11 @@ class PosteriorBelief(Belief):
         return UpperBounds(self.posterior, scale, grow, pulls.pending_arms, left)
 
     @override
-    def sampler(self, pulls: Pulls, residual: ResidualPart | None) -> ArmSampler:
-        return ArmSampler(self.posterior, pulls.pending_arms, residual or "correlated")
+    def sampler(
+        self, pulls: Pulls, residual: ResidualPart | None, spread: float = 1.0
+    ) -> ArmSampler:
+        pending = pulls.pending_arms
+        return ArmSampler(self.posterior, pending, residual or "correlated", spread)
 
 
 class PosteriorLearner(Learner[PosteriorBelief]):

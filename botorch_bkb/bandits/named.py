@@ -10,6 +10,8 @@ References:
     regret. COLT 2019.
     [calandriello2020bbkb] The same authors. Near-linear time Gaussian process
     optimization with adaptive batching and resparsification. ICML 2020.
+    [chapelle2011] O. Chapelle, L. Li. An empirical evaluation of Thompson sampling.
+    NIPS 2011.
     [chowdhury2017] S. R. Chowdhury, A. Gopalan. On kernelized multi-armed bandits. ICML
     2017.
     [desautels2014gpbucb] T. Desautels, A. Krause, J. W. Burdick. Parallelizing
@@ -44,6 +46,8 @@ from botorch_bkb.posteriors import ResidualPart
 
 # The paper draws this many points from the distribution of the maximizer per round.
 DRAWS_PER_ROUND = 30
+# Of Thompson draws where anything is learned.
+PRACTICAL_SPREAD = 0.7
 
 
 def _sparse_learner(
@@ -293,6 +297,12 @@ class GPThompsonSampling(FiniteArmBandit):
             the draw of the paper's weights, ``"omitted"``, where kernel and noise are
             given, and the posterior's own law, ``"correlated"``, where anything is
             learned.
+        spread: How far draws go from the posterior mean: of each, ``mean + spread (draw
+            - mean)`` is maximized, the posterior reshaping of [chapelle2011]_. None: 1,
+            the posterior's deviation, where kernel and noise are given; 0.7 where
+            anything is learned and no theorem applies, since full draws look around for
+            longer than a hundred pulls last. ``maximizer_distribution`` is always the
+            posterior's.
 
     All other arguments are those of :class:`~botorch_bkb.bandits.BKB`. The default
     ``batch_rule`` is ``FixedSize(30)``; BBKB's rules are welcome too. The confidence
@@ -315,6 +325,7 @@ class GPThompsonSampling(FiniteArmBandit):
         *,
         uniform_probability: float | None = None,
         residual: ResidualPart | None = None,
+        spread: float | None = None,
         **options: Any,
     ) -> None:
         learns = covar_module is None or noise_variance is None
@@ -322,7 +333,9 @@ class GPThompsonSampling(FiniteArmBandit):
             uniform_probability = 0.0 if learns else 0.05
         if residual is None:
             residual = "correlated" if learns else "omitted"
-        policy = ThompsonPolicy(uniform_probability, residual)
+        if spread is None:
+            spread = PRACTICAL_SPREAD if learns else 1.0
+        policy = ThompsonPolicy(uniform_probability, residual, spread)
         learner = _sparse_learner(options, learns_mean=True)
         options = {"learner": learner, "policy": policy, **options}
         super().__init__(arms, covar_module, noise_variance, **options)

@@ -3,6 +3,8 @@ r"""Policies: what to pull, given a belief, a batch rule and what is pending.
 References:
     [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
     optimization in the bandit setting. 2017.
+    [chapelle2011] O. Chapelle, L. Li. An empirical evaluation of Thompson sampling.
+    NIPS 2011.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing_extensions import override
 from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.learners import Belief
 from botorch_bkb.bandits.ledger import Pulls
-from botorch_bkb.checks import check_probability
+from botorch_bkb.checks import check_number, check_probability
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.optim.batch_ucb import fill_batch
@@ -160,6 +162,8 @@ class ThompsonPolicy(DrawingPolicy):
         residual: What draws do beside the inducing arms, see
             :mod:`botorch_bkb.posteriors.arm_sampler`. None: the joint law of the
             belief; a filter has no other.
+        spread: How far draws go from the mean of the belief: of each, ``mean + spread
+            (draw - mean)`` is what counts, the posterior reshaping of [chapelle2011]_.
 
     Raises:
         InputDataError: If an option is out of range.
@@ -167,10 +171,12 @@ class ThompsonPolicy(DrawingPolicy):
 
     uniform_probability: float = 0.0
     residual: ResidualPart | None = None
+    spread: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the options."""
         check_probability("uniform_probability", self.uniform_probability)
+        check_number("spread", self.spread, least=0.0)
         if self.residual is not None:
             check_residual_part(self.residual)
 
@@ -178,7 +184,7 @@ class ThompsonPolicy(DrawingPolicy):
     def picks(self, decision: Decision) -> Iterator[int]:
         while decision.pulls.num_told == 0:
             yield decision.left.draw(decision.generator)
-        sampler = decision.belief.sampler(decision.pulls, self.residual)
+        sampler = decision.belief.sampler(decision.pulls, self.residual, self.spread)
         if isinstance(sampler, ArmSampler) and sampler.residual == "correlated":
             yield from self._joint(sampler, decision)
         size = 1

@@ -22,9 +22,14 @@ to find them and ``O(k^3)`` for ``k`` of them; never ``A x A``. Other arms are n
 best in such a draw: :meth:`ArmSampler.outside_probability` bounds how often they should
 be.
 
+A ``spread`` of ``a`` replaces each draw by ``mean(x) + a (f(x) - mean(x))``: the
+posterior reshaping of [chapelle2011]_, which explores less below 1.
+
 References:
     [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
     optimization in the bandit setting. 2017.
+    [chapelle2011] O. Chapelle, L. Li. An empirical evaluation of Thompson sampling.
+    NIPS 2011.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_bkb.checks import check_choice, check_size
+from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import psd_root
 from botorch_bkb.posteriors.appended import AppendedArms
@@ -80,9 +85,10 @@ class ArmSampler:
         pending_indices: A long tensor of the pulls still without reward, repeats
             included. None for none.
         residual: ``"omitted"``, ``"independent"`` or ``"correlated"``; see the module.
+        spread: How far draws go from the mean, see the module; 1 for the posterior's.
 
     Raises:
-        InputDataError: If ``residual`` is something else.
+        InputDataError: If ``residual`` is something else, or ``spread`` is negative.
 
     Example:
         >>> sampler = ArmSampler(posterior)
@@ -94,10 +100,13 @@ class ArmSampler:
         posterior: ArmPosterior,
         pending_indices: Tensor | None = None,
         residual: ResidualPart = "omitted",
+        spread: float = 1.0,
     ) -> None:
         check_residual_part(residual)
+        check_number("spread", spread, least=0.0)
         self.posterior = posterior
         self.residual = residual
+        self.spread = spread
         self._L_v = posterior.L_v
         # The arms of the last joint draws, their features, and the residual's root.
         self._factored: tuple[Tensor, Tensor, Tensor] | None = None
@@ -253,6 +262,7 @@ class ArmSampler:
             appended.C,
             theta[M:],
             noise,
+            self.spread,
         )
 
     def _hallucinate(self, pending_indices: Tensor) -> None:
@@ -267,7 +277,8 @@ class ArmSampler:
         self._L_v = torch.linalg.cholesky(V)
 
     def _normals(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
-        return draw_normals(rows, columns, generator=generator).to(self.posterior.like)
+        normals = draw_normals(rows, columns, generator=generator)
+        return self.spread * normals.to(self.posterior.like)
 
 
 def _advance(generator: torch.Generator, states: list[Tensor | None]) -> None:

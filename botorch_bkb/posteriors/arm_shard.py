@@ -97,6 +97,7 @@ class Draws(NamedTuple):
         weights: The ``f x n`` weights of their features.
         noise: The device and the state of a generator for residuals that are drawn on
             their own; None where there are none.
+        spread: What these residuals are multiplied by; the weights are already.
     """
 
     vectors: Tensor
@@ -104,6 +105,7 @@ class Draws(NamedTuple):
     C: Tensor
     weights: Tensor
     noise: tuple[torch.device, Tensor] | None
+    spread: float = 1.0
 
     @property
     def size(self) -> int:
@@ -574,7 +576,8 @@ class ArmShard:
                 residual = residual - new.square().sum(dim=0)
             if generator is not None:
                 noise = draw_normals(values.shape[-1], size, generator=generator)
-                values += noise.to(values).mT * residual.clamp_min(0.0).sqrt()
+                std = draws.spread * residual.clamp_min(0.0).sqrt()
+                values += noise.to(values).mT * std
             yield rows, values
 
     def _generator(self, draws: Draws) -> torch.Generator | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from botorch_bkb.checks import check_number
 from botorch_bkb.posteriors.drifting import DriftingPosterior
 
 
@@ -127,6 +128,8 @@ class FilterSampler:
         replayed: The filter; it is not changed.
         pending: Times and arms of pulls without reward.
         time: When.
+        spread: How far draws go from the mean, as of
+            :class:`~botorch_bkb.posteriors.ArmSampler`.
     """
 
     def __init__(
@@ -134,7 +137,9 @@ class FilterSampler:
         replayed: ReplayedFilter,
         pending: Sequence[tuple[float, int]],
         time: float,
+        spread: float = 1.0,
     ) -> None:
+        self.spread = check_number("spread", spread, least=0.0)
         if pending:
             self._drifting = replayed.hallucinate(pending)
             self._drifting.advance(time)
@@ -158,6 +163,7 @@ class FilterSampler:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
         """
         values = self._drifting.draw_values(num_draws, generator)
+        values = torch.lerp(self._drifting.mean, values, self.spread)
         if allowed is not None:
             values = values.masked_fill(~allowed, -torch.inf)
         return values.argmax(dim=-1)

@@ -190,7 +190,7 @@ def test_a_composed_bandit_has_the_width_of_its_learner():
 # Drift --------------------------------------------------------------------------------
 
 
-def shares_of_best(bandit, num_draws):
+def shares_of_best(bandit, num_draws, spread):
     """Return how often each arm is the best of a draw that a policy may ask for."""
     picks = []
 
@@ -198,7 +198,7 @@ def shares_of_best(bandit, num_draws):
     class Many(DrawingPolicy):
         @override
         def picks(self, decision):
-            sampler = decision.belief.sampler(decision.pulls, None)
+            sampler = decision.belief.sampler(decision.pulls, None, spread)
             generator = torch.Generator().manual_seed(0)
             picks.extend(
                 sampler.draw_best_arms(num_draws, generator, decision.left.allowed)
@@ -212,8 +212,9 @@ def shares_of_best(bandit, num_draws):
     return np.array(picks) / num_draws
 
 
+@pytest.mark.parametrize("spread", [1.0, 0.5])
 @pytest.mark.parametrize("num_pending", [0, 2])
-def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending):
+def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending, spread):
     """Equations (7) and (8), pending pulls as told at their means, by rejection."""
     bandit = compose(ForgettingLearner(0.2), UCBPolicy(), num_arms=6)
     arms, kernel = bandit.arms, rbf()
@@ -238,9 +239,10 @@ def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending):
     mean = cross[:, told] @ np.linalg.solve(gram[told, told], rewards)
     covariance = K - cross @ np.linalg.solve(gram, cross.T)
     stream = np.random.default_rng(0)
+    covariance *= spread**2
     values = stream.multivariate_normal(mean, covariance, size=200_000)
     expected = np.bincount(values.argmax(axis=1), minlength=6) / len(values)
-    got = shares_of_best(bandit, 4000)
+    got = shares_of_best(bandit, 4000, spread)
     assert np.abs(got - expected).max() < 4 * math.sqrt(0.25 / 4000)
 
 

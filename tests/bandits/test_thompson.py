@@ -35,7 +35,9 @@ def told_bandit(num_arms=12, **options):
     return bandit
 
 
-def dense_probabilities(bandit, pending=(), allowed=None, num_draws=100_000):
+def dense_probabilities(
+    bandit, pending=(), allowed=None, num_draws=100_000, spread=1.0
+):
     """Return how often each arm is best in dense Gaussian draws of the weights."""
     K = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
     pulled, counts = np.unique([1, 5, 5, 9], return_counts=True)
@@ -51,7 +53,8 @@ def dense_probabilities(bandit, pending=(), allowed=None, num_draws=100_000):
     covariance = dtc_parts(
         K[np.ix_(S, S)], K[np.ix_(S, p)], K[S], K, weights, np.zeros(len(p))
     )[2]
-    draws = np.random.default_rng(0).multivariate_normal(mean, covariance, num_draws)
+    rng = np.random.default_rng(0)
+    draws = rng.multivariate_normal(mean, spread**2 * covariance, num_draws)
     if allowed is not None:
         draws[:, ~allowed] = -np.inf
     return np.bincount(draws.argmax(axis=1), minlength=len(K)) / num_draws
@@ -69,6 +72,32 @@ def test_picks_follow_the_probability_of_being_best():
     p = dense_probabilities(bandit)
     assert (p > 0.1).sum() >= 3  # the draws disagree
     assert largest_z(np.bincount(picks, minlength=12), p, 8000) < MAX_Z
+
+
+@pytest.mark.parametrize("spread", [0.4, 2.0])
+def test_picks_follow_draws_whose_deviations_are_scaled(spread):
+    bandit = told_bandit(batch_rule=FixedSize(8000), spread=spread)
+    picks = np.bincount(bandit.ask(), minlength=12)
+    assert largest_z(picks, dense_probabilities(bandit, spread=spread), 8000) < MAX_Z
+    assert largest_z(picks, dense_probabilities(bandit), 8000) > 2 * MAX_Z
+    # What is said of the maximizer is the posterior's all the same.
+    plain = told_bandit(batch_rule=FixedSize(8000))
+    said, expected = (
+        one.maximizer_distribution(500, torch.Generator().manual_seed(1)).indices
+        for one in (bandit, plain)
+    )
+    assert torch.equal(said, expected)
+
+
+def test_draws_go_less_far_where_anything_is_learned():
+    arms = random_arms(20)
+    given = {"covar_module": rbf(), "noise_variance": NOISE}
+    for known in given:
+        learning = GPThompsonSampling(arms, **{known: given[known]})
+        assert learning.policy.spread == 0.7
+    assert GPThompsonSampling(arms, **given).policy.spread == 1.0
+    assert GPThompsonSampling(arms).policy.spread == 0.7
+    assert GPThompsonSampling(arms, spread=1.0).policy.spread == 1.0
 
 
 def test_pending_pulls_shrink_the_draws():
@@ -244,6 +273,8 @@ def test_bad_options_are_refused():
         make_bandit(GPThompsonSampling, uniform_probability=1.5)
     with pytest.raises(InputDataError, match="Expected `residual`"):
         make_bandit(GPThompsonSampling, residual="none")
+    with pytest.raises(InputDataError, match="`spread` to be a number from 0"):
+        make_bandit(GPThompsonSampling, spread=-1.0)
     bandit = told_bandit()
     with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
         bandit.maximizer_distribution(0)

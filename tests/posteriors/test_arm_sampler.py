@@ -23,6 +23,7 @@ NUM_DRAWS = 20_000
 MAX_Z = 4.8
 # Relative to the prior variance: what rounding adds to a Monte Carlo error.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+EPS = {dtype: torch.finfo(dtype).eps for dtype in ROUNDING}
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 both_caches = pytest.mark.parametrize("max_bytes", [0, 2**31], ids=["chunks", "cache"])
 
@@ -283,6 +284,30 @@ def test_a_posterior_without_inducing_arms_is_its_mean():
     assert sampler.draw_best_arms(3, problem.generator).tolist() == [0, 0, 0]
 
 
+@both_dtypes
+@pytest.mark.parametrize("residual", ["omitted", "independent", "correlated"])
+@pytest.mark.parametrize("pending", [(), (2, 2, 19)], ids=["none", "pending"])
+def test_a_spread_scales_the_deviations_from_the_mean(dtype, residual, pending):
+    problem = Problem()
+    posterior = problem.posterior(problem.pulled[:5], dtype)
+    pending = torch.tensor(pending, dtype=torch.long)
+    mean = posterior.means(torch.arange(25))
+    full = ArmSampler(posterior, pending, residual)
+    full = full.draw_values(40, torch.Generator().manual_seed(3))
+    for spread in (0.0, 0.7, 2.0):
+        sampler = ArmSampler(posterior, pending, residual, spread)
+        values = sampler.draw_values(40, torch.Generator().manual_seed(3))
+        expected = mean + spread * (full - mean)
+        torch.testing.assert_close(values, expected, rtol=0, atol=100 * EPS[dtype])
+        best = sampler.draw_best_arms(40, torch.Generator().manual_seed(3))
+        if residual != "correlated":  # whose draws depend on the arms that compete
+            assert torch.equal(best, values.argmax(dim=-1))
+    best = ArmSampler(posterior, pending, residual, spread=0.0).draw_best_arms(
+        3, problem.generator
+    )
+    assert torch.equal(best, mean.argmax().expand(3))
+
+
 # Best arms ----------------------------------------------------------------------------
 
 
@@ -346,6 +371,8 @@ def test_bad_arguments_are_refused():
     posterior = problem.posterior(problem.pulled)
     with pytest.raises(InputDataError, match="Expected `residual` to be 'omitted'"):
         ArmSampler(posterior, residual="exact")
+    with pytest.raises(InputDataError, match="`spread` to be a number from 0"):
+        ArmSampler(posterior, spread=-0.1)
     sampler = ArmSampler(posterior)
     with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
         sampler.draw_values(0, problem.generator)
