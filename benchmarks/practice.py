@@ -128,7 +128,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pools", nargs="+", choices=SOURCES, help="in place of --half"
     )
     parser.add_argument(
-        "--half", choices=("choosing", "held-out", "all"), default="choosing"
+        "--half",
+        choices=("choosing", "held-out", "further", "all"),
+        default="choosing",
     )
     parser.add_argument(
         "--protocols", nargs="+", choices=PROTOCOLS, default=["batches", "plates"]
