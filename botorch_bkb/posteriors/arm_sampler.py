@@ -168,15 +168,7 @@ class ArmSampler:
             BotorchTensorDimensionError: If ``allowed`` has another shape.
             InputDataError: If no arm is allowed.
         """
-        shape = (self.posterior.num_arms,)
-        if allowed is not None and allowed.shape != shape:
-            raise BotorchTensorDimensionError(
-                f"Expected `allowed` of shape {shape}, but got {tuple(allowed.shape)}."
-            )
-        if allowed is not None and not allowed.any():
-            raise InputDataError(
-                "Expected `allowed` to hold at least one arm, but none is allowed."
-            )
+        self._check_allowed(allowed)
         if self.residual == "correlated":
             pool = self.promising_arms(allowed)
             return pool[self._draw_joint(num_draws, generator, pool).argmax(dim=-1)]
@@ -207,7 +199,12 @@ class ArmSampler:
 
         Args:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
+
+        Raises:
+            BotorchTensorDimensionError: If ``allowed`` has another shape.
+            InputDataError: If no arm is allowed.
         """
+        self._check_allowed(allowed)
         posterior, pool = self.posterior, self.promising_arms(allowed)
         _, mean, residual, projected = posterior.moments(pool)
         std = (residual + projected).sqrt()
@@ -220,6 +217,17 @@ class ArmSampler:
         above = torch.cat([sums for _, sums in found]).sum(dim=0)
         below = torch.special.ndtr((levels - mean.unsqueeze(-1)) / std.unsqueeze(-1))
         return min(1.0, (below.amin(dim=0) + above).min().item())
+
+    def _check_allowed(self, allowed: Tensor | None) -> None:
+        shape = (self.posterior.num_arms,)
+        if allowed is not None and allowed.shape != shape:
+            raise BotorchTensorDimensionError(
+                f"Expected `allowed` of shape {shape}, but got {tuple(allowed.shape)}."
+            )
+        if allowed is not None and not allowed.any():
+            raise InputDataError(
+                "Expected `allowed` to hold at least one arm, but none is allowed."
+            )
 
     def _draw_joint(
         self, num_draws: int, generator: torch.Generator, arms: Tensor

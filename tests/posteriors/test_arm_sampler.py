@@ -376,7 +376,12 @@ def test_bad_arguments_are_refused():
     sampler = ArmSampler(posterior)
     with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
         sampler.draw_values(0, problem.generator)
-    with pytest.raises(BotorchTensorDimensionError, match=r"`allowed` of shape \(25,"):
-        sampler.draw_best_arms(3, problem.generator, torch.ones(4, dtype=torch.bool))
-    with pytest.raises(InputDataError, match="none is allowed"):
-        sampler.draw_best_arms(3, problem.generator, torch.zeros(25, dtype=torch.bool))
+    few, none = torch.ones(4, dtype=torch.bool), torch.zeros(25, dtype=torch.bool)
+    for ask in (
+        lambda allowed: sampler.draw_best_arms(3, problem.generator, allowed),
+        sampler.outside_probability,
+    ):
+        with pytest.raises(BotorchTensorDimensionError, match=r"of shape \(25,"):
+            ask(few)
+        with pytest.raises(InputDataError, match="none is allowed"):
+            ask(none)
