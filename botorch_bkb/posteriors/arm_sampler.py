@@ -103,10 +103,9 @@ class ArmSampler:
         spread: float = 1.0,
     ) -> None:
         check_residual_part(residual)
-        check_number("spread", spread, least=0.0)
         self.posterior = posterior
         self.residual = residual
-        self.spread = spread
+        self.spread = check_number("spread", spread, least=0.0)
         self._L_v = posterior.L_v
         # The arms of the last joint draws, their features, and the residual's root.
         self._factored: tuple[Tensor, Tensor, Tensor] | None = None
@@ -183,7 +182,8 @@ class ArmSampler:
     def promising_arms(self, allowed: Tensor | None = None) -> Tensor:
         """Return the arms over which joint draws are, ascending.
 
-        Those of the largest optimistic bounds, by the variances without pending pulls.
+        Those of the largest optimistic bounds, by the posterior's variances without
+        pending pulls, whatever the spread; one far above 1 would want more arms.
 
         Args:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
@@ -195,7 +195,8 @@ class ArmSampler:
 
         For every level ``b`` it is at most ``P(f(x) < b)``, for any promising ``x``,
         and the sum of ``P(f(x') > b)`` over the arms outside; the least of these bounds
-        over a grid of levels, at most one. By the variances without pending pulls.
+        over a grid of levels, at most one. By the posterior's variances without pending
+        pulls, whatever the spread.
 
         Args:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
