@@ -246,6 +246,22 @@ def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending, spre
     assert np.abs(got - expected).max() < 4 * math.sqrt(0.25 / 4000)
 
 
+@pytest.mark.parametrize(
+    ("learner", "residual"),
+    [
+        (ForgettingLearner(0.1), None),
+        (SparseLearner(), None),
+        (SparseLearner(), "omitted"),
+        (SparseLearner(), "independent"),
+    ],
+)
+def test_draws_without_spread_are_the_mean(learner, residual):
+    bandit = compose(learner, ThompsonPolicy(0.0, residual, spread=0.0), num_arms=30)
+    bandit.tell([0, 7, 21], [0.3, 1.0, -0.5], external=True)
+    best = int(bandit.predict()[0].argmax())
+    assert bandit.ask().tolist() == [best] * len(bandit.pending)
+
+
 def test_a_filter_has_one_law_of_draws():
     bandit = compose(ForgettingLearner(0.1), ThompsonPolicy(residual="omitted"))
     bandit.tell([0], [1.0], external=True)

@@ -296,6 +296,27 @@ def test_draws_are_weights_times_features(limits, cached, dtype, appended):
         assert torch.equal(best, own.amax(dim=-1))
 
 
+@each_cut
+def test_residuals_drawn_on_their_own_are_spread_over_all_shards(limits):
+    problem = Problem(torch.float64)
+    draws, _ = draws_of(problem, ())
+    shards = problem.shards(limits, cached=True)
+    state = torch.Generator().manual_seed(0).get_state()
+
+    def values(**changes):
+        changed = draws._replace(**changes)
+        return torch.cat([shard.drawn(changed, None)[0] for shard in shards], dim=-1)
+
+    noise = torch.device("cpu"), state
+    without, once, twice = (
+        values(),
+        values(noise=noise),
+        values(noise=noise, spread=2.0),
+    )
+    assert (once - without).abs().max() > 0.01
+    torch.testing.assert_close(twice - without, 2 * (once - without))
+
+
 @pytest.mark.parametrize("place", [0, 7, 20])
 def test_a_draw_that_is_no_number_is_the_best(place):
     """A chunk with a NaN was passed over, with its other arms."""
