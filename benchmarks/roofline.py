@@ -25,7 +25,7 @@ from benchmarks.measure import seconds_of
 from benchmarks.record import caption, print_table, Record
 from botorch_bkb.optim import ArmPosterior
 from botorch_bkb.posteriors.arm_posterior import Told
-from botorch_bkb.posteriors.shards import LocalShards
+from botorch_bkb.posteriors.arm_shard import ACCELERATOR_CHUNK_BYTES, CHUNK_BYTES
 
 
 NOISE_VARIANCE = 0.2
@@ -128,10 +128,11 @@ def run(args: argparse.Namespace) -> None:
     rate, bandwidth = machine_rates(size, repeats, args.device, dtype)
     updates = Updates(num_arms, m, args.device, dtype)
     rebuild = median_seconds(updates.rebuild, repeats, args.device)
-    factor, shards = updates.posterior.L_v, updates.posterior.shards
-    assert isinstance(shards, LocalShards)
-    slices = shards.parts[0].chunks(m)
-    chunks = [factor.new_ones(m, arms.stop - arms.start) for arms in slices]
+    factor = updates.posterior.L_v
+    num_bytes = CHUNK_BYTES if args.device == "cpu" else ACCELERATOR_CHUNK_BYTES
+    columns = factor.new_ones(m, num_arms)
+    split = columns.split(num_bytes // (m * dtype.itemsize), dim=1)
+    chunks = [chunk.contiguous() for chunk in split]
     solves = median_seconds(lambda: solve_twice(factor, chunks), repeats, args.device)
     parts = [updates.increment(args.num_new, args.device) for _ in range(4)]
     small, one_pass = (statistics.median(part) for part in zip(*parts, strict=True))

@@ -508,11 +508,12 @@ class ArmShard:
             if self._features.shape[1]:
                 self._features[rows, : Z.shape[0]] = Z.mT
             Z = factor.project(Z)
-            root = torch.linalg.solve_triangular(factor.L_v, Z, upper=False)
             torch.mv(Z.mT, factor.weights, out=self.mean[rows])
             # Takes a third of the time of squaring and summing.
             self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
-            self.projected[rows] = torch.linalg.vector_norm(root, dim=0).square()
+            # In place: a copy takes a tenth of the solve's time.
+            torch.linalg.solve_triangular(factor.L_v, Z, upper=False, out=Z)
+            self.projected[rows] = torch.linalg.vector_norm(Z, dim=0).square()
 
     def _finish(self, inducing: Tensor) -> None:
         """Make no variance negative; remember how far below zero residuals were."""
