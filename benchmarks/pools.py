@@ -54,7 +54,7 @@ from botorch_bkb.test_functions.datasets import (
 )
 
 
-Half: TypeAlias = Literal["choosing", "held-out", "further", "speed"]
+Part: TypeAlias = Literal["choosing", "held-out", "further", "speed"]
 
 REWARD = "reward"
 BEST_SHARE = 0.01
@@ -150,11 +150,11 @@ class Source:
 
     Attributes:
         load: Returns a table of numbers whose last column is the reward.
-        half: What it is for; "speed" is for the one large pool of the speed row.
+        part: What it is for; "speed" is for the one large pool of the speed row.
     """
 
     load: Callable[[], pd.DataFrame]
-    half: Half
+    part: Part
 
 
 def load_pool(name: str) -> Pool:
@@ -179,10 +179,10 @@ def as_pool(name: str, table: pd.DataFrame) -> Pool:
     )
 
 
-def names_of(half: str) -> list[str]:
-    """Return the names of one half, or of both and the further ones for ``all``."""
-    halves = ("choosing", "held-out", "further") if half == "all" else (half,)
-    return [name for name, source in SOURCES.items() if source.half in halves]
+def names_of(part: str) -> list[str]:
+    """Return the names of one part, or of all but the large pool for ``all``."""
+    parts = ("choosing", "held-out", "further") if part == "all" else (part,)
+    return [name for name, source in SOURCES.items() if source.part in parts]
 
 
 def smoke_pools() -> dict[str, Pool]:

@@ -125,10 +125,10 @@ class Run(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument(
-        "--pools", nargs="+", choices=SOURCES, help="in place of --half"
+        "--pools", nargs="+", choices=SOURCES, help="in place of --part"
     )
     parser.add_argument(
-        "--half",
+        "--part",
         choices=("choosing", "held-out", "further", "all"),
         default="choosing",
     )
@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> None:
         compare_speed(record, args.methods, args.smoke)
         return
     pools = (
-        smoke_pools() if args.smoke else load_pools(args.pools or names_of(args.half))
+        smoke_pools() if args.smoke else load_pools(args.pools or names_of(args.part))
     )
     protocols = SMOKE_PROTOCOLS if args.smoke else PROTOCOLS
     protocols = {name: protocols[name] for name in args.protocols}

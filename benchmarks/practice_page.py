@@ -31,20 +31,20 @@ from benchmarks.record import PageRecord
 from botorch_bkb.plotting import blank_figure, tidy_axes
 
 
-HALVES = ("choosing", "held-out", "further", "made up", "all")
+PARTS = ("choosing", "held-out", "further", "made up", "all")
 # Of the table of what was found in each pool.
 FOUND_PROTOCOL = "batches"
 FOUND_NOISE = 0.05
 NUM_PANELS_ACROSS = 3
 ROW_ORDER = ("protocol", "noise", "pool", "method", "seed", "num_measured")
-TABLE_ORDER = ("protocol", "noise", "horizon", "half", "pool", "method", "who")
+TABLE_ORDER = ("protocol", "noise", "horizon", "part", "pool", "method", "who")
 
 # What docs/practice.rst shows; `found` has a column a method besides.
 PAGE_TABLES = {
     "runs": {
         "protocol": "protocol",
         "noise": "noise",
-        "half": "half",
+        "part": "part",
         "who": "whose",
         "pools": "pools",
         "methods": "methods",
@@ -55,7 +55,7 @@ PAGE_TABLES = {
         "protocol": "protocol",
         "checkpoint": "measurements",
         "noise": "noise",
-        "half": "half",
+        "part": "part",
         "method": "method",
         "pools": "pools",
         "seeds": "seeds",
@@ -68,14 +68,14 @@ PAGE_TABLES = {
     },
     "found": {
         "pool": "pool",
-        "half": "half",
+        "part": "part",
         "num_best": "best 1 %",
         "seeds": "seeds",
     },
     "regret": {
         "noise": "noise",
         "horizon": "measurements",
-        "half": "half",
+        "part": "part",
         "method": "method",
         "pools": "pools",
         "mean_ratio": "mean ratio",
@@ -100,7 +100,7 @@ def write_page(
     """
     orders = {
         "protocol": tuple(totals),
-        "half": HALVES,
+        "part": PARTS,
         "pool": tuple(SOURCES),
         "method": (*COLORS, *ours),
         "who": ("ours", "peers"),
@@ -145,18 +145,18 @@ def in_order(
     return table.sort_values(list(by), key=rank, kind="stable", ignore_index=True)
 
 
-def halves_of(pools: pd.Series) -> pd.Series:
-    """Return which half each pool stands in."""
-    return pools.map(lambda pool: SOURCES[pool].half if pool in SOURCES else "made up")
+def parts_of(pools: pd.Series) -> pd.Series:
+    """Return which part each pool stands in."""
+    return pools.map(lambda pool: SOURCES[pool].part if pool in SOURCES else "made up")
 
 
 def runs_table(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
     """Return how far the rows go, and the commits of ours and of the peers."""
     is_ours = table["method"].isin(ours)
-    named = table.assign(half=halves_of(table["pool"]), who="peers")
+    named = table.assign(part=parts_of(table["pool"]), who="peers")
     named["who"] = named["who"].mask(is_ours, "ours")
     rows = []
-    by = [*CELL, "half", "who"]
+    by = [*CELL, "part", "who"]
     for key, one in named.groupby(by, sort=False):
         seeds = one.groupby(["pool", "method"])["seed"].nunique()
         rows.append(
@@ -175,10 +175,10 @@ def ratios_table(compared: pd.DataFrame) -> pd.DataFrame:
     """Return the ratios over pools, in two decimals."""
     if compared.empty:
         return compared
-    # Where there is one half only, all pools are that half.
-    halves = compared.groupby(CELL)["half"].nunique().rename("num_halves")
-    over = ratios_over_pools(compared).join(halves, on=CELL)
-    over = over[(over["half"] != "all") | (over["num_halves"] > 1)]
+    # Where there is one part only, all pools are of that part.
+    parts = compared.groupby(CELL)["part"].nunique().rename("num_parts")
+    over = ratios_over_pools(compared).join(parts, on=CELL)
+    over = over[(over["part"] != "all") | (over["num_parts"] > 1)]
     ratios = ["mean_ratio", "least_ratio", "mean_to_choice", "mean_to_thompson"]
     decimals = {**dict.fromkeys(ratios, 2), "over_thompson": 3}
     over = over.assign(
@@ -203,20 +203,20 @@ def found_by_pool(
     pools, columns = summary["pool"].unique(), [one for one in methods if one in wide]
     wide = wide.reindex(index=pools, columns=columns).fillna("").reset_index()
     by_pool = summary.groupby("pool")
-    wide.insert(1, "half", halves_of(wide["pool"]))
+    wide.insert(1, "part", parts_of(wide["pool"]))
     wide.insert(2, "num_best", wide["pool"].map(by_pool["num_best"].first()))
     wide.insert(3, "seeds", wide["pool"].map(by_pool["seeds"].agg(span)))
     return wide
 
 
 def regret_table(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
-    """Return the cumulative regret of ours over the least of any peer, by half."""
+    """Return the cumulative regret of ours over the least of any peer, by part."""
     regret = regret_by_policy(table)
     if regret.empty:
         return regret
     tables = []
-    for half, one in regret.groupby(halves_of(regret["pool"]), sort=False):
-        against = regret_against_peers(one, ours).assign(half=half)
+    for part, one in regret.groupby(parts_of(regret["pool"]), sort=False):
+        against = regret_against_peers(one, ours).assign(part=part)
         for column in ("mean_ratio", "largest_ratio"):
             against[column] = against[column].map(fixed(2))
         tables.append(against)

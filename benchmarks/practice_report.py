@@ -152,7 +152,7 @@ def compare(
                 "noise": noise,
                 "checkpoint": checkpoint,
                 "pool": pool,
-                "half": SOURCES[pool].half if pool in SOURCES else "made up",
+                "part": SOURCES[pool].part if pool in SOURCES else "made up",
                 "method": name,
                 "found": runs[name]["found"].mean(),
                 "num_best": runs[name]["num_best"].iloc[0],
@@ -219,12 +219,12 @@ def against_choice(runs: Mapping[str, pd.DataFrame], name: str) -> tuple[int, fl
 
 
 def ratios_over_pools(ratios: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean and the least of the ratios, for each half and for all pools.
+    """Return the mean and the least of the ratios, for each part and for all pools.
 
     ``seeds`` is the least number of any pool.
     """
-    both = pd.concat([ratios, ratios.assign(half="all")])
-    by = [*CELL, "checkpoint", "method", "half"]
+    both = pd.concat([ratios, ratios.assign(part="all")])
+    by = [*CELL, "checkpoint", "method", "part"]
     rows = []
     for key, one in both.groupby(by, sort=False):
         # The first of equals, also of those that only last bits tell apart.
@@ -375,8 +375,8 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
             if not runs.empty:
                 _draw_curve(axes, runs, name, colors[name])
         axes.axhline(one["num_best"].iloc[0], color="0.8", linewidth=1)
-        half = SOURCES[pool].half if pool in SOURCES else "made up"
-        axes.set_title(f"{pool} ({half})", fontsize="small")
+        part = SOURCES[pool].part if pool in SOURCES else "made up"
+        axes.set_title(f"{pool} ({part})", fontsize="small")
         axes.set_ylim(bottom=0)
         tidy_axes(axes)
     for axes in panels[len(pools) :]:

@@ -434,7 +434,7 @@ def test_ratios_are_to_the_best_peer_on_common_seeds(table):
     (row,) = compare(only, {"batches": (50,)}, ["BBKB"]).to_dict("records")
     assert (row["best_peer"], row["ratio"]) == ("qLogEI", pytest.approx(4 / 3))
     over = ratios_over_pools(pd.concat([ratios, ratios.assign(pool="b", ratio=0.25)]))
-    both = over.set_index(["checkpoint", "half"]).loc[(50, "all")]
+    both = over.set_index(["checkpoint", "part"]).loc[(50, "all")]
     assert (both["pools"], both["mean_ratio"]) == (2, pytest.approx(0.5))
     assert (both["least_ratio"], both["least_in"]) == (0.25, "b")
 
@@ -468,7 +468,7 @@ def test_a_peer_is_chosen_by_the_other_seeds():
     pools = [ratios.assign(pool=pool) for pool in "abc"]
     pools[1] = pools[1].assign(ratio_to_choice=1.0, seeds=2)
     pools[2] = pools[2].assign(ratio_to_choice=np.nan)
-    over = ratios_over_pools(pd.concat(pools)).set_index("half").loc["all"]
+    over = ratios_over_pools(pd.concat(pools)).set_index("part").loc["all"]
     assert (over["pools"], over["seeds"]) == (3, 2)
     assert over["mean_to_choice"] == pytest.approx(1.5)
 
@@ -521,7 +521,7 @@ def test_the_least_ratio_is_in_the_first_of_equal_pools(table):
     ratios = compare(table, {"batches": (50,)}, ["BBKB"])
     nearly = [0.5, 0.3, 0.1 + 0.2 - 1e-16, np.nan]
     pools = [ratios.assign(pool=f"p{n}", ratio=x) for n, x in enumerate(nearly)]
-    over = ratios_over_pools(pd.concat(pools)).set_index("half").loc["all"]
+    over = ratios_over_pools(pd.concat(pools)).set_index("part").loc["all"]
     assert over["least_in"] == "p1"
 
 

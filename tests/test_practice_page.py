@@ -36,7 +36,7 @@ def run_page():
 
 @pytest.fixture(scope="module")
 def rows():
-    """Four methods on a pool of each half, two seeds, and a plate of one seed."""
+    """Four methods on a pool of each part, two seeds, and a plate of one seed."""
     parts = []
     for pool, more in (("levy4", 0), ("hplc", 1)):
         for seed in (0, 1):
@@ -63,7 +63,7 @@ def test_its_tables_say_what_rows_say(rows, tmp_path):
     texts = texts_of(rows, tmp_path)
     assert {name: text.splitlines() for name, text in texts.items()} == {
         "runs.csv": [
-            "protocol,noise,half,whose,pools,methods,seeds,commits",
+            "protocol,noise,part,whose,pools,methods,seeds,commits",
             "batches,5 %,choosing,ours,1,1,2,0123456",
             "batches,5 %,choosing,peers,1,3,2,12e0567 12e1567",
             "batches,5 %,held-out,ours,1,1,2,0123456",
@@ -72,7 +72,7 @@ def test_its_tables_say_what_rows_say(rows, tmp_path):
         ],
         # 7.5 and 6.5 over 4.5.
         "ratios.csv": [
-            "protocol,measurements,noise,half,method,pools,seeds,"
+            "protocol,measurements,noise,part,method,pools,seeds,"
             "to the best stock method,least,in,to the choice,to stock Thompson,"
             "regret over stock Thompson's",
             "batches,100,5 %,choosing,BBKB,1,2,1.67,1.67,hplc,1.67,1.67,0.000",
@@ -80,13 +80,13 @@ def test_its_tables_say_what_rows_say(rows, tmp_path):
             "batches,100,5 %,all,BBKB,2,2,1.56,1.44,levy4,1.56,1.56,0.000",
         ],
         "found.csv": [
-            "pool,half,best 1 %,seeds,uniform,Thompson,BBKB,a peer of late",
+            "pool,part,best 1 %,seeds,uniform,Thompson,BBKB,a peer of late",
             "hplc,choosing,10,2,1.0 +- 0.0,4.5 +- 0.5,7.5 +- 0.5,2.0 +- 0.0",
             "levy4,held-out,10,2,1.0 +- 0.0,4.5 +- 0.5,6.5 +- 0.5,2.0 +- 0.0",
         ],
         # 31 and 30 over the 40 of Thompson sampling.
         "regret.csv": [
-            "noise,measurements,half,method,pools,mean ratio,largest,pools below 1",
+            "noise,measurements,part,method,pools,mean ratio,largest,pools below 1",
             "5 %,100,choosing,BBKB,1,0.78,0.78,1",
             "5 %,100,held-out,BBKB,1,0.75,0.75,1",
         ],
