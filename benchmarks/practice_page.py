@@ -37,7 +37,16 @@ FOUND_PROTOCOL = "batches"
 FOUND_NOISE = 0.05
 NUM_PANELS_ACROSS = 3
 ROW_ORDER = ("protocol", "noise", "pool", "method", "seed", "num_measured")
-TABLE_ORDER = ("protocol", "noise", "horizon", "part", "pool", "method", "who")
+TABLE_ORDER = (
+    "protocol",
+    "checkpoint",
+    "noise",
+    "horizon",
+    "part",
+    "pool",
+    "method",
+    "who",
+)
 
 # What docs/practice.rst shows; `found` has a column a method besides.
 PAGE_TABLES = {
@@ -86,7 +95,11 @@ PAGE_TABLES = {
 
 
 def write_page(
-    table: pd.DataFrame, totals: Mapping[str, int], folder: Path, *, ours: Sequence[str]
+    table: pd.DataFrame,
+    checkpoints: Mapping[str, Sequence[int]],
+    folder: Path,
+    *,
+    ours: Sequence[str],
 ) -> None:
     """Write the tables and the picture.
 
@@ -94,12 +107,12 @@ def write_page(
 
     Args:
         table: The rows of finished runs.
-        totals: The numbers of measurements at the end, by protocol.
+        checkpoints: After how many measurements ours are compared, by protocol.
         folder: Where to.
         ours: Which methods are held against the peers.
     """
     orders = {
-        "protocol": tuple(totals),
+        "protocol": tuple(checkpoints),
         "part": PARTS,
         "pool": tuple(SOURCES),
         "method": (*COLORS, *ours),
@@ -107,12 +120,11 @@ def write_page(
     }
     table = in_order(table, ROW_ORDER, orders)
     methods = list(in_order(table, ["method"], orders)["method"].unique())
-    ends = {name: (total,) for name, total in totals.items()}
     is_found = (table["protocol"] == FOUND_PROTOCOL) & (table["noise"] == FOUND_NOISE)
     tables = {
         "runs": runs_table(table, ours),
-        "ratios": ratios_table(compare(table, ends, ours)),
-        "found": found_by_pool(table[is_found], ends, methods),
+        "ratios": ratios_table(compare(table, checkpoints, ours)),
+        "found": found_by_pool(table[is_found], checkpoints, methods),
         "regret": regret_table(table, ours),
     }
     tables = {name: one for name, one in tables.items() if not one.empty}
@@ -176,8 +188,9 @@ def ratios_table(compared: pd.DataFrame) -> pd.DataFrame:
     if compared.empty:
         return compared
     # Where there is one part only, all pools are of that part.
-    parts = compared.groupby(CELL)["part"].nunique().rename("num_parts")
-    over = ratios_over_pools(compared).join(parts, on=CELL)
+    by = [*CELL, "checkpoint"]
+    parts = compared.groupby(by)["part"].nunique().rename("num_parts")
+    over = ratios_over_pools(compared).join(parts, on=by)
     over = over[(over["part"] != "all") | (over["num_parts"] > 1)]
     ratios = ["mean_ratio", "least_ratio", "mean_to_choice", "mean_to_thompson"]
     decimals = {**dict.fromkeys(ratios, 2), "over_thompson": 3}
@@ -189,12 +202,14 @@ def ratios_table(compared: pd.DataFrame) -> pd.DataFrame:
 
 
 def found_by_pool(
-    table: pd.DataFrame, ends: Mapping[str, Sequence[int]], methods: Sequence[str]
+    table: pd.DataFrame,
+    checkpoints: Mapping[str, Sequence[int]],
+    methods: Sequence[str],
 ) -> pd.DataFrame:
     """Return the best 1 % found at the end, a row a pool and a column a method."""
     if table.empty:
         return table
-    summary = summarize(table, ends)
+    summary = summarize(table, checkpoints)
     means, errors = summary["found"].map(fixed(1)), summary["found_se"].map(fixed(1))
     cells = means + errors.map(lambda error: error and f" +- {error}")
     wide = summary.assign(cell=cells).pivot(

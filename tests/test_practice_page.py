@@ -22,7 +22,7 @@ pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "practice.rst").read_text()
-TOTALS = {"batches": 100, "plates": 480}
+CHECKPOINTS = {"batches": (100,), "plates": (192, 480)}
 
 
 def run_page():
@@ -54,7 +54,7 @@ def rows():
 
 
 def texts_of(rows, folder):
-    write_page(rows, TOTALS, folder, ours=("BBKB", "GPBUCB"))
+    write_page(rows, CHECKPOINTS, folder, ours=("BBKB", "GPBUCB"))
     assert (folder / "practice.png").read_bytes().startswith(b"\x89PNG")
     return {path.name: path.read_text() for path in folder.glob("*.csv")}
 
@@ -119,6 +119,22 @@ def test_one_seed_has_no_error_and_no_choice(rows, tmp_path):
     assert "hplc,choosing,10,1,1.0,5.0,7.0,2.0\n" in texts["found.csv"]
     assert "choosing,BBKB,1,1,1.40,1.40,hplc,,1.40,0.000\n" in texts["ratios.csv"]
     assert "5 %,100,choosing,BBKB,1,0.78,0.78,1\n" in texts["regret.csv"]
+
+
+def test_plates_are_compared_at_every_checkpoint(rows, tmp_path):
+    batches = rows[rows["protocol"] == "batches"]
+    measured = batches["num_measured"].map({10: 96, 50: 192, 100: 480})
+    plates = batches.assign(protocol="plates", num_measured=measured)
+    lines = texts_of(plates, tmp_path)["ratios.csv"].splitlines()
+    assert [line.rsplit(",", 6)[0] for line in lines[1:]] == [
+        f"plates,{end},5 %,{part},BBKB,{pools},2"
+        for end in (192, 480)
+        for part, pools in (("choosing", 1), ("held-out", 1), ("all", 2))
+    ]
+    assert [line.split(",")[7] for line in lines[1:]] == [
+        *("1.50", "1.50", "1.50"),
+        *("1.67", "1.44", "1.56"),
+    ]
 
 
 def test_what_is_printed_does_not_rest_on_last_bits():
