@@ -61,7 +61,14 @@ class Ablations(TenThousandPulls):
 
     def seconds(self, run: Run) -> float:
         """Return about how long a run takes."""
-        return {"local rule": 10.0, "the theorem's width": 60.0}.get(run.changed, 3.0)
+        slow = {
+            "q-bar 0.5": 50.0,
+            "q-bar 1": 40.0,
+            "per-pull inclusion": 50.0,
+            "local rule": 20.0,
+            "the theorem's width": 70.0,
+        }
+        return slow.get(run.changed, 3.0)
 
     def play(self, run: Run) -> pd.DataFrame:
         """Return one row."""
