@@ -293,8 +293,9 @@ def draw_shares(table: pd.DataFrame, methods: Sequence[str]) -> Figure:
         axes.set_title(
             f"{protocol}, noise {percent(noise)}, {pools}", fontsize="medium"
         )
-        axes.set_ylim(bottom=0)
         tidy_axes(axes)
+    # Not before all are drawn: a limit that is set no longer grows.
+    panels[0].set_ylim(bottom=0)
     for axes in panels[len(cells) :]:
         axes.set_visible(False)
     add_legend(figure)

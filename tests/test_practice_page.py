@@ -192,6 +192,17 @@ def test_the_picture_has_a_panel_a_protocol_and_noise(rows):
     assert line.get_ydata().tolist() == pytest.approx([0, 0.3, 0.6])
 
 
+def test_every_panel_shows_all_of_its_lines(rows):
+    """The limits were set with the first panel, and cut off what later ones found."""
+    batches = rows[rows["protocol"] == "batches"]
+    more = batches.assign(protocol="plates", found=10)
+    figure = draw_shares(pd.concat([batches, more]), list(batches["method"].unique()))
+    for axes in figure.axes:
+        bottom, top = axes.get_ylim()
+        assert bottom == 0
+        assert top >= 1
+
+
 def test_without_rows_the_page_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(practice, "ROWS", tmp_path / "rows.csv.gz")
     monkeypatch.setattr(practice, "PAGE", tmp_path / "page")
