@@ -107,7 +107,8 @@ def write_page(
 
     Args:
         table: The rows of finished runs.
-        checkpoints: After how many measurements ours are compared, by protocol.
+        checkpoints: After how many measurements ours are compared, by protocol;
+            the last is the end.
         folder: Where to.
         ours: Which methods are held against the peers.
     """
@@ -120,11 +121,12 @@ def write_page(
     }
     table = in_order(table, ROW_ORDER, orders)
     methods = list(in_order(table, ["method"], orders)["method"].unique())
+    ends = {name: counts[-1:] for name, counts in checkpoints.items()}
     is_found = (table["protocol"] == FOUND_PROTOCOL) & (table["noise"] == FOUND_NOISE)
     tables = {
         "runs": runs_table(table, ours),
         "ratios": ratios_table(compare(table, checkpoints, ours)),
-        "found": found_by_pool(table[is_found], checkpoints, methods),
+        "found": found_by_pool(table[is_found], ends, methods),
         "regret": regret_table(table, ours),
     }
     tables = {name: one for name, one in tables.items() if not one.empty}
@@ -202,14 +204,12 @@ def ratios_table(compared: pd.DataFrame) -> pd.DataFrame:
 
 
 def found_by_pool(
-    table: pd.DataFrame,
-    checkpoints: Mapping[str, Sequence[int]],
-    methods: Sequence[str],
+    table: pd.DataFrame, ends: Mapping[str, Sequence[int]], methods: Sequence[str]
 ) -> pd.DataFrame:
     """Return the best 1 % found at the end, a row a pool and a column a method."""
     if table.empty:
         return table
-    summary = summarize(table, checkpoints)
+    summary = summarize(table, ends)
     means, errors = summary["found"].map(fixed(1)), summary["found_se"].map(fixed(1))
     cells = means + errors.map(lambda error: error and f" +- {error}")
     wide = summary.assign(cell=cells).pivot(

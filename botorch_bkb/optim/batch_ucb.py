@@ -41,7 +41,7 @@ def optimize_batch_ucb(
         posterior: The posterior given all rewards.
         confidence_width: w, in the papers' scaling.
         batch_rule: When to close the batch. One that sets no size may take an arm that
-            is all but known millions of times; ``Capped`` limits it, as bandits do.
+            is all but known more often than anybody can use; ``Capped`` limits it.
         grow: Whether chosen arms join the inducing points inside the batch.
         pending_indices: A long tensor of the pulls still without reward, repeats
             included. They shrink the variance and always join the inducing points.
