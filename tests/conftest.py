@@ -4,15 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from threadpoolctl import ThreadpoolController
 
 from tests.helpers import DisturbedRounding
 
 
-# Timing is no property: the cores may be shared.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# Timing is no property: the cores may be shared, and slow.
+settings.register_profile(
+    "any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any speed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -23,6 +23,7 @@ for name in pip pytest python ruff mypy; do
         echo '#!/bin/sh'
         echo "echo ran $name"
         [ "$name" != "$BROKEN" ] || echo exit 1
+        echo '[ "$1" != "${BROKEN_ARGUMENT-none}" ]'
     } > ".venv/bin/$name"
     chmod +x ".venv/bin/$name"
 done
@@ -98,11 +99,14 @@ def run_ci(tmp_path):
     fake.write_text(FAKE_PYTHON)
     fake.chmod(0o755)
 
-    def run(broken):
+    def run(broken="nothing", **variables):
         path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             [tmp_path / ".ci" / "run"],
-            env={**os.environ, "PATH": path, "BROKEN": broken},
+            # `SECONDS` is what bash counts from, and may be of a run around this one.
+            env=os.environ
+            | {"PATH": path, "BROKEN": broken, "SECONDS": "0"}
+            | variables,
             capture_output=True,
             text=True,
             check=False,
@@ -118,3 +122,18 @@ def test_ci_stops_at_the_first_failure(run_ci, broken):
     assert result.returncode != 0
     assert result.stdout.splitlines()[-1] == f"ran {broken}"
     assert (run_ci.checkout / ".venv" / "mine").exists()
+
+
+def test_ci_stops_where_another_code_path_fails(run_ci):
+    result = run_ci(BROKEN_ARGUMENT="-q")
+    assert result.returncode != 0
+    assert result.stdout.count("ran pytest") == 2
+    assert result.stdout.splitlines()[-1] == "ran pytest"
+
+
+@pytest.mark.parametrize(("seconds", "num_passes"), [("0", 3), ("1600", 1)])
+def test_ci_leaves_other_code_paths_out_on_slow_machines(run_ci, seconds, num_passes):
+    said = run_ci(SECONDS=seconds).stdout
+    assert said.count("ran pytest") == num_passes
+    assert ("left out after 26 minutes" in said) == (num_passes == 1)
+    assert "the main job" in said

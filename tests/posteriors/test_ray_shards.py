@@ -42,6 +42,9 @@ from tests.posteriors.test_shards import (
 
 # Workers' rounding is not disturbed.
 pytestmark = [pytest.mark.exact_bits, pytest.mark.once]
+# Seconds for what must come: slow machines take minutes to start a worker, and only a
+# test that fails waits as long as this.
+PATIENCE = 600
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +62,7 @@ def path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def two(path):
     """Arms of two workers, for all tests that leave them as they are."""
-    arms = ArrayArms(path).on_ray(2, timeout=120)
+    arms = ArrayArms(path).on_ray(2)
     yield arms
     arms.workers.close()
 
@@ -68,7 +71,9 @@ def pid_of(arms, shard):
     import ray
 
     actor = arms.workers.pool.actors[shard]
-    return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()), timeout=60)
+    return ray.get(
+        actor.__ray_call__.remote(lambda self: os.getpid()), timeout=PATIENCE
+    )
 
 
 @pytest.mark.parametrize("bandit", BANDITS)
@@ -145,7 +150,7 @@ class Killer:
 @pytest.mark.parametrize(("bandit", "delay"), [("bbkb", None), ("gpbucb", 0.02)])
 def test_a_worker_that_is_killed_is_replaced_and_has_the_same_bits(path, bandit, delay):
     expected = campaign(BANDITS[bandit](ArrayArms(path)), num_asks=4)
-    arms = ArrayArms(path).on_ray(2, timeout=120)
+    arms = ArrayArms(path).on_ray(2)
     killer = Killer(BANDITS[bandit](arms), arms, [delay], [[1], [0]])
     assert_same(campaign(killer, num_asks=4), expected)
     assert len(killer.pids) == 4
@@ -155,7 +160,7 @@ def test_a_worker_that_is_killed_is_replaced_and_has_the_same_bits(path, bandit,
 def test_a_run_in_which_workers_are_killed_twenty_times_has_the_same_picks(path):
     """Both of them before every other ask, and in the midst of the others."""
     expected = campaign(BANDITS["bbkb"](ArrayArms(path)), num_asks=10)
-    arms = ArrayArms(path).on_ray(2, timeout=120)
+    arms = ArrayArms(path).on_ray(2)
     killer = Killer(BANDITS["bbkb"](arms), arms, [None, 0.02], [[0, 1]])
     assert_same(campaign(killer, num_asks=10), expected)
     assert len(killer.pids) == 20
@@ -173,7 +178,7 @@ def test_a_worker_that_is_lost_for_good_is_an_error_that_names_its_arms(path):
 
 
 def test_a_worker_that_says_nothing_is_an_error_that_names_its_arms(path):
-    arms = ArrayArms(path).on_ray(2, timeout=60)
+    arms = ArrayArms(path).on_ray(2)
     bandit = BANDITS["bbkb"](arms)
     bandit.tell(bandit.ask(), torch.ones(1).double())
     pid = pid_of(arms, 0)
@@ -331,7 +336,7 @@ if __name__ == "__main__":
     import ray
     print("runs", ray.is_initialized())
     ray.shutdown()
-    gone, left = psutil.wait_procs(children, timeout=30)
+    gone, left = psutil.wait_procs(children, timeout=600)
     print("left", len(left), sorted(path.name for path in home.iterdir()))
 """
 
@@ -348,7 +353,7 @@ def run_script(source, path, home):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
 
