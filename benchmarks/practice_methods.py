@@ -11,6 +11,7 @@ from torch import Tensor
 
 from benchmarks.peers import PEERS
 from botorch_bkb import BBKB, GPBUCB, GPThompsonSampling
+from botorch_bkb.bandits import FiniteArmBandit, rbf_to_learn, SparseLearner
 from botorch_bkb.cli.suggest import SuggestLoop
 
 
@@ -61,6 +62,14 @@ OURS: dict[str, PlayerFactory] = {
     ),
     "suggest": lambda arms, generator: SuggestLoop(
         arms, seed=int(torch.randint(2**31, (1,), generator=generator))
+    ),
+    "BBKB, RBF": lambda arms, generator: BanditPlayer(
+        FiniteArmBandit(
+            arms,
+            learner=SparseLearner(new_kernel=rbf_to_learn),
+            batch_rule=BBKB.default_batch_rule,
+            generator=generator,
+        )
     ),
 }
 

@@ -18,6 +18,12 @@ import numpy as np
 # Posteriors: [BBKB] (1), (2), DESIGN 3 ------------------------------------------------
 
 
+def matern_covariance(squared):
+    """Matern-5/2 of unit variance, of squared distances in lengthscales."""
+    r = np.sqrt(5 * squared)
+    return (1 + r + r**2 / 3) * np.exp(-r)
+
+
 def nystrom_embedding(K_ss, K_sx, rtol=1e-12):
     """Return z(x) = K_ss^{+/2} k_s(x), one column per x; [BBKB] section 2."""
     values, vectors = np.linalg.eigh(K_ss)

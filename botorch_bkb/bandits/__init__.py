@@ -8,6 +8,7 @@ from botorch_bkb.bandits.drifting import (
     rbf_block_size,
 )
 from botorch_bkb.bandits.forgetting import ForgettingLearner
+from botorch_bkb.bandits.hyperparameters import matern_to_learn, rbf_to_learn
 from botorch_bkb.bandits.learners import (
     BlockLearner,
     ExactLearner,
@@ -62,5 +63,7 @@ __all__ = [
     "UCBPolicy",
     "UniformRandom",
     "matern_block_size",
+    "matern_to_learn",
     "rbf_block_size",
+    "rbf_to_learn",
 ]

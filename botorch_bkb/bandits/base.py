@@ -118,8 +118,8 @@ class FiniteArmBandit(Bandit):
             elsewhere, :mod:`botorch_bkb.arms`. Of arms with identical rows the one of
             the lowest index is pulled, as long as it may be and the others suffice for
             the batch.
-        covar_module: Any GPyTorch kernel, used as it is. None: BoTorch's default,
-            fitted as data arrive.
+        covar_module: Any GPyTorch kernel, used as it is. None: a Matern-5/2 kernel with
+            BoTorch's prior, fitted as data arrive.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
         learner: What is believed, :mod:`botorch_bkb.bandits.learners`. None: the sparse
             posterior of BKB.

@@ -26,7 +26,7 @@ from botorch_bkb.bandits.box_policies import (
     BoxUCBPolicy,
     draw_points,
 )
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.hyperparameters import Hyperparameters, rbf_to_learn
 from botorch_bkb.bandits.ledger import PointLedger
 from botorch_bkb.checks import (
     check_bounds,
@@ -120,8 +120,13 @@ class BoxBandit(Bandit):
         self.raw_samples = raw_samples
         self.prior_sampler = prior_sampler
         self._ledger: PointLedger = PointLedger(self.bounds)
+        # BoTorch's own kernel: no other was measured over boxes.
         hyperparameters = Hyperparameters(
-            self.bounds, covar_module, noise_variance, learns_mean=True
+            self.bounds,
+            covar_module,
+            noise_variance,
+            learns_mean=True,
+            new_kernel=rbf_to_learn,
         )
         learns = hyperparameters.learns
         # The first design is not stored: the seed brings it back.

@@ -67,13 +67,13 @@ class Hyperparameters:
     With ``covar_module`` and ``noise_variance`` given, features and rewards are used as
     they come and the prior mean is zero. Where either is None, features are scaled to
     the unit cube (but for the columns of a given ``TanimotoKernel``), rewards are
-    standardized, and what is None is fitted by marginal
-    likelihood (BoTorch's default kernel, noise and priors): the units from the first
-    told pull on, the hyper-parameters from the fourth, at every update up to 128 pulls
-    and whenever their number reaches 256, 512, ... after that. A fit starts from the
-    last one's optimum and, whenever the pulls are a quarter more than when it last did,
-    once more from where the first one did: the likelihood has several modes, and the
-    better one counts.
+    standardized, and what is None is fitted by marginal likelihood (a Matern-5/2
+    kernel, BoTorch's priors and noise): the units from the first told pull on, the
+    hyper-parameters from the fourth, at every update up to 128 pulls and whenever their
+    number reaches 256, 512, ... after that. A fit starts from the last one's optimum
+    and, whenever the pulls are a quarter more than when it last did, once more from
+    where the first one did: the likelihood has several modes, and the better one
+    counts.
 
     Args:
         arms: The ``A x d`` arms.
@@ -121,6 +121,9 @@ class Hyperparameters:
         if covar_module is None:
             covar_module = self.new_kernel(self.features)
         self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
+        # Of fingerprints the default has always been the same.
+        is_default = self.learns_kernel and new_kernel is None
+        self._learns_default = is_default and not isinstance(arms, BitArms)
         self.likelihood = get_gaussian_likelihood_with_lognormal_prior().to(arms)
 
     def to_features(self, points: Tensor) -> Tensor:
@@ -302,6 +305,14 @@ class Hyperparameters:
         noise = self.given_noise
         return [kinds, None if noise is None else float(noise)]
 
+    def _go_on_with_kernel_of(self, given: list[Any]) -> None:
+        """Learn what that bandit did by default: RBF in older versions."""
+        for new_kernel in (rbf_to_learn, kernel_to_learn):
+            self.new_kernel = new_kernel
+            self.covar_module = self._afresh().covar_module
+            if given == self._given():
+                return
+
     def state_dict(self) -> dict[str, Any]:
         """Return hyper-parameters and units."""
         return {
@@ -316,6 +327,8 @@ class Hyperparameters:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
+        if self._learns_default:
+            self._go_on_with_kernel_of(state["given"])
         if state["given"] != self._given():
             raise InputDataError(
                 "Expected the state of a bandit with kernel and noise "
@@ -365,11 +378,30 @@ def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
 def kernel_to_learn(arms: Tensor) -> Kernel:
     """Return the kernel that is learned where none is given.
 
-    BoTorch's default; of packed fingerprints a Tanimoto kernel with a variance, times a
-    Matern kernel on the numbers beside them, with BoTorch's prior.
+    A Matern kernel, which expects less smoothness of what is measured than BoTorch's
+    RBF kernel; of packed fingerprints :func:`tanimoto_to_learn`.
     """
-    if not isinstance(arms, BitArms):
-        return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
+    if isinstance(arms, BitArms):
+        return tanimoto_to_learn(arms)
+    return matern_to_learn(arms)
+
+
+def smooth_kernel_to_learn(arms: Tensor) -> Kernel:
+    """Return the kernel that Thompson sampling learns where none is given.
+
+    An RBF kernel: over the pools of the benchmark ``practice`` a Matern kernel brought
+    it nothing. Of packed fingerprints :func:`tanimoto_to_learn`.
+    """
+    if isinstance(arms, BitArms):
+        return tanimoto_to_learn(arms)
+    return rbf_to_learn(arms)
+
+
+def tanimoto_to_learn(arms: BitArms) -> Kernel:
+    """Return a Tanimoto kernel of packed fingerprints, with a variance to learn.
+
+    Times a Matern kernel on the numbers beside them, if there are any.
+    """
     num_bits, num_columns = arms.num_bits, arms.shape[-1]
     kernel: Kernel = TanimotoKernel()
     if num_columns > num_bits:
@@ -383,6 +415,28 @@ def kernel_to_learn(arms: Tensor) -> Kernel:
     kernel = ScaleKernel(kernel, outputscale_prior=LogNormalPrior(0.0, 1.0))
     kernel.outputscale = 1.0
     return kernel
+
+
+def matern_to_learn(arms: Tensor) -> Kernel:
+    """Return a Matern-5/2 kernel to learn, a lengthscale per feature.
+
+    The prior of the lengthscales is BoTorch's, which grows with the dimension.
+
+    Args:
+        arms: An ``A x d`` tensor of features; fingerprints count as numbers.
+    """
+    return get_covar_module_with_dim_scaled_prior(arms.shape[-1], use_rbf_kernel=False)
+
+
+def rbf_to_learn(arms: Tensor) -> Kernel:
+    """Return an RBF kernel to learn, a lengthscale per feature: BoTorch's default.
+
+    The prior of the lengthscales grows with the dimension.
+
+    Args:
+        arms: An ``A x d`` tensor of features; fingerprints count as numbers.
+    """
+    return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
 
 
 def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[int]:

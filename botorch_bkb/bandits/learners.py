@@ -392,8 +392,12 @@ class ExactLearner(PosteriorLearner):
     """The exact GP: every pulled arm is inducing.
 
     Cost ``O(A P^2)`` an ask for ``P`` distinct pulled arms.
+
+    Args:
+        new_kernel: As in :class:`SparseLearner`.
     """
 
+    new_kernel: Callable[[Tensor], Kernel] | None = None
     grows = True
 
     @property
@@ -443,7 +447,7 @@ class SparseLearner(PosteriorLearner):
             accuracy while they are few. Where both are given, the law is the papers'
             from the first pull on.
         new_kernel: From ``A x d`` features to the kernel that is learned where none is
-            given, before any fit. None: BoTorch's default, a Tanimoto kernel of bits.
+            given, before any fit. None: a Matern-5/2 kernel, a Tanimoto kernel of bits.
         learns_mean: Whether a constant prior mean is fitted with kernel or noise. If
             not, it is the average of the rewards.
 

@@ -405,7 +405,7 @@ def _add_suggest(
         help="what compares candidates: tanimoto the bits that both have, times a "
         "matern on other columns; matern (nu 2.5) and rbf the columns as numbers, each "
         "with its lengthscale. All are learned (default: tanimoto with --smiles, and "
-        "where all columns are 0 or 1, at least 64 of them; rbf otherwise)",
+        "where all columns are 0 or 1, at least 64 of them; matern otherwise)",
     )
     _add_ceiling(parser)
     _add_workers(parser)

@@ -14,13 +14,18 @@ import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError
-from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_bkb.arms import BitArms
 from botorch_bkb.arms.table import comparable_rows
-from botorch_bkb.bandits import BBKB, FiniteArmBandit, GPBUCB, SparseLearner
+from botorch_bkb.bandits import (
+    BBKB,
+    FiniteArmBandit,
+    GPBUCB,
+    matern_to_learn,
+    rbf_to_learn,
+    SparseLearner,
+)
 from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.bandits.hyperparameters import MIN_PULLS_TO_FIT
 from botorch_bkb.cli.arguments import BATCH_SIZE
@@ -206,16 +211,6 @@ def suggestion_bandit(
     bandit.tell(indices[told], rewards[told], external=True)
     bandit.add_pending(indices[~told])
     return bandit
-
-
-def matern_to_learn(arms: Tensor) -> Kernel:
-    """Return a Matern kernel with BoTorch's prior, of fingerprints too."""
-    return get_covar_module_with_dim_scaled_prior(arms.shape[-1], use_rbf_kernel=False)
-
-
-def rbf_to_learn(arms: Tensor) -> Kernel:
-    """Return an RBF kernel with BoTorch's prior, of fingerprints too."""
-    return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
 
 
 def cost_notes(bandit: FiniteArmBandit, batch_size: int) -> list[str]:

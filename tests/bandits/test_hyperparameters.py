@@ -11,9 +11,21 @@ from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from typing_extensions import override
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPThompsonSampling, GPUCB
+from botorch_bkb import (
+    BBKB,
+    BKB,
+    EpsilonGreedy,
+    GPBUCB,
+    GPThompsonSampling,
+    GPUCB,
+)
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBBKBWidth
-from botorch_bkb.bandits import hyperparameters
+from botorch_bkb.bandits import (
+    BoxBKB,
+    BoxGPUCB,
+    BoxThompsonSampling,
+    hyperparameters,
+)
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
@@ -360,6 +372,30 @@ def hump_told(bandit_class):
     bandit = make_bandit(bandit_class, arms, seed=0, **LEARNED)
     bandit.tell(torch.arange(len(arms)), rewards, external=True)
     return bandit, rewards
+
+
+@pytest.mark.parametrize(
+    ("bandit_class", "expected"),
+    [
+        (BBKB, MaternKernel),
+        (GPBUCB, MaternKernel),
+        (EpsilonGreedy, MaternKernel),
+        (GPThompsonSampling, RBFKernel),
+    ],
+)
+def test_what_is_learned_where_no_kernel_is_given(bandit_class, expected):
+    kernel = bandit_class(random_arms(20)).covar_module
+    assert type(kernel) is expected
+    assert kernel.lengthscale.shape == (1, random_arms(20).shape[-1])
+    assert getattr(kernel, "nu", 2.5) == 2.5
+    bits = torch.ones(20, 64, dtype=torch.uint8)
+    assert isinstance(bandit_class(bits).covar_module.base_kernel, TanimotoKernel)
+
+
+@pytest.mark.parametrize("bandit_class", [BoxGPUCB, BoxBKB, BoxThompsonSampling])
+def test_over_a_box_an_rbf_kernel_is_learned(bandit_class):
+    box = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.double)
+    assert type(bandit_class(box)._belief.hyperparameters.covar_module) is RBFKernel
 
 
 def test_thompson_sampling_fits_a_prior_mean():

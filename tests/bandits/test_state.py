@@ -6,11 +6,19 @@ from copy import deepcopy
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import MaternKernel, RBFKernel
 
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
 from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
+from botorch_bkb.bandits import (
+    ExactLearner,
+    FiniteArmBandit,
+    hyperparameters,
+    matern_to_learn,
+    rbf_to_learn,
+    SparseLearner,
+)
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     ALL_BANDITS,
@@ -131,6 +139,42 @@ def test_a_round_trip_keeps_learned_hyper_parameters(bandit_class):
     bandit = make_bandit(bandit_class, random_arms(30), **LEARNED)
     start(bandit)
     compare_runs(bandit, reload(bandit_class, bandit, lambda: LEARNED), num_asks=6)
+
+
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB])
+def test_a_state_of_an_older_version_goes_on_with_its_rbf_kernel(
+    bandit_class, monkeypatch
+):
+    with monkeypatch.context() as older:
+        older.setattr(hyperparameters, "kernel_to_learn", rbf_to_learn)
+        bandit = make_bandit(bandit_class, random_arms(30), **LEARNED)
+    start(bandit)
+    other = reload(bandit_class, bandit, lambda: LEARNED)
+    assert isinstance(other.covar_module, RBFKernel)
+    compare_runs(bandit, other, num_asks=6)
+    again = reload(bandit_class, other, lambda: LEARNED)
+    assert isinstance(again.covar_module, RBFKernel)
+    # And back, in the same bandit.
+    newer = make_bandit(bandit_class, random_arms(30), **LEARNED)
+    start(newer)
+    again.load_state_dict(newer.state_dict())
+    assert isinstance(again.covar_module, MaternKernel)
+    compare_runs(newer, again, num_asks=6)
+
+
+@pytest.mark.parametrize("new_kernel", [matern_to_learn, None], ids=["named", "bits"])
+@pytest.mark.parametrize("learner", [SparseLearner, ExactLearner])
+def test_a_kernel_is_not_replaced_by_that_of_a_state(new_kernel, learner):
+    """Neither one that was named nor that of fingerprints, always the same."""
+    arms = random_arms(30)
+    if new_kernel is None:
+        arms = (torch.arange(30 * 64).reshape(30, 64) * 7 % 5 < 2).to(torch.uint8)
+    bandit, other = (
+        FiniteArmBandit(arms, learner=learner(new_kernel=kernel))
+        for kernel in (new_kernel, rbf_to_learn)
+    )
+    with unchanged(bandit), pytest.raises(InputDataError, match="kernel and noise"):
+        bandit.load_state_dict(other.state_dict())
 
 
 @pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)

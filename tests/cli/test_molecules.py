@@ -391,7 +391,7 @@ def test_other_tables_are_as_before(tmp_path, change, capsys):
     assert list(found) == ["id", "repeats", "mean", "std", "low", "high"]
     assert "Tanimoto" not in capsys.readouterr().out
     pd.testing.assert_frame_equal(
-        run(tmp_path, table, results, "--kernel", "rbf"), found
+        run(tmp_path, table, results, "--kernel", "matern"), found
     )
 
 
@@ -441,7 +441,7 @@ def test_very_many_measurements_have_few_inducing_ones(monkeypatch):
 @settings(
     deadline=None,
     max_examples=25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     st.lists(
