@@ -39,7 +39,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.measure import synchronize
 from benchmarks.record import caption, print_table, Record
-from botorch_bkb import BBKB, BKB, GPThompsonSampling
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPThompsonSampling, GPUCB
 from botorch_bkb.bandits import FiniteArmBandit, policies, SparseLearner
 from botorch_bkb.plotting import blank_figure, tidy_axes
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler
@@ -78,6 +78,8 @@ METHODS: Mapping[str, Callable[..., FiniteArmBandit]] = {
     "BBKB, coupled": functools.partial(BBKB, resampling="coupled"),
     "GPThompsonSampling": GPThompsonSampling,
     "BKB, one by one": BKB,
+    "GPUCB, one by one": GPUCB,
+    "EpsilonGreedy, one by one": EpsilonGreedy,
 }
 CLOCKS = {"processor": time.process_time, "wall": time.perf_counter}
 DIMENSION = 8
@@ -94,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-arms", type=int, nargs="+", default=sizes)
     parser.add_argument("--pulls", type=int, default=300)
     parser.add_argument("--clock", choices=CLOCKS, default="processor")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
 
 
 class Timers:
@@ -204,9 +207,9 @@ def run(args: argparse.Namespace) -> None:
     tables = []
     for num_arms in (min(sizes), *sizes):
         problem = new_problem(num_arms, args.device)
-        tables += [play(method, problem, pulls, clock) for method in METHODS]
+        tables += [play(method, problem, pulls, clock) for method in args.methods]
     # The first run over the smallest size has warmed up.
-    table = pd.concat(tables[len(METHODS) :], ignore_index=True)
+    table = pd.concat(tables[len(args.methods) :], ignore_index=True)
     record.write_table(table.assign(clock=args.clock), "breakdown")
     record.write_figure(draw(table), "breakdown")
     print_table(summary(table))
