@@ -36,7 +36,7 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceState,
 )
 from botorch_bkb.acquisition.deviations import DeviationWidth
-from botorch_bkb.arms import ArmTable, Capacity
+from botorch_bkb.arms import ArmTable, Capacity, PullCounts
 from botorch_bkb.arms.table import as_arms, fingerprint, has_fingerprint
 from botorch_bkb.bandits.bandit import Bandit
 from botorch_bkb.bandits.goal import check_goal, Goal
@@ -340,15 +340,17 @@ class FiniteArmBandit(Bandit):
             if len(new):
                 belief = self._extended(new)
                 moments = belief.moments(self._pulls(time))
-            if self.goal == "best_arm":
-                least = max(rule.min_size, size)
-                capacity = best_arm_capacity(moments, capacity, used, least)
+            least = max(rule.min_size, size)
+            left = self._open_for_goal(moments, capacity, least)
             is_first = self.num_pulls == 0 and not self._ledger.pending
-            first = capacity.draw(self.generator) if is_first else None
-            indices = self._choose(belief, moments, time, rule, capacity, first)
-            if len(indices) < size:
-                rest = FixedSize(size - len(indices))
-                left = capacity.without(indices)
+            first = left.draw(self.generator) if is_first else None
+            more = indices = self._choose(belief, moments, time, rule, left, first)
+            while (missing := least - len(indices)) > 0:
+                left = left.without(more)
+                if left.total(1) == 0:  # every arm came once
+                    left = capacity.without(indices)
+                    left = self._open_for_goal(moments, left, missing, indices)
+                rest = FixedSize(missing)
                 more = self._choose(belief, moments, time, rest, left, None, indices)
                 indices = torch.cat([indices, more])
             indices = self._keep_chosen(new, indices, time)
@@ -357,6 +359,31 @@ class FiniteArmBandit(Bandit):
             self._add_pending(indices, time)
         self.num_batches += 1
         return indices
+
+    def _open_for_goal(
+        self,
+        moments: Moments,
+        capacity: Capacity,
+        size: int,
+        chosen: Tensor | None = None,
+    ) -> Capacity:
+        """Return how often a batch may pull each arm, where the goal allows fewer.
+
+        Args:
+            moments: Those of all arms.
+            capacity: How many pulls each arm allows.
+            size: How many are wanted.
+            chosen: What the batch has already; as if pending.
+        """
+        if self.goal == "regret":
+            return capacity
+        used, pending = self._ledger.used(), self._ledger.pending_arms()
+        if chosen is not None:
+            arms = torch.cat([used.arms, chosen])
+            counts = torch.cat([used.counts, torch.ones_like(chosen)])
+            used = PullCounts(arms, counts)
+            pending = torch.cat([pending, chosen])
+        return best_arm_capacity(moments, capacity, used, pending, size)
 
     @override
     def _undo(self) -> Callable[[], None]:

@@ -273,11 +273,14 @@ class PullLedger:
         self.first_is_told &= 0 in self.told_ids
         self._totals, self._num_summed = self._nothing, 0
 
+    def pending_arms(self) -> Tensor:
+        """Return the arms of pending pulls, in order of asking, repeats included."""
+        arms = [pull.arm for pull in self.pending.values()]
+        return torch.tensor(arms, dtype=torch.long, device=self.device)
+
     def used(self) -> PullCounts:
         """Return the pulls told and pending, by arm; an arm may come twice."""
-        totals = self.totals(self.num_pulls)
-        arms = [pull.arm for pull in self.pending.values()]
-        pending = torch.tensor(arms, dtype=torch.long, device=self.device)
+        totals, pending = self.totals(self.num_pulls), self.pending_arms()
         counts = torch.cat([totals.counts, torch.ones_like(pending)])
         return PullCounts(torch.cat([totals.arms, pending]), counts)
 

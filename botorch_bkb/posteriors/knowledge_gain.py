@@ -25,18 +25,20 @@ def best_arm_capacity(
     posterior: Moments,
     capacity: Capacity,
     used: PullCounts,
+    pending: Tensor,
     size: int,
 ) -> Capacity:
     """Return the capacities of a batch of distinct arms that tell most of the best one.
 
     Arms that were never pulled, and of the others those whose next pull gains more than
     that of any new arm. Where these are fewer than ``size``, the pulled ones of the
-    largest gain fill up; only where all arms are fewer does an arm repeat.
+    largest gain fill up, as far as there are any. Every arm allows one pull at most.
 
     Args:
         posterior: What is known of the arms.
         capacity: How many pulls each arm allows; the best is sought of those on offer.
         used: The pulls so far, told and pending.
+        pending: The arms of the pending ones, an arm as often as it is out.
         size: The size of the batch.
     """
     pulled, _ = used.merged()
@@ -44,6 +46,10 @@ def best_arm_capacity(
     # Arms that are not listed are new, and alike but for their gain.
     arms, pulls = capacity.listed
     most, gain = posterior.knowledge_gains(capacity.offered, arms)
+    if len(pending):
+        out, counts = pending.unique(return_counts=True)
+        place = torch.searchsorted(arms, out)
+        gain[place] = _gain_when_told(posterior, capacity.offered, out, counts)
     num_new = capacity.num_usual if capacity.usual > 0 else 0
     allowed = pulls > 0
     is_open = allowed & ~torch.isin(arms, pulled)
@@ -54,11 +60,24 @@ def best_arm_capacity(
         rest = gain.masked_fill(is_open | ~allowed, -math.inf)
         # Stable: the lowest index among ties.
         is_open[rest.sort(descending=True, stable=True).indices[:missing]] = True
-    num_open = max(num_new + int(is_open.sum()), 1)
-    each = max(1, math.ceil(size / num_open))
-    listed = PullCounts(arms, is_open * pulls.clamp(max=each))
-    usual = min(capacity.usual, each)
+    listed = PullCounts(arms, is_open * pulls.clamp(max=1))
+    usual = min(capacity.usual, 1)
     return Capacity(capacity.num_arms, usual, capacity.offered, listed)
+
+
+def _gain_when_told(
+    posterior: Moments, competes: Tensor | None, arms: Tensor, counts: Tensor
+) -> Tensor:
+    """Return the gains of arms after the pulls of their own that are pending.
+
+    Their rewards are not known, but the variance that they leave is.
+    """
+    top = posterior.largest_bounds(0.0, 2, competes)
+    rest = torch.full_like(posterior.means(arms), top.values[0].item())
+    rest[arms == top.arms[0]] = top.values[1] if len(top.values) > 1 else -math.inf
+    variance, noise_variance = posterior.variances(arms), posterior.noise_variance
+    left = variance / (1 + counts * variance / noise_variance)
+    return _expected_rise(posterior.means(arms), left, noise_variance, rest)
 
 
 def knowledge_gain(
@@ -92,6 +111,13 @@ def knowledge_gain(
     best = int(top.arms[0]) - start
     if 0 <= best < len(mean):
         rest[best] = top.values[1] if len(top.values) > 1 else -math.inf
+    return _expected_rise(mean, variance, noise_variance, rest)
+
+
+def _expected_rise(
+    mean: Tensor, variance: Tensor, noise_variance: float, rest: Tensor
+) -> Tensor:
+    """Return how much a pull is expected to raise the largest of its mean and rest."""
     step = variance / (variance + noise_variance).sqrt()
     z = -(mean - rest).abs() / step
     density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)

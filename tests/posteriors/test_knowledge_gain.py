@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import Capacity, PullCounts
@@ -124,7 +124,7 @@ def test_the_most_is_of_arms_that_compete_and_are_not_listed():
     assert split_gain(gain[:0], None, longs())[0] == -math.inf
 
 
-def batch(mean, variance, used, size, capacity=None, dtype=torch.float64):
+def batch(mean, variance, used, size, capacity=None, dtype=torch.float64, pending=()):
     """Return the capacities of a batch of a given size."""
     mean, variance = (torch.tensor(x, dtype=dtype) for x in (mean, variance))
     none = longs()
@@ -132,7 +132,7 @@ def batch(mean, variance, used, size, capacity=None, dtype=torch.float64):
     if capacity is None:
         capacity = Capacity(len(mean))
     used = PullCounts(longs(*used), torch.ones(len(used), dtype=torch.long))
-    found = best_arm_capacity(moments, capacity, used, size)
+    found = best_arm_capacity(moments, capacity, used, longs(*pending), size)
     return found.of_arms(torch.arange(len(mean))).tolist()
 
 
@@ -152,12 +152,32 @@ def test_pulls_that_are_pending_count_as_pulls_and_repeats_of_them_as_one_arm():
     assert batch(mean, variance, [2, 0, 2, 2], 2) == [1, 1, 0]  # the lowest index
 
 
-def test_arms_repeat_only_where_all_are_fewer_than_the_batch():
+@each_dtype
+@given(seed=st.integers(0, 10**6), num_pending=st.integers(1, 9))
+@settings(max_examples=25)
+def test_a_pull_that_is_out_leaves_its_arm_less_to_learn(dtype, seed, num_pending):
+    """Open are the pulled arms whose gain, by the grid, is above that of the new."""
+    stream = np.random.default_rng(seed)
+    mean, variance = stream.normal(size=6), stream.uniform(0.05, 2.0, size=6)
+    used = stream.permutation(6)[:4]
+    pending = stream.choice(used, size=num_pending)
+    counts = np.bincount(pending, minlength=6)
+    # Each would leave 1 / (1 / v + 1 / lambda) of v.
+    left = 1 / (1 / variance + counts / NOISE)
+    gain = integrated_gains(mean, left)
+    most = np.delete(gain, used).max()
+    assume(np.abs(gain[used] - most).min() > 1e-4)
+    found = batch(mean, variance, used, 1, dtype=dtype, pending=pending)
+    is_new = ~np.isin(np.arange(6), used)
+    assert found == (is_new | (gain > most)).astype(int).tolist()
+
+
+def test_no_arm_repeats_where_all_are_fewer_than_the_batch():
     mean, variance = [0.0, 1.0], [1.0, 1.0]
     assert batch(mean, variance, [], 2) == [1, 1]
-    assert batch(mean, variance, [0], 5) == [3, 3]
-    assert batch([0.0], [1.0], [0], 4) == [4]
-    assert batch(mean, variance, [], 5, Capacity(2, usual=2)) == [2, 2]
+    assert batch(mean, variance, [0], 5) == [1, 1]
+    assert batch([0.0], [1.0], [0], 4) == [1]
+    assert batch(mean, variance, [], 5, Capacity(2, usual=2)) == [1, 1]
 
 
 def test_what_is_not_offered_or_used_up_stays_closed():
@@ -165,7 +185,7 @@ def test_what_is_not_offered_or_used_up_stays_closed():
     mean, variance = [0.0, 1.0, 9.0, 1.0], [1.0] * 4
     capacity = Capacity(4, 3, offered, PullCounts(longs(1), longs(0)))
     assert batch(mean, variance, [], 2, capacity) == [1, 0, 0, 1]
-    assert batch(mean, variance, [3], 9, capacity) == [3, 0, 0, 3]
+    assert batch(mean, variance, [3], 9, capacity) == [1, 0, 0, 1]
     closed = Capacity(4, 0)
     assert batch(mean, variance, [0, 1], 2, closed) == [0] * 4
     assert batch(mean, variance, [], 1, Capacity(4, 3, ~offered & False)) == [0] * 4
