@@ -268,7 +268,8 @@ class Hyperparameters:
             return
         self.offset = rewards.mean().item()
         spread = rewards.std(correction=0).item()
-        self.scale = spread if spread > 1e-12 * max(1.0, abs(self.offset)) else 1.0
+        # Relative: rewards may be in units of any size.
+        self.scale = spread if spread > 1e-12 * abs(self.offset) else 1.0
 
     def _targets(self, rewards: Tensor) -> Tensor:
         # In double for any dtype of the arms: the line search needs it.
@@ -337,7 +338,7 @@ class Hyperparameters:
         self.covar_module.load_state_dict(state["covar_module"])
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset = check_number("offset", state["offset"])
-        self.scale = check_number("scale", state["scale"], least=1e-15)
+        self.scale = check_number("scale", state["scale"], least=1e-300)
         self.next_fit = check_count("next_fit", state["next_fit"])
         # States of older versions have none: the next fit searches.
         self._next_search = check_count("next_search", state.get("next_search", 1))
@@ -373,6 +374,20 @@ def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
     num_bits = arms.shape[-1] - numbers.shape[-1]
     zeros = low.new_zeros(num_bits)
     return torch.cat([zeros, low]), torch.cat([zeros + 1, width])
+
+
+def extreme_arms(arms: Tensor) -> Tensor:
+    """Return few arms, ascending, that have the :func:`feature_units` of all."""
+    numbers = arms.numbers if isinstance(arms, BitArms) else arms
+    if numbers.shape[-1] == 0:
+        return torch.empty(0, dtype=torch.long)
+    found = []
+    for rows, block in row_blocks(numbers):
+        ends = torch.stack([block.argmin(dim=0), block.argmax(dim=0)]).unique()
+        found.append((rows.start + ends, block[ends]))
+    indices, extremes = (torch.cat(parts) for parts in zip(*found, strict=True))
+    ends = torch.stack([extremes.argmin(dim=0), extremes.argmax(dim=0)]).unique()
+    return indices[ends]
 
 
 def kernel_to_learn(arms: Tensor) -> Kernel:

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.bandits.hyperparameters import (
+    extreme_arms,
     feature_units,
     fingerprint_columns,
     lengthscales,
@@ -168,10 +169,11 @@ def _predict_by_folds(
     With the fit anew: one that has seen the rewards predicts pure noise with a
     correlation of 0.3 to 0.5, since its lengthscales were chosen for that.
     """
-    arms = bandit.arms[measured]
+    # The others bring the units: those of the bandit are the ranges of all its arms.
+    arms = bandit.arms[torch.cat([measured, extreme_arms(bandit.arms)])]
     generator = torch.Generator().manual_seed(0)
-    fold = torch.randperm(len(arms), generator=generator) % NUM_FOLDS
-    mean, variance = torch.empty(2, len(arms), dtype=arms.dtype)
+    fold = torch.randperm(len(measured), generator=generator) % NUM_FOLDS
+    mean, variance = torch.empty(2, len(measured), dtype=arms.dtype)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
         part = FiniteArmBandit(arms, learner=bandit.learner, generator=generator)

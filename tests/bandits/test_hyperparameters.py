@@ -20,13 +20,18 @@ from botorch_bkb import (
     GPUCB,
 )
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBBKBWidth
+from botorch_bkb.arms import ArrayArms, BitArms
 from botorch_bkb.bandits import (
     BoxBKB,
     BoxGPUCB,
     BoxThompsonSampling,
     hyperparameters,
 )
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.hyperparameters import (
+    extreme_arms,
+    feature_units,
+    Hyperparameters,
+)
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
     ALL_BANDITS,
@@ -293,6 +298,27 @@ def test_answers_follow_an_affine_change_of_the_rewards(bandit_class):
         rewards = measure(indices)
         plain.tell(indices, rewards)
         changed.tell(indices, shift + factor * rewards)
+
+
+@pytest.mark.parametrize("exponent", [-60, 60])
+@pytest.mark.parametrize("bandit_class", [BKB, GPUCB, GPThompsonSampling])
+def test_rewards_may_be_in_units_of_any_size(bandit_class, exponent):
+    """A power of two changes no digit."""
+    arms, unit = random_arms(30), 2.0**exponent
+    one, other = (make_bandit(bandit_class, arms, **LEARNED) for _ in range(2))
+    measure = noisy_rewards(arms)
+    for _ in range(4):
+        indices = one.ask(size=4)
+        assert other.ask(size=4).tolist() == indices.tolist()
+        rewards = measure(indices).double()
+        one.tell(indices, rewards)
+        other.tell(indices, rewards * unit)
+    (mean, variance), found = one.predict(), other.predict()
+    torch.testing.assert_close(found[0] / unit, mean)
+    torch.testing.assert_close(found[1] / unit**2, variance)
+    again = make_bandit(bandit_class, arms, **LEARNED)
+    again.load_state_dict(other.state_dict())
+    assert torch.equal(again.predict()[0], found[0])
 
 
 @pytest.mark.parametrize("bandit_class", [BKB, GPUCB, EpsilonGreedy])
@@ -640,3 +666,18 @@ def test_a_fit_leaves_constraints_as_they_were():
     assert (kernel.lengthscale >= kernel.raw_lengthscale_constraint.lower_bound).all()
     assert (noise.noise >= noise.raw_noise_constraint.lower_bound).all()
     assert noise.noise < 1e-3
+
+
+def test_a_few_arms_have_the_units_of_all(tmp_path):
+    stream = np.random.default_rng(0)
+    arms = torch.tensor(stream.normal(size=(50, 3)))
+    codes = stream.integers(0, 256, size=(50, 8), dtype=np.uint8)
+    np.save(tmp_path / "arms.npy", arms.numpy())
+    tables = [arms, ArrayArms(tmp_path / "arms.npy"), BitArms(codes, numbers=arms)]
+    for table in tables:
+        few = extreme_arms(table)
+        assert len(few) <= 6
+        expected = feature_units(table)
+        found = feature_units(table[torch.cat([torch.tensor([7]), few])])
+        assert all(map(torch.equal, found, expected))
+    assert len(extreme_arms(BitArms(codes))) == 0

@@ -111,3 +111,19 @@ def test_the_verdict_depends_on_the_number_of_candidates():
     assert found(0.0, 15) is None
     assert found(0.2, 100) is None
     assert "correlation of -0.10" in found(-0.1, 100)
+
+
+def test_a_far_candidate_that_was_not_measured_tells_what_it_does_to_the_fit(measured):
+    """It takes the range that lengthscales are a share of, as it does in the bandit."""
+    bandit, indices, rewards = measured
+    good = diagnose(bandit, indices, rewards, ["a", "b"]).correlation
+    arms = bandit.arms.clone()
+    unmeasured = ~torch.isin(torch.arange(60), indices)
+    arms[unmeasured.nonzero()[0], 0] = 1e5
+    typo = BBKB(arms, generator=torch.Generator().manual_seed(0))
+    typo.tell(indices, rewards, external=True)
+    typo.ask(size=1)
+    found = diagnose(typo, indices, rewards, ["a", "b"])
+    assert good > 0.9
+    assert found.correlation < 0.5
+    assert len(found.held_out.mean) == found.num_candidates == 30
