@@ -55,6 +55,8 @@ MIN_PULLS_TO_JUDGE = 16
 NOISE_SHARE = 0.5
 # Lengthscales below this tell no arm from another; BoTorch's kernel stops at 0.025.
 SHORT_LENGTHSCALE = 0.026
+# The square of a smaller unit would be no number that divides.
+MIN_SCALE = 1e-150
 # What stands for no upper bound of a hyper-parameter while it is fitted.
 LARGEST_PARAMETER = 1e10
 # The likelihood is fitted on at most this many inducing points.
@@ -269,7 +271,8 @@ class Hyperparameters:
         self.offset = rewards.mean().item()
         spread = rewards.std(correction=0).item()
         # Relative: rewards may be in units of any size.
-        self.scale = spread if spread > 1e-12 * abs(self.offset) else 1.0
+        least = max(1e-12 * abs(self.offset), MIN_SCALE)
+        self.scale = spread if spread > least else 1.0
 
     def _targets(self, rewards: Tensor) -> Tensor:
         # In double for any dtype of the arms: the line search needs it.
@@ -338,7 +341,7 @@ class Hyperparameters:
         self.covar_module.load_state_dict(state["covar_module"])
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset = check_number("offset", state["offset"])
-        self.scale = check_number("scale", state["scale"], least=1e-300)
+        self.scale = check_number("scale", state["scale"], least=MIN_SCALE)
         self.next_fit = check_count("next_fit", state["next_fit"])
         # States of older versions have none: the next fit searches.
         self._next_search = check_count("next_search", state.get("next_search", 1))
