@@ -234,16 +234,20 @@ def test_an_arm_in_flight_is_not_asked_for_again(bandit_class):
     assert len(set(again.tolist())) == 7
 
 
+def with_two_far_above(bandit_class, noise_variance, unit=1.0):
+    """Return a bandit of 20 arms that tell nothing of each other, 18 of them pulled."""
+    options = {"lengthscale": 1e-3, "noise_variance": noise_variance}
+    bandit = make_bandit(bandit_class, random_arms(20), goal="best_arm", **options)
+    rewards = torch.full((18,), -1.0)
+    rewards[[3, 7]] = torch.tensor([8.0, 8.1])
+    bandit.tell(torch.arange(18), unit * rewards, external=True)
+    return bandit
+
+
 @each([BBKB, GPUCB])
 def test_asks_with_nothing_told_between_go_on_to_other_arms(bandit_class):
     """What a pending pull will leave to learn of its arm is less than it was."""
-    arms = random_arms(20)
-    bandit = make_bandit(
-        bandit_class, arms, goal="best_arm", lengthscale=1e-3, noise_variance=1.0
-    )
-    rewards = torch.full((18,), -1.0)
-    rewards[[3, 7]] = torch.tensor([8.0, 8.1])
-    bandit.tell(torch.arange(18), rewards, external=True)
+    bandit = with_two_far_above(bandit_class, noise_variance=1.0)
     asked = [bandit.ask(size=1).item() for _ in range(40)]
     assert asked[0] in (3, 7)
     assert {3, 7, 18, 19} <= set(asked)
@@ -265,19 +269,10 @@ def test_every_arm_comes_once_before_any_comes_twice(bandit_class, size):
 
 def test_an_arm_is_measured_again_where_that_tells_more():
     """Two arms far above the rest, all but equal, under much noise."""
-    arms = random_arms(20)
-    bandit = make_bandit(
-        GPUCB, arms, goal="best_arm", lengthscale=1e-3, noise_variance=1.0
-    )
-    rewards = torch.full((18,), -1.0)
-    rewards[[3, 7]] = torch.tensor([8.0, 8.1])
-    bandit.tell(torch.arange(18), rewards, external=True)
+    bandit = with_two_far_above(GPUCB, noise_variance=1.0)
     assert bandit.ask(size=1).item() in (3, 7)
     # Where a measurement is precise, the arms that are new are all there is to learn.
-    bandit = make_bandit(
-        GPUCB, arms, goal="best_arm", lengthscale=1e-3, noise_variance=1e-4
-    )
-    bandit.tell(torch.arange(18), rewards / 8, external=True)
+    bandit = with_two_far_above(GPUCB, noise_variance=1e-4, unit=1 / 8)
     assert sorted(bandit.ask(size=2).tolist()) == [18, 19]
 
 
