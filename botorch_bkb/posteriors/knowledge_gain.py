@@ -73,11 +73,12 @@ def _gain_when_told(
     Their rewards are not known, but the variance that they leave is.
     """
     top = posterior.largest_bounds(0.0, 2, competes)
-    rest = torch.full_like(posterior.means(arms), top.values[0].item())
+    mean = posterior.means(arms)
+    rest = torch.full_like(mean, top.values[0].item())
     rest[arms == top.arms[0]] = top.values[1] if len(top.values) > 1 else -math.inf
     variance, noise_variance = posterior.variances(arms), posterior.noise_variance
     left = variance / (1 + counts * variance / noise_variance)
-    return _expected_rise(posterior.means(arms), left, noise_variance, rest)
+    return _expected_rise(mean, left, noise_variance, rest)
 
 
 def knowledge_gain(
