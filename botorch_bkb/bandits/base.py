@@ -672,6 +672,10 @@ class FiniteArmBandit(Bandit):
         All told pulls count, with the inducing arms of the last ``ask``; nothing is
         drawn, and pending pulls do not count.
 
+        Where kernel or noise are learned, variances are first those that are assumed:
+        of rewards that do not differ in a unit of one, then in the unit of the rewards'
+        deviation, from four pulls on by the fit.
+
         Args:
             indices: The arms; all if None.
         """

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy, deepcopy
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -122,7 +123,9 @@ class Hyperparameters:
         self.features = self.to_features(arms)
         if covar_module is None:
             covar_module = self.new_kernel(self.features)
+            _check_new_kernel(covar_module)
         self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
+        self._kernel_form = kernel_form(self.covar_module)
         # Of fingerprints the default has always been the same.
         is_default = self.learns_kernel and new_kernel is None
         self._learns_default = is_default and not isinstance(arms, BitArms)
@@ -309,11 +312,45 @@ class Hyperparameters:
         noise = self.given_noise
         return [kinds, None if noise is None else float(noise)]
 
+    def _check_kernel_of(self, state: dict[str, Any]) -> None:
+        """Refuse a state whose kernel is of these classes, and another."""
+        # States of older versions do not tell its form, nor whether it was learned.
+        form = state.get("kernel_form", self._kernel_form)
+        if form != self._kernel_form:
+            raise InputDataError(
+                "Expected the state of a bandit with a kernel whose parts have the "
+                f"numbers {self._kernel_form}, but it is that of one with {form}."
+            )
+        learns = state.get("learns_kernel", self.learns_kernel)
+        if learns != self.learns_kernel:
+            words = {True: "learned", False: "given"}
+            raise InputDataError(
+                "Expected the state of a bandit whose kernel was "
+                f"{words[self.learns_kernel]}, but it was {words[learns]}. Construct "
+                "the bandit with the options of the saved one."
+            )
+        if self.learns_kernel:
+            return
+        saved = state["covar_module"]
+        for name, own in self.covar_module.state_dict().items():
+            found = saved.get(name)
+            if not (
+                isinstance(found, Tensor)
+                and found.shape == own.shape
+                and torch.allclose(found.to(own), own, rtol=1e-5, equal_nan=True)
+            ):
+                raise InputDataError(
+                    "Expected the state of a bandit with this kernel, but the saved "
+                    f"one has another {name}. Construct the bandit with the kernel of "
+                    "the saved one."
+                )
+
     def _go_on_with_kernel_of(self, given: list[Any]) -> None:
         """Learn what that bandit did by default: RBF in older versions."""
         for new_kernel in (rbf_to_learn, kernel_to_learn):
             self.new_kernel = new_kernel
             self.covar_module = self._afresh().covar_module
+            self._kernel_form = kernel_form(self.covar_module)
             if given == self._given():
                 return
 
@@ -321,6 +358,8 @@ class Hyperparameters:
         """Return hyper-parameters and units."""
         return {
             "given": self._given(),
+            "learns_kernel": self.learns_kernel,
+            "kernel_form": deepcopy(self._kernel_form),
             "covar_module": self.covar_module.state_dict(),
             "likelihood": self.likelihood.state_dict(),
             "offset": self.offset,
@@ -338,6 +377,7 @@ class Hyperparameters:
                 "Expected the state of a bandit with kernel and noise "
                 f"{self._given()}, but it is that of one with {state['given']}."
             )
+        self._check_kernel_of(state)
         self.covar_module.load_state_dict(state["covar_module"])
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset = check_number("offset", state["offset"])
@@ -345,6 +385,14 @@ class Hyperparameters:
         self.next_fit = check_count("next_fit", state["next_fit"])
         # States of older versions have none: the next fit searches.
         self._next_search = check_count("next_search", state.get("next_search", 1))
+
+
+def _check_new_kernel(covar_module: Kernel | None) -> None:
+    if covar_module is None:
+        raise InputDataError(
+            "Expected `new_kernel` to return a GPyTorch kernel to learn, but got None."
+        )
+    check_covar_module(covar_module)
 
 
 @torch.no_grad()
@@ -455,6 +503,20 @@ def rbf_to_learn(arms: Tensor) -> Kernel:
         arms: An ``A x d`` tensor of features; fingerprints count as numbers.
     """
     return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
+
+
+def kernel_form(covar_module: Kernel) -> list[dict[str, float]]:
+    """Return the numbers of each part that are no parameters, such as ``nu``."""
+    return [
+        {
+            name: float(value)
+            for name, value in vars(part).items()
+            if isinstance(value, Real)
+            and not isinstance(value, bool)
+            and not name.startswith("_")
+        }
+        for part in covar_module.modules()
+    ]
 
 
 def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[int]:

@@ -70,8 +70,9 @@ NEXT has a row per chosen candidate:
   low, high  where the mean lies with 95 % probability by the fit: mean -+ 1.96 std
 
 A candidate is chosen for its promise, not for its mean alone: of two equal means the
-more uncertain one comes first. While nothing is measured these columns are empty. The
-fit is a guess too; read the line "Fit:" that is printed: the share of the rewards'
+more uncertain one comes first. While nothing is measured these columns are empty, all
+but the mean also while all rewards are equal. The fit is a guess too, made from four
+measurements on; read the line "Fit:" that is printed: the share of the rewards'
 variance that it takes for noise, the columns that matter (lengthscale: a change by that
 share of the column's range changes the reward; far above 1, it hardly matters), and how
 well candidates are predicted that are left out of the fit (correlation: 1 is perfect, 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,17 @@ import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError
+from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.cli.columns import reward_column, row_name
+from botorch_bkb.cli.columns import (
+    BLANKS,
+    is_date,
+    is_numeric,
+    reward_column,
+    row_name,
+    to_numbers,
+)
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import (
     is_library,
@@ -101,6 +109,14 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         note(text)
     indices = match_ids(results[args.id], pd.Index(arms[args.id]))
     num_candidates = len(arms)
+    _note_unread_rewards(arms, args)
+    needed = [
+        name
+        for name in arms.columns
+        if name not in (args.id, args.reward, args.available, *args.drop)
+    ]
+    # Molecules are compared where they are read.
+    _note_other_values(results, arms, indices, {*needed} - {args.smiles}, args)
     if is_large and (indices < 0).any():
         row = int(np.flatnonzero(indices < 0)[0])
         raise InputDataError(
@@ -108,11 +124,6 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
             f"{args.arms} lacks. Put it back there, or remove the row."
         )
     if (indices < 0).any():
-        needed = [
-            name
-            for name in arms.columns
-            if name not in (args.id, args.reward, args.available, *args.drop)
-        ]
         removed = _removed_candidates(results[indices < 0], arms, needed, args)
         arms = pd.concat({args.arms.name: arms, args.observations.name: removed})
         available = np.append(available, np.zeros(len(removed), dtype="bool"))
@@ -176,7 +187,73 @@ def _read_results(args: argparse.Namespace) -> pd.DataFrame:
             f"{path} has no id in {row_name(missing)}, column {args.id!r} (NA, None "
             "and the like count as empty)."
         )
+    if _is_one_table(args):
+        # What is not measured here is a candidate, not a measurement in flight.
+        table = table[table[args.reward].notna()]
     return table
+
+
+def _is_one_table(args: argparse.Namespace) -> bool:
+    """Whether candidates and measurements are the same file."""
+    path: Path | None = args.observations
+    return path is not None and path.resolve() == args.arms.resolve()
+
+
+def _note_unread_rewards(arms: pd.DataFrame, args: argparse.Namespace) -> None:
+    """Say that rewards beside the candidates are not read, where there are some."""
+    if _is_one_table(args) or args.reward not in arms:
+        return
+    num_rewards = int(arms[args.reward].notna().sum())
+    if num_rewards:
+        note(
+            f"{args.arms.name} has {num_rewards:,} values in column {args.reward!r}, "
+            "which are not read: measurements are those of --observations, which may "
+            "be the same file"
+        )
+
+
+def _note_other_values(
+    results: pd.DataFrame,
+    arms: pd.DataFrame,
+    indices: np.ndarray,
+    columns: Collection[str],
+    args: argparse.Namespace,
+) -> None:
+    """Say where measurements have other values than the candidates that they name.
+
+    Args:
+        results: The measurements.
+        arms: The candidates.
+        indices: The row of ``arms`` of each measurement, -1 of those unknown.
+        columns: The candidates' columns that are features.
+        args: The options of `suggest`.
+    """
+    if _is_one_table(args):
+        return
+    is_known = indices >= 0
+    told, own = results[is_known], arms.iloc[indices[is_known]]
+    for name in results.columns.intersection(list(columns)):
+        differs = _differs(told[name], own[name])
+        if differs.any():
+            row = int(np.flatnonzero(differs)[0])
+            note(
+                f"{args.observations.name} has other values than {args.arms.name} in "
+                f"column {name!r}, in {differs.sum():,} rows, such as "
+                f"{told[name].iloc[row]} where {told[args.id].iloc[row]} has "
+                f"{own[name].iloc[row]}: the fit goes by {args.arms.name}"
+            )
+
+
+def _differs(told: pd.Series, own: pd.Series) -> NDArray[np.bool_]:
+    """Return where two columns hold other numbers, or other words."""
+    present = told.notna().to_numpy() & own.notna().to_numpy()
+    if is_numeric(told) and is_numeric(own):
+        values = to_numbers(told).to_numpy(), to_numbers(own).to_numpy()
+        return present & ~np.isclose(*values, rtol=1e-6, atol=0)
+    if is_numeric(told) or is_numeric(own) or is_date(told) or is_date(own):
+        return np.zeros(len(told), dtype="bool")  # written in two ways
+    words = [column.map(str).str.strip(BLANKS).to_numpy() for column in (told, own)]
+    return present & (words[0] != words[1])
 
 
 def _read(

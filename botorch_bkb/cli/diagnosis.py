@@ -21,6 +21,7 @@ from botorch_bkb.bandits.hyperparameters import (
     feature_units,
     fingerprint_columns,
     lengthscales,
+    MIN_PULLS_TO_FIT,
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.lazy_rows import as_dense
@@ -41,6 +42,10 @@ DOMINANT_SHARE = 0.8
 NUM_COLUMNS_SHOWN = 3
 # Of a normal distribution, 95 % lies within this many deviations.
 DEVIATIONS_OF_95_PERCENT = 1.96
+NOT_FITTED = (
+    "Kernel and noise are assumed so far: they are fitted from "
+    f"{MIN_PULLS_TO_FIT} measurements on."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,6 +214,20 @@ def _predict_by_loo(
     return mean * scale + means.mean(), variance * scale.square()
 
 
+def is_fitted(bandit: FiniteArmBandit) -> bool:
+    """Whether a bandit that learns has had enough results to fit kernel and noise."""
+    return bandit.num_pulls >= MIN_PULLS_TO_FIT
+
+
+def has_spread(rewards: Tensor) -> bool:
+    """Whether ``n`` rewards differ: deviations of others would have no unit."""
+    if len(rewards) < 2:
+        return False
+    largest = (rewards - rewards.mean()).square().max()
+    # Equal up to rounding. Squares of tiny rewards are zero.
+    return bool(largest > (1e-12 * rewards.abs().max()).square())
+
+
 def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
     """Return why little can be fitted to ``n`` rewards, if that is so.
 
@@ -219,13 +238,12 @@ def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
     num_rewards = len(rewards)
     if num_rewards < 2:
         return None
-    squares = (rewards - rewards.mean()).square()
-    # Equal up to rounding.
-    if squares.max() <= (1e-12 * rewards.abs().max()).square():
+    if not has_spread(rewards):
         return (
             f"all {num_rewards:,} rewards are {rewards[0].item():g}: nothing tells "
             "candidates apart, and the batch is only spread out"
         )
+    squares = (rewards - rewards.mean()).square()
     place = int(squares.argmax())
     share = (squares[place] / squares.sum()).item()
     if num_rewards < MIN_CANDIDATES or share <= DOMINANT_SHARE:

@@ -106,6 +106,11 @@ def feature_table(
     for name in [name for name, column in features.items() if column.nunique() == 1]:
         del features[name]
         notes.append(f"column {name!r} is constant and was dropped")
+    if len(table) == 1 and not features and not may_be_empty:
+        raise InputDataError(
+            "Expected a table of at least two rows, but it has one: there is nothing "
+            "to choose."
+        )
     if not features and not may_be_empty:
         raise InputDataError(
             "Expected at least one column that can be a feature, but none of "

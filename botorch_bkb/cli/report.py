@@ -28,8 +28,10 @@ from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
     FitDiagnosis,
     HeldOut,
+    is_fitted,
     kernel_features,
     MIN_CANDIDATES_TO_JUDGE,
+    NOT_FITTED,
     NUM_FOLDS,
     reward_trouble,
 )
@@ -186,6 +188,7 @@ def report_page(
         structures: An SVG picture per row of ``batch``; None for no pictures.
     """
     ids = pd.Index(campaign.arms[args.id])
+    batch = batch.dropna(axis="columns", how="all")
     sections = [_summary(args, bandit, campaign, batch, ids)]
     pictures: list[Element] = []
     if bandit.num_pulls > 0:
@@ -212,7 +215,7 @@ def report_page(
             pictures.append(_predicted_section(check, held_out.is_refitted, args))
     sections.append(tag("div", *pictures, class_="pictures"))
     sections.append(_batch_section(args, bandit, campaign, batch, ids, structures))
-    sections.append(_assumed_section(args, bandit, campaign, feature_names))
+    sections.append(_assumed_section(args, bandit, campaign, batch, feature_names))
     return page(f"Next batch for {args.arms.name}", sections)
 
 
@@ -364,14 +367,17 @@ def _summary(
         )
     best = bandit.best_arm()
     mean, variance = bandit.predict(torch.tensor([best]))
-    half = DEVIATIONS_OF_95_PERCENT * variance.sqrt().item()
+    interval = ""
+    if "std" in batch:
+        half = DEVIATIONS_OF_95_PERCENT * variance.sqrt().item()
+        interval = f" ± {half:.2g} (95 %)"
     wanted = "smallest" if args.minimize else "largest"
     return tag(
         "p",
         f"{said}, chosen from {bandit.num_pulls:,} measurements so far. Best measured "
         f"candidate by the model ({wanted} mean): ",
         tag("strong", ids[best]),
-        f", mean {args.reward} {_number(mean.item())} ± {half:.2g} (95 %).",
+        f", mean {args.reward} {_number(mean.item())}{interval}.",
     )
 
 
@@ -463,8 +469,9 @@ def _batch_section(
     names = [args.id, *(["structure"] if structures is not None else []), "times"]
     numbers = {len(names) - 1}
     if is_measured:
-        numbers |= {len(names), len(names) + 1, len(names) + 2}
-        names += ["mean", "std", "95 % interval", "nearest measured"]
+        shown = ["mean", *(["std", "95 % interval"] if "std" in batch else [])]
+        numbers |= set(range(len(names), len(names) + len(shown)))
+        names += [*shown, "nearest measured"]
     columns: list[list[Piece]] = [list(map(str, batch[args.id]))]
     if structures is not None:
         columns.append(
@@ -475,9 +482,13 @@ def _batch_section(
         )
     columns.append([f"{count:,}" for count in batch["repeats"]])
     if is_measured:
-        columns += [list(map(_number, batch[name])) for name in ("mean", "std")]
-        pairs = zip(batch["low"], batch["high"], strict=True)
-        columns.append([f"{_number(low)} to {_number(high)}" for low, high in pairs])
+        columns.append(list(map(_number, batch["mean"])))
+        if "std" in batch:
+            pairs = zip(batch["low"], batch["high"], strict=True)
+            columns += [
+                list(map(_number, batch["std"])),
+                [f"{_number(low)} to {_number(high)}" for low, high in pairs],
+            ]
         columns.append(_neighbours(bandit, campaign, batch[args.id], ids))
     columns += [list(map(str, batch[name])) for name in others]
     rows = [list(row) for row in zip(*columns, strict=True)]
@@ -524,6 +535,7 @@ def _assumed_section(
     args: argparse.Namespace,
     bandit: FiniteArmBandit,
     campaign: Campaign,
+    batch: pd.DataFrame,
     feature_names: Sequence[str],
 ) -> Element:
     num_told = int((~campaign.rewards.isnan()).sum())
@@ -536,6 +548,7 @@ def _assumed_section(
     }
     if bandit.num_pulls > 0:
         told |= describe_kernel(bandit.covar_module, feature_names)
+    if "std" in batch:
         std = bandit.noise_variance**0.5
         told["noise of a single measurement"] = (
             f"standard deviation {std:.4g}, variance {bandit.noise_variance:.4g}, the "
@@ -550,6 +563,8 @@ def _assumed_section(
         f"Python {platform.python_version()}",
         "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
     }
+    fitted = "Kernel and noise are fitted to the results."
+    origin = fitted if is_fitted(bandit) else NOT_FITTED
     options: list[list[Piece]] = [
         [f"--{name.replace('_', '-')}", _option(value)]
         for name, value in sorted(vars(args).items())
@@ -559,8 +574,8 @@ def _assumed_section(
         "section",
         tag("h2", "What was assumed"),
         table(
-            "Kernel and noise are fitted to the results; lengthscales are shares of "
-            "the range of a feature, the shortest first",
+            f"{origin} Lengthscales are shares of the range of a feature, the shortest "
+            "first",
             ["what", "value"],
             [list(row) for row in told.items()],
         ),

@@ -27,7 +27,6 @@ from botorch_bkb.bandits import (
     SparseLearner,
 )
 from botorch_bkb.bandits.goal import Goal
-from botorch_bkb.bandits.hyperparameters import MIN_PULLS_TO_FIT
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
@@ -36,7 +35,10 @@ from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
     diagnose,
     FitDiagnosis,
+    has_spread,
+    is_fitted,
     MIN_CANDIDATES_TO_JUDGE,
+    NOT_FITTED,
     reward_trouble,
 )
 from botorch_bkb.cli.progress import clock, note
@@ -131,7 +133,12 @@ def _suggest(
         )
     diagnosis = _print_fit(bandit, campaign, ids, candidates.sources, args.quiet)
     batch = describe_batch(
-        bandit, picks, ids, id_column=args.id, says_why=candidates.has_fingerprints
+        bandit,
+        picks,
+        ids,
+        id_column=args.id,
+        has_unit=has_spread(campaign.rewards[~campaign.rewards.isnan()]),
+        says_why=candidates.has_fingerprints,
     )
     print_summary(bandit, batch, ids, campaign, reward_column=args.reward)
     _write_next(args, campaign, picks, batch)
@@ -312,19 +319,21 @@ def describe_batch(
     ids: pd.Index,
     *,
     id_column: str,
+    has_unit: bool = True,
     says_why: bool = False,
 ) -> pd.DataFrame:
     """Return one row per distinct pick, in the order of the choice.
 
     ``mean``, ``std`` and the 95 % interval from ``low`` to ``high`` are those of the
     mean reward given the measurements, in the reward's unit; they are empty while
-    nothing is measured.
+    nothing is measured, all but the mean also while all rewards are equal.
 
     Args:
         bandit: The bandit.
         picks: What it has chosen.
         ids: The ids of its arms.
         id_column: Their column.
+        has_unit: Whether the rewards differ, which gives deviations their unit.
         says_why: Whether a column ``why`` says what speaks for each.
     """
     picks = picks.cpu()
@@ -339,6 +348,8 @@ def describe_batch(
     half = DEVIATIONS_OF_95_PERCENT * std
     columns = {"mean": mean, "std": std, "low": mean - half, "high": mean + half}
     batch = batch.assign(**{name: column.numpy() for name, column in columns.items()})
+    if not has_unit:
+        batch[["std", "low", "high"]] = np.nan
     return batch.assign(why=_reasons(bandit, arms, mean, std)) if says_why else batch
 
 
@@ -383,10 +394,13 @@ def print_summary(
     if bandit.num_pulls > 0:
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
-        half = DEVIATIONS_OF_95_PERCENT * variance.sqrt().item()
+        interval = ""
+        if batch["std"].notna().any():
+            half = DEVIATIONS_OF_95_PERCENT * variance.sqrt().item()
+            interval = f" +- {half:.2g} (95 %)"
         print(
             f"Best measured so far: {ids[best]}, mean {reward_column} "
-            f"{mean.item():.4g} +- {half:.2g} (95 %)."
+            f"{mean.item():.4g}{interval}."
         )
     print(
         f"\n{int(batch['repeats'].sum()):,} to measure next, {len(batch):,} distinct:\n"
@@ -396,9 +410,10 @@ def print_summary(
     if len(batch) > NUM_ROWS_SHOWN:
         print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
     if "low" in shown:
+        by = "by the fit." if is_fitted(bandit) else f"by the model. {NOT_FITTED}"
         print(
             f"\nlow to high: where the mean {reward_column} lies with 95 % probability "
-            "by the fit."
+            f"{by}"
         )
 
 
@@ -414,9 +429,7 @@ def _print_fit(
     told = ~campaign.rewards.isnan()
     indices, rewards = campaign.indices[told], campaign.rewards[told]
     troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
-    # Squares of tiny rewards are zero.
-    varies = rewards.unique().numel() > 1 and rewards.var() > 0
-    if bandit.num_pulls >= MIN_PULLS_TO_FIT and varies:
+    if is_fitted(bandit) and has_spread(rewards):
         with clock("Judging the fit", quiet):
             diagnosis = diagnose(bandit, indices, rewards, sources)
         print(f"Fit: {diagnosis}.")

@@ -356,3 +356,12 @@ def test_what_is_asked_and_told_is_followed_through_two_classes(bandit_class):
     assert not {"ask", "tell", "fail", "predict"} & vars(Bandit).keys()
     assert len(above) <= 2
     assert not {"ask", "tell", "fail", "predict"} & vars(bandit_class).keys()
+
+
+@pytest.mark.parametrize("learner", [SparseLearner, ExactLearner])
+def test_a_kernel_to_learn_has_to_be_one(learner):
+    for kernel, message in ((None, "but got None"), (2.5, "GPyTorch kernel object")):
+        with pytest.raises(InputDataError, match=message):
+            FiniteArmBandit(
+                random_arms(8), learner=learner(new_kernel=lambda arms, k=kernel: k)
+            )

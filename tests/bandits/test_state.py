@@ -177,6 +177,70 @@ def test_a_kernel_is_not_replaced_by_that_of_a_state(new_kernel, learner):
         bandit.load_state_dict(other.state_dict())
 
 
+def matern(nu=2.5, lengthscale=0.3):
+    kernel = MaternKernel(nu=nu)
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+FORMS = r"'nu': 2\.5.*with.*'nu': 1\.5"
+OTHER_KERNELS = {
+    "a longer lengthscale": (matern(lengthscale=0.31), "has another raw_lengthscale"),
+    "another smoothness": (matern(nu=1.5), FORMS),
+    "learned": (None, "kernel was given, but it was learned"),
+}
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+@pytest.mark.parametrize(
+    ("kernel", "message"), OTHER_KERNELS.values(), ids=OTHER_KERNELS
+)
+def test_the_state_of_another_given_kernel_is_refused(bandit_class, kernel, message):
+    bandit, other = (
+        make_bandit(bandit_class, random_arms(30), covar_module=each)
+        for each in (matern(), kernel)
+    )
+    if kernel is None:
+        other = FiniteArmBandit(
+            random_arms(30),
+            noise_variance=bandit.noise_variance,
+            learner=SparseLearner(new_kernel=lambda arms: matern()),
+        )
+        bandit = FiniteArmBandit(random_arms(30), matern(), bandit.noise_variance)
+    with unchanged(bandit), pytest.raises(InputDataError, match=message):
+        bandit.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("learner", [SparseLearner, ExactLearner])
+def test_the_state_of_another_kernel_to_learn_is_refused(learner):
+    """Of the same class, with the same numbers."""
+    arms = random_arms(30)
+    bandit, other = (
+        FiniteArmBandit(
+            arms, learner=learner(new_kernel=lambda arms, nu=nu: matern(nu))
+        )
+        for nu in (2.5, 1.5)
+    )
+    play(other, 6)
+    with (
+        unchanged(bandit),
+        pytest.raises(InputDataError, match=FORMS),
+    ):
+        bandit.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB])
+def test_a_state_of_an_older_version_may_not_tell_the_form_of_its_kernel(bandit_class):
+    bandit = make_bandit(bandit_class, random_arms(30))
+    start(bandit)
+    state = bandit.state_dict()
+    for name in ("kernel_form", "learns_kernel"):
+        del state["prior"][name]
+    other = make_bandit(bandit_class, random_arms(30), seed=99)
+    other.load_state_dict(state)
+    compare_runs(bandit, other, num_asks=3)
+
+
 @pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_round_trip_before_the_first_ask_and_before_the_first_reward(

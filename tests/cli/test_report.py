@@ -232,7 +232,13 @@ def test_few_measurements_are_not_judged(folder, num_rows):
     measure(folder, num_rows)
     path = write_report(folder)
     assert_self_contained(path, num_images=1 + (num_rows >= 8))
-    assert "The model cannot be judged yet." in Parsed(path).text
+    text = Parsed(path).text
+    assert "The model cannot be judged yet." in text
+    is_assumed = "Kernel and noise are assumed so far" in text
+    assert is_assumed == (num_rows < 4)
+    has_deviations = "95 % interval" in text and "noise of a single measurement" in text
+    assert has_deviations == (num_rows > 1)
+    assert ("±" in text) == (num_rows > 1)
 
 
 def test_the_page_says_what_the_batch_and_its_assumptions_are(folder):

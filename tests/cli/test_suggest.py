@@ -367,6 +367,50 @@ def test_a_candidate_that_left_the_table_informs_by_the_features_in_the_results(
     assert "37 candidates, 17 of them measured, 40 measurements in all" in said
 
 
+def test_values_beside_the_results_that_are_not_the_candidates_are_named(
+    folder, arms, capsys
+):
+    results = measure(arms, [1, 2, 3, 4]).merge(arms, on="id")
+    expected = suggest(folder, results)
+    assert "other values" not in capsys.readouterr().out
+    results.loc[2, "temperature"] += 1
+    results.loc[[0, 1], "solvent"] = "brine"
+    results.loc[3, "temperature"] = np.nan
+    results["temperature"] *= 1 + 1e-9
+    pd.testing.assert_frame_equal(suggest(folder, results), expected)
+    said = capsys.readouterr().out
+    assert "other values than arms.csv in column 'temperature', in 1 rows" in said
+    own = arms["solvent"][1]
+    assert f"in 2 rows, such as brine where 001 has {own}: the fit goes by" in said
+    # Dates and percent signs are not compared with numbers.
+    results["temperature"] = results["temperature"].map("{:.3f}%".format)
+    suggest(folder, results)
+    assert "column 'temperature', in" not in capsys.readouterr().out
+
+
+def test_candidates_and_measurements_may_be_one_table(folder, arms, capsys):
+    rows = [1, 5, 9, 20, 33]
+    expected = suggest(folder, measure(arms, rows))
+    table = arms.merge(measure(arms, rows), on="id", how="left")
+    table.to_csv(folder / "arms.csv", index=False)
+    output = folder / "next.csv"
+    words = ["suggest", str(folder / "arms.csv"), "--output", str(output)]
+    words += ["--batch-size", "6"]
+    capsys.readouterr()
+    assert main([*words, "--observations", str(folder / "arms.csv")]) == 0
+    assert "5 measurements in all, 0 in flight" in capsys.readouterr().out
+    batch = pd.read_csv(output, dtype={"id": str})
+    pd.testing.assert_frame_equal(batch, expected)
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "arms.csv has 5 values in column 'reward', which are not read" in said
+
+
+def test_one_candidate_is_no_choice(folder, arms, capsys):
+    arms[:1].to_csv(folder / "arms.csv", index=False)
+    assert "it has one: there is nothing to choose" in failed(folder, capsys)
+
+
 def test_a_candidate_that_left_the_table_without_its_features_is_refused(
     folder, arms, capsys
 ):
@@ -490,6 +534,28 @@ def test_rewards_of_one_value_are_warned_of(folder, arms, capsys):
     said = capsys.readouterr().out
     assert "Warning: all 40 rewards are 7.25: nothing tells candidates apart" in said
     assert "Fit:" not in said
+
+
+@pytest.mark.parametrize("num_results", [1, 3, 40])
+def test_rewards_that_do_not_differ_give_no_deviation(
+    folder, arms, capsys, num_results
+):
+    results = pd.DataFrame({"id": arms["id"][:num_results], "reward": 7.25})
+    batch = suggest(folder, results)
+    said = capsys.readouterr().out
+    assert batch[["std", "low", "high"]].isna().all(axis=None)
+    assert batch["mean"].tolist() == pytest.approx(len(batch) * [7.25])
+    assert "mean reward 7.25.\n" in said
+    assert "+-" not in said
+    assert "low to high" not in said
+
+
+def test_what_is_assumed_before_a_fit_is_said(folder, arms, capsys):
+    suggest(folder, measure(arms, [1, 2, 3]))
+    said = capsys.readouterr().out
+    assert "by the model. Kernel and noise are assumed so far: they are fitted" in said
+    suggest(folder, measure(arms, [1, 2, 3, 4]))
+    assert "are assumed so far" not in capsys.readouterr().out
 
 
 def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
