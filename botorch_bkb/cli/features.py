@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
@@ -24,6 +25,9 @@ from botorch_bkb.cli.columns import (
 
 
 MAX_ONE_HOT_VALUES = 20
+# A crowd are values in so small a share of their column's range, but for so many on
+# either side.
+CROWD_SHARE, FAR_SHARE, MIN_CROWD = 0.01, 0.01, 8
 # A word that occurs once is taken for a slip where others occur that often.
 USUAL_COUNT = 5
 
@@ -106,6 +110,7 @@ def feature_table(
     for name in [name for name, column in features.items() if column.nunique() == 1]:
         del features[name]
         notes.append(f"column {name!r} is constant and was dropped")
+    notes += filter(None, map(_crowd, features.values()))
     if len(table) == 1 and not features and not may_be_empty:
         raise InputDataError(
             "Expected a table of at least two rows, but it has one: there is nothing "
@@ -120,6 +125,33 @@ def feature_table(
         pd.DataFrame(features, index=table.index),
         tuple(notes),
         tuple(sources[name] for name in features),
+    )
+
+
+def _crowd(column: pd.Series) -> str | None:
+    """Say that a few values far off leave the others no room, if that is so.
+
+    Features are scaled by their range.
+    """
+    values = np.sort(column.to_numpy())
+    num_far = max(1, int(FAR_SHARE * len(values)))
+    inner = values[num_far : len(values) - num_far]
+    if len(inner) < MIN_CROWD:
+        return None
+    room = CROWD_SHARE * (values[-1] - values[0])
+    # Of one value are columns that say whether something rare is the case.
+    if not 0 < inner[-1] - inner[0] <= room:
+        return None
+    is_far = (column < inner[0] - room) | (column > inner[-1] + room)
+    distance = (column - inner.mean()).abs()
+    is_farthest = distance == distance.max()
+    return (
+        f"column {column.name!r} goes from {values[0]:g} to {values[-1]:g}, and all "
+        f"but {int(is_far.sum()):,} of {len(values):,} values are near "
+        f"{inner.mean():g}, where the model can hardly tell them apart: it scales by "
+        f"the whole range. Correct {column[is_farthest].iloc[0]:g} in "
+        f"{row_name(is_farthest)} if it is a slip; if not, the column's logarithm may "
+        "tell more"
     )
 
 

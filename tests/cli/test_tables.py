@@ -1,3 +1,4 @@
+import numpy as np
 import pandas as pd
 import pytest
 from botorch.exceptions.errors import InputDataError
@@ -151,3 +152,33 @@ def test_numbers_beside_invisible_characters_are_refused(tmp_path):
     table = read_table(path, text_columns=["id"])
     with pytest.raises(InputDataError, match=r"'heat'.*'\\x1e2.87' in row 2.*--drop"):
         feature_table(table, exclude=["id"])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_value_that_leaves_the_others_no_room_is_named(sign):
+    values = sign * np.random.default_rng(0).uniform(20, 90, size=300)
+    table = pd.DataFrame({"id": range(300), "heat": values, "acid": np.arange(300.0)})
+    assert feature_table(table, exclude=["id"]).notes == ()
+    table.loc[17, "heat"] = sign * 1e6
+    (note,) = feature_table(table, exclude=["id"]).notes
+    assert "all but 1 of 300 values are near" in note
+    assert f"Correct {sign * 1e6:g} in row 18 (the first" in note
+
+
+COLUMNS = {
+    "rare": np.arange(300) == 7,
+    "two kinds": np.where(np.arange(300) < 20, 1e6, np.arange(300) % 9),
+    "long tail": np.exp(np.linspace(0, 4, 300)),
+    "counts": np.bincount(np.arange(300) // 60, minlength=300),
+}
+
+
+@pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
+def test_columns_that_say_something_are_not_named(column):
+    table = pd.DataFrame({"x": column, "other": np.arange(300.0)})
+    assert feature_table(table, exclude=[]).notes == ()
+
+
+def test_so_few_values_are_no_crowd():
+    table = pd.DataFrame({"x": [1.0, 2, 3, 4, 5, 1e6]})
+    assert feature_table(table, exclude=[]).notes == ()
