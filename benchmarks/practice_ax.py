@@ -2,9 +2,10 @@
 
 Four parameters of 10, 12, 8 and 5 evenly spaced values, 4,800 choices in all, and 60
 trials, one at a time, whose results carry Gaussian noise of standard deviation 0.1. The
-node drives a bandit by the plainest factory, `BBKB(arms, maximize=...)`; Ax chooses by
-itself what `get_next_trials` does without a generation strategy. Parameters are ordered
-choices of floats for both.
+node drives a bandit by the plainest factory, `BBKB(arms, maximize=...)`; `centered` is
+the same node after Ax's own of one trial at the center, where `ax` begins as well: Ax
+chooses by itself what `get_next_trials` does without a generation strategy. Parameters
+are ordered choices of floats for all.
 
 Functions, to be minimized over [0, 1]^4, each scaled to a standard deviation of 1 over
 the choices: `bowl`, a quadratic of unequal curvatures; `hartmann4`, BoTorch's; `levy4`,
@@ -74,9 +75,11 @@ def plain_bandit(
 
 
 def configure(method: str, seed: int) -> Any:
-    """Return a client of Ax with the experiment and, but for `ax`, the node."""
+    """Return a client of Ax with the experiment and, but for `ax`, a strategy."""
     from ax.api.client import Client
     from ax.api.configs import ChoiceParameterConfig
+    from ax.generation_strategy.center_generation_node import CenterGenerationNode
+    from ax.generation_strategy.generation_node import GenerationNode
     from ax.generation_strategy.generation_strategy import GenerationStrategy
 
     from botorch_bkb.integrations.ax import BanditNode, ChoiceGrid, register_bandit
@@ -93,14 +96,17 @@ def configure(method: str, seed: int) -> Any:
     ]
     client.configure_experiment(name="practice", parameters=parameters)
     client.configure_optimization(objective="-loss")
-    if method == "node":
+    if method != "ax":
         register_bandit(plain_bandit)
         node = BanditNode("plain_bandit", ChoiceGrid(), seed=seed)
-        client.set_generation_strategy(GenerationStrategy(name="node", nodes=[node]))
+        nodes: list[GenerationNode] = [node]
+        if method == "centered":
+            nodes.insert(0, CenterGenerationNode(next_node_name=node.name))
+        client.set_generation_strategy(GenerationStrategy(name=method, nodes=nodes))
     return client
 
 
-METHODS = ("ax", "node")
+METHODS = ("ax", "node", "centered")
 
 
 class Run(NamedTuple):
@@ -128,7 +134,7 @@ def run(args: argparse.Namespace) -> None:
     record = Record(args.output)
     print(caption(record.origin))
     functions = args.functions[:1] if args.smoke else args.functions
-    methods = ["node"] if args.smoke else args.methods
+    methods = ["centered"] if args.smoke else args.methods
     wanted = [
         Run(function, method, seed)
         for seed in range(min(args.seeds, 1) if args.smoke else args.seeds)
