@@ -27,6 +27,7 @@ from botorch_bkb.checks import (
     check_time,
     wrong_pull,
 )
+from botorch_bkb.posteriors.kernel_rows import positions_in_ascending
 
 
 class Pull(NamedTuple):
@@ -55,13 +56,18 @@ class Totals(NamedTuple):
 
     def plus(self, indices: Tensor, rewards: Tensor) -> Totals:
         """Return the totals of more pulls as well, added in order of telling."""
-        arms, place = torch.cat([self.arms, indices]).unique(return_inverse=True)
-        counts = torch.cat([self.counts, torch.ones_like(indices)])
-        sums = torch.cat([self.sums, rewards])
+        arms, counts, sums = self
+        place = positions_in_ascending(arms, indices)
+        if (place < 0).any():
+            arms = torch.cat([arms, indices]).unique()
+            before = positions_in_ascending(arms, self.arms)
+            counts = counts.new_zeros(len(arms)).index_copy_(0, before, counts)
+            sums = sums.new_zeros(len(arms)).index_copy_(0, before, sums)
+            place = positions_in_ascending(arms, indices)
         return Totals(
             arms,
-            counts.new_zeros(len(arms)).index_add_(0, place, counts),
-            sums.new_zeros(len(arms)).index_add_(0, place, sums),
+            counts.index_add(0, place, torch.ones_like(indices)),
+            sums.index_add(0, place, rewards),
         )
 
 

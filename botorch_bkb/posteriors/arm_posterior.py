@@ -35,7 +35,7 @@ from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
     check_largest_variance,
-    check_residual,
+    check_relative_residual,
     independent_points,
     is_well_conditioned,
 )
@@ -88,6 +88,19 @@ class Told(NamedTuple):
         data = self.data.new_zeros(2, len(arms))
         data[:, place >= 0] = self.data[:, place[place >= 0]]
         return data
+
+    def since(self, before: Told) -> Told | None:
+        """Return what came after other data; None if an arm has lost pulls."""
+        if torch.equal(self.arms, before.arms):
+            more = self.data - before.data
+        else:
+            known = positions_in_ascending(self.arms, before.arms)
+            if (known < 0).any():
+                return None
+            more = self.data.index_add(1, known, before.data, alpha=-1)
+        place = more.any(dim=0).nonzero().squeeze(-1)
+        more = more[:, place]
+        return None if (more[0] <= 0).any() else Told(self.arms[place], more)
 
 
 class ArmPosterior(Moments):
@@ -208,8 +221,6 @@ class ArmPosterior(Moments):
         competes: Tensor | None = None,
         known: Ranked | None = None,
     ) -> Ranked:
-        if known is None:
-            known = Ranked(self._like, self.pulled_indices[:0])
         name = "largest_bounds"
         return self.shards.largest(name, size, scale, PerArm(competes), known)
 
@@ -327,10 +338,12 @@ class ArmPosterior(Moments):
         Raises:
             InputDataError: If a residual is clearly negative.
         """
-        least, worst = self._like.new_tensor(self.shards.ask("soundness")).amin(dim=0)
-        check_residual(worst.reshape(1), torch.ones_like(worst).reshape(1))
+        least, worst = torch.tensor(self.shards.ask("soundness")).amin(dim=0).tolist()
+        check_relative_residual(worst, self._like.dtype)
         eps = torch.finfo(self._like.dtype).eps
-        dropped = wanted[positions_in(self.inducing_indices, wanted) < 0]
+        dropped = wanted[:0]
+        if len(self.inducing_indices) < len(wanted):
+            dropped = wanted[positions_in(self.inducing_indices, wanted) < 0]
         if not dropped.numel() and 2 * eps * self._scale < ROUNDING_THRESHOLD * least:
             return 0.0, 0  # for less time than it takes to look at every arm
         # In the span by construction.
@@ -505,8 +518,9 @@ class ArmPosterior(Moments):
         L = torch.linalg.cholesky(K_ss[kept][:, kept])
         Z_p = self._features_from(L, basis, self.pulled_indices)
         scatter, target = _moments(Z_p, Z_p, self._told.at(self.pulled_indices))
+        inside = torch.ones_like(basis, dtype=torch.bool)
         none = L.new_empty(L.shape[0], 0)
-        self._basis = BasisPosterior(basis, L, none, scatter, target)
+        self._basis = BasisPosterior(basis, L, inside, none, scatter, target)
         self.shards.change("rebuild", self._factor(), basis, self._width)
 
     def _factor(self) -> Factor:
@@ -535,37 +549,29 @@ class ArmPosterior(Moments):
         """Return the change since the last update; None if a full rebuild is due."""
         if not self._is_cached or self._num_increments == MAX_INCREMENTS:
             return None
+        more = told.since(self._told)
+        if more is None:
+            return None
         basis = self._basis
-        both = torch.cat([inducing_indices, self.inducing_indices])
-        places = positions_in(basis.indices, both)
-        position, before = places.split(
-            [len(inducing_indices), len(self.inducing_indices)]
-        )
-        joined = inducing_indices[position < 0]
-        M = basis.size + joined.shape[0]
-        inside = torch.zeros(M, dtype=torch.bool, device=self._like.device)
-        stays = inside.clone()
-        inside[before] = True
-        stays[position[position >= 0]] = True
-        stays[basis.size :] = True
-        known = positions_in_ascending(told.arms, self._told.arms)
-        if (known < 0).any():
-            return None  # an arm has no pulls any longer
-        more = told.data.index_add(1, known, self._told.data, alpha=-1)
-        has_more = (more != 0).any(dim=0)
-        pulled, more = told.arms[has_more], more[:, has_more]
-        num_vectors = (
-            2 * int((inside ^ stays).sum()) + pulled.shape[0] + joined.shape[0]
-        )
-        is_cheap = M * num_vectors <= REBUILD_COST * inducing_indices.shape[0] ** 2
-        if not is_cheap or self._width < M or (more[0] <= 0).any():
+        joined, inside = inducing_indices[:0], basis.inside
+        num_vectors = len(more.arms)
+        if not torch.equal(inducing_indices, self.inducing_indices):
+            place = positions_in(basis.indices, inducing_indices)
+            joined = inducing_indices[place < 0]
+            inside = torch.zeros_like(inside)
+            inside[place[place >= 0]] = True
+            num_turned = int((inside ^ basis.inside).sum())
+            num_vectors += 2 * num_turned + 3 * len(joined)
+        M = basis.size + len(joined)
+        is_cheap = M * num_vectors <= REBUILD_COST * len(inducing_indices) ** 2
+        if not is_cheap or self._width < M:
             return None
         border = self._border(joined)
         if border is None:
             return None
         cross, corner = border
-        Z_b = self._stored_features(pulled)
-        scatter, target = _moments(Z_b, Z_b, more)
+        Z_b = self._stored_features(more.arms)
+        scatter, target = _moments(Z_b, Z_b, more.data)
         scatter += basis.scatter
         target += basis.target
         if joined.numel():
@@ -588,11 +594,10 @@ class ArmPosterior(Moments):
                 cross=cross,
                 corner=corner,
                 inside=inside,
-                stays=stays,
                 scatter=scatter,
                 target=target,
                 pulled=Z_b,
-                precisions=more[0],
+                precisions=more.data[0],
             )
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return None  # rounding has the last word; the rebuild pivots
@@ -631,12 +636,13 @@ class ArmPosterior(Moments):
         move = Move(
             joined,
             self.arms[joined],
-            self._slots(joined),
+            self._slots(joined) if len(joined) else None,
             change.after.L[M_0:],
             torch.cat([change.vectors[:M_0], change.cross], dim=-1),
             change.vectors,
             change.signs,
             change.corner,
+            change.turns,
         )
         self.shards.change("advance", move, inducing_indices)
         self._basis = change.after

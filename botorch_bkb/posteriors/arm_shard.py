@@ -72,8 +72,9 @@ class Move(NamedTuple):
         L: Their rows of the factor, ``a x M``.
         left: ``M_0 x (r + a)``: the old coordinates of the directions, and of the arms.
         vectors: ``M x r``, see there.
-        signs: ``r x 2``, see there.
+        signs: ``2 x r``, see there.
         corner: The ``a x a`` factor of the new arms' Schur complement.
+        turns: Whether residuals change.
     """
 
     arms: Tensor
@@ -84,6 +85,7 @@ class Move(NamedTuple):
     vectors: Tensor
     signs: Tensor
     corner: Tensor
+    turns: bool
 
 
 class Draws(NamedTuple):
@@ -181,7 +183,7 @@ class ArmShard:
         """Apply a change of the basis, in one pass over the features."""
         M_0, M = move.left.shape[0], move.vectors.shape[0]
         num_vectors = move.vectors.shape[-1]
-        left, signs = _rows_to_multiply(move.left), move.signs.mT.contiguous()
+        left = _rows_to_multiply(move.left)
         for rows in self.chunks(max(M_0, 1), PASS_CHUNK_BYTES):
             Z = self._features[rows, :M]
             # One product reads the old features once, for the new ones as well.
@@ -194,13 +196,17 @@ class ArmShard:
                 Z[:, M_0:] = new.mT
                 moves.addmm_(move.vectors[M_0:].mT, new)
             self.mean[rows] = moves[-1]
-            projected, residual = signs @ moves.square()
+            projected, residual = move.signs @ moves.square_()
             self.projected[rows] += projected
-            self.residual[rows] += residual
-        own = self._is_here(move.arms)
-        self._features[move.arms[own] - self.start, :M] = move.L[own]
-        self._size = M
-        self._finish(inducing)
+            if move.turns:
+                self.residual[rows] += residual
+        self.projected.clamp_(min=0.0)
+        if M > M_0:
+            own = self._is_here(move.arms)
+            self._features[move.arms[own] - self.start, :M] = move.L[own]
+            self._size = M
+        if move.turns:
+            self._finish(inducing)
 
     # Questions
 
@@ -289,7 +295,7 @@ class ArmShard:
         return worst.item(), self.start + int(arm)
 
     def largest_bounds(
-        self, size: int, scale: float, competes: Tensor | None, known: Ranked
+        self, size: int, scale: float, competes: Tensor | None, known: Ranked | None
     ) -> Ranked:
         """Return the arms of the largest ``mean + scale sqrt(variance)``.
 
@@ -297,13 +303,14 @@ class ArmShard:
             size: How many, at most.
             scale: The number of standard deviations.
             competes: Which arms compete; minus infinity for all others. All if None.
-            known: Arms whose bounds are known, in any order.
+            known: Arms whose bounds are known, in any order; None for none.
         """
         bounds = self.mean + scale * self.variance.sqrt()
         if competes is not None:
             bounds.masked_fill_(~competes, -math.inf)
-        own = self._is_here(known.arms)
-        bounds[known.arms[own] - self.start] = known.values[own]
+        if known is not None:
+            own = self._is_here(known.arms)
+            bounds[known.arms[own] - self.start] = known.values[own]
         found = largest(bounds, size)
         return Ranked(found.values, found.arms + self.start)
 
@@ -516,11 +523,10 @@ class ArmShard:
             self.projected[rows] = torch.linalg.vector_norm(Z, dim=0).square()
 
     def _finish(self, inducing: Tensor) -> None:
-        """Make no variance negative; remember how far below zero residuals were."""
+        """Make no residual negative; remember how far below zero they were."""
         self.worst_residual = self._worst_residual()
         self.residual.clamp_(min=0.0)
         self.residual[inducing[self._is_here(inducing)] - self.start] = 0.0
-        self.projected.clamp_(min=0.0)
 
     def _worst_residual(self) -> float:
         tiny = torch.finfo(self.prior_variance.dtype).tiny

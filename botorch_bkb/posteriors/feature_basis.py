@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,7 @@ class BasisPosterior:
     Args:
         indices: The ``M`` basis arms.
         L: The ``M x M`` lower Cholesky factor of their Gram matrix.
+        inside: An ``M``-dim mask of those that are inducing, ``S``.
         complement: An ``M x c`` orthonormal basis of the coordinates' directions
             orthogonal to the features of ``S``.
         scatter: The ``M x M`` sum of ``W_i z_B(x_i) z_B(x_i)^T`` over pulled arms.
@@ -46,18 +48,20 @@ class BasisPosterior:
         self,
         indices: Tensor,
         L: Tensor,
+        inside: Tensor,
         complement: Tensor,
         scatter: Tensor,
         target: Tensor,
     ) -> None:
         self.indices = indices
         self.L = L
+        self.inside = inside
         self.complement = complement
         self.scatter = scatter
         self.target = target
-        half = self.project(scatter)
-        eye = torch.eye(L.shape[0]).to(L)
-        self.L_v = torch.linalg.cholesky(eye + self.project(half.mT))
+        V = self.project(self.project(scatter).mT).clone()
+        V.diagonal().add_(1.0)
+        self.L_v = torch.linalg.cholesky(V)
         self.weights = self.solve(self.project(target.unsqueeze(-1))).squeeze(-1)
 
     @property
@@ -99,8 +103,9 @@ class BasisChange:
         corner: The ``a x a`` factor of their Schur complement.
         vectors: ``M x r``; the last one is the mean's weights. Their inner
             products with the features of an arm, squared, times the signs are added.
-        signs: ``r x 2`` numbers in ``{-1, 0, 1}``, for ``z^T Q V^{-1} Q z`` and for
+        signs: ``2 x r`` numbers in ``{-1, 0, 1}``, for ``z^T Q V^{-1} Q z`` and for
             the residual ``k(x, x) - |Q z|^2``.
+        turns: Whether the span of the inducing arms, and so a residual, changes.
     """
 
     after: BasisPosterior
@@ -108,6 +113,7 @@ class BasisChange:
     corner: Tensor
     vectors: Tensor
     signs: Tensor
+    turns: bool
 
 
 def change_basis(
@@ -117,7 +123,6 @@ def change_basis(
     cross: Tensor,
     corner: Tensor,
     inside: Tensor,
-    stays: Tensor,
     scatter: Tensor,
     target: Tensor,
     pulled: Tensor,
@@ -130,8 +135,8 @@ def change_basis(
         joined: The ``a`` arms that join the basis, at its end.
         cross: Their ``M_0 x a`` features in the basis before.
         corner: The ``a x a`` lower factor of their Schur complement.
-        inside: An ``M``-dim mask of the basis arms that are inducing before.
-        stays: An ``M``-dim mask of the basis arms that are inducing afterwards.
+        inside: A mask of the ``M_0`` basis arms that are inducing afterwards, as those
+            that join are.
         scatter: As in :class:`BasisPosterior`, afterwards.
         target: As in :class:`BasisPosterior`, afterwards.
         pulled: The ``M_0 x b`` features, in the basis before, of the arms with more
@@ -139,38 +144,41 @@ def change_basis(
         precisions: The ``b`` increases of their summed precisions.
     """
     M_0, M = before.size, before.size + joined.shape[0]
-    top = torch.cat([before.L, before.L.new_zeros(M_0, M - M_0)], dim=-1)
-    L = torch.cat([top, torch.cat([cross.mT, corner], dim=-1)])
-    complement, dropped, added = _directions(
-        L, ~inside & ~stays, inside & ~stays, stays & ~inside
-    )
-    indices = torch.cat([before.indices, joined])
-    after = BasisPosterior(indices, L, complement, scatter, target)
+    L, indices, was_inside = before.L, before.indices, before.inside
+    complement, dropped, added = before.complement, L[:, :0], L[:, :0]
+    if M > M_0:
+        L = torch.cat([L, L.new_zeros(M_0, M - M_0)], dim=-1)
+        L = torch.cat([L, torch.cat([cross.mT, corner], dim=-1)])
+        indices = torch.cat([indices, joined])
+        is_new = torch.ones_like(joined, dtype=torch.bool)
+        was_inside = torch.cat([was_inside, ~is_new])
+        inside = torch.cat([inside, is_new])
+    turns = M > M_0 or not torch.equal(inside, was_inside)
+    if turns:
+        complement, dropped, added = _directions(
+            L, ~was_inside & ~inside, was_inside & ~inside, inside & ~was_inside
+        )
+    after = BasisPosterior(indices, L, inside, complement, scatter, target)
     lost = before.contribution(dropped[:M_0])
     # New pulls act on the directions that stay: neither dropped nor added.
-    gain = before.solve(before.project(pulled)) - lost @ (lost.mT @ pulled)
+    gain = before.solve(before.project(pulled))
+    if turns:
+        gain -= lost @ (lost.mT @ pulled)
     woodbury = _right_solve(torch.diag(1 / precisions) + pulled.mT @ gain, gain)
     old = torch.cat([lost, woodbury], dim=-1)
-    old = torch.cat([old, old.new_zeros(M - M_0, old.shape[-1])])
-    blocks = [
-        old,
-        after.contribution(added),
-        dropped,
-        added,
-        after.weights.unsqueeze(-1),
-    ]
-    signs = [(-1, 0), (1, 0), (0, 1), (0, -1), (0, 0)]
+    if M > M_0:
+        old = torch.cat([old, old.new_zeros(M - M_0, old.shape[-1])])
+    weights = after.weights.unsqueeze(-1)
+    blocks = [old, after.contribution(added), dropped, added, weights]
+    sizes = [block.shape[-1] for block in blocks]
+    signs = [np.repeat(row, sizes) for row in ([-1, 1, 0, 0, 0], [0, 0, 1, -1, 0])]
     return BasisChange(
         after,
         cross,
         corner,
         torch.cat(blocks, dim=-1),
-        torch.cat(
-            [
-                L.new_tensor(sign).expand(block.shape[-1], 2)
-                for sign, block in zip(signs, blocks, strict=True)
-            ]
-        ),
+        L.new_tensor(np.array(signs)),
+        turns,
     )
 
 
@@ -190,9 +198,6 @@ def _directions(
         directions that left and that entered their span.
     """
     groups = [mask.nonzero().squeeze(-1) for mask in (idle, dropped, added)]
-    if not any(len(group) for group in groups):
-        none = L[:, :0]
-        return none, none, none
     eye = torch.eye(L.shape[0]).to(L)
     normals = [
         torch.linalg.solve_triangular(L, eye[:, group], upper=False) for group in groups

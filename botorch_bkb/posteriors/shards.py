@@ -56,6 +56,8 @@ def largest(values: Tensor, size: int) -> Ranked:
     size = min(size, len(values))
     if not size:
         return Ranked(values[:0], torch.arange(0, device=values.device))
+    if size == 1:  # `max` returns the first of the largest
+        return Ranked(*values.max(dim=0, keepdim=True))
     least = values.topk(size).values[-1:]
     above = (values.isnan() | (values > least)).nonzero().squeeze(-1)[:size]
     ties = (values == least).nonzero().squeeze(-1)[: size - len(above)]

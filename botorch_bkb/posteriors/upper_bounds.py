@@ -67,25 +67,38 @@ class UpperBounds(Choices):
         self.grow = grow
         self.capacity = capacity
         self.outside = (-math.inf, -1)
-        self.tracked: PoolPosterior | HallucinatedPosterior
-        pending = _counts_in_order(pending_indices)
         self.pulls: dict[int, int] = {}
+        # None before there is a pull: the choice that ends a batch needs no more.
+        self.tracked: PoolPosterior | HallucinatedPosterior | None = None
+        if len(pending_indices):
+            self._begin(_counts_in_order(pending_indices))
+
+    def _begin(self, pending: dict[int, int]) -> PoolPosterior | HallucinatedPosterior:
+        """Prepare for pulls; return what is tracked."""
+        if self.tracked is not None:
+            return self.tracked
+        posterior, grow = self.posterior, self.grow
         if (grow and posterior.is_exact) or not (grow or pending):
             self.pulls = pending
             # The stale bounds are those of the start, but of arms that left a pool.
-            self.allowed = capacity.allowed
+            self.allowed = self.capacity.allowed
             self.known = Ranked(posterior.like, posterior.pulled_indices[:0])
-            self._pool(POOL_SIZE)
-        else:
-            # Pending arms join the inducing arms, whatever the rule.
-            self._track(None, pending, append=True)
+            return self._pool(POOL_SIZE)
+        # Pending arms join the inducing arms, whatever the rule.
+        return self._track(None, pending, append=True)
+
+    def _first(self) -> tuple[float, int]:
+        """Return the largest bound and its arm before there is a pull."""
+        allowed = self.capacity.allowed
+        values, arms = self.posterior.largest_bounds(self.scale, 1, allowed)
+        return values.item(), int(arms)
 
     @override
     def best(self) -> int | None:
         """Return the arm of the largest bound, lowest index first; None if none."""
         while True:
             tracked = self.tracked
-            best = tracked.best()
+            best = self._first() if tracked is None else tracked.best()
             if math.isnan(best[0]):
                 raise InputDataError(
                     "Expected upper confidence bounds to be numbers, but got NaN. "
@@ -93,11 +106,11 @@ class UpperBounds(Choices):
                 )
             if best[0] == self.outside[0] == -math.inf:
                 return None
-            indices = tracked.indices
-            if indices is not None and _beats(self.outside, best):
-                self._enlarge(indices, torch.as_tensor(tracked.bounds))
-            else:
+            if tracked is None or tracked.indices is None:
                 return best[1]
+            if not _beats(self.outside, best):
+                return best[1]
+            self._enlarge(tracked.indices, torch.as_tensor(tracked.bounds))
 
     @override
     def num_repeats(self, index: int) -> int:
@@ -106,12 +119,12 @@ class UpperBounds(Choices):
         One at least. With ``n`` pulls the bound is ``mean + scale sqrt(residual +
         p lambda / (lambda + n p))``, against bounds that can only fall.
         """
-        self._append(index)
+        tracked = self._append(index)
         noise = self.posterior.noise_variance
-        rival = self.tracked.rival(index)
+        rival = tracked.rival(index)
         if _beats(self.outside, rival):
             rival = self.outside
-        mean, residual, p = self.tracked.moments(index)
+        mean, residual, p = tracked.moments(index)
 
         def overtaken(num_pulls: int) -> bool:
             variance = residual + p * noise / (noise + num_pulls * p)
@@ -125,23 +138,25 @@ class UpperBounds(Choices):
         pulls = first_crossing(overtaken, limit) if limit > 0 else 1
         return min(pulls, self.capacity.of(index))
 
-    def _append(self, index: int) -> None:
+    def _append(self, index: int) -> PoolPosterior | HallucinatedPosterior:
         """Let a chosen arm join the inducing arms, if they grow."""
+        tracked = self._begin({})
         if self.grow:
-            self.tracked.append(index)
+            tracked.append(index)
+        return tracked
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
-        self._append(index)
+        tracked = self._append(index)
         self.pulls[index] = self.pulls.get(index, 0) + num_pulls
-        if index in self.tracked:
-            self.tracked.pull(index, num_pulls)
+        if index in tracked:
+            tracked.pull(index, num_pulls)
         else:
             # The uniformly drawn first arm need not be in the pool.
-            self._pool(POOL_SIZE)
+            tracked = self._pool(POOL_SIZE)
         self.capacity.take(index, num_pulls)
-        if self.capacity.of(index) <= 0 and index in self.tracked:
-            self.tracked.close(index)
+        if self.capacity.of(index) <= 0 and index in tracked:
+            tracked.close(index)
 
     def _enlarge(self, indices: Tensor, bounds: Tensor) -> None:
         """Track more arms than these, of which the bounds are known, or all."""
@@ -173,25 +188,30 @@ class UpperBounds(Choices):
             self.outside = ranked.values[size].item(), int(ranked.arms[size])
         return ranked.arms[:size].sort().values
 
-    def _pool(self, size: int) -> None:
+    def _pool(self, size: int) -> PoolPosterior:
         """Make the arms of the largest bounds exact."""
         arms = self._largest(size)
         pool = PoolPosterior(self.posterior, self.scale, arms, self.pulls, self.grow)
         for closed in arms[~self.capacity.allows(arms)].tolist():
             pool.close(closed)
         self.tracked = pool
+        return pool
 
-    def _track(self, arms: Tensor | None, pulls: dict[int, int], append: bool) -> None:
+    def _track(
+        self, arms: Tensor | None, pulls: dict[int, int], append: bool
+    ) -> HallucinatedPosterior:
         """Track some arms, or all."""
         if arms is None:
             self.outside = (-math.inf, -1)
-        self.tracked = HallucinatedPosterior(
+        tracked = HallucinatedPosterior(
             self.posterior, self.scale, self.capacity.allowed, arms
         )
         for index, num_pulls in pulls.items():
             if append:
-                self.tracked.append(index)
-            self.tracked.pull(index, num_pulls)
+                tracked.append(index)
+            tracked.pull(index, num_pulls)
+        self.tracked = tracked
+        return tracked
 
 
 class DriftingUpperBounds(Choices):

@@ -168,9 +168,9 @@ def test_one_arm_joins_an_empty_basis_in_one_pass():
     z, V = problem.K[9], 1 + 3.0
     # Squares are added to the projected variance, and taken from the residual.
     vectors = problem.tensor([[V**-0.5, 1.0, W * y / V]])
-    signs = problem.tensor([[1.0, 0.0], [0.0, -1.0], [0.0, 0.0]])
+    signs = problem.tensor([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
     one, left = problem.tensor([[1.0]]), vectors.new_empty(0, 4)
-    move = Move(arm, problem.arms[arm], None, one, left, vectors, signs, one)
+    move = Move(arm, problem.arms[arm], None, one, left, vectors, signs, one, True)
     for start, stop in pairwise([0, 8, 21]):
         shard = problem.shard(start, stop)
         shard.rebuild(problem.factor, none, 3)

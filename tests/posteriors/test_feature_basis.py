@@ -40,7 +40,11 @@ class Basis:
         complement = self.tensor(rotation[:, len(S) :])
         L = self.tensor(self.L)
         return BasisPosterior(
-            longs(*self.arms), L, complement, *self.moments(counts, sums)
+            longs(*self.arms),
+            L,
+            self.mask(S),
+            complement,
+            *self.moments(counts, sums),
         )
 
     def mask(self, S):
@@ -57,8 +61,7 @@ def change(before, after, S_0, S_1, counts, more, sums, posterior=None):
         joined=longs(*joined),
         cross=after.tensor(after.L[M:, :M].T),
         corner=after.tensor(after.L[M:, M:]),
-        inside=after.mask(S_0),
-        stays=after.mask(S_1),
+        inside=before.mask(S_1),
         scatter=scatter,
         target=target,
         pulled=before.tensor(before.Z[:, pulled]),
@@ -73,14 +76,15 @@ def assert_moves(found, after, S_0, S_1, counts, more, sums, atol):
     mean, new, new_projected = arms.parts(S_1, counts + more, sums)
     products = after.Z.T @ found.vectors.double().numpy()
     signs = found.signs.double().numpy()
-    moved = products**2 @ signs
+    moved = products**2 @ signs.T
     np.testing.assert_allclose(products[:, -1], mean, atol=atol)
     projected = np.diag(new_projected - old_projected)
     np.testing.assert_allclose(moved[:, 0], projected, atol=atol)
     residual = np.diag(new - new_projected) - np.diag(old - old_projected)
     np.testing.assert_allclose(moved[:, 1], residual, atol=atol)
-    assert found.signs.abs().sum(dim=-1)[:-1].eq(1).all()
-    assert not found.signs[-1].any()
+    assert found.signs.abs().sum(dim=0)[:-1].eq(1).all()
+    assert not found.signs[:, -1].any()
+    assert found.turns == (set(S_0) != set(S_1)) == bool(found.signs[1].any())
 
 
 def random_pulls(stream, most):
@@ -206,7 +210,6 @@ def test_twins_are_pulled_like_one_arm():
         cross=found.cross,
         corner=found.corner,
         inside=basis.mask([4, 9]),
-        stays=basis.mask([4, 9]),
         scatter=found.after.scatter,
         target=found.after.target,
         pulled=basis.tensor(basis.Z[:, [7, 7]]),

@@ -73,10 +73,18 @@ def check_residual(residual: Tensor, prior: Tensor) -> None:
         InputDataError: If one is clearly negative, which no positive semi-definite
             kernel can bring about.
     """
-    if residual.numel() == 0:
-        return
-    worst = (residual / prior.clamp_min(torch.finfo(prior.dtype).tiny)).min().item()
-    if not worst > -PSD_TOLERANCE.get(prior.dtype, 1e-1):
+    if residual.numel():
+        worst = (residual / prior.clamp_min(torch.finfo(prior.dtype).tiny)).min()
+        check_relative_residual(worst.item(), prior.dtype)
+
+
+def check_relative_residual(worst: float, dtype: torch.dtype) -> None:
+    """Raise unless the least residual over prior variance is positive up to rounding.
+
+    Raises:
+        InputDataError: As :func:`check_residual` does.
+    """
+    if not worst > -PSD_TOLERANCE.get(dtype, 1e-1):
         raise InputDataError(
             "Expected `covar_module` to be positive semi-definite on these inputs, but "
             f"conditioning left a variance of {worst:.1e} times the prior variance. "
