@@ -152,8 +152,8 @@ class ArmShard:
         self._forget()
         self.worst_residual = self._worst_residual()
         self._rows = KernelRows(self.num_arms, max_rows, self.mean)
-        # The cache, one row per arm with room for more columns; none past the budget.
-        self._features = self.mean.new_empty(self.num_arms, 0)
+        # The cache, a row per feature with room for more; none past the budget.
+        self._features = self._new_cache(0)
         self._size = 0
         # From what features are solved for again; None where they are cached.
         self._factor: Factor | None = None
@@ -168,10 +168,10 @@ class ArmShard:
     @torch.no_grad()
     def rebuild(self, factor: Factor, inducing: Tensor, width: int) -> None:
         """Compute the moments, and features if the cache has a width."""
-        if self._features.shape[1] != width:
+        if len(self._features) != width:
             # Gone before its successor comes.
-            self._features = self._features.new_empty(self.num_arms, 0)
-            self._features = self._features.new_empty(self.num_arms, width)
+            self._features = self._new_cache(0)
+            self._features = self._new_cache(width)
         self._forget()
         self._factor = None if width else factor
         self._size = factor.L.shape[0]
@@ -183,17 +183,16 @@ class ArmShard:
         """Apply a change of the basis, in one pass over the features."""
         M_0, M = move.left.shape[0], move.vectors.shape[0]
         num_vectors = move.vectors.shape[-1]
-        left = _rows_to_multiply(move.left)
+        left = move.left.mT.contiguous()
         for rows in self.chunks(max(M_0, 1), PASS_CHUNK_BYTES):
-            Z = self._features[rows, :M]
             # One product reads the old features once, for the new ones as well.
-            products = left @ Z[:, :M_0].mT
+            products = left @ self._features[:M_0, rows]
             moves = products[:num_vectors]
             if M > M_0:
                 K = self._covariance(move.points, move.slots, rows)
-                K = K - products[num_vectors : move.left.shape[-1]]
+                K = K - products[num_vectors:]
                 new = torch.linalg.solve_triangular(move.corner, K, upper=False)
-                Z[:, M_0:] = new.mT
+                self._features[M_0:M, rows] = new
                 moves.addmm_(move.vectors[M_0:].mT, new)
             self.mean[rows] = moves[-1]
             projected, residual = move.signs @ moves.square_()
@@ -203,7 +202,7 @@ class ArmShard:
         self.projected.clamp_(min=0.0)
         if M > M_0:
             own = self._is_here(move.arms)
-            self._features[move.arms[own] - self.start, :M] = move.L[own]
+            self._features[:M, move.arms[own] - self.start] = move.L[own].mT
             self._size = M
         if move.turns:
             self._finish(inducing)
@@ -261,7 +260,8 @@ class ArmShard:
 
     def features(self, indices: Tensor) -> Tensor:
         """Return the cached features of a few arms, ``k x M``."""
-        return self._features[:, : self._size].index_select(0, indices - self.start)
+        found = self._features[: self._size].index_select(1, indices - self.start)
+        return found.mT.contiguous()  # as several shards' are, for the same bits
 
     def held_rows(self, indices: Tensor, slots: Tensor) -> Tensor:
         """Return kernel rows' entries of a few arms, ``k x`` rows."""
@@ -349,7 +349,7 @@ class ArmShard:
         result = torch.empty_like(self.mean)
         num_bytes = PASS_CHUNK_BYTES if self._factor is None else None
         for rows in self.chunks(max(self._size, 1), num_bytes):
-            torch.mv(self._coordinates(rows), vector, out=result[rows])
+            torch.mv(self._coordinates(rows).mT, vector, out=result[rows])
         return result
 
     def covariances(
@@ -466,9 +466,10 @@ class ArmShard:
             for rows in other.chunks(other._rows.size, PASS_CHUNK_BYTES, num_arms):
                 added = other._covariance(held, None, rows)
                 other._rows.rows[: other._rows.size, rows] = added
-        other._features = self._features.new_empty(other.num_arms, width)
+        other._features = other._new_cache(width)
         if width:
-            other._features[:num_arms, : self._size] = self._features[:, : self._size]
+            size, kept = self._size, slice(num_arms)
+            other._features[:size, kept] = self._features[:size, kept]
         other._factor = None if width else factor
         other._fill(factor, num_arms)
         other._finish(factor.arms[:0])
@@ -499,6 +500,11 @@ class ArmShard:
         for start in range(first, stop, size):
             yield slice(start, min(start + size, stop))
 
+    def _new_cache(self, width: int) -> Tensor:
+        """Return room for features, whose rows are aligned alike in every shard."""
+        stride = -(-self.num_arms // MIN_CHUNK) * MIN_CHUNK
+        return self.mean.new_empty(width, stride)
+
     def _forget(self) -> None:
         """Make the moments those of the prior."""
         self.mean.zero_()
@@ -512,8 +518,8 @@ class ArmShard:
         """
         for rows in self.chunks(max(factor.L.shape[0], 1), first=first):
             Z = self._solved(rows, factor)
-            if self._features.shape[1]:
-                self._features[rows, : Z.shape[0]] = Z.mT
+            if len(self._features):
+                self._features[: Z.shape[0], rows] = Z
             Z = factor.project(Z)
             torch.mv(Z.mT, factor.weights, out=self.mean[rows])
             # Takes a third of the time of squaring and summing.
@@ -533,10 +539,10 @@ class ArmShard:
         return (self.residual / self.prior_variance.clamp_min(tiny)).min().item()
 
     def _coordinates(self, rows: slice) -> Tensor:
-        """Return the ``k x M`` features of some arms in a row."""
+        """Return the ``M x k`` features of some arms in a row."""
         if self._factor is None:
-            return self._features[rows, : self._size]
-        return self._solved(rows, self._factor).mT
+            return self._features[: self._size, rows]
+        return self._solved(rows, self._factor)
 
     def _solved(self, rows: slice, factor: Factor) -> Tensor:
         """Compute the ``M x k`` features of some arms in a row."""
@@ -570,14 +576,14 @@ class ArmShard:
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield which arms, and their ``num_draws x chunk`` values."""
         size, num_appended = draws.size, len(draws.points)
-        vectors = _rows_to_multiply(draws.vectors)
+        vectors = draws.vectors.mT.contiguous()
         for rows in self.chunks(max(*draws.vectors.shape, 1)):
-            products = vectors @ self._coordinates(rows).mT
+            products = vectors @ self._coordinates(rows)
             values = products[:size].add_(self.mean[rows])
             residual = self.residual[rows]
             if num_appended:
                 K = self._covariance(draws.points, None, rows)
-                K = K - products[size : size + num_appended]
+                K = K - products[size:]
                 new = torch.linalg.solve_triangular(draws.C, K, upper=False)
                 values.addmm_(draws.weights.mT, new)
                 residual = residual - new.square().sum(dim=0)
@@ -604,18 +610,6 @@ class ArmShard:
 
     def _is_here(self, indices: Tensor) -> Tensor:
         return (indices >= self.start) & (indices < self.start + self.num_arms)
-
-
-def _rows_to_multiply(columns: Tensor) -> Tensor:
-    """Return several columns as rows, with zeros below up to a multiple of four.
-
-    Products of few vectors with all features, ``rows @ Z.mT``, take a half to a third
-    of the time of ``Z @ columns``, and least where they fill registers.
-    """
-    M, size = columns.shape
-    rows = columns.new_zeros(size if size == 1 else -(-size // 4) * 4, M)
-    rows[:size] = columns.mT
-    return rows
 
 
 def _state(generator: torch.Generator | None) -> NoiseState:
