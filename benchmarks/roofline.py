@@ -73,7 +73,8 @@ class Updates:
 
     def rebuild(self) -> None:
         """Rebuild, the kernel rows in memory."""
-        self.posterior._rebuild(self.posterior.inducing_indices)
+        self.posterior._factorize(self.posterior.inducing_indices)
+        self.posterior._fill(has_means=False)
 
     def increment(self, num_new: int, device: str) -> tuple[float, float]:
         """Pull new arms, which become inducing; return seconds of the two parts."""

@@ -284,7 +284,7 @@ class Asks:
 
     def _logged(self, posterior: ArmPosterior, shards: Shards) -> ArmPosterior:
         self.shards = shards
-        posterior.shards = LoggedShards(shards, self.log)
+        posterior._shards = LoggedShards(shards, self.log)
         return posterior
 
     def run(self, posterior: ArmPosterior) -> list[Part]:

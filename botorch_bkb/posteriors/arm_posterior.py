@@ -36,6 +36,7 @@ from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
     check_largest_variance,
     check_relative_residual,
+    check_residual,
     independent_points,
     is_well_conditioned,
 )
@@ -63,6 +64,8 @@ from botorch_bkb.posteriors.threads import threads_for
 MAX_INCREMENTS = 64
 # How much slower the full rebuild's products are than those of the increment's pass.
 REBUILD_COST = 1.5
+# So many arms more than were pulled are few, and what is asked of them is computed.
+MAX_COMPUTED = 1024
 
 
 class Told(NamedTuple):
@@ -119,6 +122,10 @@ class ArmPosterior(Moments):
     a processor). Nothing is ever ``A x`` (number of pulls). Beside the shards it is
     ``O(m^2 + P d)`` for ``P`` pulled arms.
 
+    Where nobody asked more of all arms than their means since the last update, as with
+    epsilon-greedy, the next one gives them these alone, from the kernel rows: ``O(A
+    m)``. The first question after their variances or features fills in the rest.
+
     Args:
         arms: An ``A x d`` tensor.
         covar_module: The kernel; its hyper-parameters are taken as they are.
@@ -149,25 +156,36 @@ class ArmPosterior(Moments):
         self.noise_variance = noise_variance
         self.max_feature_bytes = max_feature_bytes
         self._like = arms.new_empty(0)
-        self.shards = _shards_of(arms, covar_module, self._max_rows)
-        self._scale = max(self.shards.ask("scale"))
+        self._shards = _shards_of(arms, covar_module, self._max_rows)
+        self._scale = max(self._shards.ask("scale"))
         check_largest_variance(self._scale)
         self._rounding_report = RoundingReport(self._like.dtype)
         none = torch.empty(0, dtype=torch.long, device=arms.device)
         self._held = none  # the arms whose kernel rows are kept, in their order
         self._width = 0  # of the shards' caches of features
         self._told = Told(none, self._like.new_empty(2, 0))
+        self._is_filled = False  # whether arms have their variances and features
+        self._was_asked = True  # for these, since the last update
         self.update(none, none, self._like, self._like)
+        self._was_asked = True
+
+    @property
+    def shards(self) -> Shards:
+        """All that there is per arm, filled in."""
+        self._was_asked = True
+        if not self._is_filled:
+            self._fill()
+        return self._shards
 
     @property
     @override
     def mean(self) -> Tensor:  # type: ignore[override]
-        return self.shards.column("mean")
+        return self._shards.column("mean")
 
     @property
     @override
     def prior_variance(self) -> Tensor:  # type: ignore[override]
-        return self.shards.column("prior_variance")
+        return self._shards.column("prior_variance")
 
     @property
     def residual(self) -> Tensor:
@@ -201,7 +219,7 @@ class ArmPosterior(Moments):
 
     @override
     def means(self, indices: Tensor) -> Tensor:
-        return self.shards.ask_of("moments", indices)[:, 1]
+        return self._shards.ask_of("moments", indices)[:, 1]
 
     @override
     def variances(self, indices: Tensor) -> Tensor:
@@ -210,8 +228,22 @@ class ArmPosterior(Moments):
 
     def moments(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return a few arms' prior variances, means, residuals and projected parts."""
-        prior, mean, residual, projected = self.shards.ask_of("moments", indices).mT
+        is_few = len(indices) <= len(self.pulled_indices) + MAX_COMPUTED
+        shards = self._shards if is_few else self.shards
+        prior, mean, residual, projected = shards.ask_of("moments", indices).mT
+        if not self._is_filled:
+            residual, projected = self._computed(indices, prior)
         return prior, mean, residual, projected
+
+    def _computed(self, indices: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute residuals and projected variances of a few arms."""
+        Z = self.features(indices)
+        residual = prior - torch.linalg.vector_norm(Z, dim=0).square()
+        check_residual(residual, prior)
+        residual.clamp_(min=0.0)
+        residual[positions_in(self.inducing_indices, indices) >= 0] = 0.0
+        root = torch.linalg.solve_triangular(self.L_v, Z, upper=False)
+        return residual, torch.linalg.vector_norm(root, dim=0).square()
 
     @override
     def largest_bounds(
@@ -221,8 +253,8 @@ class ArmPosterior(Moments):
         competes: Tensor | None = None,
         known: Ranked | None = None,
     ) -> Ranked:
-        name = "largest_bounds"
-        return self.shards.largest(name, size, scale, PerArm(competes), known)
+        shards = self.shards if scale else self._shards
+        return shards.largest("largest_bounds", size, scale, PerArm(competes), known)
 
     @override
     def knowledge_gains(
@@ -263,20 +295,21 @@ class ArmPosterior(Moments):
         """
         data = torch.stack([counts, sums]).to(self._like) / self.noise_variance
         told = Told.of(pulled_indices, data)
+        was_asked, self._was_asked = self._was_asked, False
         with threads_for(self._column_bytes * inducing_indices.shape[0]):
-            change = self._increment(inducing_indices, told)
+            change = self._increment(inducing_indices, told) if was_asked else None
             self.pulled_indices = pulled_indices
             self.precisions = data[0]
             self._told = told
-            if change is None:
-                self._rebuild(inducing_indices)
-            else:
+            if change is not None:
                 self._advance(inducing_indices, change)
-            error, arm = self._rounding(inducing_indices)
-            if self._num_increments and error > ROUNDING_THRESHOLD:
-                self._rebuild(inducing_indices)
-                error, arm = self._rounding(inducing_indices)
-            self._rounding_report.note(error, arm)
+                error, arm = self._rounding()
+                if error <= ROUNDING_THRESHOLD:
+                    self._rounding_report.note(error, arm)
+                    return
+            self._factorize(inducing_indices)
+            if was_asked or not self._weigh():
+                self._fill(has_means=False)
 
     @torch.no_grad()
     def extended(self, arms: Tensor) -> ArmPosterior:
@@ -304,27 +337,29 @@ class ArmPosterior(Moments):
         other.arms = torch.cat([self.arms, arms])
         M = self._basis.size
         limits = [*shards.limits[:-1], len(other.arms)]
-        other.shards = LocalShards(shards.parts, limits)
+        other._shards = LocalShards(shards.parts, limits)
         with threads_for(other._column_bytes * M):
             if len(self._held) > other._max_rows:
                 other._held = self._held[:0]
             width = min(self._width, other._max_room)
             other._width = width if width >= M else 0
             factor, held = other._factor(), self.arms[other._held]
-            other.shards.parts = [
+            other._shards.parts = [
                 part.extended(
                     other.arms, stop, held, factor, other._width, other._max_rows
                 )
                 for part, stop in zip(shards.parts, limits[1:], strict=True)
             ]
-            other._scale = max(other.shards.ask("scale"))
+            other._scale = max(other._shards.ask("scale"))
             check_largest_variance(other._scale)
             if self._width > other._width == 0:
-                other._rebuild(self.inducing_indices)
-            other._rounding_report.note(*other._rounding(self.inducing_indices))
+                other._factorize(self.inducing_indices)
+                other._fill(has_means=False)
+            else:
+                other._rounding_report.note(*other._rounding())
         return other
 
-    def _rounding(self, wanted: Tensor) -> tuple[float, int]:
+    def _rounding(self) -> tuple[float, int]:
         """Return the largest relative rounding error of a variance, and its arm.
 
         ``k(x, x) - |z|^2`` and incremental updates leave a rounding error of the prior
@@ -332,18 +367,13 @@ class ArmPosterior(Moments):
         be inducing, although its own pulls would tell it: with precision ``W`` they
         leave ``r / (1 + W r)`` of a residual ``r``.
 
-        Args:
-            wanted: The arms that were to be inducing.
-
         Raises:
             InputDataError: If a residual is clearly negative.
         """
-        least, worst = torch.tensor(self.shards.ask("soundness")).amin(dim=0).tolist()
+        least, worst = torch.tensor(self._shards.ask("soundness")).amin(dim=0).tolist()
         check_relative_residual(worst, self._like.dtype)
         eps = torch.finfo(self._like.dtype).eps
-        dropped = wanted[:0]
-        if len(self.inducing_indices) < len(wanted):
-            dropped = wanted[positions_in(self.inducing_indices, wanted) < 0]
+        dropped = self._dropped
         if not dropped.numel() and 2 * eps * self._scale < ROUNDING_THRESHOLD * least:
             return 0.0, 0  # for less time than it takes to look at every arm
         # In the span by construction.
@@ -354,7 +384,7 @@ class ArmPosterior(Moments):
         # The error of the dropped arm itself, and what the others lose by it.
         own = (r - told) / (projected + told)
         lost = torch.linalg.vector_norm((1 - told / r).nan_to_num(0.0))
-        found = self.shards.ask("rounding", exact, dropped, own.maximum(lost))
+        found = self._shards.ask("rounding", exact, dropped, own.maximum(lost))
         return max(found, key=lambda answer: answer[0])  # the first of the largest
 
     def projected_score(self, index: int) -> float:
@@ -413,7 +443,7 @@ class ArmPosterior(Moments):
         Features are known up to a rotation only; these have ``M >= m`` coordinates,
         see :mod:`~botorch_bkb.posteriors.feature_basis`.
         """
-        if not self._is_cached:
+        if not (self._is_filled and self._is_cached):
             return self._features_from(self._basis.L, self._basis.indices, indices)
         return self._basis.project(self._stored_features(indices))
 
@@ -423,15 +453,15 @@ class ArmPosterior(Moments):
 
     def _stored_features(self, indices: Tensor) -> Tensor:
         """Return the cached ``M x k`` features of a few arms."""
-        return self.shards.ask_of("features", indices).mT
+        return self._shards.ask_of("features", indices).mT
 
     def _features_from(self, L: Tensor, basis: Tensor, arms: Tensor) -> Tensor:
-        """Compute the ``M x k`` features of a few arms, without kernel rows."""
+        """Compute the ``M x k`` features of a few arms."""
         row = positions_in(basis, arms)
         is_basis = row >= 0
         Z = L.new_empty(L.shape[0], arms.shape[0])
         Z[:, is_basis] = L[row[is_basis]].mT
-        K = self.prior_covariance(basis, arms[~is_basis])
+        K = self._prior_rows(basis, arms[~is_basis])
         Z[:, ~is_basis] = torch.linalg.solve_triangular(L, K, upper=False)
         return Z
 
@@ -484,7 +514,7 @@ class ArmPosterior(Moments):
         slots = self._slots(indices)
         if slots is None:
             return self.prior_covariance(indices, arms)
-        return self.shards.ask_of("held_rows", arms, slots).mT
+        return self._shards.ask_of("held_rows", arms, slots).mT
 
     def _slots(self, indices: Tensor) -> Tensor | None:
         """Return which kernel rows are those of some arms; None if one is missing."""
@@ -495,7 +525,7 @@ class ArmPosterior(Moments):
         """Evaluate and keep the kernel rows of some arms, if the budget allows it."""
         missing = indices[positions_in(self._held, indices) < 0]
         if len(missing) and len(self._held) + len(missing) <= self._max_rows:
-            self.shards.change("add_rows", self.arms[missing])
+            self._shards.change("add_rows", self.arms[missing])
             self._held = torch.cat([self._held, missing])
 
     @torch.no_grad()
@@ -505,23 +535,51 @@ class ArmPosterior(Moments):
         covariance = dense_covariance(self.covar_module, arms[left], arms[right])
         return covariance.to(arms)  # a kernel may be careless about its dtype
 
-    def _rebuild(self, inducing_indices: Tensor) -> None:
-        """Factorize from nothing; the inducing arms become the basis."""
-        K_ss = self.prior_covariance(inducing_indices, inducing_indices)
+    def _factorize(self, inducing_indices: Tensor) -> None:
+        """Compute small matrices from nothing; the inducing arms become the basis."""
+        K_ss = self._prior_rows(inducing_indices, inducing_indices)
         kept = independent_points(K_ss)
         basis = self.inducing_indices = inducing_indices[kept]
+        is_dropped = torch.ones_like(inducing_indices, dtype=torch.bool)
+        is_dropped[kept] = False
+        self._dropped = inducing_indices[is_dropped]  # what was to be inducing as well
         self._hold(basis)
         self._num_increments = 0
-        room = self._room(kept.shape[0])
-        if room > self._width or room == 0:
-            self._width = room
+        self._is_filled = False
         L = torch.linalg.cholesky(K_ss[kept][:, kept])
         Z_p = self._features_from(L, basis, self.pulled_indices)
         scatter, target = _moments(Z_p, Z_p, self._told.at(self.pulled_indices))
         inside = torch.ones_like(basis, dtype=torch.bool)
         none = L.new_empty(L.shape[0], 0)
         self._basis = BasisPosterior(basis, L, inside, none, scatter, target)
-        self.shards.change("rebuild", self._factor(), basis, self._width)
+
+    def _weigh(self) -> bool:
+        """Give all arms their means only; return whether kernel rows allow it."""
+        basis = self._basis
+        slots = self._slots(basis.indices)
+        if slots is None:
+            return False
+        weights = torch.linalg.solve_triangular(
+            basis.L.mT, basis.weights.unsqueeze(-1), upper=True
+        )
+        self._shards.change("weigh", slots, weights.squeeze(-1))
+        return True
+
+    @torch.no_grad()
+    def _fill(self, has_means: bool = True) -> None:
+        """Give all arms their variances, and features if there is room.
+
+        Args:
+            has_means: Whether they have their means already: no question changes them.
+        """
+        basis = self._basis
+        room = self._room(basis.size)
+        if room > self._width or room == 0:
+            self._width = room
+        factor = self._factor()
+        self._shards.change("rebuild", factor, basis.indices, self._width, has_means)
+        self._is_filled = True
+        self._rounding_report.note(*self._rounding())
 
     def _factor(self) -> Factor:
         basis = self._basis
@@ -644,8 +702,9 @@ class ArmPosterior(Moments):
             change.corner,
             change.turns,
         )
-        self.shards.change("advance", move, inducing_indices)
+        self._shards.change("advance", move, inducing_indices)
         self._basis = change.after
+        self._dropped = inducing_indices[:0]
         self._num_increments += 1
         self.inducing_indices = inducing_indices
 

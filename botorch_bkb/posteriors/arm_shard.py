@@ -166,24 +166,38 @@ class ArmShard:
         self._rows.add(self.prior_rows(points))
 
     @torch.no_grad()
-    def rebuild(self, factor: Factor, inducing: Tensor, width: int) -> None:
+    def rebuild(
+        self, factor: Factor, inducing: Tensor, width: int, has_means: bool = False
+    ) -> None:
         """Compute the moments, and features if the cache has a width."""
         if len(self._features) != width:
             # Gone before its successor comes.
             self._features = self._new_cache(0)
             self._features = self._new_cache(width)
-        self._forget()
+        self._forget(has_means)
         self._factor = None if width else factor
         self._size = factor.L.shape[0]
-        self._fill(factor)
+        self._fill(factor, has_means=has_means)
         self._finish(inducing)
+
+    @torch.no_grad()
+    def weigh(self, slots: Tensor, weights: Tensor) -> None:
+        """Make the means weighted sums of kernel rows.
+
+        Variances and features are those of before, until the next rebuild.
+        """
+        all_weights = weights.new_zeros(self._rows.size)
+        all_weights[slots] = weights
+        for rows in self.chunks(max(len(all_weights), 1), PASS_CHUNK_BYTES):
+            K = self._rows.rows[: len(all_weights), rows]
+            torch.mv(K.mT, all_weights, out=self.mean[rows])
 
     @torch.no_grad()
     def advance(self, move: Move, inducing: Tensor) -> None:
         """Apply a change of the basis, in one pass over the features."""
         M_0, M = move.left.shape[0], move.vectors.shape[0]
         num_vectors = move.vectors.shape[-1]
-        left = move.left.mT.contiguous()
+        left, signs = _aligned(move.left.mT), _aligned(move.signs)
         for rows in self.chunks(max(M_0, 1), PASS_CHUNK_BYTES):
             # One product reads the old features once, for the new ones as well.
             products = left @ self._features[:M_0, rows]
@@ -195,7 +209,7 @@ class ArmShard:
                 self._features[M_0:M, rows] = new
                 moves.addmm_(move.vectors[M_0:].mT, new)
             self.mean[rows] = moves[-1]
-            projected, residual = move.signs @ moves.square_()
+            projected, residual = signs @ moves.square_()
             self.projected[rows] += projected
             if move.turns:
                 self.residual[rows] += residual
@@ -261,11 +275,11 @@ class ArmShard:
     def features(self, indices: Tensor) -> Tensor:
         """Return the cached features of a few arms, ``k x M``."""
         found = self._features[: self._size].index_select(1, indices - self.start)
-        return found.mT.contiguous()  # as several shards' are, for the same bits
+        return _aligned(found.mT)
 
     def held_rows(self, indices: Tensor, slots: Tensor) -> Tensor:
         """Return kernel rows' entries of a few arms, ``k x`` rows."""
-        return self._rows.select(slots, indices - self.start).mT
+        return _aligned(self._rows.select(slots, indices - self.start).mT)
 
     def cached_bytes(self) -> int:
         """Return the size of what is cached."""
@@ -505,13 +519,14 @@ class ArmShard:
         stride = -(-self.num_arms // MIN_CHUNK) * MIN_CHUNK
         return self.mean.new_empty(width, stride)
 
-    def _forget(self) -> None:
-        """Make the moments those of the prior."""
-        self.mean.zero_()
+    def _forget(self, has_means: bool = False) -> None:
+        """Make the moments those of the prior, but for means that are there."""
+        if not has_means:
+            self.mean.zero_()
         self.residual.copy_(self.prior_variance)
         self.projected.zero_()
 
-    def _fill(self, factor: Factor, first: int = 0) -> None:
+    def _fill(self, factor: Factor, first: int = 0, has_means: bool = False) -> None:
         """Compute the moments of the arms from ``first`` on, and cache their features.
 
         The moments of these must be those of the prior.
@@ -521,7 +536,8 @@ class ArmShard:
             if len(self._features):
                 self._features[: Z.shape[0], rows] = Z
             Z = factor.project(Z)
-            torch.mv(Z.mT, factor.weights, out=self.mean[rows])
+            if not has_means:
+                torch.mv(Z.mT, factor.weights, out=self.mean[rows])
             # Takes a third of the time of squaring and summing.
             self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
             # In place: a copy takes a tenth of the solve's time.
@@ -576,7 +592,7 @@ class ArmShard:
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield which arms, and their ``num_draws x chunk`` values."""
         size, num_appended = draws.size, len(draws.points)
-        vectors = draws.vectors.mT.contiguous()
+        vectors = _aligned(draws.vectors.mT)
         for rows in self.chunks(max(*draws.vectors.shape, 1)):
             products = vectors @ self._coordinates(rows)
             values = products[:size].add_(self.mean[rows])
@@ -610,6 +626,14 @@ class ArmShard:
 
     def _is_here(self, indices: Tensor) -> Tensor:
         return (indices >= self.start) & (indices < self.start + self.num_arms)
+
+
+def _aligned(matrix: Tensor) -> Tensor:
+    """Return a copy in rows, which stands in memory alike whatever it was a part of.
+
+    The last bits of products depend on it: with it they are those of any shards.
+    """
+    return matrix.clone(memory_format=torch.contiguous_format)
 
 
 def _state(generator: torch.Generator | None) -> NoiseState:

@@ -147,6 +147,7 @@ def test_inducing_arms_that_left_the_span_can_come_back(monkeypatch, seed):
     """The basis still has them: features are projected."""
     monkeypatch.setattr(arm_posterior, "REBUILD_COST", 1e9)
     problem = Problem(seed, inducing=[1, 2, 3, 4, 5])
+    assert problem.posterior.variance.min() >= 0  # asked: the next is an increment
     problem.S = [2, 4, 5]
     problem.update()
     posterior = problem.posterior

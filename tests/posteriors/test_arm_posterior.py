@@ -15,8 +15,8 @@ from gpytorch.kernels import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, BKB, GPBUCB, GPUCB
-from botorch_bkb.posteriors import arm_posterior, ArmPosterior
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
+from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
 
 
 KERNELS = {
@@ -225,7 +225,90 @@ def test_increments_are_cut_off_before_rounding_adds_up(increments, monkeypatch)
         walk.step()
         walk.update(posterior)
         assert posterior._num_increments <= 3
+        assert posterior.variance.min() >= 0  # asked: the next is an increment
     assert len(increments) >= 6
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.double, 1e-9), (torch.float, 2e-3)])
+def test_means_alone_are_those_of_the_full_rebuild(kernel, dtype, atol):
+    """Where nobody asks for more; what is asked of few arms is computed for them."""
+    walk = Walk(5, dtype=dtype)
+    covar_module = make_kernel(kernel, dtype)
+    posterior = ArmPosterior(walk.arms, covar_module, 0.3)
+    few = torch.tensor([0, 7, 30])
+    for _ in range(12):
+        walk.step()
+        walk.update(posterior)
+        fresh = ArmPosterior(walk.arms, covar_module, 0.3)
+        walk.update(fresh)
+        torch.testing.assert_close(posterior.mean, fresh.mean, rtol=0, atol=atol)
+        assert posterior.best_mean() == posterior.mean.argmax()
+        for arms in (few, walk.inducing, posterior.pulled_indices):
+            for found, expected in zip(
+                posterior.moments(arms), fresh.moments(arms), strict=True
+            ):
+                torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+        assert posterior.effective_dimension == pytest.approx(
+            fresh.effective_dimension, abs=100 * atol
+        )
+    assert not posterior._is_filled
+    mean = posterior.mean.clone()
+    assert_same(posterior, fresh, atol)
+    assert torch.equal(posterior.mean, mean)  # no question changes them
+    assert posterior._is_filled
+    walk.step()
+    walk.update(posterior)
+    walk.update(fresh)
+    assert posterior._is_filled  # it was asked for more
+    assert_same(posterior, fresh, atol)
+
+
+@pytest.mark.parametrize("max_feature_bytes", [0, 2**31])
+def test_the_rest_is_filled_in_when_it_is_asked_for(max_feature_bytes):
+    walk = Walk(6)
+    kernel = make_kernel("rbf", torch.double)
+    for ask in (
+        lambda posterior: posterior.variance,
+        lambda posterior: posterior.largest_bounds(1.0, 80).values,
+        lambda posterior: posterior.covariance_column(3, projected=False),
+        lambda posterior: posterior.knowledge_gains(None, torch.tensor([2]))[1],
+        lambda posterior: posterior.extended(walk.arms[:2] + 0.5).variance,
+        lambda posterior: ArmSampler(posterior).draw_values(
+            3, torch.Generator().manual_seed(0)
+        ),
+    ):
+        posterior = ArmPosterior(walk.arms, kernel, 0.3, max_feature_bytes)
+        for _ in range(3):
+            walk.step()
+            walk.update(posterior)
+        fresh = ArmPosterior(walk.arms, kernel, 0.3, max_feature_bytes)
+        walk.update(fresh)
+        # Without room for kernel rows nothing is left for later.
+        assert posterior._is_filled == (max_feature_bytes == 0)
+        torch.testing.assert_close(ask(posterior), ask(fresh), rtol=0, atol=1e-9)
+        assert posterior._is_filled
+
+
+def test_epsilon_greedy_asks_for_means_alone(monkeypatch):
+    """Half of its updates were full rebuilds."""
+    filled = []
+    fill = ArmPosterior._fill
+
+    def counted(self, **options):
+        filled.append(1)
+        fill(self, **options)
+
+    monkeypatch.setattr(ArmPosterior, "_fill", counted)
+    arms = Walk(7).arms
+    generator = torch.Generator().manual_seed(0)
+    bandit = EpsilonGreedy(
+        arms, make_kernel("rbf", torch.double), 0.1, generator=generator
+    )
+    for _ in range(12):
+        picks = bandit.ask()
+        bandit.tell(picks, arms[picks].sum(dim=-1))
+    assert len(filled) == 2  # the prior, and the first update
 
 
 def test_a_breakdown_of_the_increment_is_left_to_the_full_rebuild(monkeypatch):

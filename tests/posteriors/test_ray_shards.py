@@ -34,6 +34,7 @@ from tests.posteriors.test_shards import (
     BLOCK_SIZE,
     campaign,
     kernel,
+    means_alone,
     NUM_ARMS,
     seeded,
     table,
@@ -80,6 +81,10 @@ def pid_of(arms, shard):
 def test_runs_have_the_bits_of_this_process(two, path, bandit):
     expected = campaign(BANDITS[bandit](ArrayArms(path)))
     assert_same(campaign(BANDITS[bandit](two)), expected)
+
+
+def test_means_alone_have_the_bits_of_this_process(two, path):
+    assert_same(means_alone(two), means_alone(ArrayArms(path)))
 
 
 def test_learned_units_go_to_the_workers(two, path):
@@ -275,13 +280,13 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
     changes = [(0, _made(arms))]
     pulled = torch.arange(0, 140, 20)
     ones = torch.ones(len(pulled)).double()
-    change = posterior.shards.change
+    change = posterior._shards.change
 
     def noted(name, *args):
         changes.append((len(changes), encode((name, args))))
         change(name, *args)
 
-    posterior.shards.change = noted
+    posterior._shards.change = noted
     for size in range(3, 7):
         posterior.update(pulled[:size], pulled[:size], ones[:size], ones[:size])
     everything = encode((torch.arange(NUM_ARMS),))

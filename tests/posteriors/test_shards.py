@@ -122,9 +122,32 @@ def assert_same(found, expected):
 def test_shards_change_no_bit_of_a_run(monkeypatch, bandit, num_shards, dtype):
     arms = table(dtype=dtype)
     set_shards(monkeypatch, 1)
-    expected = campaign(BANDITS[bandit](arms))
+    expected = campaign(BANDITS[bandit](arms), num_asks=12)
     set_shards(monkeypatch, num_shards)
-    assert_same(campaign(BANDITS[bandit](arms)), expected)
+    assert_same(campaign(BANDITS[bandit](arms), num_asks=12), expected)
+
+
+def means_alone(arms):
+    """Return means, few variances, all of them once asked for, and what comes next."""
+    posterior, said = ArmPosterior(arms, kernel(), 0.1), []
+    for size in range(5, 40, 7):
+        pulled = torch.arange(0, 3 * size, 3)
+        data = torch.ones(size).double(), pulled.double().sin()
+        posterior.update(pulled[: size // 2], pulled, *data)
+        said.append(posterior.mean.clone())
+    said.append(posterior.variances(pulled))
+    assert not posterior._is_filled
+    said += [posterior.residual.clone(), posterior.mean.clone()]
+    posterior.update(pulled[: size // 2], pulled, data[0] + 1, data[1])
+    return [*said, posterior.mean, posterior.projected]
+
+
+@pytest.mark.parametrize("num_shards", [2, 4])
+def test_shards_change_no_bit_of_means_alone(monkeypatch, num_shards):
+    set_shards(monkeypatch, 1)
+    expected = means_alone(table())
+    set_shards(monkeypatch, num_shards)
+    assert_same(means_alone(table()), expected)
 
 
 @pytest.mark.parametrize("bandit", ["bbkb", "bbkb-few-rows", "bbkb-recomputed"])
