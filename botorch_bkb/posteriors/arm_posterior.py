@@ -162,6 +162,10 @@ class ArmPosterior(Moments):
         self._rounding_report = RoundingReport(self._like.dtype)
         none = torch.empty(0, dtype=torch.long, device=arms.device)
         self._held = none  # the arms whose kernel rows are kept, in their order
+        # The arms of the basis when it was factorized, and which rows are theirs.
+        self._slots_of_basis: tuple[Tensor, Tensor | None] | None = None
+        # The features of the pulled arms, until all have theirs.
+        self._pulled: Tensor | None = None
         self._width = 0  # of the shards' caches of features
         self._told = Told(none, self._like.new_empty(2, 0))
         self._is_filled = False  # whether arms have their variances and features
@@ -340,7 +344,7 @@ class ArmPosterior(Moments):
         other._shards = LocalShards(shards.parts, limits)
         with threads_for(other._column_bytes * M):
             if len(self._held) > other._max_rows:
-                other._held = self._held[:0]
+                other._held, other._slots_of_basis = self._held[:0], None
             width = min(self._width, other._max_room)
             other._width = width if width >= M else 0
             factor, held = other._factor(), self.arms[other._held]
@@ -443,9 +447,11 @@ class ArmPosterior(Moments):
         Features are known up to a rotation only; these have ``M >= m`` coordinates,
         see :mod:`~botorch_bkb.posteriors.feature_basis`.
         """
-        if not (self._is_filled and self._is_cached):
-            return self._features_from(self._basis.L, self._basis.indices, indices)
-        return self._basis.project(self._stored_features(indices))
+        if self._is_filled and self._is_cached:
+            return self._basis.project(self._stored_features(indices))
+        if self._pulled is not None and torch.equal(indices, self.pulled_indices):
+            return self._pulled
+        return self._features_from(self._basis.L, self._basis.indices, indices)
 
     @property
     def _is_cached(self) -> bool:
@@ -518,6 +524,9 @@ class ArmPosterior(Moments):
 
     def _slots(self, indices: Tensor) -> Tensor | None:
         """Return which kernel rows are those of some arms; None if one is missing."""
+        of_basis = self._slots_of_basis
+        if of_basis is not None and indices is of_basis[0]:
+            return of_basis[1]
         slots = positions_in(self._held, indices)
         return slots if (slots >= 0).all() else None
 
@@ -544,10 +553,12 @@ class ArmPosterior(Moments):
         is_dropped[kept] = False
         self._dropped = inducing_indices[is_dropped]  # what was to be inducing as well
         self._hold(basis)
+        self._slots_of_basis = basis, self._slots(basis)
         self._num_increments = 0
         self._is_filled = False
         L = torch.linalg.cholesky(K_ss[kept][:, kept])
         Z_p = self._features_from(L, basis, self.pulled_indices)
+        self._pulled = Z_p
         scatter, target = _moments(Z_p, Z_p, self._told.at(self.pulled_indices))
         inside = torch.ones_like(basis, dtype=torch.bool)
         none = L.new_empty(L.shape[0], 0)
@@ -578,7 +589,7 @@ class ArmPosterior(Moments):
             self._width = room
         factor = self._factor()
         self._shards.change("rebuild", factor, basis.indices, self._width, has_means)
-        self._is_filled = True
+        self._is_filled, self._pulled = True, None
         self._rounding_report.note(*self._rounding())
 
     def _factor(self) -> Factor:
