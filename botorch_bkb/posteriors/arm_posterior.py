@@ -168,10 +168,13 @@ class ArmPosterior(Moments):
         self._pulled: Tensor | None = None
         self._width = 0  # of the shards' caches of features
         self._told = Told(none, self._like.new_empty(2, 0))
+        self._is_new = False
         self._is_filled = False  # whether arms have their variances and features
         self._was_asked = True  # for these, since the last update
         self.update(none, none, self._like, self._like)
-        self._was_asked = True
+        # The first update is counted as asked for more: it may be that of a state that
+        # is loaded, and goes on like the one that it was taken from.
+        self._was_asked = self._is_new = True
 
     @property
     def shards(self) -> Shards:
@@ -299,7 +302,8 @@ class ArmPosterior(Moments):
         """
         data = torch.stack([counts, sums]).to(self._like) / self.noise_variance
         told = Told.of(pulled_indices, data)
-        was_asked, self._was_asked = self._was_asked, False
+        was_asked, self._was_asked = self._was_asked, self._is_new
+        self._is_new = False
         with threads_for(self._column_bytes * inducing_indices.shape[0]):
             change = self._increment(inducing_indices, told) if was_asked else None
             self.pulled_indices = pulled_indices

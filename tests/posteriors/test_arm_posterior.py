@@ -308,7 +308,7 @@ def test_epsilon_greedy_asks_for_means_alone(monkeypatch):
     for _ in range(12):
         picks = bandit.ask()
         bandit.tell(picks, arms[picks].sum(dim=-1))
-    assert len(filled) == 2  # the prior, and the first update
+    assert len(filled) == 3  # the prior, the first update, and the one after it
 
 
 def test_a_breakdown_of_the_increment_is_left_to_the_full_rebuild(monkeypatch):
