@@ -123,8 +123,9 @@ class ArmPosterior(Moments):
     ``O(m^2 + P d)`` for ``P`` pulled arms.
 
     Where nobody asked more of all arms than their means since the last update, as with
-    epsilon-greedy, the next one gives them these alone, from the kernel rows: ``O(A
-    m)``. The first question after their variances or features fills in the rest.
+    epsilon-greedy, the next one (from the third on) gives them these alone, a pass over
+    the kernel rows. The first question after variances or features fills in the rest;
+    until then the ``m x P`` features of the pulled arms are kept.
 
     Args:
         arms: An ``A x d`` tensor.

@@ -186,11 +186,9 @@ class ArmShard:
 
         Variances and features are those of before, until the next rebuild.
         """
-        all_weights = weights.new_zeros(self._rows.size)
-        all_weights[slots] = weights
-        for rows in self.chunks(max(len(all_weights), 1), PASS_CHUNK_BYTES):
-            K = self._rows.rows[: len(all_weights), rows]
-            torch.mv(K.mT, all_weights, out=self.mean[rows])
+        for rows in self.chunks(max(len(slots), 1)):
+            K = self._rows.select(slots, rows)
+            torch.mv(K.mT, weights, out=self.mean[rows])
 
     @torch.no_grad()
     def advance(self, move: Move, inducing: Tensor) -> None:
