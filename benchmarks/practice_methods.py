@@ -11,7 +11,13 @@ from torch import Tensor
 
 from benchmarks.peers import PEERS
 from botorch_bkb import BBKB, GPBUCB, GPThompsonSampling
-from botorch_bkb.bandits import FiniteArmBandit, rbf_to_learn, SparseLearner
+from botorch_bkb.acquisition import DeviationWidth
+from botorch_bkb.bandits import (
+    composite_to_learn,
+    FiniteArmBandit,
+    rbf_to_learn,
+    SparseLearner,
+)
 from botorch_bkb.cli.suggest import SuggestLoop
 
 
@@ -67,6 +73,15 @@ OURS: dict[str, PlayerFactory] = {
         FiniteArmBandit(
             arms,
             learner=SparseLearner(new_kernel=rbf_to_learn),
+            batch_rule=BBKB.default_batch_rule,
+            generator=generator,
+        )
+    ),
+    "BBKB, composite": lambda arms, generator: BanditPlayer(
+        FiniteArmBandit(
+            arms,
+            learner=SparseLearner(new_kernel=composite_to_learn),
+            confidence=DeviationWidth(1.5, noise_deviations=1.0),
             batch_rule=BBKB.default_batch_rule,
             generator=generator,
         )

@@ -8,7 +8,11 @@ from botorch_bkb.bandits.drifting import (
     rbf_block_size,
 )
 from botorch_bkb.bandits.forgetting import ForgettingLearner
-from botorch_bkb.bandits.hyperparameters import matern_to_learn, rbf_to_learn
+from botorch_bkb.bandits.hyperparameters import (
+    composite_to_learn,
+    matern_to_learn,
+    rbf_to_learn,
+)
 from botorch_bkb.bandits.learners import (
     BlockLearner,
     ExactLearner,
@@ -62,6 +66,7 @@ __all__ = [
     "ThompsonPolicy",
     "UCBPolicy",
     "UniformRandom",
+    "composite_to_learn",
     "matern_block_size",
     "matern_to_learn",
     "rbf_block_size",

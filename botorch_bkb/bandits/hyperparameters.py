@@ -1,4 +1,9 @@
-"""Kernel, noise and units of a bandit, given or learned."""
+"""Kernel, noise and units of a bandit, given or learned.
+
+References:
+    [ba2012composite] S. Ba, V. R. Joseph. Composite Gaussian process models for
+    emulating expensive functions. Annals of Applied Statistics 6(4), 2012.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,8 @@ from botorch.models.utils.gpytorch_modules import (
 from botorch.utils.constraints import LogTransformedInterval
 from botorch.utils.sampling import manual_seed
 from gpytorch import Module
-from gpytorch.constraints import Interval
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.constraints import GreaterThan, Interval
+from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
@@ -56,6 +61,10 @@ MIN_PULLS_TO_JUDGE = 16
 NOISE_SHARE = 0.5
 # Lengthscales below this tell no arm from another; BoTorch's kernel stops at 0.025.
 SHORT_LENGTHSCALE = 0.026
+# What BoTorch's kernels stop at.
+MIN_LENGTHSCALE = 0.025
+# So that no part of a sum vanishes, whose logarithm a fit would have to find.
+MIN_OUTPUTSCALE = 1e-3
 # The square of a smaller unit would be no number that divides.
 MIN_SCALE = 1e-150
 # What stands for no upper bound of a hyper-parameter while it is fitted.
@@ -505,6 +514,45 @@ def rbf_to_learn(arms: Tensor) -> Kernel:
     return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
 
 
+def composite_to_learn(arms: Tensor) -> Kernel:
+    r"""Return a trend and detail to learn, for rewards that are rough beside it.
+
+    The Matern kernel of :func:`matern_to_learn`, a lengthscale per feature, plus one of
+    less variance with one short lengthscale for all features, as in the composite
+    Gaussian processes of [ba2012composite]_. A single Matern kernel has to explain
+    roughness by short lengthscales, and forgets the trend with them.
+
+    Where no two arms are alike the detail adds to every deviation alike, so that a
+    bound leads away from what was measured less: take ``DeviationWidth(1.5,
+    noise_deviations=1.0)`` with it.
+
+    Args:
+        arms: An ``A x d`` tensor of features; fingerprints count as numbers.
+    """
+    # A tenth of the unit cube's diagonal.
+    short = 0.1 * math.sqrt(arms.shape[-1])
+    detail = MaternKernel(
+        nu=2.5,
+        lengthscale_prior=LogNormalPrior(math.log(short), 0.7),
+        lengthscale_constraint=GreaterThan(
+            MIN_LENGTHSCALE, transform=None, initial_value=short
+        ),
+    )
+    trend = _scaled_to_learn(matern_to_learn(arms), 0.7, 0.5)
+    return trend + _scaled_to_learn(detail, 0.2, 1.0)
+
+
+def _scaled_to_learn(kernel: Kernel, variance: float, spread: float) -> ScaleKernel:
+    """Return the kernel with a variance to learn, log-normal around this one."""
+    return ScaleKernel(
+        kernel,
+        outputscale_prior=LogNormalPrior(math.log(variance), spread),
+        outputscale_constraint=GreaterThan(
+            MIN_OUTPUTSCALE, transform=None, initial_value=variance
+        ),
+    )
+
+
 def kernel_form(covar_module: Kernel) -> list[dict[str, float]]:
     """Return the numbers of each part that are no parameters, such as ``nu``."""
     return [
@@ -532,14 +580,15 @@ def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[i
 
 
 def lengthscales(covar_module: Kernel) -> dict[int, float]:
-    """Return the lengthscale of each column that has one."""
+    """Return the lengthscale of each column that has one: of a sum, the first's."""
     found: dict[int, float] = {}
     for kernel in covar_module.modules():
         if isinstance(kernel, Kernel) and kernel.has_lengthscale:
             values = kernel.lengthscale.flatten().tolist()
             active = kernel.active_dims
             columns = range(len(values)) if active is None else active.tolist()
-            found.update(zip(columns, values, strict=True))
+            own = dict(zip(columns, values, strict=True))
+            found = own | found
     return found
 
 

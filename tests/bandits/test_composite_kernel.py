@@ -1,0 +1,99 @@
+"""The kernel to learn of a trend with rough detail."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel
+
+from botorch_bkb import BBKB
+from botorch_bkb.acquisition import DeviationWidth
+from botorch_bkb.bandits import composite_to_learn, FiniteArmBandit, SparseLearner
+from botorch_bkb.bandits.hyperparameters import lengthscales
+from botorch_bkb.models.kernels import TanimotoKernel
+
+
+def make_bandit(arms, seed=0):
+    return FiniteArmBandit(
+        arms,
+        learner=SparseLearner(new_kernel=composite_to_learn),
+        confidence=DeviationWidth(1.5, noise_deviations=1.0),
+        batch_rule=BBKB.default_batch_rule,
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def measured(dtype=torch.double):
+    stream = torch.Generator().manual_seed(1)
+    arms = torch.rand(60, 3, generator=stream, dtype=torch.double)
+    rewards = arms.sum(dim=-1) + 0.3 * torch.sin(40 * arms[:, 0])
+    return arms.to(dtype), rewards.to(dtype)
+
+
+@pytest.mark.parametrize("dimension", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_it_is_the_sum_of_two_matern_kernels(dimension, dtype):
+    stream = torch.Generator().manual_seed(dimension)
+    x = torch.rand(9, dimension, generator=stream, dtype=dtype)
+    kernel = composite_to_learn(x).to(x).requires_grad_(False)
+    kernel.kernels[0].base_kernel.lengthscale = torch.linspace(0.5, 2.0, dimension).to(
+        x
+    )
+
+    def matern(points, lengthscale):
+        points = points / lengthscale
+        r = np.sqrt(5 * ((points[:, None] - points[None]) ** 2).sum(-1))
+        return (1 + r + r**2 / 3) * np.exp(-r)
+
+    points = x.double().numpy()
+    expected = 0.7 * matern(points, np.linspace(0.5, 2.0, dimension))
+    expected += 0.2 * matern(points, 0.1 * math.sqrt(dimension))
+    tolerance = 1e-10 if dtype == torch.double else 1e-5
+    np.testing.assert_allclose(kernel(x).to_dense().numpy(), expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_a_bandit_learns_both_parts_and_goes_on_from_its_state(dtype):
+    arms, rewards = measured(dtype)
+    bandit = make_bandit(arms)
+    start = composite_to_learn(arms).state_dict()
+    bandit.tell(torch.arange(20), rewards[:20], external=True)
+    chosen = bandit.ask(size=5)
+    assert len(chosen.unique()) == 5
+    fitted = bandit.covar_module.state_dict()
+    moved = [name for name in start if not start[name].to(arms).equal(fitted[name])]
+    assert {name.split(".")[1] for name in moved} == {"0", "1"}
+    other = make_bandit(arms, seed=1)
+    other.load_state_dict(bandit.state_dict())
+    for each in (bandit, other):
+        each.tell(chosen, rewards[chosen])
+    assert torch.equal(bandit.ask(size=5), other.ask(size=5))
+
+
+def test_lengthscales_are_those_of_the_trend():
+    kernel = composite_to_learn(torch.rand(2, 3))
+    trend = kernel.kernels[0].base_kernel
+    trend.lengthscale = torch.tensor([1.0, 2.0, 3.0])
+    assert lengthscales(kernel) == pytest.approx({0: 1.0, 1: 2.0, 2: 3.0})
+    # Of a product each part tells of its own columns.
+    product = TanimotoKernel(active_dims=(0, 1)) * MaternKernel(active_dims=(2,))
+    assert list(lengthscales(product)) == [2]
+
+
+def test_it_keeps_the_trend_that_a_single_kernel_loses():
+    """Rewards rough beside a trend: what is predicted of arms not measured."""
+    gains = []
+    for seed in range(6):
+        stream = torch.Generator().manual_seed(seed)
+        arms = torch.rand(400, 6, generator=stream, dtype=torch.double)
+        rough = torch.randn(400, generator=stream, dtype=torch.double)
+        rewards = 2 * arms.sum(dim=-1) + rough
+        found = []
+        for bandit in (make_bandit(arms), BBKB(arms, generator=stream)):
+            bandit.tell(torch.arange(50), rewards[:50], external=True)
+            mean, _ = bandit.predict(torch.arange(50, 400))
+            pair = torch.stack([mean, arms[50:].sum(dim=-1)])
+            found.append(torch.corrcoef(pair)[0, 1].item())
+        gains.append(found[0] - found[1])
+    assert np.mean(gains) > 0
