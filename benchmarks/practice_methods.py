@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from benchmarks.peers import PEERS
@@ -56,6 +57,25 @@ class BanditPlayer:
 # From the candidates and the source of all randomness.
 PlayerFactory = Callable[[Tensor, torch.Generator], Player]
 
+
+def bbkb_that_learns(
+    new_kernel: Callable[[Tensor], Kernel], **options: Any
+) -> PlayerFactory:
+    """Return a maker of ``BBKB(arms)`` with another kernel to learn, and options."""
+
+    def make(arms: Tensor, generator: torch.Generator) -> Player:
+        bandit = FiniteArmBandit(
+            arms,
+            learner=SparseLearner(new_kernel=new_kernel),
+            batch_rule=BBKB.default_batch_rule,
+            generator=generator,
+            **options,
+        )
+        return BanditPlayer(bandit)
+
+    return make
+
+
 # A new way to set our bandits up is one line.
 OURS: dict[str, PlayerFactory] = {
     "BBKB": lambda arms, generator: BanditPlayer(BBKB(arms, generator=generator)),
@@ -69,22 +89,9 @@ OURS: dict[str, PlayerFactory] = {
     "suggest": lambda arms, generator: SuggestLoop(
         arms, seed=int(torch.randint(2**31, (1,), generator=generator))
     ),
-    "BBKB, RBF": lambda arms, generator: BanditPlayer(
-        FiniteArmBandit(
-            arms,
-            learner=SparseLearner(new_kernel=rbf_to_learn),
-            batch_rule=BBKB.default_batch_rule,
-            generator=generator,
-        )
-    ),
-    "BBKB, composite": lambda arms, generator: BanditPlayer(
-        FiniteArmBandit(
-            arms,
-            learner=SparseLearner(new_kernel=composite_to_learn),
-            confidence=DeviationWidth(1.5, noise_deviations=1.0),
-            batch_rule=BBKB.default_batch_rule,
-            generator=generator,
-        )
+    "BBKB, RBF": bbkb_that_learns(rbf_to_learn),
+    "BBKB, composite": bbkb_that_learns(
+        composite_to_learn, confidence=DeviationWidth(1.5, noise_deviations=1.0)
     ),
 }
 

@@ -31,7 +31,8 @@ COLORS = {
     "Thompson": "C2",
     "BayBE": "C8",
 }
-OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "C7")
+# Without C7, which is as grey as uniform choice.
+OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "black")
 
 
 def report(

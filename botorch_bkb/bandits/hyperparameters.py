@@ -59,11 +59,11 @@ MIN_PULLS_TO_JUDGE = 16
 # Rewards of pure noise get a fitted noise of 70 to 90 %, since the prior favours less;
 # a fit below this share is not taken for pure noise.
 NOISE_SHARE = 0.5
-# Lengthscales below this tell no arm from another; BoTorch's kernel stops at 0.025.
-SHORT_LENGTHSCALE = 0.026
-# What BoTorch's kernels stop at.
+# Where the lengthscales of BoTorch's kernels stop.
 MIN_LENGTHSCALE = 0.025
-# So that no part of a sum vanishes, whose logarithm a fit would have to find.
+# Lengthscales below this tell no arm from another.
+SHORT_LENGTHSCALE = 0.026
+# A part of a sum that vanished would have no logarithm, over which fits search.
 MIN_OUTPUTSCALE = 1e-3
 # The square of a smaller unit would be no number that divides.
 MIN_SCALE = 1e-150
@@ -522,9 +522,9 @@ def composite_to_learn(arms: Tensor) -> Kernel:
     Gaussian processes of [ba2012composite]_. A single Matern kernel has to explain
     roughness by short lengthscales, and forgets the trend with them.
 
-    Where no two arms are alike the detail adds to every deviation alike, so that a
-    bound leads away from what was measured less: take ``DeviationWidth(1.5,
-    noise_deviations=1.0)`` with it.
+    The detail adds the same variance to every arm that is no close neighbour of a
+    measured one, which leaves bounds less to tell arms apart by: the benchmark
+    ``practice`` has it with a wider one, ``DeviationWidth(1.5, noise_deviations=1.0)``.
 
     Args:
         arms: An ``A x d`` tensor of features; fingerprints count as numbers.

@@ -37,9 +37,8 @@ def test_it_is_the_sum_of_two_matern_kernels(dimension, dtype):
     stream = torch.Generator().manual_seed(dimension)
     x = torch.rand(9, dimension, generator=stream, dtype=dtype)
     kernel = composite_to_learn(x).to(x).requires_grad_(False)
-    kernel.kernels[0].base_kernel.lengthscale = torch.linspace(0.5, 2.0, dimension).to(
-        x
-    )
+    trend = kernel.kernels[0].base_kernel
+    trend.lengthscale = torch.linspace(0.5, 2.0, dimension).to(x)
 
     def matern(points, lengthscale):
         points = points / lengthscale
