@@ -14,8 +14,8 @@ from benchmarks.peers import PEERS
 from botorch_bkb import BBKB, GPBUCB, GPThompsonSampling
 from botorch_bkb.acquisition import DeviationWidth
 from botorch_bkb.bandits import (
-    composite_to_learn,
     FiniteArmBandit,
+    matern_to_learn,
     rbf_to_learn,
     SparseLearner,
 )
@@ -58,18 +58,19 @@ class BanditPlayer:
 PlayerFactory = Callable[[Tensor, torch.Generator], Player]
 
 
-def bbkb_that_learns(
-    new_kernel: Callable[[Tensor], Kernel], **options: Any
-) -> PlayerFactory:
-    """Return a maker of ``BBKB(arms)`` with another kernel to learn, and options."""
+def bbkb_that_learns(new_kernel: Callable[[Tensor], Kernel]) -> PlayerFactory:
+    """Return a maker of ``BBKB(arms)`` with a single kernel to learn.
+
+    Its width is the default of the versions that learned this kernel.
+    """
 
     def make(arms: Tensor, generator: torch.Generator) -> Player:
         bandit = FiniteArmBandit(
             arms,
             learner=SparseLearner(new_kernel=new_kernel),
+            confidence=DeviationWidth(1.0, noise_deviations=1.0),
             batch_rule=BBKB.default_batch_rule,
             generator=generator,
-            **options,
         )
         return BanditPlayer(bandit)
 
@@ -89,10 +90,15 @@ OURS: dict[str, PlayerFactory] = {
     "suggest": lambda arms, generator: SuggestLoop(
         arms, seed=int(torch.randint(2**31, (1,), generator=generator))
     ),
-    "BBKB, RBF": bbkb_that_learns(rbf_to_learn),
-    "BBKB, composite": bbkb_that_learns(
-        composite_to_learn, confidence=DeviationWidth(1.5, noise_deviations=1.0)
+    "BBKB, wider": lambda arms, generator: BanditPlayer(
+        BBKB(
+            arms,
+            confidence=DeviationWidth(1.5, noise_deviations=1.0),
+            generator=generator,
+        )
     ),
+    "BBKB, Matern": bbkb_that_learns(matern_to_learn),
+    "BBKB, RBF": bbkb_that_learns(rbf_to_learn),
 }
 
 

@@ -43,6 +43,14 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
+def learned_parts(kernel: Kernel) -> list[tuple[np.ndarray, float]]:
+    """Return the lengthscales and the variance of each part of a learned kernel."""
+    return [
+        (part.base_kernel.lengthscale.numpy(force=True)[0], part.outputscale.item())
+        for part in kernel.kernels
+    ]
+
+
 @torch.no_grad()
 def gram_matrix(
     kernel: Kernel, left: Tensor, right: Tensor | None = None

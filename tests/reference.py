@@ -24,6 +24,15 @@ def matern_covariance(squared):
     return (1 + r + r**2 / 3) * np.exp(-r)
 
 
+def composite_covariance(x, z, parts):
+    """Sum of Matern-5/2 kernels, one of each lengthscale and variance."""
+    difference = x[:, None] - z[None]
+    return sum(
+        variance * matern_covariance(((difference / lengthscale) ** 2).sum(axis=-1))
+        for lengthscale, variance in parts
+    )
+
+
 def nystrom_embedding(K_ss, K_sx, rtol=1e-12):
     """Return z(x) = K_ss^{+/2} k_s(x), one column per x; [BBKB] section 2."""
     values, vectors = np.linalg.eigh(K_ss)

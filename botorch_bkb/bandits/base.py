@@ -70,7 +70,7 @@ from botorch_bkb.posteriors.threads import threads_for
 # The default cap of a batch whose rule sets no size.
 MAX_BATCH_SIZE = 10_000
 # The default width where anything is learned.
-PRACTICAL_WIDTH = DeviationWidth(1.0, noise_deviations=1.0)
+PRACTICAL_WIDTH = DeviationWidth(1.25, noise_deviations=1.0)
 
 
 class FiniteArmBandit(Bandit):
@@ -118,8 +118,9 @@ class FiniteArmBandit(Bandit):
             elsewhere, :mod:`botorch_bkb.arms`. Of arms with identical rows the one of
             the lowest index is pulled, as long as it may be and the others suffice for
             the batch.
-        covar_module: Any GPyTorch kernel, used as it is. None: a Matern-5/2 kernel with
-            BoTorch's prior, fitted as data arrive.
+        covar_module: Any GPyTorch kernel, used as it is. None: a trend with rough
+            detail, :func:`~botorch_bkb.bandits.composite_to_learn`, fitted as data
+            arrive.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
         learner: What is believed, :mod:`botorch_bkb.bandits.learners`. None: the sparse
             posterior of BKB.
@@ -146,9 +147,10 @@ class FiniteArmBandit(Bandit):
     scaled to the unit cube (but for the columns of a given ``TanimotoKernel``) and
     rewards standardized inside; what is None is fitted by marginal likelihood at every
     update up to 128 told pulls, then when their number reaches 256, 512, ...; the
-    default width is one posterior deviation and, with noise, up to two,
-    ``DeviationWidth(1.0, noise_deviations=1.0)``; the default goal is the best arm;
-    sparse learners sample from 257 pulled arms on; every answer is in the user's units.
+    default width is one and a quarter posterior deviations and, with noise, up to one
+    more, ``DeviationWidth(1.25, noise_deviations=1.0)``; the default goal is the best
+    arm; sparse learners sample from 257 pulled arms on; every answer is in the user's
+    units.
     **Fitted hyper-parameters void the regret guarantees**, and the papers' widths,
     which grow with the log determinant of ``I + K / lambda``, are ten to thirty
     deviations where the fitted noise is small.

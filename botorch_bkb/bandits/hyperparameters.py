@@ -79,13 +79,13 @@ class Hyperparameters:
     With ``covar_module`` and ``noise_variance`` given, features and rewards are used as
     they come and the prior mean is zero. Where either is None, features are scaled to
     the unit cube (but for the columns of a given ``TanimotoKernel``), rewards are
-    standardized, and what is None is fitted by marginal likelihood (a Matern-5/2
-    kernel, BoTorch's priors and noise): the units from the first told pull on, the
-    hyper-parameters from the fourth, at every update up to 128 pulls and whenever their
-    number reaches 256, 512, ... after that. A fit starts from the last one's optimum
-    and, whenever the pulls are a quarter more than when it last did, once more from
-    where the first one did: the likelihood has several modes, and the better one
-    counts.
+    standardized, and what is None is fitted by marginal likelihood
+    (:func:`composite_to_learn`, BoTorch's noise): the units from the first told pull
+    on, the hyper-parameters from the fourth, at every update up to 128 pulls and
+    whenever their number reaches 256, 512, ... after that. A fit starts from the last
+    one's optimum and, whenever the pulls are a quarter more than when it last did, once
+    more from where the first one did: the likelihood has several modes, and the better
+    one counts.
 
     Args:
         arms: The ``A x d`` arms.
@@ -355,8 +355,8 @@ class Hyperparameters:
                 )
 
     def _go_on_with_kernel_of(self, given: list[Any]) -> None:
-        """Learn what that bandit did by default: RBF in older versions."""
-        for new_kernel in (rbf_to_learn, kernel_to_learn):
+        """Learn what that bandit did by default, which older versions changed twice."""
+        for new_kernel in (rbf_to_learn, matern_to_learn, kernel_to_learn):
             self.new_kernel = new_kernel
             self.covar_module = self._afresh().covar_module
             self._kernel_form = kernel_form(self.covar_module)
@@ -453,19 +453,19 @@ def extreme_arms(arms: Tensor) -> Tensor:
 def kernel_to_learn(arms: Tensor) -> Kernel:
     """Return the kernel that is learned where none is given.
 
-    A Matern kernel, which expects less smoothness of what is measured than BoTorch's
-    RBF kernel; of packed fingerprints :func:`tanimoto_to_learn`.
+    A trend with rough detail, :func:`composite_to_learn`; of packed fingerprints
+    :func:`tanimoto_to_learn`.
     """
     if isinstance(arms, BitArms):
         return tanimoto_to_learn(arms)
-    return matern_to_learn(arms)
+    return composite_to_learn(arms)
 
 
 def smooth_kernel_to_learn(arms: Tensor) -> Kernel:
     """Return the kernel that Thompson sampling learns where none is given.
 
-    An RBF kernel: over the pools of the benchmark ``practice`` a Matern kernel brought
-    it nothing. Of packed fingerprints :func:`tanimoto_to_learn`.
+    BoTorch's RBF kernel: over the pools of the benchmark ``practice`` a rougher one
+    brought it nothing. Of packed fingerprints :func:`tanimoto_to_learn`.
     """
     if isinstance(arms, BitArms):
         return tanimoto_to_learn(arms)
@@ -522,9 +522,10 @@ def composite_to_learn(arms: Tensor) -> Kernel:
     Gaussian processes of [ba2012composite]_. A single Matern kernel has to explain
     roughness by short lengthscales, and forgets the trend with them.
 
-    The detail adds the same variance to every arm that is no close neighbour of a
-    measured one, which leaves bounds less to tell arms apart by: the benchmark
-    ``practice`` has it with a wider one, ``DeviationWidth(1.5, noise_deviations=1.0)``.
+    What is learned where no kernel is given. The detail adds the same variance to every
+    arm that is no close neighbour of a measured one, which leaves bounds less to tell
+    arms apart by: of a single kernel one deviation is enough of a width, of this one a
+    quarter more finds more (benchmark ``practice``).
 
     Args:
         arms: An ``A x d`` tensor of features; fingerprints count as numbers.

@@ -447,7 +447,8 @@ class SparseLearner(PosteriorLearner):
             accuracy while they are few. Where both are given, the law is the papers'
             from the first pull on.
         new_kernel: From ``A x d`` features to the kernel that is learned where none is
-            given, before any fit. None: a Matern-5/2 kernel, a Tanimoto kernel of bits.
+            given, before any fit. None:
+            :func:`~botorch_bkb.bandits.composite_to_learn`, a Tanimoto kernel of bits.
         learns_mean: Whether a constant prior mean is fitted with kernel or noise. If
             not, it is the average of the rewards.
 

@@ -247,9 +247,9 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         type=confidence_rule,
         metavar="RULE",
         help="practical (without the theorem's constants), theorem, constant:W, or "
-        "log:C1:C2 (default: practical; with --learn, one posterior deviation, two "
-        "where all is noise, but of tvgpucb and rgpucb, for which practical is the "
-        "theorem's)",
+        "log:C1:C2 (default: practical; with --learn, 1.25 posterior deviations, one "
+        "more where all is noise, but of tvgpucb and rgpucb, for which practical is "
+        "the theorem's)",
     )
     group.add_argument(
         "--norm-bound",
@@ -406,7 +406,8 @@ def _add_suggest(
         help="what compares candidates: tanimoto the bits that both have, times a "
         "matern on other columns; matern (nu 2.5) and rbf the columns as numbers, each "
         "with its lengthscale. All are learned (default: tanimoto with --smiles, and "
-        "where all columns are 0 or 1, at least 64 of them; matern otherwise)",
+        "where all columns are 0 or 1, at least 64 of them; otherwise a matern trend "
+        "plus rough detail)",
     )
     _add_ceiling(parser)
     _add_workers(parser)

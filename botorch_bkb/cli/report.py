@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -343,7 +344,9 @@ def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, s
                     f" and {len(values) - len(order):,} more, up to "
                     f"{values.max().item():.3g}"
                 )
-        told[name.replace("raw_", "").replace("_", " ")] = text
+        name = name.replace("base_kernel.", "").replace("raw_", "")
+        name = re.sub(r"kernels\.(\d+)\.", lambda n: f"part {int(n[1]) + 1} ", name)
+        told[name.replace("_", " ")] = text
     return told
 
 

@@ -8,20 +8,15 @@ import torch
 from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import BBKB
-from botorch_bkb.acquisition import DeviationWidth
-from botorch_bkb.bandits import composite_to_learn, FiniteArmBandit, SparseLearner
+from botorch_bkb.bandits import (
+    composite_to_learn,
+    FiniteArmBandit,
+    matern_to_learn,
+    SparseLearner,
+)
 from botorch_bkb.bandits.hyperparameters import lengthscales
 from botorch_bkb.models.kernels import TanimotoKernel
-
-
-def make_bandit(arms, seed=0):
-    return FiniteArmBandit(
-        arms,
-        learner=SparseLearner(new_kernel=composite_to_learn),
-        confidence=DeviationWidth(1.5, noise_deviations=1.0),
-        batch_rule=BBKB.default_batch_rule,
-        generator=torch.Generator().manual_seed(seed),
-    )
+from tests.reference import composite_covariance
 
 
 def measured(dtype=torch.double):
@@ -40,14 +35,9 @@ def test_it_is_the_sum_of_two_matern_kernels(dimension, dtype):
     trend = kernel.kernels[0].base_kernel
     trend.lengthscale = torch.linspace(0.5, 2.0, dimension).to(x)
 
-    def matern(points, lengthscale):
-        points = points / lengthscale
-        r = np.sqrt(5 * ((points[:, None] - points[None]) ** 2).sum(-1))
-        return (1 + r + r**2 / 3) * np.exp(-r)
-
     points = x.double().numpy()
-    expected = 0.7 * matern(points, np.linspace(0.5, 2.0, dimension))
-    expected += 0.2 * matern(points, 0.1 * math.sqrt(dimension))
+    parts = [(np.linspace(0.5, 2.0, dimension), 0.7), (0.1 * math.sqrt(dimension), 0.2)]
+    expected = composite_covariance(points, points, parts)
     tolerance = 1e-10 if dtype == torch.double else 1e-5
     np.testing.assert_allclose(kernel(x).to_dense().numpy(), expected, atol=tolerance)
 
@@ -55,7 +45,7 @@ def test_it_is_the_sum_of_two_matern_kernels(dimension, dtype):
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
 def test_a_bandit_learns_both_parts_and_goes_on_from_its_state(dtype):
     arms, rewards = measured(dtype)
-    bandit = make_bandit(arms)
+    bandit = BBKB(arms, generator=torch.Generator().manual_seed(0))
     start = composite_to_learn(arms).state_dict()
     bandit.tell(torch.arange(20), rewards[:20], external=True)
     chosen = bandit.ask(size=5)
@@ -63,7 +53,7 @@ def test_a_bandit_learns_both_parts_and_goes_on_from_its_state(dtype):
     fitted = bandit.covar_module.state_dict()
     moved = [name for name in start if not start[name].to(arms).equal(fitted[name])]
     assert {name.split(".")[1] for name in moved} == {"0", "1"}
-    other = make_bandit(arms, seed=1)
+    other = BBKB(arms, generator=torch.Generator().manual_seed(1))
     other.load_state_dict(bandit.state_dict())
     for each in (bandit, other):
         each.tell(chosen, rewards[chosen])
@@ -89,7 +79,9 @@ def test_it_keeps_the_trend_that_a_single_kernel_loses():
         rough = torch.randn(400, generator=stream, dtype=torch.double)
         rewards = 2 * arms.sum(dim=-1) + rough
         found = []
-        for bandit in (make_bandit(arms), BBKB(arms, generator=stream)):
+        for new_kernel in (composite_to_learn, matern_to_learn):
+            learner = SparseLearner(new_kernel=new_kernel)
+            bandit = FiniteArmBandit(arms, learner=learner, generator=stream)
             bandit.tell(torch.arange(50), rewards[:50], external=True)
             mean, _ = bandit.predict(torch.arange(50, 400))
             pair = torch.stack([mean, arms[50:].sum(dim=-1)])

@@ -178,7 +178,7 @@ def test_the_goal_is_the_best_arm_where_anything_is_learned(bandit_class, given_
 def test_the_width_is_a_number_of_deviations_where_anything_is_learned(bandit_class):
     for learned in ({"covar_module": None}, {"noise_variance": None}):
         bandit = make_bandit(bandit_class, **learned)
-        assert bandit.confidence == DeviationWidth(1.0, noise_deviations=1.0)
+        assert bandit.confidence == DeviationWidth(1.25, noise_deviations=1.0)
         indices = torch.arange(12)
         bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
         bandit.ask()
@@ -188,7 +188,7 @@ def test_the_width_is_a_number_of_deviations_where_anything_is_learned(bandit_cl
         noise = fitted.noise_variance
         share = math.sqrt(noise / (prior + noise))
         assert 0.01 < share < 1
-        bound = mean + (1 + share) * variance.sqrt()
+        bound = mean + (1.25 + share) * variance.sqrt()
         torch.testing.assert_close(bandit.confidence_bound(), bound)
     assert make_bandit(GPUCB).confidence == ChowdhuryGopalanWidth()
     assert make_bandit(BBKB).confidence == PracticalBBKBWidth()

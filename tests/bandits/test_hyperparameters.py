@@ -18,6 +18,7 @@ from botorch_bkb import (
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
+    TVGPUCB,
 )
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBBKBWidth
 from botorch_bkb.arms import ArrayArms, BitArms
@@ -25,7 +26,10 @@ from botorch_bkb.bandits import (
     BoxBKB,
     BoxGPUCB,
     BoxThompsonSampling,
+    composite_to_learn,
     hyperparameters,
+    matern_to_learn,
+    rbf_to_learn,
 )
 from botorch_bkb.bandits.hyperparameters import (
     extreme_arms,
@@ -401,19 +405,24 @@ def hump_told(bandit_class):
 
 
 @pytest.mark.parametrize(
-    ("bandit_class", "expected"),
+    ("bandit_class", "new_kernel"),
     [
-        (BBKB, MaternKernel),
-        (GPBUCB, MaternKernel),
-        (EpsilonGreedy, MaternKernel),
-        (GPThompsonSampling, RBFKernel),
+        (BBKB, composite_to_learn),
+        (GPBUCB, composite_to_learn),
+        (EpsilonGreedy, composite_to_learn),
+        (TVGPUCB, composite_to_learn),
+        (GPThompsonSampling, rbf_to_learn),
     ],
 )
-def test_what_is_learned_where_no_kernel_is_given(bandit_class, expected):
-    kernel = bandit_class(random_arms(20)).covar_module
-    assert type(kernel) is expected
-    assert kernel.lengthscale.shape == (1, random_arms(20).shape[-1])
-    assert getattr(kernel, "nu", 2.5) == 2.5
+def test_what_is_learned_where_no_kernel_is_given(bandit_class, new_kernel):
+    arms = random_arms(20)
+    kernel, expected = bandit_class(arms).covar_module, new_kernel(arms).to(arms)
+    assert [type(part) for part in kernel.modules()] == [
+        type(part) for part in expected.modules()
+    ]
+    assert kernel.state_dict().keys() == expected.state_dict().keys()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(kernel.state_dict()[name], value)
     bits = torch.ones(20, 64, dtype=torch.uint8)
     assert isinstance(bandit_class(bits).covar_module.base_kernel, TanimotoKernel)
 
@@ -636,7 +645,7 @@ def test_a_fit_over_logarithms_finds_the_same_in_fewer_steps(monkeypatch):
     arms = torch.rand(60, 20, generator=generator, dtype=torch.double)
     rewards = torch.sin(3 * arms[:, 0]) + arms[:, 1]
     indices, times = torch.arange(60), torch.zeros(60)
-    prior = Hyperparameters(arms, None, None)
+    prior = Hyperparameters(arms, None, None, new_kernel=matern_to_learn)
     steps = count_forwards(monkeypatch)
     fitted = prior.refitted(indices, rewards, times)
     num_steps = len(steps)
@@ -663,8 +672,8 @@ def test_a_fit_leaves_constraints_as_they_were():
         for constraint in part.constraints():
             assert not constraint.enforced
         assert before is None or part.state_dict().keys() == before.state_dict().keys()
-    assert (kernel.lengthscale >= kernel.raw_lengthscale_constraint.lower_bound).all()
-    assert (noise.noise >= noise.raw_noise_constraint.lower_bound).all()
+        for _, value, constraint in part.named_parameters_and_constraints():
+            assert (value >= constraint.lower_bound).all()
     assert noise.noise < 1e-3
 
 

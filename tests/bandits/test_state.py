@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import MaternKernel, RBFKernel
+from gpytorch.kernels import AdditiveKernel, MaternKernel, RBFKernel
 
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
 from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
@@ -142,23 +142,27 @@ def test_a_round_trip_keeps_learned_hyper_parameters(bandit_class):
 
 
 @pytest.mark.parametrize("bandit_class", [BBKB, GPUCB])
-def test_a_state_of_an_older_version_goes_on_with_its_rbf_kernel(
-    bandit_class, monkeypatch
+@pytest.mark.parametrize(
+    ("new_kernel", "expected"),
+    [(rbf_to_learn, RBFKernel), (matern_to_learn, MaternKernel)],
+)
+def test_a_state_of_an_older_version_goes_on_with_its_kernel(
+    bandit_class, new_kernel, expected, monkeypatch
 ):
     with monkeypatch.context() as older:
-        older.setattr(hyperparameters, "kernel_to_learn", rbf_to_learn)
+        older.setattr(hyperparameters, "kernel_to_learn", new_kernel)
         bandit = make_bandit(bandit_class, random_arms(30), **LEARNED)
     start(bandit)
     other = reload(bandit_class, bandit, lambda: LEARNED)
-    assert isinstance(other.covar_module, RBFKernel)
+    assert isinstance(other.covar_module, expected)
     compare_runs(bandit, other, num_asks=6)
     again = reload(bandit_class, other, lambda: LEARNED)
-    assert isinstance(again.covar_module, RBFKernel)
+    assert isinstance(again.covar_module, expected)
     # And back, in the same bandit.
     newer = make_bandit(bandit_class, random_arms(30), **LEARNED)
     start(newer)
     again.load_state_dict(newer.state_dict())
-    assert isinstance(again.covar_module, MaternKernel)
+    assert isinstance(again.covar_module, AdditiveKernel)
     compare_runs(newer, again, num_asks=6)
 
 

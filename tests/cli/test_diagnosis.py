@@ -5,7 +5,8 @@ import torch
 from botorch_bkb.bandits import BBKB
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.diagnosis import diagnose, FitDiagnosis
-from tests.reference import matern_covariance
+from tests.helpers import learned_parts
+from tests.reference import composite_covariance
 
 
 @pytest.fixture
@@ -32,10 +33,9 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     rows = np.unique(indices)
     counts = np.array([(indices.numpy() == row).sum() for row in rows])
     means = np.array([rewards.numpy()[indices.numpy() == row].mean() for row in rows])
-    lengthscale = bandit.covar_module.lengthscale.numpy(force=True)
-    difference = (x[rows, None] - x[rows]) / lengthscale
+    parts = learned_parts(bandit.covar_module)
     noise = bandit.noise_variance / means.var() / counts
-    K = matern_covariance((difference**2).sum(axis=-1)) + np.diag(noise)
+    K = composite_covariance(x[rows], x[rows], parts) + np.diag(noise)
     y = (means - means.mean()) / means.std()
     inverse = np.linalg.inv(K)
     predicted = y - inverse @ y / np.diag(inverse)
@@ -58,7 +58,7 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
         bandit.noise_variance / rewards.numpy().var()
     )
     assert found.lengthscales == dict(
-        sorted(zip("ab", lengthscale[0].tolist(), strict=True), key=lambda x: x[1])
+        sorted(zip("ab", parts[0][0].tolist(), strict=True), key=lambda x: x[1])
     )
 
 
@@ -86,8 +86,7 @@ def test_few_candidates_are_not_held_out(measured):
 def test_features_of_one_column_count_by_their_shortest_lengthscale(measured):
     bandit, indices, rewards = measured
     found = diagnose(bandit, indices, rewards, ["a", "a"])
-    shortest = bandit.covar_module.lengthscale.min().item()
-    assert found.lengthscales == {"a": shortest}
+    assert found.lengthscales == {"a": learned_parts(bandit.covar_module)[0][0].min()}
 
 
 def test_pure_noise_is_not_predicted_by_what_has_seen_it(measured):

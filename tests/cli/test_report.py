@@ -30,7 +30,8 @@ from botorch_bkb.cli.report import (
 )
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.kernels import TanimotoKernel
-from tests.reference import matern_covariance
+from tests.helpers import learned_parts
+from tests.reference import composite_covariance
 
 
 NUM_ARMS = 40
@@ -402,7 +403,7 @@ def test_what_is_known_already_counts():
     assert verdict(check_of(0, 15), [])[0] == "The model cannot be judged yet."
 
 
-@pytest.mark.parametrize("is_learned", [True, False], ids=["matern", "tanimoto"])
+@pytest.mark.parametrize("is_learned", [True, False], ids=["composite", "tanimoto"])
 def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
     rng = np.random.default_rng(0)
     if is_learned:
@@ -416,12 +417,14 @@ def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
     bandit.tell(measured, rewards, external=True)
     picks = bandit.ask(size=5)
     nearest, similarity = nearest_measured(bandit, picks, measured)
-    x, z = arms[picks][:, None], arms[measured]
+    x, z = arms[picks], arms[measured]
     if is_learned:
-        lengthscale = bandit.covar_module.lengthscale.numpy(force=True)
-        difference = (x - z) / np.ptp(arms, axis=0) / lengthscale
-        expected = matern_covariance((difference**2).sum(axis=-1))
+        parts = learned_parts(bandit.covar_module)
+        width = np.ptp(arms, axis=0)
+        expected = composite_covariance(x / width, z / width, parts)
+        expected /= sum(variance for _, variance in parts)
     else:
+        x = x[:, None]
         expected = np.minimum(x, z).sum(axis=-1) / np.maximum(x, z).sum(axis=-1)
     np.testing.assert_allclose(similarity, expected.max(axis=1), atol=1e-12)
     np.testing.assert_array_equal(nearest, measured[expected.argmax(axis=1)])
@@ -429,12 +432,17 @@ def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
 
 def test_a_kernel_is_told_by_its_parts_and_hyperparameters():
     bandit = BBKB(torch.rand(9, 12, dtype=torch.double))
-    bandit.covar_module.lengthscale = torch.arange(12.0, 0.0, -1.0).double()
+    trend = bandit.covar_module.kernels[0].base_kernel
+    trend.lengthscale = torch.arange(12.0, 0.0, -1.0).double()
     names = [f"column {number}" for number in range(12)]
     told = describe_kernel(bandit.covar_module, names)
-    assert told["kernel"] == "MaternKernel"
-    assert told["lengthscale"].startswith("column 11 1, column 10 2, column 9 3")
-    assert told["lengthscale"].endswith("column 2 10 and 2 more, up to 12")
+    part = "ScaleKernel, MaternKernel"
+    assert told["kernel"] == f"AdditiveKernel, {part}, {part}"
+    lengthscales = told["part 1 lengthscale"]
+    assert lengthscales.startswith("column 11 1, column 10 2, column 9 3")
+    assert lengthscales.endswith("column 2 10 and 2 more, up to 12")
+    assert float(told["part 1 outputscale"]) == pytest.approx(0.7)
+    assert float(told["part 2 outputscale"]) == pytest.approx(0.2)
     scaled = ScaleKernel(TanimotoKernel())
     scaled.outputscale = 2.5
     told = describe_kernel(scaled, names)
