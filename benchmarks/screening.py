@@ -54,7 +54,7 @@ from benchmarks.pools import BEST_SHARE
 from benchmarks.practice_rows import RowFile
 from benchmarks.record import caption, print_table, Record
 from botorch_bkb.arms import BitArms
-from botorch_bkb.bandits.hyperparameters import kernel_to_learn
+from botorch_bkb.bandits.hyperparameters import tanimoto_to_learn
 from botorch_bkb.cli.suggest import SuggestLoop
 from botorch_bkb.integrations.chem import read_molecules
 from botorch_bkb.models.kernels import PrecomputedKernel
@@ -204,7 +204,7 @@ class TanimotoQLogEI(QLogEI):
     def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
         Peer.__init__(self, arms, generator)
         self.points = torch.arange(len(arms)).to(arms).unsqueeze(-1)
-        self.kernel = kernel_to_learn(BitArms.of(arms[:1].to(torch.uint8))).double()
+        self.kernel = tanimoto_to_learn(BitArms.of(arms[:1].to(torch.uint8))).double()
         similarities = self.kernel.base_kernel(arms).to_dense().detach()
         self.table = PrecomputedKernel(similarities)
         self.kernel.base_kernel = self.table

@@ -70,7 +70,10 @@ from botorch_bkb.posteriors.threads import threads_for
 # The default cap of a batch whose rule sets no size.
 MAX_BATCH_SIZE = 10_000
 # The default width where anything is learned.
-PRACTICAL_WIDTH = DeviationWidth(1.25, noise_deviations=1.0)
+PRACTICAL_WIDTH = DeviationWidth(1.0, noise_deviations=1.0)
+# Rough detail adds the same variance to every arm that is not measured, which leaves
+# bounds less to tell arms apart by.
+DETAIL_WIDTH = DeviationWidth(1.25, noise_deviations=1.0)
 
 
 class FiniteArmBandit(Bandit):
@@ -147,10 +150,10 @@ class FiniteArmBandit(Bandit):
     scaled to the unit cube (but for the columns of a given ``TanimotoKernel``) and
     rewards standardized inside; what is None is fitted by marginal likelihood at every
     update up to 128 told pulls, then when their number reaches 256, 512, ...; the
-    default width is one and a quarter posterior deviations and, with noise, up to one
-    more, ``DeviationWidth(1.25, noise_deviations=1.0)``; the default goal is the best
-    arm; sparse learners sample from 257 pulled arms on; every answer is in the user's
-    units.
+    default width is 1.25 posterior deviations and, with noise, up to one more,
+    ``DeviationWidth(1.25, noise_deviations=1.0)``, and 1.0 in the place of 1.25 where
+    another kernel is given or learned; the default goal is the best arm; sparse
+    learners sample from 257 pulled arms on; every answer is in the user's units.
     **Fitted hyper-parameters void the regret guarantees**, and the papers' widths,
     which grow with the log determinant of ``I + K / lambda``, are ten to thirty
     deviations where the fitted noise is small.
@@ -204,8 +207,12 @@ class FiniteArmBandit(Bandit):
         if goal is None:
             goal = "best_arm" if practical else "regret"
         self.goal: Goal = goal
-        if confidence is None and practical:
-            confidence = PRACTICAL_WIDTH
+        belief = self.learner.begin(
+            arms, covar_module, noise_variance, max_feature_bytes
+        )
+        self._has_practical_width = confidence is None and practical
+        if self._has_practical_width:
+            confidence = _practical_width(belief)
         elif confidence is None:
             confidence = self.default_confidence or self.learner.default_confidence
         self.confidence = as_schedule(confidence)
@@ -222,9 +229,7 @@ class FiniteArmBandit(Bandit):
         self._ledger = PullLedger(arms.shape[0], like=arms)
         self._now: float | None = None  # the last time, if pulls have times
         self._opening_score = 0.0
-        self._believe(
-            self.learner.begin(arms, covar_module, noise_variance, max_feature_bytes)
-        )
+        self._believe(belief)
 
     def _believe(self, belief: Belief, time: float | None = None) -> None:
         """Go on from a belief, with its moments at a time, the next if None."""
@@ -890,6 +895,8 @@ class FiniteArmBandit(Bandit):
         num_batches = check_count("num_batches", state["num_batches"])
         confidence = deepcopy(self.confidence)
         confidence.load_state_dict(state["confidence"])
+        if self._has_practical_width:
+            confidence = _practical_width(belief)  # of the kernel that was saved
         now_or_next = 1.0 if now is None else now + 1.0
         belief = self.learner.rebuild(belief, Pulls(ledger, self._sign, now_or_next))
         self.generator.set_state(state["generator"])
@@ -897,6 +904,11 @@ class FiniteArmBandit(Bandit):
         self._ledger, self._now, self.confidence = ledger, now, confidence
         self._opening_score, self.num_batches = opening_score, num_batches
         self._believe(belief)
+
+
+def _practical_width(belief: Belief) -> DeviationWidth:
+    """Return the default width where anything is learned."""
+    return DETAIL_WIDTH if belief.hyperparameters.has_detail else PRACTICAL_WIDTH
 
 
 def _check_left(rule: BatchRule, capacity: Capacity) -> None:

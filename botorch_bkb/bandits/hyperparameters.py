@@ -28,7 +28,7 @@ from botorch.utils.constraints import LogTransformedInterval
 from botorch.utils.sampling import manual_seed
 from gpytorch import Module
 from gpytorch.constraints import GreaterThan, Interval
-from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ScaleKernel
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
@@ -80,12 +80,12 @@ class Hyperparameters:
     they come and the prior mean is zero. Where either is None, features are scaled to
     the unit cube (but for the columns of a given ``TanimotoKernel``), rewards are
     standardized, and what is None is fitted by marginal likelihood
-    (:func:`composite_to_learn`, BoTorch's noise): the units from the first told pull
-    on, the hyper-parameters from the fourth, at every update up to 128 pulls and
-    whenever their number reaches 256, 512, ... after that. A fit starts from the last
-    one's optimum and, whenever the pulls are a quarter more than when it last did, once
-    more from where the first one did: the likelihood has several modes, and the better
-    one counts.
+    (:func:`composite_to_learn`, BoTorch's prior of the noise): the units from the first
+    told pull on, the hyper-parameters from the fourth, at every update up to 128 pulls
+    and whenever their number reaches 256, 512, ... after that. A fit starts from the
+    last one's optimum and, whenever the pulls are a quarter more than when it last did,
+    once more from where the first one did: the likelihood has several modes, and the
+    better one counts.
 
     Args:
         arms: The ``A x d`` arms.
@@ -98,7 +98,8 @@ class Hyperparameters:
             corner, and the best of many Thompson draws is an arm of which nothing is
             known.
         new_kernel: The kernel to learn where none is given, before any fit, of the
-            features; None for :func:`kernel_to_learn`.
+            features; None for :func:`composite_to_learn`, or :func:`tanimoto_to_learn`
+            of packed fingerprints.
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
@@ -121,7 +122,13 @@ class Hyperparameters:
         self.learns_kernel = covar_module is None
         self.given_noise = noise_variance
         self.learns_mean = learns_mean
-        self.new_kernel = kernel_to_learn if new_kernel is None else new_kernel
+        # Of fingerprints the default has always been the same.
+        is_default = covar_module is None and new_kernel is None
+        self._learns_default = is_default and not isinstance(arms, BitArms)
+        default: Callable[[Any], Kernel] = composite_to_learn
+        if isinstance(arms, BitArms):
+            default = tanimoto_to_learn
+        self.new_kernel = default if new_kernel is None else new_kernel
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
         self._next_search = 0
@@ -135,9 +142,6 @@ class Hyperparameters:
             _check_new_kernel(covar_module)
         self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
         self._kernel_form = kernel_form(self.covar_module)
-        # Of fingerprints the default has always been the same.
-        is_default = self.learns_kernel and new_kernel is None
-        self._learns_default = is_default and not isinstance(arms, BitArms)
         self.likelihood = get_gaussian_likelihood_with_lognormal_prior().to(arms)
 
     def to_features(self, points: Tensor) -> Tensor:
@@ -160,6 +164,11 @@ class Hyperparameters:
     def learns(self) -> bool:
         """Whether anything is fitted."""
         return self.learns_kernel or self.given_noise is None
+
+    @property
+    def has_detail(self) -> bool:
+        """Whether the kernel is learned and is :func:`composite_to_learn`."""
+        return self.learns_kernel and self.new_kernel is composite_to_learn
 
     @property
     def noise_variance(self) -> float:
@@ -267,10 +276,18 @@ class Hyperparameters:
                 f"{noise:.0%} of their variance)"
             )
         if self.learns_kernel:
-            found = list(lengthscales(self.covar_module).values())
-            longest = max(found, default=math.inf)
-            if longest < SHORT_LENGTHSCALE:
-                return f"has no lengthscale above {longest:.3f} of its feature's range"
+            points = as_dense(model.train_inputs[0])
+            share = sum(
+                share
+                for part, share in variance_shares(model.covar_module, points)
+                if max(lengthscales(part).values(), default=math.inf)
+                < SHORT_LENGTHSCALE
+            )
+            if share > 0.5:
+                return (
+                    f"has {share:.0%} of its variance at lengthscales of at most "
+                    f"{SHORT_LENGTHSCALE} of a feature's range"
+                )
         return None
 
     def _set_units(self, rewards: Tensor) -> None:
@@ -356,7 +373,7 @@ class Hyperparameters:
 
     def _go_on_with_kernel_of(self, given: list[Any]) -> None:
         """Learn what that bandit did by default, which older versions changed twice."""
-        for new_kernel in (rbf_to_learn, matern_to_learn, kernel_to_learn):
+        for new_kernel in (rbf_to_learn, matern_to_learn, composite_to_learn):
             self.new_kernel = new_kernel
             self.covar_module = self._afresh().covar_module
             self._kernel_form = kernel_form(self.covar_module)
@@ -450,21 +467,10 @@ def extreme_arms(arms: Tensor) -> Tensor:
     return indices[ends]
 
 
-def kernel_to_learn(arms: Tensor) -> Kernel:
-    """Return the kernel that is learned where none is given.
-
-    A trend with rough detail, :func:`composite_to_learn`; of packed fingerprints
-    :func:`tanimoto_to_learn`.
-    """
-    if isinstance(arms, BitArms):
-        return tanimoto_to_learn(arms)
-    return composite_to_learn(arms)
-
-
 def smooth_kernel_to_learn(arms: Tensor) -> Kernel:
     """Return the kernel that Thompson sampling learns where none is given.
 
-    BoTorch's RBF kernel: over the pools of the benchmark ``practice`` a rougher one
+    BoTorch's RBF kernel: over the pools of the benchmark ``practice`` a Matern kernel
     brought it nothing. Of packed fingerprints :func:`tanimoto_to_learn`.
     """
     if isinstance(arms, BitArms):
@@ -522,10 +528,10 @@ def composite_to_learn(arms: Tensor) -> Kernel:
     Gaussian processes of [ba2012composite]_. A single Matern kernel has to explain
     roughness by short lengthscales, and forgets the trend with them.
 
-    What is learned where no kernel is given. The detail adds the same variance to every
-    arm that is no close neighbour of a measured one, which leaves bounds less to tell
-    arms apart by: of a single kernel one deviation is enough of a width, of this one a
-    quarter more finds more (benchmark ``practice``).
+    What bandits over arms learn where no kernel is given, but of fingerprints and by
+    Thompson sampling. Both parts are Matern-5/2 kernels. The variances start at 0.7 and
+    0.2 of that of the standardized rewards, and the lengthscale of the detail at a
+    tenth of the unit cube's diagonal.
 
     Args:
         arms: An ``A x d`` tensor of features; fingerprints count as numbers.
@@ -539,17 +545,23 @@ def composite_to_learn(arms: Tensor) -> Kernel:
             MIN_LENGTHSCALE, transform=None, initial_value=short
         ),
     )
-    trend = _scaled_to_learn(matern_to_learn(arms), 0.7, 0.5)
-    return trend + _scaled_to_learn(detail, 0.2, 1.0)
+    trend = _scaled_to_learn(matern_to_learn(arms), 0.7, 0.5, largest=4.0)
+    return trend + _scaled_to_learn(detail, 0.2, 1.0, largest=1.0)
 
 
-def _scaled_to_learn(kernel: Kernel, variance: float, spread: float) -> ScaleKernel:
-    """Return the kernel with a variance to learn, log-normal around this one."""
+def _scaled_to_learn(
+    kernel: Kernel, variance: float, spread: float, *, largest: float
+) -> ScaleKernel:
+    """Return the kernel with a variance to learn, log-normal around this one.
+
+    Without a largest one the variance of rewards that nothing explains, such as
+    repeats that differ by far more than their noise, would grow without end.
+    """
     return ScaleKernel(
         kernel,
         outputscale_prior=LogNormalPrior(math.log(variance), spread),
-        outputscale_constraint=GreaterThan(
-            MIN_OUTPUTSCALE, transform=None, initial_value=variance
+        outputscale_constraint=Interval(
+            MIN_OUTPUTSCALE, largest, transform=None, initial_value=variance
         ),
     )
 
@@ -580,6 +592,21 @@ def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[i
     return sorted(columns)
 
 
+@torch.no_grad()
+def variance_shares(covar_module: Kernel, points: Tensor) -> list[tuple[Kernel, float]]:
+    """Return the parts of a sum, or the kernel alone, and their shares of the variance.
+
+    Args:
+        covar_module: The kernel.
+        points: An ``n x d`` tensor, over which prior variances are averaged.
+    """
+    is_sum = isinstance(covar_module, AdditiveKernel)
+    parts = list(covar_module.kernels) if is_sum else [covar_module]
+    variances = [part(points, diag=True).mean().item() for part in parts]
+    total = max(sum(variances), MIN_SCALE)
+    return [(part, each / total) for part, each in zip(parts, variances, strict=True)]
+
+
 def lengthscales(covar_module: Kernel) -> dict[int, float]:
     """Return the lengthscale of each column that has one: of a sum, the first's."""
     found: dict[int, float] = {}
@@ -597,8 +624,8 @@ def lengthscales(covar_module: Kernel) -> dict[int, float]:
 def logarithms(model: SingleTaskGP) -> Iterator[None]:
     """Let a fit search over logarithms where BoTorch's modules have plain numbers.
 
-    Of lengthscales and noise only ratios matter. In thirty dimensions L-BFGS takes a
-    tenth to a fiftieth of the steps that it takes over the numbers themselves.
+    Of lengthscales, variances and noise only ratios matter. In thirty dimensions L-BFGS
+    takes a tenth to a fiftieth of the steps that it takes over the numbers themselves.
     """
     plain = [
         (*name.rpartition("."), constraint)

@@ -274,7 +274,7 @@ class PosteriorLearner(Learner[PosteriorBelief]):
     """Believes in one function; a subclass says which pulled arms are inducing."""
 
     grows: bool
-    # From features to the kernel that is learned; None for `kernel_to_learn`.
+    # From features to the kernel that is learned; None for the default.
     new_kernel: Callable[[Tensor], Kernel] | None = None
     # Whether a prior mean is fitted with what is learned; if not, the rewards' average.
     learns_mean: bool = False

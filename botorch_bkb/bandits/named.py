@@ -282,9 +282,9 @@ class GPThompsonSampling(FiniteArmBandit):
     round), and at doubling numbers after that, a prior mean with them: where the prior
     stands at the rewards' average, which rises as the bandit gets better, the best of
     many draws is an arm of which nothing is known. A kernel that is learned is
-    BoTorch's RBF kernel: a rougher one brought nothing here. (A ``learner`` of your own
-    says so itself, ``learns_mean`` and ``new_kernel``.) ``ask(size=n)`` returns as many
-    draws of one posterior.
+    BoTorch's RBF kernel: a Matern kernel brought nothing here. (A ``learner`` of your
+    own says so itself, ``learns_mean`` and ``new_kernel``.) ``ask(size=n)`` returns as
+    many draws of one posterior.
 
     Args:
         uniform_probability: The paper's xi: with this probability a pull is a uniformly

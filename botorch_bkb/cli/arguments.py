@@ -74,9 +74,10 @@ more uncertain one comes first. While nothing is measured these columns are empt
 but the mean also while all rewards are equal. The fit is a guess too, made from four
 measurements on; read the line "Fit:" that is printed: the share of the rewards'
 variance that it takes for noise, the columns that matter (lengthscale: a change by that
-share of the column's range changes the reward; far above 1, it hardly matters), and how
-well candidates are predicted that are left out of the fit (correlation: 1 is perfect, 0
-is chance).
+share of the column's range changes the reward; far above 1, it hardly matters), how
+much of the variance is rough detail beside them, within shorter distances, and how well
+candidates are predicted that are left out of the fit (correlation: 1 is perfect, 0 is
+chance).
 """
 
 

@@ -22,6 +22,7 @@ from botorch_bkb.bandits.hyperparameters import (
     fingerprint_columns,
     lengthscales,
     MIN_PULLS_TO_FIT,
+    variance_shares,
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.lazy_rows import as_dense
@@ -73,12 +74,13 @@ class FitDiagnosis:
 
     Attributes:
         noise_share: The noise variance as a share of the rewards' variance.
-        lengthscales: The shortest lengthscale of each column's features, as a share of
-            their range, ascending.
+        lengthscales: The shortest lengthscale of each column's features, of the trend
+            where there is rough detail, as a share of their range, ascending.
         correlation: Between the mean rewards of measured candidates and what is
             predicted of each if it is left out; NaN if there are too few.
         num_candidates: The number of measured candidates.
         held_out: The predictions behind the correlation; None if there are too few.
+        detail_share: Which share of the kernel's variance is rough detail.
     """
 
     noise_share: float
@@ -86,6 +88,7 @@ class FitDiagnosis:
     correlation: float
     num_candidates: int
     held_out: HeldOut | None = None
+    detail_share: float = 0.0
 
     @override
     def __str__(self) -> str:
@@ -95,6 +98,11 @@ class FitDiagnosis:
         if columns:
             parts.append(
                 f"columns that matter most (lengthscale over range): {columns}"
+            )
+        if self.detail_share > 0:
+            parts.append(
+                f"rough detail beside them is {self.detail_share:.0%} of the kernel's "
+                "variance"
             )
         if not math.isnan(self.correlation):
             parts.append(
@@ -147,12 +155,16 @@ def diagnose(
     found = lengthscales(bandit.covar_module)
     for name, lengthscale in zip(sources, found.values(), strict=True):
         shortest[name] = min(lengthscale, shortest.get(name, math.inf))
+    _, *details = variance_shares(
+        bandit.covar_module, kernel_features(bandit, measured)
+    )
     return FitDiagnosis(
         noise_share=bandit.noise_variance / rewards.var(correction=0).item(),
         lengthscales=dict(sorted(shortest.items(), key=lambda item: item[1])),
         correlation=correlation,
         num_candidates=len(measured),
         held_out=held_out,
+        detail_share=sum(share for _, share in details),
     )
 
 

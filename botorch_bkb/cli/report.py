@@ -578,7 +578,8 @@ def _assumed_section(
         tag("h2", "What was assumed"),
         table(
             f"{origin} Lengthscales are shares of the range of a feature, the shortest "
-            "first",
+            "first. Each part of a sum has its own; its outputscale is its variance, "
+            "that of the rewards being 1",
             ["what", "value"],
             [list(row) for row in told.items()],
         ),

@@ -70,7 +70,7 @@ def test_lengthscales_are_those_of_the_trend():
     assert list(lengthscales(product)) == [2]
 
 
-def test_it_keeps_the_trend_that_a_single_kernel_loses():
+def test_it_predicts_a_trend_better_than_a_single_kernel():
     """Rewards rough beside a trend: what is predicted of arms not measured."""
     gains = []
     for seed in range(6):
@@ -87,4 +87,4 @@ def test_it_keeps_the_trend_that_a_single_kernel_loses():
             pair = torch.stack([mean, arms[50:].sum(dim=-1)])
             found.append(torch.corrcoef(pair)[0, 1].item())
         gains.append(found[0] - found[1])
-    assert np.mean(gains) > 0
+    assert np.mean(gains) > 0.03

@@ -19,6 +19,13 @@ from botorch_bkb.acquisition.confidence import (
 )
 from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.arms import Capacity, PullCounts
+from botorch_bkb.bandits import (
+    composite_to_learn,
+    FiniteArmBandit,
+    matern_to_learn,
+    rbf_to_learn,
+    SparseLearner,
+)
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
 from botorch_bkb.posteriors.knowledge_gain import (
     best_arm_capacity,
@@ -176,9 +183,9 @@ def test_the_goal_is_the_best_arm_where_anything_is_learned(bandit_class, given_
 
 @each([BKB, BBKB, GPUCB, GPBUCB])
 def test_the_width_is_a_number_of_deviations_where_anything_is_learned(bandit_class):
-    for learned in ({"covar_module": None}, {"noise_variance": None}):
+    for learned, width in ({"covar_module": None}, 1.25), ({"noise_variance": None}, 1):
         bandit = make_bandit(bandit_class, **learned)
-        assert bandit.confidence == DeviationWidth(1.25, noise_deviations=1.0)
+        assert bandit.confidence == DeviationWidth(width, noise_deviations=1.0)
         indices = torch.arange(12)
         bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
         bandit.ask()
@@ -188,12 +195,30 @@ def test_the_width_is_a_number_of_deviations_where_anything_is_learned(bandit_cl
         noise = fitted.noise_variance
         share = math.sqrt(noise / (prior + noise))
         assert 0.01 < share < 1
-        bound = mean + (1.25 + share) * variance.sqrt()
+        bound = mean + (width + share) * variance.sqrt()
         torch.testing.assert_close(bandit.confidence_bound(), bound)
     assert make_bandit(GPUCB).confidence == ChowdhuryGopalanWidth()
     assert make_bandit(BBKB).confidence == PracticalBBKBWidth()
     learned = make_bandit(bandit_class, covar_module=None, confidence=2.0)
     assert learned.confidence == ConstantWidth(2.0)
+
+
+@pytest.mark.parametrize(
+    ("new_kernel", "width"),
+    [
+        (None, 1.25),
+        (composite_to_learn, 1.25),
+        (matern_to_learn, 1.0),
+        (rbf_to_learn, 1.0),
+        ("bits", 1.0),
+    ],
+)
+def test_the_width_is_larger_beside_rough_detail(new_kernel, width):
+    arms, learner = torch.rand(9, 3), SparseLearner(new_kernel=new_kernel)
+    if new_kernel == "bits":
+        arms, learner = torch.ones(9, 64, dtype=torch.uint8), SparseLearner()
+    bandit = FiniteArmBandit(arms, learner=learner)
+    assert bandit.confidence == DeviationWidth(width, noise_deviations=1.0)
 
 
 @pytest.mark.parametrize("bad", ["best", 1, True, ""])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from typing_extensions import override
 
 from botorch_bkb import (
@@ -35,6 +35,7 @@ from botorch_bkb.bandits.hyperparameters import (
     extreme_arms,
     feature_units,
     Hyperparameters,
+    variance_shares,
 )
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
@@ -143,12 +144,55 @@ def test_a_fit_that_explains_nothing_says_so_once():
     prior.fit(indices, noise)
 
 
-def test_a_fit_in_which_no_arm_tells_of_another_says_so():
+def independent_arms():
+    """Return arms of which none tells of another, three pulls of each, and rewards."""
+    stream = torch.Generator().manual_seed(0)
+    arms = torch.rand(60, 1, generator=stream, dtype=torch.double)
+    means = torch.randn(30, generator=stream, dtype=torch.double)
+    indices = torch.arange(30).repeat(3)
+    noise = torch.randn(90, generator=stream, dtype=torch.double)
+    return arms, indices, means[indices] + 0.05 * noise
+
+
+@pytest.mark.parametrize("new_kernel", [composite_to_learn, matern_to_learn])
+def test_a_fit_in_which_no_arm_tells_of_another_says_so(new_kernel):
     arms = torch.linspace(0, 1, 60, dtype=torch.double).unsqueeze(-1)
     rewards = (-1.0) ** torch.arange(60).double()
-    prior = Hyperparameters(arms, None, 1e-4)
-    with pytest.warns(BotorchWarning, match="no lengthscale above 0.025"):
+    message = r"has \d+% of its variance at lengthscales of at most 0.026 of"
+    prior = Hyperparameters(arms, None, 1e-4, new_kernel=new_kernel)
+    with pytest.warns(BotorchWarning, match=message):
         prior.fit(torch.arange(60), rewards)
+    arms, indices, rewards = independent_arms()
+    prior = Hyperparameters(arms, None, 0.0025, new_kernel=new_kernel)
+    with pytest.warns(BotorchWarning, match=message):
+        prior.fit(indices, rewards)
+
+
+@pytest.mark.parametrize("bandit_class", [BBKB, GPBUCB])
+def test_what_nothing_explains_does_not_blow_up_variances(bandit_class):
+    """Rewards of independent arms had a deviation a thousand times their own."""
+    arms, indices, rewards = independent_arms()
+    bandit = bandit_class(arms, noise_variance=0.0025)
+    bandit.tell(indices, rewards, external=True)
+    with pytest.warns(BotorchWarning, match="of its variance"):
+        bandit.ask(size=1)
+    _, variance = bandit.predict()
+    assert variance.sqrt().max() < 3 * rewards.std()
+
+
+def test_shares_of_variance_are_those_of_the_parts():
+    x = torch.rand(7, 3, dtype=torch.double)
+    kernel = composite_to_learn(x).double()
+    kernel.kernels[1].outputscale = 0.3
+    (trend, most), (detail, rest) = variance_shares(kernel, x)
+    assert (trend, detail) == tuple(kernel.kernels)
+    assert (most, rest) == (pytest.approx(0.7), pytest.approx(0.3))
+    linear = LinearKernel().double()
+    linear.variance = 2.0
+    ((_, first), (_, second)) = variance_shares(linear + RBFKernel().double(), x)
+    ratio = 2 * x.square().sum(dim=-1).mean().item()
+    assert first / second == pytest.approx(ratio)
+    assert variance_shares(linear, 0 * x) == [(linear, 0.0)]
 
 
 def test_units_come_first_and_hyper_parameters_from_four_pulls_on():

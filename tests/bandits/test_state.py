@@ -12,6 +12,7 @@ from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
 from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.bandits import (
+    base,
     ExactLearner,
     FiniteArmBandit,
     hyperparameters,
@@ -150,7 +151,8 @@ def test_a_state_of_an_older_version_goes_on_with_its_kernel(
     bandit_class, new_kernel, expected, monkeypatch
 ):
     with monkeypatch.context() as older:
-        older.setattr(hyperparameters, "kernel_to_learn", new_kernel)
+        older.setattr(hyperparameters, "composite_to_learn", new_kernel)
+        older.setattr(base, "DETAIL_WIDTH", base.PRACTICAL_WIDTH)
         bandit = make_bandit(bandit_class, random_arms(30), **LEARNED)
     start(bandit)
     other = reload(bandit_class, bandit, lambda: LEARNED)
@@ -163,6 +165,7 @@ def test_a_state_of_an_older_version_goes_on_with_its_kernel(
     start(newer)
     again.load_state_dict(newer.state_dict())
     assert isinstance(again.covar_module, AdditiveKernel)
+    assert again.confidence == newer.confidence != other.confidence
     compare_runs(newer, again, num_asks=6)
 
 

@@ -57,6 +57,10 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     assert found.noise_share == pytest.approx(
         bandit.noise_variance / rewards.numpy().var()
     )
+    assert found.detail_share == pytest.approx(
+        parts[1][1] / (parts[0][1] + parts[1][1])
+    )
+    assert f"detail beside them is {found.detail_share:.0%} of the" in str(found)
     assert found.lengthscales == dict(
         sorted(zip("ab", parts[0][0].tolist(), strict=True), key=lambda x: x[1])
     )

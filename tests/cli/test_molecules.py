@@ -391,7 +391,7 @@ def test_other_tables_are_compared_as_numbers(tmp_path, change, capsys):
     assert list(found) == ["id", "repeats", "mean", "std", "low", "high"]
     said = capsys.readouterr().out
     assert "Tanimoto" not in said
-    assert "lengthscale over range" in said
+    assert "rough detail beside them" in said
 
 
 def test_bits_beside_numbers_are_compared_by_both_if_asked(tmp_path, capsys):
