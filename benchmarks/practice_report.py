@@ -32,7 +32,7 @@ COLORS = {
     "BayBE": "C8",
 }
 # Without C7, which is as grey as uniform choice.
-OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "black")
+OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "black", "navy")
 
 
 def report(
