@@ -54,7 +54,7 @@ from benchmarks.pools import BEST_SHARE
 from benchmarks.practice_rows import RowFile
 from benchmarks.record import caption, print_table, Record
 from botorch_bkb.arms import BitArms
-from botorch_bkb.bandits.hyperparameters import tanimoto_to_learn
+from botorch_bkb.bandits.learned_kernels import tanimoto_to_learn
 from botorch_bkb.cli.suggest import SuggestLoop
 from botorch_bkb.integrations.chem import read_molecules
 from botorch_bkb.models.kernels import PrecomputedKernel

@@ -8,7 +8,7 @@ from botorch_bkb.bandits.drifting import (
     rbf_block_size,
 )
 from botorch_bkb.bandits.forgetting import ForgettingLearner
-from botorch_bkb.bandits.hyperparameters import (
+from botorch_bkb.bandits.learned_kernels import (
     composite_to_learn,
     matern_to_learn,
     rbf_to_learn,

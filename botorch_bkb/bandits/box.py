@@ -26,7 +26,8 @@ from botorch_bkb.bandits.box_policies import (
     BoxUCBPolicy,
     draw_points,
 )
-from botorch_bkb.bandits.hyperparameters import Hyperparameters, rbf_to_learn
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.learned_kernels import rbf_to_learn
 from botorch_bkb.bandits.ledger import PointLedger
 from botorch_bkb.checks import (
     check_bounds,

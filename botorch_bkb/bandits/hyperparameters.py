@@ -1,9 +1,4 @@
-"""Kernel, noise and units of a bandit, given or learned.
-
-References:
-    [ba2012composite] S. Ba, V. R. Joseph. Composite Gaussian process models for
-    emulating expensive functions. Annals of Applied Statistics 6(4), 2012.
-"""
+"""Kernel, noise and units of a bandit, given or learned."""
 
 from __future__ import annotations
 
@@ -12,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy, deepcopy
-from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -21,20 +15,28 @@ from botorch.exceptions.warnings import BotorchWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.utils.gpytorch_modules import (
-    get_covar_module_with_dim_scaled_prior,
     get_gaussian_likelihood_with_lognormal_prior,
 )
 from botorch.utils.constraints import LogTransformedInterval
 from botorch.utils.sampling import manual_seed
 from gpytorch import Module
-from gpytorch.constraints import GreaterThan, Interval
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ScaleKernel
+from gpytorch.constraints import Interval
+from gpytorch.kernels import Kernel
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from botorch_bkb.arms import StoredArms
+from botorch_bkb.bandits.learned_kernels import (
+    composite_to_learn,
+    fingerprint_columns,
+    kernel_form,
+    lengthscales,
+    matern_to_learn,
+    rbf_to_learn,
+    tanimoto_to_learn,
+    variance_shares,
+)
 from botorch_bkb.checks import (
     check_count,
     check_covar_module,
@@ -42,7 +44,6 @@ from botorch_bkb.checks import (
     check_number,
 )
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.lazy_rows import as_dense, row_blocks
 
@@ -59,12 +60,8 @@ MIN_PULLS_TO_JUDGE = 16
 # Rewards of pure noise get a fitted noise of 70 to 90 %, since the prior favours less;
 # a fit below this share is not taken for pure noise.
 NOISE_SHARE = 0.5
-# Where the lengthscales of BoTorch's kernels stop.
-MIN_LENGTHSCALE = 0.025
 # Lengthscales below this tell no arm from another.
 SHORT_LENGTHSCALE = 0.026
-# A part of a sum that vanished would have no logarithm, over which fits search.
-MIN_OUTPUTSCALE = 1e-3
 # The square of a smaller unit would be no number that divides.
 MIN_SCALE = 1e-150
 # What stands for no upper bound of a hyper-parameter while it is fitted.
@@ -80,12 +77,12 @@ class Hyperparameters:
     they come and the prior mean is zero. Where either is None, features are scaled to
     the unit cube (but for the columns of a given ``TanimotoKernel``), rewards are
     standardized, and what is None is fitted by marginal likelihood
-    (:func:`composite_to_learn`, BoTorch's prior of the noise): the units from the first
-    told pull on, the hyper-parameters from the fourth, at every update up to 128 pulls
-    and whenever their number reaches 256, 512, ... after that. A fit starts from the
-    last one's optimum and, whenever the pulls are a quarter more than when it last did,
-    once more from where the first one did: the likelihood has several modes, and the
-    better one counts.
+    (:func:`~botorch_bkb.bandits.composite_to_learn`, BoTorch's prior of the noise): the
+    units from the first told pull on, the hyper-parameters from the fourth, at every
+    update up to 128 pulls and whenever their number reaches 256, 512, ... after that. A
+    fit starts from the last one's optimum and, whenever the pulls are a quarter more
+    than when it last did, once more from where the first one did: the likelihood has
+    several modes, and the better one counts.
 
     Args:
         arms: The ``A x d`` arms.
@@ -98,8 +95,8 @@ class Hyperparameters:
             corner, and the best of many Thompson draws is an arm of which nothing is
             known.
         new_kernel: The kernel to learn where none is given, before any fit, of the
-            features; None for :func:`composite_to_learn`, or :func:`tanimoto_to_learn`
-            of packed fingerprints.
+            features; None for :func:`~botorch_bkb.bandits.composite_to_learn`, or a
+            Tanimoto kernel of packed fingerprints.
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
@@ -167,7 +164,7 @@ class Hyperparameters:
 
     @property
     def has_detail(self) -> bool:
-        """Whether the kernel is learned and is :func:`composite_to_learn`."""
+        """Whether the kernel is learned, and is a trend with rough detail."""
         return self.learns_kernel and self.new_kernel is composite_to_learn
 
     @property
@@ -465,159 +462,6 @@ def extreme_arms(arms: Tensor) -> Tensor:
     indices, extremes = (torch.cat(parts) for parts in zip(*found, strict=True))
     ends = torch.stack([extremes.argmin(dim=0), extremes.argmax(dim=0)]).unique()
     return indices[ends]
-
-
-def smooth_kernel_to_learn(arms: Tensor) -> Kernel:
-    """Return the kernel that Thompson sampling learns where none is given.
-
-    BoTorch's RBF kernel: over the pools of the benchmark ``practice`` a Matern kernel
-    brought it nothing. Of packed fingerprints :func:`tanimoto_to_learn`.
-    """
-    if isinstance(arms, BitArms):
-        return tanimoto_to_learn(arms)
-    return rbf_to_learn(arms)
-
-
-def tanimoto_to_learn(arms: BitArms) -> Kernel:
-    """Return a Tanimoto kernel of packed fingerprints, with a variance to learn.
-
-    Times a Matern kernel on the numbers beside them, if there are any.
-    """
-    num_bits, num_columns = arms.num_bits, arms.shape[-1]
-    kernel: Kernel = TanimotoKernel()
-    if num_columns > num_bits:
-        kernel = TanimotoKernel(active_dims=range(num_bits))
-        kernel *= get_covar_module_with_dim_scaled_prior(
-            num_columns - num_bits,
-            use_rbf_kernel=False,
-            active_dims=range(num_bits, num_columns),
-        )
-    # Around the variance 1 of standardized rewards.
-    kernel = ScaleKernel(kernel, outputscale_prior=LogNormalPrior(0.0, 1.0))
-    kernel.outputscale = 1.0
-    return kernel
-
-
-def matern_to_learn(arms: Tensor) -> Kernel:
-    """Return a Matern-5/2 kernel to learn, a lengthscale per feature.
-
-    The prior of the lengthscales is BoTorch's, which grows with the dimension.
-
-    Args:
-        arms: An ``A x d`` tensor of features; fingerprints count as numbers.
-    """
-    return get_covar_module_with_dim_scaled_prior(arms.shape[-1], use_rbf_kernel=False)
-
-
-def rbf_to_learn(arms: Tensor) -> Kernel:
-    """Return an RBF kernel to learn, a lengthscale per feature: BoTorch's default.
-
-    The prior of the lengthscales grows with the dimension.
-
-    Args:
-        arms: An ``A x d`` tensor of features; fingerprints count as numbers.
-    """
-    return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
-
-
-def composite_to_learn(arms: Tensor) -> Kernel:
-    r"""Return a trend and detail to learn, for rewards that are rough beside it.
-
-    The Matern kernel of :func:`matern_to_learn`, a lengthscale per feature, plus one of
-    less variance with one short lengthscale for all features, as in the composite
-    Gaussian processes of [ba2012composite]_. A single Matern kernel has to explain
-    roughness by short lengthscales, and forgets the trend with them.
-
-    What bandits over arms learn where no kernel is given, but of fingerprints and by
-    Thompson sampling. Both parts are Matern-5/2 kernels. The variances start at 0.7 and
-    0.2 of that of the standardized rewards, and the lengthscale of the detail at a
-    tenth of the unit cube's diagonal.
-
-    Args:
-        arms: An ``A x d`` tensor of features; fingerprints count as numbers.
-    """
-    # A tenth of the unit cube's diagonal.
-    short = 0.1 * math.sqrt(arms.shape[-1])
-    detail = MaternKernel(
-        nu=2.5,
-        lengthscale_prior=LogNormalPrior(math.log(short), 0.7),
-        lengthscale_constraint=GreaterThan(
-            MIN_LENGTHSCALE, transform=None, initial_value=short
-        ),
-    )
-    trend = _scaled_to_learn(matern_to_learn(arms), 0.7, 0.5, largest=4.0)
-    return trend + _scaled_to_learn(detail, 0.2, 1.0, largest=1.0)
-
-
-def _scaled_to_learn(
-    kernel: Kernel, variance: float, spread: float, *, largest: float
-) -> ScaleKernel:
-    """Return the kernel with a variance to learn, log-normal around this one.
-
-    Without a largest one the variance of rewards that nothing explains, such as
-    repeats that differ by far more than their noise, would grow without end.
-    """
-    return ScaleKernel(
-        kernel,
-        outputscale_prior=LogNormalPrior(math.log(variance), spread),
-        outputscale_constraint=Interval(
-            MIN_OUTPUTSCALE, largest, transform=None, initial_value=variance
-        ),
-    )
-
-
-def kernel_form(covar_module: Kernel) -> list[dict[str, float]]:
-    """Return the numbers of each part that are no parameters, such as ``nu``."""
-    return [
-        {
-            name: float(value)
-            for name, value in vars(part).items()
-            if isinstance(value, Real)
-            and not isinstance(value, bool)
-            and not name.startswith("_")
-        }
-        for part in covar_module.modules()
-    ]
-
-
-def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[int]:
-    """Return the columns of a Tanimoto kernel: counts have no units to take out."""
-    if covar_module is None:
-        return []
-    columns: set[int] = set()
-    for kernel in covar_module.modules():
-        if isinstance(kernel, TanimotoKernel):
-            active = kernel.active_dims
-            columns.update(range(num_columns) if active is None else active.tolist())
-    return sorted(columns)
-
-
-@torch.no_grad()
-def variance_shares(covar_module: Kernel, points: Tensor) -> list[tuple[Kernel, float]]:
-    """Return the parts of a sum, or the kernel alone, and their shares of the variance.
-
-    Args:
-        covar_module: The kernel.
-        points: An ``n x d`` tensor, over which prior variances are averaged.
-    """
-    is_sum = isinstance(covar_module, AdditiveKernel)
-    parts = list(covar_module.kernels) if is_sum else [covar_module]
-    variances = [part(points, diag=True).mean().item() for part in parts]
-    total = max(sum(variances), MIN_SCALE)
-    return [(part, each / total) for part, each in zip(parts, variances, strict=True)]
-
-
-def lengthscales(covar_module: Kernel) -> dict[int, float]:
-    """Return the lengthscale of each column that has one: of a sum, the first's."""
-    found: dict[int, float] = {}
-    for kernel in covar_module.modules():
-        if isinstance(kernel, Kernel) and kernel.has_lengthscale:
-            values = kernel.lengthscale.flatten().tolist()
-            active = kernel.active_dims
-            columns = range(len(values)) if active is None else active.tolist()
-            own = dict(zip(columns, values, strict=True))
-            found = own | found
-    return found
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.bandits.box_policies import BoxThompsonPolicy, BoxUCBPolicy
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.forgetting import FilterBelief, ForgettingLearner
-from botorch_bkb.bandits.hyperparameters import smooth_kernel_to_learn
+from botorch_bkb.bandits.learned_kernels import smooth_kernel_to_learn
 from botorch_bkb.bandits.learners import BlockLearner, ExactLearner, SparseLearner
 from botorch_bkb.bandits.policies import EpsilonGreedyPolicy, ThompsonPolicy
 from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling

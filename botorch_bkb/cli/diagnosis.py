@@ -19,9 +19,11 @@ from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.bandits.hyperparameters import (
     extreme_arms,
     feature_units,
+    MIN_PULLS_TO_FIT,
+)
+from botorch_bkb.bandits.learned_kernels import (
     fingerprint_columns,
     lengthscales,
-    MIN_PULLS_TO_FIT,
     variance_shares,
 )
 from botorch_bkb.models import SingleTaskDTCGP

@@ -14,7 +14,7 @@ from botorch_bkb.bandits import (
     matern_to_learn,
     SparseLearner,
 )
-from botorch_bkb.bandits.hyperparameters import lengthscales
+from botorch_bkb.bandits.learned_kernels import lengthscales
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.reference import composite_covariance
 

@@ -26,7 +26,7 @@ from botorch_bkb.bandits import (
     UCBPolicy,
 )
 from botorch_bkb.bandits.bandit import Bandit
-from botorch_bkb.bandits.hyperparameters import smooth_kernel_to_learn
+from botorch_bkb.bandits.learned_kernels import smooth_kernel_to_learn
 from botorch_bkb.bandits.policies import DrawingPolicy
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
 from tests.bandits import (

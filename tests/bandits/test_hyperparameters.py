@@ -35,8 +35,8 @@ from botorch_bkb.bandits.hyperparameters import (
     extreme_arms,
     feature_units,
     Hyperparameters,
-    variance_shares,
 )
+from botorch_bkb.bandits.learned_kernels import variance_shares
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
     ALL_BANDITS,
