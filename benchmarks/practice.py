@@ -2,8 +2,9 @@
 
 Nothing is known of kernel and noise. In the protocol `batches` ten uniformly drawn
 candidates are measured first, then batches of 5 up to 100 measurements; in `plates` 96,
-then plates of 96 up to 480; `long` is `batches` up to 500. A measurement is the reward
-of its candidate plus Gaussian noise of 0, 5 or 50 % of the rewards' standard deviation
+then plates of 96 up to 480; `three_plates` ends at 288, since qLogEI takes many minutes
+for one of these plates; `long` is `batches` up to 500. A measurement is the reward of
+its candidate plus Gaussian noise of 0, 5 or 50 % of the rewards' standard deviation
 over the pool. At a seed, all methods measure the same first candidates, and the r-th
 measurement of a candidate brings all of them the same noise. A bandit that returns
 fewer than were asked for is asked again until the batch is full.
@@ -103,13 +104,20 @@ class Protocol:
 PROTOCOLS = {
     "batches": Protocol(10, 5, 100, (50, 100)),
     "plates": Protocol(96, 96, 480, (192, 288, 480)),
+    "three_plates": Protocol(96, 96, 288, (192, 288)),
     "long": Protocol(10, 5, 500, (100, 500)),
 }
 # After which measurements the page compares.
-PAGE_CHECKPOINTS = {"batches": (100,), "plates": (288, 480), "long": (500,)}
+PAGE_CHECKPOINTS = {
+    "batches": (100,),
+    "plates": (288, 480),
+    "three_plates": (288,),
+    "long": (500,),
+}
 SMOKE_PROTOCOLS = {
     "batches": Protocol(6, 3, 12, (9, 12)),
     "plates": Protocol(8, 8, 16, (16,)),
+    "three_plates": Protocol(4, 4, 12, (12,)),
     "long": Protocol(6, 3, 18, (12, 18)),
 }
 

@@ -20,6 +20,8 @@ CELL = ["protocol", "noise"]
 # Stock BoTorch: the best of them is what ours are compared with.
 STOCK = ("qLogEI", "qLogNEI", "Thompson")
 BASE = "Thompson"
+# Of cumulative regret.
+REGRET_PROTOCOLS = ("batches", "long")
 HORIZONS = (100, 500)
 # When those that repeat what they recommend might stop their search.
 STOPS = (50, 100)
@@ -254,7 +256,8 @@ def regret_by_policy(table: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     by = ["noise", "pool", "method"]
-    for key, one in table[table["protocol"] != "plates"].groupby(by, sort=False):
+    counts = table["protocol"].isin(REGRET_PROTOCOLS)
+    for key, one in table[counts].groupby(by, sort=False):
         names = dict(zip(by, key, strict=True))
         # Where both protocols were run, they are the same up to 100.
         one = one.drop_duplicates(["seed", "num_measured"])
