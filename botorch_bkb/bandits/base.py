@@ -39,7 +39,7 @@ from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.arms import ArmTable, Capacity, PullCounts
 from botorch_bkb.arms.table import as_arms, fingerprint, has_fingerprint
 from botorch_bkb.bandits.bandit import Bandit
-from botorch_bkb.bandits.goal import check_goal, Goal
+from botorch_bkb.bandits.goal import check_goal, Goal, new_arm_is_due
 from botorch_bkb.bandits.learners import Belief, Learner, SparseLearner
 from botorch_bkb.bandits.ledger import Pull, PullLedger, Pulls
 from botorch_bkb.bandits.policies import Decision, Policy, UCBPolicy
@@ -134,7 +134,9 @@ class FiniteArmBandit(Bandit):
             sqrt(var / lambda)``. ``DeviationWidth(c)`` counts posterior deviations
             instead. None: the default of bandit or learner.
         batch_rule: A rule of ``botorch_bkb.optim.batch_rules``. None: the default.
-        goal: ``"regret"`` collects reward: what looks best is pulled again and again.
+        goal: ``"regret"`` collects reward: what looks best is pulled again and again;
+            where anything is learned and bounds choose, an eighth of all pulls is the
+            longest without an arm that was never pulled before (``bandits.goal``).
             ``"best_arm"`` finds the best arm: the arms of a batch are distinct, and one
             that was pulled or is pending is pulled again only where that gains more
             knowledge of the best arm than any new one (``bandits.goal``). None:
@@ -207,6 +209,9 @@ class FiniteArmBandit(Bandit):
         if goal is None:
             goal = "best_arm" if practical else "regret"
         self.goal: Goal = goal
+        self._tries_new_arms = (
+            practical and goal == "regret" and self.policy.may_settle
+        )
         belief = self.learner.begin(
             arms, covar_module, noise_variance, max_feature_bytes
         )
@@ -351,6 +356,8 @@ class FiniteArmBandit(Bandit):
             left = self._open_for_goal(moments, capacity, least)
             is_first = self.num_pulls == 0 and not self._ledger.pending
             first = left.draw(self.generator) if is_first else None
+            if self._tries_new_arms and new_arm_is_due(self._ledger.arms_in_order()):
+                first = self._new_arm(belief, moments, time, left)
             more = indices = self._choose(belief, moments, time, rule, left, first)
             while (missing := least - len(indices)) > 0:
                 left = left.without(more)
@@ -391,6 +398,16 @@ class FiniteArmBandit(Bandit):
             used = PullCounts(arms, counts)
             pending = torch.cat([pending, chosen])
         return best_arm_capacity(moments, capacity, used, pending, size)
+
+    def _new_arm(
+        self, belief: Belief, moments: Moments, time: float, capacity: Capacity
+    ) -> int | None:
+        """Return what is chosen of the arms that were never pulled; None if none is."""
+        pulled = self._ledger.used().arms.unique()
+        new = capacity.with_listed(pulled, torch.zeros_like(pulled))
+        if new.is_used_up:
+            return None
+        return int(self._choose(belief, moments, time, FixedSize(1), new, None))
 
     @override
     def _undo(self) -> Callable[[], None]:

@@ -284,6 +284,11 @@ class PullLedger:
         arms = [pull.arm for pull in self.pending.values()]
         return torch.tensor(arms, dtype=torch.long, device=self.device)
 
+    def arms_in_order(self) -> Tensor:
+        """Return the arms of told pulls as told, then of pending ones as asked."""
+        told = torch.from_numpy(np.array(self.told_indices)).to(self.device)
+        return torch.cat([told, self.pending_arms()])
+
     def used(self) -> PullCounts:
         """Return the pulls told and pending, by arm; an arm may come twice."""
         totals, pending = self.totals(self.num_pulls), self.pending_arms()

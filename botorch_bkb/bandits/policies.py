@@ -58,6 +58,9 @@ class Decision:
 class Policy(ABC):
     """Chooses batches of arms."""
 
+    # Whether it may choose the same arms for good, since nothing in it is drawn.
+    may_settle = False
+
     @abstractmethod
     def choices(self, decision: Decision) -> Choices:
         """Return arms to choose one by one."""
@@ -83,6 +86,8 @@ class Policy(ABC):
 @dataclass(frozen=True)
 class UCBPolicy(Policy):
     """Upper confidence bounds, each in view of the pulls before it."""
+
+    may_settle = True
 
     @override
     def grows(self, decision: Decision) -> bool:

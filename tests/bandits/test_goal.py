@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling, GPUCB
+from botorch_bkb import (
+    BBKB,
+    BKB,
+    GPBUCB,
+    GPThompsonSampling,
+    GPUCB,
+    UniformRandom,
+)
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     ConstantWidth,
@@ -26,6 +33,7 @@ from botorch_bkb.bandits import (
     rbf_to_learn,
     SparseLearner,
 )
+from botorch_bkb.bandits.goal import new_arm_is_due
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
 from botorch_bkb.posteriors.knowledge_gain import (
     best_arm_capacity,
@@ -309,6 +317,92 @@ def test_max_repeats_still_overrides(bandit_class):
     assert sorted(bandit.ask(size=5).tolist()) == [28, 29]
     with pytest.raises(InputDataError, match="0 are left"):
         bandit.ask(size=1)
+
+
+# Collecting reward with a learned model -----------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 6), max_size=60))
+def test_a_new_arm_is_due_after_an_eighth_of_all_pulls_without_one(arms):
+    first_pulls = [place for place, arm in enumerate(arms) if arm not in arms[:place]]
+    num_since = len(arms) - 1 - max(first_pulls, default=-1)
+    expected = num_since >= max(5, len(arms) // 8)
+    assert new_arm_is_due(torch.tensor(arms, dtype=torch.long)) == expected
+
+
+def settled(bandit_class, num_repeats=20, **options):
+    """Return a bandit that knows an arm far above all that the others may have.
+
+    Arms tell nothing of each other, and the noise is learned if none is given.
+    """
+    options = {"noise_variance": None, "lengthscale": 1e-3, "goal": "regret", **options}
+    if bandit_class is not UniformRandom:
+        options["confidence"] = DeviationWidth(0.1)
+    bandit = make_bandit(bandit_class, **options)
+    known = torch.arange(6)
+    rewards = true_rewards(bandit.arms)[known]
+    rewards[3] = 20.0
+    bandit.tell(known, rewards, external=True)
+    bandit.tell([3] * num_repeats, [20.0] * num_repeats, external=True)
+    return bandit
+
+
+@each([BKB, BBKB, GPUCB, GPBUCB])
+def test_a_bandit_that_has_settled_opens_the_batch_with_a_new_arm(bandit_class):
+    """The one of the largest bound among those that were never pulled."""
+    bandit = settled(bandit_class)
+    indices = bandit.ask(size=5)
+    bounds = bandit.confidence_bound()
+    bounds[:6] = -torch.inf
+    assert indices[0] == bounds.argmax()
+    assert len(indices) == 5
+    assert (indices[1:] == 3).all()
+    # It is pending, so the next ask has a new arm behind it.
+    assert (bandit.ask(size=2) == 3).all()
+
+
+@each([BKB, BBKB, GPUCB, GPBUCB])
+@pytest.mark.parametrize("size", [1, 4])
+def test_an_eighth_of_all_pulls_is_the_longest_without_a_new_arm(bandit_class, size):
+    bandit = settled(bandit_class, num_repeats=0)
+    pulled = list(range(6))
+    while len(pulled) < 70:
+        indices = bandit.ask(size=size)
+        bandit.tell(indices, [20.0 if arm == 3 else 0.0 for arm in indices])
+        pulled += indices.tolist()
+        longest = max(5, len(pulled) // 8) + size
+        assert set(pulled) > set(pulled[:-longest])
+    assert pulled.count(3) > 40
+    assert len(set(pulled)) > 12
+
+
+@each([BKB, GPUCB])
+def test_only_arms_that_may_be_pulled_are_new(bandit_class):
+    bandit = settled(bandit_class)
+    available = torch.zeros(30, dtype=torch.bool)
+    available[[3, 17, 20]] = True
+    bandit.retire_arms([17])
+    assert bandit.ask(available=available, size=1).item() == 20
+    available[20] = False
+    bandit = settled(bandit_class)
+    bandit.retire_arms([17])
+    assert bandit.ask(available=available, size=2).tolist() == [3, 3]
+
+
+@each([BKB, BBKB, GPUCB, GPBUCB])
+def test_with_kernel_and_noise_given_nothing_new_is_due(bandit_class):
+    bandit = settled(bandit_class, num_repeats=60, noise_variance=0.1)
+    assert (bandit.ask(size=8) == 3).all()
+    assert (settled(bandit_class, num_repeats=60).ask(size=8) == 3).sum() == 7
+
+
+def test_uniform_draws_stay_uniform():
+    """Whatever was pulled before: nothing but bounds can settle."""
+    bandit = settled(UniformRandom, num_repeats=60)
+    indices = bandit.ask(size=3000)
+    share = (indices < 6).double().mean().item()
+    assert share == pytest.approx(6 / 30, abs=5 * math.sqrt(0.2 * 0.8 / 3000))
 
 
 # Batches of a size --------------------------------------------------------------------
