@@ -1,13 +1,14 @@
 """With every option left alone: our bandits and stock BoTorch on pools of real rewards.
 
 Nothing is known of kernel and noise. In the protocol `batches` ten uniformly drawn
-candidates are measured first, then batches of 5 up to 100 measurements; in `plates` 96,
-then plates of 96 up to 480; `three_plates` ends at 288, since qLogEI takes many minutes
-for one of these plates; `long` is `batches` up to 500. A measurement is the reward of
-its candidate plus Gaussian noise of 0, 5 or 50 % of the rewards' standard deviation
-over the pool. At a seed, all methods measure the same first candidates, and the r-th
-measurement of a candidate brings all of them the same noise. A bandit that returns
-fewer than were asked for is asked again until the batch is full.
+candidates are measured first, then batches of 5 up to 100 measurements; in `one_by_one`
+ten, then one at a time; in `plates` 96, then plates of 96 up to 480; `three_plates`
+ends at 288, since qLogEI takes many minutes for one of these plates; `long` is
+`batches` up to 500. A measurement is the reward of its candidate plus Gaussian noise of
+0, 5 or 50 % of the rewards' standard deviation over the pool. At a seed, all methods
+measure the same first candidates, and the r-th measurement of a candidate brings all of
+them the same noise. A bandit that returns fewer than were asked for is asked again
+until the batch is full.
 
 Measured after every batch: how many of the best 1 % of the pool were measured
 (`found`), and in standard deviations over the pool the regret of the candidate that is
@@ -103,6 +104,7 @@ class Protocol:
 
 PROTOCOLS = {
     "batches": Protocol(10, 5, 100, (50, 100)),
+    "one_by_one": Protocol(10, 1, 100, (50, 100)),
     "plates": Protocol(96, 96, 480, (192, 288, 480)),
     "three_plates": Protocol(96, 96, 288, (192, 288)),
     "long": Protocol(10, 5, 500, (100, 500)),
@@ -110,12 +112,14 @@ PROTOCOLS = {
 # After which measurements the page compares.
 PAGE_CHECKPOINTS = {
     "batches": (100,),
+    "one_by_one": (100,),
     "plates": (288, 480),
     "three_plates": (288,),
     "long": (500,),
 }
 SMOKE_PROTOCOLS = {
     "batches": Protocol(6, 3, 12, (9, 12)),
+    "one_by_one": Protocol(4, 1, 8, (6, 8)),
     "plates": Protocol(8, 8, 16, (16,)),
     "three_plates": Protocol(4, 4, 12, (12,)),
     "long": Protocol(6, 3, 18, (12, 18)),
