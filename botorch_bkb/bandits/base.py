@@ -135,8 +135,8 @@ class FiniteArmBandit(Bandit):
             instead. None: the default of bandit or learner.
         batch_rule: A rule of ``botorch_bkb.optim.batch_rules``. None: the default.
         goal: ``"regret"`` collects reward: what looks best is pulled again and again;
-            where anything is learned and bounds choose, an eighth of all pulls is the
-            longest without an arm that was never pulled before (``bandits.goal``).
+            where anything is learned and bounds choose, a batch opens with an arm that
+            was never pulled if the last eighth of all pulls, five at least, had none.
             ``"best_arm"`` finds the best arm: the arms of a batch are distinct, and one
             that was pulled or is pending is pulled again only where that gains more
             knowledge of the best arm than any new one (``bandits.goal``). None:
@@ -209,9 +209,7 @@ class FiniteArmBandit(Bandit):
         if goal is None:
             goal = "best_arm" if practical else "regret"
         self.goal: Goal = goal
-        self._tries_new_arms = (
-            practical and goal == "regret" and self.policy.may_settle
-        )
+        self._may_settle = practical and self.policy.may_settle
         belief = self.learner.begin(
             arms, covar_module, noise_variance, max_feature_bytes
         )
@@ -356,7 +354,9 @@ class FiniteArmBandit(Bandit):
             left = self._open_for_goal(moments, capacity, least)
             is_first = self.num_pulls == 0 and not self._ledger.pending
             first = left.draw(self.generator) if is_first else None
-            if self._tries_new_arms and new_arm_is_due(self._ledger.arms_in_order()):
+            if is_first and rule.opens_with_one_pull:
+                rule = FixedSize(1)
+            if self._new_arm_is_due():
                 first = self._new_arm(belief, moments, time, left)
             more = indices = self._choose(belief, moments, time, rule, left, first)
             while (missing := least - len(indices)) > 0:
@@ -399,12 +399,20 @@ class FiniteArmBandit(Bandit):
             pending = torch.cat([pending, chosen])
         return best_arm_capacity(moments, capacity, used, pending, size)
 
+    def _new_arm_is_due(self) -> bool:
+        """Whether this batch opens with an arm that was never pulled."""
+        if self.goal != "regret" or not self._may_settle:
+            return False
+        ledger = self._ledger
+        num_pulls = ledger.num_pulls + len(ledger.pending)
+        return new_arm_is_due(ledger.num_since_new, num_pulls)
+
     def _new_arm(
         self, belief: Belief, moments: Moments, time: float, capacity: Capacity
     ) -> int | None:
-        """Return what is chosen of the arms that were never pulled; None if none is."""
-        pulled = self._ledger.used().arms.unique()
-        new = capacity.with_listed(pulled, torch.zeros_like(pulled))
+        """Return what is chosen of the arms that nobody tried; None if none is left."""
+        tried = self._indices(sorted(self._ledger.tried))
+        new = capacity.with_listed(tried, torch.zeros_like(tried))
         if new.is_used_up:
             return None
         return int(self._choose(belief, moments, time, FixedSize(1), new, None))

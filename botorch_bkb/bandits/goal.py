@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from botorch_bkb.checks import check_choice
 
 
 Goal = Literal["regret", "best_arm"]
 
-# Where anything is learned and the goal is regret, a new arm is due when it was not
-# pulled for an eighth of all pulls, and for five.
-NEW_ARM_SHARE = 8
+# The longest that a learned model may choose known arms only: a share of all pulls, and
+# not fewer than some.
+NEW_ARM_SHARE = 1 / 8
 NEW_ARM_PATIENCE = 5
 
 
@@ -36,19 +33,16 @@ def check_goal(goal: str | None) -> None:
         )
 
 
-def new_arm_is_due(pulled: Tensor) -> bool:
-    """Whether only known arms were pulled for longer than a learned model deserves.
+def new_arm_is_due(num_since_new: int, num_pulls: int) -> bool:
+    """Whether so few arms were new that a learned model is not to be trusted alone.
 
-    A fit to few arms may be wrong and sure of it. Who then repeats the best of these
-    learns nothing that could show it, and bounds of a constant width never let another
-    arm in. So an eighth of all pulls is the longest without a new arm: their number
-    grows with the logarithm of all pulls, as the pulls of every inferior arm do under a
-    rule that is good for every problem ([lai1985]_).
+    A fit to few arms may be wrong and sure of it. Repeating the best of these shows
+    nothing new, and under bounds of a constant width no other arm is ever chosen. A new
+    arm in every eighth of all pulls makes their number grow with the logarithm of all
+    pulls, as slowly as the pulls of inferior arms under the rules of [lai1985]_.
 
     Args:
-        pulled: The arms of all pulls in order, repeats included.
+        num_since_new: The number of pulls since the last one of an arm that was new.
+        num_pulls: The number of all pulls.
     """
-    num_last = max(NEW_ARM_PATIENCE, len(pulled) // NEW_ARM_SHARE)
-    if len(pulled) <= num_last:
-        return False
-    return bool(torch.isin(pulled[-num_last:], pulled[:-num_last]).all())
+    return num_since_new >= max(NEW_ARM_PATIENCE, int(NEW_ARM_SHARE * num_pulls))

@@ -134,6 +134,9 @@ class PullLedger:
         pending: Pulls by id, in order of asking.
         next_id: The id of the next pull.
         first_is_told: Whether pull 0 brought a reward.
+        tried: The arms of all pulls, told, pending and failed.
+        num_since_new: The number of pulls since the last one of an arm that had none,
+            in the order in which they were asked for, or told from outside.
     """
 
     def __init__(self, num_arms: int, like: Tensor) -> None:
@@ -154,6 +157,8 @@ class PullLedger:
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
         self.first_is_told = False
+        self.tried: frozenset[int] = frozenset()
+        self.num_since_new = 0
 
     @property
     def num_pulls(self) -> int:
@@ -177,6 +182,7 @@ class PullLedger:
         new = dict(enumerate(pulls, self.next_id))
         self.pending = {**self.pending, **new}
         self.next_id += len(new)
+        self._try(indices)
 
     def tell(
         self,
@@ -221,6 +227,19 @@ class PullLedger:
         self.told_asked.extend(0.0 if pull is None else pull.time for pull in pulls)
         times = [now if pull is None else pull.time for pull in pulls]
         self.told_times.extend(times if time is None else [time] * len(pulls))
+        outside = zip(arms, settled, strict=True)
+        self._try([arm for arm, key in outside if key is None])
+
+    def _try(self, arms: Sequence[int]) -> None:
+        """Count pulls that nobody has asked for before."""
+        new: set[int] = set()
+        for arm in arms:
+            self.num_since_new += 1
+            if arm not in self.tried and arm not in new:
+                new.add(arm)
+                self.num_since_new = 0
+        if new:
+            self.tried |= new
 
     def fail(self, indices: Any, pull_ids: Any) -> None:
         """Release pending pulls without reward."""
@@ -283,11 +302,6 @@ class PullLedger:
         """Return the arms of pending pulls, in order of asking, repeats included."""
         arms = [pull.arm for pull in self.pending.values()]
         return torch.tensor(arms, dtype=torch.long, device=self.device)
-
-    def arms_in_order(self) -> Tensor:
-        """Return the arms of told pulls as told, then of pending ones as asked."""
-        told = torch.from_numpy(np.array(self.told_indices)).to(self.device)
-        return torch.cat([told, self.pending_arms()])
 
     def used(self) -> PullCounts:
         """Return the pulls told and pending, by arm; an arm may come twice."""
@@ -369,6 +383,8 @@ class PullLedger:
             "pending": {key: tuple(pull) for key, pull in self.pending.items()},
             "next_id": self.next_id,
             "first_is_told": self.first_is_told,
+            "tried": sorted(self.tried),
+            "num_since_new": self.num_since_new,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -407,7 +423,9 @@ class PullLedger:
             )
             for key, (arm, score, time) in state["pending"].items()
         }
-        check_indices([pull.arm for pull in pending.values()], num_arms)
+        asked_for = check_indices([pull.arm for pull in pending.values()], num_arms)
+        tried = check_indices(state.get("tried", []), num_arms)
+        since = check_count("num_since_new", state.get("num_since_new", 0))
         self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
         self.told_scores, self.pending = array("d", scores), pending
         self.told_ids, self.told_asked = array("q", ids), array("d", asked)
@@ -415,6 +433,10 @@ class PullLedger:
         self.next_id = next_id
         self.first_is_told = bool(state["first_is_told"])
         self._totals, self._num_summed = self._nothing, 0
+        self.tried = frozenset()
+        self._try([*told, *asked_for, *tried])
+        if "num_since_new" in state:  # older versions did not count
+            self.num_since_new = since
 
 
 class PointLedger(PullLedger):

@@ -58,7 +58,7 @@ class Decision:
 class Policy(ABC):
     """Chooses batches of arms."""
 
-    # Whether it may choose the same arms for good, since nothing in it is drawn.
+    # Whether it may choose the same arms for good, whatever a wrong fit says of others.
     may_settle = False
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Policy(ABC):
         scores = decision.belief.pending_scores(decision.pulls)
         projected = not self.grows(decision)
         batch = rule.open(moments, moments.like.new_tensor(scores), projected)
-        return fill_batch(choices, batch, rule, decision.first, moments.pulled_indices)
+        return fill_batch(choices, batch, decision.first, moments.pulled_indices)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms import Capacity
-from botorch_bkb.optim.batch_rules import BatchRule, OpenBatch
+from botorch_bkb.optim.batch_rules import BatchRule, FixedSize, OpenBatch
 from botorch_bkb.posteriors import ArmPosterior
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
 
@@ -65,28 +65,25 @@ def optimize_batch_ucb(
     compete, it passes over those of 32,768 of them, then of eight times as many while
     that is at most a quarter of all, then of all.
     """
+    if first is not None and batch_rule.opens_with_one_pull:
+        batch_rule = FixedSize(1)
     scale = confidence_width / math.sqrt(posterior.noise_variance)
     left = Capacity(posterior.num_arms)
     if capacity is not None:
         left = Capacity.of_pulls(capacity)
     bounds = UpperBounds(posterior, scale, grow, pending_indices, left)
     batch = batch_rule.open(posterior, pending_scores, projected=not grow)
-    return fill_batch(bounds, batch, batch_rule, first, posterior.pulled_indices)
+    return fill_batch(bounds, batch, first, posterior.pulled_indices)
 
 
 def fill_batch(
-    choices: Choices,
-    batch: OpenBatch,
-    batch_rule: BatchRule,
-    first: int | None,
-    like: Tensor,
+    choices: Choices, batch: OpenBatch, first: int | None, like: Tensor
 ) -> Tensor:
     """Choose arms one by one until the batch closes.
 
     Args:
         choices: What to choose next.
         batch: The batch.
-        batch_rule: Its rule.
         first: The first arm, if it is chosen already.
         like: A tensor of the dtype and device of the indices.
 
@@ -103,7 +100,7 @@ def fill_batch(
         is_single = batch.most_left == 1 or (first is not None and not chosen)
         taken = batch.take(index, 1 if is_single else choices.num_repeats(index))
         chosen.extend([index] * taken)
-        if batch.is_closed or (first is not None and batch_rule.opens_with_one_pull):
+        if batch.is_closed:
             break
         choices.pull(index, taken)
         index = choices.best()

@@ -322,13 +322,17 @@ def test_max_repeats_still_overrides(bandit_class):
 # Collecting reward with a learned model -----------------------------------------------
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 6), max_size=60))
-def test_a_new_arm_is_due_after_an_eighth_of_all_pulls_without_one(arms):
-    first_pulls = [place for place, arm in enumerate(arms) if arm not in arms[:place]]
-    num_since = len(arms) - 1 - max(first_pulls, default=-1)
-    expected = num_since >= max(5, len(arms) // 8)
-    assert new_arm_is_due(torch.tensor(arms, dtype=torch.long)) == expected
+def test_a_new_arm_is_due_after_an_eighth_of_all_pulls_without_one():
+    due = {
+        n: [new_arm_is_due(since, n) for since in range(99)] for n in (0, 9, 47, 400)
+    }
+    assert {n: one.index(True) for n, one in due.items()} == {
+        0: 5,
+        9: 5,
+        47: 5,
+        400: 50,
+    }
+    assert all(one == sorted(one) for one in due.values())
 
 
 def settled(bandit_class, num_repeats=20, **options):
@@ -360,6 +364,60 @@ def test_a_bandit_that_has_settled_opens_the_batch_with_a_new_arm(bandit_class):
     assert (indices[1:] == 3).all()
     # It is pending, so the next ask has a new arm behind it.
     assert (bandit.ask(size=2) == 3).all()
+
+
+@each([BBKB, GPBUCB])
+@pytest.mark.parametrize("rule", [SumRule, ProductRule, LocalRule])
+def test_the_rule_says_how_many_follow_a_new_arm(bandit_class, rule):
+    """Fifty where any growth of the variances is allowed; one where there is much."""
+    bandit = settled(bandit_class, batch_rule=rule(1e12))
+    # No arm tells of another: of those that are new it is the lowest.
+    assert deepcopy(bandit).ask(max_size=50).tolist() == [6] + 49 * [3]
+    bandit.batch_rule = rule(1.5)
+    assert bandit.ask().tolist() == [6]
+
+
+@each([BKB, GPUCB])
+def test_pulls_that_bring_nothing_are_tries(bandit_class):
+    """One that stays out keeps no other from its turn, and none fails for ever."""
+    for settle in ("keep", "fail"):
+        bandit = settled(bandit_class, num_repeats=0)
+        new = []
+        while len(new) < 4:
+            pull_id = bandit._ledger.next_id
+            arm = bandit.ask(size=1).item()
+            if arm == 3:
+                bandit.tell([3], [20.0], pull_ids=[pull_id])
+            else:
+                new.append(arm)
+                if settle == "fail":
+                    bandit.fail([arm])
+        assert new == [6, 7, 8, 9]
+        assert bandit.counts[3] == 1 + 4 * 5
+
+
+@each([BKB, GPUCB])
+def test_what_was_tried_outlives_the_bandit(bandit_class):
+    bandit = settled(bandit_class, num_repeats=0)
+    for _ in range(9):
+        arm = bandit.ask(size=1)
+        bandit.tell(arm, [20.0]) if arm == 3 else bandit.fail(arm)
+    state = bandit.state_dict()
+    loaded = make_bandit(
+        bandit_class,
+        lengthscale=1e-3,
+        noise_variance=None,
+        goal="regret",
+        confidence=DeviationWidth(0.1),
+    )
+    loaded.load_state_dict(deepcopy(state))
+    after = [bandit.ask(size=1).item() for _ in range(12)]
+    assert [loaded.ask(size=1).item() for _ in range(12)] == after
+    # Older states know of told and pending pulls only.
+    del state["ledger"]["tried"], state["ledger"]["num_since_new"]
+    loaded.load_state_dict(state)
+    assert loaded._ledger.tried == set(range(6))
+    assert loaded._ledger.num_since_new == loaded.num_pulls - 6
 
 
 @each([BKB, BBKB, GPUCB, GPBUCB])

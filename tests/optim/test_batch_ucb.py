@@ -10,6 +10,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from botorch_bkb.arms import Capacity
 from botorch_bkb.optim import (
     ArmPosterior,
     Capped,
@@ -19,7 +20,9 @@ from botorch_bkb.optim import (
     ProductRule,
     SumRule,
 )
+from botorch_bkb.optim.batch_ucb import fill_batch
 from botorch_bkb.posteriors import upper_bounds
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.reference import Arms, greedy_batch
 
 
@@ -199,6 +202,25 @@ def test_a_given_first_arm_opens_the_batch(monkeypatch, pool_size):
             assert ours == problem.greedy(1.0, "fixed", True, size=9, first=first)
             assert ours[0] == first
         assert problem.choose(1.0, SumRule(), False, first=first) == [first]
+
+
+@pytest.mark.parametrize("pool_size", [2, 128])
+@pytest.mark.parametrize("name", ["sum", "product", "local"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, exact):
+    """As where a new arm is due; only the draw that opens a run is waited for."""
+    monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
+    for seed in range(5):
+        problem = Problem(seed, exact=exact)
+        posterior, rule, left = problem.posterior, RULES[name](8.0, 30), Capacity(60)
+        scale, none = 1.0 / math.sqrt(problem.noise), posterior.pulled_indices[:0]
+        for first in (0, 17, 59):
+            bounds = UpperBounds(posterior, scale, exact, none, left)
+            batch = rule.open(posterior, none.double(), projected=not exact)
+            ours = fill_batch(bounds, batch, first, none).tolist()
+            theirs = problem.greedy(1.0, name, exact, threshold=8.0, first=first)
+            assert ours == theirs
+            assert ours[0] == first
 
 
 def test_a_cap_cuts_the_batch_short():
