@@ -23,6 +23,7 @@ from benchmarks.practice_report import (
     colors_of,
     compare,
     ratios_over_pools,
+    regret_against_each_peer,
     regret_against_peers,
     regret_by_policy,
     summarize,
@@ -32,6 +33,8 @@ from botorch_bkb.plotting import blank_figure, tidy_axes
 
 
 PARTS = ("choosing", "held-out", "further", "later", "made up", "all")
+# Ours that collects reward.
+COLLECTOR = "BBKB, regret"
 # Of the table of what was found in each pool.
 FOUND_PROTOCOL = "batches"
 FOUND_NOISE = 0.05
@@ -91,6 +94,16 @@ PAGE_TABLES = {
         "largest_ratio": "largest",
         "num_below": "pools below 1",
     },
+    "regret_by_peer": {
+        "noise": "noise",
+        "horizon": "measurements",
+        "method": "peer",
+        "policy": "policy",
+        "pools": "pools",
+        "mean_ratio": "mean ratio",
+        "largest_ratio": "largest",
+        "num_below": "pools below 1",
+    },
 }
 
 
@@ -128,6 +141,7 @@ def write_page(
         "ratios": ratios_table(compare(table, checkpoints, ours)),
         "found": found_by_pool(table[is_found], ends, methods),
         "regret": regret_table(table, ours),
+        "regret_by_peer": regret_by_peer_table(table, ours),
     }
     tables = {name: one for name, one in tables.items() if not one.empty}
     headings = {
@@ -231,11 +245,24 @@ def regret_table(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
         return regret
     tables = []
     for part, one in regret.groupby(parts_of(regret["pool"]), sort=False):
-        against = regret_against_peers(one, ours).assign(part=part)
-        for column in ("mean_ratio", "largest_ratio"):
-            against[column] = against[column].map(fixed(2))
-        tables.append(against)
-    return pd.concat(tables)[list(PAGE_TABLES["regret"])]
+        tables.append(regret_against_peers(one, ours).assign(part=part))
+    return _rounded(pd.concat(tables))[list(PAGE_TABLES["regret"])]
+
+
+def regret_by_peer_table(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
+    """Return the regret of ours that collects reward over that of each peer."""
+    regret = regret_by_policy(table)
+    if regret.empty:
+        return regret
+    peers = [name for name in table["method"].unique() if name not in ours]
+    against = regret_against_each_peer(regret, COLLECTOR, peers)
+    against = against.rename(columns={"peer_method": "method"})
+    return _rounded(against)[list(PAGE_TABLES["regret_by_peer"])]
+
+
+def _rounded(against: pd.DataFrame) -> pd.DataFrame:
+    columns = ("mean_ratio", "largest_ratio")
+    return against.assign(**{name: against[name].map(fixed(2)) for name in columns})
 
 
 def shares_found(one: pd.DataFrame) -> tuple[pd.DataFrame, int]:

@@ -292,11 +292,33 @@ def regret_against_peers(regret: pd.DataFrame, ours: Sequence[str]) -> pd.DataFr
     """
     is_ours = regret["method"].isin(ours)
     by = ["noise", "horizon", "pool"]
-    least = regret[~is_ours].groupby(by)["cumulative_regret"].min().rename("least")
+    least = regret[~is_ours].groupby(by)["cumulative_regret"].min().rename("peer")
     played = regret[is_ours & (regret["policy"] == "as played")].join(least, on=by)
-    played = played.assign(ratio=played["cumulative_regret"] / played["least"])
-    played = played.dropna(subset="ratio")
-    groups = played.groupby(["noise", "horizon", "method"], sort=False)
+    return _ratios(played, ["noise", "horizon", "method"])
+
+
+def regret_against_each_peer(
+    regret: pd.DataFrame, one_of_ours: str, peers: Sequence[str]
+) -> pd.DataFrame:
+    """Return one of ours as played over every peer by every policy of that peer's.
+
+    As :func:`regret_against_peers`, with what a user would have who keeps to one peer
+    and one policy, whatever the pool.
+    """
+    by = ["noise", "horizon", "pool"]
+    is_played = (regret["method"] == one_of_ours) & (regret["policy"] == "as played")
+    played = regret[is_played][[*by, "cumulative_regret"]]
+    others = regret[regret["method"].isin(peers)].rename(
+        columns={"method": "peer_method", "cumulative_regret": "peer"}
+    )
+    both = others[[*by, "peer_method", "policy", "peer"]].merge(played, on=by)
+    return _ratios(both, ["noise", "horizon", "peer_method", "policy"])
+
+
+def _ratios(table: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Return what ratios of ``cumulative_regret`` over ``peer`` are over pools."""
+    table = table.assign(ratio=table["cumulative_regret"] / table["peer"])
+    groups = table.dropna(subset="ratio").groupby(by, sort=False)
     return groups.agg(
         pools=("pool", "size"),
         mean_ratio=("ratio", "mean"),

@@ -93,6 +93,26 @@ def test_its_tables_say_what_rows_say(rows, tmp_path):
     }
 
 
+def test_who_collects_reward_is_held_against_every_peer_by_every_policy(tmp_path):
+    parts = []
+    for pool, regrets in (("levy4", [9.0, 20.0, 30.0]), ("hplc", [9.0, 30.0, 60.0])):
+        parts += [
+            rows_of("BBKB, regret", 0, [0, 3, 6], regrets, pool=pool),
+            rows_of("uniform", 0, [0, 1, 1], [9.0, 40.0, 90.0], pool=pool),
+            rows_of("Thompson", 0, [0, 2, 5], [9.0, 30.0, 50.0], pool=pool),
+        ]
+    table = pd.concat(parts, ignore_index=True).assign(commit="0123456")
+    write_page(table, CHECKPOINTS, tmp_path, ours=("BBKB, regret",))
+    # Who stops at 50 has a regret of one deviation fifty times after that.
+    assert (tmp_path / "regret_by_peer.csv").read_text().splitlines() == [
+        "noise,measurements,peer,policy,pools,mean ratio,largest,pools below 1",
+        "5 %,100,uniform,as played,2,0.50,0.67,2",
+        "5 %,100,uniform,stops at 50,2,0.50,0.67,2",
+        "5 %,100,Thompson,as played,2,0.90,1.20,1",
+        "5 %,100,Thompson,stops at 50,2,0.56,0.75,2",
+    ]
+
+
 def test_the_order_of_rows_does_not_matter(rows, tmp_path):
     mixed = rows.sample(frac=1, random_state=0)
     again = texts_of(mixed, tmp_path / "mixed")
