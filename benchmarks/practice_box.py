@@ -20,6 +20,9 @@ Every finished run, one of a function, noise, method and seed, is appended to `r
 and not run again, so a run that was killed goes on; `--again` drops the rows first, and
 `--seeds 0` only reports. `summary.csv` has medians over seeds, and beside ours
 (`ratio`) the factor to the peer's over the seeds that both have.
+
+The rows kept in `results/practice_box` are what `--page` makes the table of the docs'
+page "Performance" of.
 """
 
 from __future__ import annotations
@@ -31,8 +34,10 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pandas as pd
 import torch
 from botorch.acquisition import LogExpectedImprovement
@@ -52,11 +57,14 @@ from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import override
 
+from benchmarks.practice_page import percent, span
 from benchmarks.practice_rows import RowFile
-from benchmarks.record import caption, print_table, Record
+from benchmarks.record import caption, PageRecord, print_table, Record
 from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
 
 
+ROWS = Path(__file__).parent / "results" / "practice_box" / "rows.csv.gz"
+PAGE = Path(__file__).parent.parent / "docs"
 NOISES = (0.0, 0.05)
 CHECKPOINTS = (30, 60)
 NUM_RESTARTS = 4
@@ -229,12 +237,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="drop the rows of these runs first"
     )
+    parser.add_argument("--page", action="store_true", help="only the docs' table")
 
 
 def run(args: argparse.Namespace) -> None:
     """Run what is left, then write and print."""
     if args.device != "cpu":
         raise SystemExit(f"Expected --device cpu, but got {args.device}.")
+    if args.page:
+        write_page(RowFile(ROWS, keys=Run._fields).table(), PAGE)
+        print(f"Wrote to {PAGE}")
+        return
     record = Record(args.output)
     print(caption(record.origin))
     noises = args.noise[:1] if args.smoke else args.noise
@@ -326,6 +339,33 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
         ratio(table, row) for row in summary[keys].to_dict(orient="records")
     ]
     return summary
+
+
+def write_page(table: pd.DataFrame, folder: Path) -> None:
+    """Write ``practice_box.csv``: medians at the end, and in brackets the ratios.
+
+    Args:
+        table: The rows of finished runs.
+        folder: Where to.
+    """
+    is_at_end = table["evaluations"] == table["evaluations"].max()
+    summary = summarize(table[is_at_end])
+    summary["function"] = pd.Categorical(summary["function"], list(FUNCTIONS))
+    summary["noise"] = summary["noise"].map(percent)
+    summary["cell"] = list(map(_cell, summary["simple_regret"], summary["ratio"]))
+    by = ["function", "noise"]
+    cells = summary.pivot(index=by, columns="method", values="cell")
+    cells = cells[[method for method in METHODS if method in cells]]
+    seeds = summary.groupby(by, observed=True)["seeds"].agg(span)
+    page = cells.assign(seeds=seeds).reset_index()
+    headings = {str(column): str(column) for column in page}
+    PageRecord(folder, {"practice_box": headings}, []).write_table(page, "practice_box")
+
+
+def _cell(regret: float, ratio: float) -> str:
+    # In decimals, however small.
+    text = np.format_float_positional(regret, precision=2, fractional=False, trim="-")
+    return text if math.isnan(ratio) else f"{text} ({ratio:.2f})"
 
 
 def ratio(table: pd.DataFrame, row: dict[Any, Any]) -> float:

@@ -1,17 +1,24 @@
+import csv
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from benchmarks import practice_box
-from benchmarks.practice_box import as_function, FUNCTIONS, Run
+from benchmarks.practice_box import as_function, FUNCTIONS, Run, write_page
+from benchmarks.practice_rows import RowFile
 from tests.test_benchmarks import options
+from tests.test_figures_page import is_a_rounding, numbers_of
 
 
 pytestmark = pytest.mark.once
 
 
 CHECKPOINTS = (5, 6)
+DOCS = Path(__file__).parent.parent / "docs"
 
 
 class Walker:
@@ -102,3 +109,57 @@ def test_a_run_that_is_there_is_not_run_again(tmp_path, capsys):
     assert "0 of 2 runs are left" in capsys.readouterr().out
     assert (tmp_path / "rows.csv").read_text() == before
     assert len(pd.read_csv(tmp_path / "summary.csv")) == 4
+
+
+# --- its table in the docs
+
+
+def test_the_table_has_medians_at_the_end_and_ratios_to_the_peers(tmp_path):
+    rows = [
+        (noise, method, seed, evaluations, regret * evaluations)
+        for noise in (0.0, 0.05)
+        for method, regret in (("LogEI", 1e-5), ("BoxBKB", 2e-5), ("Thompson", 0.1))
+        for seed in (0, 1, 2)
+        for evaluations in (30, 60)
+    ]
+    columns = ["noise", "method", "seed", "evaluations", "simple_regret"]
+    table = pd.DataFrame(rows, columns=columns)
+    table = table.assign(function="Branin", border=0.5, seconds=1.0)
+    is_late = (table["method"] == "BoxBKB") & (table["seed"] == 2)
+    is_left_out = is_late & (table["noise"] == 0.05)
+    write_page(table[~is_left_out].sample(frac=1, random_state=0), tmp_path)
+    assert (tmp_path / "practice_box.csv").read_text().splitlines() == [
+        "function,noise,LogEI,Thompson,BoxBKB,seeds",
+        "Branin,0 %,0.0006,6,0.0012 (2.00),3",
+        "Branin,5 %,0.0006,6,0.0012 (2.00),2 to 3",
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The table, made anew from the rows in the repository."""
+    folder = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(practice_box, "PAGE", folder)
+        args = options(practice_box, "--page")
+        args.output = None  # nothing but the page is written
+        practice_box.run(args)
+    return (folder / "practice_box.csv").read_text()
+
+
+def test_the_table_is_made_of_the_rows(page):
+    assert (DOCS / "practice_box.csv").read_text() == page
+    table = RowFile(practice_box.ROWS, Run._fields).table()
+    assert not table["commit"].str.contains("dirty|unknown").any()
+    assert set(table["function"]) == set(FUNCTIONS)
+
+
+def test_what_is_said_beside_the_table_are_its_numbers(page):
+    cells = [cell for row in csv.reader(page.splitlines()) for cell in row]
+    numbers = {float(x) for cell in cells for x in numbers_of(cell)}
+    text = (DOCS / "performance.rst").read_text()
+    paragraph = r":file: practice_box.csv.+?\*\*Ours\.\*\*(.+?)\n\n"
+    (said,) = re.findall(paragraph, text, re.DOTALL)
+    said = said.replace("a factor of 1.25", "the factor of the bar")
+    for number in numbers_of(said):
+        assert is_a_rounding(number, numbers), number
