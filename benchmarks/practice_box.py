@@ -245,7 +245,7 @@ def run(args: argparse.Namespace) -> None:
     if args.device != "cpu":
         raise SystemExit(f"Expected --device cpu, but got {args.device}.")
     if args.page:
-        write_page(RowFile(ROWS, keys=Run._fields).table(), PAGE)
+        write_page(RowFile(ROWS, keys=Run._fields).table_for_page(), PAGE)
         print(f"Wrote to {PAGE}")
         return
     record = Record(args.output)

@@ -43,6 +43,19 @@ class RowFile:
             return pd.DataFrame(columns=self.keys)
         return self._finished(self._text())
 
+    def table_for_page(self) -> pd.DataFrame:
+        """Return the rows of which a page of the docs is made.
+
+        Raises:
+            SystemExit: If there are none.
+        """
+        table = self.table()
+        if table.empty:
+            raise SystemExit(
+                f"Expected rows of finished runs, but {self.path} has none."
+            )
+        return table
+
     def runs(self) -> set[tuple[Any, ...]]:
         """Return the keys of all finished runs."""
         return set(self._keys(self.table()))

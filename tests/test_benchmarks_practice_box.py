@@ -135,6 +135,14 @@ def test_the_table_has_medians_at_the_end_and_ratios_to_the_peers(tmp_path):
     ]
 
 
+def test_without_rows_the_table_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(practice_box, "ROWS", tmp_path / "rows.csv.gz")
+    monkeypatch.setattr(practice_box, "PAGE", tmp_path)
+    with pytest.raises(SystemExit, match=r"but \S+rows.csv.gz has none"):
+        practice_box.run(options(practice_box, "--page"))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """The table, made anew from the rows in the repository."""
