@@ -27,7 +27,6 @@ from botorch_bkb.bandits.box_policies import (
     draw_points,
 )
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
-from botorch_bkb.bandits.learned_kernels import rbf_to_learn
 from botorch_bkb.bandits.ledger import PointLedger
 from botorch_bkb.checks import (
     check_bounds,
@@ -61,8 +60,8 @@ class BoxBandit(Bandit):
 
     Args:
         bounds: A ``2 x d`` tensor, the lower and the upper corner.
-        covar_module: Any GPyTorch kernel, used as it is. None: BoTorch's default,
-            fitted as data arrive.
+        covar_module: Any GPyTorch kernel, used as it is. None: a kernel that is fitted
+            as data arrive, see ``new_kernel``.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
         policy: What is asked for, :mod:`botorch_bkb.bandits.box_policies`. None: the
             point of the largest upper confidence bound.
@@ -77,7 +76,10 @@ class BoxBandit(Bandit):
         raw_samples: The number of points among which these are the best.
         prior_sampler: The prior part of draws from the posterior, see
             :mod:`botorch_bkb.generation.paths`, in the units that the kernel works in.
-            If omitted, random Fourier features (stationary kernels and products).
+            If omitted, random Fourier features (stationary kernels, products and sums).
+        new_kernel: From points of the unit cube to the kernel that is learned where
+            ``covar_module`` is None. None: a Matern-5/2 trend with rough detail,
+            :func:`~botorch_bkb.bandits.composite_to_learn`.
 
     If ``covar_module`` or ``noise_variance`` is None, the box is scaled to the unit
     cube and rewards are standardized inside, and what is None is fitted by maximum a
@@ -105,6 +107,7 @@ class BoxBandit(Bandit):
         num_restarts: int = 4,
         raw_samples: int = 512,
         prior_sampler: TPathwisePriorSampler = draw_kernel_feature_paths,
+        new_kernel: Callable[[Tensor], Kernel] | None = None,
     ) -> None:
         check_bounds(bounds)
         check_size("batch_size", batch_size)
@@ -121,13 +124,12 @@ class BoxBandit(Bandit):
         self.raw_samples = raw_samples
         self.prior_sampler = prior_sampler
         self._ledger: PointLedger = PointLedger(self.bounds)
-        # BoTorch's own kernel: no other was measured over boxes.
         hyperparameters = Hyperparameters(
             self.bounds,
             covar_module,
             noise_variance,
             learns_mean=True,
-            new_kernel=rbf_to_learn,
+            new_kernel=new_kernel,
         )
         learns = hyperparameters.learns
         # The first design is not stored: the seed brings it back.

@@ -3,13 +3,15 @@ r"""Policies over a box: which points to ask for, given a model and what is pend
 References:
     [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
     optimization in the bandit setting. 2017.
+    [chapelle2011] O. Chapelle, L. Li. An empirical evaluation of Thompson sampling.
+    NeurIPS 2011.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -27,10 +29,14 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
 )
 from botorch_bkb.acquisition.deviations import RandomDeviationWidth
-from botorch_bkb.checks import check_probability
+from botorch_bkb.checks import check_number, check_probability
 from botorch_bkb.generation.paths import draw_posterior_paths, maximize_paths
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.draws import draw_seed, draw_uniforms
+
+
+# Rewards are divided by it.
+LEAST_SPREAD = 1e-3
 
 
 @dataclass(frozen=True)
@@ -156,19 +162,30 @@ class BoxThompsonPolicy(BoxPolicy):
     Args:
         uniform_probability: The paper's xi: the probability of a uniform point in place
             of a draw's maximizer.
+        spread: How far draws go from the posterior mean: of each, ``mean + spread (draw
+            - mean)`` is maximized, the posterior reshaping of [chapelle2011]_. At least
+            0.001.
     """
 
-    def __init__(self, uniform_probability: float = 0.0) -> None:
+    def __init__(self, uniform_probability: float = 0.0, spread: float = 1.0) -> None:
         check_probability("uniform_probability", uniform_probability)
+        check_number("spread", spread, least=LEAST_SPREAD)
         self.uniform_probability = uniform_probability
+        self.spread = spread
 
     @override
     def choose(self, decision: BoxDecision) -> Tensor:
         size, generator = decision.size, decision.generator
+        model = decision.model
+        if self.spread != 1:
+            # Draws have the deviation from a mean that is so many times larger: this
+            # many times such a draw is `mean + spread (draw - mean)`.
+            model = deepcopy(model)
+            model.set_train_data(targets=model.train_targets / self.spread)
         if len(decision.pending):
             # Its mean stays, and its variance falls.
-            model = condition_on_means(decision.model, decision.pending)
-            decision = replace(decision, model=model)
+            model = condition_on_means(model, decision.pending)
+        decision = replace(decision, model=model)
         points = draw_points(size, decision.box, generator)
         is_drawn = draw_uniforms(size, generator) >= self.uniform_probability
         num_draws = int(is_drawn.sum())

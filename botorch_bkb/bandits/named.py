@@ -456,6 +456,9 @@ class BoxThompsonSampling(BoxBandit):
         uniform_probability: The paper's xi: with this probability a point is uniform in
             the box in place of a draw's maximizer. None: the paper's 0.05 where kernel
             and noise are given, 0 where either is learned.
+        spread: How far draws go from the posterior mean, at least 0.001, as in
+            :class:`~botorch_bkb.bandits.GPThompsonSampling`. None: 1 where kernel and
+            noise are given, 0.7 where either is learned.
         oversampling: q-bar, as in :class:`~botorch_bkb.bandits.BoxBKB`.
         max_inducing: As there.
         batch_size: The number of draws from one posterior, the paper's 30. Who measures
@@ -477,6 +480,7 @@ class BoxThompsonSampling(BoxBandit):
         noise_variance: float | None = None,
         *,
         uniform_probability: float | None = None,
+        spread: float | None = None,
         oversampling: float = 2.0,
         max_inducing: int | None = None,
         batch_size: int = DRAWS_PER_ROUND,
@@ -485,7 +489,9 @@ class BoxThompsonSampling(BoxBandit):
         learns = covar_module is None or noise_variance is None
         if uniform_probability is None:
             uniform_probability = 0.0 if learns else 0.05
-        options["policy"] = BoxThompsonPolicy(uniform_probability)
+        if spread is None:
+            spread = PRACTICAL_SPREAD if learns else 1.0
+        options["policy"] = BoxThompsonPolicy(uniform_probability, spread)
         options |= {"oversampling": oversampling, "max_inducing": max_inducing}
         options["batch_size"] = batch_size
         super().__init__(bounds, covar_module, noise_variance, **options)

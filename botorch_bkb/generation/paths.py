@@ -3,7 +3,7 @@ r"""Thompson draws on a box: differentiable functions, in BoTorch's path machine
 Importing this module makes ``draw_matheron_paths``, and with it
 ``get_matheron_path_model``, ``PathwiseThompsonSampling`` and
 ``optimize_posterior_samples``, work with ``SingleTaskDTCGP``, and BoTorch's random
-Fourier features with products of stationary kernels.
+Fourier features with products and sums of stationary kernels.
 
 A draw from the sparse posterior is a prior draw, moved by what the data say about the
 inducing points alone ("decoupled", section 3.2 of [wilson2020]_):
@@ -79,7 +79,7 @@ from botorch.utils.context_managers import delattr_ctx
 from botorch.utils.sampling import manual_seed
 from botorch.utils.transforms import unnormalize
 from gpytorch import settings
-from gpytorch.kernels import Kernel, ProductKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel
 from gpytorch.likelihoods import _GaussianLikelihoodBase
 from linear_operator import to_dense
 from linear_operator.operators import LinearOperator
@@ -482,30 +482,61 @@ def _gen_kernel_features_product(
 
     The spectral density of a product is the convolution of the factors' densities.
     """
-    if len(kernel.batch_shape) > 0:
-        raise UnsupportedError(
-            "Expected an unbatched `kernel`, but got a product of batch shape "
-            f"{tuple(kernel.batch_shape)}."
-        )
-    frequencies = torch.stack(  # num_inputs x num_outputs / 2
-        [_frequencies(factor, num_inputs, num_outputs) for factor in kernel.kernels]
-    ).sum(dim=0)
+    _check_unbatched(kernel)
+    num = num_outputs // 2
+    factors = [_frequencies(factor, num_inputs, num) for factor in kernel.kernels]
+    return _fourier_features(kernel, torch.stack(factors).sum(dim=0))
+
+
+def _gen_kernel_features_sum(
+    kernel: AdditiveKernel, *, num_inputs: int, num_outputs: int
+) -> KernelFeatureMap:
+    r"""Return Fourier features of a sum: its parts share the frequencies.
+
+    The spectral density of a sum is the mixture of the parts' densities, by their
+    variances.
+    """
+    _check_unbatched(kernel)
     origin = torch.zeros(1, num_inputs, dtype=kernel.dtype, device=kernel.device)
     with torch.no_grad():
-        variance = kernel(origin, diag=True)
-    # Each frequency has a sine and a cosine, whose squares add to one.
-    scale = (2 * variance / num_outputs).sqrt()
+        variances = torch.cat([part(origin, diag=True) for part in kernel.kernels])
+    ends = num_outputs // 2 * variances.cumsum(dim=0) / variances.sum()
+    nums = ends.round().diff(prepend=ends.new_zeros(1)).long().tolist()
+    parts = [
+        # A part that gets none has to be stationary too.
+        _frequencies(part, num_inputs, max(num, 1))[:num]
+        for part, num in zip(kernel.kernels, nums, strict=True)
+    ]
+    return _fourier_features(kernel, torch.cat(parts))
+
+
+def _check_unbatched(kernel: Kernel) -> None:
+    if len(kernel.batch_shape) > 0:
+        raise UnsupportedError(
+            f"Expected an unbatched `kernel`, but got a {type(kernel).__name__} of "
+            f"batch shape {tuple(kernel.batch_shape)}."
+        )
+
+
+def _fourier_features(
+    kernel: Kernel,
+    frequencies: Tensor,  # n x d
+) -> KernelFeatureMap:
+    """Return features of which each frequency has a sine and a cosine."""
+    with torch.no_grad():
+        variance = kernel(torch.zeros_like(frequencies[:1]), diag=True)
+    # The squares of a sine and a cosine add to one.
     return KernelFeatureMap(
         kernel=kernel,
-        weight=frequencies.mT,
-        output_transform=SineCosineTransform(scale),
+        weight=frequencies,
+        output_transform=SineCosineTransform((variance / len(frequencies)).sqrt()),
     )
 
 
-def _frequencies(kernel: Kernel, num_inputs: int, num_outputs: int) -> Tensor:
-    """Draw frequencies of a stationary kernel, ``num_inputs x num_outputs / 2``."""
+def _frequencies(kernel: Kernel, num_inputs: int, num: int) -> Tensor:
+    """Draw ``num x num_inputs`` frequencies of a stationary kernel."""
     feature_map = gen_kernel_features(
-        kernel, num_inputs=num_inputs, num_outputs=num_outputs
+        kernel, num_inputs=num_inputs, num_outputs=2 * num
     )
     # Phases are linear in x: those of the unit vectors are the frequencies.
     eye = torch.eye(num_inputs, dtype=kernel.dtype, device=kernel.device)
@@ -514,12 +545,14 @@ def _frequencies(kernel: Kernel, num_inputs: int, num_outputs: int) -> Tensor:
     with torch.no_grad():
         phases: Tensor = feature_map.forward(eye)
     # BoTorch draws them by scrambled Sobol sequences, and two of these go together.
-    return phases[:, torch.randperm(phases.shape[-1], device=phases.device)]
+    return phases[:, torch.randperm(phases.shape[-1], device=phases.device)].mT
 
 
-# Should BoTorch learn this some day, its own features go first.
+# Should BoTorch learn these some day, its own features go first.
 if GenKernelFeatures.dispatch(ProductKernel) is None:
     GenKernelFeatures.register(ProductKernel)(_gen_kernel_features_product)
+if GenKernelFeatures.dispatch(AdditiveKernel) is None:
+    GenKernelFeatures.register(AdditiveKernel)(_gen_kernel_features_sum)
 
 
 def _normals(

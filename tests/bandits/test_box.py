@@ -2,6 +2,7 @@
 
 import io
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,9 +20,18 @@ from botorch_bkb.acquisition.confidence import (
 )
 from botorch_bkb.acquisition.deviations import RandomDeviationWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
-from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
+from botorch_bkb.bandits import (
+    box_policies,
+    BoxBKB,
+    BoxGPUCB,
+    BoxThompsonSampling,
+    composite_to_learn,
+    rbf_to_learn,
+)
 from botorch_bkb.bandits.box_learner import BoxLearner
+from botorch_bkb.bandits.box_policies import BoxThompsonPolicy
 from botorch_bkb.generation import draw_eigenfeature_paths, VarianceStoppingRule
+from botorch_bkb.generation.paths import maximize_paths
 from tests.bandits import assert_same
 from tests.reference import dtc_posterior, exact_posterior
 
@@ -193,8 +203,7 @@ def test_while_few_pulls_are_learned_from_all_are_inducing(bandit_class):
             each_bandit.tell(half, truth(half), external=True)
             each_bandit.ask(1)
     assert len(bandit.inducing_points) == 12
-    lengthscale = bandit.covar_module.lengthscale
-    assert torch.equal(lengthscale, exact.covar_module.lengthscale)
+    assert_same(bandit.covar_module.state_dict(), exact.covar_module.state_dict())
     bandit.tell(points[:1], truth(points[:1]), external=True)
     bandit.ask(1)
     assert len(bandit.inducing_points) < 13
@@ -573,7 +582,7 @@ def test_the_prior_mean_over_a_box_is_fitted():
     steps = 0.1 * torch.randn(40, 2, generator=stream, dtype=torch.double)
     points = torch.cat([plain, plain[5] + steps])
     rewards = (-(points - plain[5]).square().sum(dim=-1) / 0.08).exp()
-    bandit = make_bandit(BoxGPUCB, **LEARNED)
+    bandit = make_bandit(BoxGPUCB, new_kernel=rbf_to_learn, **LEARNED)
     bandit.tell(points, rewards, external=True)
     bandit.predict(plain)
     prior = bandit._believed_now().hyperparameters
@@ -588,6 +597,38 @@ def test_the_prior_mean_over_a_box_is_fitted():
     weights = np.linalg.solve(K, np.ones(len(x)))
     expected = weights @ rewards.numpy() / weights.sum()
     assert abs(offset - expected) < 1e-2 * rewards.std().item()
+
+
+@each
+def test_what_is_learned_over_a_box_where_no_kernel_is_given(bandit_class):
+    unit = torch.zeros(2, 2, dtype=torch.double)
+    for new_kernel, expected in (
+        (None, composite_to_learn(unit)),
+        (rbf_to_learn, rbf_to_learn(unit)),
+    ):
+        bandit = make_bandit(bandit_class, new_kernel=new_kernel, **LEARNED)
+        found = bandit.covar_module
+        assert list(map(type, found.modules())) == list(map(type, expected.modules()))
+        assert_same(found.state_dict(), expected.double().state_dict())
+        bandit.ask(3)
+        points = BOUNDS[:1] + torch.rand(6, 2, dtype=torch.double)
+        bandit.tell(points, truth(points), external=True)
+        # Draws, for which the kernel needs Fourier features, and a state.
+        assert bandit.maximizer_distribution(3).maximizers.shape == (3, 2)
+        other = make_bandit(bandit_class, new_kernel=new_kernel, **LEARNED)
+        other.load_state_dict(bandit.state_dict())
+        assert torch.equal(other.ask(1), bandit.ask(1))
+
+
+@each
+def test_a_state_over_a_box_of_an_older_version_goes_on_with_its_kernel(bandit_class):
+    older = make_bandit(bandit_class, new_kernel=rbf_to_learn, **LEARNED)
+    play(older, 8)
+    bandit = make_bandit(bandit_class, seed=1, **LEARNED)
+    bandit.load_state_dict(older.state_dict())
+    assert isinstance(bandit.covar_module, RBFKernel)
+    assert_same(bandit.covar_module.state_dict(), older.covar_module.state_dict())
+    assert torch.equal(bandit.ask(), older.ask())
 
 
 def test_with_kernel_and_noise_given_the_widths_are_the_papers():
@@ -671,6 +712,44 @@ def test_points_follow_the_distribution_of_the_maximizer():
         - np.searchsorted(best, ends + 0.0026) / 20_000
     ).max()
     assert gap < 1.95 * np.sqrt(1 / 1500 + 1 / 20_000) + 0.02
+
+
+@pytest.mark.parametrize("has_pending", [False, True], ids=["told", "pending"])
+@pytest.mark.parametrize("spread", [0.3, 0.7, 2.0])
+@pytest.mark.parametrize("oversampling", [1e-3, 1e9], ids=["sparse", "exact"])
+def test_draws_go_as_far_from_the_mean_as_is_asked(
+    oversampling, spread, has_pending, monkeypatch
+):
+    drawn = []
+
+    def spy(paths, bounds, *args, **options):
+        drawn.append(paths)
+        return maximize_paths(paths, bounds, *args, **options)
+
+    monkeypatch.setattr(box_policies, "maximize_paths", spy)
+    bandit = make_bandit(BoxThompsonSampling, oversampling=oversampling)
+    points, grid = uniform_points(40), uniform_points(30)
+    bandit.tell(points, truth(points), external=True)
+    belief = bandit._believed_now()
+    pending = grid[: 5 if has_pending else 0]
+    for a in (1.0, spread):
+        decision = bandit._decision(belief, torch.Generator().manual_seed(0), 3)
+        BoxThompsonPolicy(spread=a).choose(replace(decision, pending=pending))
+    with torch.no_grad():
+        full, narrow = (paths(grid) for paths in drawn)
+        # Pending points do not move the mean.
+        expected = torch.lerp(bandit.predict(grid)[0], full, spread)
+        torch.testing.assert_close(spread * narrow, expected)
+        assert not torch.allclose(narrow, full, atol=1e-3)
+
+
+def test_draws_go_less_far_where_anything_is_learned():
+    for options, spread in (({}, 1.0), (LEARNED, 0.7), ({"noise_variance": None}, 0.7)):
+        assert make_bandit(BoxThompsonSampling, **options).policy.spread == spread
+    given = make_bandit(BoxThompsonSampling, spread=0.4, **LEARNED)
+    assert given.policy.spread == 0.4
+    with pytest.raises(InputDataError, match=r"`spread` to be a number from 0\.001"):
+        make_bandit(BoxThompsonSampling, spread=0.0)
 
 
 def test_some_points_are_uniform_and_all_if_asked():

@@ -1,5 +1,6 @@
 """Draws on a box: moments against dense Gaussians, and BoTorch's path machinery."""
 
+import operator
 from functools import partial
 from unittest.mock import patch
 
@@ -60,6 +61,12 @@ def product():
     """A product with a scale, an active dimension and a product inside."""
     inner = rbf(0.8) * scaled(MaternKernel(nu=1.5).double(), 0.5)
     return scaled(rbf(0.5, active_dims=[1]), 2.0) * inner
+
+
+def total():
+    """A sum of parts of different variance, one of one dimension."""
+    trend = scaled(MaternKernel(nu=2.5, ard_num_dims=2).double(), 0.7)
+    return trend + scaled(rbf(0.2), 0.2) + scaled(rbf(0.5, active_dims=[1]), 1.5)
 
 
 class Data:
@@ -258,12 +265,15 @@ def test_truncated_eigenpairs_have_too_little_variance():
     torch.testing.assert_close(missing.sum(), values_left_out.sum())
 
 
-# Features of products -----------------------------------------------------------------
+# Features of products and sums --------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "make_kernel", [product, total, lambda: scaled(total() * rbf(0.7), 0.8)]
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_features_of_a_product_approximate_its_kernel(seed):
-    kernel, X = product(), Data(seed).test_X
+def test_features_of_products_and_sums_approximate_their_kernel(make_kernel, seed):
+    kernel, X = make_kernel(), Data(seed).test_X
     with manual_seed(seed):
         features = gen_kernel_features(kernel, num_inputs=2, num_outputs=2**15)
     phi = features(X)
@@ -273,14 +283,22 @@ def test_features_of_a_product_approximate_its_kernel(seed):
     torch.testing.assert_close((phi @ phi.mT).diagonal(), kernel(X, diag=True))
 
 
-def test_stationary_kernels_have_features_and_others_say_so():
+@pytest.mark.parametrize("combine", [operator.mul, operator.add])
+def test_stationary_kernels_have_features_and_others_say_so(combine):
+    kernel = combine(rbf(), LinearKernel().double())
     with pytest.raises(NotImplementedError, match="LinearKernel"):
-        gen_kernel_features(
-            rbf() * LinearKernel().double(), num_inputs=2, num_outputs=8
-        )
-    batched = RBFKernel(batch_shape=torch.Size([3])) * RBFKernel()
+        gen_kernel_features(kernel, num_inputs=2, num_outputs=8)
+    batched = combine(RBFKernel(batch_shape=torch.Size([3])), RBFKernel())
     with pytest.raises(UnsupportedError, match="unbatched `kernel`"):
         gen_kernel_features(batched, num_inputs=2, num_outputs=8)
+
+
+def test_a_part_of_next_to_no_variance_has_no_features():
+    kernel = rbf(0.3) + scaled(rbf(0.1), 1e-4)
+    features = gen_kernel_features(kernel, num_inputs=2, num_outputs=64)
+    assert features.weight.shape == (32, 2)
+    phi = features(Data().test_X)
+    np.testing.assert_allclose(phi.square().sum(dim=-1).detach(), 1.0001)
 
 
 # BoTorch's machinery ------------------------------------------------------------------
