@@ -89,8 +89,8 @@ def composite_to_learn(arms: Tensor) -> Kernel:
     roughness by short lengthscales, and forgets the trend with them.
 
     What bandits learn where no kernel is given, but of fingerprints and by Thompson
-    sampling over arms. Both parts are Matern-5/2 kernels. The variances start at 0.7 and
-    0.2 of that of the standardized rewards, and the lengthscale of the detail at a
+    sampling over arms. Both parts are Matern-5/2 kernels. The variances start at 0.7
+    and 0.2 of that of the standardized rewards, and the lengthscale of the detail at a
     tenth of the unit cube's diagonal.
 
     Args:
