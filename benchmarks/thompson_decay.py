@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from benchmarks.record import print_table, Record
 from benchmarks.thompson_functions import bimodal, Bumps, flat
-from botorch_bkb.bandits import BoxThompsonSampling
+from botorch_bkb.bandits import BoxThompsonSampling, rbf_to_learn
 from botorch_bkb.plotting import blank_figure
 
 
@@ -136,7 +136,10 @@ class ThompsonMaximizer:
         """Return the draws of the maximizer after some rounds."""
         function = bimodal(1)
         bandit = BoxThompsonSampling(
-            function.bounds, generator=torch.Generator().manual_seed(run.seed)
+            function.bounds,
+            new_kernel=rbf_to_learn,
+            spread=1.0,
+            generator=torch.Generator().manual_seed(run.seed),
         )
         noises = torch.Generator().manual_seed(1000 + run.seed)
         draws = torch.Generator().manual_seed(2000 + run.seed)
@@ -172,6 +175,8 @@ def play(
     """
     bandit = BoxThompsonSampling(
         function.bounds,
+        new_kernel=rbf_to_learn,
+        spread=1.0,
         raw_samples=256,
         num_restarts=2,
         generator=torch.Generator().manual_seed(seed),

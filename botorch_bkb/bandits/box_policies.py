@@ -183,7 +183,7 @@ class BoxThompsonPolicy(BoxPolicy):
             model = deepcopy(model)
             model.set_train_data(targets=model.train_targets / self.spread)
         if len(decision.pending):
-            # Its mean stays, and its variance falls.
+            # Its variance falls; its mean stays, or nearly where it is sparse.
             model = condition_on_means(model, decision.pending)
         decision = replace(decision, model=model)
         points = draw_points(size, decision.box, generator)

@@ -28,7 +28,7 @@ MIN_OUTPUTSCALE = 1e-3
 
 
 def smooth_kernel_to_learn(arms: Tensor) -> Kernel:
-    """Return the kernel that Thompson sampling learns where none is given.
+    """Return what Thompson sampling over arms learns where no kernel is given.
 
     BoTorch's RBF kernel: over the pools of the benchmark ``practice`` a Matern kernel
     brought it nothing. Of packed fingerprints :func:`tanimoto_to_learn`.

@@ -16,9 +16,10 @@ covariance ``k - z^T z' + z^T V^{-1} z'`` (DTC with the residual). With every tr
 input inducing this is the exact GP, by Matheron's rule. ``f_0`` is approximate:
 
 - Random Fourier features (``draw_kernel_feature_paths``, BoTorch's default; stationary
-  kernels only) give every point the right prior variance, and covariances wrong by
-  ``O(1 / sqrt(number of features))`` in either direction: right far from the data,
-  and over- or under-confident by that much near them, nowhere systematically.
+  kernels, products and sums) give every point the right prior variance, and
+  covariances wrong by ``O(1 / sqrt(number of features))`` in either direction: right
+  far from the data, and over- or under-confident by that much near them, nowhere
+  systematically.
 - The paper's feature map (:func:`draw_eigenfeature_paths`; any kernel), the top
   eigenpairs of the kernel matrix of some points, never has more than the prior
   covariance: draws are **over-confident away from these points**, and everywhere by
@@ -500,6 +501,8 @@ def _gen_kernel_features_sum(
     origin = torch.zeros(1, num_inputs, dtype=kernel.dtype, device=kernel.device)
     with torch.no_grad():
         variances = torch.cat([part(origin, diag=True) for part in kernel.kernels])
+    if not variances.any():
+        variances = torch.ones_like(variances)
     ends = num_outputs // 2 * variances.cumsum(dim=0) / variances.sum()
     nums = ends.round().diff(prepend=ends.new_zeros(1)).long().tolist()
     parts = [
@@ -529,6 +532,8 @@ def _fourier_features(
     return KernelFeatureMap(
         kernel=kernel,
         weight=frequencies,
+        # A scale with dimensions of its own chains to it.
+        input_transform=torch.nn.Identity(),
         output_transform=SineCosineTransform((variance / len(frequencies)).sqrt()),
     )
 

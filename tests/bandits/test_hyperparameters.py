@@ -23,9 +23,6 @@ from botorch_bkb import (
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, PracticalBBKBWidth
 from botorch_bkb.arms import ArrayArms, BitArms
 from botorch_bkb.bandits import (
-    BoxBKB,
-    BoxGPUCB,
-    BoxThompsonSampling,
     composite_to_learn,
     hyperparameters,
     matern_to_learn,
@@ -469,12 +466,6 @@ def test_what_is_learned_where_no_kernel_is_given(bandit_class, new_kernel):
         assert torch.equal(kernel.state_dict()[name], value)
     bits = torch.ones(20, 64, dtype=torch.uint8)
     assert isinstance(bandit_class(bits).covar_module.base_kernel, TanimotoKernel)
-
-
-@pytest.mark.parametrize("bandit_class", [BoxGPUCB, BoxBKB, BoxThompsonSampling])
-def test_over_a_box_an_rbf_kernel_is_learned(bandit_class):
-    box = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.double)
-    assert type(bandit_class(box)._belief.hyperparameters.covar_module) is RBFKernel
 
 
 def test_thompson_sampling_fits_a_prior_mean():

@@ -269,7 +269,14 @@ def test_truncated_eigenpairs_have_too_little_variance():
 
 
 @pytest.mark.parametrize(
-    "make_kernel", [product, total, lambda: scaled(total() * rbf(0.7), 0.8)]
+    "make_kernel",
+    [
+        product,
+        total,
+        lambda: scaled(total() * rbf(0.7), 0.8),
+        lambda: rbf() + ScaleKernel(rbf() + rbf(0.7), active_dims=[1]).double(),
+        lambda: rbf() * (scaled(rbf(), 0.0) + scaled(rbf(), 0.0)) + rbf(0.5),
+    ],
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_features_of_products_and_sums_approximate_their_kernel(make_kernel, seed):
