@@ -4,9 +4,9 @@ Section 5 of K. Basu and S. Ghosh, "Analysis of Thompson sampling for Gaussian p
 optimization in the bandit setting": f1 (bimodal, on [0, 7]), f2 (bimodal, on [0, 7]^2)
 with noise of standard deviation 0.1 to 5, and f_beta (flatter and flatter) with 0.1;
 one uniform point, then thirty points a round, kernel RBF with hyper-parameters by
-maximum a posteriori, here re-estimated as the number of pulls passes powers of two, xi
-= 0.05. The paper leaves open the box of f_beta ([0, 10] here), xi and the number of
-rounds.
+maximum a posteriori, here re-estimated on the bandit's own schedule. The paper leaves
+open the box of f_beta ([0, 10] here), xi (0 here: no uniform points after the first)
+and the number of rounds.
 
 After every round x_t is the mode of 64 draws from the distribution of the maximizer,
 and its error is 2 log10(max(|x_t - x*| / |x*|, 1e-6)) with the true x*, which is not
@@ -19,8 +19,8 @@ here. The slope has a 95 % interval by a moving block bootstrap of the residuals
 of five rounds, 2,000 resamples), which keeps the rounds as they are and the dependence
 between neighbours. Resampling blocks of whole rounds instead (`pairs_high` is the upper
 end of that interval) leaves out the first ones in most resamples, and with them the
-decay; both shares are printed. Uniform points do not enter x_t; the pictures show the
-errors of single points of the batches, in grey, where they stand out.
+decay; both shares are printed. The pictures show the errors of single points of the
+batches in grey.
 
 The bar: over f1 and f2 with noise of at most 1, the slope is negative beyond its
 interval in at least 90 % of the runs.
@@ -138,6 +138,7 @@ class ThompsonMaximizer:
         bandit = BoxThompsonSampling(
             function.bounds,
             new_kernel=rbf_to_learn,
+            uniform_probability=0.0,
             spread=1.0,
             generator=torch.Generator().manual_seed(run.seed),
         )
@@ -176,6 +177,7 @@ def play(
     bandit = BoxThompsonSampling(
         function.bounds,
         new_kernel=rbf_to_learn,
+        uniform_probability=0.0,
         spread=1.0,
         raw_samples=256,
         num_restarts=2,
