@@ -498,8 +498,9 @@ def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:
         return []
     row, first = int(twins.rows[copies[0]]), int(twins.first[copies[0]])
     return [
-        f"{len(copies):,} candidates have the features of an earlier one, such as "
-        f"{ids[row]} those of {ids[first]}; the earliest that may be measured is chosen"
+        f"Candidates with the features of an earlier one: {len(copies):,}, such as "
+        f"{ids[row]} with those of {ids[first]}; the earliest that may be measured is "
+        "chosen"
     ]
 
 

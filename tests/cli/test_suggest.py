@@ -307,7 +307,7 @@ def test_candidates_of_the_same_features_are_named(folder, arms, capsys):
     batch = suggest(folder, batch_size=NUM_ARMS)
     assert "copy" not in set(batch["id"])
     assert (
-        "1 candidates have the features of an earlier one, such as copy those of 007"
+        "features of an earlier one: 1, such as copy with those of 007; the earliest"
         in capsys.readouterr().out
     )
     everything = measure(arms, range(NUM_ARMS))
