@@ -701,8 +701,8 @@ class FiniteArmBandit(Bandit):
     ) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances of the arms, in the user's units.
 
-        All told pulls count, with the inducing arms of the last ``ask``; nothing is
-        drawn, and pending pulls do not count.
+        All told pulls count, on the inducing arms that the next ``ask`` will draw from
+        the same state; pending pulls do not count, and the bandit stays as it is.
 
         Where kernel or noise are learned, variances are first those that are assumed:
         of rewards that do not differ in a unit of one, then in the unit of the rewards'

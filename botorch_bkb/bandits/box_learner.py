@@ -139,7 +139,7 @@ class BoxLearner:
         self, belief: BoxBelief, told: ToldPoints, generator: torch.Generator
     ) -> BoxBelief:
         """Return what is believed after all told pulls: fits what is due, and draws."""
-        after = self._learned(belief, told, generator)
+        after = self.preview(belief, told, generator)
         if after.is_capped and not belief.is_capped:
             warn_of_ceiling(len(after.inducing), after.num_told)
         return after
@@ -147,24 +147,13 @@ class BoxLearner:
     def preview(
         self, belief: BoxBelief, told: ToldPoints, generator: torch.Generator
     ) -> BoxBelief:
-        """Return the belief after all told pulls between two asks.
+        """Return what the next ask will believe.
 
         Args:
             belief: What the last ask knew.
             told: All told pulls.
             generator: A copy of the bandit's own, so that nothing is drawn.
         """
-        if _has_bulk(belief, told) and not belief.inducing.numel():
-            # What the next ask will draw: not all of many can be inducing.
-            return self._learned(belief, told, generator)
-        hyperparameters = belief.hyperparameters
-        if hyperparameters.is_due(len(told.points)):
-            hyperparameters = self._refitted(belief, told, belief.inducing)
-        return self.believe(hyperparameters, told, belief.inducing)
-
-    def _learned(
-        self, belief: BoxBelief, told: ToldPoints, generator: torch.Generator
-    ) -> BoxBelief:
         hyperparameters = belief.hyperparameters
         is_due = hyperparameters.is_due(len(told.points))
         by_fit = is_due and _has_bulk(belief, told)

@@ -40,6 +40,51 @@ from tests.reference import dtc_posterior, exact_posterior
 # Predictions --------------------------------------------------------------------------
 
 
+@each(STILL_BANDITS)
+@pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
+def test_answers_are_of_what_the_next_ask_will_believe(bandit_class, learned):
+    """What was told last counts like the rest, also for the arms of those pulls."""
+    options = {"covar_module": None, "noise_variance": None} if learned else {}
+    bandit = make_bandit(bandit_class, random_arms(60), **options)
+    measure = noisy_rewards(bandit.arms)
+    for _ in range(4):
+        indices = bandit.ask(size=6)
+        bandit.tell(indices, measure(indices))
+        mean, variance = bandit.predict()
+        best_arm = bandit.best_arm()
+        bandit.fail(bandit.ask(size=1))
+        later_mean, later_variance = bandit.predict()
+        torch.testing.assert_close(later_mean, mean)
+        torch.testing.assert_close(later_variance, variance)
+        assert bandit.best_arm() == best_arm
+
+
+@each(SPARSE_BANDITS)
+def test_where_few_arms_were_pulled_all_of_them_are_inducing(bandit_class):
+    """Where anything is learned: the answers are the exact posterior's."""
+    bandit = make_bandit(bandit_class, random_arms(60), covar_module=None)
+    measure = noisy_rewards(bandit.arms)
+    told_arms, told_rewards = [], []
+    for _ in range(3):
+        indices = bandit.ask(size=8)
+        rewards = measure(indices)
+        bandit.tell(indices, rewards)
+        told_arms.append(indices)
+        told_rewards.append(rewards)
+    mean, variance = bandit.predict()
+    prior = bandit._preview.hyperparameters
+    K = prior.covar_module(prior.features).to_dense().numpy()
+    rows = torch.cat(told_arms).numpy()
+    targets = ((torch.cat(told_rewards) - prior.offset) / prior.scale).numpy()
+    expected = exact_posterior(
+        K[np.ix_(rows, rows)], K[rows], K, np.full(24, prior.noise_variance), targets
+    )
+    scaled = (mean.numpy() - prior.offset) / prior.scale
+    np.testing.assert_allclose(scaled, expected[0], atol=1e-5)
+    variances = variance.numpy() / prior.scale**2
+    np.testing.assert_allclose(variances, np.diag(expected[1]), atol=1e-5)
+
+
 @each(ALL_BANDITS)
 @pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
 def test_predictions_draw_nothing_and_change_no_later_ask(bandit_class, learned):
