@@ -27,17 +27,6 @@ MIN_LENGTHSCALE = 0.025
 MIN_OUTPUTSCALE = 1e-3
 
 
-def smooth_kernel_to_learn(arms: Tensor) -> Kernel:
-    """Return what Thompson sampling over arms learns where no kernel is given.
-
-    BoTorch's RBF kernel: over the pools of the benchmark ``practice`` a Matern kernel
-    brought it nothing. Of packed fingerprints :func:`tanimoto_to_learn`.
-    """
-    if isinstance(arms, BitArms):
-        return tanimoto_to_learn(arms)
-    return rbf_to_learn(arms)
-
-
 def tanimoto_to_learn(arms: BitArms) -> Kernel:
     """Return a Tanimoto kernel of packed fingerprints, with a variance to learn.
 
@@ -88,10 +77,9 @@ def composite_to_learn(arms: Tensor) -> Kernel:
     Gaussian processes of [ba2012composite]_. A single Matern kernel has to explain
     roughness by short lengthscales, and forgets the trend with them.
 
-    What bandits learn where no kernel is given, but of fingerprints and by Thompson
-    sampling over arms. Both parts are Matern-5/2 kernels. The variances start at 0.7
-    and 0.2 of that of the standardized rewards, and the lengthscale of the detail at a
-    tenth of the unit cube's diagonal.
+    What bandits learn where no kernel is given, but of fingerprints. Both parts are
+    Matern-5/2 kernels. The variances start at 0.7 and 0.2 of that of the standardized
+    rewards, and the lengthscale of the detail at a tenth of the unit cube's diagonal.
 
     Args:
         arms: An ``A x d`` tensor of features; fingerprints count as numbers.

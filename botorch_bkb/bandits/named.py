@@ -37,7 +37,6 @@ from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.bandits.box_policies import BoxThompsonPolicy, BoxUCBPolicy
 from botorch_bkb.bandits.drifting import DriftingBandit
 from botorch_bkb.bandits.forgetting import FilterBelief, ForgettingLearner
-from botorch_bkb.bandits.learned_kernels import smooth_kernel_to_learn
 from botorch_bkb.bandits.learners import BlockLearner, ExactLearner, SparseLearner
 from botorch_bkb.bandits.policies import EpsilonGreedyPolicy, ThompsonPolicy
 from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
@@ -281,10 +280,8 @@ class GPThompsonSampling(FiniteArmBandit):
     update up to 128 told pulls (section 2.3 of the paper, which does so in every
     round), and at doubling numbers after that, a prior mean with them: where the prior
     stands at the rewards' average, which rises as the bandit gets better, the best of
-    many draws is an arm of which nothing is known. A kernel that is learned is
-    BoTorch's RBF kernel: a Matern kernel brought nothing here. (A ``learner`` of your
-    own says so itself, ``learns_mean`` and ``new_kernel``.) ``ask(size=n)`` returns as
-    many draws of one posterior.
+    many draws is an arm of which nothing is known. (A ``learner`` of your own says so
+    itself, ``learns_mean``.) ``ask(size=n)`` returns as many draws of one posterior.
 
     Args:
         uniform_probability: The paper's xi: with this probability a pull is a uniformly
@@ -337,9 +334,7 @@ class GPThompsonSampling(FiniteArmBandit):
         if spread is None:
             spread = PRACTICAL_SPREAD if learns else 1.0
         policy = ThompsonPolicy(uniform_probability, residual, spread)
-        learner = _sparse_learner(
-            options, learns_mean=True, new_kernel=smooth_kernel_to_learn
-        )
+        learner = _sparse_learner(options, learns_mean=True)
         options = {"learner": learner, "policy": policy, **options}
         super().__init__(arms, covar_module, noise_variance, **options)
 

@@ -26,7 +26,6 @@ from botorch_bkb.bandits import (
     UCBPolicy,
 )
 from botorch_bkb.bandits.bandit import Bandit
-from botorch_bkb.bandits.learned_kernels import smooth_kernel_to_learn
 from botorch_bkb.bandits.policies import DrawingPolicy
 from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
 from tests.bandits import (
@@ -148,7 +147,7 @@ NAMED = {
     "GPThompsonSampling": (
         GPThompsonSampling,
         {"batch_rule": FixedSize(3)},
-        SparseLearner(learns_mean=True, new_kernel=smooth_kernel_to_learn),
+        SparseLearner(learns_mean=True),
         ThompsonPolicy(0.05, "omitted"),
         {"batch_rule": FixedSize(3)},
     ),

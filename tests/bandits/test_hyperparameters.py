@@ -26,7 +26,6 @@ from botorch_bkb.bandits import (
     composite_to_learn,
     hyperparameters,
     matern_to_learn,
-    rbf_to_learn,
 )
 from botorch_bkb.bandits.hyperparameters import (
     extreme_arms,
@@ -46,6 +45,7 @@ from tests.bandits import (
     true_rewards,
     unchanged,
 )
+from tests.reference import composite_covariance
 
 
 LEARNED = {"covar_module": None, "noise_variance": None}
@@ -446,18 +446,12 @@ def hump_told(bandit_class):
 
 
 @pytest.mark.parametrize(
-    ("bandit_class", "new_kernel"),
-    [
-        (BBKB, composite_to_learn),
-        (GPBUCB, composite_to_learn),
-        (EpsilonGreedy, composite_to_learn),
-        (TVGPUCB, composite_to_learn),
-        (GPThompsonSampling, rbf_to_learn),
-    ],
+    "bandit_class", [BBKB, GPBUCB, EpsilonGreedy, TVGPUCB, GPThompsonSampling]
 )
-def test_what_is_learned_where_no_kernel_is_given(bandit_class, new_kernel):
+def test_what_is_learned_where_no_kernel_is_given(bandit_class):
     arms = random_arms(20)
-    kernel, expected = bandit_class(arms).covar_module, new_kernel(arms).to(arms)
+    kernel = bandit_class(arms).covar_module
+    expected = composite_to_learn(arms).to(arms)
     assert [type(part) for part in kernel.modules()] == [
         type(part) for part in expected.modules()
     ]
@@ -476,9 +470,12 @@ def test_thompson_sampling_fits_a_prior_mean():
     assert fitted.offset < 0.3
     # Generalized least squares gives the optimum of the likelihood in it, at the fitted
     # kernel and noise.
-    x = fitted.features.numpy() / fitted.covar_module.lengthscale.numpy()
-    squared = ((x[:, None] - x[None]) ** 2).sum(axis=-1)
-    K = np.exp(-squared / 2) + fitted.noise_variance * np.eye(len(x))
+    x = fitted.features.numpy()
+    parts = [
+        (part.base_kernel.lengthscale.numpy(), part.outputscale.item())
+        for part in fitted.covar_module.kernels
+    ]
+    K = composite_covariance(x, x, parts) + fitted.noise_variance * np.eye(len(x))
     weights = np.linalg.solve(K, np.ones(len(x)))
     expected = weights @ rewards.numpy() / weights.sum()
     assert abs(fitted.offset - expected) < 1e-2 * rewards.std().item()

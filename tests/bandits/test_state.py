@@ -8,7 +8,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import AdditiveKernel, MaternKernel, RBFKernel
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPThompsonSampling, GPUCB
 from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.bandits import (
@@ -142,7 +142,7 @@ def test_a_round_trip_keeps_learned_hyper_parameters(bandit_class):
     compare_runs(bandit, reload(bandit_class, bandit, lambda: LEARNED), num_asks=6)
 
 
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB])
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, GPThompsonSampling])
 @pytest.mark.parametrize(
     ("new_kernel", "expected"),
     [(rbf_to_learn, RBFKernel), (matern_to_learn, MaternKernel)],
