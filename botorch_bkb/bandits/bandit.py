@@ -71,7 +71,7 @@ class Bandit(ABC):
     generator: torch.Generator
     _ledger: PullLedger
     _belief: Any  # after the told pulls that the last ask knew
-    _preview: Any = None  # what the next one will believe
+    _preview: Any = None  # between two asks, after those told since
     # The first lines of files as this bandit last read or wrote them.
     _known_files: Mapping[Path, bytes] = MappingProxyType({})
 

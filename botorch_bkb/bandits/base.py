@@ -696,13 +696,21 @@ class FiniteArmBandit(Bandit):
     def _indices(self, arms: Sequence[int]) -> Tensor:
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
 
+    def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
+        """Return arms that a user names, or all."""
+        num_arms = self.arms.shape[0]
+        if indices is None:
+            return torch.arange(num_arms, device=self.arms.device)
+        return self._indices(check_indices(indices, num_arms))
+
     def predict(
         self, indices: Tensor | Sequence[int] | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances of the arms, in the user's units.
 
-        All told pulls count, on the inducing arms that the next ``ask`` will draw from
-        the same state; pending pulls do not count, and the bandit stays as it is.
+        All told pulls count, with the inducing arms of the last ``ask``, or, where
+        kernel or noise are learned, those of the next; nothing is drawn, and pending
+        pulls do not count.
 
         Where kernel or noise are learned, variances are first those that are assumed:
         of rewards that do not differ in a unit of one, then in the unit of the rewards'
@@ -711,11 +719,7 @@ class FiniteArmBandit(Bandit):
         Args:
             indices: The arms; all if None.
         """
-        num_arms = self.arms.shape[0]
-        if indices is None:
-            rows = torch.arange(num_arms, device=self.arms.device)
-        else:
-            rows = self._indices(check_indices(indices, num_arms))
+        rows = self._rows(indices)
         belief, moments = self._present()
         hyperparameters = belief.hyperparameters
         mean = moments.means(rows) * hyperparameters.scale + hyperparameters.offset
@@ -744,10 +748,12 @@ class FiniteArmBandit(Bandit):
         Args:
             indices: The arms; all if None.
         """
-        hyperparameters = self._present()[0].hyperparameters
-        mean, variance = self.predict(indices)
-        noise = hyperparameters.noise_variance * hyperparameters.scale**2
-        bonus = self.confidence_width * (variance / noise).sqrt()
+        belief, moments = self._present()
+        mean, _ = self.predict(indices)
+        # In the kernel's units: in the user's, both variances may underflow.
+        variance = moments.variances(self._rows(indices))
+        scores = variance / belief.hyperparameters.noise_variance
+        bonus = self.confidence_width * scores.sqrt()
         return mean + bonus if self.maximize else mean - bonus
 
     def best_arm(self, among_pulled: bool = True) -> int:
@@ -939,8 +945,9 @@ def _practical_width(belief: Belief) -> DeviationWidth:
 def _check_left(rule: BatchRule, capacity: Capacity) -> None:
     left = capacity.total(rule.min_size)
     if left < rule.min_size:
+        smaller = "Ask for a smaller batch, a" if left else "A"
         raise InputDataError(
             f"Expected at least {rule.min_size} more pulls to be allowed, the size of "
             f"the batch, but {left} are left: all other arms are unavailable, retired "
-            "or have had their repeats. Ask for a smaller batch, or allow more repeats."
+            f"or have had their repeats. {smaller}llow more repeats, or add arms."
         )

@@ -139,7 +139,7 @@ class BoxLearner:
         self, belief: BoxBelief, told: ToldPoints, generator: torch.Generator
     ) -> BoxBelief:
         """Return what is believed after all told pulls: fits what is due, and draws."""
-        after = self.preview(belief, told, generator)
+        after = self._learned(belief, told, generator)
         if after.is_capped and not belief.is_capped:
             warn_of_ceiling(len(after.inducing), after.num_told)
         return after
@@ -147,13 +147,22 @@ class BoxLearner:
     def preview(
         self, belief: BoxBelief, told: ToldPoints, generator: torch.Generator
     ) -> BoxBelief:
-        """Return what the next ask will believe.
+        """Return the belief after all told pulls between two asks.
 
         Args:
             belief: What the last ask knew.
             told: All told pulls.
             generator: A copy of the bandit's own, so that nothing is drawn.
         """
+        is_first = not belief.inducing.numel()
+        if belief.hyperparameters.learns or (is_first and _has_bulk(belief, told)):
+            # What the next ask will draw, as over arms.
+            return self._learned(belief, told, generator)
+        return self.believe(belief.hyperparameters, told, belief.inducing)
+
+    def _learned(
+        self, belief: BoxBelief, told: ToldPoints, generator: torch.Generator
+    ) -> BoxBelief:
         hyperparameters = belief.hyperparameters
         is_due = hyperparameters.is_due(len(told.points))
         by_fit = is_due and _has_bulk(belief, told)

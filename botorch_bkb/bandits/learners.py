@@ -180,7 +180,7 @@ class Learner(ABC, Generic[B]):
 
     @abstractmethod
     def preview(self, belief: B, pulls: Pulls, generator: torch.Generator) -> B:
-        """Return what the next ask will believe; takes nothing over.
+        """Return the belief after all told pulls between two asks; takes nothing over.
 
         Args:
             belief: What the last ask knew.
@@ -300,6 +300,16 @@ class PosteriorLearner(Learner[PosteriorBelief]):
             choice.
         """
 
+    def preview_inducing(
+        self,
+        belief: PosteriorBelief,
+        hyperparameters: Hyperparameters,
+        pulls: Pulls,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Return the inducing arms between two asks; arguments as in ``resample``."""
+        return pulls.totals().arms
+
     @override
     def begin(
         self,
@@ -323,42 +333,43 @@ class PosteriorLearner(Learner[PosteriorBelief]):
     def learn(
         self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
     ) -> PosteriorBelief:
-        after = self._drawn(belief, pulls, generator)
-        posterior = belief.posterior
-        if after.hyperparameters is not belief.hyperparameters:
-            budget = belief.max_feature_bytes
-            posterior = _new_posterior(after.hyperparameters, budget)
-        return self._updated(belief, replace(after, posterior=posterior), pulls)
+        hyperparameters, posterior = belief.hyperparameters, belief.posterior
+        refit = hyperparameters.is_due(pulls.num_told)
+        if refit:
+            hyperparameters = hyperparameters.refitted(*pulls.history())
+            posterior = _new_posterior(hyperparameters, belief.max_feature_bytes)
+        belief = self.resample(belief, hyperparameters, pulls, generator)
+        inducing = belief.inducing_indices
+        _update(posterior, hyperparameters, inducing, pulls, pulls.num_told)
+        return replace(
+            belief,
+            hyperparameters=hyperparameters,
+            num_told=pulls.num_told,
+            restart=(pulls.num_told, posterior.log_det) if refit else belief.restart,
+            is_fresh=False,
+            posterior=posterior,
+        )
 
     @override
     def preview(
         self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
     ) -> PosteriorBelief:
-        after = self._drawn(belief, pulls, generator)
-        posterior = _new_posterior(after.hyperparameters, max_feature_bytes=0)
-        return self._updated(belief, replace(after, posterior=posterior), pulls)
-
-    def _drawn(
-        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
-    ) -> PosteriorBelief:
-        """Return the next hyper-parameters and inducing arms; the posterior stays."""
-        hyperparameters = belief.hyperparameters
-        if hyperparameters.is_due(pulls.num_told):
+        hyperparameters, restart = belief.hyperparameters, belief.restart
+        refit = hyperparameters.is_due(pulls.num_told)
+        if refit:
             hyperparameters = hyperparameters.refitted(*pulls.history())
-        after = self.resample(belief, hyperparameters, pulls, generator)
-        return replace(after, hyperparameters=hyperparameters, num_told=pulls.num_told)
-
-    def _updated(
-        self, before: PosteriorBelief, after: PosteriorBelief, pulls: Pulls
-    ) -> PosteriorBelief:
-        """Return the next belief, its posterior brought up to date in place."""
-        hyperparameters, posterior = after.hyperparameters, after.posterior
-        inducing = after.inducing_indices
-        _update(posterior, hyperparameters, inducing, pulls, after.num_told)
-        restart = before.restart
-        if hyperparameters is not before.hyperparameters:
-            restart = (after.num_told, posterior.log_det)
-        return replace(after, restart=restart, is_fresh=False)
+        posterior = _new_posterior(hyperparameters, max_feature_bytes=0)
+        inducing = self.preview_inducing(belief, hyperparameters, pulls, generator)
+        _update(posterior, hyperparameters, inducing, pulls, pulls.num_told)
+        if refit:
+            restart = (pulls.num_told, posterior.log_det)
+        return replace(
+            belief,
+            hyperparameters=hyperparameters,
+            num_told=pulls.num_told,
+            restart=restart,
+            posterior=posterior,
+        )
 
     @override
     def rebuild(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
@@ -537,6 +548,27 @@ class SparseLearner(PosteriorLearner):
         if after.is_capped and not belief.is_capped:
             warn_of_ceiling(len(after.inducing_indices), len(pulls.totals().arms))
         return after
+
+    @override
+    def preview_inducing(
+        self,
+        belief: PosteriorBelief,
+        hyperparameters: Hyperparameters,
+        pulls: Pulls,
+        generator: torch.Generator,
+    ) -> Tensor:
+        if not hyperparameters.learns:
+            # The papers' posterior is resampled by an ask only.
+            if len(belief.inducing_indices):
+                return belief.inducing_indices
+            pulled = pulls.totals().arms
+            is_few = self.max_inducing is None or len(pulled) <= self.max_inducing
+            if is_few and not is_bulk(len(pulled)):
+                return pulled
+        # What the next ask will draw. A learned kernel may have detail that an arm
+        # shares with no other: one that is only projected would lose its own reward.
+        drawn = self.resample(belief, hyperparameters, pulls, generator)
+        return drawn.inducing_indices
 
     @override
     def restarted(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:

@@ -9,7 +9,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPUCB
 from botorch_bkb.acquisition.confidence import PracticalBKBWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
-from botorch_bkb.bandits import inducing
+from botorch_bkb.bandits import FiniteArmBandit, inducing, SparseLearner
 from botorch_bkb.optim import SumRule
 from tests.bandits import (
     ALL_BANDITS,
@@ -41,10 +41,15 @@ from tests.reference import dtc_posterior, exact_posterior
 
 
 @each(STILL_BANDITS)
-@pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
-def test_answers_are_of_what_the_next_ask_will_believe(bandit_class, learned):
+@pytest.mark.parametrize("given", ["kernel", "noise", "neither"])
+def test_where_anything_is_learned_answers_are_those_of_the_next_ask(
+    bandit_class, given
+):
     """What was told last counts like the rest, also for the arms of those pulls."""
-    options = {"covar_module": None, "noise_variance": None} if learned else {}
+    options = {
+        **({} if given == "kernel" else {"covar_module": None}),
+        **({} if given == "noise" else {"noise_variance": None}),
+    }
     bandit = make_bandit(bandit_class, random_arms(60), **options)
     measure = noisy_rewards(bandit.arms)
     for _ in range(4):
@@ -57,6 +62,35 @@ def test_answers_are_of_what_the_next_ask_will_believe(bandit_class, learned):
         torch.testing.assert_close(later_mean, mean)
         torch.testing.assert_close(later_variance, variance)
         assert bandit.best_arm() == best_arm
+
+
+@pytest.mark.parametrize("resampling", ["independent", "coupled"])
+def test_answers_are_those_of_the_next_ask_where_a_part_is_inducing(resampling):
+    learner = SparseLearner(min_inducing=4, oversampling=0.3, resampling=resampling)
+    stream = torch.Generator().manual_seed(0)
+    bandit = FiniteArmBandit(random_arms(60), learner=learner, generator=stream)
+    measure, num_sparse = noisy_rewards(bandit.arms), 0
+    for _ in range(4):
+        indices = bandit.ask(size=8)
+        bandit.tell(indices, measure(indices))
+        before = bandit.predict()
+        bandit.fail(bandit.ask(size=1))
+        num_sparse += len(bandit.inducing_indices) < (bandit.counts > 0).sum()
+        for early, late in zip(before, bandit.predict(), strict=True):
+            torch.testing.assert_close(early, late)
+    assert num_sparse > 0
+
+
+@both_dtypes
+def test_bounds_are_numbers_where_the_squares_of_rewards_underflow(dtype):
+    bounds = []
+    for unit in (1.0, 1e-24):
+        options = {"covar_module": None, "noise_variance": None, "confidence": None}
+        bandit = make_bandit(BBKB, random_arms(20, dtype), **options)
+        rewards = unit * true_rewards(bandit.arms)[:12]
+        bandit.tell(range(12), rewards, external=True)
+        bounds.append(bandit.confidence_bound() / unit)
+    torch.testing.assert_close(bounds[1], bounds[0], rtol=1e-3, atol=1e-3)
 
 
 @each(SPARSE_BANDITS)
