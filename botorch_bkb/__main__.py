@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from botorch.exceptions.errors import BotorchError
 
@@ -37,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Imported late: the commands need the modules asked for above, help does not.
     command = import_module(f"botorch_bkb.cli.{args.command}")
     try:
-        command.run(args)
+        with _warnings_in_one_line():
+            command.run(args)
     except (BotorchError, OSError) as error:
         return _fail(" ".join(str(error).split()))
     return 0
@@ -52,6 +56,21 @@ def _with_command(words: list[str]) -> list[str]:
 def _fail(message: str) -> int:
     print(f"{PROGRAM}: error: {message}", file=sys.stderr)
     return 2
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Show warnings without the line of code that gave them."""
+    before = warnings.formatwarning
+    warnings.formatwarning = _one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    return f"Warning: {' '.join(str(message).split())}\n"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -112,9 +113,14 @@ def check_single_output(model: str, train_X: Tensor, train_Y: Tensor) -> None:
         )
 
 
+def is_integer(value: Any) -> bool:
+    """Whether this is a whole number, of Python or NumPy, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def check_size(name: str, value: int) -> None:
     """Raise an ``InputDataError`` unless an argument is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_integer(value) or value < 1:
         raise InputDataError(
             f"Expected `{name}` to be an integer of at least 1, but got {value!r}."
         )
@@ -260,7 +266,7 @@ def check_noise_variance(noise_variance: float | None) -> None:
 
 def check_max_feature_bytes(max_feature_bytes: int) -> None:
     """Raise unless this is a number of bytes."""
-    if not isinstance(max_feature_bytes, int) or max_feature_bytes < 0:
+    if not is_integer(max_feature_bytes) or max_feature_bytes < 0:
         raise InputDataError(
             "Expected `max_feature_bytes` to be an integer of at least 0, but got "
             f"{max_feature_bytes!r}."
@@ -278,7 +284,7 @@ def check_generator(generator: torch.Generator | None) -> None:
 
 def check_probability(name: str, value: float) -> None:
     """Raise unless an argument is a probability."""
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
+    if not isinstance(value, Real) or not 0 <= value <= 1:
         raise InputDataError(f"Expected `{name}` between 0 and 1, but got {value!r}.")
 
 
@@ -354,7 +360,7 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
 
 def check_count(name: str, value: Any, most: float = math.inf) -> int:
     """Return a number of something, or raise unless it is one and not above another."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+    if not is_integer(value) or not 0 <= value <= most:
         raise InputDataError(
             f"Expected `{name}` to be an integer from 0 to {most}, but got {value!r}."
         )
@@ -365,7 +371,7 @@ def check_number(
     name: str, value: Any, least: float = -LARGEST, most: float = LARGEST
 ) -> float:
     """Return a number, or raise unless it is one between two others."""
-    if not isinstance(value, int | float) or not least <= value <= most:
+    if not isinstance(value, Real) or not least <= as_number(value) <= most:
         raise InputDataError(
             f"Expected `{name}` to be a number from {least:g} to {most:g}, but got "
             f"{value!r}."

@@ -162,17 +162,28 @@ def reward_column(
     if may_be_empty:
         wrong &= column.notna()
     if wrong.any():
-        text = str(column[wrong].iloc[0])
+        raise InputDataError(_wrong_reward(column, rewards, wrong))
+    return rewards, notes
+
+
+def _wrong_reward(column: pd.Series, rewards: pd.Series, wrong: pd.Series) -> str:
+    """Say what is wrong with the first of the rewards that are."""
+    place = f"in {row_name(wrong)}"
+    if column[wrong].isna().iloc[0]:
+        return (
+            f"Column {column.name!r} has no reward {place}. Fill the cell, or remove "
+            "the row."
+        )
+    text = str(column[wrong].iloc[0])
+    said = f"Column {column.name!r} has the reward {text!r} {place}, which is"
+    if np.isfinite(rewards[wrong].iloc[0]):
+        return f"{said} beyond {MAX_NUMBER:g}. Choose a larger unit."
+    hint = ""
+    if LOOKS_NUMERIC.fullmatch(text):
         hint = (
             " Write bare numbers: no unit, no mark between thousands, one decimal mark."
-            if LOOKS_NUMERIC.fullmatch(text)
-            else ""
         )
-        raise InputDataError(
-            f"Column {column.name!r} has the reward {text!r} in {row_name(wrong)}, "
-            f"which is no finite number.{hint}"
-        )
-    return rewards, notes
+    return f"{said} no finite number.{hint}"
 
 
 def row_name(selected: pd.Series) -> str:

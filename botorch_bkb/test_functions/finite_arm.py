@@ -251,6 +251,7 @@ def standardized(column: pd.Series) -> Tensor:
     # Compared with the values' own size: the mean of a constant 0.1 is rounded.
     if centred.abs().max() <= 1e-12 * values.abs().max():
         raise InputDataError(
-            f"Expected column {column.name!r} to vary, but it is constant. Drop it."
+            f"Expected column {column.name!r} to vary, but it is constant. Drop a "
+            "feature that is; where it is the reward, every row is as good."
         )
     return centred / centred.square().mean().sqrt()

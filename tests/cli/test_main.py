@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import warnings
 
 import pandas as pd
 import pytest
@@ -42,6 +43,20 @@ def test_the_module_runs_as_a_program():
     command = [sys.executable, "-m", "botorch_bkb", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == __version__
+
+
+def test_a_warning_is_one_line(monkeypatch):
+    """Also of a library, and without the line of code that gave it."""
+    before, shown = warnings.formatwarning, []
+
+    def run(args):
+        text = warnings.formatwarning("too\nfew", UserWarning, "a.py", 7, "a = b")
+        shown.append(text)
+
+    monkeypatch.setattr("botorch_bkb.cli.demo.run", run)
+    assert main(["demo"]) == 0
+    assert shown == ["Warning: too few\n"]
+    assert warnings.formatwarning is before
 
 
 def test_an_unknown_command_is_refused(capsys):

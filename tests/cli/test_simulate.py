@@ -546,8 +546,10 @@ def test_threads_are_torchs(path, tmp_path):
     ("change", "words", "message"),
     [
         ({}, ["--reward", "cost"], "no column 'cost'"),
-        ({"gain": 1.0}, [], "'gain' to vary"),
+        ({"gain": 1.0}, [], "'gain' to vary, but it is constant. Drop a feature"),
         ({"gain": "high"}, [], "'gain' has the reward 'high' in row 1"),
+        ({"gain": np.nan}, [], "'gain' has no reward in row 1 ("),
+        ({"gain": 1e308}, [], "is beyond 1e+100. Choose a larger unit"),
         ({"x": np.nan}, [], "'x' has a missing, infinite or huge value in row 1"),
         ({}, ["--bandit", "bkb", "--ratio-threshold", "2"], "means nothing"),
     ],
