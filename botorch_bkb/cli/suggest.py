@@ -464,17 +464,19 @@ def _write_next(
     own = [name for name in own if name in columns and name not in batch.columns]
     form = _csv_format(goes_with, args)
     if own:
-        if form is not None and form == _csv_format(args.arms, args):
-            # As they stand in the file: leading zeros, percent signs and all.
-            arms = read_table(
-                args.arms, separator=form.separator, decimal=form.decimal, as_text=True
-            )
-        places = pd.Index(campaign.arms[args.id]).get_indexer(pd.Index(batch[args.id]))
+        places = pd.Index(arms[args.id]).get_indexer(pd.Index(batch[args.id]))
         if is_large:
             values = read_rows(args.arms, own, places)
+        elif form is not None and form == _csv_format(args.arms, args):
+            # As they stand in the file: leading zeros, percent signs and all. By their
+            # rows there, of which `arms` lacks those of molecules that are left out.
+            text = read_table(
+                args.arms, separator=form.separator, decimal=form.decimal, as_text=True
+            )
+            values = text[own].loc[arms.index.get_level_values(-1)[places]]
         else:
-            values = arms[own].iloc[places].reset_index(drop=True)
-        batch = pd.concat([batch, values], axis="columns")
+            values = arms[own].iloc[places]
+        batch = pd.concat([batch, values.reset_index(drop=True)], axis="columns")
     if form is not None and not args.per_measurement and form.encoding != "utf-8":
         # What every program reads, unless it is to be appended.
         form = replace(form, encoding="utf-8-sig")

@@ -508,6 +508,31 @@ def test_other_letters_in_other_columns_are_no_matter(tmp_path, library):
         assert (found["supplier"] == "Münchner Stoffe, Köln").all()
 
 
+@pytest.mark.parametrize("words", [["--with-columns"], ["--per-measurement"]])
+@pytest.mark.parametrize("has_left", [False, True], ids=["all there", "one has left"])
+def test_columns_are_those_of_the_candidate_where_rows_are_left_out(
+    tmp_path, library, words, has_left
+):
+    """Rows that are no molecule, or that of another row, stand before the others."""
+    before = [
+        pd.DataFrame({"id": ["bad", "same"], "smiles": ["ethanol", "OCC"]}),
+        pd.DataFrame({"id": ["first"], "smiles": ["CCO"]}),
+    ]
+    different = library[library["smiles"] != "CCO"]
+    table = pd.concat([*before, different], ignore_index=True)
+    table["dose"] = [f"{row:03d}" for row in range(len(table))]
+    results = results_of(table.drop(columns="dose"), range(1, len(table), 4))
+    if has_left:
+        table = table.drop(index=9)
+    options = ["--smiles", "smiles", "--skip-invalid", "--drop", "dose", *words]
+    run(tmp_path, table, results, *options, size=12)
+    found = pd.read_csv(tmp_path / "next.csv", dtype=str)
+    expected = table.set_index("id").loc[found["id"]]
+    assert found["smiles"].tolist() == expected["smiles"].tolist()
+    if words == ["--with-columns"]:
+        assert found["dose"].tolist() == expected["dose"].tolist()
+
+
 def test_a_worker_that_breaks_down_is_an_error_of_one_line(
     tmp_path, library, capsys, monkeypatch
 ):
