@@ -549,7 +549,7 @@ class FiniteArmBandit(Bandit):
         external: bool,
     ) -> None:
         """Bring rewards of a time; if None, of when they were asked for."""
-        scores = self._moments.leverage_scores_of if external else None
+        scores = self._scores_now if external else None
         now = self._last_time
         self._ledger.tell(indices, rewards, pull_ids, scores, time, now)
 
@@ -606,7 +606,8 @@ class FiniteArmBandit(Bandit):
             InputDataError: If an arm is unknown.
         """
         arms = check_indices(indices, self.arms.shape[0])
-        self._add_pending(torch.tensor(arms, dtype=torch.long), self._last_time)
+        scores = self._scores_now(self._indices(arms))
+        self._ledger.ask(arms, scores.tolist(), self._last_time)
 
     def add_arms(self, arms: Tensor) -> Tensor:
         """Let more arms be pulled from now on.
@@ -692,6 +693,11 @@ class FiniteArmBandit(Bandit):
     def _add_pending(self, indices: Tensor, time: float) -> None:
         scores = self._moments.leverage_scores_of(indices.to(self.arms.device))
         self._ledger.ask(indices.tolist(), scores.tolist(), time)
+
+    def _scores_now(self, indices: Tensor) -> Tensor:
+        """Return leverage scores at the time of pulls that become pending now."""
+        moments = self._belief.moments(self._pulls(self._last_time))
+        return moments.leverage_scores_of(indices.to(self.arms.device))
 
     def _indices(self, arms: Sequence[int]) -> Tensor:
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)

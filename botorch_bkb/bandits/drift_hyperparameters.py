@@ -79,6 +79,12 @@ class DriftHyperparameters(Hyperparameters):
         return time / self.step
 
     @override
+    def unfitted(self) -> Self:
+        other = super().unfitted()
+        other.temporal_kernel, other.step = default_temporal_kernel().double(), 1.0
+        return other
+
+    @override
     def is_due(self, num_pulls: int) -> bool:
         learns = self.learns or self.given_rate is None
         return learns and num_pulls >= self.next_fit

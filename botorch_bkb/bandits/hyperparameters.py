@@ -230,7 +230,7 @@ class Hyperparameters:
             self._take_over(fitted)
             self._judge(fitted)
 
-    def _afresh(self) -> Hyperparameters:
+    def _afresh(self) -> Self:
         """Return a copy with the hyper-parameters before any fit."""
         other = copy(self)
         likelihood = get_gaussian_likelihood_with_lognormal_prior()
@@ -238,6 +238,13 @@ class Hyperparameters:
         if self.learns_kernel:
             kernel = self.new_kernel(self.features)
             other.covar_module = kernel.to(self.features).requires_grad_(False)
+        return other
+
+    def unfitted(self) -> Self:
+        """Return a copy as it was before any pull."""
+        other = self._afresh()
+        other.offset, other.scale = 0.0, 1.0
+        other.next_fit, other._next_search = 1, 0
         return other
 
     def _take_over(self, model: SingleTaskDTCGP) -> None:

@@ -31,7 +31,7 @@ from botorch_bkb.acquisition.confidence import (
 )
 from botorch_bkb.acquisition.time_varying import RTVWidth
 from botorch_bkb.arms import Capacity
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.hyperparameters import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import (
     CoupledUniforms,
     in_stable_order,
@@ -214,6 +214,10 @@ class Learner(ABC, Generic[B]):
 
     def withdrawn(self, belief: B, num_told: int, pulls: Pulls) -> B:
         """Return what was believed when only so many pulls had been told."""
+        if pulls.num_told < MIN_PULLS_TO_FIT:
+            # No fit would replace the one to what was withdrawn.
+            unfitted = belief.hyperparameters.unfitted()
+            belief = replace(belief, hyperparameters=unfitted, restart=(0, 0.0))
         start, log_det = belief.restart
         pulled = self.counting(belief, pulls).totals(num_told).arms
         inducing = belief.inducing_indices
@@ -591,7 +595,8 @@ class SparseLearner(PosteriorLearner):
 class BlockLearner(Learner[PosteriorBelief]):
     r"""Starts afresh with every block of time. Algorithm 1 of [bogunovic2016tvgpucb]_.
 
-    The first block starts at time 1, and a decision uses the rewards of its own block;
+    The first block starts at time 1 (at 0 for what was told before the first decision),
+    blocks before it have negative times, and a decision uses the rewards of its own;
     pulls of earlier ones that are still pending do not count. Hyper-parameters are
     fitted to all rewards as if nothing drifted.
 
@@ -661,9 +666,10 @@ class BlockLearner(Learner[PosteriorBelief]):
 
     @override
     def counting(self, belief: PosteriorBelief, pulls: Pulls) -> Pulls:
-        if belief.block <= 0:
-            return pulls
         start = 1.0 + belief.block * self.block_size
+        if belief.block == 0:
+            # What was known before the first decision is of time 0.
+            start = 0.0
         pending = [pull for pull in pulls.pending if pull.time >= start]
         return replace(pulls, since=start, pending=pending)
 

@@ -174,9 +174,10 @@ class TVGPUCB(DriftingBandit):
 
     Args:
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time. None: learned by the
-            marginal likelihood, equation (24), when the number of told pulls reaches 4,
-            8, 16, ..., from at most the last 512 of them, and per step of about the gap
-            between their times, so that the unit of time does not matter.
+            marginal likelihood, equation (24), at every update from 4 to 128 told pulls
+            and at doubling numbers after that, from at most the last 512 of them, and
+            per step of about the gap between their times, so that the unit of time does
+            not matter.
         sparse: Whether to filter a few inducing arms instead of all arms.
         tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
         max_inducing: The most inducing arms, if ``sparse``; fewer, two at least, where

@@ -505,9 +505,9 @@ class SingleTaskDTCGP(SingleTaskGP):
             ),
         )
         if self._inducing_points is not None:
-            conditioned._inducing_points = _append(
-                self._inducing_points, X, X.shape[:-2], dim=-2
-            )
+            old = self._inducing_points
+            leading = torch.broadcast_shapes(old.shape[:-2], X.shape[:-2])
+            conditioned._inducing_points = _append(old, X, leading, dim=-2)
         return conditioned
 
     @override

@@ -14,6 +14,7 @@ from botorch.exceptions.errors import (
 )
 from torch import Tensor
 
+from botorch_bkb.checks import check_size
 from botorch_bkb.models.utils.replicates import find_twins, Twins
 
 
@@ -231,8 +232,7 @@ def _available_indices(
 
 
 def _check_number(name: str, number: int, num_available: int | None) -> None:
-    if number < 1:
-        raise InputDataError(f"Expected `{name}` to be at least 1, but got {number}.")
+    check_size(name, number)
     if num_available is not None and number > num_available:
         raise InputDataError(
             f"Expected `{name}` to be at most the number of available choices, "

@@ -337,6 +337,29 @@ def test_a_result_that_is_withdrawn_was_never_told(bandit_class, processed):
 
 
 @each(ALL_BANDITS)
+@pytest.mark.parametrize("num_left", [0, 2])
+def test_what_was_learned_of_results_that_are_withdrawn_is_forgotten(
+    bandit_class, num_left
+):
+    """Also where too few are left for a fit that would replace the last one."""
+    options = {"covar_module": None, "noise_variance": None, "confidence": None}
+    bandit = make_bandit(bandit_class, **options)
+    indices = bandit.ask(size=6)
+    bandit.tell(indices, 1e3 + 50 * true_rewards(bandit.arms)[indices])
+    bandit.fail(bandit.ask(size=1))
+    bandit.withdraw(indices)
+    bandit.fail(indices)
+    fresh = make_bandit(bandit_class, **options)
+    for one in (bandit, fresh) if num_left else ():
+        one.tell([3, 9], [0.1, 0.3], external=True)
+    mine, theirs = bandit.predict(), fresh.predict()
+    assert bandit.noise_variance == fresh.noise_variance
+    if bandit_class not in DRIFTING_BANDITS or not num_left:
+        for got, expected in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-8)
+
+
+@each(ALL_BANDITS)
 def test_states_that_know_no_pulls_of_results_are_fine(bandit_class):
     """Those of versions before there was anything to withdraw."""
     bandit, other = make_bandit(bandit_class), make_bandit(bandit_class, seed=5)

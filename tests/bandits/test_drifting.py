@@ -279,6 +279,31 @@ def test_blocks_are_of_time_not_of_pulls():
     assert mean.item() == pytest.approx(5 / (1 + NOISE))
 
 
+def test_blocks_before_time_one_are_forgotten_too():
+    bandit = make_bandit(RGPUCB, block_size=5)
+    for time in (-100.0, -90.0, -50.0, -10.0, -3.0):
+        indices = bandit.ask(time=time)
+        # Nothing is known in a new block.
+        assert bandit._moments.means(torch.arange(30)).abs().max() == 0
+        bandit.tell(indices, [10.0])
+    bandit.ask(time=2.0)
+    assert bandit.predict()[0].abs().max() == 0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_scores_of_pulls_from_outside_survive_a_state(sparse):
+    bandit, other = both = [make_bandit(TVGPUCB, sparse=sparse) for _ in range(2)]
+    play(bandit, 5)
+    other.load_state_dict(bandit.state_dict())
+    for one in both:
+        one.add_pending([5, 5, 7])
+        one.tell([3], [1.0], external=True)
+    told = [one.state_dict()["ledger"]["told_scores"] for one in both]
+    pending = [[pull.score for pull in one._ledger.pending.values()] for one in both]
+    assert told[0] == pytest.approx(told[1])
+    assert pending[0] == pytest.approx(pending[1])
+
+
 @pytest.mark.parametrize(
     ("rate", "horizon", "rbf_size", "matern_size"),
     [(0.01, 200, 38, 92), (0.03, 200, 29, 67), (0.5, 10, 10, 10), (0.0, 70, 70, 70)],

@@ -266,3 +266,46 @@ def test_known_noise_has_to_be_told():
     model = SingleTaskDTCGP(X, Y, torch.full_like(Y, NOISE), inducing_points=X[:9])
     with pytest.raises(UnsupportedError, match="Expected `noise`, the noise variance"):
         model.condition_on_observations(X[:1], Y[:1])
+
+
+def test_old_data_speak_through_all_points_after_fantasies_through_which_they_did_not():
+    X, Y, X_test = make_data()
+    model = make_model(X, Y, inducing_points=X[:10])
+    sampler = IIDNormalSampler(torch.Size([4]), seed=0)
+    fantasies = model.fantasize(X_test[:2], sampler)
+    fantasies = fantasies.fantasize(X_test[2:3], IIDNormalSampler(torch.Size([1])))
+    outcomes = fantasies.train_targets[0, :, -3:].unsqueeze(-1).detach()  # 4 x 3 x 1
+    new_X, new_Y = X_test[3:5], Y[:2] + 0.3
+    found = fantasies.condition_on_observations(
+        new_X.expand(1, 4, 2, -1), new_Y.expand(1, 4, 2, 1)
+    ).posterior(X_test)
+    every_X, S = torch.cat([X, X_test[:5]]), torch.cat([X[:10], X_test[:5]])
+    for fantasy in range(4):
+        mean, covariance = dtc_posterior(
+            gram_matrix(rbf(), S, S),
+            gram_matrix(rbf(), S, every_X),
+            gram_matrix(rbf(), S, X_test),
+            gram_matrix(rbf(), X_test, X_test),
+            np.full(len(every_X), 1 / NOISE),
+            torch.cat([Y, outcomes[fantasy], new_Y]).squeeze(-1).numpy(),
+        )
+        got_mean = found.mean[0, fantasy].squeeze(-1).detach().numpy()
+        got_variance = found.variance[0, fantasy].squeeze(-1).detach().numpy()
+        np.testing.assert_allclose(got_mean, mean, atol=1e-7)
+        np.testing.assert_allclose(got_variance, np.diag(covariance), atol=1e-7)
+
+
+@pytest.mark.parametrize("leading", [(1, 1), (4, 1), (1, 3)])
+def test_a_batch_of_fantasies_takes_points_of_smaller_batches(leading):
+    X, Y, X_test = make_data()
+    model = make_model(X, Y, inducing_points=X[:10])
+    sampler = IIDNormalSampler(torch.Size([4]), seed=0)
+    fantasies = model.fantasize(X_test[:6].view(3, 2, -1), sampler)  # 4 x 3 models
+    full_X = X_test[6:8].expand(4, 3, 2, -1)
+    full_Y = Y[:2].expand(4, 3, 2, 1)
+    expected = fantasies.condition_on_observations(full_X, full_Y)
+    new_X = X_test[6:8].expand(*leading, 2, -1)
+    found = fantasies.condition_on_observations(new_X, full_Y)
+    for part in ("mean", "variance"):
+        got = getattr(found.posterior(X_test), part)
+        torch.testing.assert_close(got, getattr(expected.posterior(X_test), part))

@@ -285,7 +285,7 @@ def test_memory_is_one_number_per_choice_beside_one_chunk(optimize):
         ),
         (torch.ones(5, 2, dtype=torch.long), {}, InputDataError, r"choices\.double"),
         (torch.rand(0, 2), {}, InputDataError, "at least one of `choices`"),
-        (torch.rand(5, 2), {"chunk_size": 0}, InputDataError, "`chunk_size` to be at"),
+        (torch.rand(5, 2), {"chunk_size": 0}, InputDataError, "`chunk_size` to be an"),
         (
             torch.rand(5, 2),
             {"available": torch.ones(4, dtype=torch.bool)},
@@ -324,7 +324,7 @@ def test_bad_choices_are_refused(optimize, choices, options, error, message):
 def test_numbers_of_picks_that_cannot_be_met_are_refused(optimize, name):
     acqf = BatchUpperConfidenceBound(fixed_gp(*standardized_data(6)), 2.0)
     choices, available = random_choices(3), torch.tensor([True, False, True])
-    with pytest.raises(InputDataError, match=f"`{name}` to be at least 1, but got 0"):
+    with pytest.raises(InputDataError, match=f"`{name}` to be an integer.*but got 0"):
         optimize(acqf, choices, 0)
     with pytest.raises(InputDataError, match=f"`{name}` to be at most .* 2, but got 3"):
         optimize(acqf, choices, 3, available=available)

@@ -195,6 +195,7 @@ class SparsePosterior(FactoredPosterior):
         V: The ``... x m x m`` matrix ``I + Z^T W Z``.
         b: The ``... x m`` vector ``Z^T W y``.
         observations: What ``V`` and ``b`` were made of, in blocks.
+        is_complete: Whether all of them speak through all features.
     """
 
     def __init__(
@@ -204,9 +205,11 @@ class SparsePosterior(FactoredPosterior):
         V: Tensor,
         b: Tensor,
         observations: tuple[Observations, ...],
+        is_complete: bool = True,
     ) -> None:
         self.V = V
         self.b = b
+        self.is_complete = is_complete
         self.L_v = torch.linalg.cholesky(V)
         self.observations = observations
         log_diagonal = self.L_v.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
@@ -233,9 +236,10 @@ class SparsePosterior(FactoredPosterior):
         schur = dense_covariance(self.covar_module, X) - B @ B.mT
         C, keep = masked_cholesky(schur, self.covar_module(X, diag=True))
         features = AppendedFeatures(self.features, self.covar_module, X, B, C, keep)
+        V, b = self._completed() if reproject else (self.V, self.b)
         # The block form of I + Z^T W Z: old coordinates, then the q new ones.
-        top = self.V + (B.mT * W.unsqueeze(-2)) @ B
-        b_top = self.b + (B.mT @ (W * means).unsqueeze(-1)).squeeze(-1)
+        top = V + (B.mT * W.unsqueeze(-2)) @ B
+        b_top = b + (B.mT @ (W * means).unsqueeze(-1)).squeeze(-1)
         side = X.new_zeros(*X.shape[:-1], B.shape[-1])
         corner = torch.eye(X.shape[-2]).to(X)
         b_new = X.new_zeros(X.shape[-2])
@@ -251,8 +255,20 @@ class SparsePosterior(FactoredPosterior):
             b_new = b_new + (weighted @ block.means.unsqueeze(-1)).squeeze(-1)
         V = torch.cat([_cat(top, side.mT), _cat(side, corner)], dim=-2)
         return SparsePosterior(
-            self.covar_module, features, V, _cat(b_top, b_new), blocks
+            self.covar_module, features, V, _cat(b_top, b_new), blocks, reproject
         )
+
+    def _completed(self) -> tuple[Tensor, Tensor]:
+        """Return ``V`` and ``b`` with all observations through all features."""
+        if self.is_complete:
+            return self.V, self.b
+        V, b = torch.eye(self.V.shape[-1]).to(self.V), torch.zeros_like(self.b)
+        for block in self.observations:
+            z = self.features(block.inputs)
+            weighted = z * block.precisions.unsqueeze(-2)
+            V = V + weighted @ z.mT
+            b = b + (weighted @ block.means.unsqueeze(-1)).squeeze(-1)
+        return V, b
 
     def projected_variance(self, X: Tensor) -> Tensor:
         """Return ``z^T V^{-1} z``, the variances less their residuals.
