@@ -8,7 +8,7 @@ from typing import Any
 
 from botorch.exceptions.errors import BotorchError, InputDataError
 
-from botorch_bkb.checks import as_number, check_size
+from botorch_bkb.checks import as_number, check_size, is_integer
 
 
 class ShardLostError(BotorchError):
@@ -40,7 +40,7 @@ class Workers:
             raise InputDataError(
                 f"Expected `timeout` to be a positive time, but got {timeout!r}."
             )
-        if not isinstance(max_restarts, int) or max_restarts < 0:
+        if not is_integer(max_restarts) or max_restarts < 0:
             raise InputDataError(
                 "Expected `max_restarts` to be a number of at least 0, but got "
                 f"{max_restarts!r}."

@@ -12,7 +12,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import as_number, check_modules, check_tensors
+from botorch_bkb.checks import as_number, check_modules, check_tensors, is_integer
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
@@ -85,7 +85,7 @@ class SparseArmFilter(DriftingPosterior):
                 f"Expected `tolerance` from 0 to 1, but got {tolerance!r}. At 0 no "
                 "inducing arm leaves while there is room."
             )
-        if not isinstance(max_inducing, int) or max_inducing < 2:
+        if not is_integer(max_inducing) or max_inducing < 2:
             raise InputDataError(
                 "Expected `max_inducing` to be at least 2, a whole number, but got "
                 f"{max_inducing!r}."
