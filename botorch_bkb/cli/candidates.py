@@ -342,6 +342,9 @@ def _without_invalid(
         arms=table[is_valid],
         num_candidates=int(is_valid[: campaign.num_candidates].sum()),
         available=campaign.available[torch.tensor(is_valid)],
+        results=campaign.results[is_told]
+        if len(campaign.results)
+        else campaign.results,
         indices=torch.from_numpy(indices),
         rewards=campaign.rewards[torch.tensor(is_told)],
     )

@@ -149,7 +149,7 @@ def plan_report(args: argparse.Namespace, campaign: Campaign) -> Rounds | None:
             f"{args.round!r}. Fill it, or leave out --round."
         )
     column = column[told]
-    words = column.map("{:g}".format if is_numeric(column) else str)
+    words = column.map("{:.15g}".format if is_numeric(column) else str)
     dates = None if column.empty or is_numeric(column) else days(column)
     if dates is not None:
         keys = dates[0].to_numpy()

@@ -68,6 +68,8 @@ NUM_ROWS_TIMED = 4_096
 MIN_SECONDS, MIN_BYTES = 10.0, 10**9
 # What a posterior and a choice keep of every arm, in numbers.
 NUM_VECTORS = 40
+# Beside the ids.
+COLUMNS_OF_NEXT = ("repeats", "mean", "std", "low", "high", "why")
 # So many deviations between two means are none.
 EQUAL = 1e-6
 
@@ -76,12 +78,19 @@ def run(args: argparse.Namespace) -> None:
     """Choose the batch, write it, and print a summary."""
     # Asked now, so that a bad name fails before the fit.
     table_kind(args.output)
+    if args.id in COLUMNS_OF_NEXT:
+        raise InputDataError(
+            f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
+            "the tables."
+        )
     _require_other_file(args.output, [args.arms, args.observations])
     require_ray(args.workers)
     with clock("Reading the tables", args.quiet):
         campaign = read_campaign(args)
-        rounds = plan_report(args, campaign)
+        plan_report(args, campaign)  # refused before the work
         candidates = read_candidates(campaign, args)
+        # Of molecules, rows may be left out, with their measurements.
+        rounds = plan_report(args, candidates.campaign)
     with on_workers(candidates.arms, args.workers) as arms:
         _suggest(args, candidates, arms, rounds)
 
@@ -304,10 +313,11 @@ class SuggestLoop:
 
     def best_arm(self) -> int:
         """Return what the command names as the best measured so far."""
-        if self._bandit.num_pulls < self.num_pulls:
-            # The command says so beside its choice, after the fit that it needs.
-            self.ask(max_size=1)
-        return self._bandit.best_arm()
+        bandit = self._bandit
+        if bandit.num_pulls < self.num_pulls:
+            # As its next call would; there may be nothing left to choose.
+            bandit = self._new_bandit()
+        return bandit.best_arm()
 
     def _new_bandit(self) -> FiniteArmBandit:
         return suggestion_bandit(self.arms, self.indices, self.rewards, **self._options)
@@ -465,15 +475,19 @@ def _write_next(
     form = _csv_format(goes_with, args)
     if own:
         places = pd.Index(arms[args.id]).get_indexer(pd.Index(batch[args.id]))
+        source = _csv_format(args.arms, args)
         if is_large:
             values = read_rows(args.arms, own, places)
-        elif form is not None and form == _csv_format(args.arms, args):
+        elif source is None or (form is not None and form.decimal == source.decimal):
             # As they stand in the file: leading zeros, percent signs and all. By their
-            # rows there, of which `arms` lacks those of molecules that are left out.
-            text = read_table(
-                args.arms, separator=form.separator, decimal=form.decimal, as_text=True
+            # rows there, of which `arms` lacks those of molecules that are left out;
+            # with candidates that have left the table, `arms` has other types as well.
+            separator = None if source is None else source.separator
+            decimal = None if source is None else source.decimal
+            table = read_table(
+                args.arms, separator=separator, decimal=decimal, as_text=True
             )
-            values = text[own].loc[arms.index.get_level_values(-1)[places]]
+            values = table[own].loc[arms.index.get_level_values(-1)[places]]
         else:
             values = arms[own].iloc[places]
         batch = pd.concat([batch, values.reset_index(drop=True)], axis="columns")

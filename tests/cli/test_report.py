@@ -286,6 +286,11 @@ def campaign_of(rewards, **columns):
     ("plates", "names", "rewards"),
     [
         ([10, 2, 10, None, 2], ["2", "10"], [[1, 4], [0, 2]]),
+        (
+            [20260131, 20260130, 20260131, None, 20260130],
+            ["20260130", "20260131"],
+            [[1, 4], [0, 2]],
+        ),
         (["b", "a", "b", None, "a"], ["b", "a"], [[0, 2], [1, 4]]),
         (
             ["2026-03-01", "2026-01-31", "2026-03-01", None, "2026-01-31"],
@@ -293,7 +298,7 @@ def campaign_of(rewards, **columns):
             [[1, 4], [0, 2]],
         ),
     ],
-    ids=["numbers", "names", "dates"],
+    ids=["numbers", "long numbers", "names", "dates"],
 )
 def test_rounds_are_in_the_order_of_numbers_dates_or_rows(
     tmp_path, plates, names, rewards

@@ -59,6 +59,13 @@ def simulate(path, output, *words):
     return pd.read_csv(output / "rounds.csv")
 
 
+def test_suggest_may_measure_everything(path, tmp_path):
+    """Nothing is left to choose when the best arm is named."""
+    words = ["--bandit", "suggest", "--max-repeats", "1", "--horizon", "60"]
+    rounds = simulate(path, tmp_path, *words)
+    assert rounds["num_distinct"].iloc[-1] == 60
+
+
 @pytest.mark.parametrize("bandit", BANDIT_NAMES)
 def test_every_bandit_runs(bandit, path, tmp_path, capsys):
     rounds = simulate(path, tmp_path, "--bandit", bandit, "--horizon", "30")

@@ -61,6 +61,53 @@ def failed(folder, capsys, *words):
     return error
 
 
+@pytest.mark.parametrize("name", ["repeats", "mean", "why"])
+def test_ids_are_in_a_column_that_the_batch_has_not(folder, arms, capsys, name):
+    arms.rename(columns={"id": name}).to_csv(folder / "arms.csv", index=False)
+    error = failed(folder, capsys, "--id", name)
+    assert f"--id '{name}' is a column that the batch has of its own" in error
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "xlsx"])
+@pytest.mark.parametrize("has_left", [False, True], ids=["all there", "one has left"])
+def test_columns_of_candidates_are_as_in_their_table(folder, arms, kind, has_left):
+    """Whole numbers stay whole, of whatever size, where others have no such column."""
+    lots = [9007199254740993 + 2 * row if kind != "xlsx" else row for row in range(40)]
+    table = arms.assign(lot=lots, stock=[1 + row % 3 for row in range(NUM_ARMS)])
+    results = measure(table, [0, 7, 20, 33]).merge(arms, on="id")
+    if has_left:
+        table = table[table["id"] != "007"]
+    path = folder / f"table.{kind}"
+    write = {"csv": table.to_csv, "xlsx": table.to_excel}.get(kind)
+    if write is None:
+        table.to_parquet(path)
+    else:
+        write(path, index=False)
+    results.to_csv(folder / "results.csv", index=False)
+    words = ["--observations", str(folder / "results.csv"), "--with-columns"]
+    words += ["--drop", "lot", "--available", "stock", "--batch-size", "6"]
+    words += ["--output", str(folder / "next.csv")]
+    assert main(["suggest", str(path), *words]) == 0
+    found = pd.read_csv(folder / "next.csv", dtype=str)
+    expected = table.astype(str).set_index("id").loc[found["id"]]
+    for name in ("lot", "stock", "solvent"):
+        assert found[name].tolist() == expected[name].tolist()
+
+
+@pytest.mark.parametrize("options", [{"encoding": "utf-8-sig"}, {"sep": "\t"}])
+def test_cells_stay_whatever_the_results_are_written_like(folder, arms, options):
+    table = arms.assign(plate=[f"{row:03d}" for row in range(NUM_ARMS)])
+    table.to_csv(folder / "arms.csv", index=False)
+    measure(arms, [0, 7, 20]).to_csv(folder / "results.csv", index=False, **options)
+    words = ["--observations", str(folder / "results.csv"), "--with-columns"]
+    words += ["--per-measurement", "--drop", "plate", "--batch-size", "4"]
+    words += ["--output", str(folder / "next.csv")]
+    assert main(["suggest", str(folder / "arms.csv"), *words]) == 0
+    found = pd.read_csv(folder / "next.csv", dtype=str, sep=options.get("sep", ","))
+    expected = table.set_index("id").loc[found["id"]]
+    assert found["plate"].tolist() == expected["plate"].tolist()
+
+
 def test_the_first_batch_is_spread_out(folder, arms, capsys):
     batch = suggest(folder)
     assert list(batch) == ["id", "repeats", "mean", "std", "low", "high"]
