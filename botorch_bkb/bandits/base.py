@@ -951,9 +951,11 @@ def _practical_width(belief: Belief) -> DeviationWidth:
 def _check_left(rule: BatchRule, capacity: Capacity) -> None:
     left = capacity.total(rule.min_size)
     if left < rule.min_size:
-        smaller = "Ask for a smaller batch, a" if left else "A"
+        advice = "Allow more repeats, or add arms."
+        if left:
+            advice = "Ask for a smaller batch, allow more repeats, or add arms."
         raise InputDataError(
             f"Expected at least {rule.min_size} more pulls to be allowed, the size of "
             f"the batch, but {left} are left: all other arms are unavailable, retired "
-            f"or have had their repeats. {smaller}llow more repeats, or add arms."
+            f"or have had their repeats. {advice}"
         )

@@ -194,8 +194,9 @@ def test_numbers_of_numpy_are_numbers():
     assert bandit.forgetting_rate == 0.25
     assert RGPUCB(ARMS, block_size=np.int64(20)).block_size == 20
     assert ConstantWidth(np.float32(0.5)) == ConstantWidth(0.5)
-    size = np.int64(3)
-    assert len(BBKB(ARMS, rbf(), NOISE, max_repeats=size).ask(size=size)) == 3
+    size, options = np.int64(3), {"oversampling": np.float32(2.0)}
+    bandit = BBKB(ARMS, rbf(), NOISE, max_repeats=size, **options)
+    assert len(bandit.ask(size=size)) == 3
 
 
 @pytest.mark.parametrize("name", JUNK)

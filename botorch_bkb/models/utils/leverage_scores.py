@@ -14,6 +14,7 @@ References:
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -81,7 +82,7 @@ def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
 
 def check_oversampling(oversampling: float) -> None:
     """Raise an ``InputDataError`` unless the oversampling factor is positive."""
-    if not isinstance(oversampling, int | float) or not oversampling > 0:
+    if not isinstance(oversampling, Real) or not oversampling > 0:
         raise InputDataError(
             f"Expected `oversampling` to be positive, but got {oversampling!r}. The "
             "papers' experiments use 2."
