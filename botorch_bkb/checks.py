@@ -96,6 +96,16 @@ def check_modules(kind: type, **values: Any) -> None:
             )
 
 
+def check_device(covar_module: Kernel, arms: Tensor) -> None:
+    """Raise an ``InputDataError`` unless a kernel is on the device of the arms."""
+    parts = [*covar_module.parameters(), *covar_module.buffers()]
+    if any(part.device != arms.device for part in parts):
+        raise InputDataError(
+            f"Expected `covar_module` on the device of `arms`, {arms.device}, but got "
+            f"a kernel on {parts[0].device}. Use `covar_module.to(arms.device)`."
+        )
+
+
 def check_single_output(model: str, train_X: Tensor, train_Y: Tensor) -> None:
     """Raise an ``UnsupportedError`` unless data are unbatched and of one output.
 

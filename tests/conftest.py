@@ -19,6 +19,11 @@ settings.load_profile("any speed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
+        "--device",
+        default="pretend",
+        help="where tests/test_devices.py runs: a pretend device (default), or cuda",
+    )
+    parser.addoption(
         "--disturb-rounding",
         type=int,
         metavar="SEED",

@@ -59,3 +59,15 @@ def dtc_moments(arms, lengthscale, noise, inducing, pulled, counts, sums):
             np.array([float(value) for value in mean]),
             np.array([float(value) for value in variance]),
         )
+
+
+def solve_lower(L, B):
+    """Return the solution of a lower triangular system, by substitution."""
+    with mpmath.workdps(DIGITS):
+        X = [[mpmath.mpf(0)] * B.shape[1] for _ in range(len(L))]
+        for i, row in enumerate(L):
+            for column in range(B.shape[1]):
+                known = mpmath.fsum(mpmath.mpf(row[j]) * X[j][column] for j in range(i))
+                rest = mpmath.mpf(B[i, column]) - known
+                X[i][column] = rest / mpmath.mpf(row[i])
+        return np.array([[float(value) for value in row] for row in X])

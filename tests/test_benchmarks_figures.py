@@ -1,7 +1,5 @@
 """The papers' figures: what is left is run, once, and rows make tables and pictures."""
 
-import shlex
-import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -9,8 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks import cuda, figures, thompson_decay
-from benchmarks.__main__ import BENCHMARKS
+from benchmarks import figures, thompson_decay
 from benchmarks.ablations import accuracy, VARIANTS
 from benchmarks.bbkb import growth, thinned
 from benchmarks.practice_rows import RowFile
@@ -260,62 +257,3 @@ def test_accuracy_is_the_distance_to_the_exact_posterior():
     assert found["variance_ratio"] == pytest.approx(expected)
     error = np.abs(sparse_mean - mean) / np.sqrt(variance)
     assert found["mean_error"] == pytest.approx(error.max())
-
-
-# --- on a GPU
-
-
-def cuda_options(tmp_path, *words):
-    args = options(cuda, *words)
-    args.output = tmp_path
-    return args
-
-
-def test_the_plan_for_a_gpu_names_commands_that_exist(tmp_path, capsys):
-    cuda.run(cuda_options(tmp_path, "--plan"))
-    tests, *commands = capsys.readouterr().out.splitlines()
-    assert tests.endswith("-m pytest -q")
-    names = []
-    for command in commands:
-        _, _, module, name, *rest = shlex.split(command)
-        assert module == "benchmarks"
-        names.append(name)
-        # The module's own parser knows its options.
-        parsed = options(BENCHMARKS[name], *rest)
-        assert parsed.device == "cuda"
-        assert not parsed.smoke
-    assert {"scoring", "regret", "thompson_draws", "million"} < set(names)
-    folders = {command.split("--output ")[1] for command in commands}
-    assert len(folders) == len(commands)
-    assert list(tmp_path.iterdir()) == []
-    cuda.run(cuda_options(tmp_path, "--plan", "--smoke"))
-    tests, *commands = capsys.readouterr().out.splitlines()
-    assert (figures.RESULTS.parent.parent / tests.split()[-1]).exists()
-    assert all(command.endswith("--smoke") for command in commands)
-
-
-def test_without_a_gpu_it_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit) as ended:
-        cuda.run(cuda_options(tmp_path))
-    assert ended.value.code == 2
-    assert "There is no GPU" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_report_says_how_every_step_ended(tmp_path, capsys):
-    python = [sys.executable, "-c"]
-    commands = {
-        "good": [*python, "print('one argmax in 3 ms')"],
-        "bad": [*python, "raise SystemExit(3)"],
-        "slow": [*python, "import time; print('so far', flush=True); time.sleep(600)"],
-    }
-    path = tmp_path / "report.md"
-    assert cuda.run_steps(commands, path, "a card", 5.0) == ["bad", "slow"]
-    good, bad, slow = path.read_text().split("\n## ")[1:]
-    assert "a card" in path.read_text()
-    assert "one argmax in 3 ms" in good
-    assert "exit code 0" in good
-    assert "exit code 3" in bad
-    assert "stopped after 5 s" in slow
-    assert "so far" in slow

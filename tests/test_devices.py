@@ -1,49 +1,413 @@
-"""Bandits where their arms lie: on a GPU too, where there is one."""
+"""Every public use on an accelerator makes the picks that it makes on the CPU.
+
+The device is a pretend one (``tests/pretend_device.py``), or a GPU with
+``pytest --device cuda``. Where tensors of two devices meet, either raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel
+from botorch.acquisition import qSimpleRegret
+from botorch.exceptions.errors import InputDataError
+from botorch.fit import fit_gpytorch_mll
+from botorch.generation import MaxPosteriorSampling
+from botorch.sampling import SobolQMCNormalSampler
+from botorch.sampling.pathwise import draw_matheron_paths
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPThompsonSampling, GPUCB
+from botorch_bkb import (
+    BBKB,
+    BKB,
+    EpsilonGreedy,
+    GPBUCB,
+    GPThompsonSampling,
+    GPUCB,
+    RGPUCB,
+    TVGPUCB,
+    UniformRandom,
+)
+from botorch_bkb.acquisition import (
+    BatchUpperConfidenceBound,
+    BKBWidth,
+    DeviationWidth,
+)
+from botorch_bkb.arms import BitArms
+from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
+from botorch_bkb.generation import draw_eigenfeature_paths, draw_weight_paths
+from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
+from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.utils.triangular import TriangularSolver
+from botorch_bkb.optim import optimize_acqf_finite, top_k_choices
+from botorch_bkb.posteriors import ArmPosterior
+from tests.precise_reference import solve_lower
+from tests.pretend_device import pretend_device
 from tests.reference import exact_posterior
 
 
-DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
-EXACT = [GPUCB, GPBUCB]
-SPARSE = [BKB, BBKB, EpsilonGreedy, GPThompsonSampling]
+Use = Callable[[torch.device], Any]
+ROUNDS = 3
+# What drifting bandits must be told.
+RATE: dict[Any, dict[str, Any]] = {
+    TVGPUCB: {"forgetting_rate": 0.05},
+    RGPUCB: {"block_size": 20},
+}
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    name = request.config.getoption("--device")
+    if name != "pretend":
+        yield torch.device(name)
+        return
+    with pretend_device() as device:
+        yield device
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def some_arms(device: torch.device, num_arms: int = 40, seed: int = 3) -> Tensor:
+    draws = torch.rand(num_arms, 2, generator=seeded(seed), dtype=torch.double)
+    return draws.to(device)
+
+
+def rewards_of(arms: Tensor) -> Tensor:
+    """Return rewards on the CPU, as a laboratory has them."""
+    return (5 * arms.cpu()).sin().sum(dim=-1)
+
+
+def given(device: torch.device, **options: Any) -> dict[str, Any]:
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 0.4
+    options |= {"covar_module": kernel.to(device), "noise_variance": 0.1}
+    return options
+
+
+def play(
+    bandit: Any, rewards: Tensor, rounds: int = ROUNDS, **options: Any
+) -> list[Any]:
+    """Ask and tell; return all picks, and the moments in the end."""
+    picks = []
+    for number in range(rounds):
+        indices = bandit.ask(**options)
+        assert indices.device.type == bandit.arms.device.type
+        told = indices if number % 2 else indices.cpu()  # from either device
+        bandit.tell(told, rewards[indices.cpu()])
+        picks.append(indices.tolist())
+    mean, variance = bandit.predict()
+    assert mean.device.type == bandit.arms.device.type
+    bandit.confidence_bound([0])
+    return [*picks, bandit.best_arm(), mean.cpu(), variance.cpu()]
+
+
+def campaign(bandit_class: Any, learns: bool, **options: Any) -> Use:
+    """Return the use of a bandit from the first ask to its predictions."""
+    play_options = {"size": options.pop("size")} if "size" in options else {}
+
+    def use(device: torch.device) -> Any:
+        arms = some_arms(device)
+        known = {} if learns else given(device)
+        bandit = bandit_class(arms, generator=seeded(), **known, **options)
+        return play(bandit, rewards_of(arms), **play_options)
+
+    return use
+
+
+def masks_and_changing_arms(device: torch.device) -> Any:
+    arms = some_arms(device)
+    bandit = BBKB(arms, generator=seeded(), max_repeats=2)
+    offered = torch.arange(40) % 2 == 0
+    first = bandit.ask(size=4, available=offered)  # a mask from the CPU
+    second = bandit.ask(size=4, available=~offered.to(device))
+    bandit.tell(first, rewards_of(arms[first]))
+    bandit.fail(second[:1])
+    bandit.tell([0, 1, 2], [0.1, 0.2, 0.3], external=True)
+    bandit.add_pending([5, 6])
+    bandit.retire_arms(first[:1])
+    bandit.retire_arms(first[1:2].cpu())
+    added = bandit.add_arms(some_arms(device, 5, seed=4))
+    again = bandit.add_arms(some_arms(torch.device("cpu"), 5, seed=4))
+    third = bandit.ask(size=4)
+    rows = torch.cat([some_arms(device, 3, seed=5), arms[:2]])
+    context = bandit.ask(size=2, arms=rows)
+    bandit.withdraw([0])
+    fourth = bandit.ask(max_size=3)
+    picks = [first, second, added, again, third, context, fourth, bandit.counts]
+    best = bandit.maximizer_distribution(64, seeded()).mode
+    return [*(pick.tolist() for pick in picks), best]
+
+
+def state_of(source: str, target: str) -> Use:
+    """Return the use of a state that is saved on one device and loaded on another."""
+
+    def use(device: torch.device) -> Any:
+        places = {"cpu": torch.device("cpu"), "device": device}
+        arms = some_arms(device)
+        rewards = rewards_of(arms)
+        picks = []
+        for bandit_class in (BBKB, GPThompsonSampling, TVGPUCB):
+            saved, loaded = (
+                bandit_class(
+                    arms.to(places[where]),
+                    generator=seeded(),
+                    **({} if bandit_class is BBKB else given(places[where])),
+                    **RATE.get(bandit_class, {}),
+                )
+                for where in (source, target)
+            )
+            play(saved, rewards, rounds=2, size=3)
+            saved.ask(size=2)
+            saved.add_arms(some_arms(device, 3, seed=6))
+            loaded.load_state_dict(saved.state_dict())
+            expected = saved.ask(size=3).tolist()
+            found = loaded.ask(size=3)
+            assert found.device.type == places[target].type
+            assert found.tolist() == expected
+            picks.append(expected)
+        return picks
+
+    return use
+
+
+def box(bandit_class: Any, learns: bool, **options: Any) -> Use:
+    def use(device: torch.device) -> Any:
+        bounds = torch.tensor([[0.0, -1.0], [1.0, 2.0]], dtype=torch.double).to(device)
+        known = {} if learns else given(device)
+        bandit = bandit_class(
+            bounds,
+            generator=seeded(),
+            num_restarts=2,
+            raw_samples=32,
+            **known,
+            **options,
+        )
+        found = []
+        for _ in range(ROUNDS):
+            points = bandit.ask(2)
+            assert points.device.type == device.type
+            bandit.tell(points, rewards_of(points))
+            found.append(points.cpu())
+        mean, variance = bandit.predict(points)
+        found += [mean.cpu(), variance.cpu(), bandit.best_point().cpu()]
+        copy = bandit_class(
+            bounds,
+            generator=seeded(),
+            num_restarts=2,
+            raw_samples=32,
+            **known,
+            **options,
+        )
+        copy.load_state_dict(bandit.state_dict())
+        return [*found, copy.ask(1).cpu()]
+
+    return use
+
+
+def bits(device: torch.device) -> Any:
+    fingerprints = torch.rand(40, 32, generator=seeded()) < 0.3
+    arms = BitArms.of(fingerprints.to(torch.uint8)).to(device)
+    assert arms.device.type == device.type
+    rewards = fingerprints[:, :8].double().sum(dim=-1)
+    learned = play(BBKB(arms, generator=seeded()), rewards, size=4)
+    kernel = ScaleKernel(TanimotoKernel()).double().to(device)
+    known = GPUCB(arms, kernel, 0.1, generator=seeded())
+    return learned + play(known, rewards)
+
+
+def model(device: torch.device, **options: Any) -> SingleTaskDTCGP:
+    X = some_arms(device, 12)
+    Y = rewards_of(X).unsqueeze(-1).to(device)
+    return SingleTaskDTCGP(X, Y, **options)
+
+
+def posteriors_of_models(device: torch.device) -> list[Tensor]:
+    X, more = some_arms(device, 12), some_arms(device, 3, seed=7)
+    values = []
+    for options in (
+        {},
+        {"inducing_points": X[:5]},
+        {"train_Yvar": torch.full((12, 1), 0.1, dtype=torch.double).to(device)},
+    ):
+        dtc = model(device, **options)
+        fit_gpytorch_mll(
+            ExactMarginalLogLikelihood(dtc.likelihood, dtc),
+            optimizer_kwargs={"options": {"maxiter": 3}},
+        )
+        is_known = "train_Yvar" in options
+        noise = torch.full((3, 1), 0.1).to(X) if is_known else None
+        Y = rewards_of(more).unsqueeze(-1).to(device)
+        posterior = dtc.posterior(more)
+        values += [posterior.mean, posterior.variance]
+        values += [
+            dtc.condition_on_observations(more, Y, noise=noise).posterior(X).mean
+        ]
+        fantasies = dtc.fantasize(more, SobolQMCNormalSampler(torch.Size([2]), seed=0))
+        values.append(fantasies.posterior(X).variance)
+    return [value.detach().cpu() for value in values]
+
+
+def drifting_model(device: torch.device) -> Any:
+    X = some_arms(device, 12)
+    times = torch.arange(12.0, dtype=torch.double).unsqueeze(-1).to(device)
+    Y = rewards_of(X).unsqueeze(-1).to(device)
+    drifting = TimeVaryingGP(torch.cat([X, times], dim=-1), Y)
+    now = torch.cat([X[:3], times[:3] + 12], dim=-1)
+    return drifting.posterior(now).mean.detach().cpu()
+
+
+def acquisitions(device: torch.device) -> Any:
+    choices, dtc = some_arms(device), model(device)
+    dtc.eval()
+    bound = BatchUpperConfidenceBound(dtc, BKBWidth(), choices[:2], num_arms=40)
+    regret = qSimpleRegret(dtc, SobolQMCNormalSampler(torch.Size([8]), seed=0))
+    found = []
+    for acquisition in (bound, regret):
+        for available in (None, torch.arange(40) % 2 == 0):
+            indices, values = optimize_acqf_finite(
+                acquisition, choices, q=3, available=available
+            )
+            found += [indices.tolist(), values.cpu()]
+    indices, values = top_k_choices(bound, choices, 4)
+    return [*found, indices.tolist(), values.cpu()]
+
+
+def draws(device: torch.device) -> Any:
+    choices, dtc = some_arms(device), model(device)
+    found = []
+    eigenfeatures = partial(draw_eigenfeature_paths, points=choices)
+    for sampler in (draw_matheron_paths, draw_weight_paths, eigenfeatures):
+        paths = sampler(dtc, sample_shape=torch.Size([2]))
+        values = paths(choices)
+        assert values.device.type == device.type
+        found.append(values.shape)
+    samples = MaxPosteriorSampling(dtc, replacement=False)(choices, num_samples=2)
+    assert samples.device.type == device.type
+    return found
+
+
+def posterior_of_all_arms(device: torch.device) -> Any:
+    arms = some_arms(device)
+    posterior = ArmPosterior(arms, **given(device))
+    numbers = torch.tensor([1, 5, 9, 20], device=device)
+    ones = torch.ones(4, dtype=torch.double, device=device)
+    for size in (2, 3, 4):
+        some, weights = numbers[:size], ones[:size]
+        posterior.update(some, some, weights, weights)
+    grown = posterior.extended(some_arms(device, 3, seed=8))
+    moments = [posterior.mean, posterior.variance, grown.mean, grown.variance]
+    return [moment.cpu() for moment in moments]
+
+
+USES: dict[str, Use] = {
+    "masks, retired and added arms, contexts, history": masks_and_changing_arms,
+    "a state to the CPU": state_of("device", "cpu"),
+    "a state from the CPU": state_of("cpu", "device"),
+    "packed bits": bits,
+    "models": posteriors_of_models,
+    "a drifting model": drifting_model,
+    "acquisition functions over choices": acquisitions,
+    "paths": draws,
+    "the posterior of all arms": posterior_of_all_arms,
+    "uniform choice": campaign(UniformRandom, learns=True, size=3),
+    "BBKB, coupled": campaign(BBKB, learns=False, resampling="coupled"),
+    "BBKB, deviations": campaign(BBKB, learns=False, confidence=DeviationWidth(2.0)),
+    "BBKB, regret": campaign(BBKB, learns=True, goal="regret", size=5),
+    "BBKB, few features": campaign(BBKB, learns=False, max_feature_bytes=2000),
+    "TVGPUCB, sparse": campaign(TVGPUCB, False, forgetting_rate=0.05, sparse=True),
+    "BoxThompsonSampling, given": box(BoxThompsonSampling, False, batch_size=2),
+    "BoxThompsonSampling, learned": box(BoxThompsonSampling, True, batch_size=2),
+}
+bandit_class: Any
+for bandit_class in (BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy, GPThompsonSampling):
+    for learns in (False, True):
+        name = f"{bandit_class.__name__}, {'learned' if learns else 'given'}"
+        USES[name] = campaign(bandit_class, learns, size=4)
+        if not learns:
+            USES[f"{name}, by its rule"] = campaign(bandit_class, learns)
+for bandit_class in (TVGPUCB, RGPUCB, BoxGPUCB, BoxBKB):
+    for learns in (False, True):
+        name = f"{bandit_class.__name__}, {'learned' if learns else 'given'}"
+        is_box = bandit_class in (BoxGPUCB, BoxBKB)
+        make = box if is_box else campaign
+        USES[name] = make(bandit_class, learns, **RATE.get(bandit_class, {}))
+
+
+def assert_alike(found: Any, expected: Any) -> None:
+    if isinstance(expected, Tensor):
+        # Optimizers and fits stop a little earlier or later where sums differ.
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for left, right in zip(found, expected, strict=True):
+            assert_alike(left, right)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+def test_a_use_gives_on_a_device_what_it_gives_on_the_cpu(use, device):
+    assert_alike(use(device), use(torch.device("cpu")))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("bandit_class", EXACT + SPARSE)
-def test_bandits_know_the_exact_posterior_on_any_device(bandit_class, device, dtype):
-    draws = torch.Generator().manual_seed(3)
-    arms = torch.rand(60, 2, generator=draws, dtype=torch.double).to(dtype)
-    rewards = (5 * arms.double()).sin().sum(dim=-1)
-    kernel = RBFKernel().to(device, dtype)
-    kernel.lengthscale = 0.4
+@pytest.mark.parametrize("bandit_class", [GPUCB, BKB])
+def test_bandits_on_a_device_know_the_exact_posterior(bandit_class, dtype, device):
+    arms = some_arms(torch.device("cpu")).to(dtype)
+    rewards = rewards_of(arms)
     # So many that every pulled arm is inducing: then sparse is exact.
-    options = {"oversampling": 1e9} if bandit_class in SPARSE else {}
-    generator = torch.Generator().manual_seed(0)
-    bandit = bandit_class(arms.to(device), kernel, 0.1, generator=generator, **options)
+    options = {"oversampling": 1e9} if bandit_class is BKB else {}
+    kernel = given(torch.device("cpu"))["covar_module"].to(dtype)  # is moved
+    bandit = bandit_class(arms.to(device), kernel, 0.1, generator=seeded(), **options)
     told = []
     for _ in range(6):
-        indices = bandit.ask(max_size=5)
-        assert indices.device.type == device
-        # As a laboratory does, from the processor.
-        bandit.tell(indices.cpu(), rewards[indices.cpu()])
-        told += indices.tolist()
-    bandit.fail(bandit.ask(max_size=1))
+        indices = bandit.ask(max_size=5).tolist()
+        bandit.tell(indices, rewards[indices])
+        told += indices
+    bandit.fail(bandit.ask(max_size=1))  # all observed arms become inducing
     mean, variance = (moment.cpu().double().numpy() for moment in bandit.predict())
     points = arms.double().numpy()
     squared = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
     K = np.exp(-squared / (2 * 0.4**2))
-    y = rewards[told].numpy()
     expected, covariance = exact_posterior(
-        K[np.ix_(told, told)], K[told], K, np.full(len(told), 0.1), y
+        K[np.ix_(told, told)],
+        K[told],
+        K,
+        np.full(len(told), 0.1),
+        rewards[told].double().numpy(),
     )
     tolerance = 1e-6 if dtype == torch.float64 else 2e-3
     np.testing.assert_allclose(mean, expected, atol=tolerance)
     np.testing.assert_allclose(variance, np.diag(covariance), atol=tolerance)
-    assert bandit.best_arm() in told
+
+
+def test_a_posterior_refuses_a_kernel_on_another_device(device):
+    with pytest.raises(InputDataError, match=r"on cpu. Use `covar_module.to"):
+        ArmPosterior(some_arms(device), RBFKernel().double(), 0.1)
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 130])
+def test_blocks_solve_as_60_digits_do(size, device):
+    """Nearly singular Gram matrices too, regularized by 1e-10: then blocks refine."""
+    points = np.random.default_rng(0).random((size, 2))
+    squared = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
+    for ridge, lengthscale, tolerance in ((1.0, 0.3, 1e-13), (1e-10, 0.5, 1e-6)):
+        K = np.exp(-squared / (2 * lengthscale**2)) + ridge * np.eye(size)
+        L = torch.linalg.cholesky(torch.tensor(K))
+        B = torch.rand(size, 3, generator=seeded(), dtype=torch.double)
+        expected = solve_lower(L.numpy(), B.numpy())
+        scale = np.abs(expected).max()
+        found = TriangularSolver(L.to(device)).solve_(B.to(device)).cpu().numpy()
+        plain = torch.linalg.solve_triangular(L, B, upper=False).numpy()
+        error = np.abs(found - expected).max() / scale
+        assert error <= tolerance
+        # About as accurate as substitution.
+        assert error <= 10 * np.abs(plain - expected).max() / scale + 1e-13

@@ -45,6 +45,7 @@ class Capacity:
         offered: An ``A``-dim boolean tensor: arms that are not offered allow no pull.
             None where all are.
         listed: Distinct arms, ascending, and what these allow instead.
+        device: The device of the arms. Masks and lists of arms must be there.
 
     Attributes:
         num_usual: How many arms are offered and not listed.
@@ -56,12 +57,13 @@ class Capacity:
         usual: int = UNLIMITED,
         offered: Tensor | None = None,
         listed: PullCounts | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.num_arms = num_arms
+        self.device = device
         self.usual = usual
         self.offered = offered
         if listed is None:
-            device = None if offered is None else offered.device
             none = torch.empty(0, dtype=torch.long, device=device)
             listed = PullCounts(none, none)
         arms, counts = listed
@@ -76,7 +78,8 @@ class Capacity:
         """Return what an ``A``-dim long tensor says of every arm."""
         usual = int(pulls.max())
         arms = (pulls != usual).nonzero().squeeze(-1)
-        return cls(len(pulls), usual, None, PullCounts(arms, pulls[arms]))
+        listed = PullCounts(arms, pulls[arms])
+        return cls(len(pulls), usual, None, listed, pulls.device)
 
     @property
     def num_open(self) -> int:
@@ -92,7 +95,7 @@ class Capacity:
         arms, counts = self.listed
         if self.offered is None or self.usual <= 0:
             allowed = torch.full(
-                (self.num_arms,), self.usual > 0, dtype=torch.bool, device=arms.device
+                (self.num_arms,), self.usual > 0, dtype=torch.bool, device=self.device
             )
         else:
             allowed = self.offered.clone()
@@ -116,7 +119,7 @@ class Capacity:
         arms = self.listed.arms
         if self.offered is None and not len(arms):
             return self.usual
-        return int(self.of_arms(torch.tensor([index], device=arms.device)))
+        return int(self.of_arms(torch.tensor([index], device=self.device)))
 
     def of_arms(self, indices: Tensor) -> Tensor:
         """Return how many pulls each of a few arms allows."""
@@ -156,8 +159,7 @@ class Capacity:
     def copy(self) -> Self:
         """Return one that others may take pulls from."""
         arms, counts = self.listed
-        listed = PullCounts(arms, counts.clone())
-        return type(self)(self.num_arms, self.usual, self.offered, listed)
+        return self._with(PullCounts(arms, counts.clone()))
 
     def take(self, index: int, num_pulls: int) -> None:
         """Take pulls of an arm."""
@@ -183,8 +185,10 @@ class Capacity:
         arms = torch.cat([self.listed.arms[kept], arms])
         counts = torch.cat([self.listed.counts[kept], counts])
         arms, order = arms.sort()
-        listed = PullCounts(arms, counts[order])
-        return type(self)(self.num_arms, self.usual, self.offered, listed)
+        return self._with(PullCounts(arms, counts[order]))
+
+    def _with(self, listed: PullCounts) -> Self:
+        return type(self)(self.num_arms, self.usual, self.offered, listed, self.device)
 
     def without(self, indices: Tensor) -> Self:
         """Return what is left after a pull of each arm, repeats included."""

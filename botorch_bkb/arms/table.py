@@ -126,10 +126,10 @@ class ArmTable:
         """
         num_arms = self.num_arms if offered is None else len(offered)
         if max_repeats is None:
-            return Capacity(num_arms, offered=offered)
+            return Capacity(num_arms, offered=offered, device=used.arms.device)
         arms, counts = used.merged()
         left = PullCounts(arms, (max_repeats - counts).clamp_min(0))
-        return Capacity(num_arms, max_repeats, offered, left)
+        return Capacity(num_arms, max_repeats, offered, left, arms.device)
 
     def merged_twins(self, capacity: Capacity, min_size: int) -> Capacity:
         """Close arms with an equal one of lower index, if enough pulls are left."""

@@ -110,6 +110,10 @@ class FiniteArmBandit(Bandit):
     exponential of what that many pulls can tell. For rewards of the sparse bandits that
     are later than their batch, and for those that never come, there is no theorem.
 
+    Device and dtype follow ``arms``: all tensors of a bandit are on their device, and
+    so is every answer. Arguments may come from any device; a given kernel is copied to
+    that of the arms. Hyperparameters are fitted on the CPU in double precision.
+
     Memory is that of :class:`~botorch_bkb.posteriors.ArmPosterior`: ``O(A)`` and the
     ``m x A`` features within a byte budget, on Ray's workers if the arms are there.
     Beside it are a byte or two for every arm (which are retired, offered or may still

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from botorch_bkb.bandits.hyperparameters import (
     fit_or_warn,
+    for_fits,
     Hyperparameters,
     MIN_PULLS_TO_FIT,
 )
@@ -102,7 +103,7 @@ class DriftHyperparameters(Hyperparameters):
         if num_pulls < MIN_PULLS_TO_FIT:
             return
         recent = slice(-MAX_FIT_PULLS, None)
-        times = times[recent]
+        times = for_fits(times[recent])
         step = 1.0 if self.given_rate is not None else typical_step(times)
         model = self._model_over_time(
             indices[recent], self._targets(rewards[recent]), times / step
@@ -124,14 +125,14 @@ class DriftHyperparameters(Hyperparameters):
     def _model_over_time(
         self, indices: Tensor, targets: Tensor, times: Tensor
     ) -> TimeVaryingGP:
-        covar_module = deepcopy(self.covar_module).double()
+        covar_module = deepcopy(self.covar_module).cpu().double()
         # From the start: few pulls may give a rate of 0 or 1, whose gradient is 0.
         temporal_kernel = default_temporal_kernel().double()
         if self.given_rate is not None:
             # The ends of the interval have no finite raw value.
             temporal_kernel.forgetting_rate = min(max(self.given_rate, 1e-9), 1 - 1e-9)
         known = self.given_noise is not None
-        X = torch.cat([self.features[indices].double(), times.unsqueeze(-1)], dim=-1)
+        X = torch.cat([for_fits(self.features[indices]), times.unsqueeze(-1)], dim=-1)
         with warnings.catch_warnings():
             # No scaling: of time by design, of features where the kernel is given.
             warnings.simplefilter("ignore", InputDataWarning)

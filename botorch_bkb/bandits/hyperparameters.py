@@ -22,6 +22,7 @@ from botorch.utils.sampling import manual_seed
 from gpytorch import Module
 from gpytorch.constraints import Interval
 from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
@@ -82,7 +83,8 @@ class Hyperparameters:
     update up to 128 pulls and whenever their number reaches 256, 512, ... after that. A
     fit starts from the last one's optimum and, whenever the pulls are a quarter more
     than when it last did, once more from where the first one did: the likelihood has
-    several modes, and the better one counts.
+    several modes, and the better one counts. Fits run on the CPU in double precision,
+    wherever the arms are: their many small operations would wait for an accelerator.
 
     Args:
         arms: The ``A x d`` arms.
@@ -139,7 +141,7 @@ class Hyperparameters:
             _check_new_kernel(covar_module)
         self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
         self._kernel_form = kernel_form(self.covar_module)
-        self.likelihood = get_gaussian_likelihood_with_lognormal_prior().to(arms)
+        self.likelihood = _new_likelihood(arms)
 
     def to_features(self, points: Tensor) -> Tensor:
         """Return ``... x d`` points in the units of the kernel."""
@@ -233,8 +235,7 @@ class Hyperparameters:
     def _afresh(self) -> Self:
         """Return a copy with the hyper-parameters before any fit."""
         other = copy(self)
-        likelihood = get_gaussian_likelihood_with_lognormal_prior()
-        other.likelihood = likelihood.to(self.features)
+        other.likelihood = _new_likelihood(self.features)
         if self.learns_kernel:
             kernel = self.new_kernel(self.features)
             other.covar_module = kernel.to(self.features).requires_grad_(False)
@@ -308,8 +309,8 @@ class Hyperparameters:
         self.scale = spread if spread > least else 1.0
 
     def _targets(self, rewards: Tensor) -> Tensor:
-        # In double for any dtype of the arms: the line search needs it.
-        return ((rewards.double() - self.offset) / self.scale).unsqueeze(-1)
+        targets = (for_fits(rewards) - self.offset) / self.scale
+        return targets.unsqueeze(-1)
 
     def _model(
         self, indices: Tensor, targets: Tensor, inducing: Tensor | None
@@ -322,11 +323,11 @@ class Hyperparameters:
         if inducing is None:
             inducing_points = None
         else:
-            inducing_points = as_dense(self.features[inducing]).double()
-        covar_module = deepcopy(self.covar_module).double()
+            inducing_points = for_fits(self.features[inducing])
+        covar_module = deepcopy(self.covar_module).cpu().double()
         known = self.given_noise is not None
         return SingleTaskDTCGP(
-            as_dense(self.features[indices]).double(),
+            for_fits(self.features[indices]),
             targets,
             train_Yvar=torch.full_like(targets, self.noise_variance) if known else None,
             inducing_points=inducing_points,
@@ -415,6 +416,16 @@ class Hyperparameters:
         self.next_fit = check_count("next_fit", state["next_fit"])
         # States of older versions have none: the next fit searches.
         self._next_search = check_count("next_search", state.get("next_search", 1))
+
+
+def _new_likelihood(arms: Tensor) -> GaussianLikelihood:
+    """Return the likelihood of the learned noise, on the CPU in the arms' dtype."""
+    return get_gaussian_likelihood_with_lognormal_prior().to(arms.dtype)
+
+
+def for_fits(values: Tensor) -> Tensor:
+    """Return data to fit to: the line search needs double precision."""
+    return as_dense(values).cpu().double()
 
 
 def _check_new_kernel(covar_module: Kernel | None) -> None:

@@ -68,7 +68,7 @@ def optimize_batch_ucb(
     if first is not None and batch_rule.opens_with_one_pull:
         batch_rule = FixedSize(1)
     scale = confidence_width / math.sqrt(posterior.noise_variance)
-    left = Capacity(posterior.num_arms)
+    left = Capacity(posterior.num_arms, device=posterior.like.device)
     if capacity is not None:
         left = Capacity.of_pulls(capacity)
     bounds = UpperBounds(posterior, scale, grow, pending_indices, left)

@@ -30,7 +30,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import StoredArms
-from botorch_bkb.checks import as_number, check_modules, check_tensors
+from botorch_bkb.checks import as_number, check_device, check_modules, check_tensors
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
@@ -147,6 +147,7 @@ class ArmPosterior(Moments):
     ) -> None:
         check_tensors(arms=arms)
         check_modules(Kernel, covar_module=covar_module)
+        check_device(covar_module, arms)
         if not 0 < as_number(noise_variance) < math.inf:
             raise InputDataError(
                 "Expected `noise_variance` to be a positive number, but got "
@@ -268,7 +269,9 @@ class ArmPosterior(Moments):
     def knowledge_gains(
         self, competes: Tensor | None, listed: Tensor
     ) -> tuple[float, Tensor]:
-        top = self.largest_bounds(0.0, 2, competes)
+        # On the CPU, so that no block waits for an accelerator.
+        top = Ranked(*(part.cpu() for part in self.largest_bounds(0.0, 2, competes)))
+        listed = listed.cpu()
         found = self.shards.ask(
             "knowledge_gains", self.noise_variance, top, PerArm(competes), listed
         )
@@ -600,7 +603,7 @@ class ArmPosterior(Moments):
     def _factor(self) -> Factor:
         basis = self._basis
         return Factor(
-            basis.indices,
+            basis.indices.cpu(),
             self.arms[basis.indices],
             self._slots(basis.indices),
             basis.L,

@@ -15,18 +15,22 @@ from botorch_bkb.arms import BitArms, StoredArms
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals, draw_uniforms
 from botorch_bkb.models.utils.nystrom import check_prior_variance
+from botorch_bkb.models.utils.triangular import TriangularSolver
 from botorch_bkb.posteriors.kernel_rows import KernelRows
 from botorch_bkb.posteriors.knowledge_gain import knowledge_gain, split_gain
 from botorch_bkb.posteriors.shards import largest, Ranked
 
 
-# The size of a chunk of features, of which three are alive at a time: what a core's
-# caches hold; more for passes that read features once; enough to fill an accelerator.
+# The size of a chunk of features or covariances, of which a few are alive at a time:
+# what a core's caches hold; more for passes that read features once; enough to fill an
+# accelerator.
 CHUNK_BYTES = 2**20
 PASS_CHUNK_BYTES = 2**24
 # Of arms whose bits stay packed; every chunk unpacks the inducing ones.
 PACKED_CHUNK_BYTES = 2**22
 ACCELERATOR_CHUNK_BYTES = 2**28
+# Up to CUDA 13.1 `solve_triangular` is slow with 524,281 columns or more.
+ACCELERATOR_CHUNK_ARMS = 2**18
 # The fewest arms of a chunk: its normal numbers are a multiple of the 16 that PyTorch
 # draws at a time.
 MIN_CHUNK = 16
@@ -37,7 +41,8 @@ class Factor(NamedTuple):
     """The posterior's small matrices, from which moments of arms are computed.
 
     Attributes:
-        arms: The ``M`` basis arms.
+        arms: The ``M`` basis arms, on the CPU: the place of a chunk among them is found
+            without waiting for an accelerator.
         points: Their rows.
         slots: Which kernel rows are theirs; None where these are not kept.
         L: The ``M x M`` lower Cholesky factor of their Gram matrix.
@@ -157,13 +162,14 @@ class ArmShard:
         self._size = 0
         # From what features are solved for again; None where they are cached.
         self._factor: Factor | None = None
+        self._solver = TriangularSolver(moments[:0, :0])
 
     # Changes
 
     @torch.no_grad()
     def add_rows(self, points: Tensor) -> None:
         """Keep the kernel rows of more arms."""
-        self._rows.add(self.prior_rows(points))
+        self._rows.add(len(points), self._tiles(points))
 
     @torch.no_grad()
     def rebuild(
@@ -176,6 +182,7 @@ class ArmShard:
             self._features = self._new_cache(width)
         self._forget(has_means)
         self._factor = None if width else factor
+        self._solver = TriangularSolver(factor.L)
         self._size = factor.L.shape[0]
         self._fill(factor, has_means=has_means)
         self._finish(inducing)
@@ -339,7 +346,7 @@ class ArmShard:
             noise_variance: lambda.
             top: The two largest means of all arms that compete.
             competes: Which arms of the shard compete; all if None.
-            listed: Arms, of other shards too, ascending.
+            listed: Arms, of other shards too, ascending, on the CPU.
 
         Returns:
             The most of an arm that is not listed, and the gains of those here that are.
@@ -354,7 +361,8 @@ class ArmShard:
             own = listed[(listed >= start) & (listed < rows.stop)] - start
             allowed = None if competes is None else competes[rows]
             found.append(split_gain(gain, allowed, own))
-        return max(most for most, _ in found), torch.cat([gain for _, gain in found])
+        most = torch.stack([most for most, _ in found]).max()
+        return most.item(), torch.cat([gain for _, gain in found])
 
     def dot(self, vector: Tensor) -> Tensor:
         """Return the features' inner products with an ``M``-dim projected vector."""
@@ -382,22 +390,26 @@ class ArmShard:
     @torch.no_grad()
     def prior_rows(self, points: Tensor) -> Tensor:
         """Return the prior covariances of some points with all arms."""
-        numbers_per_arm = max(points.shape[-1], points.shape[0])
-        chunks = self.chunks(numbers_per_arm, PASS_CHUNK_BYTES)
-        blocks = [self._covariance(points, None, rows) for rows in chunks]
-        return torch.cat(blocks, dim=-1)
+        found = self.mean.new_empty(len(points), self.num_arms)
+        for rows, tile in self._tiles(points):
+            found[:, rows] = tile
+        return found
 
     def drawn(self, draws: Draws, indices: Tensor | None) -> tuple[Tensor, NoiseState]:
         """Return values of all arms, or of a few, ``num_draws x k``, and a state."""
-        if indices is None:
-            indices = torch.arange(self.num_arms, device=self.arms.device)
-        else:
+        num_values = self.num_arms
+        if indices is not None:
             indices = indices[self._is_here(indices)] - self.start
-        values = self.mean.new_empty(draws.size, len(indices))
+            num_values = len(indices)
+        values = self.mean.new_empty(draws.size, num_values)
         generator = self._generator(draws)
         for rows, chunk in self._drawn_chunks(draws, generator):
+            if indices is None:
+                values[:, rows] = chunk
+                continue
             inside = (indices >= rows.start) & (indices < rows.stop)
-            values[:, inside] = chunk[:, indices[inside] - rows.start]
+            places = (indices - rows.start).clamp(0, chunk.shape[-1] - 1)
+            values = torch.where(inside, chunk[:, places], values)
         return values, _state(generator)
 
     def best_of_draws(
@@ -437,11 +449,11 @@ class ArmShard:
         sums = []
         for start in range(0, len(self.mean), self.block_size):
             rows = slice(start, start + self.block_size)
-            some = inside[rows]
-            mean = self.mean[rows][some]
-            std = (self.residual[rows] + self.projected[rows])[some].sqrt()
+            mean, some = self.mean[rows], inside[rows]
+            std = (self.residual[rows] + self.projected[rows]).sqrt()
             std = std.clamp_min(torch.finfo(std.dtype).tiny)
-            above = [torch.special.ndtr((mean - b) / std).sum() for b in levels]
+            shares = [torch.special.ndtr((mean - b) / std) for b in levels]
+            above = [(share * some).sum() for share in shares]
             sums.append(torch.stack(above))
         return int(inside.sum()), torch.stack(sums)
 
@@ -475,14 +487,15 @@ class ArmShard:
         other._moments = torch.cat([self._moments, new], dim=-1)
         other._rows = self._rows.extended(other.num_arms, max_rows)
         if other._rows.size:
-            for rows in other.chunks(other._rows.size, PASS_CHUNK_BYTES, num_arms):
-                added = other._covariance(held, None, rows)
-                other._rows.rows[: other._rows.size, rows] = added
+            kept = other._rows.rows[: other._rows.size]
+            for rows, tile in other._tiles(held, num_arms):
+                kept[:, rows] = tile
         other._features = other._new_cache(width)
         if width:
-            size, kept = self._size, slice(num_arms)
-            other._features[:size, kept] = self._features[:size, kept]
+            size = self._size
+            other._features[:size, :num_arms] = self._features[:size, :num_arms]
         other._factor = None if width else factor
+        other._solver = TriangularSolver(factor.L)
         other._fill(factor, num_arms)
         other._finish(factor.arms[:0])
         return other
@@ -498,8 +511,9 @@ class ArmShard:
             first: The first arm; a multiple of the block's size, or all arms after
                 it are of this shard.
         """
+        most_arms = self.block_size
         if self.arms.device.type != "cpu":
-            num_bytes = ACCELERATOR_CHUNK_BYTES
+            num_bytes, most_arms = ACCELERATOR_CHUNK_BYTES, ACCELERATOR_CHUNK_ARMS
         elif num_bytes is None:
             num_bytes = CHUNK_BYTES
             if isinstance(self.arms, BitArms):
@@ -507,10 +521,15 @@ class ArmShard:
                 numbers_per_arm = max(numbers_per_arm, self.arms.shape[-1] // 8)
         most = num_bytes // (numbers_per_arm * self.arms.element_size())
         size = 2 ** (max(most, MIN_CHUNK).bit_length() - 1)
-        size = min(size, self.block_size)
+        size = min(size, most_arms)
         stop = self.num_arms
         for start in range(first, stop, size):
             yield slice(start, min(start + size, stop))
+
+    def _tiles(self, points: Tensor, first: int = 0) -> Iterator[tuple[slice, Tensor]]:
+        """Yield slices of the arms, and their prior covariances with some points."""
+        for rows in self.chunks(max(points.shape), first=first):
+            yield rows, self._covariance(points, None, rows)
 
     def _new_cache(self, width: int) -> Tensor:
         """Return room for features, whose rows are aligned alike in every shard."""
@@ -529,6 +548,7 @@ class ArmShard:
 
         The moments of these must be those of the prior.
         """
+        solver = TriangularSolver(factor.L_v)
         for rows in self.chunks(max(factor.L.shape[0], 1), first=first):
             Z = self._solved(rows, factor)
             if len(self._features):
@@ -538,8 +558,7 @@ class ArmShard:
                 torch.mv(Z.mT, factor.weights, out=self.mean[rows])
             # Takes a third of the time of squaring and summing.
             self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
-            # In place: a copy takes a tenth of the solve's time.
-            torch.linalg.solve_triangular(factor.L_v, Z, upper=False, out=Z)
+            solver.solve_(Z)
             self.projected[rows] = torch.linalg.vector_norm(Z, dim=0).square()
 
     def _finish(self, inducing: Tensor) -> None:
@@ -561,11 +580,12 @@ class ArmShard:
     def _solved(self, rows: slice, factor: Factor) -> Tensor:
         """Compute the ``M x k`` features of some arms in a row."""
         K = self._covariance(factor.points, factor.slots, rows)
-        Z = torch.linalg.solve_triangular(factor.L, K, upper=False)
+        Z = self._solver.solve_(K)
         # Arms of the basis have their row of L, exact where a solve leaves rounding.
         start = self.start + rows.start
         own = (factor.arms >= start) & (factor.arms < self.start + rows.stop)
-        Z[:, factor.arms[own] - start] = factor.L[own].mT
+        if own.any():
+            Z[:, factor.arms[own] - start] = factor.L[own].mT
         return Z
 
     @torch.no_grad()

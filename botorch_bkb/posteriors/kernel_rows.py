@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -24,12 +26,16 @@ class KernelRows:
         self.size = 0
         self.rows = like.new_empty(0, num_arms)
 
-    def add(self, rows: Tensor) -> None:
-        """Keep the rows of more arms."""
-        needed = self.size + rows.shape[0]
+    def add(self, num_rows: int, tiles: Iterable[tuple[slice, Tensor]]) -> None:
+        """Keep the rows of more arms, which come in tiles of columns.
+
+        Nothing has changed if a tile raises an error.
+        """
+        needed = self.size + num_rows
         if needed > self.rows.shape[0]:
             self._move(min(max(64, 2 * needed), self.limit), self.rows.shape[1])
-        self.rows[self.size : needed] = rows
+        for columns, tile in tiles:
+            self.rows[self.size : needed, columns] = tile
         self.size = needed
 
     def extended(self, num_arms: int, limit: int) -> KernelRows:

@@ -62,7 +62,7 @@ def best_arm_capacity(
         is_open[rest.sort(descending=True, stable=True).indices[:missing]] = True
     listed = PullCounts(arms, is_open * pulls.clamp(max=1))
     usual = min(capacity.usual, 1)
-    return Capacity(capacity.num_arms, usual, capacity.offered, listed)
+    return Capacity(capacity.num_arms, usual, capacity.offered, listed, arms.device)
 
 
 def _gain_when_told(
@@ -131,16 +131,16 @@ def split_gain(
     gain: Tensor,  # A
     competes: Tensor | None,  # A, bool
     listed: Tensor,  # k, long
-) -> tuple[float, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return the largest gain of arms that are not listed, and the gains of the others.
 
     Args:
         gain: The gains of arms in a row.
         competes: Which of them compete; all if None.
         listed: Places among them. They do not count for the largest.
+
+    Returns:
+        A 0-dim tensor, minus infinity if no arm is left, and a ``k``-dim one.
     """
-    others = torch.ones_like(gain, dtype=torch.bool) if competes is None else competes
-    others = others.clone()
-    others[listed] = False
-    rest = gain[others]
-    return rest.max().item() if len(rest) else -math.inf, gain[listed]
+    others = gain if competes is None else gain.masked_fill(~competes, -math.inf)
+    return others.index_fill(0, listed.to(gain.device), -math.inf).amax(), gain[listed]

@@ -129,7 +129,8 @@ class Moments(ABC):
         """
         top = self.largest_bounds(0.0, 2, competes)
         gain = knowledge_gain(self.mean, self.variance, self.noise_variance, top)
-        return split_gain(gain, competes, listed)
+        most, gains = split_gain(gain, competes, listed)
+        return most.item(), gains
 
     def promising_arms(
         self, scale: float, size: int, competes: Tensor | None = None

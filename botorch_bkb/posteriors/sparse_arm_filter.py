@@ -12,7 +12,13 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import as_number, check_modules, check_tensors, is_integer
+from botorch_bkb.checks import (
+    as_number,
+    check_device,
+    check_modules,
+    check_tensors,
+    is_integer,
+)
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
@@ -80,6 +86,7 @@ class SparseArmFilter(DriftingPosterior):
     ) -> None:
         check_tensors(arms=arms)
         check_modules(Kernel, covar_module=covar_module)
+        check_device(covar_module, arms)
         if not 0 <= as_number(tolerance) < 1:
             raise InputDataError(
                 f"Expected `tolerance` from 0 to 1, but got {tolerance!r}. At 0 no "

@@ -24,6 +24,13 @@ def numbered(start, stop, num_arms=5, dtype=torch.float64):
     return torch.tensor(rows, dtype=dtype)
 
 
+def add(rows, values):
+    """Add rows in two tiles of columns."""
+    middle = values.shape[1] // 2
+    tiles = [slice(0, middle), slice(middle, None)]
+    rows.add(len(values), ((tile, values[:, tile]) for tile in tiles))
+
+
 @each_dtype
 @given(
     sizes=st.lists(st.integers(0, 70), max_size=6),
@@ -34,7 +41,7 @@ def test_any_rows_are_found_again_however_they_came(dtype, sizes, slots):
     """Repeated and in any order, for arms in a row and for a list of arms."""
     rows, size = make_rows(limit=sum(sizes), dtype=dtype), 0
     for more in sizes:
-        rows.add(numbered(size, size + more, dtype=dtype))
+        add(rows, numbered(size, size + more, dtype=dtype))
         size += more
     assert rows.size == size <= len(rows.rows) <= rows.limit
     expected = numbered(0, size, dtype=dtype)
@@ -47,7 +54,7 @@ def test_any_rows_are_found_again_however_they_came(dtype, sizes, slots):
 
 def test_without_rows_there_is_nothing():
     rows = make_rows(limit=0)
-    rows.add(torch.empty(0, 5).double())
+    add(rows, torch.empty(0, 5).double())
     assert (rows.size, rows.rows.nbytes) == (0, 0)
     assert rows.select(longs(), slice(0, 5)).shape == (0, 5)
     assert rows.select(longs(), longs(1, 2)).shape == (0, 2)
@@ -57,7 +64,7 @@ def test_room_doubles_and_never_passes_the_limit():
     """So a run moves what it has a few times, not at every row."""
     rows, capacities = make_rows(limit=300), []
     for start in range(300):
-        rows.add(numbered(start, start + 1))
+        add(rows, numbered(start, start + 1))
         if len(rows.rows) not in capacities:
             capacities.append(len(rows.rows))
     assert capacities == [64, 130, 262, 300]
@@ -66,18 +73,32 @@ def test_room_doubles_and_never_passes_the_limit():
 
 def test_rows_are_copied_when_they_are_added():
     rows, given_rows = make_rows(), numbered(0, 2)
-    rows.add(given_rows)
+    add(rows, given_rows)
     given_rows.zero_()
     assert torch.equal(rows.select(longs(0, 1), slice(0, 5)), numbered(0, 2))
 
 
+def test_a_tile_that_fails_adds_nothing():
+    rows = make_rows()
+    add(rows, numbered(0, 2))
+
+    def tiles():
+        yield slice(0, 2), numbered(2, 5)[:, :2]
+        raise ValueError("no kernel")
+
+    with pytest.raises(ValueError, match="no kernel"):
+        rows.add(3, tiles())
+    add(rows, numbered(2, 3))
+    assert torch.equal(rows.select(longs(0, 1, 2), slice(0, 5)), numbered(0, 3))
+
+
 def test_more_arms_get_columns_beside_those_that_are_there():
     rows = make_rows(num_arms=5)
-    rows.add(numbered(0, 3, 5))
+    add(rows, numbered(0, 3, 5))
     wider = rows.extended(8, 100)
     assert (wider.size, wider.limit) == (3, 100)
     wider.rows[:3, 5:] = numbered(0, 3, 8)[:, 5:]
-    wider.add(numbered(3, 90, 8))
+    add(wider, numbered(3, 90, 8))
     slots = torch.arange(90)
     assert torch.equal(wider.select(slots, slice(0, 8)), numbered(0, 90, 8))
     # The rows from which it was made have their own.
@@ -90,13 +111,13 @@ def test_more_arms_get_columns_beside_those_that_are_there():
 )
 def test_rows_that_outgrow_another_limit_are_given_up(limit, size, most):
     rows = make_rows()
-    rows.add(numbered(0, 40))
+    add(rows, numbered(0, 40))
     other = rows.extended(9, limit)
     assert other.size == size
     assert len(other.rows) <= most
     found = other.select(torch.arange(size), slice(0, 5))
     assert torch.equal(found, numbered(0, size))
-    other.add(numbered(size, limit, 9))
+    add(other, numbered(size, limit, 9))
     found = other.select(torch.arange(limit), slice(0, 5))
     assert torch.equal(found, numbered(0, limit))
     assert rows.size == 40

@@ -205,6 +205,8 @@ class BitArms(LazyRows):
 
     @override
     def _done(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        if func is aten._to_copy.default:
+            return self._copied(**kwargs)
         if func is aten.select.int and args[1] in COLUMNS:
             num_columns = self.shape[1]
             if not -num_columns <= args[2] < num_columns:
@@ -213,6 +215,19 @@ class BitArms(LazyRows):
         if func is aten.index_select.default and args[1] in COLUMNS:
             return _selected(self, args[2])
         return super()._done(func, *args, **kwargs)
+
+    def _copied(
+        self,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        **_: Any,
+    ) -> BitArms | None:
+        """Return the arms on another device or of another dtype, still packed."""
+        dtype = self.dtype if dtype is None else dtype
+        if dtype not in (torch.float32, torch.float64):
+            return None
+        codes = self.codes.to(device)
+        return BitArms(codes, self.is_packed, self.numbers.to(device, dtype), dtype)
 
     @override
     def __reduce_ex__(self, protocol: Any) -> Any:
