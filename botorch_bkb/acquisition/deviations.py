@@ -97,13 +97,11 @@ class RandomDeviationWidth(ConfidenceSchedule):
 
     @override
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the seed; the empty state of a schedule without one keeps it.
+        """Restore the seed.
 
         Raises:
             InputDataError: If ``state_dict`` is that of a schedule of another kind.
         """
-        if not state_dict:
-            return
         if set(state_dict) != {"seed"}:
             raise InputDataError(
                 "Expected the key `seed` in the state of RandomDeviationWidth, but got "

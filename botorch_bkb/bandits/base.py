@@ -217,9 +217,9 @@ class FiniteArmBandit(Bandit):
         belief = self.learner.begin(
             arms, covar_module, noise_variance, max_feature_bytes
         )
-        self._has_practical_width = confidence is None and practical
-        if self._has_practical_width:
-            confidence = _practical_width(belief)
+        if confidence is None and practical:
+            has_detail = belief.hyperparameters.has_detail
+            confidence = DETAIL_WIDTH if has_detail else PRACTICAL_WIDTH
         elif confidence is None:
             confidence = self.default_confidence or self.learner.default_confidence
         self.confidence = as_schedule(confidence)
@@ -936,8 +936,6 @@ class FiniteArmBandit(Bandit):
         num_batches = check_count("num_batches", state["num_batches"])
         confidence = deepcopy(self.confidence)
         confidence.load_state_dict(state["confidence"])
-        if self._has_practical_width:
-            confidence = _practical_width(belief)  # of the kernel that was saved
         now_or_next = 1.0 if now is None else now + 1.0
         belief = self.learner.rebuild(belief, Pulls(ledger, self._sign, now_or_next))
         self.generator.set_state(state["generator"])
@@ -945,11 +943,6 @@ class FiniteArmBandit(Bandit):
         self._ledger, self._now, self.confidence = ledger, now, confidence
         self._opening_score, self.num_batches = opening_score, num_batches
         self._believe(belief)
-
-
-def _practical_width(belief: Belief) -> DeviationWidth:
-    """Return the default width where anything is learned."""
-    return DETAIL_WIDTH if belief.hyperparameters.has_detail else PRACTICAL_WIDTH
 
 
 def _check_left(rule: BatchRule, capacity: Capacity) -> None:

@@ -330,8 +330,7 @@ class BoxBandit(Bandit):
         ledger.load_state_dict(state)
         hyperparameters = deepcopy(self._belief.hyperparameters)
         hyperparameters.load_state_dict(state["prior"])
-        # States of older versions have none: the bandit's own will do.
-        seed = state.get("design_seed", self._design_seed)
+        seed = state["design_seed"]
         if seed is not None:
             check_count("design_seed", seed, 2**31)
         num_told = check_count(

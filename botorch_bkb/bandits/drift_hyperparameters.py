@@ -159,8 +159,7 @@ class DriftHyperparameters(Hyperparameters):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.temporal_kernel.load_state_dict(state["temporal_kernel"])
-        # States of older versions have none: they counted in units of time.
-        self.step = check_number("step", state.get("step", 1.0), least=1e-150)
+        self.step = check_number("step", state["step"], least=1e-150)
 
 
 def typical_step(times: Tensor) -> float:

@@ -33,8 +33,6 @@ from botorch_bkb.bandits.learned_kernels import (
     fingerprint_columns,
     kernel_form,
     lengthscales,
-    matern_to_learn,
-    rbf_to_learn,
     tanimoto_to_learn,
     variance_shares,
 )
@@ -121,9 +119,6 @@ class Hyperparameters:
         self.learns_kernel = covar_module is None
         self.given_noise = noise_variance
         self.learns_mean = learns_mean
-        # Of fingerprints the default has always been the same.
-        is_default = covar_module is None and new_kernel is None
-        self._learns_default = is_default and not isinstance(arms, BitArms)
         default: Callable[[Any], Kernel] = composite_to_learn
         if isinstance(arms, BitArms):
             default = tanimoto_to_learn
@@ -345,14 +340,13 @@ class Hyperparameters:
 
     def _check_kernel_of(self, state: dict[str, Any]) -> None:
         """Refuse a state whose kernel is of these classes, and another."""
-        # States of older versions do not tell its form, nor whether it was learned.
-        form = state.get("kernel_form", self._kernel_form)
+        form = state["kernel_form"]
         if form != self._kernel_form:
             raise InputDataError(
                 "Expected the state of a bandit with a kernel whose parts have the "
                 f"numbers {self._kernel_form}, but it is that of one with {form}."
             )
-        learns = state.get("learns_kernel", self.learns_kernel)
+        learns = state["learns_kernel"]
         if learns != self.learns_kernel:
             words = {True: "learned", False: "given"}
             raise InputDataError(
@@ -376,15 +370,6 @@ class Hyperparameters:
                     "the saved one."
                 )
 
-    def _go_on_with_kernel_of(self, given: list[Any]) -> None:
-        """Learn what that bandit did by default, which older versions changed twice."""
-        for new_kernel in (rbf_to_learn, matern_to_learn, composite_to_learn):
-            self.new_kernel = new_kernel
-            self.covar_module = self._afresh().covar_module
-            self._kernel_form = kernel_form(self.covar_module)
-            if given == self._given():
-                return
-
     def state_dict(self) -> dict[str, Any]:
         """Return hyper-parameters and units."""
         return {
@@ -401,8 +386,6 @@ class Hyperparameters:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        if self._learns_default:
-            self._go_on_with_kernel_of(state["given"])
         if state["given"] != self._given():
             raise InputDataError(
                 "Expected the state of a bandit with kernel and noise "
@@ -414,8 +397,7 @@ class Hyperparameters:
         self.offset = check_number("offset", state["offset"])
         self.scale = check_number("scale", state["scale"], least=MIN_SCALE)
         self.next_fit = check_count("next_fit", state["next_fit"])
-        # States of older versions have none: the next fit searches.
-        self._next_search = check_count("next_search", state.get("next_search", 1))
+        self._next_search = check_count("next_search", state["next_search"])
 
 
 def _new_likelihood(arms: Tensor) -> GaussianLikelihood:

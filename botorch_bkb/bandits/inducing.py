@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
 
 import torch
-from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import BotorchWarning
 from torch import Tensor
 
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
-from botorch_bkb.checks import check_count
-from botorch_bkb.models.utils.draws import draw_seed, keyed_uniforms
 from botorch_bkb.models.utils.leverage_scores import leverage_pivots
 from botorch_bkb.posteriors import ArmPosterior
 from botorch_bkb.posteriors.kernel_rows import positions_in_ascending
@@ -41,66 +36,6 @@ def keeps_all(
     """Whether so many pulled arms are inducing without sampling."""
     most = min_inducing if max_inducing is None else min(min_inducing, max_inducing)
     return hyperparameters.learns and num_pulled <= most
-
-
-@dataclass(frozen=True)
-class CoupledUniforms:
-    """One uniform number per arm for good, of which none is kept.
-
-    Attributes:
-        seed: What the numbers are a function of, beside the arm; None before they are
-            needed.
-        stored: Those of the first arms, in states of versions that kept them all.
-    """
-
-    seed: int | None = None
-    stored: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.double))
-
-    def drawn(self, num_arms: int, generator: torch.Generator) -> Self:
-        """Return them with a seed, drawn if an arm needs it and there is none yet."""
-        if self.seed is not None or len(self.stored) == num_arms:
-            return self
-        return replace(self, seed=draw_seed(generator))
-
-    def of(self, arms: Tensor) -> Tensor:
-        """Return the numbers of some arms, once a seed is there if one is needed.
-
-        Args:
-            arms: A ``k``-dim long tensor.
-
-        Returns:
-            A ``k``-dim tensor of doubles, on the processor.
-        """
-        arms = arms.cpu()
-        numbers = torch.empty(len(arms), dtype=torch.double)
-        is_stored = arms < len(self.stored)
-        numbers[is_stored] = self.stored[arms[is_stored]]
-        if self.seed is not None:
-            numbers[~is_stored] = keyed_uniforms(self.seed, arms[~is_stored])
-        return numbers
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a saved bandit has of them."""
-        return {"uniform_seed": self.seed, "uniforms": self.stored}
-
-    @classmethod
-    def load(cls, state: dict[str, Any], num_arms: int) -> Self:
-        """Return those of a saved bandit.
-
-        Raises:
-            InputDataError: If they cannot be those of so many arms.
-        """
-        stored = state["uniforms"].to("cpu", torch.double)
-        if stored.dim() != 1 or len(stored) > num_arms:
-            raise InputDataError(
-                f"Expected `uniforms` of at most {num_arms} numbers, but got shape "
-                f"{tuple(stored.shape)}."
-            )
-        # States of older versions have none.
-        seed = state.get("uniform_seed")
-        if seed is not None:
-            check_count("uniform_seed", seed, 2**31)
-        return cls(seed, stored)
 
 
 def sample_in_blocks(

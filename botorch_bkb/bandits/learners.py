@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -33,7 +33,6 @@ from botorch_bkb.acquisition.time_varying import RTVWidth
 from botorch_bkb.arms import Capacity
 from botorch_bkb.bandits.hyperparameters import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import (
-    CoupledUniforms,
     in_stable_order,
     is_bulk,
     keeps_all,
@@ -44,7 +43,7 @@ from botorch_bkb.bandits.inducing import (
 )
 from botorch_bkb.bandits.ledger import Pulls
 from botorch_bkb.checks import as_number, check_count
-from botorch_bkb.models.utils.draws import draw_uniforms
+from botorch_bkb.models.utils.draws import draw_seed, draw_uniforms, keyed_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
     check_inclusion,
     check_max_inducing,
@@ -244,12 +243,13 @@ class PosteriorBelief(Belief):
 
     Attributes:
         posterior: The posterior.
-        uniforms: The numbers of the coupled law.
+        uniform_seed: What the numbers of the coupled law are a function of, beside the
+            arm; None before they are needed.
         is_capped: Whether a ceiling of inducing arms has ever taken effect.
     """
 
     posterior: ArmPosterior
-    uniforms: CoupledUniforms = field(default_factory=CoupledUniforms)
+    uniform_seed: int | None = None
     is_capped: bool = False
 
     @override
@@ -506,21 +506,24 @@ class SparseLearner(PosteriorLearner):
         if self.keeps_all(hyperparameters, len(pulled)):
             inducing = in_stable_order(belief.inducing_indices, pulled)
             return replace(belief, inducing_indices=inducing)
-        uniforms, is_capped = belief.uniforms, False
+        seed: int | None = None
+        if self.resampling == "coupled":
+            seed = belief.uniform_seed
+            seed = draw_seed(generator) if seed is None else seed
+        is_capped = False
 
         def sample(scores: Tensor) -> Tensor:
             """Return which of the first pulled arms are inducing, by their scores."""
-            nonlocal uniforms, is_capped
+            nonlocal is_capped
             num_seen = len(scores)
             arms, seen = pulled[:num_seen], counts[:num_seen]
             probabilities = inclusion_probabilities(
                 scores, seen, self.oversampling, self.inclusion
             )
-            if self.resampling == "independent":
+            if seed is None:
                 numbers = draw_uniforms(len(arms), generator)
             else:
-                uniforms = uniforms.drawn(belief.posterior.num_arms, generator)
-                numbers = uniforms.of(arms)
+                numbers = keyed_uniforms(seed, arms)
             rows = sample_inducing_indices(probabilities, scores, numbers.to(scores))
             if self.max_inducing is None:
                 return rows
@@ -540,7 +543,7 @@ class SparseLearner(PosteriorLearner):
         return replace(
             belief,
             inducing_indices=in_stable_order(belief.inducing_indices, pulled[rows]),
-            uniforms=uniforms,
+            uniform_seed=seed,
             is_capped=belief.is_capped or is_capped,
         )
 
@@ -583,12 +586,14 @@ class SparseLearner(PosteriorLearner):
 
     @override
     def state_dict(self, belief: PosteriorBelief) -> dict[str, Any]:
-        return belief.uniforms.state_dict()
+        return {"uniform_seed": belief.uniform_seed}
 
     @override
     def load(self, belief: PosteriorBelief, state: dict[str, Any]) -> PosteriorBelief:
-        num_arms = len(belief.hyperparameters.features)
-        return replace(belief, uniforms=CoupledUniforms.load(state, num_arms))
+        seed = state["uniform_seed"]
+        if seed is not None:
+            check_count("uniform_seed", seed, 2**31)
+        return replace(belief, uniform_seed=seed)
 
 
 @dataclass(frozen=True)

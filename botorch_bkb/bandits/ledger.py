@@ -404,14 +404,10 @@ class PullLedger:
                 f"{len(told)} pulls."
             )
         next_id = check_count("next_id", state["next_id"])
-        # States of older versions do not know which pulls their results were of.
         ids = [
-            check_count("told_ids", key + 1, next_id) - 1
-            for key in state.get("told_ids", [-1] * len(told))
+            check_count("told_ids", key + 1, next_id) - 1 for key in state["told_ids"]
         ]
-        asked = [
-            check_time(time) for time in state.get("told_asked", [0.0] * len(told))
-        ]
+        asked = [check_time(time) for time in state["told_asked"]]
         if not len(ids) == len(asked) == len(told):
             raise InputDataError(
                 f"Expected an id and a time per told pull, but got {len(ids)} and "
@@ -423,9 +419,9 @@ class PullLedger:
             )
             for key, (arm, score, time) in state["pending"].items()
         }
-        asked_for = check_indices([pull.arm for pull in pending.values()], num_arms)
-        tried = check_indices(state.get("tried", []), num_arms)
-        since = check_count("num_since_new", state.get("num_since_new", 0))
+        check_indices([pull.arm for pull in pending.values()], num_arms)
+        tried = check_indices(state["tried"], num_arms)
+        since = check_count("num_since_new", state["num_since_new"])
         self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
         self.told_scores, self.pending = array("d", scores), pending
         self.told_ids, self.told_asked = array("q", ids), array("d", asked)
@@ -433,10 +429,7 @@ class PullLedger:
         self.next_id = next_id
         self.first_is_told = bool(state["first_is_told"])
         self._totals, self._num_summed = self._nothing, 0
-        self.tried = frozenset()
-        self._try([*told, *asked_for, *tried])
-        if "num_since_new" in state:  # older versions did not count
-            self.num_since_new = since
+        self.tried, self.num_since_new = frozenset(tried), since
 
 
 class PointLedger(PullLedger):
@@ -489,29 +482,10 @@ class PointLedger(PullLedger):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return told and pending points, and rewards."""
-        return {
-            "told_points": self.told_points,
-            "told_rewards": list(self.told_rewards),
-            "pending": {
-                key: self.points[pull.arm].clone() for key, pull in self.pending.items()
-            },
-            "next_id": self.next_id,
-        }
+        """Return the points as well."""
+        return {**super().state_dict(), "points": self.points}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        told = self.find(state["told_points"])
-        # The corners are taken off again: nothing may be pending.
-        asked = torch.stack([*state["pending"].values(), *self.bounds])[:-2]
-        pending = zip(state["pending"], self.find(asked).tolist(), strict=True)
-        super().load_state_dict(
-            {
-                "told_indices": told,
-                "told_rewards": state["told_rewards"],
-                "told_scores": [0.0] * len(told),
-                "pending": {key: Pull(arm, 0.0) for key, arm in pending},
-                "next_id": state["next_id"],
-                "first_is_told": False,
-            }
-        )
+        self.find(state["points"])
+        super().load_state_dict(state)

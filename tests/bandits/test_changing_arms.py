@@ -29,7 +29,6 @@ from tests.bandits import (
     true_rewards,
     unchanged,
 )
-from tests.reference import coupled_uniforms
 
 
 ARMS = random_arms(60)
@@ -294,28 +293,7 @@ def test_coupled_numbers_of_arms_that_join_follow_from_the_seed():
         bandit.add_arms(ARMS[20:])
         play(bandit, 3, measure_of(bandit))
         assert bandit.state_dict()["uniform_seed"] == before
-        numbers = bandit._belief.uniforms.of(torch.arange(60)).numpy()
-        assert (numbers == coupled_uniforms(before, 60)).all()
     assert_same(bandits[0].state_dict(), bandits[1].state_dict())
-
-
-def test_numbers_that_a_state_holds_stay_and_arms_that_join_have_a_seed():
-    """As states did before numbers were a function of a seed."""
-    bandit = make_bandit(BBKB, ARMS[:20], resampling="coupled")
-    play(bandit, 3, measure_of(bandit))
-    stored = torch.linspace(0.01, 0.99, 20).double()
-    state = {**bandit.state_dict(), "uniforms": stored}
-    del state["uniform_seed"]
-    bandit.load_state_dict(state)
-    play(bandit, 3, measure_of(bandit))
-    assert bandit.state_dict()["uniform_seed"] is None
-    bandit.add_arms(ARMS[20:])
-    play(bandit, 3, measure_of(bandit))
-    state = bandit.state_dict()
-    expected = coupled_uniforms(state["uniform_seed"], 60)
-    expected[:20] = stored
-    assert (bandit._belief.uniforms.of(torch.arange(60)).numpy() == expected).all()
-    assert torch.equal(state["uniforms"], stored)
 
 
 # Rows ---------------------------------------------------------------------------------

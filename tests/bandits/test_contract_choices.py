@@ -360,23 +360,6 @@ def test_what_was_learned_of_results_that_are_withdrawn_is_forgotten(
 
 
 @each(ALL_BANDITS)
-def test_states_that_know_no_pulls_of_results_are_fine(bandit_class):
-    """Those of versions before there was anything to withdraw."""
-    bandit, other = make_bandit(bandit_class), make_bandit(bandit_class, seed=5)
-    play(bandit, 3)
-    state = deepcopy(bandit.state_dict())
-    del state["ledger"]["told_ids"], state["ledger"]["told_asked"]
-    other.load_state_dict(state)
-    arm = state["ledger"]["told_indices"][-1]
-    other.withdraw([arm])
-    assert other.pending == {}
-    assert other.num_pulls == bandit.num_pulls - 1
-    state["ledger"]["told_ids"] = [7] * bandit.num_pulls
-    with unchanged(other), pytest.raises(InputDataError, match="told_ids"):
-        other.load_state_dict(state)
-
-
-@each(ALL_BANDITS)
 def test_what_was_not_told_cannot_be_withdrawn(bandit_class):
     bandit = make_bandit(bandit_class)
     play(bandit, 3)

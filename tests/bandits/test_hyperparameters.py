@@ -646,19 +646,6 @@ def test_the_state_of_a_prior_restores_it():
     assert [other.is_due(number) for number in (20, 21)] == [False, True]
 
 
-def test_a_state_of_an_older_version_searches_at_its_next_fit():
-    prior, other = (Hyperparameters(random_arms(20), None, None) for _ in range(2))
-    rewards = true_rewards(random_arms(20))
-    prior.fit(torch.arange(16), rewards[:16])
-    state = deepcopy(prior.state_dict())
-    del state["next_search"]
-    other.load_state_dict(state)
-    for one in (prior, other):
-        one.fit(torch.arange(20), rewards)
-    assert other.state_dict()["next_search"] == 25
-    assert other.noise_variance == pytest.approx(prior.noise_variance, rel=1e-3)
-
-
 def count_forwards(monkeypatch):
     """Return a list that grows with every evaluation of the marginal likelihood."""
     calls, forward = [], hyperparameters.SingleTaskDTCGP.forward

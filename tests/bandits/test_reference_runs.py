@@ -80,15 +80,10 @@ def noisy(truth, seed):
 
 
 def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
-    """Run package and reference side by side; return the number of batches.
-
-    With ``resampling="stored"``, from a state that holds the numbers of all arms, as
-    states did before those were a function of a seed.
-    """
+    """Run package and reference side by side; return the number of batches."""
     bandit_class, schedule, rule, rule_name, width = BANDITS[name]
     exact = bandit_class in (GPUCB, GPBUCB)
-    coupled = resampling in ("coupled", "stored")
-    law = "coupled" if coupled else resampling
+    coupled = resampling == "coupled"
     bandit = bandit_class(
         arms,
         kernel,
@@ -96,13 +91,8 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         confidence=schedule,
         batch_rule=rule,
         generator=torch.Generator().manual_seed(3),
-        **({} if exact else {"resampling": law}),
+        **({} if exact else {"resampling": resampling}),
     )
-    stored = np.random.default_rng(2).random(len(arms))
-    if resampling == "stored":
-        state = {**bandit.state_dict(), "uniforms": torch.from_numpy(stored)}
-        del state["uniform_seed"]
-        bandit.load_state_dict(state)
     reward, batches, sets = noisy(truth, 1), [], []
     while bandit.num_pulls < num_pulls:
         indices = bandit.ask()
@@ -114,8 +104,7 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
 
     def draw_uniforms(n):
         if coupled:  # once, for all arms
-            fresh = resampling == "coupled"
-            return coupled_uniforms(draw_seed(stream), n) if fresh else stored
+            return coupled_uniforms(draw_seed(stream), n)
         return torch.rand(n, generator=stream, dtype=torch.double).numpy()
 
     gram = gram_matrix(kernel, arms)
@@ -146,7 +135,6 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         ("bkb", "coupled"),
         ("bbkb", "independent"),
         ("bbkb", "coupled"),
-        ("bbkb", "stored"),
         ("local", "independent"),
         ("plates", "independent"),
         ("gpucb", "independent"),

@@ -6,16 +6,14 @@ from copy import deepcopy
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import AdditiveKernel, MaternKernel, RBFKernel
+from gpytorch.kernels import MaternKernel, RBFKernel
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPThompsonSampling, GPUCB
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB
 from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.bandits import (
-    base,
     ExactLearner,
     FiniteArmBandit,
-    hyperparameters,
     matern_to_learn,
     rbf_to_learn,
     SparseLearner,
@@ -142,33 +140,6 @@ def test_a_round_trip_keeps_learned_hyper_parameters(bandit_class):
     compare_runs(bandit, reload(bandit_class, bandit, lambda: LEARNED), num_asks=6)
 
 
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, GPThompsonSampling])
-@pytest.mark.parametrize(
-    ("new_kernel", "expected"),
-    [(rbf_to_learn, RBFKernel), (matern_to_learn, MaternKernel)],
-)
-def test_a_state_of_an_older_version_goes_on_with_its_kernel(
-    bandit_class, new_kernel, expected, monkeypatch
-):
-    with monkeypatch.context() as older:
-        older.setattr(hyperparameters, "composite_to_learn", new_kernel)
-        older.setattr(base, "DETAIL_WIDTH", base.PRACTICAL_WIDTH)
-        bandit = make_bandit(bandit_class, random_arms(30), **LEARNED)
-    start(bandit)
-    other = reload(bandit_class, bandit, lambda: LEARNED)
-    assert isinstance(other.covar_module, expected)
-    compare_runs(bandit, other, num_asks=6)
-    again = reload(bandit_class, other, lambda: LEARNED)
-    assert isinstance(again.covar_module, expected)
-    # And back, in the same bandit.
-    newer = make_bandit(bandit_class, random_arms(30), **LEARNED)
-    start(newer)
-    again.load_state_dict(newer.state_dict())
-    assert isinstance(again.covar_module, AdditiveKernel)
-    assert again.confidence == newer.confidence != other.confidence
-    compare_runs(newer, again, num_asks=6)
-
-
 @pytest.mark.parametrize("new_kernel", [matern_to_learn, None], ids=["named", "bits"])
 @pytest.mark.parametrize("learner", [SparseLearner, ExactLearner])
 def test_a_kernel_is_not_replaced_by_that_of_a_state(new_kernel, learner):
@@ -234,18 +205,6 @@ def test_the_state_of_another_kernel_to_learn_is_refused(learner):
         pytest.raises(InputDataError, match=FORMS),
     ):
         bandit.load_state_dict(other.state_dict())
-
-
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB])
-def test_a_state_of_an_older_version_may_not_tell_the_form_of_its_kernel(bandit_class):
-    bandit = make_bandit(bandit_class, random_arms(30))
-    start(bandit)
-    state = bandit.state_dict()
-    for name in ("kernel_form", "learns_kernel"):
-        del state["prior"][name]
-    other = make_bandit(bandit_class, random_arms(30), seed=99)
-    other.load_state_dict(state)
-    compare_runs(bandit, other, num_asks=3)
 
 
 @pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)

@@ -116,8 +116,8 @@ def test_eight_threads_ask_and_tell(bandit_class):
     assert not bandit.pending
     state = bandit.state_dict()
     ledger = state.get("ledger", state)
-    known = ledger.get("told_indices", ledger.get("told_points"))
-    known = torch.as_tensor(known)
+    known = torch.tensor(ledger["told_indices"])
+    known = known if "ledger" in state else state["points"][known]
     assert sorted(known.tolist()) == sorted(told)
     assert ledger["told_rewards"] == pytest.approx(measure(known).tolist())
     # All of one piece: another bandit goes on from there.
