@@ -3,7 +3,7 @@
 BBKB in the practical setting on Abalone, T = 10^4 (q-bar = 2, C~ = 2, merged inclusion,
 independent resampling, the sum rule, F = 1 and the width of the authors' code), and
 with one option changed: q-bar from 0.5 to 16, C~ from 1.2 to 8, a draw per pull instead
-of per arm, coupled resampling, the local rule, the width of the theorem.
+of per arm, coupled resampling, the width of the theorem.
 
 Beside regret, batches, inducing arms and the bandit's seconds: how far the sparse
 posterior is from the exact one of the same pulls when the run ends, over all arms. The
@@ -24,7 +24,6 @@ from benchmarks.problems import load_problem
 from benchmarks.record import print_table, Record
 from benchmarks.regret import Choices, TenThousandPulls
 from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.optim import LocalRule
 from botorch_bkb.plotting import blank_figure, tidy_axes
 from botorch_bkb.test_functions import FiniteArmProblem
 
@@ -36,7 +35,6 @@ VARIANTS = {
     **{f"C~ {c:g}": Choices(ratio_threshold=c) for c in (1.2, 1.5, 3.0, 4.0, 8.0)},
     "per-pull inclusion": Choices(inclusion="per_pull"),
     "coupled resampling": Choices(resampling="coupled"),
-    "local rule": Choices(rule=LocalRule),
     "the theorem's width": Choices(setting="paper", norm_bound=1.0),
 }
 
@@ -65,7 +63,6 @@ class Ablations(TenThousandPulls):
             "q-bar 0.5": 50.0,
             "q-bar 1": 40.0,
             "per-pull inclusion": 50.0,
-            "local rule": 20.0,
             "the theorem's width": 70.0,
         }
         return slow.get(run.changed, 3.0)

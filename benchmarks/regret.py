@@ -61,7 +61,7 @@ from botorch_bkb.acquisition.confidence import (
 )
 from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
-from botorch_bkb.optim import LocalRule, SumRule
+from botorch_bkb.optim import SumRule
 from botorch_bkb.plotting import plot_repetitions
 from botorch_bkb.test_functions import FiniteArmProblem
 
@@ -122,7 +122,6 @@ class Choices:
         norm_bound: F, in place of the setting's.
         oversampling: q-bar.
         ratio_threshold: C~.
-        rule: What closes a batch of BBKB.
         inclusion: Whether the pulls of an arm share one draw.
         resampling: How one draw depends on that before.
     """
@@ -132,7 +131,6 @@ class Choices:
     norm_bound: float | None = None
     oversampling: float = OVERSAMPLING
     ratio_threshold: float = RATIO_THRESHOLD
-    rule: type[SumRule | LocalRule] = SumRule
     inclusion: Inclusion = "merged"
     resampling: Resampling = "independent"
 
@@ -155,7 +153,7 @@ class Choices:
             "generator": torch.Generator().manual_seed(seed),
         }
         if self.bandit == "BBKB":
-            options["batch_rule"] = self.rule(self.ratio_threshold)
+            options["batch_rule"] = SumRule(self.ratio_threshold)
         if self.bandit == "EpsilonGreedy":
             options["uniform_probability"] = UNIFORM_PROBABILITY
         if self.bandit in SPARSE_BANDITS:

@@ -216,14 +216,6 @@ def log_width(t, noise, c1=0.8, c2=4.0):
 # One batch: lines 4 to 8 of [BBKB] algorithm 1, DESIGN 6 ------------------------------
 
 
-def local_shares(start, c, noise):
-    """Return c(x, x_s)^2 / (lambda var_start(x)) at [x, s]; 0 where nothing varies."""
-    shares = np.zeros_like(c)
-    varies = start > 0
-    shares[varies] = c[varies] ** 2 / (noise * start[varies, None])
-    return shares
-
-
 def greedy_batch(
     gram,
     noise,
@@ -241,7 +233,6 @@ def greedy_batch(
     pending_scores=(),
     first=None,
     capacity=None,
-    whole_own=True,
     max_pulls=2000,
 ):
     """Choose one batch, recomputing everything at every pull.
@@ -249,29 +240,20 @@ def greedy_batch(
     Args:
         gram, noise, S, counts, sums: The state; told pulls only.
         width: w, frozen in the batch, as the mean is.
-        rule: fixed (``size``), sum, projected (the sum rule with z^T V^{-1} z alone),
-            product or local; they close past ``threshold``, or at ``cap`` pulls.
+        rule: fixed (``size``), sum or product; they close past ``threshold``, or at
+            ``cap`` pulls.
         grow: Whether a chosen arm joins S at once (always with the fixed rule, and in
             the exact bandits). Pending arms join in any case.
         pending, pending_scores: Arms in flight, and var / lambda of each at the start
             of its own batch: the sums start with them.
         first: The first arm, where it is not the best one.
         capacity: How many more pulls each arm may get.
-        whole_own: The package's departure: pulls of an arm also count against that very
-            arm by its whole variance, in place of the projected one, so that a batch
-            ends that would repeat an arm the inducing points do not explain forever.
     """
     arms = Arms(gram, noise)
     S, now = list(S), counts.astype(float)
     batch: list[int] = []
-    mean, covariance, projected = arms.parts(S, counts, sums)
+    mean, covariance, _ = arms.parts(S, counts, sums)
     start = np.diag(covariance)
-    # Pulls enter through their projection on S; if they join S, with their residual.
-    c = (covariance if grow else projected).copy()
-    projected_scores = np.diag(c) / noise
-    if whole_own:
-        np.fill_diagonal(c, start)
-    shares = local_shares(start, c, noise)
     for arm in pending:
         S += [] if arm in S else [arm]
         now[arm] += 1
@@ -291,16 +273,10 @@ def greedy_batch(
         left[arm] -= 1
         factors.append(1 + float(start[arm] / noise))
         total = 1 + before + start[batch].sum() / noise  # line 5, squared sigma
-        own = 1 + np.bincount(batch) * start[: max(batch) + 1] / noise
-        local = 1 + before + shares[:, batch].sum(axis=1)
-        projected_total = 1 + before + projected_scores[batch].sum()
         closed = {
             "fixed": len(batch) == size,
             "sum": total > threshold,
-            "projected": projected_total > threshold
-            or (whole_own and own.max() > threshold),
             "product": math.prod(factors) > threshold,
-            "local": total > threshold and local.max() > threshold,
         }[rule]
         if closed or len(batch) == cap:
             return batch
@@ -370,18 +346,17 @@ def simulate(
     F=1.0,
     delta=0.05,
     merged=False,
-    whole_own=False,
     skip_opening=False,
 ):
     """Run BKB (fixed, size 1), BBKB, GP-UCB or GP-BUCB (``exact``); returns a ``Run``.
 
-    ``merged``, ``whole_own`` and ``skip_opening`` (the sum of the practical BBKB width
-    leaves the opening draw out) are the package's departures from DESIGN, off here.
+    ``merged`` and ``skip_opening`` (the sum of the practical BBKB width leaves the
+    opening draw out) are the package's departures from DESIGN, off here.
     """
     arms, run, A = Arms(gram, noise), Run([], [], []), len(gram)
     counts, sums, frozen = np.zeros(A), np.zeros(A), np.zeros(0)
     S, variance, uniforms = np.zeros(0, dtype=int), np.diag(gram), np.zeros(0)
-    options = {"threshold": threshold, "size": size, "whole_own": whole_own}
+    options = {"threshold": threshold, "size": size}
     options["grow"] = exact or rule == "fixed"
     ratio = 1.0 if rule == "fixed" else threshold  # a fixed size promises no ratio
     while counts.sum() < num_pulls:
@@ -428,7 +403,7 @@ def run_bandit(*problem, width="bbkb", merged=True, **options):
     names = {"bkb": "practical_bkb", "bbkb": "practical_bbkb"}
     names |= {"plates": "practical_bbkb", "gpucb": "chowdhury_gopalan"}
     options |= {"width": names.get(width, width), "merged": merged}
-    run = simulate(*problem, whole_own=True, skip_opening=True, **options)
+    run = simulate(*problem, skip_opening=True, **options)
     return run.batches, run.inducing_sets
 
 

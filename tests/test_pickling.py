@@ -127,9 +127,8 @@ MAKERS = {
     "ArmPosterior": arm_posterior,
     "FixedSize": lambda: optim.FixedSize(96),
     "Capped": lambda: optim.Capped(SumRule(), 96),
-    "SumRule": lambda: optim.SumRule(projected=True),
+    "SumRule": optim.SumRule,
     "ProductRule": optim.ProductRule,
-    "LocalRule": optim.LocalRule,
 }
 
 

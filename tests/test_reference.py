@@ -22,7 +22,6 @@ from tests.reference import (
     exact_posterior,
     greedy_batch,
     inclusion_probability,
-    local_shares,
     nystrom_gram,
     practical_bbkb_width,
     practical_bkb_width,
@@ -184,49 +183,23 @@ def test_log_det_is_the_sum_of_the_information_of_single_pulls(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sums_bound_the_ratio_of_variances(seed):
-    """[BBKB] Lemma 8 (squared), its projected form, and the local rule, every arm."""
+    """[BBKB] Lemma 8 (squared) and its projected form, every arm."""
     problem = Problem(seed)
     _, covariance, projected = problem.arms.parts(
         problem.S, problem.counts, problem.sums
     )
     start, noise = np.diag(covariance), problem.noise
     batch = problem.numbers.integers(0, len(start), size=12)
-    shares = local_shares(start, projected, noise)
     now = problem.counts.copy()
     for s, arm in enumerate(batch, start=1):
         now[arm] += 1
         variance = problem.arms.posterior(problem.S, now, problem.sums)[1]
         ratio = (start / variance)[variance > 1e-6]
-        local = (1 + shares[:, batch[:s]].sum(axis=1))[variance > 1e-6]
         projected_sum = 1 + np.diag(projected)[batch[:s]].sum() / noise
         full_sum = 1 + start[batch[:s]].sum() / noise
         assert (ratio >= 1 - 1e-8).all()
-        assert (ratio <= local * (1 + 1e-8)).all()
-        assert (local <= projected_sum * (1 + 1e-8)).all()
+        assert (ratio <= projected_sum * (1 + 1e-8)).all()
         assert projected_sum <= full_sum * (1 + 1e-8)
-
-
-def test_the_covariance_with_the_residual_gives_no_local_bound():
-    """DESIGN 6: the authors' code uses it; this is why the projected one is used."""
-    violations = 0
-    for seed in range(60):
-        problem = Problem(seed)
-        covariance = problem.dtc(problem.S)[1]
-        start = np.diag(covariance)
-        shares = local_shares(start, covariance, problem.noise)
-        for arm in range(len(start)):
-            now = problem.counts.copy()
-            now[arm] += 1
-            variance = problem.arms.posterior(problem.S, now, problem.sums)[1]
-            seen = variance > 1e-6
-            ratio = start[seen] / variance[seen]
-            violations += (ratio > 1.001 * (1 + shares[seen, arm])).any()
-    assert violations > 0
-
-
-def test_local_shares_of_an_arm_without_variance_are_zero():
-    shares = local_shares(np.array([0.0, 0.5]), np.array([[0.0, 0], [0, 0.5]]), 0.5)
-    np.testing.assert_array_equal(shares, [[0, 0], [0, 1]])
 
 
 def test_inclusion_probability_is_that_of_any_of_n_draws():
@@ -296,23 +269,15 @@ def test_batches_close_at_the_pull_that_crosses(seed):
     """By sums written out here; each rule's batch begins as the next one's does."""
     problem = Problem(seed)
     state = problem.gram, problem.noise, problem.S, problem.counts, problem.sums
-    _, variance, c = problem.arms.posterior(*state[2:])
+    variance = problem.arms.posterior(*state[2:])[1]
     scores = variance / problem.noise
 
     def total(batch):
         return 1.3 + sum(scores[arm] for arm in batch)
 
-    def local(batch):
-        shares = (c / problem.noise) ** 2
-        np.fill_diagonal(shares, scores**2)  # the package's departure
-        varies = scores > 0
-        sums = shares[varies][:, batch].sum(axis=1) / scores[varies]
-        return min(total(batch), 1.3 + sums.max())
-
     values = {
         "product": lambda batch: 1.3 * math.prod(1 + scores[arm] for arm in batch),
         "sum": total,
-        "local": local,
     }
     batches = []
     for rule, value in values.items():
@@ -322,23 +287,6 @@ def test_batches_close_at_the_pull_that_crosses(seed):
         batches.append(batch)
     for shorter, longer in itertools.pairwise(batches):
         assert shorter == longer[: len(shorter)]
-
-
-def test_the_local_rule_of_the_design_closes_later_or_never():
-    """With c projected for x = x_s too: why the package counts an arm's own pulls."""
-    never = 0
-    for seed in SEEDS:
-        problem = Problem(seed)
-        state = problem.gram, problem.noise, problem.S, problem.counts, problem.sums
-        whole = greedy_batch(*state, 2.0, "local", threshold=4.0)
-        options = {"threshold": 4.0, "whole_own": False, "max_pulls": 200}
-        try:
-            batch = greedy_batch(*state, 2.0, "local", **options)
-        except RuntimeError:
-            never += 1
-        else:
-            assert whole == batch[: len(whole)]
-    assert 0 < never < len(SEEDS) / 2
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -378,12 +326,9 @@ def test_a_cap_a_capacity_and_a_first_arm():
 
 
 def test_a_rule_that_never_closes_is_an_error():
-    """An arm outside S has projection 0: the pure rules repeat it for ever."""
     state = np.eye(2), 1.0, [0], np.array([1.0, 0]), np.zeros(2)
-    options = {"width": 1.0, "rule": "projected", "max_pulls": 50}
     with pytest.raises(RuntimeError, match="did not close within 50 pulls"):
-        greedy_batch(*state, whole_own=False, **options)
-    assert greedy_batch(*state, **options) == [1, 1]
+        greedy_batch(*state, 1.0, "sum", threshold=1e9, max_pulls=50)
 
 
 class Draws:

@@ -18,18 +18,16 @@ from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPThompsonSampling, TV
 from botorch_bkb.arms import ArrayArms
 from botorch_bkb.models.utils import lazy_rows
 from botorch_bkb.models.utils.lazy_rows import LazyRows
-from botorch_bkb.optim import LocalRule
 from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.hallucination import TrackedShard
 from botorch_bkb.posteriors.kernel_rows import KernelRows
-from botorch_bkb.posteriors.local_sums import SummedShard
 
 
 PACKAGE = Path(botorch_bkb.__file__).parent
 NUM_ARMS = 1511  # no other size of anything
 ALLOWED = ("arms/", "posteriors/", "models/")
 # What workers hold.
-SHARDS = (ArmShard, KernelRows, SummedShard, TrackedShard)
+SHARDS = (ArmShard, KernelRows, TrackedShard)
 
 
 class Makers(TorchDispatchMode):
@@ -79,7 +77,6 @@ BANDITS = {
     "bkb": (BKB, {}),
     "bbkb": (BBKB, {}),
     "coupled": (BBKB, {"resampling": "coupled"}),
-    "local": (BBKB, {"batch_rule": LocalRule()}),
     "best_arm": (BBKB, {"goal": "best_arm"}),
     "repeats": (GPBUCB, {"max_repeats": 2}),
     "thompson": (GPThompsonSampling, {}),

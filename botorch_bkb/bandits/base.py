@@ -59,7 +59,6 @@ from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
     check_batch_rule,
-    covariances_needed,
     FixedSize,
 )
 from botorch_bkb.posteriors import Moments
@@ -224,8 +223,6 @@ class FiniteArmBandit(Bandit):
             confidence = self.default_confidence or self.learner.default_confidence
         self.confidence = as_schedule(confidence)
         self.batch_rule = self.default_batch_rule if batch_rule is None else batch_rule
-        if self.batch_rule.needs_covariances and not self.learner.has_covariances:
-            raise UnsupportedError(covariances_needed(self.batch_rule))
         self.maximize = maximize
         self.max_repeats = max_repeats
         self.max_feature_bytes = max_feature_bytes

@@ -127,7 +127,6 @@ class ForgettingLearner(Learner[FilterBelief]):
     tolerance: float = 1e-3
     max_inducing: int = 512
     drifts = True
-    has_covariances = False
 
     def __post_init__(self) -> None:
         """Check the options."""

@@ -145,11 +145,9 @@ class Learner(ABC, Generic[B]):
 
     Attributes:
         drifts: Whether pulls have times, on which the belief depends.
-        has_covariances: Whether batch rules may ask for more than variances.
     """
 
     drifts: bool = False
-    has_covariances: bool = True
 
     @property
     @abstractmethod

@@ -186,14 +186,12 @@ class TVGPUCB(DriftingBandit):
     All other arguments are those of :class:`~botorch_bkb.bandits.FiniteArmBandit`. The
     default ``confidence`` is :class:`~botorch_bkb.acquisition.TVWidth`, and the paper's
     experiments take ``LogWidth``. A kernel or noise that is None is fitted together
-    with ``eps``. Batch rules that need more than variances, the local and the projected
-    ones, are refused.
+    with ``eps``.
 
     Raises:
         InputDataError: If ``forgetting_rate`` or another argument is out of range, or
             ``max_feature_bytes`` does not hold the two ``A x A`` tables of a filter
             over all arms (2 GiB, if not given, hold those of 11,585 arms in double).
-        UnsupportedError: If ``batch_rule`` needs covariances.
 
     Example:
         >>> bandit = TVGPUCB(arms, RBFKernel(), 0.01, forgetting_rate=0.03)

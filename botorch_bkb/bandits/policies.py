@@ -65,21 +65,12 @@ class Policy(ABC):
     def choices(self, decision: Decision) -> Choices:
         """Return arms to choose one by one."""
 
-    def grows(self, decision: Decision) -> bool:
-        """Whether chosen arms join the inducing ones inside a batch.
-
-        Not where picks do not depend on those before: rules then close batches by the
-        variances at their start.
-        """
-        return False
-
     def choose(self, decision: Decision) -> Tensor:
         """Return a batch: a long tensor of arms in order of choice, one at least."""
         moments, rule = decision.moments, decision.rule
         choices = self.choices(decision)
         scores = decision.belief.pending_scores(decision.pulls)
-        projected = not self.grows(decision)
-        batch = rule.open(moments, moments.like.new_tensor(scores), projected)
+        batch = rule.open(moments, moments.like.new_tensor(scores))
         return fill_batch(choices, batch, decision.first, moments.pulled_indices)
 
 
@@ -90,15 +81,11 @@ class UCBPolicy(Policy):
     may_settle = True
 
     @override
-    def grows(self, decision: Decision) -> bool:
-        return decision.belief.grows or not decision.rule.keeps_inducing_points
-
-    @override
     def choices(self, decision: Decision) -> Choices:
-        moments = decision.moments
+        belief, moments = decision.belief, decision.moments
         scale = decision.width() / math.sqrt(moments.noise_variance)
-        grow, pulls, left = self.grows(decision), decision.pulls, decision.left
-        return decision.belief.upper_bounds(moments, scale, grow, pulls, left)
+        grow = belief.grows or not decision.rule.keeps_inducing_points
+        return belief.upper_bounds(moments, scale, grow, decision.pulls, decision.left)
 
 
 class DrawingPolicy(Policy):

@@ -4,7 +4,6 @@ from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
     FixedSize,
-    LocalRule,
     ProductRule,
     SumRule,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "BatchRule",
     "Capped",
     "FixedSize",
-    "LocalRule",
     "ProductRule",
     "SumRule",
     "optimize_acqf_finite",

@@ -22,14 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import check_size
 from botorch_bkb.models.utils.crossing import first_crossing, UNLIMITED
-from botorch_bkb.posteriors import ArmPosterior, Moments
-from botorch_bkb.posteriors.local_sums import LocalSums
+from botorch_bkb.posteriors import Moments
 
 
 class OpenBatch(ABC):
@@ -73,32 +72,25 @@ class BatchRule(ABC):
         opens_with_one_pull: Whether the very first batch, before any reward, is the
             uniformly drawn arm alone, as in the papers.
         min_size: The number of pulls below which the rule does not close.
-        needs_covariances: Whether it looks at more of the posterior than variances,
-            which the filters of objectives that drift do not offer.
     """
 
     ratio_threshold: float = 1.0
     min_size: int = 1
     keeps_inducing_points: bool = True
     opens_with_one_pull: bool = True
-    needs_covariances: bool = False
 
     def sized(self, size: int) -> BatchRule:
         """Return the rule of a batch that is to have a size: this one, capped."""
         return Capped(self, size)
 
     @abstractmethod
-    def open(
-        self, posterior: Moments, pending_scores: Tensor, projected: bool
-    ) -> OpenBatch:
+    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
         """Start a batch.
 
         Args:
             posterior: The posterior at the start of the batch.
             pending_scores: The leverage scores of the pulls still pending, each frozen
                 at the start of its own batch.
-            projected: Whether pulls enter the posterior through their projection on
-                the inducing points only (a fixed inducing set).
         """
 
 
@@ -134,9 +126,7 @@ class FixedSize(BatchRule):
         return FixedSize(size)
 
     @override
-    def open(
-        self, posterior: Moments, pending_scores: Tensor, projected: bool
-    ) -> OpenBatch:
+    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
         return _Countdown(self.size)
 
 
@@ -154,17 +144,14 @@ class Capped(BatchRule):
             "ratio_threshold",
             "keeps_inducing_points",
             "opens_with_one_pull",
-            "needs_covariances",
         ):
             object.__setattr__(self, name, getattr(self.rule, name))
         min_size = min(self.rule.min_size, self.max_size)
         object.__setattr__(self, "min_size", min_size)
 
     @override
-    def open(
-        self, posterior: Moments, pending_scores: Tensor, projected: bool
-    ) -> OpenBatch:
-        batch = self.rule.open(posterior, pending_scores, projected)
+    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
+        batch = self.rule.open(posterior, pending_scores)
         return _Countdown(self.max_size, batch)
 
 
@@ -190,32 +177,11 @@ class SumRule(_ThresholdRule):
 
     Args:
         ratio_threshold: C-tilde.
-        projected: Sum ``z^T V^{-1} z`` without the residual. Lemma 8's proof passes
-            through this smaller sum, so the confidence bound still holds and batches
-            get longer; but Lemma 10, which bounds the number of inducing points and of
-            resparsifications, needs the full variance. It applies while the inducing
-            points stay fixed. A single arm may still not exceed its full sum: pulls of
-            an arm that the inducing points do not explain move nothing, and would be
-            repeated without end.
     """
 
-    projected: bool = False
-
     @override
-    def __post_init__(self) -> None:
-        """Check the threshold."""
-        super().__post_init__()
-        object.__setattr__(self, "needs_covariances", self.projected)
-
-    @override
-    def open(
-        self, posterior: Moments, pending_scores: Tensor, projected: bool
-    ) -> OpenBatch:
+    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
         total = 1.0 + pending_scores.sum().item()
-        if self.projected and projected:
-            return _ProjectedSum(
-                total, self.ratio_threshold, covariances_of(posterior, self)
-            )
         return _Sum(total, self.ratio_threshold, posterior.leverage_score)
 
 
@@ -228,46 +194,12 @@ class ProductRule(_ThresholdRule):
     """
 
     @override
-    def open(
-        self, posterior: Moments, pending_scores: Tensor, projected: bool
-    ) -> OpenBatch:
+    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
         # The product crosses where the sum of logarithms does.
         total = pending_scores.log1p().sum().item()
         threshold = math.log(self.ratio_threshold)
         return _Sum(
             total, threshold, lambda index: math.log1p(posterior.leverage_score(index))
-        )
-
-
-@dataclass(frozen=True)
-class LocalRule(_ThresholdRule):
-    r"""The local rule of [calandriello2020bbkb]_: the sum rule, arm by arm.
-
-    A batch goes on while for every arm ``x``
-
-        1 + sum_s c(x, x_s)^2 / (lambda var_start(x)) <= C-tilde,
-
-    where ``c`` is the posterior covariance at the start of the batch. That bounds
-    ``var_start(x) / var_now(x)`` by Jensen's inequality and, by Cauchy-Schwarz, is
-    never more than the global sum, so batches are at least as long as the sum rule's;
-    the local sums are only computed once the global one has crossed. With fixed
-    inducing points ``c`` is the projected covariance ``z(x)^T V^{-1} z(x_s)``, since a
-    pull enters the model through its projection only; but for ``x = x_s`` it is the
-    whole variance. That only makes the sum larger, and closes the batch where the
-    projection never would: a pull of an arm that the inducing points do not explain
-    moves nothing, and would be repeated without end.
-    """
-
-    needs_covariances = True
-
-    @override
-    def open(
-        self, posterior: Moments, pending_scores: Tensor, projected: bool
-    ) -> OpenBatch:
-        # A pending pull's covariances at its own start are gone; its score bounds them.
-        total = 1.0 + pending_scores.sum().item()
-        return _LocalSum(
-            total, self.ratio_threshold, covariances_of(posterior, self), projected
         )
 
 
@@ -333,74 +265,3 @@ class _Sum(OpenBatch):
             return 1
         self.total += taken * self.score(index)
         return taken
-
-
-class _ProjectedSum(_Sum):
-    def __init__(self, total: float, threshold: float, posterior: ArmPosterior) -> None:
-        super().__init__(total, threshold, posterior.projected_score)
-        self.whole = cache(posterior.leverage_score)
-        self.own: dict[int, _Sum] = {}
-
-    @override
-    def take(self, index: int, wanted: int) -> int:
-        if index not in self.own:
-            self.own[index] = _Sum(1.0, self.threshold, self.whole)
-        own = self.own[index]
-        taken = super().take(index, min(wanted, own.crossing(index)))
-        own.total += taken * self.whole(index)
-        if own.is_closed:
-            self.total = math.inf
-        return taken
-
-
-class _LocalSum(OpenBatch):
-    def __init__(
-        self, total: float, threshold: float, posterior: ArmPosterior, projected: bool
-    ) -> None:
-        self.global_sum = _Sum(total, threshold, posterior.leverage_score)
-        self.local = LocalSums(posterior, total, projected)
-        self.deferred: list[tuple[int, int]] = []  # pulls not yet in `local`
-
-    @property
-    @override
-    def is_closed(self) -> bool:
-        # Not ">": NaN closes a batch.
-        is_open = self.local.largest() <= self.global_sum.threshold
-        return self.global_sum.is_closed and not is_open
-
-    @override
-    def take(self, index: int, wanted: int) -> int:
-        if wanted < self.global_sum.crossing(index):
-            self.deferred.append((index, wanted))
-            return self.global_sum.take(index, wanted)
-        for earlier, num_pulls in self.deferred:
-            self.local.add(earlier, num_pulls)
-        self.deferred.clear()
-        crossing = self.local.crossing(index, self.global_sum.threshold)
-        taken = min(wanted, crossing)
-        if taken == UNLIMITED:
-            self.local.close()
-            self.global_sum.total = math.inf
-            taken = 1
-        self.local.add(index, taken)
-        self.global_sum.total += taken * self.global_sum.score(index)
-        return taken
-
-
-def covariances_of(posterior: Moments, rule: BatchRule) -> ArmPosterior:
-    """Return a posterior that has covariances; raise for one that has none.
-
-    Raises:
-        UnsupportedError: If only variances are known, as of objectives that drift.
-    """
-    if not isinstance(posterior, ArmPosterior):
-        raise UnsupportedError(covariances_needed(rule))
-    return posterior
-
-
-def covariances_needed(rule: BatchRule) -> str:
-    """Return what to say of a rule where only variances are known."""
-    return (
-        "Expected `batch_rule` to look at variances only, such as FixedSize, "
-        f"SumRule() or ProductRule(), but got {rule!r}, which needs covariances."
-    )

@@ -72,7 +72,7 @@ def optimize_batch_ucb(
     if capacity is not None:
         left = Capacity.of_pulls(capacity)
     bounds = UpperBounds(posterior, scale, grow, pending_indices, left)
-    batch = batch_rule.open(posterior, pending_scores, projected=not grow)
+    batch = batch_rule.open(posterior, pending_scores)
     return fill_batch(bounds, batch, first, posterior.pulled_indices)
 
 

@@ -399,11 +399,6 @@ class ArmPosterior(Moments):
         found = self._shards.ask("rounding", exact, dropped, own.maximum(lost))
         return max(found, key=lambda answer: answer[0])  # the first of the largest
 
-    def projected_score(self, index: int) -> float:
-        """Return the leverage score of an arm without its residual."""
-        projected = self.moments(self._arm(index))[3]
-        return (projected / self.noise_variance).item()
-
     @property
     @override
     def log_det(self) -> float:  # type: ignore[override]
@@ -492,7 +487,8 @@ class ArmPosterior(Moments):
         Args:
             left: ``k`` arms.
             right: ``l`` arms.
-            projected: As in :meth:`covariance_column`.
+            projected: Leave out the residual: ``z(x)^T V^{-1} z(x')``, the part through
+                which a pull enters the sparse model.
         """
         Z_left, Z_right = self.features(left), self.features(right)
         root_left = torch.linalg.solve_triangular(self.L_v, Z_left, upper=False)
@@ -501,27 +497,6 @@ class ArmPosterior(Moments):
         if projected:
             return covariance
         return covariance + self.prior_covariance(left, right) - Z_left.mT @ Z_right
-
-    def covariance_column(self, index: int, projected: bool) -> Tensor:
-        r"""Return the posterior covariances of all arms with one arm.
-
-        Args:
-            index: The arm.
-            projected: Leave out the residual: ``z(x)^T V^{-1} z(x_index)``, the part
-                through which a pull enters the sparse model.
-        """
-        columns = self.shards.ask("covariances", *self.pull_of(index, projected))
-        return torch.cat(columns)
-
-    def pull_of(
-        self, index: int, projected: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return what shards need for their covariances with one arm."""
-        one = self._arm(index)
-        z = self.features(one)
-        vector = torch.cholesky_solve(z, self.L_v)
-        removed = None if projected else self.project(z).squeeze(-1)
-        return self.arms[one], self.project(vector).squeeze(-1), removed
 
     def _prior_rows(self, indices: Tensor, arms: Tensor) -> Tensor:
         """Return prior covariances of inducing arms with a few."""

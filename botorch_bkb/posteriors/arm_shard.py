@@ -372,21 +372,6 @@ class ArmShard:
             torch.mv(self._coordinates(rows).mT, vector, out=result[rows])
         return result
 
-    def covariances(
-        self, point: Tensor, vector: Tensor, removed: Tensor | None
-    ) -> Tensor:
-        """Return the posterior covariances with one arm.
-
-        Args:
-            point: Its row, ``1 x d``.
-            vector: ``V^{-1} z``.
-            removed: ``z``; None for the projected covariances.
-        """
-        covariance = self.dot(vector)
-        if removed is None:
-            return covariance
-        return covariance + self.prior_rows(point).squeeze(0) - self.dot(removed)
-
     @torch.no_grad()
     def prior_rows(self, points: Tensor) -> Tensor:
         """Return the prior covariances of some points with all arms."""

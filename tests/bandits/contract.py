@@ -4,9 +4,8 @@ import pytest
 import torch
 from typing_extensions import override
 
-from botorch_bkb import TVGPUCB
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
-from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
+from botorch_bkb.optim import FixedSize, ProductRule, SumRule
 from tests.bandits import (
     ALL_BANDITS,
 )
@@ -23,16 +22,10 @@ both_signs = pytest.mark.parametrize("maximize", [True, False], ids=["max", "min
 RULES = {
     "fixed": FixedSize(3),
     "sum": SumRule(),
-    "projected": SumRule(projected=True),
     "product": ProductRule(),
-    "local": LocalRule(),
 }
-# Rules that need covariances do not serve TVGPUCB, see test_drifting.py.
 BANDITS_AND_RULES = [
-    (bandit_class, name)
-    for bandit_class in ALL_BANDITS
-    for name in RULES
-    if bandit_class is not TVGPUCB or name not in ("projected", "local")
+    (bandit_class, name) for bandit_class in ALL_BANDITS for name in RULES
 ]
 each_bandit_and_rule = pytest.mark.parametrize(
     ("bandit_class", "rule"),

@@ -27,7 +27,7 @@ from botorch_bkb.bandits import (
 )
 from botorch_bkb.bandits.bandit import Bandit
 from botorch_bkb.bandits.policies import DrawingPolicy
-from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
+from botorch_bkb.optim import FixedSize, ProductRule, SumRule
 from tests.bandits import (
     ALL_BANDITS,
     assert_same,
@@ -61,7 +61,6 @@ RULES = {
     "single": FixedSize(1),
     "sum": SumRule(),
     "product": ProductRule(),
-    "local": LocalRule(),
 }
 each_learner = pytest.mark.parametrize("learner", LEARNERS.values(), ids=LEARNERS)
 each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
@@ -79,10 +78,6 @@ def compose(learner, policy, num_arms=30, seed=0, **options):
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_policy_on_every_learner_with_every_rule(learner, policy, rule, tmp_path):
     """Whole runs, with pulls that come late, arms that join and a save in between."""
-    if rule.needs_covariances and not learner.has_covariances:
-        with pytest.raises(UnsupportedError, match="needs covariances"):
-            compose(learner, policy, batch_rule=rule)
-        return
     runs = []
     for seed in (0, 1):
         bandit = compose(learner, policy, seed=seed, batch_rule=rule, max_repeats=9)

@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import LogWidth, SrinivasWidth, TVWidth
 from botorch_bkb.bandits import drift_hyperparameters, matern_block_size, rbf_block_size
 from botorch_bkb.models.kernels import PrecomputedKernel
-from botorch_bkb.optim import Capped, FixedSize, LocalRule, SumRule
+from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
     assert_same,
     identity_bandit,
@@ -239,14 +239,6 @@ def test_the_sparse_filter_follows_what_still_matters():
     bandit.tell([3], [1.0], external=True, time=bandit.decision_time + 60)
     bandit.ask()
     assert bandit.inducing_indices.tolist() == [3]
-
-
-def test_rules_that_need_covariances_are_refused():
-    for rule in (LocalRule(), SumRule(projected=True)):
-        for given in (rule, Capped(rule, 4), Capped(Capped(rule, 4), 3)):
-            with pytest.raises(UnsupportedError, match=r"`batch_rule`.*covariances"):
-                tv_bandit(batch_rule=given)
-    assert len(tv_bandit(batch_rule=Capped(Capped(SumRule(), 4), 3)).ask()) == 1
 
 
 # R-GP-UCB -----------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from botorch_bkb.bandits import (
     SparseLearner,
 )
 from botorch_bkb.bandits.goal import new_arm_is_due
-from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
+from botorch_bkb.optim import FixedSize, ProductRule, SumRule
 from botorch_bkb.posteriors.knowledge_gain import (
     best_arm_capacity,
     knowledge_gain,
@@ -367,7 +367,7 @@ def test_a_bandit_that_has_settled_opens_the_batch_with_a_new_arm(bandit_class):
 
 
 @each([BBKB, GPBUCB])
-@pytest.mark.parametrize("rule", [SumRule, ProductRule, LocalRule])
+@pytest.mark.parametrize("rule", [SumRule, ProductRule])
 def test_the_rule_says_how_many_follow_a_new_arm(bandit_class, rule):
     """Fifty where any growth of the variances is allowed; one where there is much."""
     bandit = settled(bandit_class, batch_rule=rule(1e12))
@@ -460,7 +460,7 @@ def test_uniform_draws_stay_uniform():
 
 # Batches of a size --------------------------------------------------------------------
 
-RULES = [SumRule(), ProductRule(), LocalRule(), FixedSize(3)]
+RULES = [SumRule(), ProductRule(), FixedSize(3)]
 
 
 @each(ALL_BANDITS)

@@ -5,7 +5,7 @@ import torch
 from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB, UniformRandom
-from botorch_bkb.optim import FixedSize, LocalRule
+from botorch_bkb.optim import FixedSize
 from tests.bandits import make_bandit, noisy_rewards, random_arms, true_rewards
 
 
@@ -55,10 +55,9 @@ def test_uniform_choice_has_the_regret_of_uniform_choice():
     "options",
     [
         {"batch_rule": FixedSize(6)},
-        {"batch_rule": LocalRule()},
         {"covar_module": MaternKernel(nu=2.5).double()},
     ],
-    ids=["plates", "local rule", "another kernel"],
+    ids=["plates", "another kernel"],
 )
 def test_every_bandit_learns_with_other_options(bandit_class, options):
     cumulative, simple = mean_regret(bandit_class, 0, **options)

@@ -14,7 +14,7 @@ from botorch_bkb.acquisition.confidence import (
     SrinivasWidth,
 )
 from botorch_bkb.models.utils.draws import draw_seed
-from botorch_bkb.optim import FixedSize, LocalRule, ProductRule, SumRule
+from botorch_bkb.optim import FixedSize, ProductRule, SumRule
 from tests.helpers import gram_matrix
 from tests.reference import coupled_uniforms, run_bandit
 
@@ -53,7 +53,6 @@ EXACT_WIDTH = ChowdhuryGopalanWidth(F, None, DELTA)
 BANDITS = {
     "bkb": (BKB, PracticalBKBWidth(F, None, DELTA), FixedSize(1), "fixed", "bkb"),
     "bbkb": (BBKB, BBKB_WIDTH, SumRule(), "sum", "bbkb"),
-    "local": (BBKB, BBKB_WIDTH, LocalRule(), "local", "bbkb"),
     "plates": (BBKB, BBKB_WIDTH, FixedSize(8), "fixed", "plates"),
     "gpucb": (GPUCB, EXACT_WIDTH, FixedSize(1), "fixed", "gpucb"),
     "gpbucb": (GPBUCB, EXACT_WIDTH, ProductRule(), "product", "gpucb"),
@@ -135,7 +134,6 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         ("bkb", "coupled"),
         ("bbkb", "independent"),
         ("bbkb", "coupled"),
-        ("local", "independent"),
         ("plates", "independent"),
         ("gpucb", "independent"),
         ("gpbucb", "independent"),

@@ -2,11 +2,10 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from gpytorch.kernels import LinearKernel, RBFKernel
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import LinearKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,15 +14,12 @@ from botorch_bkb.optim import (
     BatchRule,
     Capped,
     FixedSize,
-    LocalRule,
     optimize_batch_ucb,
     ProductRule,
     SumRule,
 )
-from botorch_bkb.optim.batch_rules import check_batch_rule, covariances_of
+from botorch_bkb.optim.batch_rules import check_batch_rule
 from botorch_bkb.posteriors import ArmMoments, ArmPosterior
-from tests.helpers import gram_matrix
-from tests.reference import Arms, local_shares
 
 
 # Scores of arms, of which no sum is a threshold; arm 0 has no variance.
@@ -38,9 +34,9 @@ def moments(dtype=torch.double):
     return ArmMoments(ones, variance, ones, NOISE, NONE, NONE, 0.0, 0.0)
 
 
-def opened(rule, posterior=None, pending=(), projected=True):
+def opened(rule, posterior=None, pending=()):
     scores = torch.tensor(pending, dtype=torch.double)
-    return rule.open(posterior or moments(), scores, projected)
+    return rule.open(posterior or moments(), scores)
 
 
 def plain_batch(crossed, wanted):
@@ -138,102 +134,18 @@ def test_a_cap_and_a_size_count_pulls(wanted, size):
         assert batch.most_left == size - sum(capped)
 
 
-class Grid:
-    """Arms apart on a line, two of them inducing and three pulled; one equals another.
-
-    As a posterior, and as plain numbers.
-    """
-
-    def __init__(self, seed=0):
-        stream = np.random.default_rng(seed)
-        points = np.array([0, 1, 2, 3, 4, 5, 2], dtype=float)
-        arms, kernel = torch.as_tensor(points).unsqueeze(-1), RBFKernel().double()
-        counts, sums = np.zeros(7), np.zeros(7)
-        counts[[1, 4, 5]] = stream.integers(1, 4, size=3)
-        self.posterior = ArmPosterior(arms, kernel, NOISE)
-        pulled, S = torch.tensor([1, 4, 5]), torch.tensor([1, 4])
-        told = torch.as_tensor(counts)[pulled]
-        self.posterior.update(S, pulled, told, torch.zeros(3))
-        parts = Arms(gram_matrix(kernel, arms), NOISE).parts([1, 4], counts, sums)
-        self.covariance, self.projected = parts[1:]
-        self.scores = np.diag(self.covariance) / NOISE
-
-    def crossed_locally(self, threshold, projected, pending):
-        c = (self.projected if projected else self.covariance).copy()
-        np.fill_diagonal(c, np.diag(self.covariance))
-        shares = local_shares(np.diag(self.covariance), c, NOISE)
-        start = 1 + sum(pending)
-
-        def crossed(pulls):
-            total = start + self.scores[pulls].sum()
-            most = (start + shares[:, pulls].sum(axis=1)).max()
-            return total > threshold and most > threshold
-
-        return crossed
-
-    def crossed_projected(self, threshold, pending):
-        scores = np.diag(self.projected) / NOISE
-
-        def crossed(pulls):
-            own = 1 + np.bincount(pulls, minlength=7) * self.scores
-            total = 1 + sum(pending) + scores[pulls].sum()
-            return total > threshold or own.max() > threshold
-
-        return crossed
-
-
-WANTED = st.lists(
-    st.tuples(st.integers(0, 6), st.integers(1, 40)), min_size=1, max_size=8
-)
-
-
-@given(
-    seed=st.integers(0, 99),
-    wanted=WANTED,
-    threshold=st.sampled_from([2.117, 6.393]),
-    pending=st.sampled_from([(), (0.071, 0.3)]),
-    projected=st.booleans(),
-)
-@settings(max_examples=25)
-def test_the_local_rule_is_that_of_a_loop(seed, wanted, threshold, pending, projected):
-    grid = Grid(seed)
-    batch = opened(LocalRule(threshold), grid.posterior, pending, projected)
-    crossed = grid.crossed_locally(threshold, projected, pending)
-    assert taken_by(batch, wanted) == plain_batch(crossed, wanted)
-
-
-@given(
-    seed=st.integers(0, 99),
-    wanted=WANTED,
-    threshold=st.sampled_from([2.117, 6.393]),
-    pending=st.sampled_from([(), (0.071, 0.3)]),
-)
-@settings(max_examples=25)
-def test_the_projected_sum_is_that_of_a_loop(seed, wanted, threshold, pending):
-    grid = Grid(seed)
-    rule = SumRule(threshold, projected=True)
-    crossed = grid.crossed_projected(threshold, pending)
-    expected = plain_batch(crossed, wanted)
-    assert taken_by(opened(rule, grid.posterior, pending), wanted) == expected
-    # Where inducing points grow, pulls move the residual too: it is the plain sum.
-    plain = taken_by(opened(SumRule(threshold), grid.posterior, pending), wanted)
-    grown = opened(rule, grid.posterior, pending, projected=False)
-    assert taken_by(grown, wanted) == plain
-
-
-RULES = [SumRule(), SumRule(projected=True), ProductRule(), LocalRule()]
+RULES = [SumRule(), ProductRule()]
 
 
 @pytest.mark.parametrize("grow", [True, False])
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, grow):
-    """Under the local rule it was pulled for ever."""
     kernel = LinearKernel().double()
     arms = torch.tensor([[1.0], [0.0]]).double()
     posterior = ArmPosterior(arms, kernel, 1.0)
     told = torch.tensor([0])
     posterior.update(told, told, torch.tensor([50.0]), torch.tensor([-500.0]))
-    batch = opened(rule, posterior, projected=not grow)
+    batch = opened(rule, posterior)
     assert batch.take(1, 7) == 7  # wanted so, it is no endless row
     assert not batch.is_closed
     assert batch.take(1, UNLIMITED) == 1
@@ -243,18 +155,6 @@ def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, grow):
         posterior, 1.0, rule, grow=grow, pending_indices=NONE, pending_scores=scores
     )
     assert picks.tolist() == [1]
-
-
-def test_a_local_sum_that_is_no_number_closes_a_batch():
-    kernel = RBFKernel().double()
-    posterior = ArmPosterior(torch.eye(4).double(), kernel, 1.0)
-    batch = opened(LocalRule(2.0), posterior)
-    batch.take(0, 1)
-    batch.local.add(0, 1)
-    batch.local.sums[3] = torch.nan
-    batch.global_sum.total = math.inf
-    assert math.isnan(batch.local.largest())
-    assert batch.is_closed
 
 
 def test_a_score_that_rounding_swallows_takes_no_time():
@@ -277,28 +177,18 @@ def test_a_size_replaces_a_fixed_one_and_caps_another():
             "ratio_threshold",
             "keeps_inducing_points",
             "opens_with_one_pull",
-            "needs_covariances",
         ):
             assert getattr(capped, name) == getattr(rule, name), name
         assert capped.min_size == min(rule.min_size, 5)
 
 
 def test_what_rules_promise():
-    assert [rule.needs_covariances for rule in RULES] == [False, True, False, True]
     assert {rule.min_size for rule in RULES} == {1}
     assert all(rule.keeps_inducing_points for rule in RULES)
     fixed = FixedSize(4)
     assert (fixed.min_size, fixed.ratio_threshold) == (4, 1.0)
     assert not fixed.keeps_inducing_points
     assert not fixed.opens_with_one_pull
-
-
-@pytest.mark.parametrize("rule", [LocalRule(), SumRule(projected=True)], ids=repr)
-def test_rules_that_need_covariances_say_so_by_name(rule):
-    with pytest.raises(UnsupportedError, match=r"at variances only.*which needs cov"):
-        opened(Capped(rule, 3))
-    grid = Grid()
-    assert covariances_of(grid.posterior, rule) is grid.posterior
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, None])

@@ -78,12 +78,6 @@ def assert_same(left, right, atol):
             rtol=0,
             atol=atol,
         )
-        torch.testing.assert_close(
-            left.covariance_column(5, projected),
-            right.covariance_column(5, projected),
-            rtol=0,
-            atol=atol,
-        )
 
 
 @pytest.fixture
@@ -271,7 +265,6 @@ def test_the_rest_is_filled_in_when_it_is_asked_for(max_feature_bytes):
     for ask in (
         lambda posterior: posterior.variance,
         lambda posterior: posterior.largest_bounds(1.0, 80).values,
-        lambda posterior: posterior.covariance_column(3, projected=False),
         lambda posterior: posterior.knowledge_gains(None, torch.tensor([2]))[1],
         lambda posterior: posterior.extended(walk.arms[:2] + 0.5).variance,
         lambda posterior: ArmSampler(posterior).draw_values(

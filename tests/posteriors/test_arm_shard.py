@@ -112,22 +112,6 @@ def test_moments_are_those_of_the_dense_posterior(limits, cached, dtype):
 
 
 @each_cut
-@each_cache
-@each_dtype
-@pytest.mark.parametrize("is_projected", [True, False])
-def test_covariances_with_an_arm_are_dense(limits, cached, dtype, is_projected):
-    problem, index = Problem(dtype), 13
-    z = problem.Q @ problem.Z[:, index]
-    vector = problem.tensor(problem.Q @ problem.V_inverse @ z)
-    removed = None if is_projected else problem.tensor(z)
-    point = problem.arms[[index]]
-    shards = problem.shards(limits, cached)
-    found = torch.cat([s.covariances(point, vector, removed) for s in shards])
-    full = problem.projected_covariance if is_projected else problem.covariance
-    np.testing.assert_allclose(found, full[index], atol=ATOL[dtype])
-
-
-@each_cut
 @each_dtype
 def test_kernel_rows_and_features_are_kept(limits, dtype):
     problem = Problem(dtype)

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import UnsupportedError
 from gpytorch.kernels import RBFKernel
 
 from botorch_bkb import BKB
 from botorch_bkb.arms import Capacity
-from botorch_bkb.optim import LocalRule, SumRule
 from botorch_bkb.posteriors import (
     ArmMoments,
     ArmPosterior,
@@ -21,7 +19,6 @@ from botorch_bkb.posteriors.hallucination import (
     HallucinatedPosterior,
     PoolPosterior,
 )
-from botorch_bkb.posteriors.local_sums import LocalSums
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.helpers import gram_matrix
 
@@ -52,7 +49,6 @@ def test_the_moments_of_a_few_arms_are_those_of_all(posterior):
     scores = posterior.leverage_scores[few]
     assert torch.equal(posterior.leverage_scores_of(few), scores)
     assert posterior.leverage_score(4) == scores[1].item()
-    assert posterior.projected_score(4) == posterior.projected[4].item() / NOISE
     assert (posterior.num_arms, posterior.max_prior_variance) == (50, 1.0)
 
 
@@ -79,31 +75,6 @@ def test_appended_arms_have_the_features_of_all_inducing_arms_at_once(posterior)
     K_S = K[inducing]
     dense = K_S.T @ np.linalg.inv(K_S[:, inducing]) @ K_S
     np.testing.assert_allclose(Z.T @ Z, dense, atol=1e-9)
-
-
-@pytest.mark.parametrize("projected", [True, False])
-def test_local_sums_are_those_of_the_covariances(posterior, projected):
-    everything = torch.arange(50)
-    c = posterior.covariance(everything, everything, projected).numpy()
-    variance = posterior.variance.numpy()
-    sums = LocalSums(posterior, 1.0, projected)
-    sums.add(31, 2)
-    expected = 1 + 2 * c[:, 31] ** 2 / (NOISE * variance)
-    expected[31] = 1 + 2 * variance[31] / NOISE
-    np.testing.assert_allclose(sums.sums, expected)
-    assert sums.largest() == pytest.approx(expected.max())
-    step = c[:, 4] ** 2 / (NOISE * variance)
-    step[4] = variance[4] / NOISE
-    crossing = next(n for n in range(1, 99) if (expected + n * step).max() > 12)
-    assert sums.crossing(4, 12.0) == crossing > 1
-
-
-def test_a_rule_that_needs_covariances_refuses_moments_without():
-    ones, none = torch.ones(4), torch.tensor([], dtype=torch.long)
-    moments = ArmMoments(ones, ones, ones, NOISE, none, none, 0.0, 0.0)
-    for rule in (LocalRule(), SumRule(projected=True)):
-        with pytest.raises(UnsupportedError, match="look at variances only"):
-            rule.open(moments, torch.tensor([]), projected=True)
 
 
 def test_choosing_changes_no_posterior(posterior):

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling
 from botorch_bkb.bandits import EpsilonGreedy
-from botorch_bkb.optim import FixedSize, LocalRule, SumRule
+from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
-from botorch_bkb.posteriors.local_sums import LocalSums
 from botorch_bkb.posteriors.shards import largest, plan_shards, Ranked
 
 
@@ -66,12 +65,6 @@ BANDITS = {
         0.05,
         max_feature_bytes=8 * NUM_ARMS * 60,
         generator=seeded(1),
-    ),
-    "bbkb-local": lambda arms: BBKB(
-        arms, kernel(), 0.1, batch_rule=LocalRule(), generator=seeded(1)
-    ),
-    "bbkb-projected": lambda arms: BBKB(
-        arms, kernel(), 0.1, batch_rule=SumRule(projected=True), generator=seeded(1)
     ),
     "bkb": lambda arms: BKB(
         arms, kernel(), 0.1, batch_rule=FixedSize(3), generator=seeded(1)
@@ -208,15 +201,12 @@ def test_a_number_that_is_none_is_not_hidden_by_another_shard(
     set_shards(monkeypatch, num_shards)
     posterior = ArmPosterior(table(160), kernel(), 0.1)
     assert len(posterior.shards.parts) == num_shards
-    sums = LocalSums(posterior, 1.0, projected=False)
-    for shards in (posterior.shards, sums.shards):
-        for part, start in zip(shards.parts, shards.limits[:-1], strict=True):
-            column = part.sums if shards is sums.shards else part.mean
-            if 0 <= place - start < len(column):
-                column[place - start] = NAN
+    shards = posterior.shards
+    for part, start in zip(shards.parts, shards.limits[:-1], strict=True):
+        if 0 <= place - start < len(part.mean):
+            part.mean[place - start] = NAN
     assert posterior.largest_bounds(1.0, 2).arms.tolist()[0] == place
     assert posterior.best_mean() == place
-    assert isnan(sums.largest())
     draws = ArmSampler(posterior, residual="independent").draw_best_arms(5, seeded())
     assert draws.tolist() == [place] * 5
 
