@@ -170,16 +170,15 @@ def bkb_width(t, d_eff, kappa2, noise, F, delta, xi=None, eps=0.5, printed=False
     return 2 * xi * math.sqrt(information) + bias
 
 
-def bbkb_width(frozen, ratio, noise, F, delta, xi=None, root_ratio=False):
-    """Return [BBKB] Theorem 2, alpha-tilde = C beta-tilde (or sqrt(C) beta-tilde).
+def bbkb_width(frozen, ratio, noise, F, delta, xi=None):
+    """Return [BBKB] Theorem 2, alpha-tilde = C beta-tilde.
 
     ``frozen`` are the scores var_{fb[s-1]}(x_s) / lambda of all pulls s.
     """
     xi = math.sqrt(noise) if xi is None else xi
     information = np.log(1 + 3 * np.asarray(frozen)).sum() + math.log(1 / delta)
     bias = (1 + math.sqrt(2)) * math.sqrt(noise) * F
-    scale = math.sqrt(ratio) if root_ratio else ratio
-    return scale * (2 * xi * math.sqrt(information) + bias)
+    return ratio * (2 * xi * math.sqrt(information) + bias)
 
 
 def practical_bkb_width(t, d_eff, noise, F, delta, xi=None):

@@ -245,8 +245,6 @@ def test_widths_by_hand():
     assert practical == pytest.approx(10 + 3 * math.sqrt(2 * math.log(12) + 2))
     inner = 6 * math.sqrt(math.log(64) + 2) + 10 * (1 + math.sqrt(2))
     assert bbkb_width(frozen, 2.0, xi=3.0, **common) == pytest.approx(2 * inner)
-    root = bbkb_width(frozen, 2.0, xi=3.0, root_ratio=True, **common)
-    assert root == pytest.approx(math.sqrt(2) * inner)
     width = practical_bkb_width(7, 1.5, xi=3.0, **common)
     assert width == pytest.approx(10 + 3 * math.sqrt(1.5 * math.log(7) + 2))
     bias = 10 * (1 + math.sqrt(2))  # eps = 1/2, alpha = 3

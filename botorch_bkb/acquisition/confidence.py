@@ -258,19 +258,13 @@ class BBKBWidth(NormBoundedWidth):
 
     The theorem asks ``lambda >= 1`` and ``bbkb_oversampling``. Batches closed on the
     sum of squared deviations, as here, need ``sqrt(C~)`` only.
-
-    Attributes:
-        root_ratio: Whether ``sqrt(C~)`` takes the place of the printed ``C~``.
     """
-
-    root_ratio: bool = False
 
     @override
     def __call__(self, state: ConfidenceState) -> float:
-        C = state.ratio_threshold
         width = 2 * self._noise_term(state, state.frozen_log_det(3.0))
         width += (1 + math.sqrt(2)) * self._norm_term(state)
-        return (math.sqrt(C) if self.root_ratio else C) * width
+        return state.ratio_threshold * width
 
 
 @dataclass(frozen=True)

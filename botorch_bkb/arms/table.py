@@ -76,10 +76,6 @@ class ArmTable:
         flags[indices] = is_retired
         return replace(self, is_retired=flags)
 
-    def retire_all(self) -> Self:
-        """Return a table where every arm is retired."""
-        return replace(self, is_retired=torch.ones_like(self.is_retired))
-
     def offered(self, available: Tensor | None) -> Tensor | None:
         """Return which arms are available and not retired; None for all."""
         if available is None:

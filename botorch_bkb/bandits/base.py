@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ from botorch_bkb.optim.batch_rules import (
     check_batch_rule,
     FixedSize,
 )
-from botorch_bkb.posteriors import Moments
+from botorch_bkb.posteriors import ArmPosterior, Moments
 from botorch_bkb.posteriors.knowledge_gain import best_arm_capacity
 from botorch_bkb.posteriors.threads import threads_for
 
@@ -144,7 +144,7 @@ class FiniteArmBandit(Bandit):
             that was pulled or is pending is pulled again only where that gains more
             knowledge of the best arm than any new one (``bandits.goal``). None:
             ``"best_arm"`` where anything is learned and nothing drifts, else
-            ``"regret"``.
+            ``"regret"``. Pulls with times have no other.
         maximize: Whether large rewards are good.
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
         generator: The source of all randomness. None: a new one with a random seed.
@@ -206,6 +206,11 @@ class FiniteArmBandit(Bandit):
             raise UnsupportedError(
                 f"Expected a `learner` for pulls {word} times, but got "
                 f"{self.learner!r}. Only a DriftingBandit has times."
+            )
+        if goal == "best_arm" and self._has_times:
+            raise UnsupportedError(
+                "Expected `goal` to be 'regret' of a bandit whose pulls have times, "
+                "since the best arm changes, but got 'best_arm'. Leave out `goal`."
             )
         practical = covar_module is None or noise_variance is None
         practical &= not self.learner.drifts  # the best arm changes
@@ -398,7 +403,8 @@ class FiniteArmBandit(Bandit):
             counts = torch.cat([used.counts, torch.ones_like(chosen)])
             used = PullCounts(arms, counts)
             pending = torch.cat([pending, chosen])
-        return best_arm_capacity(moments, capacity, used, pending, size)
+        posterior = cast(ArmPosterior, moments)  # other moments drift
+        return best_arm_capacity(posterior, capacity, used, pending, size)
 
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled."""
@@ -643,17 +649,6 @@ class FiniteArmBandit(Bandit):
         """
         arms = check_indices(indices, self.arms.shape[0])
         self._table = self._table.retire(self._indices(arms))
-
-    def replace_arms(self, arms: Tensor) -> Tensor:
-        """Retire all arms but these; arguments, returns and errors of ``add_arms``.
-
-        Arms that are retired keep their row, and cost what others do. Where one table
-        follows another, ``ask(arms=...)`` keeps only what was pulled.
-        """
-        indices, new = self._match(arms)
-        self._append(new, is_retired=False)
-        self._table = self._table.retire_all().retire(indices, False)
-        return indices
 
     def _match(self, arms: Tensor) -> tuple[Tensor, Tensor]:
         """Return the indices of ``k x d`` arms, new ones at the end, and the new."""

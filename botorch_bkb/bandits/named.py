@@ -288,8 +288,8 @@ class GPThompsonSampling(FiniteArmBandit):
             later papers mixes with the mean of several draws instead.) The theorem
             needs it to be positive; the paper names no value. None: 0.05 where kernel
             and noise are given, 0 where anything is learned and no theorem applies.
-        residual: How draws treat what the inducing arms do not explain: ``"omitted"``,
-            ``"independent"`` or ``"correlated"``; see
+        residual: How draws treat what the inducing arms do not explain: ``"omitted"``
+            or ``"correlated"``; see
             :mod:`botorch_bkb.posteriors.arm_sampler` for what each gets wrong. None:
             the draw of the paper's weights, ``"omitted"``, where kernel and noise are
             given, and the posterior's own law, ``"correlated"``, where anything is

@@ -265,10 +265,21 @@ class ArmPosterior(Moments):
         shards = self.shards if scale else self._shards
         return shards.largest("largest_bounds", size, scale, PerArm(competes), known)
 
-    @override
     def knowledge_gains(
         self, competes: Tensor | None, listed: Tensor
     ) -> tuple[float, Tensor]:
+        """Return what a pull is expected to tell of the best arm.
+
+        See :func:`~botorch_bkb.posteriors.knowledge_gain.knowledge_gain`.
+
+        Args:
+            competes: An ``A``-dim boolean tensor; all if None.
+            listed: ``k`` arms, ascending.
+
+        Returns:
+            The most that an arm tells that competes and is not listed, minus infinity
+            where there is none; and the ``k`` gains of those listed.
+        """
         # On the CPU, so that no block waits for an accelerator.
         top = Ranked(*(part.cpu() for part in self.largest_bounds(0.0, 2, competes)))
         listed = listed.cpu()

@@ -10,11 +10,7 @@ jointly over all arms, at ``O(A m)`` a draw and never an ``A x A`` covariance. I
 the posterior's mean, and the covariance ``z(x)^T V^{-1} z(x')``: that of the exact GP
 where the inducing arms span all arms, and too small by the residual ``k(x, x') -
 z(x)^T z(x')`` elsewhere, which makes draws **over-confident far from the inducing
-arms**. With ``residual="independent"`` every arm gets a residual of the right variance
-on its own: the marginals are then those of the posterior, but the residuals of
-neighbours, which the GP correlates, are not correlated. Differences between neighbours
-vary too much, and the largest of many independent residuals makes arms in unexplored
-regions best **too often**.
+arms**.
 
 With ``residual="correlated"`` draws have the joint law of the posterior, residual
 included, among the ``POOL_SIZE`` arms of the largest optimistic bounds, at ``O(A)``
@@ -49,7 +45,7 @@ from botorch_bkb.posteriors.arm_shard import Draws
 from botorch_bkb.posteriors.shards import PerArm
 
 
-ResidualPart = Literal["omitted", "independent", "correlated"]
+ResidualPart = Literal["omitted", "correlated"]
 # Joint draws are over this many arms: their covariance takes 8 MiB, its factor 20 ms.
 POOL_SIZE = 1024
 JITTER = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -64,7 +60,6 @@ def check_residual_part(residual: str) -> None:
         residual,
         {
             "omitted": "over-confident far from the inducing arms",
-            "independent": "right marginals, uncorrelated residuals",
             "correlated": "the posterior's law among the promising arms",
         },
     )
@@ -84,7 +79,7 @@ class ArmSampler:
         posterior: The posterior given all rewards; it is not changed.
         pending_indices: A long tensor of the pulls still without reward, repeats
             included. None for none.
-        residual: ``"omitted"``, ``"independent"`` or ``"correlated"``; see the module.
+        residual: ``"omitted"`` or ``"correlated"``; see the module.
         spread: How far draws go from the mean, see the module; 1 for the posterior's.
 
     Raises:
@@ -138,8 +133,7 @@ class ArmSampler:
             return self._draw_joint(num_draws, generator, indices)
         draws = self._draws(num_draws, generator)
         found = posterior.shards.ask("drawn", draws, indices)
-        _advance(generator, [state for _, state in found])
-        values = torch.cat([part for part, _ in found], dim=-1)
+        values = torch.cat(found, dim=-1)
         if indices is None:
             return values
         # Shards return them in their order.
@@ -173,10 +167,9 @@ class ArmSampler:
             return pool[self._draw_joint(num_draws, generator, pool).argmax(dim=-1)]
         draws = self._draws(num_draws, generator)
         found = self.posterior.shards.ask("best_of_draws", draws, PerArm(allowed))
-        _advance(generator, [state for *_, state in found])
         # The first shard of the largest value: ties go to the lowest index.
-        best = torch.stack([values for values, *_ in found]).argmax(dim=0)
-        arms = torch.stack([arms for _, arms, _ in found])
+        best = torch.stack([values for values, _ in found]).argmax(dim=0)
+        arms = torch.stack([arms for _, arms in found])
         return arms.gather(0, best.unsqueeze(0)).squeeze(0)
 
     def promising_arms(self, allowed: Tensor | None = None) -> Tensor:
@@ -262,16 +255,11 @@ class ArmSampler:
         posterior, appended = self.posterior, self._appended
         M = appended.B.shape[1]
         vectors = torch.cat([theta[:M], appended.B.mT], dim=-1)
-        noise = None
-        if self.residual == "independent":
-            noise = generator.device, generator.get_state()
         return Draws(
             posterior.project(vectors),
             posterior.arms[appended.indices],
             appended.C,
             theta[M:],
-            noise,
-            self.spread,
         )
 
     def _hallucinate(self, pending_indices: Tensor) -> None:
@@ -288,9 +276,3 @@ class ArmSampler:
     def _normals(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
         normals = draw_normals(rows, columns, generator=generator)
         return self.spread * normals.to(self.posterior.like)
-
-
-def _advance(generator: torch.Generator, states: list[Tensor | None]) -> None:
-    """Let a generator be where the last shard left it."""
-    if states[-1] is not None:
-        generator.set_state(states[-1])

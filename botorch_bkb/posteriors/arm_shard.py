@@ -13,7 +13,6 @@ from torch import Tensor
 
 from botorch_bkb.arms import BitArms, StoredArms
 from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.models.utils.draws import draw_normals, draw_uniforms
 from botorch_bkb.models.utils.nystrom import check_prior_variance
 from botorch_bkb.models.utils.triangular import TriangularSolver
 from botorch_bkb.posteriors.kernel_rows import KernelRows
@@ -31,10 +30,8 @@ PACKED_CHUNK_BYTES = 2**22
 ACCELERATOR_CHUNK_BYTES = 2**28
 # Up to CUDA 13.1 `solve_triangular` is slow with 524,281 columns or more.
 ACCELERATOR_CHUNK_ARMS = 2**18
-# The fewest arms of a chunk: its normal numbers are a multiple of the 16 that PyTorch
-# draws at a time.
+# The fewest arms of a chunk.
 MIN_CHUNK = 16
-NoiseState = Tensor | None
 
 
 class Factor(NamedTuple):
@@ -102,17 +99,12 @@ class Draws(NamedTuple):
         points: The rows of these.
         C: The ``f x f`` factor of their Schur complement.
         weights: The ``f x n`` weights of their features.
-        noise: The device and the state of a generator for residuals that are drawn on
-            their own; None where there are none.
-        spread: What these residuals are multiplied by; the weights are already.
     """
 
     vectors: Tensor
     points: Tensor
     C: Tensor
     weights: Tensor
-    noise: tuple[torch.device, Tensor] | None
-    spread: float = 1.0
 
     @property
     def size(self) -> int:
@@ -340,7 +332,7 @@ class ArmShard:
         competes: Tensor | None,
         listed: Tensor,
     ) -> tuple[float, Tensor]:
-        """Return what a pull tells of the best arm, see ``Moments.knowledge_gains``.
+        """Return what a pull tells of the best arm, see ``ArmPosterior``.
 
         Args:
             noise_variance: lambda.
@@ -380,31 +372,29 @@ class ArmShard:
             found[:, rows] = tile
         return found
 
-    def drawn(self, draws: Draws, indices: Tensor | None) -> tuple[Tensor, NoiseState]:
-        """Return values of all arms, or of a few, ``num_draws x k``, and a state."""
+    def drawn(self, draws: Draws, indices: Tensor | None) -> Tensor:
+        """Return values of all arms, or of a few, ``num_draws x k``."""
         num_values = self.num_arms
         if indices is not None:
             indices = indices[self._is_here(indices)] - self.start
             num_values = len(indices)
         values = self.mean.new_empty(draws.size, num_values)
-        generator = self._generator(draws)
-        for rows, chunk in self._drawn_chunks(draws, generator):
+        for rows, chunk in self._drawn_chunks(draws):
             if indices is None:
                 values[:, rows] = chunk
                 continue
             inside = (indices >= rows.start) & (indices < rows.stop)
             places = (indices - rows.start).clamp(0, chunk.shape[-1] - 1)
             values = torch.where(inside, chunk[:, places], values)
-        return values, _state(generator)
+        return values
 
     def best_of_draws(
         self, draws: Draws, competes: Tensor | None
-    ) -> tuple[Tensor, Tensor, NoiseState]:
-        """Return each draw's largest value, its arm, and the generator's state."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return each draw's largest value, and its arm."""
         best = self.mean.new_full((draws.size,), -torch.inf)
         arms = torch.full_like(best, self.start, dtype=torch.long)
-        generator = self._generator(draws)
-        for rows, chunk in self._drawn_chunks(draws, generator):
+        for rows, chunk in self._drawn_chunks(draws):
             if competes is not None:
                 chunk.masked_fill_(~competes[rows], -torch.inf)
             values, positions = chunk.max(dim=-1)
@@ -412,7 +402,7 @@ class ArmShard:
             better = ~(values <= best) & ~best.isnan()
             best = torch.where(better, values, best)
             arms = torch.where(better, positions + (self.start + rows.start), arms)
-        return best, arms, _state(generator)
+        return best, arms
 
     def expected_above(
         self, levels: Tensor, competes: Tensor | None, without: Tensor
@@ -590,42 +580,19 @@ class ArmShard:
         taken = self.arms[self.start + rows.start : self.start + rows.stop]
         return taken.dense() if isinstance(taken, StoredArms) else taken
 
-    def _drawn_chunks(
-        self, draws: Draws, generator: torch.Generator | None
-    ) -> Iterator[tuple[slice, Tensor]]:
+    def _drawn_chunks(self, draws: Draws) -> Iterator[tuple[slice, Tensor]]:
         """Yield which arms, and their ``num_draws x chunk`` values."""
         size, num_appended = draws.size, len(draws.points)
         vectors = _aligned(draws.vectors.mT)
         for rows in self.chunks(max(*draws.vectors.shape, 1)):
             products = vectors @ self._coordinates(rows)
             values = products[:size].add_(self.mean[rows])
-            residual = self.residual[rows]
             if num_appended:
                 K = self._covariance(draws.points, None, rows)
                 K = K - products[size:]
                 new = torch.linalg.solve_triangular(draws.C, K, upper=False)
                 values.addmm_(draws.weights.mT, new)
-                residual = residual - new.square().sum(dim=0)
-            if generator is not None:
-                noise = draw_normals(values.shape[-1], size, generator=generator)
-                std = draws.spread * residual.clamp_min(0.0).sqrt()
-                values += noise.to(values).mT * std
             yield rows, values
-
-    def _generator(self, draws: Draws) -> torch.Generator | None:
-        """Return a generator past the noise of the arms before these."""
-        if draws.noise is None:
-            return None
-        device, state = draws.noise
-        generator = torch.Generator(device)
-        generator.set_state(state)
-        # Chunks hold multiples of 16 numbers, but the last one; so the noise of every
-        # arm stands at a place of its own, and takes one uniform number each.
-        for start in range(0, self.start, self.block_size):
-            draw_uniforms(
-                min(self.block_size, self.start - start) * draws.size, generator
-            )
-        return generator
 
     def _is_here(self, indices: Tensor) -> Tensor:
         return (indices >= self.start) & (indices < self.start + self.num_arms)
@@ -637,7 +604,3 @@ def _aligned(matrix: Tensor) -> Tensor:
     The last bits of products depend on it: with it they are those of any shards.
     """
     return matrix.clone(memory_format=torch.contiguous_format)
-
-
-def _state(generator: torch.Generator | None) -> NoiseState:
-    return None if generator is None else generator.get_state()

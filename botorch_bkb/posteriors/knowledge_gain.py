@@ -17,12 +17,12 @@ from botorch_bkb.arms import Capacity, PullCounts
 
 
 if TYPE_CHECKING:
-    from botorch_bkb.posteriors.moments import Moments
+    from botorch_bkb.posteriors.arm_posterior import ArmPosterior
     from botorch_bkb.posteriors.shards import Ranked
 
 
 def best_arm_capacity(
-    posterior: Moments,
+    posterior: ArmPosterior,
     capacity: Capacity,
     used: PullCounts,
     pending: Tensor,
@@ -66,7 +66,7 @@ def best_arm_capacity(
 
 
 def _gain_when_told(
-    posterior: Moments, competes: Tensor | None, arms: Tensor, counts: Tensor
+    posterior: ArmPosterior, competes: Tensor | None, arms: Tensor, counts: Tensor
 ) -> Tensor:
     """Return the gains of arms after the pulls of their own that are pending.
 

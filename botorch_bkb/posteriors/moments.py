@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.posteriors.knowledge_gain import knowledge_gain, split_gain
 from botorch_bkb.posteriors.shards import largest, Ranked
 
 
@@ -111,26 +110,6 @@ class Moments(ABC):
         if known is not None:
             bounds[known.arms] = known.values
         return largest(bounds, size)
-
-    def knowledge_gains(
-        self, competes: Tensor | None, listed: Tensor
-    ) -> tuple[float, Tensor]:
-        """Return what a pull is expected to tell of the best arm.
-
-        See :func:`~botorch_bkb.posteriors.knowledge_gain.knowledge_gain`.
-
-        Args:
-            competes: An ``A``-dim boolean tensor; all if None.
-            listed: ``k`` arms, ascending.
-
-        Returns:
-            The most that an arm tells that competes and is not listed, minus infinity
-            where there is none; and the ``k`` gains of those listed.
-        """
-        top = self.largest_bounds(0.0, 2, competes)
-        gain = knowledge_gain(self.mean, self.variance, self.noise_variance, top)
-        most, gains = split_gain(gain, competes, listed)
-        return most.item(), gains
 
     def promising_arms(
         self, scale: float, size: int, competes: Tensor | None = None

@@ -101,12 +101,10 @@ def test_printed_bkb_width_takes_a_negative_logarithm_as_zero(num_pulls):
     assert BKBWidth(**NORMED, printed=True)(state) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(("root_ratio", "factor"), [(False, 2.0), (True, 2.0**0.5)])
-def test_bbkb_width_is_theorem_2_with_frozen_variances(root_ratio, factor):
+def test_bbkb_width_is_theorem_2_with_frozen_variances():
     noise_term = 2 * 0.5 * math.sqrt(FROZEN_SUM_3 + math.log(10))
-    expected = factor * (noise_term + (1 + math.sqrt(2)) * 0.5 * F)
-    schedule = BBKBWidth(**NORMED, root_ratio=root_ratio)
-    assert schedule(STATE) == pytest.approx(expected, rel=1e-12)
+    expected = 2.0 * (noise_term + (1 + math.sqrt(2)) * 0.5 * F)
+    assert BBKBWidth(**NORMED)(STATE) == pytest.approx(expected, rel=1e-12)
 
 
 def test_practical_bkb_width_drops_the_constants():

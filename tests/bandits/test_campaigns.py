@@ -201,12 +201,6 @@ class Campaign(RuleBasedStateMachine):
         self.joined(self.call("add_arms", tensor(rows)), rows)
         self.record.retired -= {self.record.rows.index(row) for row in rows}
 
-    @rule(rows=some_rows)
-    def replace_arms(self, rows):
-        self.joined(self.call("replace_arms", tensor(rows)), rows)
-        stay = {self.record.rows.index(row) for row in rows}
-        self.record.retired = set(range(len(self.record.rows))) - stay
-
     @rule(number=numbers)
     def retire_arm(self, number):
         arm = number % len(self.record.rows)

@@ -247,7 +247,6 @@ def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending, spre
         (ForgettingLearner(0.1), None),
         (SparseLearner(), None),
         (SparseLearner(), "omitted"),
-        (SparseLearner(), "independent"),
     ],
 )
 def test_draws_without_spread_are_the_mean(learner, residual):

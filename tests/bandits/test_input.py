@@ -104,7 +104,6 @@ def test_junk_is_refused_and_changes_nothing(bandit_class, name):
         "fail ids": lambda: bandit.fail([arm], pull_ids=junk),
         "pending": lambda: bandit.add_pending(junk),
         "add": lambda: bandit.add_arms(junk),
-        "replace": lambda: bandit.replace_arms(junk),
         "retire": lambda: bandit.retire_arms(junk),
         "predict": lambda: bandit.predict(junk),
         "bound": lambda: bandit.confidence_bound(junk),

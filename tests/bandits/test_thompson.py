@@ -174,7 +174,7 @@ def test_the_rule_of_bbkb_closes_batches_of_draws():
     assert max(sizes) > 3
 
 
-@pytest.mark.parametrize("residual", ["omitted", "independent"])
+@pytest.mark.parametrize("residual", ["omitted", "correlated"])
 @pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
 def test_regret_is_below_that_of_uniform_pulls(residual, maximize):
     arms = random_arms(200)

@@ -224,45 +224,20 @@ def test_an_omitted_residual_is_over_confident_far_from_the_inducing_arms():
     assert errors.max() < MAX_Z / math.sqrt(NUM_DRAWS)
 
 
-@both_dtypes
-@both_caches
-def test_an_independent_residual_has_the_right_marginals_only(dtype, max_bytes):
-    problem = Problem()
-    inducing = problem.pulled[:4]
-    posterior = problem.posterior(inducing, dtype, max_bytes)
-    sampler = ArmSampler(posterior, residual="independent")
-    draws = sampler.draw_values(NUM_DRAWS, problem.generator)
-    mean, whole, projected = problem.dense(inducing)
-    independent = projected + np.diag(np.diag(whole - projected))
-    assert largest_z(draws, mean, independent, ROUNDING[dtype]) < MAX_Z
-    assert largest_z(draws, mean, whole) > 2 * MAX_Z  # the test can tell
-    # Differences between neighbours whose residuals correlate vary too much.
-    residual = whole - projected
-    i, j = np.unravel_index(np.triu(residual, 1).argmax(), residual.shape)
-    contrast = (draws[:, i] - draws[:, j]).double().var()
-    exact = whole[i, i] + whole[j, j] - 2 * whole[i, j]
-    assert contrast > 1.2 * exact
-
-
 # Pending pulls ------------------------------------------------------------------------
 
 
 @both_dtypes
 @both_caches
-@pytest.mark.parametrize("residual", ["omitted", "independent"])
-def test_pending_pulls_join_the_inducing_arms_and_lower_the_variance(
-    dtype, max_bytes, residual
-):
+def test_pending_pulls_join_the_inducing_arms_and_lower_the_variance(dtype, max_bytes):
     problem = Problem(num_pulled=6)
     inducing = problem.pulled[:3]
     pending = [0, 0, 0, 7, int(problem.pulled[0]), int(problem.pulled[5]), 11]
     posterior = problem.posterior(inducing, dtype, max_bytes)
-    sampler = ArmSampler(posterior, torch.tensor(pending), residual)
+    sampler = ArmSampler(posterior, torch.tensor(pending))
     draws = sampler.draw_values(NUM_DRAWS, problem.generator)
     mean = problem.dense(inducing)[0]  # as if nothing were pending
-    _, whole, projected = problem.dense(inducing, pending)
-    if residual == "independent":
-        projected = projected + np.diag(np.diag(whole - projected))
+    _, _, projected = problem.dense(inducing, pending)
     assert largest_z(draws, mean, projected, 10 * ROUNDING[dtype]) < MAX_Z
 
 
@@ -285,7 +260,7 @@ def test_a_posterior_without_inducing_arms_is_its_mean():
 
 
 @both_dtypes
-@pytest.mark.parametrize("residual", ["omitted", "independent", "correlated"])
+@pytest.mark.parametrize("residual", ["omitted", "correlated"])
 @pytest.mark.parametrize("pending", [(), (2, 2, 19)], ids=["none", "pending"])
 def test_a_spread_scales_the_deviations_from_the_mean(dtype, residual, pending):
     problem = Problem()
@@ -341,7 +316,7 @@ def test_some_values_are_those_of_all(seed, num_draws):
 
 def test_draws_come_from_the_generator_and_nothing_else():
     problem = Problem()
-    sampler = ArmSampler(problem.posterior(problem.pulled), residual="independent")
+    sampler = ArmSampler(problem.posterior(problem.pulled))
     before = torch.get_rng_state()
     first = sampler.draw_values(7, torch.Generator().manual_seed(1))
     assert torch.equal(first, sampler.draw_values(7, torch.Generator().manual_seed(1)))

@@ -247,7 +247,6 @@ def draws_of(problem, appended=(11, 3), num_draws=3):
         problem.arms[list(appended)],
         problem.tensor(C),
         problem.tensor(weights),
-        None,
     )
     return draws, expected
 
@@ -261,44 +260,22 @@ def test_draws_are_weights_times_features(limits, cached, dtype, appended):
     draws, expected = draws_of(problem, appended)
     shards = problem.shards(limits, cached)
     assert draws.size == 3
-    values = torch.cat([shard.drawn(draws, None)[0] for shard in shards], dim=-1)
+    values = torch.cat([shard.drawn(draws, None) for shard in shards], dim=-1)
     np.testing.assert_allclose(values, expected, atol=ATOL[dtype])
     few = torch.tensor([20, 5, 5, 0])
-    parts = [shard.drawn(draws, few)[0] for shard in shards]
+    parts = [shard.drawn(draws, few) for shard in shards]
     if len(shards) == 1:
         assert torch.equal(parts[0], values[:, few])
     assert sum(part.shape[1] for part in parts) == 4
     allowed = torch.arange(21) % 2 == 1
     for shard, (start, stop) in zip(shards, pairwise(limits), strict=True):
         own = values[:, start:stop]
-        best, arms, state = shard.best_of_draws(draws, None)
+        best, arms = shard.best_of_draws(draws, None)
         assert torch.equal(best, own.amax(dim=-1))
         assert torch.equal(arms, start + own.argmax(dim=-1))
-        assert state is None
         own = own.masked_fill(~allowed[start:stop], -torch.inf)
-        best, _, _ = shard.best_of_draws(draws, allowed[start:stop])
+        best, _ = shard.best_of_draws(draws, allowed[start:stop])
         assert torch.equal(best, own.amax(dim=-1))
-
-
-@each_cut
-def test_residuals_drawn_on_their_own_are_spread_over_all_shards(limits):
-    problem = Problem(torch.float64)
-    draws, _ = draws_of(problem, ())
-    shards = problem.shards(limits, cached=True)
-    state = torch.Generator().manual_seed(0).get_state()
-
-    def values(**changes):
-        changed = draws._replace(**changes)
-        return torch.cat([shard.drawn(changed, None)[0] for shard in shards], dim=-1)
-
-    noise = torch.device("cpu"), state
-    without, once, twice = (
-        values(),
-        values(noise=noise),
-        values(noise=noise, spread=2.0),
-    )
-    assert (once - without).abs().max() > 0.01
-    torch.testing.assert_close(twice - without, 2 * (once - without))
 
 
 @pytest.mark.parametrize("place", [0, 7, 20])
@@ -307,7 +284,7 @@ def test_a_draw_that_is_no_number_is_the_best(place):
     problem = Problem()
     (shard,) = problem.shards([0, 21])
     shard.mean[[place, 20]] = torch.nan
-    best, arms, _ = shard.best_of_draws(draws_of(problem)[0], None)
+    best, arms = shard.best_of_draws(draws_of(problem)[0], None)
     assert best.isnan().all()
     assert arms.tolist() == [place] * 3
 

@@ -124,11 +124,20 @@ def test_the_most_is_of_arms_that_compete_and_are_not_listed():
     assert split_gain(gain[:0], None, longs())[0] == -math.inf
 
 
+class Gaining(ArmMoments):
+    """Numbers of all arms that answer as a posterior does."""
+
+    def knowledge_gains(self, competes, listed):
+        top = self.largest_bounds(0.0, 2, competes)
+        gain = knowledge_gain(self.mean, self.variance, self.noise_variance, top)
+        return split_gain(gain, competes, listed)
+
+
 def batch(mean, variance, used, size, capacity=None, dtype=torch.float64, pending=()):
     """Return the capacities of a batch of a given size."""
     mean, variance = (torch.tensor(x, dtype=dtype) for x in (mean, variance))
     none = longs()
-    moments = ArmMoments(mean, variance, variance, NOISE, none, none, 0.0, 0.0)
+    moments = Gaining(mean, variance, variance, NOISE, none, none, 0.0, 0.0)
     if capacity is None:
         capacity = Capacity(len(mean))
     used = PullCounts(longs(*used), torch.ones(len(used), dtype=torch.long))

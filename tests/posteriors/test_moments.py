@@ -7,12 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
 
 from botorch_bkb.posteriors import ArmMoments
 from botorch_bkb.posteriors.moments import Moments
 from botorch_bkb.posteriors.shards import Ranked
-from tests.posteriors import ATOL, each_dtype, longs, Problem
+from tests.posteriors import each_dtype, longs, Problem
 
 
 NOISE = 0.25
@@ -86,8 +85,6 @@ def test_where_no_arm_competes_none_is_promising(num_arms):
     moments = make_moments([1.0] * num_arms, [1.0] * num_arms)
     none = torch.zeros(num_arms, dtype=torch.bool)
     assert moments.promising_arms(1.0, 3, none).tolist() == []
-    most, gains = moments.knowledge_gains(none, longs())
-    assert (most, gains.tolist()) == (-math.inf, [])
 
 
 @each_dtype
@@ -106,38 +103,10 @@ def test_few_arms_are_answered_in_their_order_with_repeats(dtype):
         assert ask(few).dtype == dtype
 
 
-@each_dtype
-@given(seed=st.integers(0, 10**6), num_arms=st.integers(3, 10))
-@settings(max_examples=25)
-def test_gains_are_those_of_the_arms_that_compete(dtype, seed, num_arms):
-    """The most of arms that are not listed, and each of those that are."""
-    stream = np.random.default_rng(seed)
-    mean, variance = stream.normal(size=num_arms), stream.uniform(0.1, 2, num_arms)
-    competes = stream.random(num_arms) < 0.7
-    competes[:2] = True
-    listed = np.flatnonzero(stream.random(num_arms) < 0.4)
-    expected = []
-    for arm in range(num_arms):
-        rest = np.delete(np.where(competes, mean, -np.inf), arm).max()
-        step = variance[arm] / math.sqrt(variance[arm] + NOISE)
-        z = (mean[arm] - rest) / step
-        above = step * (z * norm.cdf(z) + norm.pdf(z))  # E max(mean + step - rest, 0)
-        expected.append(above - max(mean[arm] - rest, 0.0))
-    expected = np.array(expected)
-    moments = make_moments(mean, variance, dtype)
-    most, gains = moments.knowledge_gains(torch.tensor(competes), longs(*listed))
-    np.testing.assert_allclose(gains, expected[listed], atol=ATOL[dtype])
-    others = np.delete(np.where(competes, expected, -np.inf), listed)
-    assert most == pytest.approx(others.max(initial=-np.inf), abs=ATOL[dtype])
-
-
-def test_one_arm_is_the_best_and_tells_nothing():
+def test_one_arm_is_the_best():
     moments = make_moments([2.0], [1.0])
     assert moments.best_mean() == 0
     assert moments.promising_arms(1.0, 5).tolist() == [0]
-    assert moments.knowledge_gains(None, longs())[0] == 0.0
-    most, gains = moments.knowledge_gains(None, longs(0))
-    assert (most, gains.tolist()) == (-math.inf, [0.0])
 
 
 def test_questions_change_no_moments():
@@ -145,7 +114,6 @@ def test_questions_change_no_moments():
     competes = torch.tensor([True, False, True])
     known = Ranked(torch.tensor([9.0]).double(), longs(1))
     moments.largest_bounds(2.0, 3, competes, known)
-    moments.knowledge_gains(competes, longs(0))
     assert moments.mean.tolist() == [3.0, 1.0, 2.0]
     assert moments.variance.tolist() == [0.5, 0.25, 1.0]
     assert competes.tolist() == [True, False, True]
@@ -159,10 +127,6 @@ def test_a_posterior_answers_as_its_numbers_do(dtype):
     found = posterior.largest_bounds(1.5, 6, competes)
     plain = Moments.largest_bounds(posterior, 1.5, 6, competes)
     torch.testing.assert_close(found.values, plain.values)
-    most, gains = posterior.knowledge_gains(competes, longs(2, 5))
-    expected = Moments.knowledge_gains(posterior, competes, longs(2, 5))
-    assert most == pytest.approx(expected[0], abs=ATOL[dtype])
-    torch.testing.assert_close(gains, expected[1])
 
 
 def test_moments_without_variances_are_abstract():

@@ -234,11 +234,7 @@ def test_arms_cannot_be_added_and_nothing_has_changed(two, path):
     """Rows that are there are those arms, as everywhere."""
     bandit, expected = BANDITS["bbkb"](two), BANDITS["bbkb"](ArrayArms(path))
     new = torch.rand(3, 2).double()
-    for call in (
-        bandit.add_arms,
-        bandit.replace_arms,
-        lambda new: bandit.ask(arms=new),
-    ):
+    for call in (bandit.add_arms, lambda new: bandit.ask(arms=new)):
         with (
             unchanged(bandit),
             pytest.raises(UnsupportedError, match=r"Ray's workers. Store the others"),

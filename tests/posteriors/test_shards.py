@@ -78,7 +78,6 @@ BANDITS = {
     ),
     "ts": make_ts("correlated"),
     "ts-weights": make_ts("omitted"),
-    "ts-independent": make_ts("independent", batch_rule=FixedSize(5)),
 }
 
 
@@ -207,7 +206,7 @@ def test_a_number_that_is_none_is_not_hidden_by_another_shard(
             part.mean[place - start] = NAN
     assert posterior.largest_bounds(1.0, 2).arms.tolist()[0] == place
     assert posterior.best_mean() == place
-    draws = ArmSampler(posterior, residual="independent").draw_best_arms(5, seeded())
+    draws = ArmSampler(posterior).draw_best_arms(5, seeded())
     assert draws.tolist() == [place] * 5
 
 
@@ -222,24 +221,6 @@ def test_a_number_that_is_none_is_not_hidden_by_another_shard(
 )
 def test_shards_are_whole_blocks(num_arms, num_shards, limits):
     assert plan_shards(num_arms, num_shards, BLOCK_SIZE) == limits
-
-
-@pytest.mark.parametrize("num_draws", [1, 3, 16])
-def test_the_noise_of_an_arm_is_that_of_its_place(monkeypatch, num_draws):
-    """Every arm has its own numbers of the stream, whatever chunks and shards are."""
-    set_shards(monkeypatch, 4)
-    posterior = ArmPosterior(table(160), kernel(), 0.1)
-    generator, expected = seeded(5), seeded(5)
-    assert len(posterior.shards.parts) == 4
-    sampler = ArmSampler(posterior, residual="independent")
-    values = sampler.draw_values(num_draws, generator)
-    noise = torch.randn(160, num_draws, generator=expected, dtype=torch.double)
-    # Nothing is known: the prior's deviation is one.
-    assert torch.equal(values, noise.mT)
-    assert torch.equal(generator.get_state(), expected.get_state())
-    few = torch.tensor([150, 3, 40, 3])
-    some = sampler.draw_values(num_draws, seeded(5), few)
-    assert torch.equal(some, noise.mT[:, few])
 
 
 @pytest.mark.parametrize("size", [2, 40])
