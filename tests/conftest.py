@@ -1,4 +1,4 @@
-"""Shared fixtures, and the mode in which rounding is disturbed."""
+"""Shared fixtures."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from threadpoolctl import ThreadpoolController
-
-from tests.helpers import DisturbedRounding
 
 
 # Timing is no property: the cores may be shared, and slow.
@@ -22,13 +20,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--device",
         default="pretend",
         help="where tests/test_devices.py runs: a pretend device (default), or cuda",
-    )
-    parser.addoption(
-        "--disturb-rounding",
-        type=int,
-        metavar="SEED",
-        help="change the last bits of matrix products, factors and triangular solves, "
-        "as another processor might",
     )
 
 
@@ -46,16 +37,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True)
-def _rounding(request: pytest.FixtureRequest) -> Iterator[None]:
-    seed = request.config.getoption("--disturb-rounding")
-    if seed is None or request.node.get_closest_marker("exact_bits"):
-        yield
-        return
-    with DisturbedRounding(seed):
-        yield
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
 """Tools that several test modules share."""
 
-from functools import lru_cache
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
@@ -61,87 +58,3 @@ def gram_matrix(
     kernel. ``tests/models/utils/test_covariance.py`` holds it to NumPy's formulas.
     """
     return dense_covariance(kernel, left, right).numpy()
-
-
-# What a BLAS or LAPACK library computes: other processors add in another order.
-ROUNDED = {
-    torch.matmul,
-    torch.Tensor.matmul,
-    torch.Tensor.__matmul__,
-    torch.Tensor.__rmatmul__,
-    torch.mm,
-    torch.Tensor.mm,
-    torch.mv,
-    torch.Tensor.mv,
-    torch.bmm,
-    torch.Tensor.bmm,
-    torch.addmm,
-    torch.Tensor.addmm,
-    torch.Tensor.addmm_,
-    torch.cdist,
-    torch.linalg.cholesky,
-    torch.linalg.cholesky_ex,
-    torch.linalg.solve_triangular,
-    torch.linalg.vector_norm,
-    torch.cholesky_solve,
-    torch.cholesky_inverse,
-    torch.sum,
-    torch.Tensor.sum,
-}
-# Of whole numbers these have one answer whatever the order.
-INEXACT_ON_INTEGERS = {
-    torch.linalg.cholesky,
-    torch.linalg.cholesky_ex,
-    torch.linalg.solve_triangular,
-    torch.linalg.vector_norm,
-    torch.cholesky_solve,
-    torch.cholesky_inverse,
-}
-
-
-class DisturbedRounding(TorchFunctionMode):
-    """Multiplies what BLAS computes by ``1 +- a few 1e-16``, entry by entry.
-
-    The factors are those of the operation and its shape: a computation that is done
-    twice gives the same bits twice, as it does on a processor. Products and sums of
-    whole numbers, as of the bits of fingerprints, are exact on every processor, and
-    left alone. So is NumPy: it is the answer that tests compare with.
-    """
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self.seed = seed
-
-    @override
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func not in ROUNDED:
-            return out
-        result = out[0] if isinstance(out, tuple) else out
-        if not isinstance(result, Tensor) or not result.is_floating_point():
-            return out
-        with torch._C.DisableTorchFunction():
-            if func not in INEXACT_ON_INTEGERS and _are_integers((args, kwargs)):
-                return out
-            factors = _rounding_factors(self.seed, func.__name__, result.shape)
-            eps = torch.finfo(result.dtype).eps
-            factors = 1 + eps * factors.to(result)
-            if not result.requires_grad:
-                result.mul_(factors)  # where `out=` and in-place operations put it
-                return out
-            result = result * factors
-        # A named tuple of torch's, which takes one sequence.
-        return type(out)((result, *out[1:])) if isinstance(out, tuple) else result
-
-
-def _are_integers(operands: Any) -> bool:
-    tensors = [leaf for leaf in tree_leaves(operands) if isinstance(leaf, Tensor)]
-    return all(bool((tensor == tensor.round()).all()) for tensor in tensors)
-
-
-@lru_cache(maxsize=256)
-def _rounding_factors(seed: int, name: str, shape: torch.Size) -> Tensor:
-    stream = torch.Generator().manual_seed(crc32(f"{seed} {name} {shape}".encode()))
-    return torch.randn(shape, generator=stream)

@@ -31,9 +31,6 @@ from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from tests.reference import exact_posterior
 
 
-pytestmark = pytest.mark.once
-
-
 SIZES = Sizes.unrepeated(300, 40, 10)
 
 
@@ -408,7 +405,6 @@ def test_a_laboratory_tells_every_pull_once(problem):
 # --- places
 
 
-@pytest.mark.exact_bits
 def test_the_two_places_pick_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "ROWS_PER_FILE", 250)
     places.write_library(tmp_path, 600)

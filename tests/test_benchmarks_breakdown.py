@@ -9,9 +9,6 @@ from benchmarks.breakdown import METHODS, PARTS, REST, Timers
 from tests.test_benchmarks import options
 
 
-pytestmark = pytest.mark.once
-
-
 class Clock:
     """Stands still but where it is told how long something takes."""
 

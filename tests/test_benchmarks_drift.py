@@ -12,9 +12,6 @@ from botorch_bkb import TVGPUCB
 from tests.test_benchmarks import options
 
 
-pytestmark = pytest.mark.once
-
-
 def test_differences_are_paired():
     values = {"TV-GP-UCB": [1.0, 2.0, 3.0], "R-GP-UCB": [2.0, 3.5, 4.5]}
     steps = pd.DataFrame(

@@ -17,9 +17,6 @@ from tests.reference import exact_posterior
 from tests.test_benchmarks import options
 
 
-pytestmark = pytest.mark.once
-
-
 class Run(NamedTuple):
     name: str
     seed: int

@@ -40,9 +40,6 @@ from botorch_bkb.test_functions.datasets import DATA_VARIABLE
 from tests.test_benchmarks import options
 
 
-pytestmark = pytest.mark.once
-
-
 KEYS = Run._fields
 PROTOCOL = Protocol(4, 3, 12, (7, 12))
 

@@ -8,9 +8,6 @@ import torch
 from benchmarks.practice_ax import expected_loss_of_uniform, FUNCTIONS, losses_of
 
 
-pytestmark = pytest.mark.once
-
-
 @pytest.mark.parametrize("num_trials", [1, 2, 4])
 def test_chance_is_the_mean_over_all_ways_to_draw(num_trials):
     losses = torch.tensor([3.0, 0.0, 1.5, 1.5, 7.0], dtype=torch.double)

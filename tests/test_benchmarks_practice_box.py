@@ -14,9 +14,6 @@ from tests.test_benchmarks import options
 from tests.test_figures_page import is_a_rounding, numbers_of
 
 
-pytestmark = pytest.mark.once
-
-
 CHECKPOINTS = (5, 6)
 # BoTorch has none of five dimensions.
 MICHALEWICZ_5 = (2.202906, 1.570796, 1.284992, 1.923058, 1.720470)

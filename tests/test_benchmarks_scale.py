@@ -12,8 +12,6 @@ from benchmarks.scale_simulation import ASSUMED, Cost, Question, Setting, simula
 from tests.test_benchmarks import options
 
 
-pytestmark = pytest.mark.once
-
 CONSTANTS = {
     "read": 1e-6,
     "twins": 1e-6,
@@ -52,7 +50,6 @@ def test_sizes_of_messages_count_tensors_and_numbers():
     assert scale.num_bytes(message) == 48 + 20 + 8
 
 
-@pytest.mark.exact_bits
 @pytest.mark.parametrize("mode", scale.MODES)
 def test_logged_shards_answer_alike_and_every_question_is_noted(mode):
     asks = scale.Asks(900, 40, mode)

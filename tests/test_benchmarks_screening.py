@@ -13,9 +13,6 @@ from benchmarks.screening import (
 )
 
 
-pytestmark = pytest.mark.once
-
-
 def test_enumerated_molecules_are_molecules():
     smiles = enumerate_molecules(500)
     assert len(set(smiles)) == 500

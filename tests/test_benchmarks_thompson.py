@@ -9,9 +9,6 @@ from botorch_bkb import GPThompsonSampling
 from tests.test_benchmarks import options
 
 
-pytestmark = pytest.mark.once
-
-
 # --- the paper's functions
 
 

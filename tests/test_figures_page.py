@@ -11,9 +11,6 @@ from benchmarks import figures
 from tests.test_benchmarks import options
 
 
-pytestmark = pytest.mark.once
-
-
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "figures.rst").read_text()
 README = (ROOT / "README.md").read_text()

@@ -17,9 +17,6 @@ from tests.test_benchmarks_practice import rows_of
 from tests.test_figures_page import is_a_rounding, numbers_of
 
 
-pytestmark = pytest.mark.once
-
-
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "practice.rst").read_text()
 CHECKPOINTS = {"batches": (100,), "plates": (192, 480)}

@@ -23,7 +23,6 @@ for name in pip pytest python ruff mypy; do
         echo '#!/bin/sh'
         echo "echo ran $name"
         [ "$name" != "$BROKEN" ] || echo exit 1
-        echo '[ "$1" != "${BROKEN_ARGUMENT-none}" ]'
     } > ".venv/bin/$name"
     chmod +x ".venv/bin/$name"
 done
@@ -90,23 +89,19 @@ def test_ci_runs_the_test_command_of_readme():
 def run_ci(tmp_path):
     """Run a copy of .ci/run on an empty checkout, with a fake python3."""
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    (tmp_path / ".ci").mkdir()
+    shutil.copytree(CI.parent, tmp_path / ".ci")
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "mine").touch()
-    shutil.copy(CI, tmp_path / ".ci" / "run")
     (tmp_path / "bin").mkdir()
     fake = tmp_path / "bin" / "python3"
     fake.write_text(FAKE_PYTHON)
     fake.chmod(0o755)
 
-    def run(broken="nothing", **variables):
+    def run(broken):
         path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             [tmp_path / ".ci" / "run"],
-            # `SECONDS` is what bash counts from, and may be of a run around this one.
-            env=os.environ
-            | {"PATH": path, "BROKEN": broken, "SECONDS": "0"}
-            | variables,
+            env=os.environ | {"PATH": path, "BROKEN": broken},
             capture_output=True,
             text=True,
             check=False,
@@ -122,18 +117,3 @@ def test_ci_stops_at_the_first_failure(run_ci, broken):
     assert result.returncode != 0
     assert result.stdout.splitlines()[-1] == f"ran {broken}"
     assert (run_ci.checkout / ".venv" / "mine").exists()
-
-
-def test_ci_stops_where_another_code_path_fails(run_ci):
-    result = run_ci(BROKEN_ARGUMENT="-q")
-    assert result.returncode != 0
-    assert result.stdout.count("ran pytest") == 2
-    assert result.stdout.splitlines()[-1] == "ran pytest"
-
-
-@pytest.mark.parametrize(("seconds", "num_passes"), [("0", 3), ("1600", 1)])
-def test_ci_leaves_other_code_paths_out_on_slow_machines(run_ci, seconds, num_passes):
-    said = run_ci(SECONDS=seconds).stdout
-    assert said.count("ran pytest") == num_passes
-    assert ("left out after 26 minutes" in said) == (num_passes == 1)
-    assert "the main job" in said

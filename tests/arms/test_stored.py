@@ -199,7 +199,6 @@ def campaign(bandit, dense):
     return torch.cat(picks)
 
 
-@pytest.mark.exact_bits
 @each_place
 @each_run
 @pytest.mark.parametrize(
@@ -220,7 +219,6 @@ def test_runs_are_those_of_the_tensor(place, run, bandit_class, tmp_path):
     assert bandits[0].best_arm() == bandits[1].best_arm()
 
 
-@pytest.mark.exact_bits
 @each_place
 @pytest.mark.parametrize("inclusion", ["merged", "per_pull"])
 def test_coupled_draws_are_those_of_the_tensor(place, inclusion, tmp_path):

@@ -331,7 +331,7 @@ def case(machine, num_examples):
     return test
 
 
-# Few, with a fresh seed in every run; `.ci/run` runs the suite six times.
+# Few, with a fresh seed in every run.
 TestExact = case(Campaign, 10)
 TestBatch = case(BatchCampaign, 6)
 TestSparse = case(SparseCampaign, 10)

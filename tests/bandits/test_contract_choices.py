@@ -89,7 +89,6 @@ def test_without_a_generator_every_bandit_has_a_seed_of_its_own(bandit_class):
     assert len(firsts) > 1
 
 
-@pytest.mark.exact_bits  # scores of independent arms are the same numbers
 @each(UCB_BANDITS)
 @both_dtypes
 def test_ties_go_to_the_lowest_index(bandit_class, dtype):
@@ -102,7 +101,6 @@ def test_ties_go_to_the_lowest_index(bandit_class, dtype):
     assert asked[5:] == list(range(6))
 
 
-@pytest.mark.exact_bits  # scores of independent arms are the same numbers
 def test_greedy_ties_go_to_the_lowest_index():
     bandit = identity_bandit(EpsilonGreedy, uniform_probability=0.0, confidence=1.0)
     first = bandit.ask()
@@ -113,7 +111,6 @@ def test_greedy_ties_go_to_the_lowest_index():
     assert bandit.ask().tolist() == [2]
 
 
-@pytest.mark.exact_bits  # scores of independent arms are the same numbers
 @each(ALL_BANDITS)
 def test_best_arm_ties_go_to_the_lowest_index(bandit_class):
     bandit = identity_bandit(bandit_class)

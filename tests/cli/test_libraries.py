@@ -51,7 +51,6 @@ def reads(monkeypatch):
     return seen
 
 
-@pytest.mark.exact_bits
 @pytest.mark.parametrize("words", [(), ("--available", "stock"), ("--kernel", "rbf")])
 def test_the_batch_is_that_of_the_table(
     words, tmp_path, library, reads, capsys, monkeypatch

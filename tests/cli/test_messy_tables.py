@@ -20,9 +20,6 @@ from botorch_bkb.cli.arguments import build_parser
 from botorch_bkb.cli.tables import read_table
 
 
-pytestmark = pytest.mark.once
-
-
 RNG = np.random.default_rng(0)
 NUM_ARMS = 24
 START = datetime.date(2026, 1, 1)

@@ -59,8 +59,6 @@ def simulate(folder, *words):
     return pd.read_csv(folder / "out" / "rounds.csv").drop(columns="seconds")
 
 
-@pytest.mark.once
-@pytest.mark.exact_bits
 @pytest.mark.parametrize("stays_in_file", [False, True])
 def test_workers_suggest_the_batch_of_this_process(
     stays_in_file, folder, pools, monkeypatch
@@ -77,8 +75,6 @@ def test_workers_suggest_the_batch_of_this_process(
     assert not sys.modules["ray"].is_initialized()
 
 
-@pytest.mark.once
-@pytest.mark.exact_bits
 @pytest.mark.parametrize("stays_in_file", [False, True])
 def test_workers_simulate_what_this_process_does(
     stays_in_file, folder, pools, monkeypatch

@@ -41,8 +41,6 @@ from tests.posteriors.test_shards import (
 )
 
 
-# Workers' rounding is not disturbed.
-pytestmark = [pytest.mark.exact_bits, pytest.mark.once]
 # Seconds for what must come: slow machines take minutes to start a worker, and only a
 # test that fails waits as long as this.
 PATIENCE = 600

@@ -16,7 +16,6 @@ from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
 from botorch_bkb.posteriors.shards import largest, plan_shards, Ranked
 
 
-pytestmark = pytest.mark.exact_bits
 BLOCK_SIZE = 16
 NUM_ARMS = 150
 
