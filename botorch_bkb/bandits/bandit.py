@@ -72,6 +72,9 @@ class Bandit(ABC):
     _ledger: PullLedger
     _belief: Any  # after the told pulls that the last ask knew
     _preview: Any = None  # between two asks, after those told since
+    # Whether a posterior over arms is to be computed anew when it is next needed; that
+    # over a box always is.
+    _is_stale: bool = False
     # The first lines of files as this bandit last read or wrote them.
     _known_files: Mapping[Path, bytes] = MappingProxyType({})
 
@@ -138,10 +141,6 @@ class Bandit(ABC):
         """
 
     @abstractmethod
-    def _renew(self) -> None:
-        """Rebuild from scratch, bit for bit as a load does."""
-
-    @abstractmethod
     def _check_state(self, state: dict[str, Any]) -> None:
         """Raise an ``InputDataError`` unless this is the state of such a bandit."""
         if state["maximize"] is not self.maximize:
@@ -195,9 +194,10 @@ class Bandit(ABC):
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the state to a file; a crash leaves the old one or the new one.
 
-        The posterior is computed anew, as :meth:`load` does, so that this bandit and
-        one that loads the file go on alike to the last bit. What a process that was
-        killed left unfinished beside the file, the next save to it removes.
+        When it is next needed, the posterior is computed anew, as :meth:`load` does, so
+        that this bandit and one that loads the file go on alike to the last bit. What a
+        process that was killed left unfinished beside the file, the next save to it
+        removes.
 
         Args:
             path: The file; its folder must exist.
@@ -210,8 +210,8 @@ class Bandit(ABC):
             OSError: If the file cannot be written.
         """
         path = Path(path).resolve()
-        self._renew()
         expected = None if overwrite else self._known_files.get(path)
+        self._is_stale, self._preview = True, None
         line = save_state(self.state_dict(), path, expected)
         self._known_files = {**self._known_files, path: line}
 

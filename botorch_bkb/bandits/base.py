@@ -244,7 +244,12 @@ class FiniteArmBandit(Bandit):
         """Go on from a belief, with its moments at a time, the next if None."""
         self._belief: Belief = belief
         self._moments = belief.moments(self._pulls(time))
-        self._preview = None
+        self._is_stale, self._preview = False, None
+
+    def _refresh(self) -> None:
+        """Compute the posterior anew, where a save or an error made it stale."""
+        if self._is_stale:
+            self._believe(self.learner.rebuild(self._belief, self._pulls()))
 
     @override
     def _pulls(self, now: float | None = None, pending: Sequence[Pull] = ()) -> Pulls:
@@ -433,12 +438,13 @@ class FiniteArmBandit(Bandit):
             self._ledger.num_arms = self._table.num_arms
             self.confidence.load_state_dict(width_state)
             # Learning takes the posterior over, whatever becomes of it.
-            self._believe(self.learner.rebuild(self._belief, self._pulls()))
+            self._is_stale, self._preview = True, None
 
         return undo
 
     def _learn(self, time: float) -> None:
         """Take the rewards told since the last ask into what is believed."""
+        self._refresh()
         pulls, belief = self._pulls(time), self._belief
         if not self.learner.is_current(belief, pulls):
             belief = self.learner.learn(belief, pulls, self.generator)
@@ -677,6 +683,7 @@ class FiniteArmBandit(Bandit):
 
     def _extended(self, arms: Tensor) -> Belief:
         """Return a belief of more arms as well."""
+        self._refresh()
         self._belief = self.learner.extensible(self._belief, self._pulls())
         return self.learner.extended(self._belief, arms)
 
@@ -692,6 +699,7 @@ class FiniteArmBandit(Bandit):
 
     def _scores_now(self, indices: Tensor) -> Tensor:
         """Return leverage scores at the time of pulls that become pending now."""
+        self._refresh()
         moments = self._belief.moments(self._pulls(self._last_time))
         return moments.leverage_scores_of(indices.to(self.arms.device))
 
@@ -799,6 +807,7 @@ class FiniteArmBandit(Bandit):
 
     def _present(self) -> tuple[Belief, Moments]:
         """Return what is believed after all told pulls, at the next decision."""
+        self._refresh()
         belief: Belief = self._believed_now()
         return belief, belief.moments(self._pulls())
 
@@ -869,11 +878,6 @@ class FiniteArmBandit(Bandit):
     def _load_clock(self, ledger: PullLedger, state: dict[str, Any]) -> float | None:
         """Fill in the times of told pulls; return the last time."""
         return None
-
-    @override
-    def _renew(self) -> None:
-        if not self._belief.is_fresh:
-            self._believe(self.learner.rebuild(self._belief, self._pulls()))
 
     @override
     def _check_state(self, state: dict[str, Any]) -> None:

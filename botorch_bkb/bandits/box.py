@@ -307,11 +307,6 @@ class BoxBandit(Bandit):
         return undo
 
     @override
-    def _renew(self) -> None:
-        # Models are computed when they are asked for.
-        self._belief, self._preview = replace(self._belief), None
-
-    @override
     def _check_state(self, state: dict[str, Any]) -> None:
         expected, found = type(self).__name__, state.get("bandit")
         if found != expected or not torch.equal(

@@ -212,7 +212,7 @@ class ForgettingLearner(Learner[FilterBelief]):
         replayed = ReplayedFilter(empty)
         told = _observations(belief, pulls, 0, belief.num_told)
         replayed.observe(told, _oldest_pending(belief, pulls))
-        return replace(belief, replayed=replayed, is_fresh=True)
+        return replace(belief, replayed=replayed)
 
     @override
     def extensible(self, belief: FilterBelief, pulls: Pulls) -> FilterBelief:
@@ -232,7 +232,6 @@ class ForgettingLearner(Learner[FilterBelief]):
             belief,
             hyperparameters=hyperparameters,
             replayed=belief.replayed.extended(features, covariance),
-            is_fresh=False,
         )
 
     def _empty(

@@ -88,7 +88,6 @@ class Belief(ABC):
         restart: How many of them the last fit of hyper-parameters knew, and the log
             determinant then: frozen sums go on from there.
         block: Which block of time this is of.
-        is_fresh: Whether it has the bits that a load would compute.
     """
 
     hyperparameters: Hyperparameters
@@ -98,7 +97,6 @@ class Belief(ABC):
     num_told: int = 0
     restart: tuple[int, float] = (0, 0.0)
     block: int = 0
-    is_fresh: bool = True
 
     @abstractmethod
     def moments(self, pulls: Pulls) -> Moments:
@@ -348,7 +346,6 @@ class PosteriorLearner(Learner[PosteriorBelief]):
             hyperparameters=hyperparameters,
             num_told=pulls.num_told,
             restart=(pulls.num_told, posterior.log_det) if refit else belief.restart,
-            is_fresh=False,
             posterior=posterior,
         )
 
@@ -380,7 +377,7 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         if belief.num_told:
             inducing = belief.inducing_indices
             _update(posterior, hyperparameters, inducing, pulls, belief.num_told)
-        return replace(belief, posterior=posterior, is_fresh=True)
+        return replace(belief, posterior=posterior)
 
     @override
     def extended(self, belief: PosteriorBelief, rows: Tensor) -> PosteriorBelief:
@@ -389,7 +386,6 @@ class PosteriorLearner(Learner[PosteriorBelief]):
             belief,
             hyperparameters=hyperparameters,
             posterior=belief.posterior.extended(features),
-            is_fresh=False,
         )
 
 

@@ -405,8 +405,6 @@ class Notes(Bandit):
         pass
     def state_dict(self):
         return {"notes": self.notes}
-    def _renew(self):
-        pass
     def _check_state(self, state):
         pass
     def _undo(self):
