@@ -23,13 +23,6 @@ from botorch_bkb.checks import as_number, check_size, check_time
 from botorch_bkb.posteriors.drifting import check_forgetting_rate
 
 
-# A time is refused once where it is further ahead than this multiple of the span of
-# all times before it,
-LARGEST_JUMP = 100.0
-# if at least so many results are known.
-MIN_RESULTS_TO_DOUBT = 8
-
-
 class DriftingBandit(FiniteArmBandit):
     r"""A bandit whose pulls have times.
 
@@ -47,7 +40,6 @@ class DriftingBandit(FiniteArmBandit):
 
     default_learner = ForgettingLearner()
     _has_times = True
-    _doubted: float | None = None  # a time that was refused once
 
     @property
     def decision_time(self) -> float:
@@ -75,12 +67,9 @@ class DriftingBandit(FiniteArmBandit):
 
         Raises:
             InputDataError: As there; and if ``time`` is not finite, or before that of
-                the last ask or of a reward, or far ahead of all that is known, see
-                :meth:`tell`. Nothing has changed then.
+                the last ask or of a reward. Nothing has changed then.
         """
         last = -math.inf if self._now is None else self._now
-        if time is not None:
-            self._check_jump(check_time(time, last))
         time = check_time(self.decision_time if time is None else time, last)
         indices = self._ask_at(time, max_size, available, size, arms)
         self._now = time
@@ -108,37 +97,13 @@ class DriftingBandit(FiniteArmBandit):
         Raises:
             BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
             InputDataError: If a reward is not finite, an arm is unknown, a pull is not
-                pending, or ``time`` is not finite. Nothing has changed then. And if
-                ``time`` is more than a hundred times as far ahead as all times before
-                it are apart, from eight results on: a mistyped one would let all that
-                is known be forgotten. The second time it is taken at its word.
+                pending, or ``time`` is not finite. Nothing has changed then.
         """
         given = None if time is None else check_time(time)
-        if given is not None:
-            self._check_jump(given)
         num_before = self.num_pulls
         self._tell_at(given, indices, rewards, pull_ids, external)
         last = [] if self._now is None else [self._now]
         self._now = max([*last, *self._ledger.told_times[num_before:]], default=None)
-
-    def _check_jump(self, time: float) -> None:
-        """Raise unless a time is near those before it, or was refused once before."""
-        doubted, self._doubted = self._doubted, None
-        if self._now is None or self.num_pulls < MIN_RESULTS_TO_DOUBT:
-            return
-        known = [
-            *self._ledger.told_times,
-            *(pull.time for pull in self._ledger.pending.values()),
-        ]
-        span = self._now - min(known)
-        if time - self._now <= LARGEST_JUMP * span or span == 0 or time == doubted:
-            return
-        self._doubted = time
-        raise InputDataError(
-            f"Expected `time` near {self._now:g}, the last that is known, but got "
-            f"{time:g}: all times before it are no more than {span:g} apart. If it is "
-            "right, make the call again."
-        )
 
     @override
     def _forget(self, places: list[int]) -> None:

@@ -166,11 +166,11 @@ class TVGPUCB(DriftingBandit):
     ``O(A m)``, which says what it approximates. Batches are picked one by one with
     the variance of those before, as if each had brought its mean; so are pulls still
     pending, each as if it had at the time at which it was asked for: a pull that is
-    lost is forgotten like any other. A reward of a time before others that were told
-    replays what came since the oldest pull that is pending, of which the bandit keeps a
-    copy of its filter (and one more that counts pending pulls); only one that is older
-    still replays the whole history, and so do the first arms that join an exact filter,
-    but none after them. The theorem covers single pulls at times 1, 2, 3, ...
+    lost is forgotten like any other. The bandit keeps a filter of the rewards up to the
+    time of the oldest pull that is pending, and replays those after it at every
+    decision: fail what is lost. Only a reward that is older still replays the whole
+    history, and so do the first arms that join an exact filter, but none after them.
+    The theorem covers single pulls at times 1, 2, 3, ...
 
     Args:
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time. None: learned by the

@@ -22,103 +22,80 @@ class Observation(NamedTuple):
 
 
 class ReplayedFilter:
-    r"""A filter that goes back to a checkpoint where an observation comes late.
+    r"""A filter of observations that may come late.
 
-    The checkpoint holds all observations up to the time of the oldest pull that is
-    still out, so its result replays only what came since. Observations of one time
-    count in the order of telling, so that the filter goes through the
-    same operations as one that has all observations at once: they are equal bit for
-    bit. While nothing is out the checkpoint is the filter itself.
+    It keeps one filter, of all observations up to the time of the oldest pull that is
+    still out, and replays those after it where they are needed. While nothing is out
+    there are none. Observations of one time count in the order of telling, so that the
+    filter goes through the same operations as one that has all observations at once:
+    they are equal bit for bit.
 
     Args:
-        empty: A filter without observations.
+        settled: A filter without observations; it is changed in place.
 
     Attributes:
-        filter: Given all observations, at the time of the last.
+        settled: Given the observations that no result comes before any more.
+        since: Those after them, by time.
     """
 
-    def __init__(self, empty: DriftingPosterior) -> None:
-        self.filter = empty
-        self._checkpoint = empty
-        self._since: list[Observation] = []  # what the checkpoint lacks, by time
-        self._hallucinated: tuple[list[tuple[float, int]], DriftingPosterior] | None = (
-            None
-        )
+    def __init__(self, settled: DriftingPosterior) -> None:
+        self.settled = settled
+        self.since: list[Observation] = []
+        self._present: DriftingPosterior | None = None
+
+    @property
+    def filter(self) -> DriftingPosterior:
+        """Given all observations, at the time of the last."""
+        if not self.since:
+            return self.settled
+        if self._present is None:
+            self._present = self.with_observations([])
+        return self._present
 
     def reaches(self, observations: Iterable[Observation]) -> bool:
-        """Whether no observation is of a time before that of the checkpoint."""
-        return not _is_late(self._checkpoint, observations)
+        """Whether no observation is of a time before those that are settled."""
+        time = self.settled.time
+        return time is None or all(pull.time >= time for pull in observations)
 
     def observe(self, observations: Iterable[Observation], oldest: float) -> None:
-        """Take in observations that the checkpoint reaches.
+        """Take in observations that the settled ones allow.
 
         Args:
             observations: In the order of telling.
             oldest: The time of the oldest pull that is still out; infinity for none.
         """
-        new, since = self._in_order(observations)
+        since = sorted([*self.since, *observations], key=_time_of)
         num_settled = sum(pull.time <= oldest for pull in since)
-        settled, rest = since[:num_settled], since[num_settled:]
-        is_late = _is_late(self.filter, new)
-        is_same = self.filter is self._checkpoint
-        if settled:
-            self._hallucinated = None
-        if is_late or rest:
-            _observe(self._checkpoint, settled)
-        if is_late or (rest and is_same):
-            self.filter = self._checkpoint.copy() if rest else self._checkpoint
-            _observe(self.filter, rest)
-        else:
-            _observe(self.filter, new)
-        if not rest:
-            self._checkpoint = self.filter
-        self._since = rest
+        _observe(self.settled, since[:num_settled])
+        self.since, self._present = since[num_settled:], None
 
     def with_observations(
         self, observations: Iterable[Observation]
     ) -> DriftingPosterior:
         """Return a filter that has some more observations; this one stays."""
-        new, since = self._in_order(observations)
-        is_late = _is_late(self.filter, new)
-        posterior = (self._checkpoint if is_late else self.filter).copy()
-        _observe(posterior, since if is_late else new)
+        posterior = self.settled.copy()
+        _observe(posterior, sorted([*self.since, *observations], key=_time_of))
         return posterior
 
     def hallucinate(self, pending: Sequence[tuple[float, int]]) -> DriftingPosterior:
         """Return a filter whose variances count pulls that are out, and no mean.
 
-        As if each had been told at its own time, which no result of a later time may
-        change: so earlier hallucinations serve again while their pulls are the first.
+        As if each had been told at its own time.
 
         Args:
-            pending: Times and arms, none before the checkpoint.
+            pending: Times and arms, none before the settled observations.
         """
-        pulls = sorted([*((pull.time, pull.arm) for pull in self._since), *pending])
-        done: list[tuple[float, int]] = []
-        if self._hallucinated is not None:
-            done, posterior = self._hallucinated
-        if not done or pulls[: len(done)] != done:
-            done, posterior = [], self._checkpoint.copy()
-        self._hallucinated = None  # an interrupt must leave no half of it
-        for time, arm in pulls[len(done) :]:
+        posterior = self.settled.copy()
+        since = [(told.time, told.arm) for told in self.since]
+        for time, arm in sorted([*since, *pending]):
             hallucinate_pull(posterior, arm, time)
-        self._hallucinated = pulls, posterior
-        return posterior.copy()
+        return posterior
 
     def extended(self, *arms: Tensor) -> ReplayedFilter:
         """Return one over more arms; ``arms`` as in the filters' ``extended``."""
-        other = ReplayedFilter(self._checkpoint.extended(*arms))
-        if self.filter is not self._checkpoint:
-            other.filter = self.filter.extended(*arms)
-        other._since = self._since
+        other = ReplayedFilter(self.settled.extended(*arms))
+        other.since = self.since
         return other
-
-    def _in_order(
-        self, observations: Iterable[Observation]
-    ) -> tuple[list[Observation], list[Observation]]:
-        """Return the observations by time, and all that the checkpoint lacks."""
-        new = sorted(observations, key=_time_of)
-        return new, sorted([*self._since, *new], key=_time_of)
 
 
 class FilterSampler:
@@ -178,11 +155,6 @@ def hallucinate_pull(posterior: DriftingPosterior, arm: int, time: float) -> Non
 
 def _time_of(observation: Observation) -> float:
     return observation.time
-
-
-def _is_late(posterior: DriftingPosterior, observations: Iterable[Observation]) -> bool:
-    time = posterior.time
-    return time is not None and any(pull.time < time for pull in observations)
 
 
 def _observe(posterior: DriftingPosterior, observations: Iterable[Observation]) -> None:

@@ -473,29 +473,6 @@ def test_late_results_and_new_arms_go_on_the_same_after_a_save(sparse, dtype, tm
 
 
 @each_kind
-def test_a_time_far_ahead_is_taken_if_it_is_told_twice(bandit_class):
-    bandit = make_bandit(bandit_class)
-    play(bandit, 10)
-    (arm,) = bandit.ask().tolist()
-    for call in (
-        lambda: bandit.tell([arm], [1.0], time=30_000),
-        lambda: bandit.ask(time=35_000),
-        lambda: bandit.tell([arm], [1.0], time=40_000),
-    ):
-        with unchanged(bandit), pytest.raises(InputDataError, match="call again"):
-            call()
-    bandit.tell([arm], [1.0], time=40_000)
-    assert bandit.decision_time == 40_001
-    # Pauses are fine, and so are first steps, which say nothing of those to come.
-    bandit = make_bandit(bandit_class)
-    play(bandit, 10)
-    bandit.ask(time=900.0)
-    bandit = make_bandit(bandit_class)
-    play(bandit, 2)
-    bandit.ask(time=1e6)
-
-
-@each_kind
 @pytest.mark.parametrize("learned", [False, True])
 def test_a_mistyped_time_can_be_taken_back(bandit_class, learned):
     options = {"covar_module": None, "noise_variance": None} if learned else {}

@@ -292,9 +292,7 @@ class BanditNode(ExternalGenerationNode):
             return self.arms.parameters(index)
         # Clocks go back an hour in autumn.
         time = max(self._time_of(datetime.now()), bandit.decision_time - 1.0)
-        (index,) = _insist(
-            bandit.ask, max_size=1, available=self._available, time=time
-        ).tolist()
+        (index,) = bandit.ask(1, self._available, time).tolist()
         return self.arms.parameters(index)
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -488,7 +486,7 @@ class BanditNode(ExternalGenerationNode):
             self.bandit.tell([arm], [result], pull_ids=[pull])
         else:
             time = self._time_of_result(trial)
-            _insist(self.bandit.tell, [arm], [result], pull_ids=[pull], time=time)
+            self.bandit.tell([arm], [result], pull_ids=[pull], time=time)
         del self._pulls[trial.index]
         self._told[trial.index] = (pull, result)
         self._open.discard(trial.index)
@@ -579,11 +577,3 @@ def _origin_of(experiment: Experiment) -> dict[str, Any]:
 
 def _named(origin: Mapping[str, Any]) -> str:
     return f"{'-' if origin['minimize'] else ''}{origin['objective']}"
-
-
-def _insist(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Make a call whose time is no typing error, even where the bandit doubts it."""
-    try:
-        return call(*args, **options)
-    except InputDataError:
-        return call(*args, **options)
