@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from threading import RLock
-from types import FunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
@@ -23,10 +23,11 @@ from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
 
 P = ParamSpec("P")
 R = TypeVar("R")
-C = TypeVar("C")
 
 
-def _locked(method: Callable[P, R]) -> Callable[P, R]:
+def locked(method: Callable[P, R]) -> Callable[P, R]:
+    """Let one thread at a time be in this and other such methods of a bandit."""
+
     @wraps(method)
     def call(*args: P.args, **options: P.kwargs) -> R:
         bandit: Any = args[0]
@@ -36,26 +37,12 @@ def _locked(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _one_thread(cls: type[C]) -> type[C]:
-    """Put the lock around public methods and properties that a class defines."""
-    for name, member in list(vars(cls).items()):
-        if name.startswith("_"):
-            continue
-        if isinstance(member, FunctionType):
-            setattr(cls, name, _locked(member))
-        elif isinstance(member, property) and member.fget is not None:
-            setattr(cls, name, member.getter(_locked(member.fget)))
-    return cls
-
-
-@_one_thread
 class Bandit(ABC):
     """A ledger of pulls and what a learner believes after them, kept in a file.
 
-    In its public methods and properties is one thread at a time. Subclasses write no
-    lock: it is put around their public methods and properties where they are defined. A
-    method may call another, whose lock is the same. A copy has a lock of its own, and
-    so has what a pickle brings back.
+    In its public methods is one thread at a time: those of subclasses are decorated by
+    :func:`locked`. A method may call another, whose lock is the same. A copy has a lock
+    of its own, and so has what a pickle brings back.
 
     Attributes:
         lock: Hold it (``with bandit.lock:``) where several calls belong together, or
@@ -83,12 +70,6 @@ class Bandit(ABC):
         self = super().__new__(cls)
         self.lock = RLock()
         return self
-
-    @classmethod
-    @override
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        _one_thread(cls)
 
     @override
     def __getstate__(self) -> dict[str, Any]:
@@ -173,6 +154,7 @@ class Bandit(ABC):
             undo()
             raise
 
+    @locked
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned; picks go on up to rounding.
 
@@ -191,6 +173,7 @@ class Bandit(ABC):
                 f"{error}"
             ) from error
 
+    @locked
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the state to a file; a crash leaves the old one or the new one.
 
@@ -215,6 +198,7 @@ class Bandit(ABC):
         line = save_state(self.state_dict(), path, expected)
         self._known_files = {**self._known_files, path: line}
 
+    @locked
     def load(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
         """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
 

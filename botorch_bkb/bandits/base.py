@@ -38,7 +38,7 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.arms import ArmTable, Capacity, PullCounts
 from botorch_bkb.arms.table import as_arms, fingerprint, has_fingerprint
-from botorch_bkb.bandits.bandit import Bandit
+from botorch_bkb.bandits.bandit import Bandit, locked
 from botorch_bkb.bandits.goal import check_goal, Goal, new_arm_is_due
 from botorch_bkb.bandits.learners import Belief, Learner, SparseLearner
 from botorch_bkb.bandits.ledger import Pull, PullLedger, Pulls
@@ -277,11 +277,13 @@ class FiniteArmBandit(Bandit):
         return self._table.is_retired
 
     @property
+    @locked
     def counts(self) -> Tensor:
         """The ``A`` numbers of told pulls."""
         return self._ledger.counts
 
     @property
+    @locked
     def pending(self) -> dict[int, int]:
         """The arms of pending pulls by pull id, in order of asking."""
         return {key: pull.arm for key, pull in self._ledger.pending.items()}
@@ -291,6 +293,7 @@ class FiniteArmBandit(Bandit):
         """The inducing arms of the last ask."""
         return self._belief.inducing_indices
 
+    @locked
     def ask(
         self,
         max_size: int | None = None,
@@ -529,6 +532,7 @@ class FiniteArmBandit(Bandit):
         kept = num_arms + torch.searchsorted(chosen, indices)
         return torch.where(indices < num_arms, indices, kept)
 
+    @locked
     def tell(
         self,
         indices: Tensor | Sequence[int],
@@ -566,6 +570,7 @@ class FiniteArmBandit(Bandit):
         now = self._last_time
         self._ledger.tell(indices, rewards, pull_ids, scores, time, now)
 
+    @locked
     def fail(
         self,
         indices: Tensor | Sequence[int],
@@ -574,6 +579,7 @@ class FiniteArmBandit(Bandit):
         """Release pending pulls that will bring no reward; arguments as in ``tell``."""
         self._ledger.fail(indices, pull_ids)
 
+    @locked
     def withdraw(
         self,
         indices: Tensor | Sequence[int],
@@ -612,6 +618,7 @@ class FiniteArmBandit(Bandit):
             self._believe(self.learner.withdrawn(belief, known, self._pulls()))
         self._preview = None
 
+    @locked
     def add_pending(self, indices: Tensor | Sequence[int]) -> None:
         """Count pulls that somebody else has started as pending, repeats included.
 
@@ -622,6 +629,7 @@ class FiniteArmBandit(Bandit):
         scores = self._scores_now(self._indices(arms))
         self._ledger.ask(arms, scores.tolist(), self._last_time)
 
+    @locked
     def add_arms(self, arms: Tensor) -> Tensor:
         """Let more arms be pulled from now on.
 
@@ -645,6 +653,7 @@ class FiniteArmBandit(Bandit):
         self._table = self._table.retire(indices, False)
         return indices
 
+    @locked
     def retire_arms(self, indices: Tensor | Sequence[int]) -> None:
         """Let arms not be pulled any more; ``add_arms`` takes them back.
 
@@ -713,6 +722,7 @@ class FiniteArmBandit(Bandit):
             return torch.arange(num_arms, device=self.arms.device)
         return self._indices(check_indices(indices, num_arms))
 
+    @locked
     def predict(
         self, indices: Tensor | Sequence[int] | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -737,6 +747,7 @@ class FiniteArmBandit(Bandit):
         return (mean if self.maximize else -mean), variance
 
     @property
+    @locked
     def confidence_width(self) -> float:
         """The width ``w`` of ``confidence_bound``, in the user's units.
 
@@ -749,6 +760,7 @@ class FiniteArmBandit(Bandit):
         # The schedule's width is in the kernel's units.
         return width * belief.hyperparameters.scale
 
+    @locked
     def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
         """Return the optimistic confidence bounds of the arms, in the user's units.
 
@@ -766,6 +778,7 @@ class FiniteArmBandit(Bandit):
         bonus = self.confidence_width * scores.sqrt()
         return mean + bonus if self.maximize else mean - bonus
 
+    @locked
     def best_arm(self, among_pulled: bool = True) -> int:
         """Return the arm of the best posterior mean, the lowest index among ties.
 
@@ -778,6 +791,7 @@ class FiniteArmBandit(Bandit):
         pulled = self._ledger.totals(self.num_pulls).arms if among_pulled else None
         return self._present()[1].best_mean(self._table.competing(pulled))
 
+    @locked
     def maximizer_distribution(
         self, num_draws: int = 256, generator: torch.Generator | None = None
     ) -> MaximizerDistribution:
@@ -849,6 +863,7 @@ class FiniteArmBandit(Bandit):
         )
 
     @override
+    @locked
     def state_dict(self) -> dict[str, Any]:
         belief = self._belief
         return {

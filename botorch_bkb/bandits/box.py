@@ -18,7 +18,7 @@ from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
-from botorch_bkb.bandits.bandit import Bandit
+from botorch_bkb.bandits.bandit import Bandit, locked
 from botorch_bkb.bandits.box_learner import BoxBelief, BoxLearner, ToldPoints
 from botorch_bkb.bandits.box_policies import (
     BoxDecision,
@@ -147,16 +147,19 @@ class BoxBandit(Bandit):
         return ToldPoints(self._ledger.told_points, rewards)
 
     @property
+    @locked
     def pending(self) -> dict[int, Tensor]:
         """The ``d``-dim points of pending pulls by pull id, in order of asking."""
         return dict(zip(self._ledger.pending, self.pending_points, strict=True))
 
     @property
+    @locked
     def pending_points(self) -> Tensor:
         """The ``n x d`` points of pending pulls, in order of asking."""
         return self._ledger.pending_points.to(self._dtype)
 
     @property
+    @locked
     def inducing_points(self) -> Tensor:
         """The ``m x d`` told points on which the posterior of the last ask stands."""
         return self._belief.told.points[self._belief.inducing].to(self._dtype)
@@ -167,6 +170,7 @@ class BoxBandit(Bandit):
         policy = self.policy
         return policy.confidence if isinstance(policy, BoxUCBPolicy) else None
 
+    @locked
     def ask(self, size: int | None = None) -> Tensor:
         """Choose the next points; they become pending.
 
@@ -190,6 +194,7 @@ class BoxBandit(Bandit):
             self._ledger.ask_points(points.to(self.bounds))
         return points
 
+    @locked
     def tell(
         self,
         points: Tensor,
@@ -216,12 +221,14 @@ class BoxBandit(Bandit):
         scores = torch.zeros_like if external else None
         self._ledger.tell(self._ledger.find(points), rewards, pull_ids, scores)
 
+    @locked
     def fail(
         self, points: Tensor, pull_ids: Tensor | Sequence[int] | None = None
     ) -> None:
         """Release pending pulls that will bring no reward; arguments as in ``tell``."""
         self._ledger.fail(self._ledger.find(points), pull_ids)
 
+    @locked
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances at points, in the user's units.
 
@@ -245,6 +252,7 @@ class BoxBandit(Bandit):
         variance = posterior.variance.squeeze(-1) * hyperparameters.scale**2
         return mean.to(self._dtype), variance.to(self._dtype)
 
+    @locked
     def best_point(self) -> Tensor:
         """Return the told point of the best posterior mean, a ``d``-dim tensor.
 
@@ -259,6 +267,7 @@ class BoxBandit(Bandit):
         best = (self._sign * self.predict(points)[0]).argmax()
         return points[best].to(self._dtype)
 
+    @locked
     def maximizer_distribution(
         self, num_draws: int = 256, generator: torch.Generator | None = None
     ) -> BoxMaximizerDistribution:
@@ -282,6 +291,7 @@ class BoxBandit(Bandit):
         return BoxMaximizerDistribution(best.to(self._dtype))
 
     @override
+    @locked
     def state_dict(self) -> dict[str, Any]:
         return {
             "bandit": type(self).__name__,

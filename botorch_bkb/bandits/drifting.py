@@ -16,6 +16,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.bandits.bandit import locked
 from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.forgetting import ForgettingLearner
 from botorch_bkb.bandits.ledger import PullLedger
@@ -47,6 +48,7 @@ class DriftingBandit(FiniteArmBandit):
         return self._next_time
 
     @override
+    @locked
     def ask(
         self,
         max_size: int | None = None,
@@ -76,6 +78,7 @@ class DriftingBandit(FiniteArmBandit):
         return indices
 
     @override
+    @locked
     def tell(
         self,
         indices: Tensor | Sequence[int],
