@@ -11,10 +11,8 @@ from gpytorch.kernels import MaternKernel
 from botorch_bkb import GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import LogWidth, SrinivasWidth, TVWidth
 from botorch_bkb.bandits import drift_hyperparameters, matern_block_size, rbf_block_size
-from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
-    assert_same,
     identity_bandit,
     make_bandit,
     NOISE,
@@ -52,8 +50,7 @@ def tv_bandit(**options):
 # TV-GP-UCB ----------------------------------------------------------------------------
 
 
-@both_filters
-@pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+@pytest.mark.parametrize(("sparse", "maximize"), [(False, True), (True, False)])
 def test_a_whole_run_is_that_of_algorithm_2(sparse, maximize):
     """Real times, with gaps; picks, means, variances by the dense formulas."""
     bandit = tv_bandit(sparse=sparse, maximize=maximize)
@@ -144,26 +141,13 @@ def test_everything_is_forgotten_at_rate_one():
     torch.testing.assert_close(bandit.predict()[1], torch.ones(30, dtype=torch.double))
 
 
-def test_a_table_of_covariances_is_a_kernel():
-    table = torch.tensor([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 1.0]]).double()
-    arms = torch.arange(3, dtype=torch.double).unsqueeze(-1)
-    bandit = TVGPUCB(arms, PrecomputedKernel(table), 0.1, forgetting_rate=0.5)
-    bandit.tell([0], [1.0], external=True, time=0.0)
-    mean, variance = bandit.predict()
-    kept = 0.5  # until the decision at time 1
-    expected = math.sqrt(kept) * table[0] / 2.1
-    torch.testing.assert_close(mean, expected)
-    torch.testing.assert_close(variance, table.diagonal() - kept * table[0] ** 2 / 2.1)
-
-
-@both_filters
-def test_an_unknown_rate_is_learned(sparse):
+def test_an_unknown_rate_is_learned():
     """A function that forgets a tenth at each step, and one that stays."""
     arms = random_arms(40)
     K = rbf()(arms).to_dense().detach() + 1e-9 * torch.eye(40).double()
     root = torch.linalg.cholesky(K)
     learned = []
-    for rate in (0.1, 0.0):
+    for rate, sparse in ((0.1, False), (0.0, True)):
         stream = torch.Generator().manual_seed(1)
         f = root @ torch.randn(40, generator=stream, dtype=torch.double)
         bandit = TVGPUCB(
@@ -185,7 +169,7 @@ def test_an_unknown_rate_is_learned(sparse):
     assert learned[1] < 0.01
 
 
-@pytest.mark.parametrize("unit", [2.0**-30, 1.0, 2.0**20], ids=str)
+@pytest.mark.parametrize("unit", [2.0**-30, 2.0**20], ids=str)
 def test_a_learned_rate_does_not_depend_on_the_unit_of_time(unit):
     """In steps of a second counted in years, or of a day counted in seconds."""
     arms = random_arms(20)
@@ -219,26 +203,6 @@ def test_a_learned_rate_does_not_depend_on_the_unit_of_time(unit):
     other.load_state_dict(bandit.state_dict())
     assert other.forgetting_rate == bandit.forgetting_rate
     assert torch.equal(other.ask(time=35 * unit), plain.ask(time=35.0))
-
-
-def test_kernel_noise_and_rate_are_learned_together():
-    bandit = TVGPUCB(10 * random_arms(30), generator=torch.Generator().manual_seed(0))
-    measure = noisy_rewards(bandit.arms / 10)
-    play(bandit, 20, lambda indices: 1e3 + 50 * measure(indices))
-    mean, variance = bandit.predict()
-    assert 800 < mean.min() < mean.max() < 1200
-    assert (variance > 0).all()
-    assert 0 <= bandit.forgetting_rate <= 1
-
-
-def test_the_sparse_filter_follows_what_still_matters():
-    bandit = tv_bandit(sparse=True, tolerance=1e-2, forgetting_rate=0.3)
-    play(bandit, 80)
-    busy = len(bandit.inducing_indices)
-    assert busy < 25
-    bandit.tell([3], [1.0], external=True, time=bandit.decision_time + 60)
-    bandit.ask()
-    assert bandit.inducing_indices.tolist() == [3]
 
 
 # R-GP-UCB -----------------------------------------------------------------------------
@@ -280,20 +244,6 @@ def test_blocks_before_time_one_are_forgotten_too():
         bandit.tell(indices, [10.0])
     bandit.ask(time=2.0)
     assert bandit.predict()[0].abs().max() == 0
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_scores_of_pulls_from_outside_survive_a_state(sparse):
-    bandit, other = both = [make_bandit(TVGPUCB, sparse=sparse) for _ in range(2)]
-    play(bandit, 5)
-    other.load_state_dict(bandit.state_dict())
-    for one in both:
-        one.add_pending([5, 5, 7])
-        one.tell([3], [1.0], external=True)
-    told = [one.state_dict()["ledger"]["told_scores"] for one in both]
-    pending = [[pull.score for pull in one._ledger.pending.values()] for one in both]
-    assert told[0] == pytest.approx(told[1])
-    assert pending[0] == pytest.approx(pending[1])
 
 
 @pytest.mark.parametrize(
@@ -426,19 +376,6 @@ def test_a_late_result_counts_in_the_block_of_its_time():
     assert bandit.num_pulls == 5
 
 
-@each_kind
-def test_times_of_pulls_are_part_of_the_state(bandit_class, tmp_path):
-    bandit, other = make_bandit(bandit_class), make_bandit(bandit_class, seed=3)
-    waiting = bandit.ask(time=1.5)
-    bandit.tell(bandit.ask(time=3.0), [0.5])
-    bandit.save(tmp_path / "state")
-    other.load(tmp_path / "state")
-    for one in (bandit, other):
-        one.tell(waiting, [2.0])
-        assert one.state_dict()["times"] == [3.0, 1.5]
-    assert torch.equal(bandit.ask(), other.ask())
-
-
 @both_filters
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
@@ -511,27 +448,6 @@ def test_a_refused_tell_leaves_the_clock_alone(bandit_class):
         bandit.tell((indices + 1) % 30, [1.0], time=5.0)
 
 
-@each_kind
-def test_a_restored_run_goes_on_the_same(bandit_class):
-    bandit = make_bandit(bandit_class)
-    play(bandit, 10)
-    waiting = bandit.ask()
-    restored = make_bandit(bandit_class, seed=5)
-    restored.load_state_dict(bandit.state_dict())
-    for one in (bandit, restored):
-        one.tell(waiting, [0.3], time=20.0)
-    assert play(bandit, 10) == play(restored, 10)
-    assert_same(bandit.state_dict(), restored.state_dict())
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan])
-def test_a_rate_outside_the_interval_is_refused(rate):
-    with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
-        make_bandit(TVGPUCB, forgetting_rate=rate)
-    with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
-        rbf_block_size(rate, 10)
-
-
 def test_other_bad_arguments_are_refused():
     for size in (0, -1.0, math.inf, math.nan):
         with pytest.raises(InputDataError, match="`block_size` to be a positive time"):
@@ -540,6 +456,11 @@ def test_other_bad_arguments_are_refused():
         tv_bandit(sparse=True, tolerance=1.0)
     with pytest.raises(InputDataError, match="`max_inducing` to be at least 2"):
         tv_bandit(sparse=True, max_inducing=1)
+    for rate in (-0.1, 1.1, math.nan):
+        with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
+            tv_bandit(forgetting_rate=rate)
+        with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
+            rbf_block_size(rate, 10)
     with pytest.raises(InputDataError, match="`horizon`"):
         rbf_block_size(0.1, 0)
     with pytest.raises(InputDataError, match="`nu` to be positive"):
