@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb import BBKB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.bandits import FiniteArmBandit, storage
 from tests.bandits import make_bandit, NOISE, rbf, unchanged
 
@@ -286,19 +286,10 @@ def dense_posterior(rows, told):
     return gain @ rewards, np.diag(K) - (gain * K[:, arms]).sum(axis=1)
 
 
-class BatchCampaign(Campaign):
-    bandit_class = GPBUCB
-
-
 class SparseCampaign(Campaign):
     bandit_class = BBKB
     is_exact = False
     options: ClassVar[dict[str, Any]] = {"resampling": "coupled"}
-
-
-class BKBCampaign(Campaign):
-    bandit_class = BKB
-    is_exact = False
 
 
 class ThompsonCampaign(Campaign):
@@ -333,9 +324,7 @@ def case(machine, num_examples):
 
 # Few, with a fresh seed in every run.
 TestExact = case(Campaign, 10)
-TestBatch = case(BatchCampaign, 6)
 TestSparse = case(SparseCampaign, 10)
-TestBKB = case(BKBCampaign, 6)
 TestThompson = case(ThompsonCampaign, 6)
 TestDrifting = case(DriftingCampaign, 6)
 TestResetting = case(ResettingCampaign, 6)

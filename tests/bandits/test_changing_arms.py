@@ -100,8 +100,13 @@ def test_added_and_retired_arms_are_those_of_a_masked_table(bandit_class):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("bandit_class", DECIDED_BANDITS)
-@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize(
+    ("bandit_class", "learned"),
+    [
+        *((bandit_class, False) for bandit_class in DECIDED_BANDITS),
+        *((bandit_class, True) for bandit_class in (BBKB, GPUCB, GPThompsonSampling)),
+    ],
+)
 def test_arms_of_one_round_are_those_of_a_masked_table(bandit_class, learned):
     """Some rows are known, some twice in a round; what was not pulled is forgotten."""
     options = {"covar_module": None, "noise_variance": None} if learned else {}
@@ -316,13 +321,6 @@ def test_rows_are_matched_like_keys_of_a_dictionary(table, rows):
     found, left = match_rows(*tensors)
     assert found.tolist() == expected
     assert left.tolist() == [list(row) for row in new]
-
-
-def test_draws_of_thompson_sampling_leave_retired_arms_out():
-    bandit = make_bandit(GPThompsonSampling)
-    play(bandit, 5)
-    bandit.retire_arms(range(25))
-    assert min(bandit.ask(max_size=20).tolist()) >= 25
 
 
 @pytest.mark.parametrize("bandit_class", EXACT_BANDITS)

@@ -10,7 +10,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB
+from botorch_bkb import BBKB, GPThompsonSampling, GPUCB
 from botorch_bkb.bandits import (
     BlockLearner,
     DriftingBandit,
@@ -21,7 +21,6 @@ from botorch_bkb.bandits import (
 from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors.appended import AppendedArms
 from tests.bandits import (
-    assert_same,
     make_bandit,
     NOISE,
     noisy_rewards,
@@ -85,8 +84,10 @@ def test_a_ceiling_keeps_those_that_say_most_of_those_that_are_drawn(
 
 
 @silently
-@pytest.mark.parametrize("resampling", ["independent", "coupled"])
-@each
+@pytest.mark.parametrize(
+    ("bandit_class", "resampling"),
+    [*((each, "independent") for each in SPARSE_BANDITS), (BBKB, "coupled")],
+)
 def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
     """With late results and batches of any size; numbers are those of the equations."""
     bandit = make_bandit(
@@ -128,7 +129,7 @@ def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
 
 
 @silently
-@pytest.mark.parametrize("bandit_class", [BKB, BBKB, GPThompsonSampling])
+@pytest.mark.parametrize("bandit_class", [BBKB, GPThompsonSampling])
 def test_pending_and_chosen_arms_join_beside_the_ceiling(bandit_class, monkeypatch):
     """Inside an ask, as many as these are, and no more."""
     sizes = []
@@ -144,16 +145,6 @@ def test_pending_and_chosen_arms_join_beside_the_ceiling(bandit_class, monkeypat
     bandit.ask(size=6)
     assert max(sizes)[0] == 10
     assert 3 <= max(appended for _, appended in sizes) <= 3 + 6
-
-
-@silently
-@each
-def test_a_ceiling_that_is_never_reached_changes_nothing(bandit_class):
-    bandits = [
-        make_bandit(bandit_class, ARMS, max_inducing=most) for most in (None, 80)
-    ]
-    assert play(bandits[0], 15) == play(bandits[1], 15)
-    assert_same(*(bandit.state_dict() for bandit in bandits))
 
 
 @silently
@@ -180,12 +171,6 @@ def test_many_old_results_stay_under_the_ceiling(resampling, monkeypatch):
         torch.testing.assert_close(early, late)
 
 
-def test_a_ceiling_below_few_results_holds_before_the_first_ask():
-    bandit = told_bandit(torch.arange(30), max_inducing=10)
-    bandit.predict()  # says nothing
-    assert len(bandit._preview.posterior.inducing_indices) == 10
-
-
 def test_a_ceiling_says_once_that_it_took_effect():
     bandit = told_bandit(torch.arange(30), max_inducing=10)
     with pytest.warns(BotorchWarning, match="`max_inducing` took effect: 10 of 30"):
@@ -200,28 +185,6 @@ def test_a_ceiling_says_once_that_it_took_effect():
 
 
 @silently
-@pytest.mark.parametrize("resampling", ["independent", "coupled"])
-def test_a_bandit_with_a_ceiling_is_stored(resampling, tmp_path):
-    options = {"max_inducing": 10, "resampling": resampling}
-    bandits = [told_bandit(torch.arange(n), **options) for n in (30, 5)]
-    play(bandits[0], 4)
-    bandits[0].save(tmp_path / "state")
-    bandits[1].load(tmp_path / "state")
-    assert play(bandits[0], 6) == play(bandits[1], 6)
-
-
-@silently
-def test_a_state_of_more_inducing_arms_loads_and_comes_down():
-    free, capped = (told_bandit(torch.arange(30), max_inducing=n) for n in (None, 10))
-    play(free, 2)
-    capped.load_state_dict(free.state_dict())
-    assert len(capped.inducing_indices) > 10
-    play(capped, 1)
-    capped.ask(max_size=1)
-    assert len(capped.inducing_indices) == 10
-
-
-@silently
 def test_blocks_of_time_have_the_ceiling_of_their_learner():
     learner = BlockLearner(9.0, within=SparseLearner(max_inducing=4))
     bandit = make_bandit(DriftingBandit, ARMS, learner=learner, **ROUGH)
@@ -233,10 +196,11 @@ def test_blocks_of_time_have_the_ceiling_of_their_learner():
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "10", True, float("nan")])
-@each
-def test_ceilings_out_of_range_are_refused(bandit_class, value):
+def test_ceilings_out_of_range_are_refused(value):
     with pytest.raises(InputDataError, match=r"`max_inducing`.*integer of at least 1"):
-        make_bandit(bandit_class, ARMS, max_inducing=value)
+        make_bandit(BBKB, ARMS, max_inducing=value)
+    with pytest.raises(InputDataError, match="`min_inducing` to be an integer from 0"):
+        SparseLearner(min_inducing=-1)
 
 
 def test_an_exact_bandit_takes_no_ceiling():
@@ -255,8 +219,9 @@ def test_a_ceiling_keeps_well_known_arms_known():
     assert (variance[[7, 40]] < NOISE / 900).all()
 
 
-@pytest.mark.parametrize("resampling", ["independent", "coupled"])
-@pytest.mark.parametrize("ceiling", [None, 6])
+@pytest.mark.parametrize(
+    ("resampling", "ceiling"), [("independent", None), ("coupled", 6)]
+)
 def test_what_learns_keeps_few_arms_all(resampling, ceiling):
     generator = torch.Generator().manual_seed(0)
     arms = torch.rand(60, 2, generator=generator, dtype=torch.double)
@@ -282,26 +247,3 @@ def test_what_learns_keeps_few_arms_all(resampling, ceiling):
     assert sizes[0][:most] == list(range(1, most + 1))
     assert sizes[1] != sizes[0]
     assert max(sizes[0]) < 12  # sampled again from then on
-
-
-def test_a_given_kernel_and_noise_are_sampled_from_the_first_pull_on():
-    arms = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
-    runs = []
-    for least in (0, 50):
-        learner = SparseLearner(min_inducing=least)
-        generator = torch.Generator().manual_seed(3)
-        bandit = FiniteArmBandit(
-            arms, rbf(0.3), 0.5, learner=learner, generator=generator
-        )
-        picks = []
-        for _ in range(30):
-            pick = bandit.ask()
-            bandit.tell(pick, arms[pick].squeeze(-1))
-            picks.append((pick.tolist(), bandit.inducing_indices.tolist()))
-        runs.append(picks)
-    assert runs[0] == runs[1]
-
-
-def test_a_number_of_kept_arms_out_of_range_is_refused():
-    with pytest.raises(InputDataError, match="`min_inducing` to be an integer from 0"):
-        SparseLearner(min_inducing=-1)

@@ -14,7 +14,7 @@ from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import RBFKernel
 from typing_extensions import override
 
-from botorch_bkb import BBKB, RGPUCB
+from botorch_bkb import BBKB, RGPUCB, TVGPUCB
 from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
 from tests.bandits import ALL_BANDITS, assert_same, make_bandit, random_arms
 
@@ -88,7 +88,7 @@ def tasks(bandit):
     return [bandit.state_dict, bandit.predict, bandit.best_arm]
 
 
-@each
+@pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB, BoxBKB])
 def test_eight_threads_ask_and_tell(bandit_class):
     visitors = Visitors()
     bandit = make_any(bandit_class, GuestBook(visitors).double())
@@ -124,26 +124,6 @@ def test_eight_threads_ask_and_tell(bandit_class):
     other = make_any(bandit_class, GuestBook(Visitors()).double(), seed=9)
     other.load_state_dict(state)
     assert_same(other.state_dict(), state)
-
-
-@each
-def test_threads_without_pull_ids_settle_all_pulls(bandit_class):
-    """An arm asked for twice: each of two results settles one of its pulls."""
-    visitors = Visitors()
-    bandit = make_any(bandit_class, GuestBook(visitors).double())
-    start = Barrier(NUM_THREADS)
-
-    def work(_):
-        start.wait()
-        for _ in range(NUM_ROUNDS):
-            pulled = bandit.ask(1)
-            bandit.tell(pulled, measure(pulled))
-
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        list(pool.map(work, range(NUM_THREADS)))
-    assert visitors.most == 1
-    assert bandit.num_pulls == NUM_THREADS * NUM_ROUNDS
-    assert not bandit.pending
 
 
 class CountingLock:
