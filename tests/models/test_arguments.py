@@ -18,12 +18,7 @@ from gpytorch.means import ConstantMean
 
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
-    BKBWidth,
-    ConstantWidth,
-    SmoothBox,
-    SrinivasWidth,
     TimeVaryingUpperConfidenceBound,
-    TVWidth,
 )
 from botorch_bkb.models import (
     ArmFilter,
@@ -51,31 +46,26 @@ def model():
     return SingleTaskDTCGP(X, Y, inducing_points=X[:4])
 
 
-@pytest.mark.parametrize("model_class", [SingleTaskDTCGP, TimeVaryingGP])
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"train_X": X.tolist()}, InputDataError, "`train_X` to be a tensor.*got list"),
         ({"train_X": X.numpy()}, InputDataError, "`train_X` to be a.*got ndarray"),
         ({"train_X": X.long()}, InputDataError, "`train_X` to be a.*got torch.int64"),
         ({"train_Y": Y.tolist()}, InputDataError, "`train_Y` to be a .*got list"),
-        ({"train_Yvar": "0.1"}, InputDataError, "`train_Yvar` to be a .*got str"),
         ({"train_Yvar": 0.1}, InputDataError, "`train_Yvar` to be a .*got float"),
         ({"covar_module": "rbf"}, InputDataError, "a GPyTorch Kernel, but got 'rbf'"),
-        ({"covar_module": RBFKernel}, InputDataError, "a GPyTorch Kernel, but got <"),
         ({"covar_module": BATCH}, UnsupportedError, r"batch of shape \(2,\)"),
         ({"mean_module": "zero"}, InputDataError, "a GPyTorch Mean, but got 'zero'"),
         ({"mean_module": ConstantMean(batch_shape=PAIR)}, UnsupportedError, "one Mean"),
-        ({"likelihood": "normal"}, UnsupportedError, "one output, but got a str"),
         ({"likelihood": StudentTLikelihood()}, UnsupportedError, "a StudentTLikel"),
         ({"likelihood": MultitaskGaussianLikelihood(2)}, UnsupportedError, "one outp"),
         ({"train_X": X.expand(2, 12, 2)}, UnsupportedError, "Expected unbatched"),
         ({"train_Y": torch.cat([Y, Y], dim=-1)}, UnsupportedError, "one output in"),
     ],
 )
-def test_models_name_the_argument_that_is_wrong(model_class, change, error, match):
+def test_models_name_the_argument_that_is_wrong(change, error, match):
     with pytest.raises(error, match=match):
-        model_class(**{"train_X": X, "train_Y": Y, **change})
+        SingleTaskDTCGP(**{"train_X": X, "train_Y": Y, **change})
 
 
 @pytest.mark.parametrize(
@@ -109,30 +99,15 @@ def wrong_calls():  # not checked by mypy, which would refuse them too
             "`noise` to be a tensor",
         ),
         (lambda: TimeVaryingGP(X, Y, temporal_kernel=3), "`temporal_kernel` to be a"),
-        (lambda: ArmFilter(X @ X.T, "0.1", 0.1), "`noise_variance` to be a positive"),
-        (lambda: ArmFilter(X @ X.T, 0.1, "0.1"), "`forgetting_rate` between 0"),
         (lambda: ArmFilter([[1.0]], 0.1, 0.1), "`prior_covariance` to be a tensor"),
-        (lambda: SparseArmFilter(X, RBF, "0.1", 0.1), "`noise_variance` to be"),
         (lambda: SparseArmFilter(X, "rbf", 0.1, 0.1), "`covar_module` to be a GPyT"),
         (lambda: SparseArmFilter([[1.0]], RBF, 0.1, 0.1), "`arms` to be a tensor"),
-        (lambda: SparseArmFilter(X, RBF, 0.1, 0.1, "no"), "`tolerance` from 0"),
-        (
-            lambda: SparseArmFilter(X, RBF, 0.1, 0.1, max_inducing="no"),
-            "`max_inducing` to be at least 2",
-        ),
         (lambda: ArmPosterior(X.tolist(), RBF, 0.1), "`arms` to be a tensor"),
         (lambda: ArmPosterior(X, "rbf", 0.1), "`covar_module` to be a GPyTorch"),
         (lambda: ArmPosterior(X, RBF, "0.1"), "`noise_variance` to be a positive"),
-        (lambda: ArmPosterior(X, RBF, -0.1), "`noise_variance` to be a positive"),
         (lambda: PrecomputedKernel([[1.0]]), "`covariance` to be a tensor"),
         (lambda: nearest_covariance("table"), "`covariance` to be a tensor"),
         (lambda: nearest_covariance(X[:2] * torch.nan), "finite `covariance`"),
-        (lambda: ConstantWidth("2"), "`width` to be finite"),
-        (lambda: SrinivasWidth("0.1"), "`failure_probability` to be strictly"),
-        (lambda: BKBWidth(norm_bound="1"), "`norm_bound` to be positive"),
-        (lambda: BKBWidth(noise_std="1"), "`noise_std` to be finite"),
-        (lambda: TVWidth("0.1"), "`failure_probability` between 0 and 1"),
-        (lambda: SmoothBox("2", 1.0, 1.0, 1.0), "numbers of a SmoothBox"),
         (
             lambda: TimeVaryingUpperConfidenceBound(model(), 2.0, "now"),
             "finite `decision_time`",

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement
-from botorch.exceptions.errors import BotorchTensorDimensionError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.optim import optimize_acqf
@@ -133,8 +132,3 @@ def test_stock_acquisition_functions_fix_the_time():
     )
     assert candidate[0, 1] == 11.0
     assert 0 <= candidate[0, 0] <= 1
-
-
-def test_time_alone_is_no_input():
-    with pytest.raises(BotorchTensorDimensionError, match=r"n x \(d \+ 1\)"):
-        TimeVaryingGP(torch.rand(5, 1).double(), torch.rand(5, 1).double())

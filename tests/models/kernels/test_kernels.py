@@ -6,12 +6,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
-from gpytorch.constraints import Interval
 from gpytorch.kernels import RBFKernel
-from gpytorch.mlls import ExactMarginalLogLikelihood
-from gpytorch.priors import UniformPrior
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,8 +23,9 @@ def times(*shape, dtype=torch.double):
     return (10 * torch.rand(*shape, 1, generator=generator)).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float, torch.double])
-@pytest.mark.parametrize("batch_shape", [(), (3,), (2, 3)])
+@pytest.mark.parametrize(
+    ("dtype", "batch_shape"), [(torch.float, ()), (torch.double, (2, 3))]
+)
 def test_temporal_decay_is_the_paper_s_formula(dtype, batch_shape):
     kernel = TemporalDecayKernel().to(dtype)
     kernel.forgetting_rate = 0.3
@@ -100,42 +96,6 @@ def test_the_marginal_likelihood_and_its_gradient_are_equations_24_and_25(rate, 
     assert raw_gradient.item() == pytest.approx(gradient * chain, rel=1e-5, abs=1e-7)
 
 
-def test_the_forgetting_rate_is_learned_by_a_botorch_model():
-    generator = torch.Generator().manual_seed(1)
-    t = torch.arange(300).double().unsqueeze(-1)
-    function = [torch.randn((), generator=generator).double()]
-    for _ in range(299):
-        step = torch.randn((), generator=generator).double()
-        function.append(0.9**0.5 * function[-1] + 0.1**0.5 * step)
-    Y = torch.stack(function).unsqueeze(-1)
-    kernel = TemporalDecayKernel(forgetting_rate_prior=UniformPrior(0.0, 1.0))
-    model = SingleTaskGP(
-        t,
-        Y,
-        torch.full_like(Y, 1e-4),
-        covar_module=kernel.double(),
-        outcome_transform=None,
-    )
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-    assert 0.05 < kernel.forgetting_rate.item() < 0.2
-    sampled = TemporalDecayKernel(forgetting_rate_prior=UniformPrior(0.0, 1.0))
-    sampled.sample_from_prior("forgetting_rate_prior")
-    assert 0 < sampled.forgetting_rate.item() < 1
-
-
-def test_a_narrower_interval_holds():
-    kernel = TemporalDecayKernel(forgetting_rate_constraint=Interval(0.0, 0.1))
-    kernel.forgetting_rate = 0.05
-    assert kernel.forgetting_rate.item() == pytest.approx(0.05)
-    with pytest.raises(RuntimeError):
-        kernel.forgetting_rate = 0.5
-
-
-def test_more_columns_than_the_time_are_refused():
-    with pytest.raises(BotorchTensorDimensionError, match="the time, but got 2"):
-        TemporalDecayKernel()(torch.rand(3, 2)).to_dense()
-
-
 @pytest.fixture
 def table():
     readings = torch.randn(
@@ -187,12 +147,8 @@ def test_bad_tables_and_inputs_are_refused(table):
     skewed[0, 1] += 1
     with pytest.raises(InputDataError, match="from the transpose"):
         PrecomputedKernel(skewed)
+    with pytest.raises(BotorchTensorDimensionError, match="the time, but got 2"):
+        TemporalDecayKernel()(torch.rand(3, 2)).to_dense()
     for bad in (0.5, 6.0, -1.0):
         with pytest.raises(InputDataError, match="arm indices from 0 to 5"):
             PrecomputedKernel(table)(torch.tensor([[bad]]).double()).to_dense()
-
-
-@pytest.mark.parametrize("dtype", [torch.float, torch.double])
-def test_a_table_has_the_device_and_dtype_of_its_numbers(table, dtype):
-    kernel = PrecomputedKernel(table).to(dtype)
-    assert (kernel.device, kernel.dtype) == (torch.device("cpu"), dtype)

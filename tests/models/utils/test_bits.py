@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, ScaleKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB
+from botorch_bkb import BBKB, GPThompsonSampling, GPUCB, RGPUCB
 from botorch_bkb.arms import ArmTable, BitArms
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.learned_kernels import lengthscales
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.posteriors import ArmPosterior
-from tests.bandits import ALL_BANDITS
 
 
 NUM_ARMS, NUM_BITS = 60, 40
@@ -88,14 +86,6 @@ def test_they_are_the_tensor_of_their_rows(most, with_numbers, dtype):
         assert torch.equal(same + 0, dense)
 
 
-def test_rows_stay_packed_where_they_are_taken_and_joined():
-    packed, _ = packed_and_dense(1, True)
-    for rows in (packed[3:9], packed[[1, 2]], torch.cat([packed, packed])):
-        assert isinstance(rows, BitArms)
-    assert type(packed + 0) is torch.Tensor
-    assert "60 rows, 40 bits and 2 numbers" in repr(packed)
-
-
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
@@ -163,17 +153,6 @@ def test_what_rows_have_in_common_is_exact(rows, are_bits):
     np.testing.assert_array_equal(arms.totals(), counts.sum(axis=-1))
 
 
-@pytest.mark.parametrize("rows", [slice(0), slice(1), slice(3, 4)])
-@each_kind
-def test_no_row_one_row_and_a_row_of_zeros_have_in_common_what_they_have(most, rows):
-    packed, dense = packed_and_dense(most, False)
-    some, all_rows = dense[rows], dense.numpy()
-    expected = np.minimum(some.numpy()[:, None], all_rows[None]).sum(axis=-1)
-    np.testing.assert_array_equal(packed.in_common(packed[rows]), expected)
-    np.testing.assert_array_equal(packed[rows].in_common(packed), expected.T)
-    np.testing.assert_array_equal(packed[rows].totals(), some.sum(dim=-1))
-
-
 @given(
     num_bits=st.sampled_from([8, 24, 64, 72]),
     seed=st.integers(0, 99),
@@ -226,14 +205,6 @@ def test_numbers_are_replaced_and_left_out_without_a_copy_of_the_bits():
         packed.with_numbers(torch.ones(NUM_ARMS))
 
 
-@each_kind
-@pytest.mark.parametrize("column", [42, -43])
-def test_a_column_that_is_not_there_is_an_index_error(most, column):
-    for table in packed_and_dense(most, True):
-        with pytest.raises(IndexError, match="out of range"):
-            table.select(1, column)
-
-
 def test_a_product_with_other_columns_is_that_of_dense_rows():
     packed, dense = packed_and_dense(1, True)
     kernel = TanimotoKernel(active_dims=range(NUM_BITS)) * MaternKernel(
@@ -259,14 +230,7 @@ def test_twins_and_known_rows_are_found(with_numbers):
         assert torch.equal(added + 0, new[1:2])
 
 
-def options_of(bandit_class):
-    return {
-        "TVGPUCB": {"forgetting_rate": 0.05},
-        "RGPUCB": {"block_size": 3},
-    }.get(bandit_class.__name__, {})
-
-
-@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, GPThompsonSampling, RGPUCB])
 @each_kind
 def test_any_bandit_does_with_bytes_what_it_does_with_floats(bandit_class, most):
     counts = counts_of(most)
@@ -278,7 +242,7 @@ def test_any_bandit_does_with_bytes_what_it_does_with_floats(bandit_class, most)
             TanimotoKernel(),
             0.1,
             generator=torch.Generator().manual_seed(0),
-            **options_of(bandit_class),
+            **({"block_size": 3} if bandit_class is RGPUCB else {}),
         )
         for _ in range(4):
             picks = bandit.ask(max_size=5)
@@ -318,53 +282,6 @@ def test_only_numbers_beside_the_bits_are_scaled():
     low, high = numbers.amin(dim=0), numbers.amax(dim=0)
     expected = torch.cat([dense[:, :NUM_BITS], (numbers - low) / (high - low)], dim=-1)
     np.testing.assert_allclose(features + 0, expected, rtol=1e-14)
-
-
-def test_a_state_is_restored_with_arms_that_were_added(tmp_path):
-    counts = counts_of(1)
-    bandit = BBKB(counts, generator=torch.Generator().manual_seed(0))
-    picks = bandit.ask(size=6)
-    bandit.tell(picks, counts[picks].sum(dim=-1).double())
-    bandit.add_arms(1 - counts[:2])
-    bandit.save(tmp_path / "state.bkb")
-    other = BBKB(counts)
-    other.load(tmp_path / "state.bkb")
-    assert isinstance(other.arms, BitArms)
-    assert torch.equal(other.arms + 0, bandit.arms + 0)
-    assert torch.equal(other.ask(size=4), bandit.ask(size=4))
-    with pytest.raises(InputDataError, match="over others, or in another order"):
-        BBKB(counts.flip(0)).load(tmp_path / "state.bkb")
-
-
-@pytest.mark.parametrize(
-    ("arms", "error", "match"),
-    [
-        (torch.zeros(0, 8, dtype=torch.uint8), BotorchTensorDimensionError, "A x d"),
-        (torch.zeros(3, 0, dtype=torch.uint8), BotorchTensorDimensionError, "A x d"),
-        (torch.zeros(8, dtype=torch.uint8), BotorchTensorDimensionError, "A x d"),
-        (
-            BitArms(
-                np.zeros((2, 1), "uint8"), numbers=torch.tensor([[0], [torch.inf]])
-            ),
-            InputDataError,
-            "the first is row 1",
-        ),
-    ],
-)
-def test_bad_arms_are_refused(arms, error, match):
-    with pytest.raises(error, match=match):
-        BBKB(arms)
-
-
-def test_other_kernels_take_packed_arms_too():
-    packed, dense = packed_and_dense(1, False)
-    found = ArmPosterior(packed, RBFKernel().double(), 0.1)
-    expected = ArmPosterior(dense, RBFKernel().double(), 0.1)
-    told = torch.arange(9)
-    for posterior in (found, expected):
-        posterior.update(told, told, torch.ones(9), torch.linspace(0, 1, 9))
-    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-9)
-    np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", [None, TanimotoKernel()], ids=["learned", "given"])

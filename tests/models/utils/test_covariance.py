@@ -96,8 +96,7 @@ class Operations(TorchDispatchMode):
 
 
 @each_kernel
-@pytest.mark.parametrize("batch_shape", [(), (2,)], ids=str)
-@pytest.mark.parametrize("square", [True, False])
+@pytest.mark.parametrize(("batch_shape", "square"), [((), True), ((2,), False)])
 def test_values_are_the_formulas(kernel, formula, batch_shape, square, generator):
     """To the last bits, for a singular matrix too."""
     x = torch.rand(*batch_shape, 12, 3, generator=generator, dtype=torch.double)

@@ -15,20 +15,6 @@ def test_the_least_count_is_found_from_a_wrong_estimate(crossing, error, scale):
     assert first_crossing(lambda n: n >= crossing, estimate) == crossing
 
 
-@given(
-    total=st.integers(-40, 40),
-    step=st.integers(1, 9),
-    threshold=st.integers(0, 40),
-)
-@settings(max_examples=25)
-def test_it_is_that_of_a_loop_over_exact_numbers(total, step, threshold):
-    def crosses(n):
-        return total + n * step > threshold
-
-    expected = next(n for n in range(1, 999) if crosses(n))
-    assert first_crossing(crosses, (threshold - total) / step) == expected
-
-
 @pytest.mark.parametrize("estimate", [math.nan, math.inf, 2.0**53, 1e300])
 def test_a_condition_that_never_holds_is_not_asked(estimate):
     def crosses(n):

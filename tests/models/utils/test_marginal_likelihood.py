@@ -73,15 +73,6 @@ def test_log_densities_are_those_of_all_rows(dtype, seed, sizes):
         )
 
 
-def test_no_features_leave_the_noise_alone():
-    problem = Problem(0, m=1)
-    problem.Z = np.zeros((5, 0))
-    normal = torch.distributions.Normal(0.0, torch.as_tensor(problem.noise).sqrt())
-    expected = normal.log_prob(torch.as_tensor(problem.diff)).sum().item()
-    for found in problem.ways():
-        assert found.item() == pytest.approx(expected, rel=1e-9)
-
-
 def test_the_noise_of_every_row_has_its_gradient():
     """By differences: the scatter within repeats and the normalizers count."""
     problem = Problem(1)
@@ -95,19 +86,6 @@ def test_the_noise_of_every_row_has_its_gradient():
     for found in problem.ways(noise):
         (gradient,) = torch.autograd.grad(found, noise)
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-5)
-
-
-@each_dtype
-def test_rows_are_repeated_by_their_numbers(dtype):
-    problem = Problem(2, dtype=dtype)
-    Z = problem.tensor(problem.Z)
-    for base in (LowRankRootLinearOperator(Z), to_linear_operator(Z @ Z.mT)):
-        repeated = repeat_rows(base, torch.as_tensor(problem.inverse))
-        assert (repeated.dtype, repeated.shape) == (dtype, (12, 12))
-        # All at once linear_operator would repeat them by a sparse product.
-        left, right = torch.cartesian_prod(torch.arange(12), torch.arange(12)).mT
-        found = repeated[left, right].reshape(12, 12)
-        np.testing.assert_allclose(found, problem.dense, atol=1e-5)
 
 
 def likelihoods(noise):
@@ -129,17 +107,6 @@ def test_a_stock_likelihood_keeps_the_structure(sparse):
         assert isinstance(marginal, ReplicatedMultivariateNormal)
         found = marginal.log_prob(loc + torch.as_tensor(problem.diff)).item()
         assert found == pytest.approx(problem.expected(noise), rel=1e-9)
-
-
-def test_without_noise_the_density_is_that_of_the_parent():
-    stream = np.random.default_rng(4)
-    root = stream.normal(size=(4, 4)) + 3 * np.eye(4)
-    K, value = root @ root.T, np.linspace(0, 1, 4)
-    zero = torch.zeros(4).double()
-    normal = ReplicatedMultivariateNormal(zero, torch.as_tensor(K))
-    found = normal.log_prob(torch.as_tensor(value)).item()
-    expected = dtc_log_marginal_likelihood(K, 0.0, value)
-    assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_no_tensor_has_a_number_of_every_pair_of_rows():

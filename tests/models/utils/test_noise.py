@@ -14,7 +14,6 @@ from gpytorch.likelihoods import (
 )
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from gpytorch.likelihoods.noise_models import HeteroskedasticNoise
-from gpytorch.utils.warnings import NumericalWarning
 
 from botorch_bkb.models.utils.noise import (
     check_likelihood,
@@ -59,12 +58,6 @@ def prior_of(X):
     return lambda: MultivariateNormal(X[..., 0], torch.eye(X.shape[-2]).to(X))
 
 
-@pytest.mark.parametrize("likelihood", [None, identity(torch.float), called(None)])
-def test_gaussian_noise_of_one_output_is_taken(likelihood):
-    check_likelihood(likelihood)
-    check_likelihood(known(torch.double))
-
-
 @pytest.mark.parametrize(
     "likelihood",
     [
@@ -92,15 +85,6 @@ def test_every_row_has_its_noise_variance(dtype, make, expected):
     torch.testing.assert_close(noise, torch.as_tensor(expected).to(dtype))
 
 
-def test_a_likelihood_that_names_its_noise_is_not_called():
-    def prior():
-        raise AssertionError
-
-    X = inputs(torch.double, 1)
-    assert train_noise(identity(torch.double), prior, X).tolist() == [0.25]
-    assert train_noise(identity(torch.double), prior, X[:0]).tolist() == []
-
-
 @pytest.mark.parametrize(
     ("likelihood", "match"),
     [
@@ -115,8 +99,7 @@ def test_noise_that_fits_no_rows_is_refused(likelihood, match):
 
 
 @each_dtype
-@pytest.mark.parametrize("batch_shape", [(), (2,), (4, 1)])
-@pytest.mark.parametrize("q", [0, 1, 3])
+@pytest.mark.parametrize(("batch_shape", "q"), [((), 0), ((2,), 3), ((4, 1), 1)])
 def test_new_pulls_have_the_noise_of_their_inputs(dtype, batch_shape, q):
     X = inputs(dtype, *batch_shape, q)
     found = new_noise(called(dtype), X).expand(X.shape[:-1])
@@ -127,18 +110,7 @@ def test_new_pulls_have_the_noise_of_their_inputs(dtype, batch_shape, q):
 
 
 @each_dtype
-def test_observations_of_unknown_noise_leave_the_likelihood_as_it_is(dtype):
-    X, likelihood = inputs(dtype, 2, 3), identity(dtype)
-    after, noise = observed_noise(likelihood, None, X)
-    assert after.noise.item() == noise.item() == 0.25
-    after, noise = observed_noise(likelihood, KNOWN.to(dtype), X)
-    assert after.noise.item() == likelihood.noise.item() == 0.25
-    assert torch.equal(noise, KNOWN.to(dtype))
-
-
-@each_dtype
-@pytest.mark.parametrize("batch_shape", [(), (2,)])
-@pytest.mark.parametrize("q", [0, 1, 2])
+@pytest.mark.parametrize(("batch_shape", "q"), [((), 0), ((2,), 2)])
 def test_observations_of_known_noise_are_appended(dtype, batch_shape, q):
     X, likelihood = inputs(dtype, *batch_shape, q), known(dtype)
     new = torch.full((*batch_shape, q), 0.125, dtype=dtype)
@@ -147,19 +119,3 @@ def test_observations_of_known_noise_are_appended(dtype, batch_shape, q):
     all_noise = torch.cat([KNOWN.to(dtype).expand(*batch_shape, 3), new], dim=-1)
     assert torch.equal(after.noise, all_noise)
     assert torch.equal(likelihood.noise, KNOWN.to(dtype))
-
-
-def test_known_noise_is_needed_beside_known_noise():
-    with pytest.raises(UnsupportedError, match="`noise`, the noise variance of each"):
-        observed_noise(known(torch.double), None, inputs(torch.double, 1))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "least"), [(torch.float, 1e-4), (torch.double, 1e-6)]
-)
-@pytest.mark.parametrize("make", [identity, known])
-def test_noise_of_zero_is_rounded_up_with_a_warning(dtype, least, make):
-    zero, X = torch.zeros(2, dtype=dtype), inputs(dtype, 2)
-    with pytest.warns(NumericalWarning, match="[Vv]ery small noise values"):
-        _, noise = observed_noise(make(dtype), zero, X)
-    torch.testing.assert_close(noise, torch.full_like(zero, least))

@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linear_operator.operators import DenseLinearOperator, DiagLinearOperator
+from linear_operator.operators import DenseLinearOperator
 
 from botorch_bkb.models.utils import prediction
 from botorch_bkb.models.utils.prediction import (
@@ -104,25 +104,6 @@ def test_moments_are_those_of_the_dense_posterior(sparse, dtype, seed):
 
 
 @each_kind
-@pytest.mark.parametrize("batch_shape", [(), (4,), (2, 1, 2)])
-@pytest.mark.parametrize("q", [1, 2])
-def test_a_batch_of_points_is_a_loop_over_it(sparse, batch_shape, q):
-    problem = Problem(1)
-    posterior = problem.posterior(sparse)
-    X = torch.rand(*batch_shape, q, 2, generator=torch.Generator().manual_seed(0))
-    X = 2 * X.double()
-    found = posterior(X)
-    assert found.mean.shape == X.shape[:-1]
-    is_diagonal = isinstance(found.lazy_covariance_matrix, DiagLinearOperator)
-    assert is_diagonal == (q == 1)
-    means, covariances = found.mean.detach(), found.covariance_matrix.detach()
-    for index in np.ndindex(*batch_shape):
-        expected = problem.expected(sparse, X[index])
-        np.testing.assert_allclose(means[index], expected.mean, atol=1e-8)
-        np.testing.assert_allclose(covariances[index], expected.covariance, atol=1e-8)
-
-
-@each_kind
 @pytest.mark.parametrize("num_new", [0, 1, 3])
 @pytest.mark.parametrize("at_once", [True, False])
 def test_appended_observations_are_as_if_they_had_been_there(sparse, num_new, at_once):
@@ -137,66 +118,6 @@ def test_appended_observations_are_as_if_they_had_been_there(sparse, num_new, at
     S = torch.cat([problem.S, problem.new[:num_new]])
     expected = problem.expected(sparse, problem.test, slice(6 + num_new), S)
     assert_is(posterior, expected, problem.test)
-
-
-@each_kind
-def test_an_input_that_was_seen_before_adds_to_its_precision(sparse):
-    problem = Problem(3)
-    again = problem.observations(slice(4, 5))
-    posterior = problem.posterior(sparse).condition(again)
-    doubled = Problem(3)
-    doubled.W[4] *= 2
-    S = torch.cat([problem.S, again.inputs])
-    assert_is(posterior, doubled.expected(sparse, problem.test, S=S), problem.test)
-
-
-@each_kind
-def test_a_batch_of_fantasies_is_a_loop_over_it(sparse):
-    problem = Problem(4)
-    posterior = problem.posterior(sparse)
-    X = problem.new.unsqueeze(1)  # 3 x 1 x d
-    means = torch.linspace(-1, 1, 6).double().reshape(2, 3, 1)
-    W = torch.ones(3, 1).double()
-    batch = posterior.condition(Observations(X, W, means))(problem.test)
-    assert batch.mean.shape == (2, 3, 4)
-    for i, j in np.ndindex(2, 3):
-        one = Observations(X[j], W[j], means[i, j])
-        found = posterior.condition(one)(problem.test)
-        torch.testing.assert_close(batch.mean[i, j], found.mean)
-        expected = found.covariance_matrix
-        torch.testing.assert_close(batch.covariance_matrix[i, j], expected)
-
-
-@each_kind
-@given(seed=st.integers(0, 999))
-@settings(max_examples=10)
-def test_without_reprojection_conditioning_is_the_rule_of_bayes(sparse, seed):
-    problem = Problem(seed)
-    both = torch.cat([problem.new, problem.test])
-    before = problem.posterior(sparse)(both)
-    mean, C = before.mean.detach().numpy(), before.covariance_matrix.detach().numpy()
-    new = problem.observations(slice(6, 9))
-    noise = 1 / new.precisions.numpy()
-    gain = C[:, :3] @ np.linalg.inv(C[:3, :3] + np.diag(noise))
-    found = problem.posterior(sparse).condition(new, reproject=False)(both)
-    expected = mean + gain @ (new.means.numpy() - mean[:3])
-    np.testing.assert_allclose(found.mean.detach(), expected, atol=1e-8)
-    covariance = found.covariance_matrix.detach()
-    np.testing.assert_allclose(covariance, C - gain @ C[:3], atol=1e-8)
-
-
-def test_one_inducing_point_and_one_observation_have_a_formula():
-    kernel = rbf()
-    x, test = torch.zeros(1, 2).double(), torch.tensor([[0.5, 0.0]]).double()
-    told = Observations(x, torch.tensor([4.0]).double(), torch.tensor([3.0]).double())
-    k = np.exp(-0.5)  # at a distance of one lengthscale
-    for posterior in (
-        ExactPosterior.from_observations(kernel, told),
-        SparsePosterior.from_observations(kernel, told, x),
-    ):
-        found = posterior(test)
-        assert found.mean.item() == pytest.approx(k * 3 * 4 / 5, rel=1e-9)
-        assert found.variance.item() == pytest.approx(1 - k**2 * 4 / 5, rel=1e-9)
 
 
 def test_inducing_points_twice_are_one():
@@ -232,19 +153,3 @@ def test_a_covariance_of_many_points_stays_lazy(sparse, monkeypatch):
     assert not isinstance(lazy.lazy_covariance_matrix, DenseLinearOperator)
     torch.testing.assert_close(lazy.variance, dense.variance)
     torch.testing.assert_close(lazy.covariance_matrix, dense.covariance_matrix)
-
-
-@each_kind
-def test_gradients_reach_the_kernel_and_the_points(sparse):
-    problem = Problem(8)
-    X = problem.test[:1].clone().requires_grad_()
-    mean = problem.posterior(sparse)(X).mean.sum()
-    at_point, at_scale = torch.autograd.grad(mean, [X, problem.kernel.raw_lengthscale])
-    step = 1e-5 * torch.eye(2).double()
-    means = [
-        [problem.expected(sparse, x.detach()).mean[0] for x in (X + h, X - h)]
-        for h in step
-    ]
-    differences = np.array([(up - down) / 2e-5 for up, down in means])
-    np.testing.assert_allclose(at_point.squeeze(0), differences, atol=1e-6)
-    assert at_scale.item() != 0.0
