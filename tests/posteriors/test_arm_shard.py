@@ -13,7 +13,7 @@ from scipy.stats import norm
 from typing_extensions import override
 
 from botorch_bkb.posteriors import arm_shard
-from botorch_bkb.posteriors.arm_shard import ArmShard, Draws, Factor, Move
+from botorch_bkb.posteriors.arm_shard import ArmShard, Draws, Factor
 from botorch_bkb.posteriors.shards import Ranked
 from tests.helpers import gram_matrix
 from tests.reference import Arms
@@ -134,39 +134,6 @@ def test_kernel_rows_and_features_are_kept(limits, dtype):
         assert shard.features(none).shape == (0, 4)
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_basis_of_no_arms_is_the_prior_that_a_shard_begins_with(cached):
-    problem = Problem(basis=(), S=())
-    (shard,) = problem.shards([0, 21], cached)
-    for found in (shard, problem.shard(0, 21)):
-        prior = found.prior_variance
-        expected = torch.stack([prior, 0 * prior, prior, 0 * prior])
-        assert torch.equal(found.moments(torch.arange(21)), expected.mT)
-        assert found.scale() == found.soundness()[0] == found.soundness()[1] == 1.0
-        assert found.dot(torch.empty(0).double()).tolist() == [0.0] * 21
-
-
-def test_one_arm_joins_an_empty_basis_in_one_pass():
-    """Against the formula of one inducing arm, of precision ``W`` and mean ``y``."""
-    problem, arm, W, y = Problem(basis=(), S=()), torch.tensor([9]), 3.0, -2.0
-    z, V = problem.K[9], 1 + 3.0
-    # Squares are added to the projected variance, and taken from the residual.
-    vectors = problem.tensor([[V**-0.5, 1.0, W * y / V]])
-    signs = problem.tensor([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
-    one, left = problem.tensor([[1.0]]), vectors.new_empty(0, 4)
-    move = Move(arm, problem.arms[arm], None, one, left, vectors, signs, one, True)
-    for start, stop in pairwise([0, 8, 21]):
-        shard = problem.shard(start, stop)
-        shard.rebuild(problem.factor, none, 3)
-        shard.advance(move, arm)
-        rows = slice(start, stop)
-        np.testing.assert_allclose(shard.mean, z[rows] * W * y / V, atol=1e-12)
-        np.testing.assert_allclose(shard.projected, z[rows] ** 2 / V, atol=1e-12)
-        np.testing.assert_allclose(shard.residual, 1 - z[rows] ** 2, atol=1e-12)
-        found = shard.features(torch.arange(start, stop))
-        np.testing.assert_allclose(found.squeeze(-1), z[rows], atol=1e-12)
-
-
 @each_cut
 @given(
     size=st.integers(1, 25),
@@ -196,40 +163,6 @@ def test_the_largest_bounds_are_those_of_a_sort(limits, size, scale, seed, every
     found = Ranked.merged(parts, size)
     assert found.arms.tolist() == expected
     assert torch.equal(found.values, bounds[expected])
-
-
-@each_cut
-@pytest.mark.parametrize("everyone", [True, False])
-def test_knowledge_gains_are_those_of_the_formula(limits, everyone):
-    problem = Problem()
-    competes = np.ones(21, dtype=bool) if everyone else np.arange(21) % 3 == 1
-    order = np.flatnonzero(competes)[np.argsort(-problem.mean[competes])]
-    top = Ranked(problem.tensor(problem.mean[order[:2]]), torch.tensor(order[:2]))
-    variance = np.diag(problem.covariance)
-    rest = np.full(21, problem.mean[order[0]])
-    rest[order[0]] = problem.mean[order[1]]
-    step = variance / np.sqrt(variance + NOISE)
-    z = -np.abs(problem.mean - rest) / step
-    gain = step * (z * norm.cdf(z) + norm.pdf(z))
-    listed = np.array([1, 7, 8, 20])
-    found = [
-        shard.knowledge_gains(
-            NOISE,
-            top,
-            None if everyone else torch.as_tensor(competes[start:stop]),
-            torch.as_tensor(listed),
-        )
-        for shard, (start, stop) in zip(
-            problem.shards(limits), pairwise(limits), strict=True
-        )
-    ]
-    gains = torch.cat([part for _, part in found])
-    np.testing.assert_allclose(gains, gain[listed], atol=1e-9)
-    others = competes & ~np.isin(np.arange(21), listed)
-    assert max(most for most, _ in found) == pytest.approx(gain[others].max())
-    (only,) = Problem().shards([0, 21])
-    nobody = only.knowledge_gains(NOISE, top, torch.zeros(21).bool(), none)
-    assert (nobody[0], len(nobody[1])) == (-np.inf, 0)
 
 
 def draws_of(problem, appended=(11, 3), num_draws=3):
@@ -367,12 +300,6 @@ def test_chunks_hold_every_arm_once_and_cross_no_block(
     sizes = {rows.stop - rows.start for rows in chunks[:-1]}
     assert len(sizes) <= 1
     assert sizes <= {1, 2, 4}
-
-
-def test_places_are_those_of_the_shard():
-    shard = Problem().shard(8, 12)
-    assert [shard.place_of(arm) for arm in (7, 8, 11, 12)] == [None, 0, 3, None]
-    assert [shard.arm_at(place) for place in (0, 3)] == [8, 11]
 
 
 def test_rounding_is_of_the_arm_whose_variance_it_changes_most():

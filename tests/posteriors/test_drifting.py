@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.posteriors import ArmFilter, SparseArmFilter
-from botorch_bkb.posteriors.drifting import check_forgetting_rate
 from tests.helpers import gram_matrix
 from tests.reference import time_varying_posterior
 
@@ -120,17 +119,6 @@ def test_before_the_first_observation_any_time_has_the_prior(kind):
 
 
 @each_kind
-def test_rewards_of_one_time_come_in_any_order(kind):
-    left, right = make(kind), make(kind)
-    arms, rewards = torch.tensor([2, 5, 2, 0]), torch.tensor([1.0, -1, 2, 0]).double()
-    left.observe(arms, rewards, 1.0)
-    right.observe(arms.flip(0), rewards.flip(0), 1.0)
-    torch.testing.assert_close(left.mean, right.mean)
-    torch.testing.assert_close(left.variance, right.variance)
-    assert left.log_det == pytest.approx(right.log_det, rel=1e-9)
-
-
-@each_kind
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 def test_the_log_determinant_is_that_of_all_pairs_of_observations(kind, rate):
     filtered = make(kind, rate)
@@ -140,27 +128,6 @@ def test_the_log_determinant_is_that_of_all_pairs_of_observations(kind, rate):
     K = gram * (1 - rate) ** (np.abs(times[:, None] - times) / 2)
     expected = np.linalg.slogdet(np.eye(len(K)) + K / NOISE)[1]
     assert filtered.log_det == pytest.approx(expected, rel=1e-9)
-
-
-@each_kind
-def test_equal_arms_are_one(kind):
-    filtered = make(kind)
-    observe(filtered, STEPS)
-    torch.testing.assert_close(filtered.mean[0], filtered.mean[5])
-    torch.testing.assert_close(filtered.variance[0], filtered.variance[5])
-
-
-@each_kind
-def test_one_arm_has_a_formula(kind):
-    filtered = make(kind, num_arms=1)
-    observe(filtered, [(0, 2.0, 0.0)])
-    assert filtered.mean.item() == pytest.approx(2 / (1 + NOISE), rel=1e-12)
-    assert filtered.variance.item() == pytest.approx(NOISE / (1 + NOISE), rel=1e-9)
-    mean, variance = filtered.predict(2.0)
-    kept = (1 - RATE) ** 2
-    assert mean.item() == pytest.approx(math.sqrt(kept) * 2 / (1 + NOISE), rel=1e-12)
-    expected = kept * NOISE / (1 + NOISE) + 1 - kept
-    assert variance.item() == pytest.approx(expected, rel=1e-9)
 
 
 @each_kind
@@ -242,11 +209,3 @@ def test_bad_options_are_refused(kind, options, match):
 def test_prior_variances_are_those_of_a_kernel(prior, match):
     with pytest.raises(InputDataError, match=match):
         ArmFilter(torch.tensor(prior).diag(), NOISE, RATE)
-
-
-def test_forgetting_rates_are_shares():
-    for rate in (0, 1, 0.5):
-        check_forgetting_rate(rate)
-    for rate in (-1e-9, 1 + 1e-9, None, "0.5"):
-        with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
-            check_forgetting_rate(rate)

@@ -160,26 +160,6 @@ def test_the_small_matrices_are_those_of_the_inducing_arms(dtype):
     torch.testing.assert_close(across, posterior.complement, rtol=0, atol=ATOL[dtype])
 
 
-def test_a_basis_of_inducing_arms_only_projects_nothing_away():
-    basis = Basis([4, 9, 1], torch.float64)
-    none = np.zeros(NUM_ARMS)
-    posterior = basis.posterior([1, 4, 9], none, none)
-    Z = basis.tensor(basis.Z)
-    assert posterior.project(Z) is Z
-    assert posterior.contribution(Z[:, :0]).shape == (3, 0)
-    torch.testing.assert_close(posterior.L_v, torch.eye(3).double())
-    assert posterior.weights.tolist() == [0.0] * 3
-
-
-def test_a_change_of_nothing_but_rewards_has_the_weights_only():
-    basis = Basis([4, 9, 1], torch.float64)
-    none, counts = np.zeros(NUM_ARMS), np.ones(NUM_ARMS)
-    found = change(basis, basis, [9], [9], counts, none, 2 * counts)
-    assert found.vectors.shape == (3, 1)
-    assert (found.cross.shape, found.corner.shape) == ((3, 0), (0, 0))
-    assert_moves(found, basis, [9], [9], counts, none, 2 * counts, 1e-9)
-
-
 @pytest.mark.parametrize("S_0", [[], [4], [9, 1]])
 @pytest.mark.parametrize("S_1", [[], [4], [4, 9]])
 def test_all_inducing_arms_may_leave_and_others_come(S_0, S_1):
@@ -189,34 +169,6 @@ def test_all_inducing_arms_may_leave_and_others_come(S_0, S_1):
     assert_moves(found, basis, S_0, S_1, counts, more, 2 * counts, 1e-9)
     # Two vectors an arm that changes at most, one a pulled one, and the weights.
     assert found.vectors.shape[-1] <= 2 * len(set(S_0) ^ set(S_1)) + 1 + 1
-
-
-def test_the_first_arms_of_all_join_an_empty_basis():
-    before, after = Basis([], torch.float64), Basis([4, 9], torch.float64)
-    none, counts = np.zeros(NUM_ARMS), np.ones(NUM_ARMS)
-    found = change(before, after, [], [4, 9], none, counts, counts)
-    assert found.after.complement.shape == (2, 0)
-    assert_moves(found, after, [], [4, 9], none, counts, counts, 1e-9)
-
-
-def test_twins_are_pulled_like_one_arm():
-    """Their features are one column each; the system of the pulls stays regular."""
-    basis, counts = Basis([4, 9, 1], torch.float64), np.ones(NUM_ARMS)
-    more = 3 * np.eye(NUM_ARMS)[7]
-    found = change(basis, basis, [4, 9], [4, 9], counts, more, counts)
-    twins = change_basis(
-        basis.posterior([4, 9], counts, counts),
-        joined=longs(),
-        cross=found.cross,
-        corner=found.corner,
-        inside=basis.mask([4, 9]),
-        scatter=found.after.scatter,
-        target=found.after.target,
-        pulled=basis.tensor(basis.Z[:, [7, 7]]),
-        precisions=basis.tensor([1 / NOISE, 2 / NOISE]),
-    )
-    assert twins.vectors.shape[-1] == found.vectors.shape[-1] + 1
-    assert_moves(twins, basis, [4, 9], [4, 9], counts, more, counts, 1e-9)
 
 
 def test_data_that_no_pulls_can_bring_are_an_error_of_linear_algebra():

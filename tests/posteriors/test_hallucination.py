@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from botorch_bkb.posteriors import ArmPosterior, hallucination
 from botorch_bkb.posteriors.hallucination import (
-    Excerpt,
     HallucinatedPosterior,
     PoolPosterior,
-    TrackedShard,
 )
 from tests.posteriors import ATOL, each_dtype, longs, NUM_ARMS, Problem
 
@@ -84,7 +82,7 @@ def _summed(counts):
     return found
 
 
-@pytest.mark.parametrize("kept", [1, 3, 64])
+@pytest.mark.parametrize("kept", [1, 64])
 def test_it_does_not_matter_how_many_pulls_a_pool_keeps_apart(monkeypatch, kept):
     """Seventy pulls one by one are those at once."""
     monkeypatch.setattr(hallucination, "MAX_DOWNDATES", kept)
@@ -96,17 +94,6 @@ def test_it_does_not_matter_how_many_pulls_a_pool_keeps_apart(monkeypatch, kept)
         pool, problem, arms, [], [(3, 2), *((arm, 10) for arm in range(7))],
         torch.float64,
     )  # fmt: skip
-
-
-def test_a_pool_of_one_arm_has_no_rival():
-    problem = Problem(2)
-    pool = PoolPosterior(problem.posterior, SCALE, longs(9), {}, False)
-    assert pool.best() == (pytest.approx(dense_bounds(problem)[9]), 9)
-    assert pool.rival(9)[0] == -math.inf
-    assert pool.best()[1] == 9  # asking for the rival closed nothing
-    assert (8 in pool, 9 in pool) == (False, True)
-    pool.close(9)
-    assert pool.best()[0] == -math.inf
 
 
 def each_way(posterior):
@@ -134,15 +121,6 @@ def posterior_on_a_line():
     """Return a posterior of three arms alike and one that has no variance."""
     arms = torch.tensor([[1.0], [0.0], [1.0], [1.0]]).double()
     return ArmPosterior(arms, LinearKernel().double(), 0.5)
-
-
-def test_pulls_of_an_arm_without_variance_change_nothing():
-    for found in each_way(posterior_on_a_line()):
-        before = found.bounds.tolist()
-        found.append(1)
-        found.pull(1, 5)
-        assert found.bounds.tolist() == before
-        assert found.moments(1) == (0.0, 0.0, 0.0)
 
 
 def test_arms_that_are_alike_lose_the_same_by_a_pull():
@@ -222,62 +200,3 @@ def test_only_arms_that_are_allowed_and_open_can_be_best(tracked):
     assert found.best()[1] == second
     found.close(second)
     assert found.best()[0] == -math.inf
-
-
-def test_an_arm_in_the_span_does_not_join_again():
-    """Inducing before, appended, or the twin (16) of one that was (0)."""
-    problem = Problem(4, inducing=[0, 3])
-    found = HallucinatedPosterior(problem.posterior, SCALE, None)
-    found.append(7)
-    before = found.bounds.clone()
-    for arm in (3, 7, 16, 7):
-        found.append(arm)
-    assert found.appended.indices.tolist() == [7]
-    assert torch.equal(found.bounds, before)
-
-
-def test_before_any_data_a_pull_is_one_of_the_prior():
-    problem = Problem(5, inducing=[])
-    problem.counts[:] = problem.sums[:] = 0
-    arms = list(range(NUM_ARMS))
-    found = HallucinatedPosterior(problem.new_posterior(), SCALE, None)
-    found.pull(4, 3)  # nothing explains it: it enters by its projection only
-    assert found.bounds.tolist() == pytest.approx([SCALE] * NUM_ARMS)
-    found.append(4)
-    found.pull(4, 3)
-    assert_bounds(found, problem, arms, [4], [(4, 3)], torch.float64)
-
-
-# A few arms as a shard ----------------------------------------------------------------
-
-
-@each_dtype
-def test_an_excerpt_is_the_shard_of_its_arms(dtype):
-    problem, arms = Problem(7, dtype), [2, 3, 11, 16]
-    posterior = problem.posterior
-    excerpt = Excerpt(posterior, longs(*arms))
-    vector = torch.arange(1.0, 5.0, dtype=dtype)
-    whole = posterior.features(torch.arange(NUM_ARMS)).mT @ vector
-    np.testing.assert_allclose(excerpt.dot(vector), whole[arms], atol=ATOL[dtype])
-    rows = excerpt.prior_rows(problem.arms[[5, 2]])
-    expected = problem.gram[np.ix_([5, 2], arms)]
-    np.testing.assert_allclose(rows, expected, atol=ATOL[dtype])
-    assert rows.dtype == dtype
-    for name in ("mean", "residual", "projected"):
-        numbers = getattr(posterior, name)[arms]
-        assert torch.equal(getattr(excerpt, name), numbers)
-    assert [excerpt.arm_at(place) for place in range(4)] == arms
-    sought = [excerpt.place_of(arm) for arm in (-1, 0, 2, 11, 12, 16, 17)]
-    assert sought == [None, None, 0, 2, None, 3, None]
-
-
-def test_asking_for_others_than_the_best_changes_no_bound():
-    problem = Problem(8)
-    tracked = TrackedShard(Excerpt(problem.posterior, longs(2, 3, 11)), SCALE, None)
-    before = tracked.bounds.clone()
-    best = tracked.best()
-    assert tracked.best(best[1])[1] != best[1]
-    assert tracked.best(5) == tracked.best() == best  # 5 is not here
-    assert torch.equal(tracked.bounds, before)
-    assert tracked.moments(longs(11, 2)).shape == (2, 3)
-    assert tracked.moments(longs()).shape == (0, 3)

@@ -6,7 +6,6 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from botorch_bkb.posteriors.knowledge_gain import (
     knowledge_gain,
     split_gain,
 )
-from botorch_bkb.posteriors.shards import largest, Ranked
+from botorch_bkb.posteriors.shards import largest
 from tests.posteriors import ATOL, each_dtype, longs
 
 
@@ -56,27 +55,6 @@ def test_the_gain_is_the_expected_rise_of_the_largest_mean(dtype, seed, num_arms
     np.testing.assert_allclose(found, expected, atol=max(ATOL[dtype], 1e-7))
 
 
-@pytest.mark.parametrize("start", [0, 4, 7, 11])
-def test_arms_in_a_row_have_the_gains_they_have_among_all(start):
-    stream = np.random.default_rng(1)
-    mean, variance = torch.tensor(stream.normal(size=(2, 12)))
-    variance = variance.square()
-    top = largest(mean, 2)
-    whole = knowledge_gain(mean, variance, NOISE, top)
-    part = knowledge_gain(mean[start:], variance[start:], NOISE, top, start)
-    torch.testing.assert_close(part, whole[start:])
-
-
-def test_twins_at_the_top_gain_alike_and_more_than_those_below():
-    """The rival of each is the other; a mean far below gains next to nothing."""
-    found = gains([2.0, -50.0, 2.0, 1.0], [1.0] * 4)
-    step = 1 / math.sqrt(1 + NOISE)
-    peak = step / math.sqrt(2 * math.pi)
-    assert found[[0, 2]].tolist() == pytest.approx([peak, peak])
-    assert 0 < found[3] < found[0]
-    assert found[1] == 0
-
-
 @each_dtype
 def test_rounding_leaves_no_gain_below_zero(dtype):
     """Or a pulled arm without variance would tell more than new ones."""
@@ -85,23 +63,6 @@ def test_rounding_leaves_no_gain_below_zero(dtype):
     assert (gains(mean, variance, dtype) >= 0).all()
     gap = 5.89 if dtype == torch.float32 else 8.88  # the terms cancel to below zero
     assert batch([0.0, -gap, 0.0], [0.0, 1.5, 0.0], [0, 2], 1, dtype=dtype) == [0, 1, 0]
-
-
-@each_dtype
-def test_an_arm_without_variance_gains_nothing_also_where_it_ties(dtype):
-    """There both the gap and the step are zero."""
-    assert gains([1.0, 1.0, 0.0], [0.0, 0.0, 0.0], dtype).tolist() == [0.0] * 3
-
-
-@each_dtype
-def test_an_arm_without_a_rival_gains_nothing(dtype):
-    """A single one, and one beside whom no other competes."""
-    assert gains([3.0], [1.0], dtype).tolist() == [0.0]
-    top = Ranked(torch.tensor([3.0, -math.inf], dtype=dtype), longs(1, 0))
-    mean = torch.tensor([5.0, 3.0], dtype=dtype)
-    found = knowledge_gain(mean, torch.ones_like(mean), NOISE, top)
-    assert found[1] == 0
-    assert found[0] > 0  # it would have 3 to beat
 
 
 def test_the_most_is_of_arms_that_compete_and_are_not_listed():
@@ -154,13 +115,6 @@ def test_pulled_arms_compete_with_the_new_one_that_tells_most():
     assert batch(mean, [0.01, 0.01, 0.1, 9.0, 9.0], [0, 1, 2], 4) == [1, 1, 0, 1, 1]
 
 
-def test_pulls_that_are_pending_count_as_pulls_and_repeats_of_them_as_one_arm():
-    mean, variance = [0.0] * 3, [1.0] * 3
-    # All gain alike, so no pulled arm tells more than the new one.
-    assert batch(mean, variance, [2, 0, 2, 2], 1) == [0, 1, 0]
-    assert batch(mean, variance, [2, 0, 2, 2], 2) == [1, 1, 0]  # the lowest index
-
-
 @each_dtype
 @given(seed=st.integers(0, 10**6), num_pending=st.integers(1, 9))
 @settings(max_examples=25)
@@ -179,28 +133,3 @@ def test_a_pull_that_is_out_leaves_its_arm_less_to_learn(dtype, seed, num_pendin
     found = batch(mean, variance, used, 1, dtype=dtype, pending=pending)
     is_new = ~np.isin(np.arange(6), used)
     assert found == (is_new | (gain > most)).astype(int).tolist()
-
-
-def test_no_arm_repeats_where_all_are_fewer_than_the_batch():
-    mean, variance = [0.0, 1.0], [1.0, 1.0]
-    assert batch(mean, variance, [], 2) == [1, 1]
-    assert batch(mean, variance, [0], 5) == [1, 1]
-    assert batch([0.0], [1.0], [0], 4) == [1]
-    assert batch(mean, variance, [], 5, Capacity(2, usual=2)) == [1, 1]
-
-
-def test_what_is_not_offered_or_used_up_stays_closed():
-    offered = torch.tensor([True, True, False, True])
-    mean, variance = [0.0, 1.0, 9.0, 1.0], [1.0] * 4
-    capacity = Capacity(4, 3, offered, PullCounts(longs(1), longs(0)))
-    assert batch(mean, variance, [], 2, capacity) == [1, 0, 0, 1]
-    assert batch(mean, variance, [3], 9, capacity) == [1, 0, 0, 1]
-    closed = Capacity(4, 0)
-    assert batch(mean, variance, [0, 1], 2, closed) == [0] * 4
-    assert batch(mean, variance, [], 1, Capacity(4, 3, ~offered & False)) == [0] * 4
-
-
-def test_the_capacities_that_were_given_stay():
-    capacity = Capacity(3, 2, None, PullCounts(longs(1), longs(5)))
-    batch([0.0] * 3, [1.0] * 3, [0, 1], 2, capacity)
-    assert capacity.of_arms(torch.arange(3)).tolist() == [2, 5, 2]

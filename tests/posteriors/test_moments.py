@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.posteriors import ArmMoments
-from botorch_bkb.posteriors.moments import Moments
 from botorch_bkb.posteriors.shards import Ranked
-from tests.posteriors import each_dtype, longs, Problem
+from tests.posteriors import each_dtype, longs
 
 
 NOISE = 0.25
@@ -101,34 +100,3 @@ def test_few_arms_are_answered_in_their_order_with_repeats(dtype):
     for ask in (moments.means, moments.variances, moments.leverage_scores_of):
         assert ask(longs()).shape == (0,)
         assert ask(few).dtype == dtype
-
-
-def test_one_arm_is_the_best():
-    moments = make_moments([2.0], [1.0])
-    assert moments.best_mean() == 0
-    assert moments.promising_arms(1.0, 5).tolist() == [0]
-
-
-def test_questions_change_no_moments():
-    moments = make_moments([3.0, 1.0, 2.0], [0.5, 0.25, 1.0])
-    competes = torch.tensor([True, False, True])
-    known = Ranked(torch.tensor([9.0]).double(), longs(1))
-    moments.largest_bounds(2.0, 3, competes, known)
-    assert moments.mean.tolist() == [3.0, 1.0, 2.0]
-    assert moments.variance.tolist() == [0.5, 0.25, 1.0]
-    assert competes.tolist() == [True, False, True]
-
-
-@each_dtype
-def test_a_posterior_answers_as_its_numbers_do(dtype):
-    """It asks its shards; here are the questions of the numbers of all arms."""
-    posterior = Problem(1, dtype).posterior
-    competes = torch.arange(17) % 3 > 0
-    found = posterior.largest_bounds(1.5, 6, competes)
-    plain = Moments.largest_bounds(posterior, 1.5, 6, competes)
-    torch.testing.assert_close(found.values, plain.values)
-
-
-def test_moments_without_variances_are_abstract():
-    with pytest.raises(TypeError, match=r"abstract.*'?variance'?"):
-        Moments()

@@ -8,16 +8,13 @@ from gpytorch.kernels import RBFKernel
 from botorch_bkb import BKB
 from botorch_bkb.arms import Capacity
 from botorch_bkb.posteriors import (
-    ArmMoments,
     ArmPosterior,
     hallucination,
     upper_bounds,
 )
-from botorch_bkb.posteriors.appended import AppendedArms
 from botorch_bkb.posteriors.hallucination import (
     Excerpt,
     HallucinatedPosterior,
-    PoolPosterior,
 )
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.helpers import gram_matrix
@@ -41,50 +38,6 @@ def posterior():
     counts = torch.tensor([2.0, 1.0, 3.0, 1.0])
     posterior.update(S, PULLED, counts, torch.tensor([1.0, -1.0, 2.0, 0.5]))
     return posterior
-
-
-def test_the_moments_of_a_few_arms_are_those_of_all(posterior):
-    few = torch.tensor([31, 4, 4])
-    assert torch.equal(posterior.variances(few), posterior.variance[few])
-    scores = posterior.leverage_scores[few]
-    assert torch.equal(posterior.leverage_scores_of(few), scores)
-    assert posterior.leverage_score(4) == scores[1].item()
-    assert (posterior.num_arms, posterior.max_prior_variance) == (50, 1.0)
-
-
-def test_the_best_arm_is_of_those_that_compete_and_the_lowest_of_ties():
-    mean = torch.tensor([1.0, 3.0, 3.0, 2.0])
-    ones, none = torch.ones(4), torch.tensor([], dtype=torch.long)
-    moments = ArmMoments(mean, ones, ones, NOISE, none, none, 0.0, 0.0)
-    assert moments.best_mean() == 1
-    assert moments.best_mean(torch.tensor([True, False, False, True])) == 3
-    assert moments.promising_arms(2.0, 3).tolist() == [1, 2, 3]
-    competes = torch.tensor([True, False, True, False])
-    assert moments.promising_arms(2.0, 3, competes).tolist() == [0, 2]
-
-
-def test_appended_arms_have_the_features_of_all_inducing_arms_at_once(posterior):
-    appended = AppendedArms(posterior)
-    appended.append(torch.tensor([31, 40]))
-    appended.append(torch.tensor([40, 7]))  # an arm in the span stays out
-    assert appended.indices.tolist() == [31, 40, 7]
-    everything = torch.arange(50)
-    Z = appended.features(everything).numpy()
-    inducing = torch.cat([S, appended.indices])
-    K = posterior.prior_covariance(everything, everything).numpy()
-    K_S = K[inducing]
-    dense = K_S.T @ np.linalg.inv(K_S[:, inducing]) @ K_S
-    np.testing.assert_allclose(Z.T @ Z, dense, atol=1e-9)
-
-
-def test_choosing_changes_no_posterior(posterior):
-    before = posterior.mean.clone(), posterior.residual.clone(), posterior.variance
-    bounds = UpperBounds(posterior, 2.0, True, torch.tensor([8, 8]), Capacity(50))
-    for _ in range(5):
-        index = bounds.best()
-        bounds.pull(index, bounds.num_repeats(index))
-    after = posterior.mean, posterior.residual, posterior.variance
-    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
 
 
 def test_the_pick_that_ends_a_batch_hallucinates_nothing(monkeypatch):
@@ -114,28 +67,6 @@ def test_a_few_arms_hold_no_graph_of_the_kernel(posterior):
     (part,) = tracked.shards.parts
     for column in (part.mean, part.residual, part.projected, part.appended):
         assert not column.requires_grad
-
-
-@pytest.mark.parametrize("grow", [False, True])
-def test_a_pool_needs_covariances_for_the_second_choice_only(posterior, grow):
-    if grow:  # on the exact posterior
-        counts, sums = torch.ones(4), torch.tensor([1.0, -1.0, 2.0, 0.5])
-        posterior.update(PULLED, PULLED, counts, sums)
-    few = torch.tensor([4, 8, 31, 40])
-    pool = PoolPosterior(posterior, 2.0, few, {}, grow)
-    bounds = posterior.mean + 2.0 * posterior.variance.sqrt()
-    np.testing.assert_allclose(pool.bounds, bounds[few], rtol=1e-9)
-    for position, arm in enumerate(few.tolist()):
-        assert sum(pool.moments(arm)[1:]) == pytest.approx(
-            posterior.variance[arm].item(), rel=1e-9
-        )
-        assert pool.moments(arm)[0] == pool.mean[position]
-    assert "covariance" not in vars(pool)
-    pool.pull(8, 2)
-    whole = posterior.covariance(few, few, projected=not grow).numpy()
-    column, own = whole[:, 1], whole[1, 1]
-    projected = whole.diagonal() - 2 * column**2 / (NOISE + 2 * own)
-    np.testing.assert_allclose(pool.projected, projected, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 6])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from botorch_bkb.posteriors import ArmFilter, SparseArmFilter
 from tests.helpers import LargestTensor
 from tests.posteriors.test_arm_filter import history
-from tests.reference import time_varying_posterior
 
 
 NOISE = 0.2
@@ -54,21 +53,6 @@ def test_it_is_exact_while_every_pulled_arm_is_inducing(kernel, rate):
         for left, right in zip(sparse.predict(time), exact.predict(time), strict=True):
             torch.testing.assert_close(left, right, atol=1e-7, rtol=1e-7)
     assert sparse.log_det == pytest.approx(exact.log_det, rel=1e-8)
-
-
-def test_it_is_that_of_equations_7_and_8():
-    _, sparse = filters(tolerance=0.0)
-    steps = history(40, 60, 2)
-    bring((sparse,), steps)
-    times = np.concatenate([np.full(len(arms), time) for time, arms, _ in steps])
-    arms = np.concatenate([arms for _, arms, _ in steps])
-    rewards = np.concatenate([rewards for *_, rewards in steps])
-    gram = kernel_of("rbf")(sparse.arms).to_dense().detach().numpy()
-    decision = steps[-1][0] + 1
-    expected = time_varying_posterior(gram, NOISE, 0.05, arms, times, rewards, decision)
-    mean, variance = sparse.predict(decision)
-    np.testing.assert_allclose(mean, expected[0], atol=1e-7)
-    np.testing.assert_allclose(variance, expected[1], atol=1e-7)
 
 
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 12))
@@ -137,17 +121,6 @@ def test_inducing_arms_leave_when_their_pulls_fade():
     assert len(sparse.inducing_indices) == 0
     torch.testing.assert_close(sparse.variance, sparse.prior_variance)
     assert sparse.mean.abs().max() == 0
-
-
-def test_a_copy_leaves_the_original_alone():
-    _, sparse = filters()
-    bring((sparse,), history(40, 10, 5))
-    before = [value.clone() for value in (*sparse.predict(99.0), sparse.mean)]
-    other = sparse.copy()
-    bring((other,), [(98.0, [1, 2, 3], [1.0, 2.0, 3.0])])
-    after = [*sparse.predict(99.0), sparse.mean]
-    for left, right in zip(before, after, strict=True):
-        assert torch.equal(left, right)
 
 
 def test_draws_have_the_moments_of_the_weights():

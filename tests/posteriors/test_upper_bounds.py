@@ -95,35 +95,6 @@ def test_every_arm_is_chosen_until_it_is_used_up(monkeypatch, sizes, grow):
     assert bounds.best() is None
 
 
-@pytest.mark.parametrize("pending", [[], [2, 2]])
-def test_where_no_arm_may_be_pulled_there_is_no_choice(pending):
-    none = torch.zeros(NUM_ARMS, dtype=torch.bool)
-    for capacity in (Capacity(NUM_ARMS, 0), Capacity(NUM_ARMS, 3, none)):
-        assert choose(Problem(1), False, pending, capacity).best() is None
-
-
-def test_a_single_arm_is_chosen_as_often_as_it_allows():
-    only = torch.arange(NUM_ARMS) == 4
-    for usual, left in ((UNLIMITED, UNLIMITED), (7, 1)):
-        bounds = choose(Problem(2), capacity=Capacity(NUM_ARMS, usual, only))
-        assert bounds.best() == 4
-        assert bounds.num_repeats(4) == usual
-        bounds.pull(4, 6)
-        assert bounds.best() == 4
-        assert bounds.num_repeats(4) == left
-
-
-def test_without_a_width_the_best_mean_is_chosen_for_good():
-    problem = Problem(3)
-    for pending in ([], [1]):
-        bounds = choose(problem, False, pending, scale=0.0)
-        arm = bounds.best()
-        assert problem.mean[arm] == pytest.approx(problem.mean.max())
-        assert bounds.num_repeats(arm) == UNLIMITED
-        bounds.pull(arm, 1000)
-        assert bounds.best() == arm
-
-
 def test_ties_go_round_from_the_lowest_index(monkeypatch):
     """Before any data all bounds are one; a twin (16) goes with its first (0)."""
     for sizes in SIZES:
@@ -137,18 +108,6 @@ def test_ties_go_round_from_the_lowest_index(monkeypatch):
         assert (bounds.best(), bounds.num_repeats(0)) == (0, 1)
         bounds.pull(0, 1)
         assert bounds.best() not in (0, 16)
-
-
-@pytest.mark.parametrize("pool_size", [1, 128])
-def test_an_arm_outside_the_pool_may_be_pulled_first(monkeypatch, pool_size):
-    monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
-    problem = Problem(5, exact=True)
-    first = int(dense_bounds(problem, True, [], []).argmin())
-    bounds = choose(problem, True)
-    bounds.pull(first, 2)
-    arm = bounds.best()
-    expected = dense_bounds(problem, True, [], [first, first])
-    assert expected[arm] == pytest.approx(expected.max(), abs=1e-8)
 
 
 @pytest.mark.parametrize("pending", [[], [2]])
@@ -212,17 +171,6 @@ def test_drifting_arms_are_chosen_by_their_bounds_at_the_decision(dtype, pending
         assert drift.bounds.num_repeats(arm) == 1
         drift.bounds.pull(arm, num_pulls)
         pulls += [arm] * num_pulls
-
-
-def test_choices_among_drifting_arms_leave_the_filter_and_the_moments():
-    drift = Drift(pending=[(3.0, 12)])
-    before = [drift.moments.mean.clone(), drift.moments.variance.clone()]
-    filtered = drift.replayed.filter.predict(NOW)[1]
-    drift.bounds.pull(4, 3)
-    assert torch.equal(drift.moments.mean, before[0])
-    assert torch.equal(drift.moments.variance, before[1])
-    assert torch.equal(drift.replayed.filter.predict(NOW)[1], filtered)
-    assert drift.replayed.filter.time == 5.0
 
 
 @pytest.mark.parametrize("pending", [[], [(3.0, 12)]])
