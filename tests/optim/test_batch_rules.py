@@ -90,31 +90,6 @@ def test_pulls_in_a_row_are_those_of_a_loop(rule, crossed, wanted, threshold, pe
     assert taken_by(batch, wanted) == expected
 
 
-@pytest.mark.parametrize("rule", [SumRule(), ProductRule()])
-@pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
-def test_scores_are_those_of_the_start(rule, dtype):
-    posterior = moments(dtype)
-    batch = opened(rule, posterior)
-    assert batch.take(2, 1) == 1
-    posterior.all_variances.fill_(100.0)
-    assert batch.take(2, 99) == (5 if isinstance(rule, SumRule) else 4)
-
-
-def test_the_sum_has_to_exceed_the_threshold():
-    one = moments()
-    one.all_variances[4] = NOISE
-    batch = opened(SumRule(2.0), one)
-    assert (batch.take(4, 1), batch.is_closed) == (1, False)
-    assert (batch.take(4, 9), batch.is_closed) == (1, True)
-
-
-@pytest.mark.parametrize("rule", [SumRule(), ProductRule()])
-def test_pending_pulls_may_close_a_batch_at_its_first(rule):
-    batch = opened(rule, pending=[3.0])
-    assert batch.is_closed
-    assert batch.take(1, UNLIMITED) == 1
-
-
 @given(
     wanted=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), min_size=1),
     size=st.integers(1, 12),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from botorch_bkb.arms import Capacity
 from botorch_bkb.optim import (
     ArmPosterior,
-    Capped,
     FixedSize,
     optimize_batch_ucb,
     ProductRule,
@@ -122,14 +121,13 @@ def test_every_rule_picks_what_the_plain_greedy_loop_picks(
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("grow", [False, True])
-@pytest.mark.parametrize("name", ["fixed", "sum"])
+@pytest.mark.parametrize(
+    ("name", "grow"), [("fixed", True), ("sum", True), ("sum", False)]
+)
 @given(seed=st.integers(0, 100_000))
 @settings(max_examples=10, deadline=None)
 def test_pending_pulls_are_hallucinated_and_open_the_sum(name, grow, exact, seed):
     problem = Problem(seed, exact=exact)
-    if name == "fixed" and not grow:
-        grow = True  # a fixed size never keeps the inducing arms
     pending, scores = [3, 50, 3], [0.2, 0.1, 0.2]
     ours = problem.choose(2.0, RULES[name](6.0, 10), grow, pending, scores)
     theirs = problem.greedy(
@@ -165,7 +163,7 @@ def test_the_pool_does_not_change_the_picks(monkeypatch, sizes, exact):
     names = ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE")
     for name, size in zip(names, sizes, strict=True):
         monkeypatch.setattr(upper_bounds, name, size)
-    for seed in range(8):
+    for seed in range(3):
         problem = Problem(seed, exact=exact)
         for name in ("fixed", "sum"):
             grow = exact or name == "fixed"
@@ -221,14 +219,6 @@ def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, ex
             assert ours[0] == first
 
 
-def test_a_cap_cuts_the_batch_short():
-    problem = Problem(3)
-    whole = problem.choose(2.0, SumRule(8.0), False)
-    capped = problem.choose(2.0, Capped(SumRule(8.0), 3), False)
-    assert len(whole) > 3
-    assert capped == whole[:3]
-
-
 def test_a_batch_of_96_after_5_observations_is_spread_out():
     """As the exact GP spreads it, not 95 pulls of one arm: DESIGN's measured trap."""
     generator = torch.Generator().manual_seed(0)
@@ -255,22 +245,6 @@ def test_a_batch_of_96_after_5_observations_is_spread_out():
     assert distinct[3, False] <= 3  # the trap: nothing moves outside S
     assert distinct[5, True] > 30
     assert abs(distinct[3, True] - distinct[5, True]) < 0.2 * distinct[5, True]
-
-
-def test_ties_go_to_the_lowest_index():
-    """Far-away arms all have the prior's bound, to the last bit."""
-    arms = 100.0 * torch.arange(300).double().unsqueeze(-1)
-    posterior = ArmPosterior(arms, RBFKernel().double(), 0.5)
-    none = torch.tensor([], dtype=torch.long)
-    picks = optimize_batch_ucb(
-        posterior,
-        1.0,
-        FixedSize(5),
-        grow=True,
-        pending_indices=none,
-        pending_scores=none.double(),
-    )
-    assert picks.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_no_arm_left_is_an_error():
@@ -307,30 +281,6 @@ def test_features_over_the_byte_budget_change_nothing():
         problem.posterior = posterior
 
 
-@pytest.mark.parametrize("chunk_bytes", [8 * 200, 8 * 800])
-def test_chunks_change_nothing(monkeypatch, chunk_bytes):
-    expected = Problem(2).posterior
-    monkeypatch.setattr("botorch_bkb.posteriors.arm_shard.CHUNK_BYTES", chunk_bytes)
-    chunked = Problem(2).posterior
-    torch.testing.assert_close(chunked.mean, expected.mean)
-    torch.testing.assert_close(chunked.variance, expected.variance)
-
-
-def test_a_kernel_that_is_not_positive_semi_definite_is_refused():
-    problem = Problem(0)
-
-    class Broken(RBFKernel):
-        def forward(self, x1, x2, diag=False, **params):
-            result = super().forward(x1, x2, diag=diag, **params)
-            return result if diag else 3 * result - 2.5
-
-    posterior = ArmPosterior(problem.posterior.arms, Broken().double(), 0.1)
-    pulled = problem.posterior.pulled_indices
-    ones = torch.ones(12).double()
-    with pytest.raises(InputDataError, match="positive semi-definite"):
-        posterior.update(pulled, pulled, ones, ones)
-
-
 @pytest.mark.parametrize("name", ["sum", "product"])
 @given(seed=st.integers(0, 100_000))
 @settings(max_examples=20, deadline=None)
@@ -364,10 +314,3 @@ def test_rules_are_ordered_as_the_paper_says():
 def test_bad_thresholds_are_refused(rule, threshold):
     with pytest.raises(InputDataError, match="Expected `ratio_threshold`"):
         rule(threshold)
-
-
-def test_bad_sizes_are_refused():
-    with pytest.raises(InputDataError, match="Expected `size` to be an integer"):
-        FixedSize(0)
-    with pytest.raises(InputDataError, match="Expected `max_size`"):
-        Capped(SumRule(), 0)
