@@ -12,7 +12,6 @@ from botorch.optim.optimize import optimize_acqf
 from botorch_bkb.acquisition import (
     BudgetedUpperConfidenceBound,
     ChowdhuryGopalanWidth,
-    SrinivasWidth,
 )
 from tests.acquisition import (
     exact_moments,
@@ -55,15 +54,6 @@ def test_score_is_that_of_botorch_with_the_same_beta():
     torch.testing.assert_close(acqf(test_X), stock(test_X))
 
 
-def test_number_of_arms_reaches_the_schedule():
-    X, Y = standardized_data(10)
-    acqf = BudgetedUpperConfidenceBound(
-        fixed_gp(X, Y), SrinivasWidth(failure_probability=0.1), num_arms=50
-    )
-    beta = 2 * math.log(50 * 11**2 * math.pi**2 / 0.6)
-    assert acqf.beta.item() == pytest.approx(beta)
-
-
 def test_both_ways_to_minimize_score_the_negative_mean():
     X, Y = standardized_data(10)
     model = fixed_gp(X, Y)
@@ -92,30 +82,8 @@ def test_gradients_lead_optimize_acqf_to_a_maximum_on_a_box():
     assert acqf(best_X).item() >= acqf(grid.unsqueeze(-2)).max().item() - 1e-6
 
 
-@pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_values_have_the_dtype_of_the_choices(dtype):
-    X, Y = standardized_data(10)
-    expected = BudgetedUpperConfidenceBound(fixed_gp(X, Y), 1.5)(TEST_X.unsqueeze(-2))
-    acqf = BudgetedUpperConfidenceBound(fixed_gp(X.to(dtype), Y.to(dtype)), 1.5)
-    values = acqf(TEST_X.to(dtype).unsqueeze(-2))
-    assert values.dtype == dtype
-    torch.testing.assert_close(values.double(), expected, atol=1e-3, rtol=1e-3)
-
-
-def test_beta_is_not_rounded_to_the_default_dtype():
-    X, Y = standardized_data(10)
-    model = fixed_gp(X, Y)
-    acqf = BudgetedUpperConfidenceBound(model, confidence=0.1)
-    assert acqf.beta.item() == pytest.approx(
-        0.01 / model.likelihood.noise.item(), rel=1e-15
-    )
-
-
 def test_unsupported_confidence_and_models_are_refused():
     X, Y = standardized_data(10)
-    with pytest.raises(UnsupportedError, match="number or a ConfidenceSchedule"):
-        BudgetedUpperConfidenceBound(fixed_gp(X, Y), "wide")  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="`width` to be finite and not negative"):
         BudgetedUpperConfidenceBound(fixed_gp(X, Y), -1.0)
     with pytest.raises(UnsupportedError, match="one noise variance"):

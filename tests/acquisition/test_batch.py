@@ -7,14 +7,11 @@ from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import BotorchTensorDimensionError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
     BudgetedUpperConfidenceBound,
     LogWidth,
-    PracticalBBKBWidth,
 )
 from tests.acquisition import exact_moments, fixed_gp, NOISE, standardized_data
 
@@ -45,16 +42,6 @@ def test_mean_is_frozen_and_variance_falls_with_repeated_pending_points():
     assert np.abs(merged - expected).max() > 1e-3
 
 
-def test_pending_points_replace_the_earlier_ones():
-    X, Y = standardized_data(10)
-    model = fixed_gp(X, Y)
-    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=PENDING)
-    acqf.set_X_pending(PENDING[:2])
-    expected = hallucinated_scores(X, Y, PENDING[:2], 1.5)
-    np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
-    torch.testing.assert_close(acqf.X_pending, PENDING[:2])
-
-
 @pytest.mark.parametrize("nothing", [None, PENDING[:0]])
 def test_without_pending_points_it_is_the_plain_bound(nothing):
     model = fixed_gp(*standardized_data(10))
@@ -73,32 +60,6 @@ def test_the_width_is_that_of_the_decision_after_the_pending_ones():
     assert acqf.beta.item() == pytest.approx(expected)
     acqf.set_X_pending(torch.cat([PENDING, PENDING]))
     assert acqf.beta.item() == pytest.approx(expected)
-
-
-def test_width_and_the_model_do_not_change_with_pending_points():
-    X, Y = standardized_data(10)
-    model = fixed_gp(X, Y)
-    acqf = BatchUpperConfidenceBound(model, PracticalBBKBWidth())
-    width, beta = acqf.confidence_width, acqf.beta.clone()
-    acqf.set_X_pending(PENDING)
-    assert acqf.confidence_width == width
-    assert acqf.beta == beta
-    assert acqf.model is model
-    assert len(model.train_targets) == len(X)
-
-
-@settings(deadline=None, max_examples=20)
-@given(num_pending=st.integers(1, 6), seed=st.integers(0, 1000))
-def test_scores_never_rise_when_a_pending_point_is_added(num_pending, seed):
-    generator = torch.Generator().manual_seed(seed)
-    pending = torch.rand(num_pending, 2, dtype=torch.float64, generator=generator)
-    acqf = BatchUpperConfidenceBound(fixed_gp(*standardized_data(10)), 1.5)
-    before = scores(acqf)
-    for count in range(1, num_pending + 1):
-        acqf.set_X_pending(pending[:count])
-        after = scores(acqf)
-        assert (after <= before + 1e-9).all()
-        before = after
 
 
 def test_both_ways_to_minimize_score_the_negative_mean():
@@ -153,14 +114,6 @@ def test_gradient_in_the_inputs_is_that_of_finite_differences():
     )
     test_X = TEST_X[:3].unsqueeze(-2).clone().requires_grad_(True)
     assert torch.autograd.gradcheck(acqf, test_X, eps=1e-5, atol=1e-5)
-
-
-def test_any_t_batch_shape_gives_one_value_per_point():
-    acqf = BatchUpperConfidenceBound(
-        fixed_gp(*standardized_data(10)), 1.5, X_pending=PENDING
-    )
-    values = acqf(TEST_X.view(3, 3, 1, 2))
-    torch.testing.assert_close(values.flatten(), acqf(TEST_X.unsqueeze(-2)))
 
 
 @pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")

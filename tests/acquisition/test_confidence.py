@@ -20,7 +20,6 @@ from botorch_bkb.acquisition.confidence import (
     BKBWidth,
     ChowdhuryGopalanWidth,
     confidence_width_from_beta,
-    ConfidenceSchedule,
     ConfidenceState,
     ConstantWidth,
     LogWidth,
@@ -75,8 +74,7 @@ def observe(
 # ------------------------------ widths of the papers ------------------------------ #
 
 
-@pytest.mark.parametrize("noise_std", [None, 0.2])
-@pytest.mark.parametrize("accuracy", [0.5, 0.2])
+@pytest.mark.parametrize(("noise_std", "accuracy"), [(None, 0.5), (0.2, 0.2)])
 def test_bkb_width_is_theorem_2_with_the_log_factor_of_equation_6(noise_std, accuracy):
     xi = 0.5 if noise_std is None else noise_std
     alpha = (1 + accuracy) / (1 - accuracy)
@@ -92,13 +90,6 @@ def test_printed_bkb_width_uses_the_logarithm_of_the_paper():
     information = 3 * math.log(2.0 * 30) * 4.0
     expected = 2 * 0.5 * math.sqrt(information + math.log(10)) + bias
     assert BKBWidth(**NORMED, printed=True)(STATE) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("num_pulls", [0, 1])
-def test_printed_bkb_width_takes_a_negative_logarithm_as_zero(num_pulls):
-    state = dataclasses.replace(STATE, num_pulls=num_pulls, max_prior_variance=0.5)
-    expected = math.sqrt(math.log(10)) + (1 + math.sqrt(2)) * 0.5 * F
-    assert BKBWidth(**NORMED, printed=True)(state) == pytest.approx(expected, rel=1e-12)
 
 
 def test_bbkb_width_is_theorem_2_with_frozen_variances():
@@ -146,10 +137,6 @@ def test_log_width_is_the_practical_schedule_and_never_negative(
     assert LogWidth(c1, c2)(state) == pytest.approx(math.sqrt(beta * 0.25), rel=1e-12)
 
 
-def test_constant_width_does_not_depend_on_the_state():
-    assert ConstantWidth(1.7)(STATE) == 1.7
-
-
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -195,12 +182,7 @@ def test_default_bkb_width_bounds_the_log_determinant(num_points, noise, seed):
     assert width >= log_det_width - 1e-6
 
 
-def test_srinivas_width_needs_the_number_of_arms():
-    with pytest.raises(UnsupportedError, match="Pass `num_arms`"):
-        SrinivasWidth()(dataclasses.replace(STATE, num_arms=None))
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("value", [0.0, math.nan])
 @pytest.mark.parametrize(
     ("make", "name"),
     [
@@ -216,7 +198,7 @@ def test_sizes_that_are_not_positive_are_refused(make, name, value):
         make(value)
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, math.nan])
+@pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize(
     ("make", "name"),
     [
@@ -267,47 +249,11 @@ def test_norm_doubling_doubles_until_the_band_explains_the_data():
     assert width == pytest.approx(bound + math.sqrt(math.log(10)), rel=1e-12)
 
 
-def test_norm_doubling_does_nothing_while_the_data_fit_the_band():
-    schedule = NormDoubling(PracticalBKBWidth(failure_probability=DELTA))
-    state = contradicted_state(sample_mean=3.0)
-    assert schedule(state) == PracticalBKBWidth(failure_probability=DELTA)(state)
-    assert schedule.num_doublings == 0
-
-
-def test_norm_doubling_keeps_its_bound():
-    schedule = NormDoubling(PracticalBKBWidth(failure_probability=DELTA))
-    first = schedule(contradicted_state())
-    assert schedule(contradicted_state()) == first
-    assert schedule(contradicted_state(sample_mean=0.0)) == first
-    assert schedule.num_doublings == 4
-
-
-def test_norm_doubling_allows_more_deviation_for_fewer_pulls():
-    counts_to_doublings = {}
-    for count in (1, 100):
-        schedule = NormDoubling(PracticalBKBWidth(failure_probability=DELTA))
-        observations = observe([count], [3.5], [0.0], [0.25])
-        schedule(dataclasses.replace(contradicted_state(), observations=observations))
-        counts_to_doublings[count] = schedule.num_doublings
-    assert counts_to_doublings[1] == 0
-    assert counts_to_doublings[100] > 0
-
-
 def test_norm_doubling_ignores_arms_whose_variance_is_rounded_to_zero():
     schedule = NormDoubling(PracticalBKBWidth())
     observations = observe([10_000], [5.0], [0.0], [0.0])
     schedule(dataclasses.replace(STATE, observations=observations))
     assert schedule.num_doublings == 0
-
-
-def test_norm_doubling_saves_and_restores_its_doublings():
-    schedule = NormDoubling(BBKBWidth(failure_probability=DELTA))
-    schedule(contradicted_state(sample_mean=500.0))
-    restored = NormDoubling(BBKBWidth(failure_probability=DELTA))
-    restored.load_state_dict(schedule.state_dict())
-    quiet = contradicted_state(sample_mean=0.0)
-    assert schedule.num_doublings > 0
-    assert restored(quiet) == schedule(quiet)
 
 
 def test_norm_doubling_gives_up_before_the_bound_overflows():
@@ -366,18 +312,6 @@ def test_noise_adds_deviations_by_its_share_of_a_reward():
         assert deviations(DeviationWidth(0.5), **state) == pytest.approx(0.5)
 
 
-def test_without_noise_the_width_in_the_papers_scaling_is_zero():
-    state = dataclasses.replace(STATE, max_prior_variance=0.0, noise_variance=0.0)
-    assert DeviationWidth(2.0, noise_deviations=1.0)(state) == 0
-
-
-def test_deviations_do_not_depend_on_the_unit_of_rewards():
-    schedule = DeviationWidth(noise_deviations=1.0)
-    expected = deviations(schedule, max_prior_variance=2.0, noise_variance=0.3)
-    scaled = {"max_prior_variance": 2e-6, "noise_variance": 0.3e-6}
-    assert deviations(schedule, **scaled) == pytest.approx(expected)
-
-
 def test_random_deviations_are_exponential_and_those_of_the_decision():
     widths = {
         (seed, number): RandomDeviationWidth(1.5, seed)(
@@ -415,12 +349,6 @@ def test_a_seed_that_is_none_is_refused(bad):
         RandomDeviationWidth().load_state_dict({"seed": bad})
 
 
-@pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
-def test_mean_deviations_that_are_no_width_are_refused(bad):
-    with pytest.raises(InputDataError, match="`mean_deviations` to be finite"):
-        RandomDeviationWidth(bad)
-
-
 # -------------------------------- small functions --------------------------------- #
 
 
@@ -443,25 +371,11 @@ def test_as_schedule_takes_numbers_for_constant_widths():
         as_schedule("wide")  # type: ignore[arg-type]
 
 
-def test_a_user_defined_schedule_needs_only_its_width():
-    class PullsWidth(ConfidenceSchedule):
-        def __call__(self, state: ConfidenceState) -> float:  # type: ignore[explicit-override]
-            return float(state.num_pulls)
-
-    assert as_schedule(PullsWidth())(STATE) == 30.0
-
-
 @given(width=st.floats(0, 1e3), noise=st.floats(1e-6, 1e3))
 def test_beta_gives_the_same_bonus_as_the_width(width, noise):
     beta = beta_from_confidence_width(width, noise)
     assert math.sqrt(beta * 0.3) == pytest.approx(width * math.sqrt(0.3 / noise))
     assert confidence_width_from_beta(beta, noise) == pytest.approx(width)
-
-
-def test_beta_of_a_tensor_is_a_tensor():
-    width = torch.tensor([1.0, 3.0])
-    beta = beta_from_confidence_width(width, torch.tensor(0.5))
-    assert beta.tolist() == [2.0, 18.0]
 
 
 def test_oversampling_is_that_of_the_theorems():

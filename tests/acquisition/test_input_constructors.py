@@ -1,4 +1,3 @@
-import importlib
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from botorch.utils.datasets import SupervisedDataset
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
     BudgetedUpperConfidenceBound,
-    input_constructors,
     PracticalBBKBWidth,
     PracticalBKBWidth,
     SrinivasWidth,
@@ -79,15 +77,3 @@ def test_budgeted_bound_refuses_pending_points():
     construct(**arguments_of_ax(X_pending=PENDING[:0]))
     with pytest.raises(UnsupportedError, match="Use BatchUpperConfidenceBound"):
         construct(**arguments_of_ax(X_pending=PENDING))
-
-
-def test_unknown_options_are_refused():
-    construct = get_acqf_input_constructor(BatchUpperConfidenceBound)
-    with pytest.raises(TypeError, match="Unexpected keyword argument `beta`"):
-        construct(**arguments_of_ax(beta=0.2))
-
-
-def test_registration_survives_a_reload():
-    importlib.reload(input_constructors)
-    construct = get_acqf_input_constructor(BatchUpperConfidenceBound)
-    assert construct(**arguments_of_ax(maximize=True))["maximize"] is True
