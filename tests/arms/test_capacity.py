@@ -1,7 +1,6 @@
 """Capacities answer as plain lists of numbers would."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,43 +72,6 @@ def test_draws_look_at_masks_block_by_block(monkeypatch):
     assert {capacity.draw(generator) for _ in range(60)} == {1, 6, 7}
 
 
-def test_arms_without_a_limit_are_never_used_up():
-    capacity = Capacity(5)
-    capacity.take(3, 7)
-    assert capacity.without(torch.tensor([1, 1])).of(1) == UNLIMITED
-    assert capacity.allowed is None
-    assert not capacity.is_used_up
-    assert capacity.allows(torch.tensor([4, 0])).tolist() == [True, True]
-    assert capacity.least == capacity.of(3) == UNLIMITED
-    assert capacity.total(2) == 10
-    generator = torch.Generator().manual_seed(0)
-    assert {capacity.draw(generator) for _ in range(100)} == set(range(5))
-
-
-def test_what_is_taken_is_gone_from_the_copy_alone():
-    capacity = of_pulls(2, 0, 5, 1)
-    left = capacity.copy()
-    left.take(0, 1)
-    left.take(3, 1)
-    assert pulls(left) == [1, 0, 5, 0]
-    assert pulls(left.without(torch.tensor([2, 0, 2]))) == [0, 0, 3, 0]
-    assert pulls(capacity) == [2, 0, 5, 1]
-    assert left.allowed.tolist() == [True, False, True, False]
-    assert left.allows(torch.tensor([3, 2])).tolist() == [False, True]
-    assert (left.of(2), left.least, left.total(3), left.total(9)) == (5, 1, 4, 6)
-    left.take(0, 1)
-    left.take(2, 5)
-    assert left.is_used_up
-
-
-def test_draws_are_uniform_among_the_arms_that_are_left():
-    generator = torch.Generator().manual_seed(1)
-    capacity = of_pulls(0, 9, 0, 1)
-    draws = [capacity.draw(generator) for _ in range(400)]
-    assert set(draws) == {1, 3}
-    assert draws.count(1) == pytest.approx(200, abs=50)
-
-
 def test_a_table_gives_the_capacities_of_what_is_offered():
     table = ArmTable.of(torch.tensor([[0.0], [1.0], [1.0], [2.0]]))
     used = PullCounts(torch.tensor([1, 3, 2, 3]), torch.tensor([2, 1, 1, 2]))
@@ -129,14 +91,3 @@ def test_equal_rows_are_one_arm_while_enough_pulls_are_left():
     assert table.merged_twins(capacity, 3) is capacity
     merged = table.merged_twins(Capacity(4), 1)
     assert pulls(merged) == [UNLIMITED, UNLIMITED, 0, UNLIMITED]
-
-
-def test_tables_do_not_change():
-    table = ArmTable.of(torch.tensor([[0.0], [1.0]]))
-    longer = table.appended(torch.tensor([[5.0]]), is_retired=True)
-    assert (table.num_arms, longer.num_arms) == (2, 3)
-    assert longer.retired.tolist() == [2]
-    gone = longer.retire(torch.tensor([0, 1]))
-    assert gone.in_play.all()
-    assert gone.retire(torch.tensor([1]), False).retired.tolist() == [0, 2]
-    assert longer.retired.tolist() == [2]

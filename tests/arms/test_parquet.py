@@ -140,19 +140,6 @@ def test_a_pass_that_takes_long_shows_a_bar(folder, monkeypatch):
     assert sys.stderr.getvalue() == ""
 
 
-def test_so_does_reading_many_footers(folder, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    ParquetArms(folder / "*.parquet", COLUMNS)
-    assert sys.stderr.getvalue() == ""
-    monkeypatch.setattr(parquet, "BAR_SECONDS", 0.0)
-    ParquetArms(folder / "*.parquet", COLUMNS, quiet=True)
-    assert sys.stderr.getvalue() == ""
-    arms = ParquetArms(folder / "*.parquet", COLUMNS)
-    shown = sys.stderr.getvalue()
-    assert "Reading the footers:   0%" in shown
-    assert f"/{len(arms.source.files)} " in shown
-
-
 def test_files_are_in_the_order_of_their_paths(folder):
     paths = sorted(folder.glob("*.parquet"), reverse=True)
     arms = ParquetArms(paths, COLUMNS, ids="name")

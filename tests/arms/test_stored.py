@@ -109,8 +109,15 @@ def dense_of(table, dtype=torch.double):
 
 
 @each_place
-@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "float16"])
-@pytest.mark.parametrize("computed", [None, torch.float, torch.double], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "computed"),
+    [
+        ("float32", None),
+        ("float64", torch.float),
+        ("uint8", None),
+        ("float16", torch.double),
+    ],
+)
 def test_they_are_the_tensor_of_their_rows(place, dtype, computed, tmp_path):
     table = table_of(dtype)
     arms = place(table, tmp_path, dtype=computed)
@@ -199,10 +206,15 @@ def campaign(bandit, dense):
     return torch.cat(picks)
 
 
-@each_place
-@each_run
 @pytest.mark.parametrize(
-    "bandit_class", [BBKB, BKB, GPBUCB, GPThompsonSampling, EpsilonGreedy]
+    ("place", "run", "bandit_class"),
+    [
+        *((place, run, BBKB) for place in PLACES for run in RUNS),
+        *(
+            (array_arms, "given", bandit_class)
+            for bandit_class in (BKB, GPBUCB, GPThompsonSampling, EpsilonGreedy)
+        ),
+    ],
 )
 def test_runs_are_those_of_the_tensor(place, run, bandit_class, tmp_path):
     table = table_of("float32" if run == "recomputed" else "float64")
@@ -219,8 +231,9 @@ def test_runs_are_those_of_the_tensor(place, run, bandit_class, tmp_path):
     assert bandits[0].best_arm() == bandits[1].best_arm()
 
 
-@each_place
-@pytest.mark.parametrize("inclusion", ["merged", "per_pull"])
+@pytest.mark.parametrize(
+    ("place", "inclusion"), [(array_arms, "merged"), (scalar_arms, "per_pull")]
+)
 def test_coupled_draws_are_those_of_the_tensor(place, inclusion, tmp_path):
     table = table_of()
     learner = SparseLearner(resampling="coupled", inclusion=inclusion)
@@ -288,8 +301,7 @@ def test_any_acquisition_function_has_its_best_choices(place, tmp_path):
 
 
 @each_place
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@each_run
+@pytest.mark.parametrize(("value", "run"), [(np.nan, "given"), (np.inf, "learned")])
 def test_a_row_that_is_not_finite_is_named(place, value, run, tmp_path):
     table = table_of()
     table[131, 1] = value
