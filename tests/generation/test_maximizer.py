@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from gpytorch.kernels import RBFKernel
 from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_bkb.generation import (
-    ArmSampler,
     BoxMaximizerDistribution,
     MaximizerDistribution,
     VarianceStoppingRule,
 )
-from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 
 
 ARMS = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
@@ -39,13 +36,6 @@ def test_numbers_of_a_small_distribution():
     assert distribution.credible_set(1.0).tolist() == [3, 1, 5]
 
 
-def test_ties_go_to_the_lowest_index():
-    distribution = MaximizerDistribution(ARMS, torch.tensor([4, 2, 4, 2]))
-    assert distribution.mode == 2
-    assert distribution.credible_set(0.1).tolist() == [2]
-    assert distribution.credible_set(0.9).tolist() == [2, 4]
-
-
 @given(
     draws=st.lists(st.integers(0, 5), min_size=1, max_size=60),
     level=st.floats(0.01, 1.0),
@@ -60,29 +50,6 @@ def test_a_credible_set_is_the_smallest_that_holds_its_level(draws, level):
     others[chosen] = False
     assert p[chosen].min() >= p[others].max() if others.any() else True
     assert 0 <= distribution.entropy <= math.log(6) + 1e-12
-
-
-def test_probabilities_of_draws_are_those_of_dense_gaussian_draws():
-    """All arms inducing: the probability of being best is the exact GP's."""
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.2
-    arms = torch.linspace(0, 1, 15, dtype=torch.double).unsqueeze(-1)
-    posterior = ArmPosterior(arms, kernel, 0.1)
-    pulled = torch.tensor([2, 7, 12])
-    sums = torch.tensor([0.5, 1.0, 0.8], dtype=torch.double)
-    posterior.update(torch.arange(15), pulled, torch.ones(3).double(), sums)
-    generator = torch.Generator().manual_seed(0)
-    best = ArmSampler(posterior).draw_best_arms(40_000, generator)
-    distribution = MaximizerDistribution(arms, best)
-
-    K = kernel(arms).to_dense().detach().numpy()
-    gain = np.linalg.solve(K[np.ix_(pulled, pulled)] + 0.1 * np.eye(3), K[pulled]).T
-    rng = np.random.default_rng(1)
-    covariance = K - gain @ K[pulled]
-    draws = rng.multivariate_normal(gain @ sums.numpy(), covariance, 40_000)
-    p = np.bincount(draws.argmax(axis=1), minlength=15) / 40_000
-    error = np.sqrt(2) * np.sqrt(p * (1 - p) / 40_000) + 1e-4
-    assert (np.abs(distribution.probabilities.numpy() - p) / error).max() < 4.5
 
 
 def two_modes(seed=0, size=4000):

@@ -96,16 +96,6 @@ def test_arms_of_a_test_function_fill_the_unit_cube_whatever_its_bounds():
     assert torch.allclose(problem.mean_rewards, values)
 
 
-def test_the_generator_chooses_the_arms():
-    def make(seed):
-        return FiniteArmProblem.from_test_function(
-            Branin(), 16, noise_std=0.0, generator=seeded(seed)
-        )
-
-    assert torch.equal(make(1).arms, make(1).arms)
-    assert not torch.equal(make(1).arms, make(2).arms)
-
-
 def test_a_table_gives_standardized_features_and_its_own_rewards():
     table = pd.DataFrame({"a": [1, 2, 3], "gain": [10.0, 30.0, 20.0], "b": [5, 5, 8]})
     problem = FiniteArmProblem.from_table(table, "gain", noise_std=0.1)
