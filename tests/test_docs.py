@@ -50,11 +50,3 @@ def test_python_blocks_run_in_order(page, tmp_path, monkeypatch):
     with torch.random.fork_rng():
         for block in code_of(page):
             exec(compile(block, f"{page}.rst", "exec"), namespace)
-
-
-def test_commands_of_figures_exist():
-    pages = "".join(path.read_text() for path in DOCS.glob("*.rst"))
-    commands = set(re.findall(r"``python -m (benchmarks \w+)", pages))
-    assert len(commands) > 10
-    for command in commands:
-        assert (DOCS.parent / command.replace(" ", "/")).with_suffix(".py").exists()

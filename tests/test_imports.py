@@ -70,16 +70,6 @@ def test_imports_point_down(module):
     assert found - MOVED.get(module, set()) <= allowed
 
 
-def test_draws_stand_beside_optimizers():
-    imported = [
-        imported_layers(path.read_text())
-        for module, path in MODULES.items()
-        if layer_of(module) == "generation"
-    ]
-    assert imported
-    assert all("optim" not in layers for layers in imported)
-
-
 def test_filters_are_found_by_their_old_names():
     for name in ("ArmFilter", "SparseArmFilter"):
         assert getattr(models, name) is getattr(posteriors, name)
