@@ -17,7 +17,6 @@ from tests.reference import (
     bkb_width,
     chowdhury_gopalan_width,
     dtc_log_marginal_likelihood,
-    dtc_parts,
     dtc_posterior,
     exact_posterior,
     greedy_batch,
@@ -30,7 +29,7 @@ from tests.reference import (
 )
 
 
-SEEDS = range(30)
+SEEDS = range(12)
 
 
 class Problem:
@@ -121,21 +120,6 @@ def test_unequal_noises_weigh_the_pulls():
         np.testing.assert_allclose(left, right, atol=1e-8)
 
 
-def test_repeated_inducing_points_change_nothing():
-    problem = Problem(2)
-    once = problem.dtc(problem.S)
-    twice = problem.dtc(np.concatenate([problem.S, problem.S]))
-    for left, right in zip(once, twice, strict=True):
-        np.testing.assert_allclose(left, right, atol=1e-8)
-
-
-def test_no_inducing_points_leave_the_prior():
-    problem = Problem(3)
-    mean, covariance = problem.dtc(np.zeros(0, dtype=int))
-    assert not mean.any()
-    np.testing.assert_array_equal(covariance, problem.gram)
-
-
 def test_merged_likelihood_and_scatter_equal_the_likelihood_of_single_pulls():
     """The identity of DESIGN 3."""
     problem = Problem(4)
@@ -151,15 +135,6 @@ def test_merged_likelihood_and_scatter_equal_the_likelihood_of_single_pulls():
     scatter -= 0.5 * (len(pulls) - len(n)) * math.log(2 * math.pi * noise)
     scatter -= 0.5 * np.log(n).sum()
     assert single == pytest.approx(merged + scatter, rel=1e-10)
-
-
-def test_likelihood_of_independent_pulls_is_a_sum_of_normal_densities():
-    y, noise = np.array([0.5, -1.0]), np.array([0.2, 3.0])
-    expected = sum(
-        -0.5 * (a**2 / (1 + b) + math.log(2 * math.pi * (1 + b)))
-        for a, b in zip(y, noise, strict=True)
-    )
-    assert dtc_log_marginal_likelihood(np.eye(2), noise, y) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -419,26 +394,6 @@ def test_a_fixed_size_opens_with_a_draw_and_then_spreads_under_the_prior():
     assert max(run.batch_sizes) <= 2
 
 
-def test_frozen_scores_make_the_bbkb_widths():
-    """The tiny run: scores 1 (the draw), then 0.5 and 1 (second batch)."""
-    for skip_opening, frozen in ((False, [1, 0.5, 1]), (True, [0.5, 1])):
-        draws = Draws(0, [0.5, 0.0, 0.0])
-        run = run_three_unrelated_arms(
-            draws,
-            3,
-            width="practical_bbkb",
-            F=1e-3,
-            delta=0.99,
-            skip_opening=skip_opening,
-        )
-        told = frozen[: 0 if skip_opening else 1]
-        expected = practical_bbkb_width(told, 2.0, 1.0, 1e-3, 0.99)
-        assert run.widths[1] == pytest.approx(expected)
-    draws = Draws(0, [0.5, 0.0, 0.0])
-    run = run_three_unrelated_arms(draws, 3, width="bbkb", skip_opening=True)
-    assert run.widths[1] == pytest.approx(bbkb_width([1.0], 2.0, 1.0, 1.0, 0.05))
-
-
 @pytest.mark.parametrize("name", ["bkb", "practical_bkb", "practical_bbkb"])
 def test_widths_of_a_run_with_a_fixed_size(name):
     """K = 2 I, lambda = 1, all kept: n pulls leave the variance 2 / (1 + 2 n)."""
@@ -459,13 +414,3 @@ def test_widths_of_a_run_with_a_fixed_size(name):
         }[name]
         assert run.widths[k] == pytest.approx(expected, rel=1e-12)
         frozen += variance[batch].tolist()
-
-
-def test_the_covariance_is_the_residual_and_the_projected_covariance():
-    problem = Problem(5)
-    weights = problem.counts[problem.p] / problem.noise
-    blocks = problem.blocks(problem.S)
-    _, covariance, projected = dtc_parts(*blocks, weights, np.zeros(10))
-    residual = problem.gram - problem.nystrom_gram()
-    np.testing.assert_allclose(covariance - projected, residual, atol=1e-10)
-    assert np.abs(np.diag(residual)[problem.S]).max() < 1e-8

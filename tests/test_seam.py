@@ -140,7 +140,7 @@ def test_beside_the_shards_there_is_no_more_than_a_byte_for_every_arm(
     makers = Coordinators(NUM_ARMS)
     with makers:
         bandit = bandit_class(arms, kernel, 0.1, generator=generator, **options)
-        for number in range(6):
+        for number in range(4):
             picks = bandit.ask(size=8, available=available)
             told = picks[: (len(picks) + 1) // 2]  # the others stay pending
             bandit.tell(told, rows[told].sum(dim=-1))
