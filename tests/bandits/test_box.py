@@ -2,7 +2,6 @@
 
 import io
 from copy import deepcopy
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,25 +10,19 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import RBFKernel
 
-from botorch_bkb.acquisition.batch import condition_on_means
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     PracticalBKBWidth,
 )
 from botorch_bkb.acquisition.deviations import RandomDeviationWidth
-from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.bandits import (
-    box_policies,
     BoxBKB,
     BoxGPUCB,
     BoxThompsonSampling,
     composite_to_learn,
     rbf_to_learn,
 )
-from botorch_bkb.bandits.box_learner import BoxLearner
-from botorch_bkb.bandits.box_policies import BoxThompsonPolicy
 from botorch_bkb.generation import VarianceStoppingRule
-from botorch_bkb.generation.paths import maximize_paths
 from tests.bandits import assert_same
 from tests.reference import dtc_posterior, exact_posterior
 
@@ -41,7 +34,6 @@ LEARNED = {"covar_module": None, "noise_variance": None}
 each = pytest.mark.parametrize(
     "bandit_class", ALL_BOX_BANDITS, ids=lambda item: item.__name__
 )
-both_signs = pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
 
 
 def rbf(lengthscale=1.0):
@@ -162,25 +154,6 @@ def test_before_any_reward_the_prior_is_predicted(bandit_class):
         bandit.best_point()
 
 
-def test_while_few_pulls_are_learned_from_all_are_inducing():
-    bandit = make_bandit(BoxBKB, **LEARNED)
-    bandit.learner = BoxLearner(oversampling=0.01, min_inducing=12)
-    exact = make_bandit(BoxGPUCB, **LEARNED)
-    generator = torch.Generator().manual_seed(0)
-    points = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(
-        12, 2, generator=generator
-    )
-    for half in points.split(6):
-        for each_bandit in (bandit, exact):
-            each_bandit.tell(half, truth(half), external=True)
-            each_bandit.ask(1)
-    assert len(bandit.inducing_points) == 12
-    assert_same(bandit.covar_module.state_dict(), exact.covar_module.state_dict())
-    bandit.tell(points[:1], truth(points[:1]), external=True)
-    bandit.ask(1)
-    assert len(bandit.inducing_points) < 13
-
-
 @each
 def test_rewards_come_late_in_any_order_or_never(bandit_class):
     bandit = make_bandit(bandit_class, batch_size=3)
@@ -244,17 +217,6 @@ def test_a_saved_state_goes_on(bandit_class):
         torch.testing.assert_close(batches[0], batches[1])
     with pytest.raises(InputDataError, match="over the same box"):
         make_bandit(bandit_class, bounds=BOUNDS + 1).load_state_dict(other.state_dict())
-
-
-def test_a_schedule_that_learns_is_saved():
-    bandit, other = (
-        make_bandit(BoxBKB, confidence=NormDoubling(PracticalBKBWidth(norm_bound=0.01)))
-        for _ in range(2)
-    )
-    play(bandit, 4, lambda points: 30 * truth(points))
-    assert bandit.state_dict()["confidence"] != other.state_dict()["confidence"]
-    other.load_state_dict(bandit.state_dict())
-    assert_same(other.state_dict(), bandit.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -467,15 +429,6 @@ def test_outside_data_stand_for_the_first_design(monkeypatch):
     assert torch.equal(bandit.ask(1), BOUNDS.mean(dim=0, keepdim=True))
 
 
-def test_a_point_of_the_first_design_that_failed_is_not_asked_again():
-    bandit = make_bandit(BoxBKB, **LEARNED)
-    first = bandit.ask(3)
-    bandit.fail(first[:1])
-    bandit.tell(first[1:2], [0.1])
-    points = torch.cat([first, bandit.ask(2)])
-    assert len(points.unique(dim=0)) == 5
-
-
 def test_a_state_in_the_middle_of_the_first_design_goes_on(tmp_path):
     bandit = make_bandit(BoxBKB, **LEARNED)
     points = bandit.ask(2)
@@ -508,32 +461,6 @@ def test_a_loaded_bandit_has_the_widths_of_the_saved_one(bandit_class):
     bandit, other = (make_bandit(bandit_class, seed, **LEARNED) for seed in (0, 1))
     other.load_state_dict(bandit.state_dict())
     assert other.confidence == bandit.confidence
-
-
-def test_the_prior_mean_over_a_box_is_fitted():
-    # A hump in a plain of zeros, most measured on the hump: the average is far above
-    # what the plain says.
-    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 4).double()] * 2)
-    plain = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * grid
-    stream = torch.Generator().manual_seed(0)
-    steps = 0.1 * torch.randn(40, 2, generator=stream, dtype=torch.double)
-    points = torch.cat([plain, plain[5] + steps])
-    rewards = (-(points - plain[5]).square().sum(dim=-1) / 0.08).exp()
-    bandit = make_bandit(BoxGPUCB, new_kernel=rbf_to_learn, **LEARNED)
-    bandit.tell(points, rewards, external=True)
-    bandit.predict(plain)
-    prior = bandit._believed_now().hyperparameters
-    offset = prior.offset
-    assert rewards.mean() > 0.5
-    assert offset < 0.3
-    # The dense formula: the mean that generalized least squares gives is the optimum of
-    # the likelihood in it, at the fitted kernel and noise.
-    x = prior.to_features(points).numpy()
-    squared = ((x[:, None] - x[None]) / prior.covar_module.lengthscale.numpy()) ** 2
-    K = np.exp(-squared.sum(axis=-1) / 2) + prior.noise_variance * np.eye(len(x))
-    weights = np.linalg.solve(K, np.ones(len(x)))
-    expected = weights @ rewards.numpy() / weights.sum()
-    assert abs(offset - expected) < 1e-2 * rewards.std().item()
 
 
 def test_what_is_learned_over_a_box_where_no_kernel_is_given():
@@ -632,43 +559,6 @@ def test_points_follow_the_distribution_of_the_maximizer():
         - np.searchsorted(best, ends + 0.0026) / 20_000
     ).max()
     assert gap < 1.95 * np.sqrt(1 / 1500 + 1 / 20_000) + 0.02
-
-
-@pytest.mark.parametrize(
-    ("oversampling", "spread", "has_pending"),
-    [(1e-3, 0.3, True), (1e-3, 2.0, False), (1e9, 0.7, True), (1e9, 0.3, False)],
-)
-def test_draws_go_as_far_from_the_mean_as_is_asked(
-    oversampling, spread, has_pending, monkeypatch
-):
-    drawn = []
-
-    def spy(paths, bounds, *args, **options):
-        drawn.append(paths)
-        return maximize_paths(paths, bounds, *args, **options)
-
-    monkeypatch.setattr(box_policies, "maximize_paths", spy)
-    bandit = make_bandit(BoxThompsonSampling, oversampling=oversampling)
-    points, grid = uniform_points(40), uniform_points(30)
-    bandit.tell(points, truth(points), external=True)
-    bandit.ask(1)  # draws the inducing points
-    drawn.clear()
-    belief = bandit._belief
-    assert (len(bandit.inducing_points) < 40) == (oversampling < 1)
-    pending = grid[: 5 if has_pending else 0]
-    for a in (1.0, spread):
-        decision = bandit._decision(belief, torch.Generator().manual_seed(0), 3)
-        BoxThompsonPolicy(spread=a).choose(replace(decision, pending=pending))
-    with torch.no_grad():
-        full, narrow = (paths(grid) for paths in drawn)
-        # On a sparse posterior pending points may move the mean.
-        model = belief.model
-        if has_pending:
-            model = condition_on_means(model, pending)
-        mean = model.posterior(grid).mean.squeeze(-1)
-        expected = torch.lerp(mean, full, spread)
-        torch.testing.assert_close(spread * narrow, expected)
-        assert not torch.allclose(narrow, full, atol=1e-3)
 
 
 def test_draws_go_less_far_where_anything_is_learned():

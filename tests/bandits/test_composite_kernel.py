@@ -10,9 +10,6 @@ from gpytorch.kernels import MaternKernel
 from botorch_bkb import BBKB
 from botorch_bkb.bandits import (
     composite_to_learn,
-    FiniteArmBandit,
-    matern_to_learn,
-    SparseLearner,
 )
 from botorch_bkb.bandits.learned_kernels import lengthscales
 from botorch_bkb.models.kernels import TanimotoKernel
@@ -67,23 +64,3 @@ def test_lengthscales_are_those_of_the_trend():
     # Of a product each part tells of its own columns.
     product = TanimotoKernel(active_dims=(0, 1)) * MaternKernel(active_dims=(2,))
     assert list(lengthscales(product)) == [2]
-
-
-def test_it_predicts_a_trend_better_than_a_single_kernel():
-    """Rewards rough beside a trend: what is predicted of arms not measured."""
-    gains = []
-    for seed in range(6):
-        stream = torch.Generator().manual_seed(seed)
-        arms = torch.rand(400, 6, generator=stream, dtype=torch.double)
-        rough = torch.randn(400, generator=stream, dtype=torch.double)
-        rewards = 2 * arms.sum(dim=-1) + rough
-        found = []
-        for new_kernel in (composite_to_learn, matern_to_learn):
-            learner = SparseLearner(new_kernel=new_kernel)
-            bandit = FiniteArmBandit(arms, learner=learner, generator=stream)
-            bandit.tell(torch.arange(50), rewards[:50], external=True)
-            mean, _ = bandit.predict(torch.arange(50, 400))
-            pair = torch.stack([mean, arms[50:].sum(dim=-1)])
-            found.append(torch.corrcoef(pair)[0, 1].item())
-        gains.append(found[0] - found[1])
-    assert np.mean(gains) > 0.03

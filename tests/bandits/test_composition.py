@@ -32,7 +32,6 @@ from tests.bandits import (
     play,
     random_arms,
     rbf,
-    true_rewards,
 )
 from tests.reference import exact_posterior
 
@@ -57,7 +56,6 @@ RULES = {
     "sum": SumRule(),
     "product": ProductRule(),
 }
-each_learner = pytest.mark.parametrize("learner", LEARNERS.values(), ids=LEARNERS)
 # Every pair of a learner, a policy and a rule.
 COMBINATIONS = [
     (learner, policy, rule)
@@ -108,18 +106,6 @@ def test_policies_learners_and_rules_go_together(learner, policy, rule, tmp_path
         assert bandit.num_pulls > 4
         runs.append(batches)
     assert runs[0][4] == runs[1][4]
-
-
-@each_learner
-def test_thompson_draws_go_to_the_best_arms(learner):
-    """On an objective that stays: also where the learner would follow a drift."""
-    bandit = compose(learner, ThompsonPolicy(), num_arms=40)
-    rewards = true_rewards(bandit.arms)
-    batches = play(bandit, 60)
-    picks = torch.tensor([arm for batch in batches for arm in batch])
-    if not isinstance(learner, BlockLearner):  # which explores anew in every block
-        assert rewards[picks[-15:]].mean() > 0.7 * rewards.max()
-    assert len(picks.unique()) > 5  # of draws, not of means
 
 
 NAMED = {
@@ -306,17 +292,6 @@ def test_an_exact_filter_has_a_limit_that_names_the_sparse_one():
         bandit.ask(arms=torch.zeros(1, 2).double())
     assert_same(bandit.state_dict(), before)
     make_bandit(TVGPUCB, arms, max_feature_bytes=0, sparse=True)
-
-
-def test_a_sparse_filter_has_as_many_inducing_arms_as_fit():
-    arms = random_arms(50)
-    runs = [
-        make_bandit(TVGPUCB, arms, sparse=True, batch_rule=FixedSize(10), **options)
-        for options in ({"max_feature_bytes": 50 * 8 * 7}, {"max_inducing": 7})
-    ]
-    picks = [play(bandit, 6) for bandit in runs]
-    assert picks[0] == picks[1]
-    assert len(runs[0].inducing_indices) <= 7
 
 
 @pytest.mark.parametrize("learner", [SparseLearner, ExactLearner])

@@ -95,32 +95,6 @@ def test_bounds_are_numbers_where_the_squares_of_rewards_underflow():
     torch.testing.assert_close(bounds[1], bounds[0], rtol=1e-3, atol=1e-3)
 
 
-@each([BBKB, GPThompsonSampling])
-def test_where_few_arms_were_pulled_all_of_them_are_inducing(bandit_class):
-    """Where anything is learned: the answers are the exact posterior's."""
-    bandit = make_bandit(bandit_class, random_arms(60), covar_module=None)
-    measure = noisy_rewards(bandit.arms)
-    told_arms, told_rewards = [], []
-    for _ in range(3):
-        indices = bandit.ask(size=8)
-        rewards = measure(indices)
-        bandit.tell(indices, rewards)
-        told_arms.append(indices)
-        told_rewards.append(rewards)
-    mean, variance = bandit.predict()
-    prior = bandit._preview.hyperparameters
-    K = prior.covar_module(prior.features).to_dense().numpy()
-    rows = torch.cat(told_arms).numpy()
-    targets = ((torch.cat(told_rewards) - prior.offset) / prior.scale).numpy()
-    expected = exact_posterior(
-        K[np.ix_(rows, rows)], K[rows], K, np.full(24, prior.noise_variance), targets
-    )
-    scaled = (mean.numpy() - prior.offset) / prior.scale
-    np.testing.assert_allclose(scaled, expected[0], atol=1e-5)
-    variances = variance.numpy() / prior.scale**2
-    np.testing.assert_allclose(variances, np.diag(expected[1]), atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("bandit_class", "learned"),
     [
@@ -416,24 +390,6 @@ def test_schedules_are_shown_told_pulls_only(bandit_class):
         bandit.tell(arms, measure(arms), pull_ids=back)
         scores_told += [frozen[key] for key in back]
     assert state.num_pulls > 5
-
-
-@each(EXACT_BANDITS)
-@both_signs
-def test_schedules_are_shown_the_log_determinant_and_sample_means(
-    bandit_class, maximize
-):
-    recorder = Recorder()
-    bandit = make_bandit(bandit_class, confidence=recorder, maximize=maximize)
-    play(bandit, 6)
-    bandit.ask()
-    i, y = told(bandit)
-    gram = bandit.covar_module(bandit.arms[i]).to_dense().detach().numpy()
-    expected = np.linalg.slogdet(np.eye(len(i)) + gram / NOISE)[1]
-    assert recorder.states[-1].log_det == pytest.approx(expected)
-    sign = 1 if maximize else -1
-    means = [sign * y[i == arm].mean() for arm in np.unique(i)]
-    assert np.allclose(recorder.states[-1].observations.sample_means, means)
 
 
 def test_an_opening_draw_that_failed_is_not_taken_out_of_the_sum():

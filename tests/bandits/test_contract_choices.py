@@ -115,19 +115,6 @@ def test_best_arm_ties_go_to_the_lowest_index(bandit_class):
 # Batches ------------------------------------------------------------------------------
 
 
-@each(ALL_BANDITS)
-def test_ask_returns_long_indices_of_arms(bandit_class):
-    bandit = make_bandit(bandit_class, random_arms(12))
-    for number in range(5):
-        indices = bandit.ask()
-        assert indices.dtype == torch.long
-        assert indices.dim() == 1
-        assert len(indices) >= 1
-        assert ((indices >= 0) & (indices < 12)).all()
-        assert bandit.num_batches == number + 1
-        bandit.tell(indices, true_rewards(bandit.arms)[indices])
-
-
 @each_bandit_and_rule
 def test_rules_that_wait_for_rewards_open_with_one_pull(bandit_class, rule):
     bandit = make_bandit(bandit_class, batch_rule=rule, noise_variance=50.0)

@@ -27,7 +27,6 @@ from tests.bandits import (
 )
 from tests.bandits.contract import (
     each,
-    each_rule,
 )
 
 
@@ -218,26 +217,3 @@ def test_a_failed_resampling_draws_no_coupled_numbers():
     bandit.tell(torch.arange(30), true_rewards(bandit.arms), external=True)
     with unchanged(bandit), pytest.raises(InputDataError, match="`covar_module`"):
         bandit.ask()
-
-
-@each_rule
-@pytest.mark.parametrize("function", NO_KERNELS.values(), ids=NO_KERNELS)
-def test_a_kernel_that_is_not_psd_never_brings_another_error(rule, function):
-    """Arm by arm; as long as no pulled arms show it, nothing is wrong."""
-    try:
-        bandit = make_bandit(BBKB, covar_module=Function(function), batch_rule=rule)
-    except InputDataError:
-        return
-    for _ in range(12):
-        before = deepcopy(bandit.state_dict())
-        try:
-            indices = bandit.ask(max_size=6)
-        except InputDataError:
-            assert_same(bandit.state_dict(), before)
-            return
-        bandit.tell(indices, true_rewards(bandit.arms)[indices])
-        before = deepcopy(bandit.state_dict())
-        try:
-            bandit.predict()
-        except InputDataError:
-            assert_same(bandit.state_dict(), before)

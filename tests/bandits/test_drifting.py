@@ -10,7 +10,7 @@ from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import LogWidth, SrinivasWidth, TVWidth
-from botorch_bkb.bandits import drift_hyperparameters, matern_block_size, rbf_block_size
+from botorch_bkb.bandits import matern_block_size, rbf_block_size
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
     identity_bandit,
@@ -132,13 +132,6 @@ def test_nothing_is_forgotten_at_rate_zero():
     still = make_bandit(GPUCB, confidence=WIDTH)
     assert play(bandit, 15) == play(still, 15)
     torch.testing.assert_close(bandit.predict()[0], still.predict()[0])
-
-
-def test_everything_is_forgotten_at_rate_one():
-    bandit = tv_bandit(forgetting_rate=1.0)
-    play(bandit, 3)
-    assert bandit.predict()[0].abs().max() == 0
-    torch.testing.assert_close(bandit.predict()[1], torch.ones(30, dtype=torch.double))
 
 
 def test_an_unknown_rate_is_learned():
@@ -329,25 +322,6 @@ def test_late_results_are_of_the_time_they_were_asked_for(sparse, learned):
     assert late.predict()[0].isfinite().all()
 
 
-def test_the_rate_is_fitted_to_the_latest_pulls_however_they_came(monkeypatch):
-    seen, fitted = [], drift_hyperparameters.DriftHyperparameters._model_over_time
-
-    def noted(self, indices, targets, times):
-        seen.append((indices.tolist(), times.tolist()))
-        return fitted(self, indices, targets, times)
-
-    monkeypatch.setattr(drift_hyperparameters, "MAX_FIT_PULLS", 6)
-    monkeypatch.setattr(
-        drift_hyperparameters.DriftHyperparameters, "_model_over_time", noted
-    )
-    bandit = tv_bandit(forgetting_rate=None)
-    order = np.random.default_rng(0).permutation(16)
-    for arm in order.tolist():
-        bandit.tell([arm], [0.1 * arm], external=True, time=float(arm))
-    bandit.ask(time=20.0)
-    assert seen[-1] == (list(range(10, 16)), [float(arm) for arm in range(10, 16)])
-
-
 @pytest.mark.parametrize("rule", [FixedSize(3), SumRule(30.0)], ids=repr)
 def test_pulls_pending_in_an_earlier_block_do_not_count(rule):
     """Neither for the variance, nor in the rule: the picks of a fresh bandit."""
@@ -436,16 +410,6 @@ def test_a_mistyped_time_can_be_taken_back(bandit_class, learned):
     else:
         _, variance = bandit.predict()
         assert variance.min() < 0.5 * variance.max()  # not all is forgotten
-
-
-@each_kind
-def test_a_refused_tell_leaves_the_clock_alone(bandit_class):
-    bandit = make_bandit(bandit_class)
-    indices = bandit.ask()
-    with unchanged(bandit), pytest.raises(InputDataError, match="finite `rewards`"):
-        bandit.tell(indices, [math.nan], time=5.0)
-    with unchanged(bandit), pytest.raises(InputDataError, match="pending pull"):
-        bandit.tell((indices + 1) % 30, [1.0], time=5.0)
 
 
 def test_other_bad_arguments_are_refused():

@@ -422,14 +422,3 @@ def test_a_size_and_a_cap_exclude_each_other():
         for name in ("size", "max_size"):
             with unchanged(bandit), pytest.raises(InputDataError, match=f"`{name}`"):
                 bandit.ask(**{name: bad})
-
-
-def test_as_many_draws_as_asked_for():
-    """Thompson's batch is of one posterior: its rule of thirty is a default only."""
-    arms = random_arms(200)
-    bandit = GPThompsonSampling(arms, generator=torch.Generator().manual_seed(0))
-    told = torch.arange(20)
-    bandit.tell(told, true_rewards(arms)[told], external=True)
-    indices = bandit.ask(size=96)
-    assert len(set(indices.tolist())) == 96
-    assert not set(indices.tolist()) & set(range(20))

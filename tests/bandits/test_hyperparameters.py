@@ -5,7 +5,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning
-from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from botorch_bkb import (
     BBKB,
@@ -16,7 +16,6 @@ from botorch_bkb import (
     GPUCB,
     TVGPUCB,
 )
-from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
 from botorch_bkb.arms import ArrayArms, BitArms
 from botorch_bkb.bandits import (
     composite_to_learn,
@@ -28,7 +27,6 @@ from botorch_bkb.bandits.hyperparameters import (
     feature_units,
     Hyperparameters,
 )
-from botorch_bkb.bandits.learned_kernels import variance_shares
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
     make_bandit,
@@ -121,21 +119,6 @@ def test_a_fit_in_which_no_arm_tells_of_another_says_so(new_kernel):
         prior.fit(indices, rewards)
 
 
-def test_shares_of_variance_are_those_of_the_parts():
-    x = torch.rand(7, 3, dtype=torch.double)
-    kernel = composite_to_learn(x).double()
-    kernel.kernels[1].outputscale = 0.3
-    (trend, most), (detail, rest) = variance_shares(kernel, x)
-    assert (trend, detail) == tuple(kernel.kernels)
-    assert (most, rest) == (pytest.approx(0.7), pytest.approx(0.3))
-    linear = LinearKernel().double()
-    linear.variance = 2.0
-    ((_, first), (_, second)) = variance_shares(linear + RBFKernel().double(), x)
-    ratio = 2 * x.square().sum(dim=-1).mean().item()
-    assert first / second == pytest.approx(ratio)
-    assert variance_shares(linear, 0 * x) == [(linear, 0.0)]
-
-
 def test_units_come_first_and_hyper_parameters_from_four_pulls_on():
     bandit = make_bandit(GPUCB, **LEARNED)
     before = bits(bandit.covar_module)
@@ -173,31 +156,22 @@ def test_one_fit_an_ask_and_none_by_asking_twice(monkeypatch):
 
 
 @pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
-def test_a_given_kernel_stays_while_the_noise_is_learned(bandit_class):
+@pytest.mark.parametrize("given_kernel", [True, False])
+def test_what_is_given_stays_while_the_rest_is_learned(bandit_class, given_kernel):
     kernel = rbf(0.5)
-    before = bits(kernel)
-    bandit = make_bandit(bandit_class, covar_module=kernel, noise_variance=None)
-    start = bandit.noise_variance
+    bandit = make_bandit(
+        bandit_class,
+        covar_module=kernel if given_kernel else None,
+        noise_variance=None if given_kernel else 0.25,
+    )
+    before, noise = bits(bandit.covar_module), bandit.noise_variance
     indices = torch.arange(30)
     bandit.tell(indices, noisy_rewards(bandit.arms)(indices), external=True)
     bandit.ask()
-    assert bandit.noise_variance != start
-    for module in (kernel, bandit.covar_module):
-        assert same_bits(before, bits(module))
-    assert all(parameter.requires_grad for parameter in kernel.parameters())
-    assert all(parameter.grad is None for parameter in kernel.parameters())
-
-
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
-def test_a_given_noise_stays_while_the_kernel_is_learned(bandit_class):
-    bandit = make_bandit(bandit_class, covar_module=None, noise_variance=0.25)
-    before = bits(bandit.covar_module)
-    indices = torch.arange(30)
-    bandit.tell(indices, noisy_rewards(bandit.arms)(indices), external=True)
-    assert bandit.noise_variance == 0.25
-    bandit.ask()
-    assert bandit.noise_variance == pytest.approx(0.25, rel=1e-12)
-    assert not same_bits(before, bits(bandit.covar_module))
+    assert same_bits(before, bits(bandit.covar_module)) == given_kernel
+    assert (bandit.noise_variance != pytest.approx(noise, rel=1e-12)) == given_kernel
+    assert kernel.raw_lengthscale.requires_grad
+    assert kernel.raw_lengthscale.grad is None
 
 
 # Units --------------------------------------------------------------------------------
@@ -273,13 +247,6 @@ def test_given_hyper_parameters_take_features_and_rewards_as_they_come():
     bandit = make_bandit(BBKB)
     bandit.tell([0] * 50, [100.0] * 50, external=True)
     assert bandit.predict([0])[0].item() == pytest.approx(100 * 50 / 50.1)
-
-
-def test_learned_features_fill_the_unit_cube():
-    arms = torch.tensor([[5.0, 1.0, -2.0], [7.0, 1.0, -4.0], [6.0, 1.0, -3.5]]).double()
-    features = Hyperparameters(arms, None, None).features
-    expected = torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.5, 0.0, 0.25]])
-    assert torch.allclose(features, expected.double())
 
 
 def test_without_information_learned_bandits_predict_the_mean_reward():
@@ -438,16 +405,6 @@ def test_frozen_sums_restart_after_a_refit():
         assert state.opening_score == 0.0
         bandit.tell(indices, noisy_rewards(bandit.arms, seed=pulls)(indices))
     assert list(restarts) == [1, 2, 4, 8]
-
-
-def test_a_bound_before_the_ask_is_that_after_it():
-    """Frozen sums have restarted in both, if a refit is due."""
-    bandit = make_bandit(GPBUCB, confidence=PracticalBBKBWidth(), **LEARNED)
-    for _ in range(8):
-        early = bandit.confidence_bound()
-        indices = bandit.ask(max_size=1)
-        assert torch.allclose(early, bandit.confidence_bound(), rtol=1e-6)
-        bandit.tell(indices, true_rewards(bandit.arms)[indices])
 
 
 def test_a_constant_width_is_in_the_units_of_the_kernel():

@@ -10,7 +10,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, GPThompsonSampling, GPUCB
+from botorch_bkb import BBKB, GPUCB
 from botorch_bkb.bandits import (
     BlockLearner,
     DriftingBandit,
@@ -19,10 +19,8 @@ from botorch_bkb.bandits import (
     SparseLearner,
 )
 from botorch_bkb.optim import FixedSize
-from botorch_bkb.posteriors.appended import AppendedArms
 from tests.bandits import (
     make_bandit,
-    NOISE,
     noisy_rewards,
     play,
     random_arms,
@@ -129,25 +127,6 @@ def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
 
 
 @silently
-@pytest.mark.parametrize("bandit_class", [BBKB, GPThompsonSampling])
-def test_pending_and_chosen_arms_join_beside_the_ceiling(bandit_class, monkeypatch):
-    """Inside an ask, as many as these are, and no more."""
-    sizes = []
-    border = AppendedArms.border
-
-    def counted(self, arms, Z, corner):
-        border(self, arms, Z, corner)
-        sizes.append((len(self.posterior.inducing_indices), len(self.indices)))
-
-    monkeypatch.setattr(AppendedArms, "border", counted)
-    bandit = told_bandit(torch.arange(60), bandit_class, max_inducing=10)
-    bandit.add_pending([70, 71, 72, 70])
-    bandit.ask(size=6)
-    assert max(sizes)[0] == 10
-    assert 3 <= max(appended for _, appended in sizes) <= 3 + 6
-
-
-@silently
 @pytest.mark.parametrize("resampling", ["independent", "coupled"])
 def test_many_old_results_stay_under_the_ceiling(resampling, monkeypatch):
     """Also before the first ask, and in every block that is sampled."""
@@ -206,17 +185,6 @@ def test_ceilings_out_of_range_are_refused(value):
 def test_an_exact_bandit_takes_no_ceiling():
     with pytest.raises(TypeError, match="max_inducing"):
         make_bandit(GPUCB, ARMS, max_inducing=10)
-
-
-@silently
-def test_a_ceiling_keeps_well_known_arms_known():
-    """An arm pulled a thousand times is inducing before any that was pulled once."""
-    told = torch.cat([torch.full((1000,), 7), torch.full((900,), 40), torch.arange(80)])
-    bandit = told_bandit(told, FiniteArmBandit, learner=SparseLearner(max_inducing=3))
-    bandit.ask(max_size=1)
-    assert {7, 40} <= set(bandit.inducing_indices.tolist())
-    variance = bandit.predict()[1]
-    assert (variance[[7, 40]] < NOISE / 900).all()
 
 
 @pytest.mark.parametrize(

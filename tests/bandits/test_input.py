@@ -383,8 +383,3 @@ def test_kernels_that_are_none_are_refused(bandit_class, values, match):
 
     with pytest.raises(InputDataError, match=match):
         run()
-
-
-def test_a_batch_of_kernels_is_refused():
-    with pytest.raises(InputDataError, match=r"one kernel, but it is a batch"):
-        BBKB(torch.rand(4, 2), RBFKernel(batch_shape=torch.Size([2])), 0.1)

@@ -62,25 +62,3 @@ def test_every_bandit_learns_with_other_options(bandit_class, options):
     cumulative, simple = mean_regret(bandit_class, 0, **options)
     assert cumulative < 0.7 * uniform_regret()
     assert simple < 0.5
-
-
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, EpsilonGreedy])
-def test_every_bandit_learns_its_hyper_parameters(bandit_class):
-    cumulative, simple = mean_regret(
-        bandit_class, 0, num_pulls=25, covar_module=None, noise_variance=None
-    )
-    assert cumulative < 0.7 * uniform_regret()
-    assert simple < 0.5
-
-
-@pytest.mark.parametrize("bandit_class", [BBKB, GPBUCB])
-def test_batches_grow_as_the_bandit_learns(bandit_class):
-    bandit = make_bandit(bandit_class, random_arms(NUM_ARMS), noise_variance=0.5)
-    measure = noisy_rewards(bandit.arms)
-    sizes = []
-    while bandit.num_pulls < 150:
-        indices = bandit.ask()
-        bandit.tell(indices, measure(indices))
-        sizes.append(len(indices))
-    assert sizes[0] == 1
-    assert sum(sizes[-3:]) > 3 * sum(sizes[:3])

@@ -57,12 +57,6 @@ def test_pending_pulls_are_settled_before_outside_data():
     assert ledger.counts.tolist() == [0, 0, 1, 2, 0]
 
 
-def test_pull_ids_and_outside_data_together_settle_the_given_pulls():
-    ledger = asked(3, 3)
-    ledger.tell([3], [1.0], [1], torch.zeros_like)
-    assert list(ledger.pending) == [0]
-
-
 def test_failing_releases_the_oldest_pull_or_the_one_named():
     ledger = asked(3, 3, 3)
     ledger.fail([3], [1])
@@ -73,26 +67,12 @@ def test_failing_releases_the_oldest_pull_or_the_one_named():
     assert ledger.counts.sum() == 0
 
 
-def test_ids_are_never_used_twice():
-    ledger = asked(3)
-    ledger.fail([3], None)
-    ledger.ask([3], [1.0])
-    assert list(ledger.pending) == [1]
-
-
 def test_the_first_pull_is_remembered_when_told_not_when_it_failed():
     ledger = asked(3, 3)
     ledger.tell([3], [1.0], [1], None)
     assert not ledger.first_is_told
     ledger.tell([3], [1.0], [0], None)
     assert ledger.first_is_told
-
-
-def test_rewards_are_not_rounded():
-    ledger = asked(3, 1)
-    ledger.tell([3, 1], (0.1, 1 / 3), None, None)
-    assert list(ledger.told_rewards) == [0.1, 1 / 3]
-    assert ledger.totals(2).sums.tolist() == [1 / 3, 0.1]
 
 
 def test_totals_of_the_first_pulls_are_the_totals_they_had():
@@ -124,14 +104,6 @@ def test_a_loaded_ledger_has_the_same_totals():
         strict=True,
     ):
         assert torch.equal(left, right)
-
-
-def test_used_are_told_and_pending_pulls_with_repeats():
-    ledger = asked(1, 4, 1)
-    ledger.tell([4, 4, 2], [1.0, 2.0, 3.0], None, torch.zeros_like)
-    arms, counts = ledger.used()
-    used = torch.zeros(5, dtype=torch.long).index_add_(0, arms, counts)
-    assert used.tolist() == [0, 2, 1, 0, 2]
 
 
 # Through the bandits -----------------------------------------------------------------
