@@ -4,7 +4,6 @@ from copy import deepcopy
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import (
     AdditiveKernel,
     LinearKernel,
@@ -15,7 +14,7 @@ from gpytorch.kernels import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB
+from botorch_bkb import BBKB, BKB, GPBUCB
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
 
 
@@ -95,8 +94,13 @@ def increments(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.double, 1e-9), (torch.float, 2e-3)])
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "atol"),
+    [
+        *((kernel, torch.double, 1e-9) for kernel in KERNELS),
+        ("rbf", torch.float, 2e-3),
+    ],
+)
 def test_equals_the_full_rebuild_over_a_walk(increments, kernel, dtype, atol):
     walk = Walk(3, dtype=dtype)
     covar_module = make_kernel(kernel, dtype)
@@ -209,8 +213,10 @@ def test_the_byte_budget_changes_nothing(increments, num_features):
     assert_same(posterior, fresh, 1e-9)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.double, 1e-9), (torch.float, 2e-3)])
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "atol"),
+    [("rbf", torch.double, 1e-9), ("matern", torch.float, 2e-3)],
+)
 def test_means_alone_are_those_of_the_full_rebuild(kernel, dtype, atol):
     """Where nobody asks for more; what is asked of few arms is computed for them."""
     walk = Walk(5, dtype=dtype)
@@ -269,44 +275,6 @@ def test_the_rest_is_filled_in_when_it_is_asked_for(max_feature_bytes):
         assert posterior._is_filled
 
 
-def test_epsilon_greedy_asks_for_means_alone(monkeypatch):
-    """Half of its updates were full rebuilds."""
-    filled = []
-    fill = ArmPosterior._fill
-
-    def counted(self, **options):
-        filled.append(1)
-        fill(self, **options)
-
-    monkeypatch.setattr(ArmPosterior, "_fill", counted)
-    arms = Walk(7).arms
-    generator = torch.Generator().manual_seed(0)
-    bandit = EpsilonGreedy(
-        arms, make_kernel("rbf", torch.double), 0.1, generator=generator
-    )
-    for _ in range(12):
-        picks = bandit.ask()
-        bandit.tell(picks, arms[picks].sum(dim=-1))
-    assert len(filled) == 3  # the prior, the first update, and the one after it
-
-
-def test_a_breakdown_of_the_increment_is_left_to_the_full_rebuild(monkeypatch):
-    def broken(*args, **options):
-        raise torch.linalg.LinAlgError("not positive-definite")
-
-    walk = Walk(4)
-    posterior = ArmPosterior(walk.arms, make_kernel("rbf", torch.double), 0.3)
-    walk.step()
-    walk.update(posterior)
-    monkeypatch.setattr(arm_posterior, "REBUILD_COST", 1e9)
-    monkeypatch.setattr(arm_posterior, "change_basis", broken)
-    walk.step()
-    walk.update(posterior)
-    fresh = ArmPosterior(walk.arms, posterior.covar_module, 0.3)
-    walk.update(fresh)
-    assert_same(posterior, fresh, 1e-12)
-
-
 @pytest.mark.parametrize(
     ("kernel", "num_features"), [("rbf", 0), ("matern", 20), ("sum", 45), ("rbf", 9999)]
 )
@@ -337,10 +305,3 @@ def test_arms_that_join_get_the_posterior_they_would_have_had(
             assert held <= budget
             walk.step()
             walk.update(posterior)
-
-
-def test_an_arm_that_no_kernel_allows_does_not_join():
-    posterior = ArmPosterior(torch.rand(4, 2).double(), LinearKernel().double(), 0.3)
-    with pytest.raises(InputDataError, match=r"finite prior variance .* for arm 5"):
-        posterior.extended(torch.tensor([[0.0, 1.0], [1e200, 1e200]]).double())
-    assert posterior.mean.shape == (4,)

@@ -129,21 +129,6 @@ def test_the_probability_outside_is_bounded(monkeypatch, pool_size):
         assert (bound == 0) == (pool_size == 25)
 
 
-def test_correlated_draws_pick_the_best_as_often_as_the_posterior_says():
-    problem = Problem()
-    inducing = problem.pulled[:5]
-    sampler = ArmSampler(problem.posterior(inducing), residual="correlated")
-    best = sampler.draw_best_arms(NUM_DRAWS, problem.generator)
-    mean, covariance, _ = problem.dense(inducing)
-    stream = np.random.default_rng(0)
-    dense = stream.multivariate_normal(mean, covariance, NUM_DRAWS).argmax(axis=1)
-    shares = [
-        np.bincount(arms, minlength=25) / NUM_DRAWS for arms in (best.numpy(), dense)
-    ]
-    error = np.sqrt((shares[0] + shares[1] + 1e-4) / NUM_DRAWS)
-    assert (np.abs(shares[0] - shares[1]) < MAX_Z * error).all()
-
-
 @both_dtypes
 @both_caches
 @pytest.mark.parametrize("num_inducing", [1, 4, 8])

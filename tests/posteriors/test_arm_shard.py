@@ -112,29 +112,6 @@ def test_moments_are_those_of_the_dense_posterior(limits, cached, dtype):
 
 
 @each_cut
-@each_dtype
-def test_kernel_rows_and_features_are_kept(limits, dtype):
-    problem = Problem(dtype)
-    points = torch.tensor([3, 20, 0])
-    for shard, (start, stop) in zip(
-        problem.shards(limits), pairwise(limits), strict=True
-    ):
-        few = torch.tensor([stop - 1, start, stop - 1])
-        rows = shard.prior_rows(problem.arms[points])
-        expected = problem.K[np.ix_(points, range(start, stop))]
-        np.testing.assert_allclose(rows, expected, atol=ATOL[dtype])
-        assert not rows.requires_grad
-        shard.add_rows(problem.arms[points[:2]])
-        shard.add_rows(problem.arms[points[2:]])
-        held = shard.held_rows(few, torch.tensor([2, 1]))
-        expected = expected[[2, 1]][:, few - start].T
-        np.testing.assert_allclose(held, expected, atol=ATOL[dtype])
-        features = shard.features(few)
-        np.testing.assert_allclose(features, problem.Z[:, few].T, atol=ATOL[dtype])
-        assert shard.features(none).shape == (0, 4)
-
-
-@each_cut
 @given(
     size=st.integers(1, 25),
     scale=st.sampled_from([0.0, 1.5]),
@@ -211,17 +188,6 @@ def test_draws_are_weights_times_features(limits, cached, dtype, appended):
         assert torch.equal(best, own.amax(dim=-1))
 
 
-@pytest.mark.parametrize("place", [0, 7, 20])
-def test_a_draw_that_is_no_number_is_the_best(place):
-    """A chunk with a NaN was passed over, with its other arms."""
-    problem = Problem()
-    (shard,) = problem.shards([0, 21])
-    shard.mean[[place, 20]] = torch.nan
-    best, arms = shard.best_of_draws(draws_of(problem)[0], None)
-    assert best.isnan().all()
-    assert arms.tolist() == [place] * 3
-
-
 @each_cut
 @each_dtype
 def test_the_expected_number_above_a_level_is_a_sum_of_normal_tails(limits, dtype):
@@ -248,35 +214,6 @@ def test_the_expected_number_above_a_level_is_a_sum_of_normal_tails(limits, dtyp
         np.testing.assert_allclose(sums.sum(dim=0), expected, atol=10 * ATOL[dtype])
 
 
-@each_cut
-@each_cache
-@each_dtype
-def test_more_arms_have_what_they_would_have_had(limits, cached, dtype):
-    few, problem = Problem(dtype, num_arms=18), Problem(dtype)
-    limits = [*limits[:-1], 18] if limits[-2] < 18 else [0, 4, 18]
-    width = 6 if cached else 0
-    for short, (start, stop) in zip(
-        few.shards(limits, cached), pairwise(limits), strict=True
-    ):
-        held = problem.arms[[5, 12]]
-        short.add_rows(held)
-        stop = 21 if stop == 18 else stop
-        before = short._moments.clone()
-        longer = short.extended(problem.arms, stop, held, problem.factor, width, 8)
-        for name in ("mean", "residual", "projected"):
-            expected = getattr(problem, name)[start:stop]
-            np.testing.assert_allclose(longer.column(name), expected, atol=ATOL[dtype])
-        own = torch.arange(start, stop)
-        rows = longer.held_rows(own, torch.arange(2))
-        expected = problem.K[np.ix_(own, [5, 12])]
-        np.testing.assert_allclose(rows, expected, atol=ATOL[dtype])
-        if cached:
-            expected = problem.Z[:, start:stop].T
-            np.testing.assert_allclose(longer.features(own), expected, atol=ATOL[dtype])
-        longer.mean.fill_(7.0)
-        assert torch.equal(short._moments, before)
-
-
 @given(
     start=st.integers(0, 3),
     num_arms=st.integers(1, 21),
@@ -300,19 +237,6 @@ def test_chunks_hold_every_arm_once_and_cross_no_block(
     sizes = {rows.stop - rows.start for rows in chunks[:-1]}
     assert len(sizes) <= 1
     assert sizes <= {1, 2, 4}
-
-
-def test_rounding_is_of_the_arm_whose_variance_it_changes_most():
-    problem = Problem()
-    (shard,) = problem.shards([0, 21])
-    shard.projected[13] = 1e-14
-    shard.residual[13] = 0.0
-    error, arm = shard.rounding(none, none, torch.empty(0).double())
-    assert (arm, error) == (13, pytest.approx(2**-52 / 1e-14, rel=1e-6))
-    exact = torch.tensor([13])
-    error, arm = shard.rounding(exact, torch.tensor([4]), problem.tensor([0.5]))
-    assert (arm, error) == (4, 0.5)
-    assert shard.rounding(exact, none, problem.tensor([]))[0] < 1e-13
 
 
 def test_a_residual_below_zero_is_remembered_and_made_zero():

@@ -1,7 +1,6 @@
 """Rows that are kept are the rows that came, and places are those of a Python list."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,17 +51,6 @@ def test_any_rows_are_found_again_however_they_came(dtype, sizes, slots):
         assert torch.equal(found, expected[sought][:, arms])
 
 
-def test_room_doubles_and_never_passes_the_limit():
-    """So a run moves what it has a few times, not at every row."""
-    rows, capacities = make_rows(limit=300), []
-    for start in range(300):
-        add(rows, numbered(start, start + 1))
-        if len(rows.rows) not in capacities:
-            capacities.append(len(rows.rows))
-    assert capacities == [64, 130, 262, 300]
-    assert torch.equal(rows.rows, numbered(0, 300))
-
-
 def test_a_tile_that_fails_adds_nothing():
     rows = make_rows()
     add(rows, numbered(0, 2))
@@ -91,23 +79,6 @@ def test_more_arms_get_columns_beside_those_that_are_there():
     assert torch.equal(rows.select(slots[:3], slice(0, 5)), numbered(0, 3, 5))
 
 
-@pytest.mark.parametrize(
-    ("limit", "size", "most"), [(40, 40, 40), (50, 40, 50), (39, 0, 39), (0, 0, 0)]
-)
-def test_rows_that_outgrow_another_limit_are_given_up(limit, size, most):
-    rows = make_rows()
-    add(rows, numbered(0, 40))
-    other = rows.extended(9, limit)
-    assert other.size == size
-    assert len(other.rows) <= most
-    found = other.select(torch.arange(size), slice(0, 5))
-    assert torch.equal(found, numbered(0, size))
-    add(other, numbered(size, limit, 9))
-    found = other.select(torch.arange(limit), slice(0, 5))
-    assert torch.equal(found, numbered(0, limit))
-    assert rows.size == 40
-
-
 few = st.lists(st.integers(0, 30), max_size=12)
 
 
@@ -122,19 +93,3 @@ def test_places_are_those_of_a_list(arms, sought):
     ordered = sorted(arms)
     expected = [ordered.index(arm) if arm in ordered else -1 for arm in sought]
     assert positions_in_ascending(longs(*ordered), longs(*sought)).tolist() == expected
-
-
-@pytest.mark.parametrize("find", [positions_in, positions_in_ascending])
-def test_one_arm_or_none_may_be_sought_among_one_or_none(find):
-    assert find(longs(), longs()).tolist() == []
-    assert find(longs(), longs(3, 3)).tolist() == [-1, -1]
-    assert find(longs(3), longs()).tolist() == []
-    # Below, at and above the only one.
-    assert find(longs(3), longs(2, 3, 4, 2**40)).tolist() == [-1, 0, -1, -1]
-
-
-@pytest.mark.parametrize("find", [positions_in, positions_in_ascending])
-def test_a_column_of_a_table_can_be_sought_without_a_warning(find):
-    """PyTorch would warn of numbers that do not lie side by side."""
-    table = torch.arange(12).reshape(6, 2)
-    assert find(torch.arange(0, 9, 2), table[:, 0]).tolist() == [0, 1, 2, 3, 4, -1]

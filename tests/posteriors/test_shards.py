@@ -142,14 +142,6 @@ def test_shards_change_no_bit_of_means_alone(monkeypatch):
     assert_same(means_alone(table()), expected)
 
 
-@pytest.mark.parametrize("bandit", ["bbkb", "bbkb-few-rows", "bbkb-recomputed"])
-def test_arms_join_the_last_shard(monkeypatch, bandit):
-    set_shards(monkeypatch, 1)
-    expected = campaign(BANDITS[bandit](table()), add_arms=True)
-    set_shards(monkeypatch, 4)
-    assert_same(campaign(BANDITS[bandit](table()), add_arms=True), expected)
-
-
 @given(
     values=st.lists(
         st.sampled_from([NAN, -torch.inf, -2.0, 0.0, 1.0]), min_size=1, max_size=30
@@ -202,26 +194,3 @@ def test_a_number_that_is_none_is_not_hidden_by_another_shard(
 )
 def test_shards_are_whole_blocks(num_arms, num_shards, limits):
     assert plan_shards(num_arms, num_shards, BLOCK_SIZE) == limits
-
-
-@pytest.mark.parametrize("size", [2, 40])
-def test_the_probability_outside_counts_every_other_arm_once(monkeypatch, size):
-    monkeypatch.setattr("botorch_bkb.posteriors.arm_sampler.POOL_SIZE", size)
-    set_shards(monkeypatch, 4)
-    posterior = ArmPosterior(table(), kernel(0.1), 0.1)
-    pulled, ones = torch.tensor([0, 70, 130]), torch.ones(3).double()
-    posterior.update(pulled, pulled, 50 * ones, 50 * ones * torch.tensor([0.0, 2, 9]))
-    sampler = ArmSampler(posterior)
-    allowed = torch.arange(NUM_ARMS) % 3 > 0
-    allowed[pulled] = True
-    pool = sampler.promising_arms(allowed)
-    outside = allowed.clone()
-    outside[pool] = False
-    normal = torch.distributions.Normal(posterior.mean, posterior.variance.sqrt())
-    best = pool[posterior.mean[pool].argmax()]
-    bounds = [1.0]
-    for level in torch.linspace(-4, 4, 33).tolist():
-        value = normal.mean[best] + level * normal.stddev[best]
-        below = normal.cdf(value)
-        bounds.append((below[pool].min() + (1 - below[outside]).sum()).item())
-    assert sampler.outside_probability(allowed) == pytest.approx(min(bounds), abs=1e-12)

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,16 +112,6 @@ def test_no_more_than_max_inducing_arms_ever():
     assert deviation.abs().max() < 3
 
 
-def test_inducing_arms_leave_when_their_pulls_fade():
-    _, sparse = filters(rate=0.1, tolerance=1e-2)
-    bring((sparse,), [(float(t), [t % 40], [1.0]) for t in range(40)])
-    assert len(sparse.inducing_indices) > 10
-    sparse.advance(39.0 + 80)  # 0.9^80 = 2e-4
-    assert len(sparse.inducing_indices) == 0
-    torch.testing.assert_close(sparse.variance, sparse.prior_variance)
-    assert sparse.mean.abs().max() == 0
-
-
 def test_draws_have_the_moments_of_the_weights():
     """5,000 draws: a mean is right to 4.5 standard errors with all of 40 at 1e-3."""
     exact, sparse = filters(rate=0.05, tolerance=0.0)
@@ -135,33 +124,12 @@ def test_draws_have_the_moments_of_the_weights():
         assert ((ratio - 1).abs() < 4.5 * math.sqrt(2 / 5000)).all()
 
 
-def test_float32_follows_float64():
-    _, double = filters(tolerance=1e-3)
-    _, single = filters(dtype=torch.float32, tolerance=1e-3)
-    bring((double, single), history(40, 200, 6))
-    assert single.mean.dtype == torch.float32
-    torch.testing.assert_close(single.mean.double(), double.mean, atol=5e-2, rtol=0)
-    torch.testing.assert_close(
-        single.variance.double(), double.variance, atol=5e-3, rtol=0
-    )
-
-
 def test_nothing_is_arms_times_arms():
     _, sparse = filters(num_arms=3000, max_inducing=32)
     largest = LargestTensor()
     with largest:
         bring((sparse,), history(3000, 60, 7))
     assert largest.nbytes <= 3000 * 33 * 8
-
-
-def test_bad_arguments_are_refused():
-    for tolerance in (-0.1, 1.0, math.nan):
-        with pytest.raises(InputDataError, match="`tolerance` from 0 to 1"):
-            filters(tolerance=tolerance)
-    with pytest.raises(InputDataError, match="`max_inducing` to be at least 2"):
-        filters(max_inducing=1)
-    with pytest.raises(InputDataError, match="`forgetting_rate` between 0"):
-        filters(rate=1.5)
 
 
 @pytest.mark.filterwarnings("ignore::botorch_bkb.models.utils.rounding.NumericsWarning")
