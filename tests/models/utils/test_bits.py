@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.kernels import ScaleKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -193,27 +193,6 @@ def test_only_bits_whose_number_is_a_multiple_of_eight_are_packed(
     arms = BitArms.of(counts)
     assert (arms.is_packed, arms.num_bits) == (is_packed, shape[1])
     assert torch.equal(arms.bits(), counts)
-
-
-def test_numbers_are_replaced_and_left_out_without_a_copy_of_the_bits():
-    packed, dense = packed_and_dense(1, True, torch.float)
-    others = packed.with_numbers(torch.ones(NUM_ARMS, 3, dtype=torch.double))
-    assert (others.shape[1], others.dtype) == (NUM_BITS + 3, torch.float)
-    assert others.codes is packed.codes is packed.fingerprints().codes
-    assert torch.equal(packed.fingerprints() + 0, dense[:, :NUM_BITS])
-    with pytest.raises(BotorchTensorDimensionError, match="`numbers` of shape A x e"):
-        packed.with_numbers(torch.ones(NUM_ARMS))
-
-
-def test_a_product_with_other_columns_is_that_of_dense_rows():
-    packed, dense = packed_and_dense(1, True)
-    kernel = TanimotoKernel(active_dims=range(NUM_BITS)) * MaternKernel(
-        active_dims=[NUM_BITS, NUM_BITS + 1], lengthscale_prior=None
-    )
-    kernel = ScaleKernel(kernel).double()
-    found = dense_covariance(kernel, packed[:9], packed)
-    expected = dense_covariance(kernel, dense[:9], dense)
-    np.testing.assert_allclose(found.detach(), expected.detach(), rtol=1e-14)
 
 
 @each_width

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 from botorch.fit import fit_gpytorch_mll
-from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from typing_extensions import override
 
-from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
+from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
 
 
@@ -141,14 +141,6 @@ def test_gradients_are_those_of_the_parts(kernel, formula, generator):
     assert torch.autograd.gradcheck(covariance, (x,))
 
 
-def test_other_kernels_are_evaluated_as_they_are(generator):
-    x = torch.rand(6, 3, generator=generator, dtype=torch.double)
-    for kernel in (rbf(), linear(), scaled(MaternKernel(nu=0.5))):
-        with torch.no_grad():
-            expected = kernel(x, x).to_dense()
-            assert torch.equal(dense_covariance(kernel, x), expected)
-
-
 @pytest.mark.parametrize("sparse", [False, True])
 def test_models_of_a_sum_are_fitted_without_a_jitter(sparse, generator):
     """Warnings are errors: a jitter would be one, on some processors."""
@@ -159,22 +151,6 @@ def test_models_of_a_sum_are_fitted_without_a_jitter(sparse, generator):
         X, Y, covar_module=rbf() + linear(), inducing_points=X[:5] if sparse else None
     )
     assert_fits(model, X)
-
-
-def test_time_varying_models_of_a_sum_are_fitted_without_a_jitter(generator):
-    X = torch.rand(30, 3, generator=generator, dtype=torch.double)
-    X[10:20, :2] = X[:10, :2]
-    Y = X.sum(dim=-1, keepdim=True).sin()
-    model = TimeVaryingGP(X, Y, covar_module=rbf() + linear())
-    assert_fits(model, X)
-    operations = Operations()
-    with operations:
-        covariance = model.forward(X).covariance_matrix
-    assert not [n for n in operations.names if "cholesky" in n]
-    with torch.no_grad():
-        space = dense_covariance(model.spatial_kernel, X)
-        time = model.temporal_kernel(X).to_dense()
-    torch.testing.assert_close(covariance, space * time, rtol=0, atol=1e-15)
 
 
 def assert_fits(model, X):
