@@ -7,7 +7,6 @@ from botorch.acquisition.analytic import UpperConfidenceBound
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
-from botorch.optim.optimize import optimize_acqf
 
 from botorch_bkb.acquisition import (
     BudgetedUpperConfidenceBound,
@@ -68,18 +67,6 @@ def test_both_ways_to_minimize_score_the_negative_mean():
     ):
         values = acqf(TEST_X.unsqueeze(-2)).detach()
         np.testing.assert_allclose(values, expected, atol=1e-6)
-
-
-def test_gradients_lead_optimize_acqf_to_a_maximum_on_a_box():
-    X, Y = standardized_data(10)
-    acqf = BudgetedUpperConfidenceBound(fixed_gp(X, Y), confidence=0.5)
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    best_X, _ = optimize_acqf(
-        acqf, bounds, q=1, num_restarts=4, raw_samples=32, options={"seed": 0}
-    )
-    steps = torch.linspace(0, 1, 21, dtype=torch.float64)
-    grid = torch.cartesian_prod(steps, steps)
-    assert acqf(best_X).item() >= acqf(grid.unsqueeze(-2)).max().item() - 1e-6
 
 
 def test_unsupported_confidence_and_models_are_refused():

@@ -1,6 +1,5 @@
 """Arms in Parquet files: order, reading by row groups, and what is refused."""
 
-import io
 import os
 import pickle
 import subprocess
@@ -16,11 +15,9 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from hypothesis import given
 from hypothesis import strategies as st
-from typing_extensions import override
 
 from botorch_bkb import BBKB
 from botorch_bkb.arms import parquet, ParquetArms, ShardDataError
-from botorch_bkb.models.utils.lazy_rows import row_blocks
 from tests.arms.test_stored import write_parquet
 from tests.bandits import rbf
 
@@ -111,33 +108,6 @@ def test_row_groups_are_read_once_and_only_wanted_columns(folder, monkeypatch):
     # Rows from here and there are kept: they are needed again and again.
     assert torch.equal(arms[rows.flip(0)], taken.flip(0))
     assert read == []
-
-
-class Terminal(io.StringIO):
-    @override
-    def isatty(self):
-        return True
-
-
-def test_a_pass_that_takes_long_shows_a_bar(folder, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(parquet, "CACHE_BYTES", 0)
-    arms = ParquetArms(folder / "*.parquet", COLUMNS)
-    for _ in row_blocks(arms):
-        pass
-    assert sys.stderr.getvalue() == ""
-    monkeypatch.setattr(parquet, "BAR_SECONDS", 0.0)
-    for row in (1, 85, 0, 11, 22, 5):
-        arms[row]
-    assert "Passing over the arms:   0%" in sys.stderr.getvalue()
-    sys.stderr.truncate(0)
-    for row in range(90):
-        arms[row]
-    assert arms.source._bar is None  # removed at the end
-    quiet = ParquetArms(folder / "*.parquet", COLUMNS, quiet=True)
-    sys.stderr.truncate(0)
-    quiet[:50]
-    assert sys.stderr.getvalue() == ""
 
 
 def test_files_are_in_the_order_of_their_paths(folder):

@@ -34,7 +34,6 @@ from botorch_bkb.arms import (
     stored,
     StoredArms,
 )
-from botorch_bkb.bandits import FiniteArmBandit, SparseLearner
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.models.utils import lazy_rows
 from botorch_bkb.optim import optimize_acqf_finite
@@ -186,7 +185,6 @@ RUNS = {
     },
     "learned": {},
 }
-each_run = pytest.mark.parametrize("run", RUNS)
 
 
 def campaign(bandit, dense):
@@ -232,29 +230,9 @@ def test_runs_are_those_of_the_tensor(place, run, bandit_class, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "inclusion"), [(array_arms, "merged"), (scalar_arms, "per_pull")]
+    ("place", "run"),
+    [(array_arms, "given"), (scalar_arms, "learned"), (list_arms, "given")],
 )
-def test_coupled_draws_are_those_of_the_tensor(place, inclusion, tmp_path):
-    table = table_of()
-    learner = SparseLearner(resampling="coupled", inclusion=inclusion)
-    found, expected = (
-        campaign(
-            FiniteArmBandit(
-                arms,
-                rbf(),
-                0.1,
-                learner=learner,
-                generator=torch.Generator().manual_seed(0),
-            ),
-            dense_of(table),
-        )
-        for arms in (place(table, tmp_path), dense_of(table))
-    )
-    assert torch.equal(found, expected)
-
-
-@each_place
-@pytest.mark.parametrize("run", ["given", "learned"])
 def test_a_state_has_no_stored_arms_and_loads_with_them(place, run, tmp_path):
     table, options = table_of(), RUNS[run]
     dense = dense_of(table)

@@ -26,7 +26,7 @@ from botorch.sampling.pathwise import (
 from botorch.utils.sampling import manual_seed, optimize_posterior_samples
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ZeroMean
-from linear_operator.operators import DiagLinearOperator, ZeroLinearOperator
+from linear_operator.operators import DiagLinearOperator
 
 from botorch_bkb.generation import (
     draw_eigenfeature_paths,
@@ -258,14 +258,6 @@ def test_stationary_kernels_have_features_and_others_say_so(combine):
         gen_kernel_features(batched, num_inputs=2, num_outputs=8)
 
 
-def test_a_part_of_next_to_no_variance_has_no_features():
-    kernel = rbf(0.3) + scaled(rbf(0.1), 1e-4)
-    features = gen_kernel_features(kernel, num_inputs=2, num_outputs=64)
-    assert features.weight.shape == (32, 2)
-    phi = features(Data().test_X)
-    np.testing.assert_allclose(phi.square().sum(dim=-1).detach(), 1.0001)
-
-
 # BoTorch's machinery ------------------------------------------------------------------
 
 
@@ -379,31 +371,6 @@ def test_an_update_takes_targets_and_noise_of_ones_own(sparse):
     expected = expected @ np.linalg.solve(covariance, errors)
     found = update(data.test_X).detach().numpy()
     np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_an_update_of_exact_data_interpolates():
-    data = Data()
-    X = data.X[:8]  # not sorted, without repeats
-    model = SingleTaskDTCGP(
-        X,
-        torch.sin(X.sum(dim=-1, keepdim=True)),
-        covar_module=rbf(),
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-    )
-    f_0 = torch.cos(3 * X[:, 0])
-    zero = ZeroLinearOperator(len(X), len(X), dtype=torch.double)
-    update = gaussian_update(model, f_0, noise_covariance=zero)
-    # Prior values are given in the order of the training inputs, as in BoTorch.
-    torch.testing.assert_close(f_0 + update(X), model.train_targets, rtol=0, atol=1e-5)
-    correlated = torch.ones(len(X), len(X)).double()
-    with pytest.raises(UnsupportedError, match="Expected a diagonal"):
-        gaussian_update(model, f_0, noise_covariance=correlated)
-    model.set_inducing_points(X[:4])
-    with silent():
-        update = gaussian_update(model, f_0[:4], noise_covariance=zero)
-        nearly = gaussian_update(model, f_0[:4], noise_covariance=1e-6 * torch.eye(8))
-    torch.testing.assert_close(update(X), nearly(X))
 
 
 def test_a_list_of_models_and_a_conditioned_model():

@@ -188,19 +188,6 @@ def test_other_kernels_and_a_singular_gram_matrix(kernel):
 
 
 @pytest.mark.parametrize("pool_size", [2, 128])
-def test_a_given_first_arm_opens_the_batch(monkeypatch, pool_size):
-    """Also one that no bound would have chosen, outside the pool."""
-    monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
-    for seed in range(5):
-        problem = Problem(seed, exact=True)
-        for first in (0, 17, 59):
-            ours = problem.choose(1.0, FixedSize(9), True, first=first)
-            assert ours == problem.greedy(1.0, "fixed", True, size=9, first=first)
-            assert ours[0] == first
-        assert problem.choose(1.0, SumRule(), False, first=first) == [first]
-
-
-@pytest.mark.parametrize("pool_size", [2, 128])
 @pytest.mark.parametrize("name", ["sum", "product"])
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, exact):

@@ -131,12 +131,6 @@ def test_argmax_is_that_of_numpy_over_the_available_choices(data):
     assert indices.item() == np.where(mask, values, -np.inf).argmax()
 
 
-def test_no_gradient_is_tracked():
-    choices = random_choices(5).requires_grad_(True)
-    _, values = optimize_acqf_finite(first_feature(), choices)
-    assert not values.requires_grad
-
-
 # ----------------------------------- many picks ----------------------------------- #
 
 
@@ -212,15 +206,6 @@ def test_top_k_is_sorted_with_ties_in_order_of_index(chunk_size):
     assert indices.dtype == torch.long
 
 
-def test_top_k_does_not_account_for_the_other_picks():
-    acqf = BatchUpperConfidenceBound(fixed_gp(*standardized_data(6)), 2.0)
-    choices = random_choices(20)
-    indices, values = top_k_choices(acqf, choices, k=20)
-    scores = acqf(choices.unsqueeze(-2)).detach()
-    torch.testing.assert_close(values, scores.sort(descending=True).values)
-    torch.testing.assert_close(values, scores[indices])
-
-
 # ------------------------------------- memory -------------------------------------- #
 
 
@@ -244,7 +229,6 @@ def test_memory_is_one_number_per_choice_beside_one_chunk(optimize):
 @pytest.mark.parametrize(
     ("choices", "options", "error", "message"),
     [
-        (torch.rand(5), {}, BotorchTensorDimensionError, r"A x d, but got \(5,\)"),
         (
             torch.rand(5, 1, 2),
             {},
@@ -252,7 +236,6 @@ def test_memory_is_one_number_per_choice_beside_one_chunk(optimize):
             r"A x d, but got \(5, 1, 2\)",
         ),
         (torch.ones(5, 2, dtype=torch.long), {}, InputDataError, r"choices\.double"),
-        (torch.rand(0, 2), {}, InputDataError, "at least one of `choices`"),
         (torch.rand(5, 2), {"chunk_size": 0}, InputDataError, "`chunk_size` to be an"),
         (
             torch.rand(5, 2),

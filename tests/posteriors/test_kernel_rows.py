@@ -1,6 +1,7 @@
 """Rows that are kept are the rows that came, and places are those of a Python list."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

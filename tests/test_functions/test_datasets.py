@@ -1,5 +1,3 @@
-import builtins
-
 import pandas as pd
 import pytest
 
@@ -27,28 +25,9 @@ def test_the_folder_comes_from_the_environment(abalone, monkeypatch):
     pd.testing.assert_frame_equal(load_cadata(), frame)
 
 
-def test_a_missing_place_names_the_argument_and_the_variable(monkeypatch):
-    monkeypatch.delenv("BOTORCH_BKB_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match=r"`path`.*BOTORCH_BKB_DATA"):
-        load_abalone()
-
-
 def test_a_missing_file_names_the_argument_and_the_variable(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"none\.csv.*`path`.*BOTORCH_BKB_DATA"):
         load_abalone(tmp_path / "none.csv")
     monkeypatch.setenv("BOTORCH_BKB_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"cadata\.csv\.gz.*`path`"):
         load_cadata()
-
-
-def test_without_pandas_the_error_names_the_extra(monkeypatch):
-    real_import = builtins.__import__
-
-    def no_pandas(name, *args, **kwargs):
-        if name == "pandas":
-            raise ImportError(name)
-        return real_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_pandas)
-    with pytest.raises(ImportError, match=r'pip install "botorch_bkb\[cli\]"'):
-        load_abalone("abalone.csv")

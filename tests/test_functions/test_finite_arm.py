@@ -45,14 +45,6 @@ def test_rewards_have_the_stated_mean_and_noise():
     assert rewards.std(dim=0).tolist() == pytest.approx([0.5, 0.5], abs=0.02)
 
 
-def test_rewards_repeat_with_the_generator():
-    problem = make_problem([0.0, 1.0], noise_std=1.0)
-    indices = torch.tensor([0, 1, 1])
-    first, again = (problem.sample(indices, seeded(3)) for _ in range(2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, problem.sample(indices, seeded(4)))
-
-
 @settings(max_examples=30)
 @given(
     st.lists(st.integers(-5, 5), min_size=1, max_size=4),
