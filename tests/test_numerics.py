@@ -129,28 +129,6 @@ def test_posteriors_are_right_or_say_how_wrong_they_are(name, noise, dtype):
         assert relative / 5 <= share <= 5 * relative
 
 
-def test_what_warns_is_what_float32_cannot_hold():
-    """The list in the documentation, so that it stays true."""
-    warned = set()
-    for name in CASES:
-        for noise in NOISES:
-            for dtype in TOLERANCES:
-                with warnings.catch_warnings(record=True) as messages:
-                    warnings.simplefilter("always")
-                    Case(name, dtype, noise).posterior()
-                if messages:
-                    warned.add((name, noise, dtype))
-    # One is on the line: its figure is 1 % up to the last bits of float32.
-    warned -= {("near-duplicates", 1e-4, torch.float32)}
-    assert warned == {
-        ("crowded", 1e-8, torch.float32),
-        ("crowded", 1e-4, torch.float32),
-        ("near-duplicates", 1e-8, torch.float32),
-        ("smooth", 1e-8, torch.float32),
-        ("smooth", 1e-4, torch.float32),
-    }
-
-
 def test_a_warning_says_how_much_once_and_again_when_it_is_ten_times_that():
     report = RoundingReport(torch.float32)
     report.note(0.005, 1)
@@ -240,12 +218,9 @@ def test_filters_say_when_float32_is_too_little(sparse):
     ("num_arms", "num_pulled", "noise", "num_pulls"),
     [
         (30, 1, 0.01, 3000),
-        (30, 1, 0.1, 3000),
-        (30, 5, 0.01, 3000),
-        (30, 30, 0.01, 3000),
         (30, 30, 1e-4, 500),
         (30, 30, 0.2, 1000),
-        (400, 400, 0.01, 2000),
+        (400, 400, 0.01, 1000),
     ],
 )
 def test_the_filter_counts_what_float32_loses_in_a_long_run(
@@ -290,8 +265,9 @@ def bandit_over(bandit_class, arms, noise, **options):
     )
 
 
-@each_dtype
-@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize(
+    ("dtype", "offset"), [(torch.float32, 1e3), (torch.float64, 0.0)]
+)
 def test_a_million_results_of_one_arm_add_up(dtype, offset):
     """One by one in float32 they would stop adding at 2^24 of them."""
     arms = torch.tensor(SPREAD[:5]).to(dtype)

@@ -106,20 +106,6 @@ def test_posterior_is_subset_of_regressors_plus_the_nystrom_residual(seed):
     assert np.linalg.eigvalsh(problem.gram - Q).min() > -1e-8
 
 
-def test_unequal_noises_weigh_the_pulls():
-    problem = Problem(1)
-    pulls = problem.pulls
-    noise = problem.numbers.uniform(0.1, 2.0, size=len(pulls))
-    weights = np.bincount(pulls, 1 / noise, minlength=25)[problem.p]
-    targets = np.bincount(pulls, problem.y / noise, minlength=25)[problem.p] / weights
-    blocks = problem.blocks(problem.p)
-    ours = dtc_posterior(*blocks, weights, targets)
-    rows = problem.gram[pulls]
-    theirs = exact_posterior(rows[:, pulls], rows, problem.gram, noise, problem.y)
-    for left, right in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(left, right, atol=1e-8)
-
-
 def test_merged_likelihood_and_scatter_equal_the_likelihood_of_single_pulls():
     """The identity of DESIGN 3."""
     problem = Problem(4)
@@ -384,33 +370,3 @@ def test_a_tiny_gp_ucb_run_by_hand():
     expected = [math.sqrt(2 * (k * math.log(2) + 1)) for k in range(4)]
     np.testing.assert_allclose(run.widths, expected)
     assert draws.asked == []
-
-
-def test_a_fixed_size_opens_with_a_draw_and_then_spreads_under_the_prior():
-    run = run_three_unrelated_arms(Draws(1, [0.0] * 9), 4, rule="fixed", size=4)
-    assert run.batches[0] == [1, 0, 2, 0]  # ties to the lowest index
-    run = run_three_unrelated_arms(Draws(1, [0.0] * 9), 4, rule="sum", cap=2)
-    assert run.batch_sizes[0] == 1
-    assert max(run.batch_sizes) <= 2
-
-
-@pytest.mark.parametrize("name", ["bkb", "practical_bkb", "practical_bbkb"])
-def test_widths_of_a_run_with_a_fixed_size(name):
-    """K = 2 I, lambda = 1, all kept: n pulls leave the variance 2 / (1 + 2 n)."""
-    draws = Draws(0, [0.0] * 100)
-    problem = 2 * np.eye(3), 1.0, REWARDS.__getitem__
-    options = {"rule": "fixed", "width": name, "size": 2, "F": 0.5, "delta": 0.1}
-    run = simulate(*problem, draws.draw_first, draws.draw_uniforms, 12, **options)
-    frozen: list[float] = []
-    for k, batch in enumerate(run.batches):
-        t = 2 * k
-        n = np.bincount(np.array(run.arms[:t], dtype=int), minlength=3)
-        variance = 2 / (1 + 2 * n)
-        d_eff = (n * variance).sum()
-        expected = {
-            "bkb": bkb_width(t, d_eff, 2.0, 1.0, 0.5, 0.1),
-            "practical_bkb": practical_bkb_width(t, d_eff, 1.0, 0.5, 0.1),
-            "practical_bbkb": practical_bbkb_width(frozen, 1.0, 1.0, 0.5, 0.1),
-        }[name]
-        assert run.widths[k] == pytest.approx(expected, rel=1e-12)
-        frozen += variance[batch].tolist()
