@@ -482,11 +482,10 @@ class BanditNode(ExternalGenerationNode):
 
     def _tell(self, trial: BaseTrial, arm: int, result: float) -> None:
         pull = self._pulls[trial.index]
-        if self.time_unit is None:
-            self.bandit.tell([arm], [result], pull_ids=[pull])
-        else:
-            time = self._time_of_result(trial)
-            self.bandit.tell([arm], [result], pull_ids=[pull], time=time)
+        options: dict[str, Any] = {}
+        if self.time_unit is not None:
+            options["time"] = self._time_of_result(trial)
+        self.bandit.tell([arm], [result], pull_ids=[pull], **options)
         del self._pulls[trial.index]
         self._told[trial.index] = (pull, result)
         self._open.discard(trial.index)
