@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,9 @@ def state_of(source: str, target: str) -> Use:
             play(saved, rewards, rounds=2, size=3)
             saved.ask(size=2)
             saved.add_arms(some_arms(device, 3, seed=6))
-            loaded.load_state_dict(saved.state_dict())
+            with TemporaryDirectory() as folder:
+                saved.save(f"{folder}/state")
+                loaded.load(f"{folder}/state")
             expected = saved.ask(size=3).tolist()
             found = loaded.ask(size=3)
             assert found.device.type == places[target].type
