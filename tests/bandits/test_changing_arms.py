@@ -22,7 +22,6 @@ from tests.bandits import (
     DRIFTING_BANDITS,
     EXACT_BANDITS,
     make_bandit,
-    noisy_rewards,
     play,
     random_arms,
     SPARSE_BANDITS,
@@ -161,22 +160,6 @@ def test_visitors_that_were_pulled_are_known_but_not_offered_again():
     assert bandit.counts[bandit.best_arm()] > 0
 
 
-@each_bandit
-def test_retired_arms_can_be_told_and_taken_back(bandit_class):
-    bandit = make_bandit(bandit_class)
-    play(bandit, 4)
-    waiting = bandit.ask(max_size=3)
-    bandit.retire_arms(waiting.unique())
-    with pytest.raises(InputDataError, match="retired"):
-        bandit.ask(available=torch.zeros(30).index_fill(0, waiting, 1).bool())
-    bandit.tell(waiting, noisy_rewards(bandit.arms)(waiting))
-    assert not torch.isin(bandit.ask(max_size=4), waiting).any()
-    before = bandit.predict()
-    assert bandit.add_arms(bandit.arms[waiting]).tolist() == waiting.tolist()
-    assert not bandit.is_retired.any()
-    assert_same(bandit.predict(), before)
-
-
 def test_a_bandit_of_retired_arms_has_nothing_to_ask():
     bandit = make_bandit(GPUCB)
     bandit.retire_arms(range(30))
@@ -235,25 +218,6 @@ def test_a_kernel_that_refuses_an_arm_changes_nothing():
 
 
 # State --------------------------------------------------------------------------------
-
-
-@each_bandit
-def test_arms_that_joined_are_part_of_the_state(bandit_class, tmp_path):
-    bandit = make(bandit_class, ARMS[:20])
-    play(bandit, 4, measure_of(bandit))
-    bandit.add_arms(ARMS[20:40])
-    bandit.retire_arms([0, 5, 25])
-    step(bandit, measure_by_features(), arms=ARMS[40:])
-    bandit.save(tmp_path / "state")
-    other = make(bandit_class, ARMS[:20], seed=4)
-    other.load(tmp_path / "state")
-    assert torch.equal(other.arms, bandit.arms)
-    assert_same(other.state_dict(), bandit.state_dict())
-    assert play(bandit, 5, measure_of(bandit)) == play(other, 5, measure_of(other))
-    # Back to before, in a bandit that has had other arms since.
-    other.add_arms(torch.rand(3, 2).double())
-    other.load(tmp_path / "state")
-    assert len(other.arms) == len(other.counts) == len(other.predict()[0])
 
 
 def measure_of(bandit):

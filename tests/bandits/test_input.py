@@ -172,21 +172,6 @@ def test_junk_makes_no_schedule(name):
         answers(lambda option=option: BKBWidth(**{option: junk}))
 
 
-@pytest.mark.parametrize(
-    ("bandit_class", "options", "match"),
-    [
-        (TVGPUCB, {"forgetting_rate": "0.1"}, "0 .* and 1 .*, but got '0.1'"),
-        (TVGPUCB, {"sparse": "yes"}, "True or False, but got 'yes'"),
-        (TVGPUCB, {"sparse": True, "tolerance": "0"}, "from 0 to 1, but got '0'"),
-        (TVGPUCB, {"sparse": True, "max_inducing": 9.5}, "whole number, but got 9.5"),
-        (RGPUCB, {"block_size": "20"}, "a positive time, but got '20'"),
-    ],
-)
-def test_what_is_wrong_with_an_option_is_said(bandit_class, options, match):
-    with pytest.raises(InputDataError, match=match):
-        bandit_class(ARMS, rbf(), NOISE, **options)
-
-
 def test_numbers_of_numpy_are_numbers():
     bandit = TVGPUCB(ARMS, rbf(), NOISE, forgetting_rate=np.float32(0.25))
     assert bandit.forgetting_rate == 0.25
