@@ -112,6 +112,21 @@ def test_correlated_draws_have_the_moments_of_the_posterior(
     assert largest_z(some, mean[chosen], expected, ROUNDING[dtype]) < MAX_Z
 
 
+def test_promising_arms_are_those_of_the_largest_bounds(monkeypatch):
+    monkeypatch.setattr(arm_sampler, "POOL_SIZE", 6)
+    problem = Problem()
+    posterior = problem.posterior(problem.pulled)
+    sampler = ArmSampler(posterior, residual="correlated")
+    mean, covariance, _ = problem.dense(problem.pulled)
+    bounds = mean + 3 * np.sqrt(np.diag(covariance))
+    assert sampler.promising_arms().tolist() == sorted(bounds.argsort()[-6:])
+    allowed = torch.zeros(25, dtype=torch.bool)
+    allowed[[1, 4, 9]] = True
+    assert sampler.promising_arms(allowed).tolist() == [1, 4, 9]
+    best = sampler.draw_best_arms(200, problem.generator)
+    assert set(best.tolist()) <= set(sampler.promising_arms().tolist())
+
+
 @pytest.mark.parametrize("pool_size", [3, 8, 15, 25])
 def test_the_probability_outside_is_bounded(monkeypatch, pool_size):
     """Against joint draws over all arms; nothing is outside of a pool of all."""

@@ -36,6 +36,12 @@ def test_both_laws_have_the_stated_marginals(inclusion):
     assert ((kept / 4000 - expected).abs() < 5 * error).all()
 
 
+def test_an_empty_draw_keeps_the_point_of_the_largest_score():
+    scores, uniforms = torch.tensor([0.1, 0.7, 0.3]), torch.full((3,), 0.5)
+    kept = sample_inducing_indices(torch.zeros(3), scores, uniforms)
+    assert kept.tolist() == [1]
+
+
 # Pivots by leverage -------------------------------------------------------------------
 
 
