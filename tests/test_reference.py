@@ -270,20 +270,6 @@ def test_picks_are_those_of_the_exact_gp_when_all_arms_join(seed):
         pulls.append(arm)
 
 
-def test_a_cap_a_capacity_and_a_first_arm():
-    problem = Problem(1)
-    state = problem.gram, problem.noise, problem.S, problem.counts, problem.sums
-    whole = greedy_batch(*state, 2.0, "sum", threshold=9.0)
-    assert len(whole) > 3
-    assert greedy_batch(*state, 2.0, "sum", threshold=9.0, cap=3) == whole[:3]
-    capacity = np.zeros(25)
-    capacity[[4, 9]] = 1, 2
-    batch = greedy_batch(*state, 2.0, "fixed", size=9, grow=True, capacity=capacity)
-    assert sorted(batch) == [4, 9, 9]
-    batch = greedy_batch(*state, 2.0, "fixed", size=2, grow=True, first=17)
-    assert batch[0] == 17
-
-
 def test_a_rule_that_never_closes_is_an_error():
     state = np.eye(2), 1.0, [0], np.array([1.0, 0]), np.zeros(2)
     with pytest.raises(RuntimeError, match="did not close within 50 pulls"):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models import ModelListGP
 from botorch.sampling import IIDNormalSampler, ListSampler
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import RBFKernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from gpytorch.utils.warnings import NumericalWarning
 
@@ -146,34 +146,6 @@ def test_conditioning_without_noise_rounds_it_up(
     np.testing.assert_allclose(
         posterior.variance.squeeze(-1), np.diag(covariance), atol=atol
     )
-
-
-def test_noise_that_is_learned_beside_the_known_is_that_of_new_rows_too():
-    X, Y, X_test = make_data()
-    likelihood = FixedNoiseGaussianLikelihood(
-        torch.full((30,), NOISE).double(), learn_additional_noise=True
-    ).double()
-    likelihood.second_noise = torch.tensor([0.2]).double()
-    models = [
-        model_class(
-            X,
-            Y,
-            likelihood=likelihood,
-            covar_module=rbf(),
-            mean_module=ZeroMean(),
-            outcome_transform=None,
-        )
-        for model_class in (SingleTaskDTCGP, SingleTaskGP)
-    ]
-    noise = torch.full((2, 1), NOISE).double()
-    ours, stock = (
-        (
-            model.posterior(X_test),
-            model.condition_on_observations(X_test[:2], Y[:2], noise=noise),
-        )[1].posterior(X_test)
-        for model in models
-    )
-    torch.testing.assert_close(ours.mean, stock.mean, rtol=0, atol=1e-8)
 
 
 def present_posterior(X, Y, S, X_all):
