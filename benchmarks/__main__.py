@@ -11,31 +11,24 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.record import Record
+
 
 NAMES = (
-    "ax_overhead",
-    "breakdown",
-    "ceiling",
     "cuda",
-    "drift_steps",
     "figures",
-    "fitting",
-    "lookahead",
-    "million",
-    "neighbour",
-    "places",
     "practice",
     "practice_ax",
     "practice_box",
     "regret",
-    "roofline",
     "scale",
-    "scoring",
     "screening",
     "soak",
-    "thompson_draws",
+    "speed",
+    "thompson",
 )
 OUTPUT = Path("botorch_bkb_output")
+ON_DEVICE = ("cuda", "regret", "speed", "thompson")
 
 
 def main() -> None:
@@ -53,7 +46,6 @@ def main() -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_argument("--threads", type=int, default=2)
-        command.add_argument("--device", default="cpu", help="cpu (default) or cuda")
         command.add_argument(
             "--output",
             type=Path,
@@ -61,6 +53,8 @@ def main() -> None:
             "--smoke a temporary one",
         )
         command.add_argument("--smoke", action="store_true", help="small sizes")
+        devices = None if name in ON_DEVICE else ["cpu"]
+        command.add_argument("--device", default="cpu", choices=devices)
         if name in sys.argv[1:2]:
             import_module(f"benchmarks.{name}").add_arguments(command)
     args = parser.parse_args()
@@ -68,7 +62,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         if args.output is None:
             args.output = Path(scratch) if args.smoke else OUTPUT / args.name
-        import_module(f"benchmarks.{args.name}").run(args)
+        record = Record(args.output, args.device)
+        print("; ".join(f"{key} {value}" for key, value in record.origin.items()))
+        import_module(f"benchmarks.{args.name}").run(args, record)
 
 
 if __name__ == "__main__":

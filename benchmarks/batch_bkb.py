@@ -20,36 +20,29 @@ from torch import Tensor
 from benchmarks.problems import LENGTHSCALE
 
 
-REQUIREMENTS = "scikit-learn scipy"
-
-
 def load_library(path: Path) -> ModuleType:
     """Import the authors' code from a checkout, on as many threads as torch uses.
 
+    It needs scikit-learn, scipy and threadpoolctl.
+
     Raises:
         FileNotFoundError: If the folder does not hold their code.
-        ImportError: If what it needs is not installed.
     """
     if not (path / "bkb_lib.py").is_file():
         raise FileNotFoundError(
-            f"Expected --batch-bkb to name a checkout of luigicarratino/batch-bkb, but "
-            f"there is no bkb_lib.py in {path}. Get one by git clone "
-            "https://github.com/luigicarratino/batch-bkb."
+            "Expected --batch-bkb to name a checkout of https://github.com/"
+            f"luigicarratino/batch-bkb, but there is no bkb_lib.py in {path}."
         )
     sys.path.insert(0, str(path))
     try:
         library = importlib.import_module("bkb_lib")
-        threadpoolctl = importlib.import_module("threadpoolctl")
-    except ImportError as error:
-        raise ImportError(
-            f"The authors' code in {path} could not be imported: {error}. Install what "
-            f"it needs with pip install {REQUIREMENTS}."
-        ) from error
     finally:
         sys.path.remove(str(path))
     # NumPy and SciPy have thread pools of their own. Limits stay until this process
     # ends: the object that would lift them is dropped.
-    threadpoolctl.threadpool_limits(limits=torch.get_num_threads())
+    importlib.import_module("threadpoolctl").threadpool_limits(
+        limits=torch.get_num_threads()
+    )
     original = library.qr_update
 
     def qr_update(Q: Any, R: Any, u: Any, v: Any) -> Any:
@@ -68,25 +61,12 @@ class AuthorsBBKB:
     Args:
         library: What ``load_library`` returned.
         arms: An ``A x d`` tensor.
-        noise_variance: lambda, and the square of xi.
-        norm_bound: F.
-        failure_probability: delta.
-        oversampling: q-bar.
-        ratio_threshold: C~.
         seed: Of the opening arm and of the resampling.
+        options: Those of ``Batch_BKB`` but for the kernel.
     """
 
     def __init__(
-        self,
-        library: ModuleType,
-        arms: Tensor,
-        *,
-        noise_variance: float,
-        norm_bound: float,
-        failure_probability: float,
-        oversampling: float,
-        ratio_threshold: float,
-        seed: int,
+        self, library: ModuleType, arms: Tensor, seed: int, **options: float
     ) -> None:
         kernels = importlib.import_module("sklearn.gaussian_process.kernels")
         # Their own mixture: scikit-learn's pairwise kernel, which is faster, where the
@@ -95,19 +75,11 @@ class AuthorsBBKB:
             kernels.RBF(length_scale=LENGTHSCALE),
             kernels.PairwiseKernel(gamma=1 / (2 * LENGTHSCALE**2), metric="rbf"),
         )
-        self._bandit = library.Batch_BKB(
-            lam=noise_variance,
-            dot=kernel,
-            fnorm=norm_bound,
-            noise_variance=noise_variance,
-            delta=failure_probability,
-            qbar=oversampling,
-            ratio_threshold=ratio_threshold,
-        )
+        self._bandit = library.Batch_BKB(dot=kernel, **options)
         self._arms = arms.numpy()
         self._seed = seed
         self._random_state = np.random.RandomState(seed)
-        self._told: tuple[list[int], np.ndarray] | None = None
+        self._observed: tuple[list[int], np.ndarray] | None = None
         self.num_pulls = 0
 
     @property
@@ -117,10 +89,10 @@ class AuthorsBBKB:
 
     def ask(self, max_size: int) -> Tensor:
         """Choose the next batch, cut at ``max_size``."""
-        if self._told is None:
+        if self._observed is None:
             generator = torch.Generator().manual_seed(self._seed)
             return torch.randint(len(self._arms), (1,), generator=generator)
-        indices, rewards = self._told
+        indices, rewards = self._observed
         if len(indices) == self.num_pulls:
             self._bandit.initialize(self._arms, indices, rewards)
         else:
@@ -130,5 +102,5 @@ class AuthorsBBKB:
 
     def tell(self, indices: Tensor, rewards: Tensor) -> None:
         """Bring the rewards of the batch."""
-        self._told = indices.tolist(), rewards.numpy()
+        self._observed = indices.tolist(), rewards.numpy()
         self.num_pulls += len(indices)

@@ -7,14 +7,8 @@ true eps, R-GP-UCB with the paper's N, GP-UCB, and a uniform choice. Trials are 
 all bandits of a trial see the same function and the same noise, of streams apart.
 
 (a), (b): matched, either kernel. (c), (d): squared exponential, eps = 0.01, and another
-eps or N in the algorithm; the band is one standard deviation.
-
-The paper has 200 trials. What the paper reports: TV-GP-UCB
-below R-GP-UCB for every eps and both kernels, the curves of R-GP-UCB oscillate; in (c)
-an eps too large costs little, one too small soon costs much, and GP-UCB (eps = 0) is
-worst; in (d) small N is bad, and the deviation grows with N.
-
-Writes `drift_matched.csv`, `drift_mismatched.csv` and `drift.png`.
+eps or N in the algorithm; the band is one standard deviation. The paper has 200
+trials.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.record import print_table, Record
+from benchmarks.record import Report
 from botorch_bkb import GPUCB, RGPUCB, TVGPUCB, UniformRandom
 from botorch_bkb.acquisition import LogWidth
 from botorch_bkb.bandits import FiniteArmBandit, matern_block_size, rbf_block_size
@@ -61,19 +55,14 @@ def matched_bandits(
     else:
         block_size = matern_block_size(rate, horizon, nu=2.5, dimension=2)
     model = (arms, new_kernel(name), NOISE_VARIANCE)
-
-    def options() -> dict[str, Any]:
-        stream = torch.Generator().manual_seed(2000 + seed)
-        return {"confidence": LogWidth(0.8, 4.0), "generator": stream}
-
     return {
-        "TV-GP-UCB": TVGPUCB(*model, forgetting_rate=rate, **options()),
+        "TV-GP-UCB": TVGPUCB(*model, forgetting_rate=rate, **_options(seed)),
         "TV-GP-UCB, sparse": TVGPUCB(
-            *model, forgetting_rate=rate, sparse=True, **options()
+            *model, forgetting_rate=rate, sparse=True, **_options(seed)
         ),
-        "R-GP-UCB": RGPUCB(*model, block_size=block_size, **options()),
-        "GP-UCB": GPUCB(*model, **options()),
-        "uniform": UniformRandom(*model, **options()),
+        "R-GP-UCB": RGPUCB(*model, block_size=block_size, **_options(seed)),
+        "GP-UCB": GPUCB(*model, **_options(seed)),
+        "uniform": UniformRandom(*model, **_options(seed)),
     }
 
 
@@ -82,22 +71,18 @@ def mismatched_bandits(
 ) -> dict[str, FiniteArmBandit]:
     """Return the bandits of figures (c) and (d)."""
     model = (arms, new_kernel("SE"), NOISE_VARIANCE)
-    bandits: dict[str, FiniteArmBandit] = {}
-    for rate in rates:
-        bandits[f"eps = {rate:g}"] = TVGPUCB(
-            *model,
-            forgetting_rate=rate,
-            confidence=LogWidth(0.8, 4.0),
-            generator=torch.Generator().manual_seed(2000 + seed),
-        )
-    for block_size in blocks:
-        bandits[f"N = {block_size}"] = RGPUCB(
-            *model,
-            block_size=block_size,
-            confidence=LogWidth(0.8, 4.0),
-            generator=torch.Generator().manual_seed(2000 + seed),
-        )
+    bandits: dict[str, FiniteArmBandit] = {
+        f"eps = {rate:g}": TVGPUCB(*model, forgetting_rate=rate, **_options(seed))
+        for rate in rates
+    }
+    for size in blocks:
+        bandits[f"N = {size}"] = RGPUCB(*model, block_size=size, **_options(seed))
     return bandits
+
+
+def _options(seed: int) -> dict[str, Any]:
+    stream = torch.Generator().manual_seed(2000 + seed)
+    return {"confidence": LogWidth(0.8, 4.0), "generator": stream}
 
 
 def play(
@@ -157,10 +142,6 @@ class Drift:
             )
         ]
 
-    def seconds(self, trial: Trial) -> float:
-        """Return about how long a trial takes."""
-        return 5.0 if trial.part == "matched" else 12.0
-
     def play(self, trial: Trial) -> pd.DataFrame:
         """Return average regrets up to every tenth step."""
         part, name, rate, seed = trial
@@ -177,15 +158,13 @@ class Drift:
                 rows.append((bandit, step, average[step - 1]))
         return pd.DataFrame(rows, columns=["bandit", "step", "average_regret"])
 
-    def report(self, rows: pd.DataFrame, record: Record) -> None:
-        """Write, draw and print."""
-        matched = compare(rows)
-        record.write_table(matched, "drift_matched")
-        print_table(matched)
-        mismatched = summarize_mismatch(rows)
-        record.write_table(mismatched, "drift_mismatched")
-        print_table(mismatched)
-        record.write_figure(draw(rows), "drift")
+    def report(self, rows: pd.DataFrame) -> Report:
+        """Return the tables and the picture."""
+        tables = {
+            "drift_matched": compare(rows),
+            "drift_mismatched": summarize_mismatch(rows),
+        }
+        return tables, {"drift": draw(rows)}
 
 
 def new_problem(arms: Tensor, name: str, rate: float, seed: int) -> MarkovGPProblem:
@@ -200,33 +179,36 @@ def _last(steps: pd.DataFrame, part: str) -> pd.DataFrame:
 
 
 def compare(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return R_T / T by bandit, and the paired differences to TV-GP-UCB."""
-    rows = []
-    for (kernel, rate), one in _last(steps, "matched").groupby(["kernel", "eps"]):
-        wide = one.pivot(index="seed", columns="bandit", values="average_regret")
-        for bandit in wide.columns:
-            gap = wide[bandit] - wide["TV-GP-UCB"]
-            error = gap.std() / np.sqrt(len(gap)) if len(gap) > 1 else np.nan
-            rows.append(
-                {
-                    "kernel": kernel,
-                    "eps": rate,
-                    "bandit": bandit,
-                    "trials": len(wide),
-                    "average_regret": wide[bandit].mean(),
-                    "ratio_to_tv": wide[bandit].mean() / wide["TV-GP-UCB"].mean(),
-                    "over_tv": gap.mean(),
-                    "standard_error": error,
-                    "z": gap.mean() / error if error else np.nan,
-                }
-            )
-    return pd.DataFrame(rows)
+    """Return R_T / T by kernel, eps and bandit."""
+    keys = ["kernel", "eps"]
+    groups = _last(steps, "matched").groupby(keys)
+    table = pd.concat({key: paired(one) for key, one in groups}, names=keys)
+    return table.reset_index(keys).reset_index(drop=True)
+
+
+def paired(one: pd.DataFrame) -> pd.DataFrame:
+    """Return mean regrets by bandit, and of the paired differences to TV-GP-UCB."""
+    wide = one.pivot(index="seed", columns="bandit", values="average_regret")
+    wide = wide[one["bandit"].unique()]
+    gaps = wide.sub(wide["TV-GP-UCB"], axis="index")
+    columns = {
+        "trials": wide.count(),
+        "average_regret": wide.mean(),
+        "over_TV-GP-UCB": gaps.mean(),
+        "standard_error": gaps.sem(),
+    }
+    return pd.DataFrame(columns).reset_index()
 
 
 def summarize_mismatch(steps: pd.DataFrame) -> pd.DataFrame:
     """Return mean and deviation of R_T / T by the eps or N of the algorithm."""
-    groups = _last(steps, "mismatched").groupby("bandit", sort=False)
-    return groups["average_regret"].agg(["mean", "std", "size"]).reset_index()
+    groups = _last(steps, "mismatched").groupby("bandit", sort=False)["average_regret"]
+    columns = {
+        "trials": groups.size(),
+        "average_regret": groups.mean(),
+        "deviation": groups.std(),
+    }
+    return pd.DataFrame(columns).reset_index()
 
 
 def draw(steps: pd.DataFrame) -> Figure:
@@ -254,7 +236,7 @@ def draw(steps: pd.DataFrame) -> Figure:
 def _draw_mismatch(axes: Axes, summary: pd.DataFrame, key: str, title: str) -> None:
     chosen = summary[summary.index.str.startswith(key)].fillna(0.0)
     places = np.arange(len(chosen))
-    mean, std = chosen["mean"].to_numpy(), chosen["std"].to_numpy()
+    mean, std = chosen["average_regret"].to_numpy(), chosen["deviation"].to_numpy()
     axes.fill_between(places, mean - std, mean + std, alpha=0.2, linewidth=0)
     axes.plot(places, mean, "o-")
     axes.set_xticks(places, [label.removeprefix(key) for label in chosen.index])

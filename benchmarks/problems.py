@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pandas as pd
 import torch
@@ -25,14 +24,12 @@ DATA_SETS = ("abalone", "cadata", "hartmann")
 
 
 def load_problem(
-    data: str, path: Path | None, smoke: bool, *, unit_features: bool = False
+    data: str, smoke: bool, *, unit_features: bool = False
 ) -> FiniteArmProblem:
     """Return one of the problems, its features and rewards standardized.
 
     Args:
         data: One of ``DATA_SETS``.
-        path: The file of a table; None to look for it in the folder that the
-            environment variable BOTORCH_BKB_DATA names.
         smoke: Whether to make up a small table in place of a file, and take few arms.
         unit_features: Whether features go from 0 to 1 instead.
     """
@@ -41,9 +38,9 @@ def load_problem(
     elif smoke:
         table, reward = _made_up()
     elif data == "abalone":
-        table, reward = load_abalone(path), "rings"
+        table, reward = load_abalone(), "rings"
     else:
-        table, reward = load_cadata(path), "median_house_value"
+        table, reward = load_cadata(), "median_house_value"
     problem = FiniteArmProblem.from_table(
         table, reward, noise_std=NOISE_STD, standardize_reward=True
     )

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import platform
 import subprocess
-from collections.abc import Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from typing_extensions import override
 
 
 Provenance = dict[str, str | int]
+# Tables and pictures by their names.
+Report = tuple[dict[str, pd.DataFrame], dict[str, Figure]]
 
 
 def provenance(device: str = "cpu") -> Provenance:
@@ -30,11 +30,6 @@ def provenance(device: str = "cpu") -> Provenance:
     }
 
 
-def caption(origin: Provenance) -> str:
-    """Return the provenance as one line."""
-    return "; ".join(f"{name} {value}" for name, value in origin.items())
-
-
 def print_table(table: pd.DataFrame) -> None:
     """Print a table without its index, numbers to four digits."""
     print(table.to_string(index=False, na_rep="", float_format=_format))
@@ -44,57 +39,37 @@ class Record:
     """The folder of one benchmark's output; every row in it carries its provenance.
 
     Args:
-        folder: Made if missing. Files of the same name are replaced.
+        folder: Files of the same name are replaced.
         device: The device that the benchmark runs on.
     """
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.origin = provenance(device)
 
     def write_table(self, table: pd.DataFrame, name: str) -> None:
         """Write ``NAME.csv`` with the provenance as its last columns."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         table.assign(**self.origin).to_csv(self.folder / f"{name}.csv", index=False)
 
-    def write_figure(self, figure: Figure, name: str) -> None:
-        """Write ``NAME.png``."""
-        figure.savefig(self.folder / f"{name}.png")
+    def show(self, table: pd.DataFrame, name: str) -> None:
+        """Write a table, and print it."""
+        self.write_table(table, name)
+        print_table(table)
 
 
-class PageRecord(Record):
-    """The tables and pictures of a page of the docs: fewer columns, in words.
+def write_page_table(table: pd.DataFrame, folder: Path, name: str) -> None:
+    """Write ``NAME.csv`` for the docs: numbers as text, no underscores in headings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = table.map(_in_words).rename(columns=lambda column: column.replace("_", " "))
+    text.to_csv(folder / f"{name}.csv", index=False)
 
-    Args:
-        folder: Made if missing. Files of the same name are replaced.
-        columns: By the name of a table, the heading of each column to show.
-        pictures: The names of the pictures to show.
-    """
 
-    def __init__(
-        self,
-        folder: Path,
-        columns: Mapping[str, Mapping[str, str]],
-        pictures: Collection[str],
-    ) -> None:
-        super().__init__(folder)
-        self.columns = columns
-        self.pictures = pictures
-
-    @override
-    def write_table(self, table: pd.DataFrame, name: str) -> None:
-        if name in self.columns:
-            headings = self.columns[name]
-            shown = table[list(headings)].rename(columns=headings)
-            text = shown.map(_in_words)
-            text.to_csv(self.folder / f"{name}.csv", index=False)
-
-    @override
-    def write_figure(self, figure: Figure, name: str) -> None:
-        if name in self.pictures:
-            # Without the version of matplotlib: the same picture is the same file.
-            path = self.folder / f"{name}.png"
-            figure.savefig(path, dpi=80, metadata={"Software": None})
+def write_page_figure(figure: Figure, folder: Path, name: str) -> None:
+    """Write ``NAME.png`` for the docs: the same picture is the same file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Without the version of matplotlib.
+    figure.savefig(folder / f"{name}.png", dpi=80, metadata={"Software": None})
 
 
 def _in_words(value: object) -> str:

@@ -8,29 +8,17 @@ EpsilonGreedy, GP-UCB, BKB and BBKB with the same parameters and the widths as p
 open what follows, so these are our choices: features and rewards standardized, sigma
 the lengthscale in exp(-r^2 / (2 sigma^2)), reward noise of standard deviation 0.1, xi =
 sqrt(lambda), C~ = 2, EpsilonGreedy uniform with probability 0.1 on the model of BKB.
-`--setting released` is F = 20 with the widths of the authors' released code: with that
-and features that go from 0 to 1 batches on Abalone are of the size that the paper
-shows, with the setting as above they stay below fifty (the part `bbkb` of the benchmark
-`figures` runs both at the paper's size).
-
-The practical setting (`--setting practical`) differs in F = 1 and in the widths, which
-are those of the authors' code for BKB and BBKB.
+`released` is F = 20 with the widths of the authors' released code, `practical` the same
+with F = 1.
 
 Data: `abalone` (A = 4,177) and `cadata` (A = 20,640) are the paper's tables, read from
-`--data-path` or from the folder that BOTORCH_BKB_DATA names. The papers run no test
-function; `hartmann` is BoTorch's Hartmann function in six dimensions on 10,000
-scrambled Sobol points. `--smoke` makes up a small table instead.
+the folder that BOTORCH_BKB_DATA names; `hartmann` is BoTorch's Hartmann function in six
+dimensions on 10,000 scrambled Sobol points. `--smoke` makes up a small table instead.
 
-`--bandits GPThompsonSampling` adds Thompson sampling, thirty draws a batch, on the same
-model (it has no width).
-
-A run that has used `--seconds-per-run` is stopped: its rows say so (`truncated`), and
-its curve ends early. Only the bandit's own seconds count.
-
-`--batch-bkb` runs the authors' code too: same arms, kernel, width and threads, the same
-reward noise and opening arm per seed, in alternation with ours.
-
-Writes `rounds.csv`, `summary.csv` and `regret.png`.
+A run that has used `--seconds-per-run` is stopped: its rows say so (`truncated`). Only
+the bandit's own seconds count. `--batch-bkb` runs the authors' code too: same arms,
+kernel, width and threads, the same reward noise and opening arm per seed, in
+alternation with ours. Writes `rounds.csv`, `summary.csv` and `regret.png`.
 """
 
 from __future__ import annotations
@@ -38,10 +26,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -49,7 +36,7 @@ from torch import Tensor
 
 from benchmarks.batch_bkb import AuthorsBBKB, load_library
 from benchmarks.problems import DATA_SETS, load_problem, new_kernel
-from benchmarks.record import caption, print_table, Record
+from benchmarks.record import Record, write_page_figure
 from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPThompsonSampling, GPUCB
 from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
@@ -60,18 +47,15 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
 )
 from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
+from botorch_bkb.models.utils.leverage_scores import Resampling
 from botorch_bkb.optim import SumRule
 from botorch_bkb.plotting import plot_repetitions
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
-# Of a bandit's own time in one run of `TenThousandPulls`.
-MAX_SECONDS = 3600.0
 NOISE_VARIANCE = 0.2
 OVERSAMPLING = 2.0
 RATIO_THRESHOLD = 2.0
-UNIFORM_PROBABILITY = 0.1
 BANDITS: dict[str, type[FiniteArmBandit]] = {
     "EpsilonGreedy": EpsilonGreedy,
     "GPUCB": GPUCB,
@@ -80,129 +64,50 @@ BANDITS: dict[str, type[FiniteArmBandit]] = {
     "GPThompsonSampling": GPThompsonSampling,
 }
 PAPER_BANDITS = ["EpsilonGreedy", "GPUCB", "BKB", "BBKB"]
-SPARSE_BANDITS = tuple(name for name in BANDITS if name != "GPUCB")
-RESAMPLINGS: dict[str, tuple[Resampling, ...]] = {
-    "independent": ("independent",),
-    "coupled": ("coupled",),
-    "both": ("independent", "coupled"),
+# F, and the widths of BKB (and of bandits that do not use it to choose) and of BBKB.
+SETTINGS: dict[str, tuple[float, type[NormBoundedWidth], type[NormBoundedWidth]]] = {
+    "paper": (20.0, BKBWidth, BBKBWidth),
+    "practical": (1.0, PracticalBKBWidth, PracticalBBKBWidth),
+    "released": (20.0, PracticalBKBWidth, PracticalBBKBWidth),
 }
 AUTHORS = "BBKB, authors' code"
 NUM_WARM_UP_PULLS = 20
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A norm bound and the widths that go with it.
-
-    Attributes:
-        norm_bound: F.
-        bkb: The width of BKB (and of bandits that do not use it to choose).
-        bbkb: The width of BBKB.
-    """
-
-    norm_bound: float
-    bkb: type[NormBoundedWidth]
-    bbkb: type[NormBoundedWidth]
-
-
-SETTINGS = {
-    "paper": Setting(20.0, BKBWidth, BBKBWidth),
-    "practical": Setting(1.0, PracticalBKBWidth, PracticalBBKBWidth),
-    "released": Setting(20.0, PracticalBKBWidth, PracticalBBKBWidth),
-}
-
-
-@dataclass(frozen=True)
-class Choices:
-    """A bandit, and the options that may be varied.
-
-    Attributes:
-        bandit: One of ``BANDITS``.
-        setting: One of ``SETTINGS``.
-        norm_bound: F, in place of the setting's.
-        oversampling: q-bar.
-        ratio_threshold: C~.
-        inclusion: Whether the pulls of an arm share one draw.
-        resampling: How one draw depends on that before.
-    """
+class Choices(NamedTuple):
+    """A bandit, one of ``SETTINGS``, and how it draws inducing arms."""
 
     bandit: str = "BBKB"
     setting: str = "practical"
-    norm_bound: float | None = None
-    oversampling: float = OVERSAMPLING
-    ratio_threshold: float = RATIO_THRESHOLD
-    inclusion: Inclusion = "merged"
     resampling: Resampling = "independent"
 
     def new_bandit(
         self, arms: Tensor, horizon: int, seed: int, device: str = "cpu"
     ) -> FiniteArmBandit:
-        """Return a bandit that was told nothing yet."""
-        setting = SETTINGS[self.setting]
-        norm_bound = self.norm_bound or setting.norm_bound
-        width: dict[str, type[NormBoundedWidth]] = {
+        """Return a bandit without observations."""
+        norm_bound, bkb_width, bbkb_width = SETTINGS[self.setting]
+        widths: dict[str, type[NormBoundedWidth]] = {
             "GPUCB": ChowdhuryGopalanWidth,
-            "BBKB": setting.bbkb,
+            "BBKB": bbkb_width,
         }
+        width = widths.get(self.bandit, bkb_width)
         options: dict[str, Any] = {
             "covar_module": new_kernel().to(device),
             "noise_variance": NOISE_VARIANCE,
-            "confidence": width.get(self.bandit, setting.bkb)(
-                norm_bound=norm_bound, failure_probability=1 / horizon
-            ),
+            "confidence": width(norm_bound, failure_probability=1 / horizon),
             "generator": torch.Generator().manual_seed(seed),
         }
         if self.bandit == "BBKB":
-            options["batch_rule"] = SumRule(self.ratio_threshold)
+            options["batch_rule"] = SumRule(RATIO_THRESHOLD)
         if self.bandit == "EpsilonGreedy":
-            options["uniform_probability"] = UNIFORM_PROBABILITY
-        if self.bandit in SPARSE_BANDITS:
-            options["oversampling"] = self.oversampling
-            options["inclusion"] = self.inclusion
-            options["resampling"] = self.resampling
+            options["uniform_probability"] = 0.1
+        if self.bandit != "GPUCB":
+            options |= {"oversampling": OVERSAMPLING, "resampling": self.resampling}
         return BANDITS[self.bandit](arms.to(device), **options)
 
 
-class TenThousandPulls:
-    """What the runs of several benchmarks share: the paper's horizon, and an hour each.
-
-    Args:
-        smoke: Whether 60 pulls will do.
-    """
-
-    repetitions = 10
-
-    def __init__(self, smoke: bool) -> None:
-        self.smoke = smoke
-        self.horizon = 60 if smoke else 10_000
-
-    def pulled(
-        self, choices: Choices, problem: FiniteArmProblem, seed: int
-    ) -> tuple[FiniteArmBandit, pd.DataFrame]:
-        """Return a bandit at the end of its run, and a row per batch."""
-        bandit = choices.new_bandit(problem.arms, self.horizon, seed)
-        rounds = play(bandit, problem, self.horizon, seed=seed, max_seconds=MAX_SECONDS)
-        return bandit, rounds
-
-
-class Player(Protocol):
-    """What takes part: our bandits, and the authors'."""
-
-    @property
-    def num_pulls(self) -> int:
-        """The number of told pulls."""
-
-    @property
-    def inducing_indices(self) -> Tensor:
-        """The inducing arms."""
-
-    def ask(self, max_size: int) -> Tensor:
-        """Choose the next batch."""
-
-    def tell(self, indices: Tensor, rewards: Tensor) -> None:
-        """Bring its rewards."""
-
-
+# What takes part.
+Player = FiniteArmBandit | AuthorsBBKB
 # From a seed.
 PlayerFactory = Callable[[int], Player]
 
@@ -210,46 +115,33 @@ PlayerFactory = Callable[[int], Player]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--data", choices=DATA_SETS, default="abalone")
-    parser.add_argument("--data-path", type=Path, metavar="FILE")
     parser.add_argument("--setting", choices=SETTINGS, default="practical")
-    parser.add_argument(
-        "--norm-bound", type=float, metavar="F", help="in place of the setting's"
-    )
-    parser.add_argument(
-        "--resampling",
-        choices=RESAMPLINGS,
-        help="both with --batch-bkb, independent otherwise",
-    )
     parser.add_argument("--horizon", type=int, default=10_000, metavar="T")
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument(
         "--bandits",
         nargs="+",
         choices=BANDITS,
-        help="BBKB with --batch-bkb, the paper's otherwise",
+        help="the paper's if omitted; with --batch-bkb BBKB, coupled too",
     )
     parser.add_argument("--batch-bkb", type=Path, metavar="PATH", help="a checkout")
     parser.add_argument("--seconds-per-run", type=float, default=600.0)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace, record: Record) -> None:
     """Run every bandit on every seed, in alternation; write and print the outcome."""
     if args.batch_bkb is not None and args.setting == "paper":
         raise SystemExit(
-            "Expected --setting practical with --batch-bkb, but got paper: the "
-            "authors' code has no other width. Set F by --norm-bound."
+            "Expected --setting practical or released with --batch-bkb, but got paper: "
+            "the authors' code has no other width."
         )
     horizon, repetitions = args.horizon, args.repetitions
     if args.smoke:
         horizon, repetitions = min(horizon, 60), min(repetitions, 2)
-    record = Record(args.output, args.device)
-    problem = load_problem(args.data, args.data_path, args.smoke)
+    problem = load_problem(args.data, args.smoke)
     players = new_players(args, problem, horizon)
-    made_up = args.smoke and args.data != "hartmann"
-    data = "made up" if made_up else args.data
-    origin = {"data": data, "setting": args.setting, "horizon": horizon}
-    print(caption(record.origin))
-    print(f"{data}: {problem.num_arms:,} arms, {args.setting} setting, T {horizon}")
+    origin = {"data": args.data, "setting": args.setting, "horizon": horizon}
+    print(origin)
     for new_player in players.values():
         play(new_player(0), problem, min(horizon, NUM_WARM_UP_PULLS), seed=0)
     runs = []
@@ -262,55 +154,49 @@ def run(args: argparse.Namespace) -> None:
                 seed=seed,
                 max_seconds=args.seconds_per_run,
             )
-            for column in ("seed", "repetition", "bandit"):
-                rounds.insert(0, column, name if column == "bandit" else seed)
-            runs.append(rounds)
-            print(_run_line(runs[-1]), flush=True)
+            runs.append(rounds.assign(seed=seed, bandit=name, **origin))
+            last = rounds.iloc[-1]
+            print(f"{name}, seed {seed}: {last['seconds']:.2f} s", flush=True)
             # After every run: a program that is stopped leaves what it has.
             table = pd.concat(runs, ignore_index=True)
-            record.write_table(table.assign(**origin), "rounds")
+            record.write_table(table, "rounds")
     summary = summarize(table)
-    record.write_table(summary, "summary")
-    print()
-    print_table(summary)
-    if args.batch_bkb is not None:
-        print_ratios(summary)
-    record.write_figure(figure(table, f"{data}, {args.setting} setting"), "regret")
-    print(f"\nWrote rounds.csv, summary.csv and regret.png to {record.folder}")
+    record.show(summary, "summary")
+    curves = {
+        str(name): [one for _, one in rounds.groupby("seed")]
+        for name, rounds in table.groupby("bandit", sort=False)
+    }
+    title = f"{args.data}, {args.setting} setting"
+    figure = plot_repetitions(curves, title=title, reward_unit="standard deviations")
+    write_page_figure(figure, record.folder, "regret")
 
 
 def new_players(
     args: argparse.Namespace, problem: FiniteArmProblem, horizon: int
 ) -> dict[str, PlayerFactory]:
     """Return what makes a player from a seed, by its name, the authors' code first."""
-    norm_bound = args.norm_bound or SETTINGS[args.setting].norm_bound
-    compared = args.batch_bkb is not None
-    bandits = args.bandits or (["BBKB"] if compared else PAPER_BANDITS)
-    resampling = args.resampling or ("both" if compared else "independent")
     players: dict[str, PlayerFactory] = {}
-    if compared:
+    bandits = args.bandits or PAPER_BANDITS
+    choices = {name: Choices(name, args.setting) for name in bandits}
+    if args.batch_bkb is not None:
         library = load_library(args.batch_bkb)
-
-        def new_authors(seed: int) -> Player:
-            return AuthorsBBKB(
-                library,
-                problem.arms,
-                noise_variance=NOISE_VARIANCE,
-                norm_bound=norm_bound,
-                failure_probability=1 / horizon,
-                oversampling=OVERSAMPLING,
-                ratio_threshold=RATIO_THRESHOLD,
-                seed=seed,
-            )
-
-        players[AUTHORS] = new_authors
-    for name in bandits:
-        for law in RESAMPLINGS[resampling if name in SPARSE_BANDITS else "independent"]:
-            choices = Choices(name, args.setting, norm_bound, resampling=law)
-            label = name if law == "independent" else f"{name}, {law}"
-            players[label] = partial(
-                choices.new_bandit, problem.arms, horizon, device=args.device
-            )
+        players[AUTHORS] = lambda seed: AuthorsBBKB(
+            library,
+            problem.arms,
+            seed,
+            lam=NOISE_VARIANCE,
+            fnorm=SETTINGS[args.setting][0],
+            noise_variance=NOISE_VARIANCE,
+            delta=1 / horizon,
+            qbar=OVERSAMPLING,
+            ratio_threshold=RATIO_THRESHOLD,
+        )
+        if args.bandits is None:
+            coupled = Choices("BBKB", args.setting, "coupled")
+            choices = {"BBKB": Choices("BBKB", args.setting), "BBKB, coupled": coupled}
+    for name, one in choices.items():
+        make = partial(one.new_bandit, problem.arms, horizon, device=args.device)
+        players[name] = make
     return players
 
 
@@ -325,7 +211,7 @@ def play(
     """Ask and tell until ``horizon`` pulls, or until the time is used up.
 
     Args:
-        player: A bandit that was told nothing yet.
+        player: A bandit that was without observations.
         problem: Draws the rewards and knows the regret.
         horizon: The number of pulls.
         seed: Of the rewards' noise.
@@ -373,7 +259,7 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for name, runs in table.groupby("bandit", sort=False):
-        last = runs.groupby("repetition").tail(1)
+        last = runs.groupby("seed").tail(1)
         share = last["cumulative_regret"] / last["uniform_cumulative_regret"]
         rows.append(
             {
@@ -391,39 +277,3 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def print_ratios(summary: pd.DataFrame) -> None:
-    """Print what the authors' code takes over what ours takes, from complete runs."""
-    by_name = summary.set_index("bandit")
-    authors = by_name.loc[AUTHORS]
-    print()
-    for name, ours in by_name.drop(index=AUTHORS).iterrows():
-        if authors["truncated"] or ours["truncated"]:
-            print(f"{name}: no ratio, runs were truncated; raise --seconds-per-run")
-            continue
-        speed = authors["median_seconds"] / ours["median_seconds"]
-        regret = ours["mean_regret"] / authors["mean_regret"]
-        print(
-            f"{name}: {speed:.1f} times as fast as the authors' code (medians), "
-            f"{regret:.3f} of its regret (means)"
-        )
-
-
-def figure(table: pd.DataFrame, title: str) -> Any:
-    """Return the three panels of the paper's figures."""
-    runs = {}
-    for name, rounds in table.groupby("bandit", sort=False):
-        label = f"{name} (stopped)" if rounds["truncated"].any() else str(name)
-        runs[label] = [run for _, run in rounds.groupby("repetition")]
-    return plot_repetitions(runs, title=title, reward_unit="standard deviations")
-
-
-def _run_line(rounds: pd.DataFrame) -> str:
-    last = rounds.iloc[-1]
-    note = f", stopped at {last['num_pulls']:,} pulls" if last["truncated"] else ""
-    return (
-        f"seed {last['seed']} {last['bandit']:20s} {last['seconds']:8.2f} s, "
-        f"regret {last['cumulative_regret']:9,.1f}, {last['batch']:,} batches, "
-        f"{last['num_inducing_points']} inducing points{note}"
-    )

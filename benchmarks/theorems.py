@@ -1,9 +1,9 @@
 r"""Do the papers' statements hold in whole runs, and what happens at q-bar = 2?
 
-Part 1, leverage scores, where both halves of Theorem 1 say something: far more distinct
-pulls than inducing arms may be kept, and a kernel of no finite rank (a kernel of rank r
-is exact with any r independent arms). Arms on [0, 1], each pulled once, and the kernel
-exp(-|x - x'| / lengthscale): two passes over the sorted arms give its exact variances.
+Leverage scores, where both halves of Theorem 1 say something: far more distinct pulls
+than inducing arms may be kept, and a kernel of no finite rank. Arms on [0, 1], each
+pulled once, and the kernel exp(-|x - x'| / lengthscale): two passes over the sorted
+arms give its exact variances.
 
 BBKB, whole runs: Theorem 1, Lemmas 3 and 5 and the proof of part 2 of Theorem 1 of its
 paper. For lambda >= 1 and q-bar = 8 log(4 T / delta), with probability 1 - delta, in
@@ -16,23 +16,21 @@ every batch and for all arms, with variances over lambda,
 (The appendix ends at the square of the second constant, and has the sum of var_t(x_t)
 in the place of the smaller d_eff in the third: what is checked here is stricter.) A
 single inducing arm is exempt: the algorithm starts with one, which the bound on ``|S|``
-forbids where lambda is large. The same figures are reported at q-bar = 2 under both
-inclusion and both resampling laws, which no theorem covers.
+forbids where lambda is large. The same is reported at q-bar = 2 under both inclusion
+and both resampling laws, which no theorem covers.
 
 BKB, the last steps of a run: Theorem 1 of its paper, var / alpha <= var~ <= alpha var
 and ``|S| <= 3 (1 + kappa^2 / lambda) alpha q-bar d_eff``, for q-bar = 6 alpha log(4 T /
 delta) / eps^2 at eps = sqrt(2) - 1, which makes the second bound least. That q-bar is
-above 1,000, and a draw and a rebuild at each step of a run would take hours; so all
-pulls but the last come from outside. The draw that these cause is not counted: it is
-another one, whose scores are of fewer pulls and so too large, which keeps more arms
-than the theorem asks. Its induction over the steps goes on from there.
+above 1,000, and a draw and a rebuild at each step of a run would take hours: so all
+pulls but the last come from outside, and the draw that these cause is not counted.
 
-Part 2, regret. Functions of known norm F = 1 in the RKHS of an RBF kernel, noise of
-known deviation 0.05, the theorems' widths and q-bar: the band mean +- w sqrt(var /
-lambda) covers the function at all arms and steps with probability 1 - delta (Theorem 2
-of either paper); the cumulative regret grows with an exponent below one; batches and
-inducing arms stay within a multiple of the effective dimension. At such horizons the
-theorems' q-bar keeps every pulled arm, so the same is reported at q-bar = 2.
+Regret: functions of known norm F = 1 in the RKHS of an RBF kernel, noise of known
+deviation 0.05, the theorems' widths and q-bar: the band mean +- w sqrt(var / lambda)
+covers the function at all arms and steps with probability 1 - delta (Theorem 2 of
+either paper), and the cumulative regret grows with an exponent below one. At such
+horizons the theorems' q-bar keeps every pulled arm, so the same is reported at q-bar =
+2.
 """
 
 from __future__ import annotations
@@ -46,8 +44,7 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
-from benchmarks.measure import fitted_exponent
-from benchmarks.record import print_table, Record
+from benchmarks.record import Report
 from botorch_bkb import BBKB, BKB
 from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
 from botorch_bkb.models.utils.leverage_scores import (
@@ -307,7 +304,7 @@ def regret_run(
     return {
         "failed": float(worst_error > 1),
         "error_over_band": worst_error,
-        "exponent": fitted_exponent(steps[late], cumulative[late]),
+        "exponent": np.polyfit(np.log(steps[late]), np.log(cumulative[late]), 1)[0],
         "regret": cumulative[-1],
         "uniform_regret": horizon * gaps.mean().item(),
         "batches_over_d_eff": bandit.num_batches / d_eff,
@@ -374,10 +371,6 @@ class Theorems:
             for oversampling in samplings
         ]
 
-    def seconds(self, run: Run) -> float:
-        """Return about how long a run takes."""
-        return {"leverage scores, BKB": 60.0}.get(run.statement, 15.0)
-
     def play(self, run: Run) -> pd.DataFrame:
         """Return one row per quantity."""
         what, name = run.statement.split(", ")
@@ -392,18 +385,13 @@ class Theorems:
             quantities = late_run(self.num_arms, self.late_steps, run.seed)
         return pd.DataFrame(quantities.items(), columns=["quantity", "value"])
 
-    def report(self, rows: pd.DataFrame, record: Record) -> None:
-        """Write and print means; the largest value of what must not exceed a bound."""
+    def report(self, rows: pd.DataFrame) -> Report:
+        """Return means, and the largest value of what must not exceed a bound."""
         keys = ["statement", "oversampling"]
         values = rows.pivot(index=[*keys, "seed"], columns="quantity", values="value")
         groups = values.groupby(keys, sort=False)
-        table = groups.mean()
+        table = groups[["failed", "inducing_share", "exponent"]].mean()
+        table.insert(0, "runs", groups.size())
         for name in ("worst_ratio", "error_over_band"):
             table[name] = groups[name].max()
-        table.insert(0, "runs", groups.size())
-        table = table.reset_index()
-        record.write_table(table, "theorems")
-        for statement, one in table.groupby("statement", sort=False):
-            print(f"\n{statement}, by q-bar")
-            wide = one.dropna(axis="columns", how="all").drop(columns="statement")
-            print_table(wide.set_index("oversampling").T.reset_index())
+        return {"theorems": table.reset_index()}, {}

@@ -1,193 +1,17 @@
-"""The papers' figures: what is left is run, once, and rows make tables and pictures."""
+"""The mathematics of the papers' figures."""
 
-from typing import NamedTuple
+import math
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from benchmarks import figures, thompson_decay
-from benchmarks.ablations import accuracy, VARIANTS
+from benchmarks import drift, drift_real, thompson_decay
 from benchmarks.bbkb import growth, thinned
-from benchmarks.practice_rows import RowFile
-from benchmarks.problems import load_problem
-from benchmarks.regret import Choices, play
-from tests.reference import exact_posterior
-from tests.test_benchmarks import options
-
-
-class Run(NamedTuple):
-    name: str
-    seed: int
-
-
-class Toy:
-    """Rows that say how often a run was done; run `slow` is said to take a minute."""
-
-    keys = Run._fields
-    repetitions = 3
-    played: list[Run] = []  # noqa: RUF012
-
-    def __init__(self, smoke):
-        self.smoke = smoke
-
-    def runs(self, repetitions):
-        return [Run(name, seed) for seed in range(repetitions) for name in "ba"]
-
-    def seconds(self, run):
-        return 60.0 if run.name == "b" else 1.0
-
-    def play(self, run):
-        self.played.append(run)
-        if len(self.played) == 4:
-            raise KeyboardInterrupt
-        return pd.DataFrame({"x": [1.0, 1 / 3], "times": self.played.count(run)})
-
-    def report(self, rows, record):
-        record.write_table(rows.groupby("name")["x"].sum().reset_index(), "toy")
-
-
-@pytest.fixture
-def toy(monkeypatch):
-    monkeypatch.setattr(figures, "FIGURES", {"toy": Toy})
-    monkeypatch.setattr(Toy, "played", [])
-    return Toy
-
-
-def run_figures(tmp_path, *words):
-    args = options(figures, "--rows", str(tmp_path / "rows"), *words)
-    args.output = tmp_path / "output"
-    figures.run(args)
-
-
-def test_a_killed_run_goes_on_and_nothing_is_run_twice(toy, tmp_path, capsys):
-    with pytest.raises(KeyboardInterrupt):
-        run_figures(tmp_path)
-    run_figures(tmp_path)
-    run_figures(tmp_path)
-    # The cheap ones come first; the fourth was interrupted.
-    expected = [Run("a", 0), Run("a", 1), Run("a", 2), Run("b", 0)]
-    assert toy.played == [*expected, Run("b", 0), Run("b", 1), Run("b", 2)]
-    rows = pd.read_csv(tmp_path / "rows" / "toy.csv.gz")
-    assert len(rows) == 12
-    traces = ["commit", "torch", "threads", "device", "seed", "run_seconds", "load"]
-    assert rows[traces].notna().all(axis=None)
-    assert set(rows["x"]) == {1.0, 0.333333}
-    sums = pd.read_csv(tmp_path / "output" / "toy.csv")["x"]
-    assert list(sums) == pytest.approx([4, 4], rel=1e-6)
-    run_figures(tmp_path, "--again", "--seeds", "1")
-    assert sorted(toy.played[-2:]) == [Run("a", 0), Run("b", 0)]
-
-
-def test_the_plan_says_how_long_it_takes_and_runs_nothing(toy, tmp_path, capsys):
-    run_figures(tmp_path, "--plan")
-    assert toy.played == []
-    # Three of a second and three of a minute; nothing measured yet.
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if "toy" in line]
-    assert row.split() == ["toy", "0", "6", "3.05", "0"]
-    job = figures.Job("toy", tmp_path / "rows", smoke=False)
-    for seed, seconds in enumerate([10.0, 20.0]):
-        table = pd.DataFrame({"name": "b", "seed": seed, "run_seconds": [seconds]})
-        job.rows.append(table.assign(load=0.5, rows=1))
-    busy = table.assign(name="a", seed=0, run_seconds=900.0, load=1e3, rows=1)
-    job.rows.append(busy)
-    run_figures(tmp_path, "--plan")
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if "toy" in line]
-    assert row.split() == ["toy", "3", "3", "0.2833", "1"]
-
-
-def test_a_budget_leaves_out_what_would_end_later(toy, tmp_path, capsys):
-    run_figures(tmp_path, "--budget", "0.5")
-    assert {run.name for run in toy.played} == {"a"}
-    assert "3 runs did not fit the budget" in capsys.readouterr().out
-    run_figures(tmp_path, "--seeds", "0")
-    run_figures(tmp_path, "--only", "b, seed 7")
-    assert len(toy.played) == 3
-
-
-def test_a_run_that_fails_costs_no_other(toy, tmp_path, monkeypatch, capsys):
-    def fail(self, run):
-        if run.seed == 1:
-            raise ValueError("a bug")
-        if run.seed == 2:
-            raise FileNotFoundError("no file")
-        return pd.DataFrame({"x": [1.0]})
-
-    monkeypatch.setattr(Toy, "play", fail)
-    with pytest.raises(SystemExit, match=r"a, seed 1: ValueError: a bug\n") as ended:
-        run_figures(tmp_path)
-    assert str(ended.value).count("no file") == 1
-    assert list(pd.read_csv(tmp_path / "output" / "toy.csv")["x"]) == [1.0, 1.0]
-
-
-def test_figures_are_of_a_processor(tmp_path):
-    with pytest.raises(SystemExit, match="Expected --device cpu, but got cuda"):
-        run_figures(tmp_path, "--device", "cuda")
-
-
-def test_a_compressed_table_is_that_of_plain_text(tmp_path):
-    table = pd.DataFrame({"seed": [0, 0], "x": [1.5, 2.5], "rows": 2})
-    files = [RowFile(tmp_path / name, ["seed"]) for name in ("a.csv", "a.csv.gz")]
-    for rows in files:
-        rows.append(table)
-        rows.append(table.assign(seed=1))
-        rows.drop([(0,)])
-    plain, compressed = (rows.table() for rows in files)
-    pd.testing.assert_frame_equal(plain, compressed)
-    assert set(plain["seed"]) == {1}
-    content = files[1].path.read_bytes()
-    assert content.startswith(b"\x1f\x8b")
-    again = RowFile(tmp_path / "b.csv.gz", ["seed"])
-    again.append(plain)
-    assert again.path.read_bytes() == content
-
-
-# --- the figures themselves
-
-
-# Under the largest noise the fits to the first rounds explain nothing, and say so.
-@pytest.mark.filterwarnings("ignore:The fit to")
-# The line search of a fit may end at rounding; BoTorch then says so and tries again.
-@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.OptimizationWarning")
-def test_every_figure_runs_small(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(thompson_decay, "NUM_DRAWS", 8)
-    monkeypatch.setattr(thompson_decay, "BETAS", (1.0,))
-    args = options(figures, "--smoke")
-    args.output = tmp_path
-    figures.run(args)
-    said = capsys.readouterr().out
-    assert "(bar: 90 %)" in said
-    pictures = {path.stem for path in tmp_path.glob("*.png")}
-    expected = {f"thompson_{number}" for number in range(1, 8)}
-    expected |= {"drift", "drift_real_intel", "drift_real_traffic", "starvation"}
-    expected |= {"bbkb_abalone_unit", "bbkb_cadata_paper", "bbkb_abalone", "ablations"}
-    assert expected < pictures
-    for name in figures.FIGURES:
-        table = pd.read_csv(tmp_path / f"{name}.csv.gz")
-        assert table["commit"].notna().all()
-    far = pd.read_csv(tmp_path / "starvation.csv").set_index("posterior")
-    far = far["least_far_variance"]
-    assert far["exact GP"].min() > 0.9
-    assert (far["BKB (DTC)"] >= far["exact GP"].to_numpy() - 1e-4).all()
-    assert far["SoR"].max() < 1e-3
-    slopes = pd.read_csv(tmp_path / "thompson_slopes.csv")
-    assert (slopes["is_negative"] == (slopes["high"] < 0)).all()
-    real = pd.read_csv(tmp_path / "drift_real.csv").groupby("data")["bandit"]
-    traffic = {"TV-GP-UCB", "GP-UCB", "random"}
-    assert real.agg(set).to_dict() == {
-        "traffic": traffic,
-        "intel": traffic | {"R-GP-UCB"},
-    }
-    matched = pd.read_csv(tmp_path / "drift_matched.csv")
-    assert len(matched) == 2 * 3 * 5
-    # From rows alone, the same tables.
-    tables = {path.name: path.read_bytes() for path in tmp_path.glob("*.csv")}
-    args = options(figures, "--smoke", "--seeds", "0", "--rows", str(tmp_path))
-    args.output = tmp_path / "again"
-    figures.run(args)
-    again = {path.name: path.read_bytes() for path in args.output.glob("*.csv")}
-    assert again == tables
+from benchmarks.starvation import Seed, Starvation
+from benchmarks.thompson_decay import bimodal, flat
+from botorch_bkb import TVGPUCB
 
 
 def test_thinned_rows_keep_the_last_of_a_slice_and_the_largest_batch():
@@ -204,53 +28,180 @@ def test_the_exponent_is_that_of_a_power_law():
     assert growth(run) == pytest.approx(0.7)
 
 
-def test_features_go_from_zero_to_one():
-    scaled = load_problem("abalone", None, smoke=True, unit_features=True)
-    assert torch.equal(scaled.arms.amin(dim=0), torch.zeros(3).double())
-    assert torch.equal(scaled.arms.amax(dim=0), torch.ones(3).double())
-    standard = load_problem("abalone", None, smoke=True)
-    correlation = np.corrcoef(scaled.arms[:, 1], standard.arms[:, 1])[0, 1]
-    assert correlation == pytest.approx(1)
-    assert torch.equal(scaled.mean_rewards, standard.mean_rewards)
+def test_bkb_does_not_starve_and_the_subset_of_regressors_does():
+    figure = Starvation(smoke=True)
+    rows = figure.play(Seed(0)).assign(seed=0)
+    tables, pictures = figure.report(rows)
+    far = tables["starvation"].set_index("posterior")["least_far_variance"]
+    assert far["exact GP"].min() > 0.9
+    assert (far["BKB (DTC)"] >= far["exact GP"].to_numpy() - 1e-4).all()
+    assert far["SoR"].max() < 1e-3
+    assert list(pictures) == ["starvation"]
 
 
-def test_an_ablation_changes_one_option():
-    base = vars(VARIANTS["nothing"])
-    for name, choices in VARIANTS.items():
-        changed = {key for key, value in vars(choices).items() if base[key] != value}
-        expected = 0 if name == "nothing" else 1
-        if name == "the theorem's width":
-            changed -= {"norm_bound"}  # the setting's own, said
-            assert choices.norm_bound == 1.0
-        assert len(changed) == expected, name
+# --- drift
 
 
-def test_accuracy_is_the_distance_to_the_exact_posterior():
-    problem = load_problem("abalone", None, smoke=True)
-    bandit = Choices(oversampling=0.3).new_bandit(problem.arms, 90, seed=1)
-    told = []
-    tell = bandit.tell
-
-    def spy(indices, rewards):
-        told.extend(zip(indices.tolist(), rewards.tolist(), strict=True))
-        return tell(indices, rewards)
-
-    bandit.tell = spy
-    play(bandit, problem, 90, seed=1)
-    found = accuracy(bandit)
-    arms = problem.arms.numpy()
-    X, y = arms[[arm for arm, _ in told]], np.array([reward for _, reward in told])
-    squared = ((arms[:, None] - arms[None]) ** 2).sum(axis=-1)
-    K = np.exp(-squared / 10)
-    pulled = [arm for arm, _ in told]
-    mean, covariance = exact_posterior(
-        K[np.ix_(pulled, pulled)], K[pulled], K, np.full(len(X), 0.2), y
+def test_differences_are_paired():
+    values = {"TV-GP-UCB": [1.0, 2.0, 3.0], "R-GP-UCB": [2.0, 3.5, 4.5]}
+    steps = pd.DataFrame(
+        [
+            ("matched", "SE", 0.01, seed, name, step, value if step == 20 else 9.0)
+            for name, rows in values.items()
+            for seed, value in enumerate(rows)
+            for step in (10, 20)
+        ],
+        columns=["part", "kernel", "eps", "seed", "bandit", "step", "average_regret"],
     )
-    variance = np.diag(covariance)
-    sparse_mean, sparse_variance = (moment.numpy() for moment in bandit.predict())
-    ratio = sparse_variance / variance
-    expected = np.maximum(ratio, 1 / ratio).max()
-    assert expected > 1.1
-    assert found["variance_ratio"] == pytest.approx(expected)
-    error = np.abs(sparse_mean - mean) / np.sqrt(variance)
-    assert found["mean_error"] == pytest.approx(error.max())
+    table = drift.compare(steps).set_index("bandit")
+    gaps = np.array([1.0, 1.5, 1.5])
+    error = gaps.std(ddof=1) / math.sqrt(3)
+    assert table.loc["R-GP-UCB", "over_TV-GP-UCB"] == pytest.approx(gaps.mean())
+    assert table.loc["R-GP-UCB", "average_regret"] == pytest.approx(10 / 3)
+    assert table.loc["R-GP-UCB", "standard_error"] == pytest.approx(error)
+    assert table.loc["TV-GP-UCB", "over_TV-GP-UCB"] == 0
+
+
+class Recorder:
+    """Pulls arm 0 and keeps what it is told."""
+
+    def __init__(self):
+        self.rewards = []
+
+    def ask(self):
+        return torch.tensor([0])
+
+    def tell(self, indices, rewards):
+        self.rewards.append(rewards.item())
+
+
+def test_noise_has_nothing_to_do_with_the_function():
+    """Of arms far apart, so that their values are the draws of the function."""
+    arms = torch.arange(8).double().unsqueeze(-1)
+    functions, noises = [], []
+    for seed in range(drift.FIRST_SEED, drift.FIRST_SEED + 300):
+        problem, recorder = drift.new_problem(arms, "SE", 0.0, seed), Recorder()
+        drift.play(problem, {"recorder": recorder}, horizon=8, seed=seed)
+        functions.append(problem.mean_rewards.numpy())
+        noises.append(np.array(recorder.rewards) - functions[-1][0])
+    functions, noises = np.array(functions).T, np.array(noises).T
+    correlations = np.corrcoef(functions, noises)[:8, 8:]
+    assert noises.std() == pytest.approx(drift.NOISE_VARIANCE**0.5, rel=0.06)
+    assert np.abs(correlations).max() < 4.5 / math.sqrt(300)
+
+
+def test_the_rate_maximizes_the_marginal_likelihood():
+    """Against the dense Gaussian density of all readings, on a grid."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(4, 4))
+    K, noise = A @ A.T / 4, 0.1
+    root = np.linalg.cholesky(K)
+    days = []
+    for _ in range(3):
+        f, rows = root @ rng.normal(size=4), []
+        for _ in range(25):
+            rows.append(f + math.sqrt(noise) * rng.normal(size=4))
+            f = math.sqrt(0.8) * f + math.sqrt(0.2) * (root @ rng.normal(size=4))
+        days.append(np.array(rows))
+    steps = np.arange(25)
+
+    def loss(rate):
+        D = (1 - rate) ** (np.abs(steps[:, None] - steps) / 2)
+        C = np.kron(D, K) + noise * np.eye(100)
+        _, log_det = np.linalg.slogdet(C)
+        return sum(
+            log_det + day.ravel() @ np.linalg.solve(C, day.ravel()) for day in days
+        )
+
+    grid = np.exp(np.linspace(math.log(0.05), math.log(0.6), 150))
+    best = grid[np.argmin([loss(rate) for rate in grid])]
+    tensors = [torch.as_tensor(day) for day in days]
+    found = drift_real.learn_rate(tensors, torch.as_tensor(K), noise)
+    assert found == pytest.approx(best, rel=0.03)
+
+
+def test_runs_begin_with_the_start_they_are_given():
+    table = drift_real.made_up_table("intel")
+    series = drift_real.intel_series(table)
+    values = series.test["days 4 and 5"]
+    for start in (0, 3):
+        bandit = drift_real.new_bandit("TV-GP-UCB", series, 5, seed=0)
+        regrets = drift_real.play(values, bandit, start)
+        assert isinstance(bandit, TVGPUCB)
+        assert regrets[0] == pytest.approx((values[0].max() - values[0, start]).item())
+        assert len(regrets) == bandit.num_pulls == len(values)
+    # The table's mean over the training days is what is taken off.
+    assert series.mean == pytest.approx(table.iloc[:36].to_numpy().mean())
+
+
+# --- Thompson sampling
+
+
+def test_the_functions_are_those_of_the_paper():
+    x = np.array([2.0, 5.0, 3.3])
+    expected = 5 * np.exp(-((x - 2) ** 2) / 2) + 10 * np.exp(-((x - 5) ** 2) / 2)
+    values = bimodal(1)(torch.tensor(x).unsqueeze(-1))
+    np.testing.assert_allclose(values, expected / np.sqrt(2 * np.pi))
+    points = torch.tensor([[2.0, 2.0], [5.0, 4.0]], dtype=torch.double)
+    expected = [5 + 10 * np.exp(-9), 5 * np.exp(-6.5) + 10 * np.exp(-0.5)]
+    np.testing.assert_allclose(2 * np.pi * bimodal(2)(points), expected)
+    points = torch.tensor([[1.0], [5.0]], dtype=torch.double)
+    np.testing.assert_allclose(flat(0.5)(points), [0.5 * np.exp(-2), 0.5])
+
+
+@pytest.mark.parametrize("function", [bimodal(1), bimodal(2), flat(2.0)])
+def test_the_maximizer_is_where_the_gradient_vanishes(function):
+    x = function.maximizer.clone().requires_grad_()
+    value = function(x)
+    value.backward()
+    assert x.grad.norm() < 1e-12
+    low, high = function.bounds
+    draws = torch.rand(20_000, len(low), dtype=torch.double)
+    assert function(low + (high - low) * draws).max() <= value
+    assert function.relative_error(function.maximizer) == 0
+    assert 0 < (function.maximizer - 5).norm() < 0.02 or function.name.startswith("f_b")
+
+
+def test_the_interval_of_a_slope_covers_it():
+    rng = np.random.default_rng(0)
+    truth, covered = -0.05, 0
+    for seed in range(200):
+        errors = truth * np.arange(60) + rng.normal(0, 1, 60)
+        slope, low, high = thompson_decay.slope_interval(errors, seed)
+        assert low < slope < high
+        covered += low <= truth <= high
+    # Blocks of five make it a little too short: 85 to 99 %.
+    assert 170 <= covered <= 198
+
+
+def test_a_steady_decay_is_surely_negative_and_noise_is_not():
+    rng = np.random.default_rng(1)
+    decays = -0.2 * np.arange(40) + rng.normal(0, 0.5, 40)
+    assert thompson_decay.slope_interval(decays)[2] < 0
+    noise = rng.normal(0, 1, 40)
+    assert thompson_decay.slope_interval(noise)[2] > 0
+
+
+def test_a_perfect_point_has_the_floor_as_its_error():
+    function = bimodal(1)
+    assert thompson_decay.log_error(function, function.maximizer) == -12
+    nine_percent_off = function.maximizer * 1.1
+    assert thompson_decay.log_error(function, nine_percent_off) == pytest.approx(-2)
+
+
+def test_a_run_is_one_point_and_then_thirty_a_round():
+    calls = []
+
+    class Spy:
+        bounds, name = bimodal(1).bounds, "f1"
+        maximizer = bimodal(1).maximizer
+        relative_error = staticmethod(bimodal(1).relative_error)
+
+        def __call__(self, points):
+            calls.append(len(points))
+            return bimodal(1)(points)
+
+    table = thompson_decay.play(Spy(), 0.1, 3, seed=0)
+    assert calls == [1, 30, 30]
+    assert list(table["round"]) == [1, 2, 3]
+    assert table["error"].iloc[-1] < table["error"].iloc[0]

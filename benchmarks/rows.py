@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import os
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
+from tqdm import tqdm
 
 
-RunKey = TypeVar("RunKey", bound=tuple[Any, ...])
+Run = TypeVar("Run", bound=tuple[Any, ...])
 
 
 class RowFile:
@@ -43,37 +45,6 @@ class RowFile:
             return pd.DataFrame(columns=self.keys)
         return self._finished(self._text())
 
-    def table_for_page(self) -> pd.DataFrame:
-        """Return the rows of which a page of the docs is made.
-
-        Raises:
-            SystemExit: If there are none.
-        """
-        table = self.table()
-        if table.empty:
-            raise SystemExit(
-                f"Expected rows of finished runs, but {self.path} has none."
-            )
-        return table
-
-    def runs(self) -> set[tuple[Any, ...]]:
-        """Return the keys of all finished runs."""
-        return set(self._keys(self.table()))
-
-    def missing(self, wanted: Sequence[RunKey], *, again: bool = False) -> list[RunKey]:
-        """Return, and print how many, of these runs are not there yet.
-
-        Args:
-            wanted: The keys of runs.
-            again: Whether to forget them first.
-        """
-        if again:
-            self.drop(wanted)
-        done = self.runs()
-        missing = [one for one in wanted if one not in done]
-        print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
-        return missing
-
     def append(self, table: pd.DataFrame) -> None:
         """Write the rows of one run.
 
@@ -90,19 +61,56 @@ class RowFile:
                 f"Expected the columns of {self.path}, {columns}, but got "
                 f"{list(table.columns)}. Take another folder by --output."
             )
-        lines = table.to_csv(index=False, header=False)
-        if self.path.suffix == ".gz":
-            self._write(text + lines)
-        else:
-            with self.path.open("a") as file:
-                file.write(lines)
+        self._write(text + table.to_csv(index=False, header=False))
 
     def drop(self, runs: Iterable[tuple[Any, ...]]) -> None:
         """Forget some runs."""
         table, dropped = self.table(), set(runs)
         is_kept = [key not in dropped for key in self._keys(table)]
-        if not all(is_kept):
-            self._replace(table[is_kept])
+        self._replace(table[is_kept])
+
+    def play_missing(
+        self,
+        wanted: Sequence[Run],
+        play: Callable[[Run], pd.DataFrame],
+        origin: Mapping[str, Any],
+        *,
+        again: bool = False,
+    ) -> None:
+        """Play the runs that are not there yet, and append their rows.
+
+        A run that raises an error does not stop the others, unless a file is missing.
+
+        Args:
+            wanted: The keys of runs, named tuples.
+            play: Returns the rows of a run, without its keys.
+            origin: The last columns of every row.
+            again: Whether to forget the wanted runs first.
+
+        Raises:
+            SystemExit: At the end, if runs failed.
+        """
+        if again and self.path.is_file():
+            self.drop(wanted)
+        done = set(self._keys(self.table()))
+        missing = [one for one in wanted if one not in done]
+        print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
+        failures = []
+        for one in tqdm(missing, unit="run", disable=not missing):
+            try:
+                played = play(one)
+            except FileNotFoundError:
+                raise  # other runs need it too
+            except Exception as error:
+                traceback.print_exc()
+                failures.append(f"{one}: {type(error).__name__}: {error}")
+                continue
+            keys = pd.DataFrame([one] * len(played), columns=self.keys)
+            columns = [keys, played.reset_index(drop=True)]
+            table = pd.concat(columns, axis="columns").assign(rows=len(played))
+            self.append(table.assign(**origin))
+        if failures:
+            raise SystemExit("These failed:\n" + "\n".join(failures))
 
     def _finished(self, text: str) -> pd.DataFrame:
         # Whatever stands behind the last end of a line was not written to its end.
