@@ -1,4 +1,4 @@
-r"""Confidence widths of the papers, as small schedule objects.
+"""Confidence widths of the papers, as small schedule objects.
 
 A schedule maps a ``ConfidenceState`` to a width ``w`` in the papers' scaling: arms are
 scored ``mean + w * sqrt(var / lambda)``. BoTorch scores ``mean + sqrt(beta * var)``;
@@ -9,20 +9,6 @@ leverage score ``var / lambda`` (the papers' ``sigma-tilde^2``). ``t`` is what e
 paper counts by it: the told pulls in the widths of BKB, whose ``beta_t`` chooses
 ``x_{t+1}``, and the number of the decision in those of [srinivas2010]_ and
 [bogunovic2016tvgpucb]_, whose ``beta_t`` chooses ``x_t``.
-
-References:
-    [srinivas2010] N. Srinivas, A. Krause, S. Kakade, M. Seeger. Gaussian process
-    optimization in the bandit setting: no regret and experimental design. ICML 2010.
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-    [chowdhury2017] S. R. Chowdhury, A. Gopalan. On kernelized multi-armed bandits.
-    ICML 2017.
-    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
-    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
-    regret. COLT 2019.
-    [calandriello2020bbkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
-    Rosasco. Near-linear time Gaussian process optimization with adaptive batching and
-    resparsification. ICML 2020.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-r"""Widths in posterior deviations: what practice uses where anything is learned.
-
-References:
-    [takeno2023irgpucb] S. Takeno, Y. Inatsu, M. Karasuyama. Randomized Gaussian process
-    upper confidence bound with tighter Bayesian regret bounds. ICML 2023.
-"""
+"""Widths in posterior deviations: what practice uses where anything is learned."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-r"""Guess and double: a width for a function whose norm nobody knows.
-
-References:
-    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
-    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
-    regret. COLT 2019.
-"""
+"""Guess and double: a width for a function whose norm nobody knows."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-r"""Upper confidence bounds on a function that drifts.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-"""
+"""Upper confidence bounds on a function that drifts."""
 
 from __future__ import annotations
 

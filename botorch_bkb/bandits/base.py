@@ -1,15 +1,4 @@
-r"""The bandit over a finite set of arms: arms and a ledger, a learner and a policy.
-
-References:
-    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
-    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
-    regret. COLT 2019.
-    [calandriello2020bbkb] The same authors. Near-linear time Gaussian process
-    optimization with adaptive batching and resparsification. ICML 2020.
-    [desautels2014gpbucb] T. Desautels, A. Krause, J. W. Burdick. Parallelizing
-    exploration-exploitation tradeoffs in Gaussian process bandit optimization. JMLR
-    2014.
-"""
+"""The bandit over a finite set of arms: arms and a ledger, a learner and a policy."""
 
 from __future__ import annotations
 

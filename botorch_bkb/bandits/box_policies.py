@@ -1,11 +1,4 @@
-r"""Policies over a box: which points to ask for, given a model and what is pending.
-
-References:
-    [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
-    optimization in the bandit setting. 2017.
-    [chapelle2011] O. Chapelle, L. Li. An empirical evaluation of Thompson sampling.
-    NeurIPS 2011.
-"""
+"""Policies over a box: which points to ask for, given a model and what is pending."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-r"""Hyper-parameters of a bandit whose objective drifts, the rate among them.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-"""
+"""Hyper-parameters of a bandit whose objective drifts, the rate among them."""
 
 from __future__ import annotations
 

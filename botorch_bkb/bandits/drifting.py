@@ -1,9 +1,4 @@
-r"""Bandits whose pulls have times, for objectives that drift.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-"""
+"""Bandits whose pulls have times, for objectives that drift."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-r"""A learner that forgets smoothly, by a filter over time.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-"""
+"""A learner that forgets smoothly, by a filter over time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What a bandit is for: to collect reward, or to find the best arm.
-
-References:
-    [lai1985] T. L. Lai, H. Robbins. Asymptotically efficient adaptive allocation rules.
-    Advances in Applied Mathematics 1985.
-"""
+"""What a bandit is for: to collect reward, or to find the best arm."""
 
 from __future__ import annotations
 

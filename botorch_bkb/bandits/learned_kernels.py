@@ -1,9 +1,4 @@
-"""The kernels that bandits learn, and what is asked of any kernel.
-
-References:
-    [ba2012composite] S. Ba, V. R. Joseph. Composite Gaussian process models for
-    emulating expensive functions. Annals of Applied Statistics 6(4), 2012.
-"""
+"""The kernels that bandits learn, and what is asked of any kernel."""
 
 from __future__ import annotations
 

@@ -1,13 +1,9 @@
-r"""Learners: what is believed of the arms after the pulls that were told.
+"""Learners: what is believed of the arms after the pulls that were told.
 
 A learner is its options and no more; what it knows is a :class:`Belief`, which the
 bandit keeps. ``ExactLearner`` and ``SparseLearner`` believe in one function that stays
 as it is, ``BlockLearner`` lets either start afresh with every block of time, and
 :class:`~botorch_bkb.bandits.forgetting.ForgettingLearner` forgets smoothly.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
 """
 
 from __future__ import annotations

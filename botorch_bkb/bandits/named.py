@@ -1,23 +1,4 @@
-r"""The bandits of the papers: a learner, a policy, a width and a batch rule each.
-
-References:
-    [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
-    optimization in the bandit setting. 2017.
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
-    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
-    regret. COLT 2019.
-    [calandriello2020bbkb] The same authors. Near-linear time Gaussian process
-    optimization with adaptive batching and resparsification. ICML 2020.
-    [chapelle2011] O. Chapelle, L. Li. An empirical evaluation of Thompson sampling.
-    NIPS 2011.
-    [chowdhury2017] S. R. Chowdhury, A. Gopalan. On kernelized multi-armed bandits. ICML
-    2017.
-    [desautels2014gpbucb] T. Desautels, A. Krause, J. W. Burdick. Parallelizing
-    exploration-exploitation tradeoffs in Gaussian process bandit optimization. JMLR
-    2014.
-"""
+"""The bandits of the papers: a learner, a policy, a width and a batch rule each."""
 
 from __future__ import annotations
 

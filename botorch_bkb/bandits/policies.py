@@ -1,11 +1,4 @@
-r"""Policies: what to pull, given a belief, a batch rule and what is pending.
-
-References:
-    [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
-    optimization in the bandit setting. 2017.
-    [chapelle2011] O. Chapelle, L. Li. An empirical evaluation of Thompson sampling.
-    NIPS 2011.
-"""
+"""Policies: what to pull, given a belief, a batch rule and what is pending."""
 
 from __future__ import annotations
 

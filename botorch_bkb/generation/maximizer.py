@@ -1,12 +1,8 @@
-r"""The distribution of the maximizer, from draws, and the rule that stops on it.
+"""The distribution of the maximizer, from draws, and the rule that stops on it.
 
-The paper writes ``F_t`` for the posterior distribution of the point where the unknown
+[basu2017]_ writes ``F_t`` for the posterior distribution of the point where the unknown
 function is largest; a Thompson draw is a draw from it. Its section 2.2 stops "when the
 variance of the distribution of F_t becomes considerably small" and returns its mode.
-
-References:
-    [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
-    optimization in the bandit setting. 2017.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Thompson draws on a box: differentiable functions, in BoTorch's path machinery.
+"""Thompson draws on a box: differentiable functions, in BoTorch's path machinery.
 
 Importing this module makes ``draw_matheron_paths``, and with it
 ``get_matheron_path_model``, ``PathwiseThompsonSampling`` and
@@ -20,7 +20,7 @@ input inducing this is the exact GP, by Matheron's rule. ``f_0`` is approximate:
   covariances wrong by ``O(1 / sqrt(number of features))`` in either direction: right
   far from the data, and over- or under-confident by that much near them, nowhere
   systematically.
-- The paper's feature map (:func:`draw_eigenfeature_paths`; any kernel), the top
+- The feature map of [basu2017]_ (:func:`draw_eigenfeature_paths`; any kernel), the top
   eigenpairs of the kernel matrix of some points, never has more than the prior
   covariance: draws are **over-confident away from these points**, and everywhere by
   the eigenvalues left out.
@@ -31,12 +31,6 @@ input inducing this is the exact GP, by Matheron's rule. ``f_0`` is approximate:
 Randomness: BoTorch's own functions, and so ``draw_matheron_paths``, draw from the
 global generator. :func:`draw_posterior_paths` takes a generator and leaves the global
 one as it was.
-
-References:
-    [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
-    optimization in the bandit setting. 2017.
-    [wilson2020] J. Wilson, V. Borovitskiy, A. Terenin, P. Mostowsky, M. Deisenroth.
-    Efficiently sampling functions from Gaussian process posteriors. ICML 2020.
 """
 
 from __future__ import annotations

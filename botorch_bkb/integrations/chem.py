@@ -1,11 +1,8 @@
-r"""From molecules to arms; needs the extra ``chem`` (RDKit).
+"""From molecules to arms; needs the extra ``chem`` (RDKit).
 
+Example:
     >>> molecules = read_molecules(table["smiles"])
     >>> bandit = BBKB(molecules.arms(), covar_module=TanimotoKernel())
-
-References:
-    [rogers2010ecfp] D. Rogers, M. Hahn. Extended-connectivity fingerprints. Journal of
-    Chemical Information and Modeling 50, 2010.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-r"""The sparse DTC posterior of BKB as a BoTorch model.
-
-References:
-    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
-    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
-    regret. COLT 2019.
-"""
+"""The sparse DTC posterior of BKB as a BoTorch model."""
 
 from __future__ import annotations
 

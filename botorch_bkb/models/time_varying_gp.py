@@ -1,9 +1,4 @@
-r"""The exact GP over space and time, as a BoTorch model.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-"""
+"""The exact GP over space and time, as a BoTorch model."""
 
 from __future__ import annotations
 

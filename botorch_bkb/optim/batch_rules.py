@@ -1,17 +1,9 @@
-r"""When a batch closes.
+"""When a batch closes.
 
 Inside a batch the mean is frozen and variances fall with every pull already chosen. The
 rules bound ``var_start(x) / var_now(x)``, by which the width has to grow to stay valid,
 from the variances at the start of the batch alone. The pull that crosses the threshold
 is the last one of its batch.
-
-References:
-    [calandriello2020bbkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
-    Rosasco. Near-linear time Gaussian process optimization with adaptive batching and
-    resparsification. ICML 2020.
-    [desautels2014gpbucb] T. Desautels, A. Krause, J. W. Burdick. Parallelizing
-    exploration-exploitation tradeoffs in Gaussian process bandit optimization. JMLR
-    2014.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-r"""The exact posterior of a function that drifts, over all pairs of arms.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-"""
+"""The exact posterior of a function that drifts, over all pairs of arms."""
 
 from __future__ import annotations
 
@@ -27,11 +22,12 @@ MIN_SCALE = 1e-12
 
 
 class ArmFilter(DriftingPosterior):
-    r"""The exact posterior over ``A`` arms that drift; equations (7) and (8).
+    r"""The exact posterior over ``A`` arms that drift.
 
-    ``O(A^2)`` time for every observation and every change of time, ``O(A^2)`` memory,
-    both independent of how much was observed before. Times are real numbers; several
-    observations at one time, or none for long, are fine.
+    Equations (7) and (8) of [bogunovic2016tvgpucb]_. ``O(A^2)`` time for every
+    observation and every change of time, ``O(A^2)`` memory, both independent of how
+    much was observed before. Times are real numbers; several observations at one time,
+    or none for long, are fine.
 
     Args:
         prior_covariance: The ``A x A`` covariance ``K`` of the function at one time.

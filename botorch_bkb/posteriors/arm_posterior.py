@@ -1,4 +1,4 @@
-r"""The posterior of all arms at once, from cached features: the fast path.
+"""The posterior of all arms at once, from cached features: the fast path.
 
 The sparse posterior of section 3.1 of [calandriello2019bkb]_, in the units of the GP.
 With inducing arms ``S``, ``K_S = L L^T``, features ``z(x) = L^{-1} k_S(x)`` and the
@@ -9,11 +9,6 @@ summed precisions ``W`` (number of pulls over lambda) of the pulled arms, ::
     residual(x) = k(x, x) - |z(x)|^2            what S cannot explain
     projected(x) = z(x)^T V^{-1} z(x)           what noise leaves uncertain of the rest
     variance(x) = residual(x) + projected(x)
-
-References:
-    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
-    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
-    regret. COLT 2019.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Thompson draws over arms, from the weights of the sparse posterior.
+"""Thompson draws over arms, from the weights of the sparse posterior.
 
 With the features ``z(x)`` of the inducing arms and ``V = I + Z^T W Z`` (see
 :mod:`~botorch_bkb.posteriors.arm_posterior`), the weights are ``theta ~ N(V^{-1} Z^T W
@@ -20,12 +20,6 @@ be.
 
 A ``spread`` of ``a`` replaces each draw by ``mean(x) + a (f(x) - mean(x))``: the
 posterior reshaping of [chapelle2011]_, which explores less below 1.
-
-References:
-    [basu2017] K. Basu, S. Ghosh. Analysis of Thompson sampling for Gaussian process
-    optimization in the bandit setting. 2017.
-    [chapelle2011] O. Chapelle, L. Li. An empirical evaluation of Thompson sampling.
-    NIPS 2011.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""The posterior of a drifting function over a finite set of arms, filtered in time.
+"""The posterior of a drifting function over a finite set of arms, filtered in time.
 
 The function forgets at rate ``eps`` per unit of time: ``f_{t+1} = sqrt(1 - eps) f_t +
 sqrt(eps) g_{t+1}``, every ``g`` an independent draw from the GP with covariance ``K``
@@ -12,10 +12,6 @@ and every observation is an update of rank one.
 :class:`~botorch_bkb.posteriors.ArmFilter` does this for all arms,
 :class:`~botorch_bkb.posteriors.SparseArmFilter` for a few inducing arms, whose values
 determine what data on them say of all others.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
 """
 
 from __future__ import annotations

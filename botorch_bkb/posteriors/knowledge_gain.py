@@ -1,9 +1,4 @@
-r"""Which arms tell most of the best one.
-
-References:
-    [frazier2009] P. I. Frazier, W. B. Powell, S. Dayanik. The knowledge-gradient policy
-    for correlated normal beliefs. INFORMS Journal on Computing 2009.
-"""
+"""Which arms tell most of the best one."""
 
 from __future__ import annotations
 

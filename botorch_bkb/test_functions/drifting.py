@@ -1,9 +1,4 @@
-r"""Finite sets of arms whose mean rewards move, with regret against the moving maximum.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-"""
+"""Finite sets of arms whose rewards move, with regret against the moving maximum."""
 
 from __future__ import annotations
 

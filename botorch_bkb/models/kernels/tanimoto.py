@@ -1,9 +1,4 @@
-r"""The kernel of fingerprints.
-
-References:
-    [ralaivola2005graph] L. Ralaivola, S. J. Swamidass, H. Saigo, P. Baldi. Graph
-    kernels for chemical informatics. Neural Networks 18, 2005.
-"""
+"""The kernel of fingerprints."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-r"""The kernel of an objective that forgets.
-
-References:
-    [bogunovic2016tvgpucb] I. Bogunovic, J. Scarlett, V. Cevher. Time-varying Gaussian
-    process bandit optimization. AISTATS 2016.
-"""
+"""The kernel of an objective that forgets."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 In double precision, on the generator's own device: what a seed draws depends neither on
 the arms' device and dtype nor on the user's default dtype.
-
-References:
-    [steele2014] G. L. Steele, D. Lea, C. H. Flood. Fast splittable pseudorandom number
-    generators. OOPSLA 2014.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
-r"""Sampling inducing points by ridge leverage scores.
+"""Sampling inducing points by ridge leverage scores.
 
 The ridge leverage score of a pull is ``var(x) / lambda``, the posterior variance of its
 arm over the noise variance; the papers write it as sigma-tilde squared.
-
-References:
-    [calandriello2019bkb] D. Calandriello, L. Carratino, A. Lazaric, M. Valko, L.
-    Rosasco. Gaussian process optimization with adaptive sketching: scalable and no
-    regret. COLT 2019.
-    [calandriello2020bbkb] The same authors. Near-linear time Gaussian process
-    optimization with adaptive batching and resparsification. ICML 2020.
 """
 
 from __future__ import annotations
