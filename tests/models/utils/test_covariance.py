@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.fit import fit_gpytorch_mll
-from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -160,3 +160,30 @@ def assert_fits(model, X):
     posterior = model.posterior(X)
     assert posterior.mean.isfinite().all()
     assert (posterior.variance >= 0).all()
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("shape", [(), (2,)], ids=["matrix", "batch"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_matern_kernel_is_its_formula(dtype, shape, gradients):
+    """In place without gradients, and by GPyTorch with them."""
+    stream = np.random.default_rng(0)
+    x, z = stream.random((*shape, 7, 3)), stream.random((*shape, 5, 3))
+    z[..., 0, :] = x[..., 0, :]  # a distance of zero
+    lengthscales = np.array([0.3, 2.0])
+    part = MaternKernel(nu=2.5, ard_num_dims=2, active_dims=[0, 2])
+    part.lengthscale = torch.tensor(lengthscales)
+    kernel = (scaled(part) + rbf()).to(dtype)
+    X, Z = (torch.tensor(points).to(dtype) for points in (x, z))
+    with torch.set_grad_enabled(gradients):
+        found = dense_covariance(kernel, X, Z)
+        alone = dense_covariance(kernel.kernels[0], X, Z)
+    gaps = (x[..., :, None, :] - z[..., None, :, :])[..., [0, 2]] / lengthscales
+    s = np.sqrt(5 * (gaps**2).sum(axis=-1))
+    expected = OUTPUTSCALE.item() * (1 + s + s**2 / 3) * np.exp(-s)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    np.testing.assert_allclose(alone.detach(), expected, atol=tolerance)
+    expected = expected + np_rbf(x, z)
+    np.testing.assert_allclose(found.detach(), expected, atol=tolerance)
+    assert found.dtype == dtype
+    assert found.requires_grad == gradients
