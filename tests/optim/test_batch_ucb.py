@@ -206,66 +206,12 @@ def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, ex
             assert ours[0] == first
 
 
-def test_a_batch_of_96_after_5_observations_is_spread_out():
-    """As the exact GP spreads it, not 95 pulls of one arm: DESIGN's measured trap."""
-    generator = torch.Generator().manual_seed(0)
-    arms = torch.rand(2000, 2, generator=generator, dtype=torch.double)
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.15
-    pulled = torch.tensor([5, 100, 700, 1200, 1900])
-    rewards = torch.randn(5, generator=generator, dtype=torch.double)
-    none = torch.tensor([], dtype=torch.long)
-    distinct = {}
-    for inducing in (pulled, pulled[:3]):
-        posterior = ArmPosterior(arms, kernel, 0.1)
-        posterior.update(inducing, pulled, torch.ones(5).double(), rewards)
-        for grow in (False, True):
-            picks = optimize_batch_ucb(
-                posterior,
-                1.0,
-                FixedSize(96),
-                grow=grow,
-                pending_indices=none,
-                pending_scores=none.double(),
-            )
-            distinct[len(inducing), grow] = picks.unique().numel()
-    assert distinct[3, False] <= 3  # the trap: nothing moves outside S
-    assert distinct[5, True] > 30
-    assert abs(distinct[3, True] - distinct[5, True]) < 0.2 * distinct[5, True]
-
-
 def test_no_arm_left_is_an_error():
     problem = Problem(0)
     with pytest.raises(InputDataError, match="may still be pulled"):
         problem.choose(
             1.0, FixedSize(3), True, capacity=torch.zeros(60, dtype=torch.long)
         )
-
-
-def test_features_over_the_byte_budget_change_nothing():
-    problem = Problem(1)
-    posterior = problem.posterior
-    lean = ArmPosterior(
-        posterior.arms, posterior.covar_module, problem.noise, max_feature_bytes=0
-    )
-    pulled = posterior.pulled_indices
-    lean.update(
-        posterior.inducing_indices,
-        pulled,
-        torch.as_tensor(problem.counts)[pulled],
-        torch.as_tensor(problem.sums)[pulled],
-    )
-    assert lean.shards.ask("cached_bytes") == [0]
-    torch.testing.assert_close(lean.mean, posterior.mean)
-    torch.testing.assert_close(lean.variance, posterior.variance)
-    vector = torch.arange(lean.L_v.shape[0]).double()
-    products = lean.shards.ask("dot", lean.project(vector.unsqueeze(-1)).squeeze(-1))
-    torch.testing.assert_close(products, posterior.shards.ask("dot", vector))
-    for grow, rule in ((True, FixedSize(20)), (False, SumRule(6.0))):
-        expected = problem.choose(2.0, rule, grow)
-        problem.posterior = lean
-        assert problem.choose(2.0, rule, grow) == expected
-        problem.posterior = posterior
 
 
 @pytest.mark.parametrize("name", ["sum", "product"])

@@ -14,7 +14,6 @@ from gpytorch.kernels import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, BKB, GPBUCB
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
 
 
@@ -127,43 +126,6 @@ def test_equals_the_full_rebuild_on_random_problems(seed, noise):
     fresh = ArmPosterior(walk.arms, covar_module, noise)
     walk.update(fresh)
     assert_same(posterior, fresh, 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("bandit_class", "options"),
-    [(BBKB, {"resampling": "coupled"}), (BKB, {}), (GPBUCB, {"maximize": False})],
-)
-def test_bandits_pick_the_same_arms_without_increments(
-    monkeypatch, bandit_class, options
-):
-    """Over a whole run, each batch's posterior to 1e-9 and each pick."""
-    walk = Walk(1, num_arms=300)
-    values = (3 * walk.arms).sin().sum(dim=-1)
-
-    def run():
-        bandit = bandit_class(
-            walk.arms,
-            covar_module=make_kernel("rbf", torch.double),
-            noise_variance=0.1,
-            generator=torch.Generator().manual_seed(0),
-            **options,
-        )
-        noises = torch.Generator().manual_seed(1)
-        history = []
-        while bandit.num_pulls < 120:
-            indices = bandit.ask(max_size=20)
-            noise = torch.randn(len(indices), generator=noises, dtype=torch.double)
-            bandit.tell(indices, values[indices] + 0.3 * noise)
-            posterior = bandit._moments
-            history.append((indices, posterior.mean.clone(), posterior.variance))
-        return history
-
-    expected = run()
-    monkeypatch.setattr(ArmPosterior, "_increment", lambda *args: None)
-    for (indices, mean, variance), plain in zip(expected, run(), strict=True):
-        assert indices.tolist() == plain[0].tolist()
-        torch.testing.assert_close(mean, plain[1], rtol=0, atol=1e-9)
-        torch.testing.assert_close(variance, plain[2], rtol=0, atol=1e-9)
 
 
 def test_near_duplicates_are_left_to_the_full_rebuild(increments):

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from typing_extensions import override
 
 from botorch_bkb.posteriors import arm_shard
-from botorch_bkb.posteriors.arm_shard import ArmShard, Draws, Factor
+from botorch_bkb.posteriors.arm_shard import ArmShard, Factor
 from botorch_bkb.posteriors.shards import Ranked
 from tests.helpers import gram_matrix
 from tests.reference import Arms
@@ -140,52 +140,6 @@ def test_the_largest_bounds_are_those_of_a_sort(limits, size, scale, seed, every
     found = Ranked.merged(parts, size)
     assert found.arms.tolist() == expected
     assert torch.equal(found.values, bounds[expected])
-
-
-def draws_of(problem, appended=(11, 3), num_draws=3):
-    """Return draws of all arms as shards take them, and the values by NumPy."""
-    stream, f = np.random.default_rng(0), len(appended)
-    B = problem.Q @ problem.Z[:, appended]
-    schur = problem.K[np.ix_(appended, appended)] - B.T @ B
-    C = np.linalg.cholesky(schur)
-    theta = problem.Q @ stream.normal(size=(len(B), num_draws))
-    weights = stream.normal(size=(f, num_draws))
-    new = np.linalg.solve(C, problem.K[list(appended)] - B.T @ problem.Z)
-    expected = (problem.mean[:, None] + problem.Z.T @ theta + new.T @ weights).T
-    draws = Draws(
-        problem.tensor(np.hstack([theta, B])),
-        problem.arms[list(appended)],
-        problem.tensor(C),
-        problem.tensor(weights),
-    )
-    return draws, expected
-
-
-@each_cut
-@each_cache
-@each_dtype
-@pytest.mark.parametrize("appended", [(), (11, 3)])
-def test_draws_are_weights_times_features(limits, cached, dtype, appended):
-    problem = Problem(dtype)
-    draws, expected = draws_of(problem, appended)
-    shards = problem.shards(limits, cached)
-    assert draws.size == 3
-    values = torch.cat([shard.drawn(draws, None) for shard in shards], dim=-1)
-    np.testing.assert_allclose(values, expected, atol=ATOL[dtype])
-    few = torch.tensor([20, 5, 5, 0])
-    parts = [shard.drawn(draws, few) for shard in shards]
-    if len(shards) == 1:
-        assert torch.equal(parts[0], values[:, few])
-    assert sum(part.shape[1] for part in parts) == 4
-    allowed = torch.arange(21) % 2 == 1
-    for shard, (start, stop) in zip(shards, pairwise(limits), strict=True):
-        own = values[:, start:stop]
-        best, arms = shard.best_of_draws(draws, None)
-        assert torch.equal(best, own.amax(dim=-1))
-        assert torch.equal(arms, start + own.argmax(dim=-1))
-        own = own.masked_fill(~allowed[start:stop], -torch.inf)
-        best, _ = shard.best_of_draws(draws, allowed[start:stop])
-        assert torch.equal(best, own.amax(dim=-1))
 
 
 @each_cut
