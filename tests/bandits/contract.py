@@ -1,7 +1,6 @@
 """What the tests of the contract of ask and tell share."""
 
 import pytest
-import torch
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
@@ -17,7 +16,6 @@ def each(classes):
     )
 
 
-both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 both_signs = pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
 RULES = {
     "fixed": FixedSize(3),
@@ -32,7 +30,6 @@ each_bandit_and_rule = pytest.mark.parametrize(
     [(bandit_class, RULES[name]) for bandit_class, name in BANDITS_AND_RULES],
     ids=[f"{bandit_class.__name__}-{name}" for bandit_class, name in BANDITS_AND_RULES],
 )
-each_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 
 
 class Recorder(ConfidenceSchedule):

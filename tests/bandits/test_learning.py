@@ -3,12 +3,20 @@
 import pytest
 from gpytorch.kernels import MaternKernel
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPUCB, UniformRandom
+from botorch_bkb import (
+    BBKB,
+    BKB,
+    EpsilonGreedy,
+    GPBUCB,
+    GPThompsonSampling,
+    GPUCB,
+    UniformRandom,
+)
 from botorch_bkb.optim import FixedSize
 from tests.bandits import make_bandit, noisy_rewards, random_arms, true_rewards
 
 
-LEARNERS = [BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy]
+LEARNERS = [BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy, GPThompsonSampling]
 NUM_ARMS, NUM_PULLS = 60, 60
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb import BBKB, GPThompsonSampling, GPUCB, TVGPUCB, UniformRandom
+from botorch_bkb import BBKB, GPThompsonSampling, GPUCB, TVGPUCB
 from botorch_bkb.generation import MaximizerDistribution, VarianceStoppingRule
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
@@ -152,36 +152,6 @@ def test_the_rule_of_bbkb_closes_batches_of_draws():
         sizes.append(len(indices))
     assert sizes[0] == 1
     assert max(sizes) > 3
-
-
-@pytest.mark.parametrize("residual", ["omitted", "correlated"])
-@pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
-def test_regret_is_below_that_of_uniform_pulls(residual, maximize):
-    arms = random_arms(200)
-    regrets = {}
-    sign = 1 if maximize else -1
-    means = sign * true_rewards(arms)
-    gaps = means.max() - means
-    for bandit_class in (GPThompsonSampling, UniformRandom):
-        options = {"residual": residual} if bandit_class is GPThompsonSampling else {}
-        total = 0.0
-        for seed in range(3):
-            bandit = make_bandit(
-                bandit_class,
-                arms,
-                seed,
-                maximize=maximize,
-                batch_rule=FixedSize(10),
-                **options,
-            )
-            measure = noisy_rewards(arms, seed)
-            total += sum(
-                gaps[batch].sum().item() for batch in play(bandit, 20, measure)
-            )
-        regrets[bandit_class] = total
-        if bandit_class is GPThompsonSampling:
-            assert gaps[bandit.best_arm()] < 0.1
-    assert regrets[GPThompsonSampling] < 0.4 * regrets[UniformRandom]
 
 
 # The distribution of the maximizer ----------------------------------------------------
