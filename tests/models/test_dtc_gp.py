@@ -19,7 +19,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Round, Standardize
@@ -479,27 +478,6 @@ def test_factors_follow_data_mode_and_dtype(generator):
     mean = model.posterior(X[:3].float()).mean
     assert mean.dtype == torch.float32
     torch.testing.assert_close(mean.double(), 2 * first, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_float32_agrees_with_float64(sparse, generator):
-    X, Y = make_data(generator)
-    kernel = make_kernel("rbf")
-    S = X[:9] if sparse else None
-    double = plain_model(X, Y, kernel, inducing_points=S)
-    with pytest.warns(InputDataWarning, match="double precision"):
-        single = plain_model(
-            X.float(),
-            Y.float(),
-            make_kernel("rbf").float(),
-            inducing_points=None if S is None else S.float(),
-        )
-    ours, theirs = single.posterior(X[:5].float()), double.posterior(X[:5])
-    assert ours.mean.dtype == torch.float32
-    torch.testing.assert_close(ours.mean.double(), theirs.mean, rtol=0, atol=1e-3)
-    torch.testing.assert_close(
-        ours.variance.double(), theirs.variance, rtol=0, atol=1e-3
-    )
 
 
 def test_effective_dimension_and_log_det_by_their_definitions(generator):

@@ -91,16 +91,6 @@ def test_they_are_the_tensor_of_their_rows(most, with_numbers, dtype):
     [
         (lambda: BitArms(torch.zeros(2, 3)), InputDataError, "dtype uint8"),
         (
-            lambda: BitArms(torch.zeros(2, 3, dtype=torch.uint8), dtype=torch.int),
-            InputDataError,
-            "float32 or float64",
-        ),
-        (
-            lambda: BitArms(np.zeros(3, "uint8")),
-            BotorchTensorDimensionError,
-            "shape A x c",
-        ),
-        (
             lambda: BitArms(np.zeros((3, 2), "uint8"), numbers=torch.zeros(2, 1)),
             BotorchTensorDimensionError,
             r"A x e, but got \(3, 2\) and \(2, 1\)",
