@@ -15,7 +15,7 @@ from botorch.exceptions.errors import BotorchError
 from botorch_bkb.cli.arguments import build_parser, DEFAULT_COMMAND, PROGRAM
 
 
-REQUIRED_MODULES = ("matplotlib", "pandas", "pyarrow", "tqdm")
+REQUIRED_MODULES = ("jinja2", "matplotlib", "pandas", "pyarrow", "tqdm")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

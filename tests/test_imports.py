@@ -30,7 +30,7 @@ MODULES = {
 }
 # Names that a layer below promises since before there was one above it.
 MOVED = {"models/__init__.py": {"posteriors"}}
-HEAVY = ["pandas", "pyarrow", "matplotlib", "tqdm", "ax", "ray"]
+HEAVY = ["pandas", "pyarrow", "matplotlib", "jinja2", "tqdm", "ax", "ray"]
 
 
 def layer_of(module):

@@ -42,7 +42,8 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     package = {
         path.relative_to(ROOT).as_posix()
-        for path in (*PACKAGE.rglob("*.py"), PACKAGE / "py.typed")
+        for pattern in ("*.py", "py.typed", "cli/templates/*.html")
+        for path in PACKAGE.rglob(pattern)
     }
     about = f"botorch_bkb-{__version__}.dist-info/"
     files = set(wheel.namelist())

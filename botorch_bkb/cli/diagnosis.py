@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.posteriors import GPyTorchPosterior
@@ -45,6 +46,9 @@ DOMINANT_SHARE = 0.8
 NUM_COLUMNS_SHOWN = 3
 # Of a normal distribution, 95 % lies within this many deviations.
 DEVIATIONS_OF_95_PERCENT = 1.96
+# A share of intervals is far from 95 % if it is so many standard errors away: chance
+# alone does that once in 60 times at most.
+FAR_OFF = 3.0
 NOT_FITTED = (
     "Kernel and noise are assumed so far: they are fitted from "
     f"{MIN_PULLS_TO_FIT} measurements on."
@@ -53,21 +57,56 @@ NOT_FITTED = (
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """What is predicted of measured candidates by fits without their own rewards.
+    """Measurements, and their predictions by fits without their candidates.
 
     Attributes:
-        arms: The ``P`` measured candidates, ascending.
-        mean: The ``P`` predicted mean rewards.
-        variance: The ``P`` variances of a single measurement: that of the mean reward
-            and the noise of the fit to all.
-        is_refitted: Whether kernel and noise were fitted anew without them, too, or are
-            those of the fit to all.
+        measured: The ``n`` rewards.
+        mean: Their ``n`` predictions.
+        half_width: Half the widths of the ``n`` 95 % intervals of a single measurement:
+            the variance of the mean reward and the noise of the fit to all.
+        num_candidates: The number of measured candidates.
+        correlation: Between the candidates' mean rewards and their predictions.
+        error_of_mean: The root mean squared error if each candidate is predicted by the
+            mean of the other candidates' measurements.
+        is_refitted: Whether kernel and noise were fitted without the candidates, too.
     """
 
-    arms: Tensor
-    mean: Tensor
-    variance: Tensor
+    measured: np.ndarray
+    mean: np.ndarray
+    half_width: np.ndarray
+    num_candidates: int
+    correlation: float
+    error_of_mean: float
     is_refitted: bool
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether enough candidates were measured to judge the model."""
+        return self.num_candidates >= MIN_CANDIDATES_TO_JUDGE
+
+    @property
+    def error(self) -> float:
+        """The root mean squared error."""
+        return float(np.sqrt(np.mean((self.mean - self.measured) ** 2)))
+
+    @property
+    def num_inside(self) -> int:
+        """The number of measurements inside their 95 % interval."""
+        return int((np.abs(self.measured - self.mean) <= self.half_width).sum())
+
+    @property
+    def share_inside(self) -> float:
+        """The share of measurements inside their 95 % interval."""
+        return self.num_inside / len(self.measured)
+
+    @property
+    def bounds_of_share(self) -> tuple[float, float]:
+        """The range of that share, up to rare chance, if the intervals are right.
+
+        Errors of one candidate's measurements are correlated: candidates are counted.
+        """
+        error = (0.95 * 0.05 / self.num_candidates) ** 0.5
+        return 0.95 - FAR_OFF * error, 0.95 + FAR_OFF * error
 
 
 @dataclass(frozen=True)
@@ -78,19 +117,15 @@ class FitDiagnosis:
         noise_share: The noise variance as a share of the rewards' variance.
         lengthscales: The shortest lengthscale of each column's features, of the trend
             where there is rough detail, as a share of their range, ascending.
-        correlation: Between the mean rewards of measured candidates and what is
-            predicted of each if it is left out; NaN if there are too few.
-        num_candidates: The number of measured candidates.
-        held_out: The predictions behind the correlation; None if there are too few.
         detail_share: Which share of the kernel's variance is rough detail.
+        held_out: Predictions of candidates that are left out; None if too few are
+            measured.
     """
 
     noise_share: float
     lengthscales: dict[str, float]
-    correlation: float
-    num_candidates: int
-    held_out: HeldOut | None = None
-    detail_share: float = 0.0
+    detail_share: float
+    held_out: HeldOut | None
 
     @override
     def __str__(self) -> str:
@@ -106,22 +141,25 @@ class FitDiagnosis:
                 f"rough detail beside them is {self.detail_share:.0%} of the kernel's "
                 "variance"
             )
-        if not math.isnan(self.correlation):
+        if self.held_out is not None:
             parts.append(
                 "candidates left out are predicted with a correlation of "
-                f"{self.correlation:.2f}"
+                f"{self.held_out.correlation:.2f}"
             )
         return "; ".join(parts)
 
     @property
     def trouble(self) -> str | None:
         """Why the fit cannot tell candidates apart, if it cannot."""
-        chance = CHANCE_QUANTILE / math.sqrt(self.num_candidates)
-        if self.num_candidates < MIN_CANDIDATES_TO_JUDGE or self.correlation > chance:
+        if self.held_out is None or not self.held_out.can_judge:
+            return None
+        correlation = self.held_out.correlation
+        chance = CHANCE_QUANTILE / math.sqrt(self.held_out.num_candidates)
+        if correlation > chance:
             return None
         return (
             "the fit cannot tell candidates apart: those left out are predicted with a "
-            f"correlation of {self.correlation:.2f}, and chance alone gives up to "
+            f"correlation of {correlation:.2f}, and chance alone gives up to "
             f"{chance:.2f}. This batch is hardly better than a random one. Check that "
             "rewards and candidates belong together, and that the columns hold what "
             "the reward depends on"
@@ -139,20 +177,7 @@ def diagnose(
         rewards: Their ``n`` rewards.
         sources: The column of each feature, of those beside a fingerprint.
     """
-    measured, inverse, counts = indices.unique(return_inverse=True, return_counts=True)
-    means = sum_replicates(rewards, inverse, len(measured)) / counts
-    correlation, held_out = math.nan, None
-    if len(measured) >= MIN_CANDIDATES:
-        is_refitted = len(measured) <= MAX_REFITTED
-        if is_refitted:
-            mean, variance = _predict_by_folds(bandit, measured, inverse, rewards)
-        else:
-            mean, variance = _predict_by_loo(bandit, measured, counts, means)
-        variance = variance + bandit.noise_variance
-        held_out = HeldOut(measured, mean, variance, is_refitted)
-        # A constant prediction has no correlation: it tells nothing.
-        pair = torch.stack([mean, means])
-        correlation = torch.corrcoef(pair)[0, 1].nan_to_num(0.0).item()
+    measured, place = indices.unique(return_inverse=True)
     shortest: dict[str, float] = {}
     found = lengthscales(bandit.covar_module)
     for name, lengthscale in zip(sources, found.values(), strict=True):
@@ -163,10 +188,8 @@ def diagnose(
     return FitDiagnosis(
         noise_share=bandit.noise_variance / rewards.var(correction=0).item(),
         lengthscales=dict(sorted(shortest.items(), key=lambda item: item[1])),
-        correlation=correlation,
-        num_candidates=len(measured),
-        held_out=held_out,
         detail_share=sum(share for _, share in details),
+        held_out=_hold_out(bandit, measured, place, rewards),
     )
 
 
@@ -178,6 +201,35 @@ def kernel_features(bandit: FiniteArmBandit, rows: Tensor) -> Tensor:
     bits = fingerprint_columns(bandit.covar_module, features.shape[-1])
     features[:, bits] = given[:, bits]
     return features
+
+
+def _hold_out(
+    bandit: FiniteArmBandit, measured: Tensor, place: Tensor, rewards: Tensor
+) -> HeldOut | None:
+    """Predict measured candidates by fits without them, unless they are too few."""
+    if len(measured) < MIN_CANDIDATES:
+        return None
+    counts = place.bincount()
+    sums = sum_replicates(rewards, place, len(measured))
+    means = sums / counts
+    is_refitted = len(measured) <= MAX_REFITTED
+    if is_refitted:
+        mean, variance = _predict_by_folds(bandit, measured, place, rewards)
+    else:
+        mean, variance = _predict_by_loo(bandit, measured, counts, means)
+    std = (variance + bandit.noise_variance).sqrt()
+    errors = ((sums.sum() - sums) / (len(rewards) - counts))[place] - rewards
+    # A constant prediction has no correlation: it tells nothing.
+    correlation = torch.corrcoef(torch.stack([mean, means]))[0, 1].nan_to_num(0.0)
+    return HeldOut(
+        measured=rewards.numpy(),
+        mean=mean[place].numpy(),
+        half_width=DEVIATIONS_OF_95_PERCENT * std[place].numpy(),
+        num_candidates=len(measured),
+        correlation=correlation.item(),
+        error_of_mean=errors.square().mean().sqrt().item(),
+        is_refitted=is_refitted,
+    )
 
 
 def _predict_by_folds(

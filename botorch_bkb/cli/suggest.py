@@ -34,8 +34,8 @@ from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
     diagnose,
-    FitDiagnosis,
     has_spread,
+    HeldOut,
     is_fitted,
     MIN_CANDIDATES_TO_JUDGE,
     NOT_FITTED,
@@ -140,7 +140,9 @@ def _suggest(
             f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
             f"{args.batch_size:,} measurements"
         )
-    diagnosis = _print_fit(bandit, campaign, ids, candidates.sources, args.quiet)
+    held_out, problems = _print_fit(
+        bandit, campaign, ids, candidates.sources, args.quiet
+    )
     batch = describe_batch(
         bandit,
         picks,
@@ -164,7 +166,8 @@ def _suggest(
             batch,
             rounds,
             candidates.names,
-            diagnosis,
+            held_out,
+            problems,
             structures,
         )
         args.report.write_text(page, encoding="utf-8")
@@ -433,9 +436,13 @@ def _print_fit(
     ids: pd.Index,
     sources: Sequence[str],
     quiet: bool,
-) -> FitDiagnosis | None:
-    """Say what the fit found, and whether it can tell candidates apart."""
-    diagnosis = None
+) -> tuple[HeldOut | None, list[str]]:
+    """Print what the fit found, and warnings if it cannot tell candidates apart.
+
+    Returns:
+        Predictions of held-out candidates, if there are any, and the warnings.
+    """
+    held_out = None
     told = ~campaign.rewards.isnan()
     indices, rewards = campaign.indices[told], campaign.rewards[told]
     troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
@@ -443,10 +450,12 @@ def _print_fit(
         with clock("Judging the fit", quiet):
             diagnosis = diagnose(bandit, indices, rewards, sources)
         print(f"Fit: {diagnosis}.")
+        held_out = diagnosis.held_out
         troubles.append(diagnosis.trouble)
-    for trouble in filter(None, troubles):
-        print(f"Warning: {trouble}.")
-    return diagnosis
+    problems = list(filter(None, troubles))
+    for problem in problems:
+        print(f"Warning: {problem}.")
+    return held_out, problems
 
 
 def _write_next(

@@ -4,7 +4,7 @@ import torch
 
 from botorch_bkb.bandits import BBKB
 from botorch_bkb.cli import diagnosis
-from botorch_bkb.cli.diagnosis import diagnose, FitDiagnosis
+from botorch_bkb.cli.diagnosis import diagnose, FitDiagnosis, HeldOut
 from tests.helpers import learned_parts
 from tests.reference import composite_covariance
 
@@ -42,18 +42,17 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     variance = 1 / np.diag(inverse) - noise
     expected = np.corrcoef(predicted, means)[0, 1]
     assert len(bandit.inducing_indices) <= len(rows)
-    assert found.correlation == pytest.approx(expected, abs=0.02)
-    np.testing.assert_array_equal(found.held_out.arms, rows)
+    assert found.held_out.correlation == pytest.approx(expected, abs=0.02)
+    assert found.held_out.num_candidates == len(rows)
     assert not found.held_out.is_refitted
+    place = np.searchsorted(rows, indices.numpy())
+    np.testing.assert_array_equal(found.held_out.measured, rewards)
     np.testing.assert_allclose(
-        found.held_out.mean, predicted * means.std() + means.mean(), atol=0.1
+        found.held_out.mean, (predicted * means.std() + means.mean())[place], atol=0.1
     )
     # Of a single measurement, with the noise of one.
-    np.testing.assert_allclose(
-        found.held_out.variance,
-        variance * means.var() + bandit.noise_variance,
-        rtol=0.05,
-    )
+    std = np.sqrt(variance * means.var() + bandit.noise_variance)
+    np.testing.assert_allclose(found.held_out.half_width, 1.96 * std[place], rtol=0.03)
     assert found.noise_share == pytest.approx(
         bandit.noise_variance / rewards.numpy().var()
     )
@@ -72,13 +71,26 @@ def test_what_is_predicted_of_a_candidate_knows_nothing_of_its_rewards(measured)
     changed = torch.where(indices == indices[0], rewards + 5, rewards)
     after = diagnose(bandit, indices, changed, ["a", "b"]).held_out
     assert before.is_refitted
-    np.testing.assert_array_equal(before.arms, np.unique(indices))
-    own = before.arms == indices[0]
-    torch.testing.assert_close(after.mean[own], before.mean[own])
-    torch.testing.assert_close(after.variance[own], before.variance[own])
+    own = (indices == indices[0]).numpy()
+    np.testing.assert_allclose(after.mean[own], before.mean[own])
+    np.testing.assert_allclose(after.half_width[own], before.half_width[own])
     # Those of its fold do not know them either, most others do.
-    assert (after.mean != before.mean).sum() == 24
-    assert (before.variance > bandit.noise_variance).all()
+    assert len(indices[after.mean != before.mean].unique()) == 24
+    assert (before.half_width > 1.96 * bandit.noise_variance**0.5).all()
+
+
+def test_errors_are_those_of_single_measurements(measured):
+    bandit, indices, rewards = measured
+    found = diagnose(bandit, indices, rewards, ["a", "b"]).held_out
+    y, rows = rewards.numpy(), indices.numpy()
+    assert found.error == pytest.approx(np.sqrt(((found.mean - y) ** 2).mean()))
+    others = np.array([y[rows != row].mean() for row in rows])
+    assert found.error_of_mean == pytest.approx(np.sqrt(((others - y) ** 2).mean()))
+    inside = np.abs(found.mean - y) <= found.half_width
+    assert found.share_inside == inside.mean()
+    assert found.bounds_of_share == pytest.approx(
+        0.95 + np.array([-3, 3]) * np.sqrt(0.95 * 0.05 / 30)
+    )
 
 
 def test_few_candidates_are_not_held_out(measured):
@@ -100,13 +112,17 @@ def test_pure_noise_is_not_predicted_by_what_has_seen_it(measured):
     for seed in range(5):
         rewards = torch.tensor(np.random.default_rng(seed).normal(size=len(indices)))
         found = diagnose(bandit, indices, rewards, ["a", "b"])
-        correlations.append(found.correlation)
+        correlations.append(found.held_out.correlation)
     assert np.mean(correlations) < 0.1
 
 
 def test_the_verdict_depends_on_the_number_of_candidates():
     def found(correlation, num_candidates):
-        return FitDiagnosis(0.1, {"a": 1.0}, correlation, num_candidates).trouble
+        zeros = np.zeros(num_candidates)
+        held_out = HeldOut(
+            zeros, zeros, zeros, num_candidates, correlation, 1.0, is_refitted=True
+        )
+        return FitDiagnosis(0.1, {"a": 1.0}, 0.0, held_out).trouble
 
     # 1.645 / sqrt(16) = 0.41
     assert "gives up to 0.41" in found(0.4, 16)
@@ -119,7 +135,7 @@ def test_the_verdict_depends_on_the_number_of_candidates():
 def test_a_far_candidate_that_was_not_measured_tells_what_it_does_to_the_fit(measured):
     """It takes the range that lengthscales are a share of, as it does in the bandit."""
     bandit, indices, rewards = measured
-    good = diagnose(bandit, indices, rewards, ["a", "b"]).correlation
+    good = diagnose(bandit, indices, rewards, ["a", "b"]).held_out.correlation
     arms = bandit.arms.clone()
     unmeasured = ~torch.isin(torch.arange(60), indices)
     arms[unmeasured.nonzero()[0], 0] = 1e5
@@ -128,5 +144,5 @@ def test_a_far_candidate_that_was_not_measured_tells_what_it_does_to_the_fit(mea
     typo.ask(size=1)
     found = diagnose(typo, indices, rewards, ["a", "b"])
     assert good > 0.9
-    assert found.correlation < 0.5
-    assert len(found.held_out.mean) == found.num_candidates == 30
+    assert found.held_out.correlation < 0.5
+    assert found.held_out.num_candidates == 30
