@@ -19,9 +19,8 @@ from botorch_bkb.acquisition.model_state import confidence_state_from_model
 class BudgetedUpperConfidenceBound(UpperConfidenceBound):
     r"""Upper confidence bound whose width comes from a confidence schedule.
 
-    ``mean(x) + w * sqrt(var(x) / lambda)``: equation (4) of D. Calandriello et al.,
-    Gaussian process optimization with adaptive sketching, COLT 2019. The width is
-    computed once, at construction. The model is any that
+    ``mean(x) + w * sqrt(var(x) / lambda)``: equation (4) of [calandriello2019bkb]_. The
+    width is computed once, at construction. The model is any that
     ``confidence_state_from_model`` can describe; a sparse one makes this BKB's score,
     an exact one GP-UCB's. Only supports ``q = 1`` and no pending points; see
     ``BatchUpperConfidenceBound``.

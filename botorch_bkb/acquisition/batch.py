@@ -29,9 +29,8 @@ class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
     ``mean(x) + w * sqrt(var(x | pending) / lambda)``: mean and width are frozen at
     construction, while the variance falls with every pending pull, as if its reward had
     been the posterior mean. A point pending ``n`` times counts ``n`` times. This is the
-    score of T. Desautels, A. Krause, J. Burdick, Parallelizing exploration-exploitation
-    tradeoffs in Gaussian process bandit optimization, JMLR 2014 (GP-BUCB), and with a
-    sparse model that of BBKB but for one thing: ``SingleTaskDTCGP`` appends pending
+    score of GP-BUCB [desautels2014gpbucb]_, and with a sparse model that of BBKB
+    [calandriello2020bbkb]_ but for one thing: ``SingleTaskDTCGP`` appends pending
     points to its inducing points. Only supports ``q = 1``; ``optimize_acqf_finite``
     builds batches greedily.
 
