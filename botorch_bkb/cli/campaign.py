@@ -14,27 +14,13 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.cli.columns import (
-    BLANKS,
-    is_date,
-    is_numeric,
-    reward_column,
-    row_name,
-    to_numbers,
-)
+from botorch_bkb.cli.columns import is_numeric, reward_column, row_name, to_numbers
+from botorch_bkb.cli.files import CsvFormat, is_library, Table
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import (
-    is_library,
-    read_table,
-    require_column,
-    require_ids,
-)
+from botorch_bkb.cli.tables import read_table, require_column, require_ids
 
 
-AVAILABLE_WORDS = {
-    **dict.fromkeys(("yes", "y", "true"), "1"),
-    **dict.fromkeys(("no", "n", "false"), "0"),
-}
+AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +35,8 @@ class Campaign:
         results: The table of measurements; no rows if there are none.
         indices: The row of ``arms`` of each measurement.
         rewards: The reward of each, NaN where it is in flight.
+        arms_form: How the file of the candidates is written, if it is a CSV file.
+        results_form: How the file of the measurements is written, if it is a CSV file.
     """
 
     arms: pd.DataFrame
@@ -57,6 +45,8 @@ class Campaign:
     results: pd.DataFrame
     indices: Tensor
     rewards: Tensor
+    arms_form: CsvFormat | None = None
+    results_form: CsvFormat | None = None
 
 
 def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
@@ -68,6 +58,32 @@ def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
     return not has_bits and is_library(path)
 
 
+def read_by_options(
+    path: Path, args: argparse.Namespace, columns: Collection[str | None] | None = None
+) -> Table:
+    """Read a table as the options of a command say, and print what was found.
+
+    Args:
+        path: The file.
+        args: The options.
+        columns: The columns to read of a Parquet file; all if omitted.
+
+    Raises:
+        InputDataError: As :func:`read_table`.
+    """
+    names = {args.id, args.smiles, *args.drop, *args.category, *dict(args.code)}
+    table = read_table(
+        path,
+        names - {args.reward, getattr(args, "round", None)},
+        separator=args.separator,
+        decimal=args.decimal,
+        columns=columns,
+    )
+    for text in table.notes:
+        note(text)
+    return table
+
+
 def read_campaign(args: argparse.Namespace) -> Campaign:
     """Read candidates and measurements, as the options of `suggest` name them.
 
@@ -76,8 +92,10 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
             reward is not a number, or it is not clear what is available.
     """
     is_large = stays_in_file(args.arms, args)
-    kept = [args.id, args.available] if is_large else None
-    arms = _read(args.arms, args, kept)
+    table = read_by_options(
+        args.arms, args, [args.id, args.available] if is_large else None
+    )
+    arms = table.frame
     require_column(arms, args.id, args.arms, "--id")
     require_ids(arms[args.id], args.arms)
     if args.smiles is not None:
@@ -87,43 +105,30 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
             f"Expected {args.arms} to have at least one row of a candidate, but it has "
             "none."
         )
-    available = np.ones(len(arms), dtype="bool")
-    if args.available is not None:
-        require_column(arms, args.available, args.arms, "--available")
-        available = availability(arms[args.available]).to_numpy()
-        if not available.any():
-            raise InputDataError(
-                f"Expected candidates that are available, but by column "
-                f"{args.available!r} of {args.arms} there is none. Correct it, or "
-                "leave out --available."
-            )
-    results = _read_results(args)
+    available = _available(arms, args)
+    results, results_form = _read_results(args)
     try:
-        rewards, notes = reward_column(results[args.reward], may_be_empty=True)
+        rewards = reward_column(results[args.reward], may_be_empty=True)
     except InputDataError as error:
         raise InputDataError(
             f"{args.observations}: {error} Leave it empty if the measurement is in "
             "flight; remove the row if it failed."
         ) from error
-    for text in notes:
-        note(text)
     indices = match_ids(results[args.id], pd.Index(arms[args.id]))
     num_candidates = len(arms)
-    _note_unread_rewards(arms, args)
-    needed = [
-        name
-        for name in arms.columns
-        if name not in (args.id, args.reward, args.available, *args.drop)
-    ]
-    # Molecules are compared where they are read.
-    _note_other_values(results, arms, indices, {*needed} - {args.smiles}, args)
-    if is_large and (indices < 0).any():
-        row = int(np.flatnonzero(indices < 0)[0])
-        raise InputDataError(
-            f"{args.observations} measures id {results[args.id].iloc[row]!r}, which "
-            f"{args.arms} lacks. Put it back there, or remove the row."
-        )
+    others = {args.id, args.reward, args.available, *args.drop}
+    needed = [name for name in arms.columns if name not in others]
+    if not _is_one_table(args):
+        _note_unread_rewards(arms, args)
+        # Molecules are compared where they are read.
+        columns = results.columns.intersection([n for n in needed if n != args.smiles])
+        _note_other_values(results, arms, indices, columns, args)
     if (indices < 0).any():
+        if is_large:
+            raise InputDataError(
+                f"{_unknown_id(results[args.id], indices < 0, args)}. Put it back "
+                "there, or remove the row."
+            )
         removed = _removed_candidates(results[indices < 0], arms, needed, args)
         arms = pd.concat({args.arms.name: arms, args.observations.name: removed})
         available = np.append(available, np.zeros(len(removed), dtype="bool"))
@@ -135,27 +140,9 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         results=results,
         indices=torch.tensor(indices),
         rewards=torch.tensor(rewards.to_numpy(dtype="float64")),
+        arms_form=table.form,
+        results_form=results_form,
     )
-
-
-def availability(column: pd.Series) -> pd.Series:
-    """Return which candidates may be chosen, by words or by amounts.
-
-    Raises:
-        InputDataError: If a cell is empty, or none of yes, no and an amount.
-    """
-    words = column.astype("str").str.strip().str.casefold()
-    amounts = pd.to_numeric(words.replace(AVAILABLE_WORDS), errors="coerce")
-    wrong = ~(amounts >= 0)
-    if wrong.any():
-        value = column[wrong].iloc[0]
-        shown = "an empty cell" if pd.isna(value) else repr(str(value))
-        raise InputDataError(
-            f"--available names column {column.name!r}, which has {shown} in "
-            f"{row_name(wrong)}. Expected yes or no, true or false, or an amount, of "
-            "which 0 is none."
-        )
-    return amounts > 0
 
 
 def match_ids(measured: pd.Series, ids: pd.Index) -> np.ndarray:
@@ -166,22 +153,53 @@ def match_ids(measured: pd.Series, ids: pd.Index) -> np.ndarray:
     return np.where(indices < 0, ids.get_indexer(pd.Index(whole)), indices)
 
 
-def _read_results(args: argparse.Namespace) -> pd.DataFrame:
+def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_]:
+    """Return which candidates may be chosen, by words or by amounts.
+
+    Raises:
+        InputDataError: If a cell is empty, or none of yes, no and an amount, or if no
+            candidate is available.
+    """
+    if args.available is None:
+        return np.ones(len(arms), dtype="bool")
+    require_column(arms, args.available, args.arms, "--available")
+    column = arms[args.available]
+    words = column.astype("str").str.casefold()
+    amounts = pd.to_numeric(words.replace(AVAILABLE_WORDS), errors="coerce")
+    wrong = ~(amounts >= 0)
+    if wrong.any():
+        value = column[wrong].iloc[0]
+        shown = "an empty cell" if pd.isna(value) else repr(str(value))
+        raise InputDataError(
+            f"--available names column {column.name!r}, which has {shown} in "
+            f"{row_name(wrong)}. Expected yes or no, true or false, or an amount, of "
+            "which 0 is none."
+        )
+    if not amounts.any():
+        raise InputDataError(
+            f"Expected candidates that are available, but by column {column.name!r} of "
+            f"{args.arms} there is none. Correct it, or leave out --available."
+        )
+    return (amounts > 0).to_numpy()
+
+
+def _read_results(args: argparse.Namespace) -> tuple[pd.DataFrame, CsvFormat | None]:
     """Read the measurements; no file, a missing or an empty one mean none so far."""
     path: Path | None = args.observations
-    table = pd.DataFrame()
+    table = Table(pd.DataFrame())
     if path is not None and path.is_dir():
         raise InputDataError(f"{path} is a folder, not a table of measurements.")
     if path is not None and not path.is_file():
         note(f"there is no file {path}, so nothing is measured yet")
     elif path is not None:
-        table = _read(path, args)
-    if path is None or table.columns.empty:
-        id_column, reward = pd.Series(dtype="str"), pd.Series(dtype="float64")
-        return pd.DataFrame({args.id: id_column, args.reward: reward})
-    require_column(table, args.id, path, "--id")
-    require_column(table, args.reward, path, "--reward")
-    missing = table[args.id].isna()
+        table = read_by_options(path, args)
+    frame = table.frame
+    if path is None or frame.columns.empty:
+        columns = {args.id: "str", args.reward: "float64"}
+        return pd.DataFrame(columns=[*columns]).astype(columns), table.form
+    require_column(frame, args.id, path, "--id")
+    require_column(frame, args.reward, path, "--reward")
+    missing = frame[args.id].isna()
     if missing.any():
         raise InputDataError(
             f"{path} has no id in {row_name(missing)}, column {args.id!r} (NA, None "
@@ -189,8 +207,8 @@ def _read_results(args: argparse.Namespace) -> pd.DataFrame:
         )
     if _is_one_table(args):
         # What is not measured here is a candidate, not a measurement in flight.
-        table = table[table[args.reward].notna()]
-    return table
+        frame = frame[frame[args.reward].notna()]
+    return frame, table.form
 
 
 def _is_one_table(args: argparse.Namespace) -> bool:
@@ -201,9 +219,7 @@ def _is_one_table(args: argparse.Namespace) -> bool:
 
 def _note_unread_rewards(arms: pd.DataFrame, args: argparse.Namespace) -> None:
     """Say that rewards beside the candidates are not read, where there are some."""
-    if _is_one_table(args) or args.reward not in arms:
-        return
-    num_rewards = int(arms[args.reward].notna().sum())
+    num_rewards = int(arms[args.reward].notna().sum()) if args.reward in arms else 0
     if num_rewards:
         note(
             f"{args.arms.name} has {num_rewards:,} values in column {args.reward!r}, "
@@ -215,7 +231,7 @@ def _note_unread_rewards(arms: pd.DataFrame, args: argparse.Namespace) -> None:
 def _note_other_values(
     results: pd.DataFrame,
     arms: pd.DataFrame,
-    indices: np.ndarray,
+    indices: NDArray[np.int64],
     columns: Collection[str],
     args: argparse.Namespace,
 ) -> None:
@@ -225,14 +241,12 @@ def _note_other_values(
         results: The measurements.
         arms: The candidates.
         indices: The row of ``arms`` of each measurement, -1 of those unknown.
-        columns: The candidates' columns that are features.
+        columns: The columns of both tables that are features.
         args: The options of `suggest`.
     """
-    if _is_one_table(args):
-        return
     is_known = indices >= 0
     told, own = results[is_known], arms.iloc[indices[is_known]]
-    for name in results.columns.intersection(list(columns)):
+    for name in columns:
         differs = _differs(told[name], own[name])
         if differs.any():
             row = int(np.flatnonzero(differs)[0])
@@ -247,24 +261,22 @@ def _note_other_values(
 def _differs(told: pd.Series, own: pd.Series) -> NDArray[np.bool_]:
     """Return where two columns hold other numbers, or other words."""
     present = told.notna().to_numpy() & own.notna().to_numpy()
-    if is_numeric(told) and is_numeric(own):
+    if is_numeric(told) != is_numeric(own):
+        return np.zeros(len(told), dtype="bool")  # written in two ways
+    if is_numeric(told):
         values = to_numbers(told).to_numpy(), to_numbers(own).to_numpy()
         return present & ~np.isclose(*values, rtol=1e-6, atol=0)
-    if is_numeric(told) or is_numeric(own) or is_date(told) or is_date(own):
-        return np.zeros(len(told), dtype="bool")  # written in two ways
-    words = [column.map(str).str.strip(BLANKS).to_numpy() for column in (told, own)]
-    return present & (words[0] != words[1])
+    return present & (told.map(str).to_numpy() != own.map(str).to_numpy())
 
 
-def _read(
-    path: Path, args: argparse.Namespace, columns: Sequence[str] | None = None
-) -> pd.DataFrame:
-    return read_table(
-        path,
-        text_columns=[args.id, *([] if args.smiles is None else [args.smiles])],
-        separator=args.separator,
-        decimal=args.decimal,
-        columns=columns,
+def _unknown_id(
+    ids: pd.Series, is_unknown: NDArray[np.bool_], args: argparse.Namespace
+) -> str:
+    """Say which measured id the candidates lack."""
+    wrong = pd.Series(is_unknown, ids.index)
+    return (
+        f"{args.observations} measures id {ids[wrong].iloc[0]!r} in {row_name(wrong)}, "
+        f"column {args.id!r}, which the table of candidates lacks"
     )
 
 
@@ -282,32 +294,27 @@ def _removed_candidates(
     """
     ids = unknown[args.id]
     bare = pd.Series(arms[args.id].to_numpy(), index=arms[args.id].map(_bare_id))
-    bare = bare[~bare.index.duplicated()]
-    near = ids.map(_bare_id).map(bare)
-    culprit = near.notna() if near.notna().any() else ids == ids.iloc[0]
-    said = (
-        f"{args.observations} measures id {ids[culprit].iloc[0]!r} in "
-        f"{row_name(culprit)}, column {args.id!r}, which the table of candidates lacks"
-    )
+    near = ids.map(_bare_id).map(bare[~bare.index.duplicated()])
     if near.notna().any():
+        is_near = near.notna().to_numpy()
         raise InputDataError(
-            f"{said}; it has {near[culprit].iloc[0]!r}. Spreadsheets drop leading "
-            "zeros: correct the ids, and keep their column as text."
+            f"{_unknown_id(ids, is_near, args)}; it has {near[is_near].iloc[0]!r}. "
+            "Spreadsheets drop leading zeros: correct the ids, and keep their column "
+            "as text."
         )
-    lacking = [name for name in needed if name not in unknown.columns]
-    if lacking:
+    if not {*needed} <= {*unknown.columns}:
         raise InputDataError(
-            f"{said}. Put it back there (--available keeps it from being chosen), or "
-            "remove the row. It informs without that where the table of measurements "
-            f"has its features too, the columns {list(needed)}."
+            f"{_unknown_id(ids, np.ones(len(ids), dtype='bool'), args)}. Put it back "
+            "there (--available keeps it from being chosen), or remove the row. It "
+            "informs without that where the table of measurements has its features "
+            f"too, the columns {list(needed)}."
         )
     removed = unknown[[args.id, *needed]].drop_duplicates()
     again = removed[args.id].duplicated()
     if again.any():
         raise InputDataError(
-            f"{args.observations} measures id {removed[args.id][again].iloc[0]!r}, "
-            "which the table of candidates lacks, with other features in "
-            f"{row_name(again)} than before. Correct one of the rows."
+            f"{_unknown_id(removed[args.id], again.to_numpy(), args)}, with other "
+            "features than in an earlier row. Correct one of the rows."
         )
     names = ", ".join(removed[args.id].head(3))
     note(

@@ -19,13 +19,13 @@ from botorch_bkb.arms import BitArms, ParquetArms
 from botorch_bkb.cli.campaign import Campaign, stays_in_file
 from botorch_bkb.cli.columns import is_numeric, row_name
 from botorch_bkb.cli.features import feature_table, FeatureTable
+from botorch_bkb.cli.files import parquet_columns
 from botorch_bkb.cli.molecules import (
     FingerprintOptions,
     Fingerprints,
     read_fingerprints,
 )
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import parquet_columns
 
 
 # Of so many columns of 0 and 1, and nothing else, a fingerprint is made unasked.

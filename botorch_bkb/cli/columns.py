@@ -1,8 +1,7 @@
-"""Numbers in a column: as they are, as text, with percent signs, as dates."""
+"""Columns of a table that was read: numbers, or text."""
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterable
 
@@ -10,13 +9,10 @@ import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb.cli.csv_format import decimal_marks
-
 
 # Larger numbers overflow when they are squared and summed.
 MAX_NUMBER = 1e100
-# What is no part of a word at its ends; other invisible characters are seen.
-BLANKS = " \t\r\n\u00a0\u2007\u202f"
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 ISO_DATE = (
     r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?"
 )
@@ -30,109 +26,48 @@ LOOKS_NUMERIC = re.compile(
 
 
 def is_numeric(column: pd.Series) -> bool:
-    """Tell whether all values of a column are numbers or truth values, or missing."""
-    if pd.api.types.is_complex_dtype(column):
-        return False
-    if pd.api.types.is_numeric_dtype(column):
-        return True
-    if column.dtype != object:
-        return False
-    # Decimals, and numbers too large for a computer's integers.
-    present = column.dropna()
-    is_text = present.map(lambda value: isinstance(value, str)).astype("bool")
-    return not is_text.any() and bool(to_numbers(present).notna().all())
+    """Tell whether a column is one of numbers or truth values."""
+    return pd.api.types.is_numeric_dtype(column)
 
 
-def is_date(column: pd.Series) -> bool:
-    """Tell whether all values of a column are dates, as Excel and Parquet hold them."""
-    if pd.api.types.is_datetime64_any_dtype(column):
-        return True
-    return column.dtype == object and all(
-        isinstance(value, datetime.date) for value in column
-    )
+def is_text(column: pd.Series) -> bool:
+    """Tell whether a column is one of text."""
+    return isinstance(column.dtype, pd.StringDtype)
 
 
 def to_numbers(column: pd.Series) -> pd.Series:
-    """Return double precision numbers, NaN where a value is none."""
-    if pd.api.types.is_numeric_dtype(column):
-        return pd.Series(
-            column.to_numpy(dtype="float64", na_value=np.nan),
-            index=column.index,
-            name=column.name,
-        )
-    return pd.to_numeric(column.map(str), errors="coerce").astype("float64")
+    """Return double precision numbers, NaN where a cell is no number."""
+    if is_numeric(column):
+        return column.astype("float64")
+    is_number = column.map(lambda cell: bool(NUMBER.fullmatch(str(cell))))
+    return pd.to_numeric(column.where(is_number), errors="coerce").astype("float64")
 
 
-def days(column: pd.Series) -> tuple[pd.Series, str] | None:
+def days(text: pd.Series) -> tuple[pd.Series, str] | None:
     """Return dates as days since the first, and a note; None if they are no dates.
 
-    Text counts where it is of the form 2026-01-31, with a time or without.
+    Dates are of the form 2026-01-31, with a time or without.
 
     Raises:
-        InputDataError: If there is no such day.
+        InputDataError: If a day does not exist.
     """
-    if not is_date(column):
-        text = column.map(str).str.strip(BLANKS)  # bytes need not be text
-        if not re.fullmatch(ISO_DATE, text.iloc[0]):
-            return None
-        if not text.str.fullmatch(ISO_DATE).all():
-            return None
-        column = text
-    dates = pd.to_datetime(column, errors="coerce", format="ISO8601", utc=True)
+    if (
+        not re.fullmatch(ISO_DATE, text.iloc[0])
+        or not text.str.fullmatch(ISO_DATE).all()
+    ):
+        return None
+    dates = pd.to_datetime(text, errors="coerce", format="ISO8601", utc=True)
     wrong = dates.isna()
     if wrong.any():
         raise InputDataError(
-            f"Column {column.name!r} has the date {column[wrong].iloc[0]!r} in "
-            f"{row_name(wrong)}, which there is not. Correct it."
+            f"Column {text.name!r} has the date {text[wrong].iloc[0]!r} in "
+            f"{row_name(wrong)}, which does not exist. Correct it."
         )
     numbers = (dates - dates.min()) / pd.Timedelta(days=1)
     return numbers, (
-        f"column {column.name!r} holds dates, which became days since "
+        f"column {text.name!r} holds dates, which became days since "
         f"{dates.min():%Y-%m-%d}"
     )
-
-
-def numbers_in_text(column: pd.Series) -> tuple[pd.Series, str] | None:
-    """Return the numbers that text holds, and a note; None if it does not everywhere.
-
-    Percent signs after all of them are left out; decimal commas are read
-    where two or more have one (one could be a slip) and nothing else can be meant.
-
-    Raises:
-        InputDataError: If points may stand between thousands, as in 1.200.
-    """
-    text = column.astype("str").str.strip(BLANKS)
-    if text.empty or not LOOKS_NUMERIC.fullmatch(text.iloc[0]):
-        return None
-    values = pd.Series(text.unique(), dtype="str")
-    said = f"column {column.name!r} holds numbers as text, which are read as numbers"
-    is_percent = bool(values.str.endswith("%").all())
-    if is_percent:
-        said = f"column {column.name!r} has percent signs; {values[0]} is read as "
-        values = values.str.removesuffix("%").str.strip()
-        said += values[0]
-    plain = values
-    certain, uncertain = decimal_marks(values)
-    has_comma = values.str.contains(",")
-    if has_comma.sum() >= 2 and certain == {","}:
-        plain = values.str.replace(",", ".")
-        said += ", with decimal commas"
-    numbers = pd.to_numeric(plain, errors="coerce").astype("float64")
-    is_plain = values.map(str.isprintable).astype("bool")
-    if not (is_plain & (numbers.abs() <= MAX_NUMBER)).all():
-        return None
-    if "." in uncertain and "." not in certain and not is_percent:
-        # Text, since the file has decimal commas, or a workbook's cells are text.
-        value = uncertain["."]
-        raise InputDataError(
-            f"Column {column.name!r} has text such as {value!r} in "
-            f"{row_name(text == value)}, which is one number if the point stands "
-            "between thousands and another if before decimals. Write thousands "
-            "without a mark, and decimals as the file's other ones."
-        )
-    places, _ = pd.factorize(text)
-    found = pd.Series(numbers.to_numpy()[places], index=column.index, name=column.name)
-    return found, said
 
 
 def looks_numeric(values: Iterable[str]) -> str | None:
@@ -142,10 +77,21 @@ def looks_numeric(values: Iterable[str]) -> str | None:
     return found[0] if 2 * len(found) >= max(1, len(texts)) else None
 
 
-def reward_column(
-    column: pd.Series, *, may_be_empty: bool
-) -> tuple[pd.Series, tuple[str, ...]]:
-    """Return a column of rewards as numbers, NaN where there is none, and notes.
+def refuse_points(text: pd.Series) -> None:
+    """Refuse a column of text whose cells are all numbers with decimal points.
+
+    It is text because its file has decimal commas.
+    """
+    is_pointed = text.str.contains(".", regex=False, na=False)
+    raise InputDataError(
+        f"Column {text.name!r} has {text[is_pointed].iloc[0]!r} in "
+        f"{row_name(is_pointed)}, with a point, in a file with decimal commas. Write "
+        "thousands without a mark, and decimals as the file's other ones."
+    )
+
+
+def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
+    """Return a column of rewards as numbers, NaN where there is none.
 
     Args:
         column: The column.
@@ -154,16 +100,15 @@ def reward_column(
     Raises:
         InputDataError: If a value is infinite, huge, or no number.
     """
-    present = column.dropna()
-    found = None if is_numeric(column) else numbers_in_text(present)
-    notes = () if found is None else (found[1],)
-    rewards = to_numbers(column) if found is None else found[0].reindex(column.index)
+    rewards = to_numbers(column)
     wrong = ~(rewards.abs() <= MAX_NUMBER)
     if may_be_empty:
         wrong &= column.notna()
     if wrong.any():
         raise InputDataError(_wrong_reward(column, rewards, wrong))
-    return rewards, notes
+    if not is_numeric(column) and column.notna().any():
+        refuse_points(column)
+    return rewards
 
 
 def _wrong_reward(column: pd.Series, rewards: pd.Series, wrong: pd.Series) -> str:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from statistics import median
+from numbers import Number
 
 import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.cli.columns import (
-    BLANKS,
     days,
     is_numeric,
     looks_numeric,
     MAX_NUMBER,
-    numbers_in_text,
+    refuse_points,
     row_name,
     to_numbers,
 )
@@ -96,14 +94,11 @@ def feature_table(
         column = table[name]
         _require_complete(column)
         if name in codes:
-            coded = {name: _coded(column, codes[name])}
-        elif name in categories:
-            coded, said = _one_hot(column, is_asked=True)
-            notes.append(said)
-        elif is_numeric(column):
+            coded = {name: _coded(column.astype("str"), codes[name])}
+        elif is_numeric(column) and name not in categories:
             coded = {name: to_numbers(column)}
         else:
-            coded, said = _read_text(column)
+            coded, said = _read_text(column, name in categories)
             notes.append(said)
         features.update(coded)
         sources.update(dict.fromkeys(coded, name))
@@ -176,88 +171,78 @@ def _require_complete(column: pd.Series) -> None:
         )
 
 
-def _require_plain(column: pd.Series) -> None:
-    """Refuse what is neither number nor text, as only Parquet can hold it."""
-    if isinstance(column.dtype, pd.StringDtype):
-        return
-    other = ~column.map(lambda value: isinstance(value, str)).astype("bool")
-    other &= to_numbers(column).isna()
+def _read_text(
+    column: pd.Series, is_category: bool
+) -> tuple[dict[str, pd.Series], str]:
+    """Return the features of a column that is not of numbers, and a note."""
+    # Parquet has others, and candidates from two tables may be of both kinds.
+    other = ~column.map(lambda cell: isinstance(cell, str | Number)).astype("bool")
     if other.any():
         raise InputDataError(
             f"Column {column.name!r} has the value {column[other].iloc[0]} in "
             f"{row_name(other)}, which is neither a number nor text. Turn the column "
             f"into one of them, or pass --drop {column.name}."
         )
+    text = column.astype("str")
+    found = None if is_category else days(text)
+    if found is None:
+        return _one_hot(text, is_asked=is_category)
+    numbers, said = found
+    return {str(column.name): numbers}, said
 
 
-def _coded(column: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
-    text = column.astype("str").str.strip(BLANKS)
+def _coded(text: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
     coded = text.map(numbers).astype("float64")
     unknown = coded.isna()
     if unknown.any():
         raise InputDataError(
             f"--code gives no number for {text[unknown].iloc[0]!r} in column "
-            f"{column.name!r}, {row_name(unknown)}, only for {list(numbers)}."
+            f"{text.name!r}, {row_name(unknown)}, only for {list(numbers)}."
         )
     return coded
 
 
-def _read_text(column: pd.Series) -> tuple[dict[str, pd.Series], str]:
-    """Return the features of a column that is not of numbers, and a note."""
-    # Dates of a workbook beside those of a CSV file are both.
-    found = days(column)
-    if found is None:
-        _require_plain(column)
-        found = numbers_in_text(column)
-    if found is None:
-        return _one_hot(column, is_asked=False)
-    numbers, said = found
-    return {str(column.name): numbers}, said
-
-
-def _one_hot(column: pd.Series, is_asked: bool) -> tuple[dict[str, pd.Series], str]:
+def _one_hot(text: pd.Series, is_asked: bool) -> tuple[dict[str, pd.Series], str]:
     """Return a column of 0 and 1 per value, and a note.
 
     Args:
-        column: Text.
+        text: The column.
         is_asked: Whether the user has said that the values are names.
     """
-    text = column.astype("str").str.strip(BLANKS)
-    found = text.value_counts(sort=False)
-    counts = Counter(dict(zip(found.index.map(str), found.tolist(), strict=True)))
+    counts = text.value_counts(sort=False).sort_values(ascending=False, kind="stable")
     if not is_asked:
-        _require_names(text, counts)
+        _require_names(text)
     if len(counts) > MAX_ONE_HOT_VALUES:
         raise InputDataError(
-            f"Text column {column.name!r} has {len(counts)} different values, more "
+            f"Text column {text.name!r} has {len(counts)} different values, more "
             f"than the {MAX_ONE_HOT_VALUES} that are coded as columns of 0 and 1. Pass "
-            f"--drop {column.name}, or --code {column.name}:VALUE=NUMBER,..."
+            f"--drop {text.name}, or --code {text.name}:VALUE=NUMBER,..."
         )
-    values = sorted(counts)
-    one_hot = {
-        f"{column.name}={value}": (text == value).astype("float64") for value in values
-    }
-    said = (
-        f"text column {column.name!r} became {len(one_hot)} columns of 0 and 1: "
-        f"{_listing(counts)}"
-    )
-    return one_hot, said
-
-
-def _require_names(text: pd.Series, counts: Counter[str]) -> None:
-    """Refuse text that is likelier a slip than the name of a kind."""
-    name = text.name
-    values = pd.Series(list(counts), dtype="str")
-    is_number = pd.to_numeric(values, errors="coerce").notna()
-    if is_number.all():
-        # Or the column would have been read as one of numbers.
-        hidden = ~values.map(str.isprintable).astype("bool")
-        value = values[hidden if hidden.any() else is_number].iloc[0]
+    listing = ", ".join(f"{value} ({count})" for value, count in counts.items())
+    slip = None if is_asked else _slip(counts)
+    if slip is not None:
+        value, why = slip
         raise InputDataError(
-            f"Column {name!r} has numbers beside characters that no number has, "
-            f"such as {value!r} in {row_name(text == value)}. Correct them, "
-            f"or pass --drop {name}."
+            f"Text column {text.name!r} has the values {listing}; {value!r}, first in "
+            f"{row_name(text == value)}, {why}. Correct the table if that is a slip. "
+            f"If not, pass --category {text.name}, or --code {text.name}:VALUE="
+            "NUMBER,... for values with an order."
         )
+    one_hot = {
+        f"{text.name}={value}": (text == value).astype("float64")
+        for value in sorted(counts.index)
+    }
+    return one_hot, (
+        f"text column {text.name!r} became {len(one_hot)} columns of 0 and 1: {listing}"
+    )
+
+
+def _require_names(text: pd.Series) -> None:
+    """Refuse text that is likelier a number than the name of a kind."""
+    name, values = text.name, text.drop_duplicates()
+    is_number = to_numbers(values).notna()
+    if is_number.all():
+        refuse_points(text)
     if is_number.any():
         is_word = ~text.isin(values[is_number])
         raise InputDataError(
@@ -276,39 +261,18 @@ def _require_names(text: pd.Series, counts: Counter[str]) -> None:
             f"--code {name}:VALUE=NUMBER,... or --drop {name}, or --category {name} if "
             "they are names."
         )
-    slip = _slip(counts)
-    if slip is not None:
-        value, why = slip
-        raise InputDataError(
-            f"Text column {name!r} has the values {_listing(counts)}; {value!r}, first "
-            f"in {row_name(text == value)}, {why}. Correct the table if that is a "
-            f"slip. If not, pass --category {name}, or --code {name}:VALUE=NUMBER,... "
-            "for values with an order."
-        )
 
 
-def _slip(counts: Counter[str]) -> tuple[str, str] | None:
+def _slip(counts: pd.Series) -> tuple[str, str] | None:
     """Return a value that is likely misspelt, and why."""
     first: dict[str, str] = {}
-    for value, _ in counts.most_common():
-        usual = first.setdefault(_bare(value), value)
+    for value in counts.index:
+        folded = unicodedata.normalize("NFKC", value).casefold()
+        usual = first.setdefault("".join(folded.split()), value)
         if usual != value:
             return value, f"differs from {usual!r} in case or spaces only"
-    for value, count in counts.items():
-        others = [counts[other] for other in counts if other != value]
-        if count == 1 and others and median(others) >= USUAL_COUNT:
-            return value, f"occurs once where others occur {median(others):g} times"
+    for value in counts.index[counts == 1]:
+        usual_count = counts.drop(value).median()
+        if usual_count >= USUAL_COUNT:
+            return value, f"occurs once where others occur {usual_count:g} times"
     return None
-
-
-def _bare(word: str) -> str:
-    """Return a word without what is easily mistyped."""
-    folded = unicodedata.normalize("NFKC", word).casefold()
-    return "".join(letter for letter in folded if not letter.isspace())
-
-
-def _listing(counts: Counter[str]) -> str:
-    shown = counts.most_common(MAX_ONE_HOT_VALUES)
-    more = len(counts) - len(shown)
-    listed = ", ".join(f"{value} ({count})" for value, count in shown)
-    return f"{listed} and {more} more" if more else listed

@@ -46,7 +46,7 @@ from botorch_bkb.cli.arguments import (
     FORGETTING_RATE,
     NOISE_VARIANCE,
 )
-from botorch_bkb.cli.campaign import Campaign, stays_in_file
+from botorch_bkb.cli.campaign import Campaign, read_by_options, stays_in_file
 from botorch_bkb.cli.candidates import (
     Candidates,
     fingerprint_columns,
@@ -59,7 +59,7 @@ from botorch_bkb.cli.features import feature_table
 from botorch_bkb.cli.progress import clock, note
 from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
-from botorch_bkb.cli.tables import read_table, require_column, require_ids
+from botorch_bkb.cli.tables import require_column, require_ids
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.models.utils.lazy_rows import row_blocks
 from botorch_bkb.models.utils.replicates import sum_replicates
@@ -291,27 +291,22 @@ def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
             is missing or twice, or a SMILES cannot be read.
     """
     is_large = stays_in_file(args.table, args)
-    table = read_table(
-        args.table,
-        text_columns=[name for name in (args.id, args.smiles) if name is not None],
-        separator=args.separator,
-        decimal=args.decimal,
-        columns=[args.reward, args.id] if is_large else None,
-    )
+    columns = [args.reward, args.id] if is_large else None
+    table = read_by_options(args.table, args, columns).frame
     require_column(table, args.reward, args.table, "--reward")
     arm_names = [f"row {row + 1:,}" for row in table.index]
     if args.id is not None:
         require_column(table, args.id, args.table, "--id")
         require_ids(table[args.id], args.table)
         arm_names = table[args.id].tolist()
-    rewards, notes = reward_column(table[args.reward], may_be_empty=False)
+    rewards = reward_column(table[args.reward], may_be_empty=False)
     if is_large:
-        return _of_library(table, rewards, notes, arm_names, args)
+        return _of_library(table, rewards, arm_names, args)
     campaign = _as_campaign(table, arm_names, rewards, args)
     options = _options_of_suggest(args)
     if args.smiles is not None:
         require_column(table, args.smiles, args.table, "--smiles")
-        return _of_molecules(read_candidates(campaign, options), notes, args)
+        return _of_molecules(read_candidates(campaign, options), args)
     features = feature_table(
         table,
         exclude=[args.reward, args.id],
@@ -332,7 +327,7 @@ def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
         candidates = read_candidates(campaign, options)
         arms, kernel = candidates.arms, candidates.kernel
     said = f"features and reward are standardized; {_unit_note(rewards, args)}"
-    return Rehearsal(problem, arms, kernel, arm_names, (*features.notes, *notes, said))
+    return Rehearsal(problem, arms, kernel, arm_names, (*features.notes, said))
 
 
 def moments_of_rows(arms: Tensor) -> tuple[Tensor, Tensor]:
@@ -346,7 +341,6 @@ def moments_of_rows(arms: Tensor) -> tuple[Tensor, Tensor]:
 def _of_library(
     table: pd.DataFrame,
     rewards: pd.Series,
-    notes: tuple[str, ...],
     arm_names: list[str],
     args: argparse.Namespace,
 ) -> Rehearsal:
@@ -372,12 +366,10 @@ def _of_library(
         not args.minimize,
     )
     said = f"features and reward are standardized; {_unit_note(rewards, args)}"
-    return Rehearsal(problem, problem.arms, args.kernel, arm_names, (*notes, said))
+    return Rehearsal(problem, problem.arms, args.kernel, arm_names, (said,))
 
 
-def _of_molecules(
-    candidates: Candidates, notes: tuple[str, ...], args: argparse.Namespace
-) -> Rehearsal:
+def _of_molecules(candidates: Candidates, args: argparse.Namespace) -> Rehearsal:
     """Return the rehearsal of molecules, each with the mean of its rows' rewards."""
     campaign = candidates.campaign
     sums = sum_replicates(campaign.rewards, campaign.indices, len(campaign.arms))
@@ -387,7 +379,7 @@ def _of_molecules(
     )
     said = f"the reward is standardized; {_unit_note(rewards, args)}"
     names = campaign.arms[ROW_NAMES].tolist()
-    return Rehearsal(problem, candidates.arms, candidates.kernel, names, (*notes, said))
+    return Rehearsal(problem, candidates.arms, candidates.kernel, names, (said,))
 
 
 def _as_campaign(

@@ -30,7 +30,6 @@ from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
-from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
     diagnose,
@@ -41,15 +40,15 @@ from botorch_bkb.cli.diagnosis import (
     NOT_FITTED,
     reward_trouble,
 )
-from botorch_bkb.cli.progress import clock, note
-from botorch_bkb.cli.report import plan_report, report_page, Rounds
-from botorch_bkb.cli.tables import (
+from botorch_bkb.cli.files import (
     parquet_columns,
+    read_cells,
     read_rows,
-    read_table,
     table_kind,
     write_table,
 )
+from botorch_bkb.cli.progress import clock, note
+from botorch_bkb.cli.report import plan_report, report_page, Rounds
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
@@ -463,12 +462,12 @@ def _write_next(
 ) -> None:
     """Write the batch, as the table is written that it goes with."""
     arms, results = campaign.arms, campaign.results
-    columns, goes_with = list(batch.columns), args.arms
+    columns, form = list(batch.columns), campaign.arms_form
     if args.per_measurement:
         ids = arms[args.id].iloc[picks.tolist()]
         batch, columns = pd.DataFrame({args.id: ids.to_numpy()}), list(results.columns)
         if args.observations is not None and args.observations.is_file():
-            goes_with = args.observations
+            form = campaign.results_form
     is_large = stays_in_file(args.arms, args)
     own = parquet_columns(args.arms) if is_large else list(arms.columns)
     own = [name for name in own if name not in (args.id, args.reward)]
@@ -481,22 +480,17 @@ def _write_next(
             )
         columns += [name for name in own if name not in columns]
     own = [name for name in own if name in columns and name not in batch.columns]
-    form = _csv_format(goes_with, args)
     if own:
         places = pd.Index(arms[args.id]).get_indexer(pd.Index(batch[args.id]))
-        source = _csv_format(args.arms, args)
+        source = campaign.arms_form
         if is_large:
             values = read_rows(args.arms, own, places)
         elif source is None or (form is not None and form.decimal == source.decimal):
             # As they stand in the file: leading zeros, percent signs and all. By their
             # rows there, of which `arms` lacks those of molecules that are left out;
             # with candidates that have left the table, `arms` has other types as well.
-            separator = None if source is None else source.separator
-            decimal = None if source is None else source.decimal
-            table = read_table(
-                args.arms, separator=separator, decimal=decimal, as_text=True
-            )
-            values = table[own].loc[arms.index.get_level_values(-1)[places]]
+            cells = read_cells(args.arms, separator=args.separator).frame
+            values = cells[own].loc[arms.index.get_level_values(-1)[places]]
         else:
             values = arms[own].iloc[places]
         batch = pd.concat([batch, values.reset_index(drop=True)], axis="columns")
@@ -504,15 +498,6 @@ def _write_next(
         # What every program reads, unless it is to be appended.
         form = replace(form, encoding="utf-8-sig")
     write_table(batch.reindex(columns=columns), args.output, form)
-
-
-def _csv_format(path: Path, args: argparse.Namespace) -> CsvFormat | None:
-    """Return how a CSV file is written; None for one of another kind."""
-    if table_kind(path) != "csv":
-        return None
-    return find_csv_format(
-        path, [args.id], separator=args.separator, decimal=args.decimal
-    )
 
 
 def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:

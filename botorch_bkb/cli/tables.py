@@ -1,317 +1,245 @@
-"""Tables in and out: CSV as people save it, Excel, Parquet."""
+"""Tables of numbers and text, from files of any kind.
+
+A CSV file is read as text. A column then becomes numbers if all of its cells are
+numbers. Otherwise it stays text, and whoever needs numbers says what is wrong with it.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Collection, Sequence
-from importlib.util import find_spec
+import datetime
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from numbers import Number
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from botorch.exceptions.errors import InputDataError
-from numpy.typing import NDArray
 
-from botorch_bkb.cli.columns import row_name
-from botorch_bkb.cli.csv_format import CsvFormat, find_csv_format, SEPARATORS
-from botorch_bkb.cli.progress import note
+from botorch_bkb.cli.columns import is_numeric, is_text, row_name
+from botorch_bkb.cli.files import (
+    BLANKS,
+    CsvFormat,
+    read_cells,
+    SEPARATORS,
+    Table,
+    table_kind,
+)
 
 
-CSV_SUFFIXES = (".csv", ".tsv", ".txt")
-# The numbers of a larger Parquet table stay in its file.
-MAX_TABLE_BYTES = 2**30
-BYTES = (pa.bool_(), pa.uint8(), pa.int8())
-# Of a CSV file, from which on it is read in parts, and their rows.
-MIN_TO_CHUNK = 2**24
-ROWS_OF_A_CHUNK = 5_000
-COMPRESSIONS = (".gz", ".bz2", ".xz", ".zip", ".zst")
+# Cells that count as empty.
+MISSING = (
+    *("", "#N/A", "#NA", "N/A", "n/a", "NA", "<NA>", "NaN", "nan", "NULL", "null"),
+    "None",
+)
+# For each mark: numbers in which it stands before decimals for certain, and numbers in
+# which it may stand between thousands.
+# [0-9] and not \d, of which pandas takes the slow way.
+NUMBERS = {
+    mark: (
+        rf"[+-]?([0-9]*[{mark}]([0-9][0-9]?|[0-9]{{4,}})"
+        rf"|(0[0-9]*|[0-9]{{4,}})?[{mark}][0-9]+"
+        rf"|[0-9]*[{mark}][0-9]+[eE][+-]?[0-9]+) *%?",
+        rf"[+-]?[1-9][0-9]?[0-9]?[{mark}][0-9][0-9][0-9]",
+    )
+    for mark in ",."
+}
+# Larger ones are not exact as numbers.
+MAX_WHOLE = 2**53
 
 
 def read_table(
     path: Path,
-    text_columns: Collection[str] = (),
+    text_columns: Iterable[str | None] = (),
     *,
     separator: str | None = None,
     decimal: str | None = None,
-    as_text: bool = False,
-    columns: Collection[str] | None = None,
-) -> pd.DataFrame:
-    """Read a CSV file, perhaps compressed, an Excel or a Parquet file, by its suffix.
+    columns: Collection[str | None] | None = None,
+) -> Table:
+    """Read a table into columns of numbers and columns of text.
 
-    Names of columns lose the spaces around them; blank rows, and empty columns without
-    a name, are left out; the index keeps the number of each row in the file, from zero.
-    Prints what was found of a CSV file that is not written with commas, decimal points
-    and UTF-8.
+    A column of text becomes numbers if all of its cells are numbers. Text has no blanks
+    around it, dates are text such as 2026-01-31, and missing cells are NaN. Blank rows
+    are left out.
 
     Args:
-        path: The file.
-        text_columns: Columns to keep as text, so that an id ``007`` stays one.
-        separator: The separator of a CSV file; found from the file if omitted.
-        decimal: The decimal mark of a CSV file; found from the file if omitted.
-        as_text: Whether to keep all columns of a CSV file as text.
-        columns: What to read of a Parquet file, where it has them; all if omitted.
+        path: A CSV file, perhaps compressed, an Excel or a Parquet file.
+        text_columns: Columns that stay text, so that an id ``007`` stays one.
+        separator: The separator of a CSV file; found from its header if omitted, or if
+            the header lacks it.
+        decimal: The decimal mark of numbers in text; found from them if omitted.
+        columns: The columns to read of a Parquet file; all if omitted.
 
     Raises:
         InputDataError: If the file is missing, of another kind, or not readable, has
-            rows longer than its header, a column twice or one without a name.
+            rows longer than its header, a column twice, or values in a column without a
+            name, or if it is unclear what the mark in a number such as 1,200 means.
     """
-    if not path.is_file():
-        raise InputDataError(f"There is no table at {path}.")
-    kind = table_kind(path)
-    try:
-        if kind == "parquet":
-            if columns is not None:
-                columns = [name for name in parquet_columns(path) if name in columns]
-            table = pd.read_parquet(path, columns=columns).reset_index(drop=True)
-            # What reading took, which pyarrow keeps for another time.
-            pa.default_memory_pool().release_unused()
-            # Of a damaged file: text that is none shows only where it is decoded.
-            table.select_dtypes("str").to_numpy(dtype=object)
-        elif kind == "excel":
-            table = _read_excel(path)
-        else:
-            table = _read_csv(path, text_columns, separator, decimal, as_text)
-    except pd.errors.EmptyDataError:
-        return pd.DataFrame()
-    except InputDataError:
-        raise
-    # Which of their many errors pandas, pyarrow and zlib raise is no matter here.
-    except Exception as error:
-        raise InputDataError(f"Could not read the table {path}: {error}") from error
-    table.columns = pd.Index([str(name).strip() for name in table.columns])
-    table = _without_unnamed(table, path)
-    repeated = table.columns[table.columns.duplicated()]
+    table = read_cells(path, separator=separator, columns=columns)
+    form, notes, kept = table.form, [*table.notes], set(text_columns)
+    cells = dict(_named(table.frame, path).items())
+    del table  # so that each column's cells go when they have been read
+    names = [str(name) for name in cells]
+    frame = pd.DataFrame(
+        {name: _plain(cells.pop(name), name in kept) for name in names}
+    )
+    is_blank = frame.isna().all(axis="columns")
+    if is_blank.any():
+        frame = frame[~is_blank]
+    texts = {
+        name: frame[name] for name in names if name not in kept and is_text(frame[name])
+    }
+    marks, of_file = _decimal_marks(texts, path, form, decimal)
+    if form is not None:
+        form = replace(form, decimal=of_file)
+        if not form.is_plain:
+            notes.append(f"{path.name} is read with {form}")
+    for name, text in texts.items():
+        numbers = _numbers(text, marks[name])
+        if numbers is not None:
+            frame[name] = numbers
+            said = _note_on_numbers(text, marks[name], form)
+            notes += [f"{path.name}: column {name!r} {said}"] if said else []
+    return Table(frame, form, tuple(notes))
+
+
+def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Return the columns that have a name; spreadsheets save empty ones without."""
+    repeated = table.columns[(table.columns != "") & table.columns.duplicated()]
     if len(repeated):
         raise InputDataError(
             f"{path} has the column {repeated[0]!r} more than once. Rename one of them."
         )
-    for column in table.columns.intersection(list(text_columns)):
-        table[column] = table[column].astype("str").where(table[column].notna())
-        # One letter or a letter and its accent: the same id.
-        table[column] = table[column].str.strip().str.normalize("NFC")
-    return table
-
-
-def is_library(path: Path) -> bool:
-    """Whether a table is one of Parquet, and too large to be read as a whole.
-
-    Columns of bits and of small counts do not count: they stay as small as they are.
-    """
-    if table_kind(path) != "parquet" or not path.is_file():
-        return False
-    try:
-        footer = pq.read_metadata(path)
-        schema = footer.schema.to_arrow_schema()
-    except (pa.ArrowException, OSError):  # which is said where it is read
-        return False
-    num_wide = sum(kind not in BYTES for kind in schema.types)
-    return 8 * footer.num_rows * num_wide > MAX_TABLE_BYTES
-
-
-def parquet_columns(path: Path) -> list[str]:
-    """Return the names of a Parquet file's columns."""
-    return list(pq.read_schema(path).names)
-
-
-def read_rows(
-    path: Path, columns: Sequence[str], rows: NDArray[np.int64]
-) -> pd.DataFrame:
-    """Read some rows of a Parquet file, one row group after the other."""
-    order = np.argsort(rows, kind="stable")
-    parts = []
-    with pq.ParquetFile(path) as file:
-        stop = 0
-        for number in range(file.num_row_groups):
-            start, stop = stop, stop + file.metadata.row_group(number).num_rows
-            here = rows[order][(rows[order] >= start) & (rows[order] < stop)]
-            if len(here):
-                group = file.read_row_group(number, columns=list(columns))
-                parts.append(group.take(here - start))
-    table = pa.concat_tables(parts).select(list(columns)).to_pandas()
-    return table.iloc[np.argsort(order)].reset_index(drop=True)
-
-
-def _read_csv(
-    path: Path,
-    text_columns: Collection[str],
-    separator: str | None,
-    decimal: str | None,
-    as_text: bool,
-) -> pd.DataFrame:
-    form = find_csv_format(path, text_columns, separator=separator, decimal=decimal)
-    if not as_text and not form.is_plain:
-        note(f"{path.name} is read with {form}")
-    options: dict[str, Any] = {
-        "sep": form.separator,
-        "decimal": form.decimal,
-        "encoding": form.encoding,
-        "skiprows": form.num_skipped,
-        "skipinitialspace": True,
-    }
-    try:
-        # With the names read apart: pandas renames columns of the same name, and takes
-        # the first column for an index where the rows are longer than the header.
-        head = pd.read_csv(path, header=None, nrows=1, dtype="str", **options)
-        names = head.iloc[0].fillna("")
-        is_text = [name for name in names if name.strip() in text_columns]
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            # A column of mixed types is looked at later, value by value.
-            warnings.simplefilter("ignore", pd.errors.DtypeWarning)
-            options |= {
-                "dtype": "str" if as_text else dict.fromkeys(is_text, "str"),
-                "index_col": False,
-                "skip_blank_lines": False,
-            }
-            table = _read_chunks(path, options)
-            if table is None:
-                table = pd.read_csv(path, **options)
-    except pd.errors.ParserWarning as warning:
-        raise ValueError(
-            "row 1 has more fields than the header. Is the first line the header? "
-            "Numbers with decimal commas need another separator, or quotation marks."
-        ) from warning
-    except pd.errors.ParserError as error:
-        raise ValueError(
-            f"{str(error).strip()}. Is the first line the header, with a name for "
-            "every column, and does every row begin a line?"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{error}. Save it as UTF-8, which spreadsheets call CSV UTF-8."
-        ) from error
-    if len(names) == len(table.columns):
-        table.columns = pd.Index(names)
-    return _without_blank_rows(table)
-
-
-def _read_chunks(path: Path, options: dict[str, Any]) -> pd.DataFrame | None:
-    """Read a large CSV file with a byte for a small whole number; None for others.
-
-    None too where a column has other kinds of values in one part of the file than in
-    another: what it is, only all of it tells.
-    """
-    if path.stat().st_size < MIN_TO_CHUNK:
-        return None
-    with pd.read_csv(path, chunksize=ROWS_OF_A_CHUNK, **options) as reader:
-        chunks = [_with_bytes(chunk) for chunk in reader]
-    kinds = {
-        tuple("whole" if str(kind) in ("int64", "uint8") else str(kind) for kind in row)
-        for row in (chunk.dtypes for chunk in chunks)
-    }
-    return pd.concat(chunks) if len(kinds) == 1 else None
-
-
-def _with_bytes(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose columns of whole numbers from 0 to 255 are bytes."""
-    whole = table.select_dtypes("int64")
-    is_small = (whole.min() >= 0) & (whole.max() <= 255)
-    return table.astype(dict.fromkeys(whole.columns[is_small], "uint8"))
-
-
-def _read_excel(path: Path) -> pd.DataFrame:
-    with pd.ExcelFile(path, engine="openpyxl") as book:
-        sheets = book.sheet_names
-        # As with CSV files, pandas would rename columns.
-        cells = pd.read_excel(book, header=None, dtype=object)
-    cells = cells.replace(r"^\s*$", np.nan, regex=True)
-    if len(sheets) > 1:
-        note(f"{path.name} has {len(sheets)} sheets, of which {sheets[0]!r} is read")
-    cells = cells.loc[cells.notna().any(axis="columns").cummax()]
-    if cells.empty:
-        return pd.DataFrame()
-    table = cells.iloc[1:].reset_index(drop=True)
-    table.columns = pd.Index(cells.iloc[0].fillna("").astype("str"))
-    return _without_blank_rows(table).infer_objects()
-
-
-def _without_blank_rows(table: pd.DataFrame) -> pd.DataFrame:
-    is_blank = table.isna().all(axis="columns")
-    if not is_blank.any():
-        return table
-    # Truth values beside a blank are objects.
-    return table[~is_blank].infer_objects()
-
-
-def _without_unnamed(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Leave out what a spreadsheet saves of columns that were used once."""
     is_unnamed = table.columns == ""
-    if not is_unnamed.any():
-        return table
-    filled = table.loc[:, is_unnamed].notna()
-    if filled.any(axis=None):
-        row = int(table.index[filled.any(axis="columns")][0])
+    unnamed = table.loc[:, is_unnamed].apply(_plain, keeps_text=True)
+    is_filled = unnamed.notna().any(axis="columns")
+    if is_filled.any():
         raise InputDataError(
-            f"{path} has values in a column without a name, first in row {row + 1} "
-            "(the first under the header is row 1). Name it in the header, or remove "
-            "it; one that counts rows is no feature."
+            f"{path} has values in a column without a name, first in "
+            f"{row_name(is_filled)}. Name it in the header, or remove it; one that "
+            "counts rows is no feature."
         )
     return table.loc[:, ~is_unnamed]
 
 
-def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) -> None:
-    """Write a CSV, Excel or Parquet file, by its suffix, and the folders above it.
+def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
+    """Return a column of any kind as one of numbers or of text, if it is one.
 
     Args:
-        table: The table.
-        path: The file.
-        form: How to write a CSV file; commas, decimal points and UTF-8 if omitted.
+        column: The column, as its file has it.
+        keeps_text: Whether numbers become text.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(column.cat.categories.dtype)
+    if column.dtype == object:
+        column = column.infer_objects()
+    if column.dtype == object and not keeps_text:
+        present = column.dropna()
+        if present.map(lambda value: isinstance(value, Number)).all():
+            return column.astype("float64")
+        if not present.map(lambda value: isinstance(value, str | datetime.date)).any():
+            return column
+    if is_numeric(column) and not keeps_text:
+        if not pd.api.types.is_extension_array_dtype(column):
+            return column
+        numbers = column.to_numpy("float64", na_value=np.nan)
+        return pd.Series(numbers, column.index, name=column.name)
+    text = column.astype("str").where(column.notna()).str.strip(BLANKS)
+    if keeps_text:
+        # One letter, or a letter and its accent: the same id.
+        text = text.str.normalize("NFC")
+    return text.mask(text.isin(MISSING))
+
+
+def _decimal_marks(
+    texts: Mapping[str, pd.Series],
+    path: Path,
+    form: CsvFormat | None,
+    decimal: str | None,
+) -> tuple[dict[str, str | None], str]:
+    """Find the mark before the decimals of each column of text.
+
+    It is the mark of the column's numbers such as 1,5 or 1.5. If there are none, it is
+    that of the other columns.
+
+    Returns:
+        The mark of each column, None where numbers have either; and that of the file.
 
     Raises:
-        InputDataError: If the encoding lacks a letter.
+        InputDataError: If nothing tells what the mark in a number such as 1,200 means.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kind = table_kind(path)
-    if kind == "parquet":
-        table.to_parquet(path, index=False)
-    elif kind == "excel":
-        table.to_excel(path, index=False)
-    else:
-        form = CsvFormat() if form is None else form
-        try:
-            table.to_csv(
-                path,
-                index=False,
-                sep=form.separator,
-                decimal=form.decimal,
-                encoding=form.encoding,
-            )
-        except UnicodeEncodeError as error:
-            path.unlink(missing_ok=True)
+    if decimal is not None:
+        return dict.fromkeys(texts, decimal), decimal
+    sure: dict[str, set[str]] = {name: set() for name in texts}
+    unclear: dict[str, str] = {}
+    has_commas = form is not None and form.separator == ","
+    for name, text in texts.items():
+        for mark, (decimals, thousands) in NUMBERS.items():
+            cells = text[text.str.contains(mark, regex=False, na=False)]
+            num_sure = int(cells.str.fullmatch(decimals).sum())
+            may_group = cells[cells.str.fullmatch(thousands)]
+            if mark == "." and has_commas:
+                num_sure += len(may_group)
+            # One comma among points, or between fields with commas, may be a slip.
+            if num_sure > (mark == "," and (has_commas or form is None)):
+                sure[name].add(mark)
+            elif len(may_group):
+                unclear.setdefault(name, may_group.iloc[0])
+    marks = set().union(*sure.values())
+    of_file = min(marks) if len(marks) == 1 else "."
+    for name, number in unclear.items():
+        if not sure[name] and len(marks) != 1:
             raise InputDataError(
-                f"{path} cannot hold {error.object[error.start]!r} in {error.encoding},"
-                " in which the table that it goes with is written. Save that as UTF-8."
-            ) from error
+                f"{path} has numbers such as {number} in column {name!r}, "
+                f"{row_name(texts[name] == number)}, which is one thing with decimal "
+                "commas and another with decimal points. Pass --decimal , or "
+                "--decimal . (then write thousands without a mark)."
+            )
+    of_column = {
+        name: None if len(found) == 2 else min(found, default=of_file)
+        for name, found in sure.items()
+    }
+    return of_column, of_file
 
 
-def table_kind(path: Path) -> Literal["csv", "excel", "parquet"]:
-    """Tell the kind of a table by its name.
+def _numbers(text: pd.Series, mark: str | None) -> pd.Series | None:
+    """Return the numbers of a column of text; None if a cell is none by this mark.
 
-    Raises:
-        InputDataError: If it is of none that is read and written, or of Excel and the
-            extra for that is not installed.
+    Truth values are 0 and 1. Percent signs after all numbers are left out.
     """
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes[-1:] == [".parquet"]:
-        return "parquet"
-    if suffixes[-1:] == [".xlsx"]:
-        if find_spec("openpyxl") is None:
-            raise InputDataError(
-                f"{path} needs openpyxl, which is not installed. Install with pip "
-                'install "botorch_bkb[excel]", or use CSV UTF-8.'
-            )
-        return "excel"
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        suffixes.pop()
-    if suffixes and suffixes[-1] in CSV_SUFFIXES:
-        return "csv"
-    raise InputDataError(
-        "Expected a table named *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet, "
-        f"but got {path}. Save it as CSV UTF-8."
-    )
+    words = text.dropna()
+    if words.empty or mark is None:
+        return None
+    if words.iloc[0].lower() in ("true", "false"):
+        numbers = words.str.lower().map({"true": 1.0, "false": 0.0})
+        return None if numbers.isna().any() else numbers.reindex(text.index)
+    if words.iloc[0].endswith("%") and words.str.endswith("%").all():
+        words = words.str.removesuffix("%").str.strip(BLANKS)
+    if mark == ",":
+        if words.str.contains(".", regex=False).any():
+            return None
+        words = words.str.replace(",", ".", regex=False)
+    try:
+        # Stricter than pandas.to_numeric: no blanks, and nothing but numbers.
+        values = words.astype("Float64").to_numpy("float64")
+    except ValueError:
+        return None
+    numbers = pd.Series(values, words.index, name=text.name)
+    if len(words) < len(text):
+        return numbers.reindex(text.index)
+    is_whole = (values == np.floor(values)) & (np.abs(values) < MAX_WHOLE)
+    return numbers.astype("int64") if is_whole.all() else numbers
+
+
+def _note_on_numbers(text: pd.Series, mark: str | None, form: CsvFormat | None) -> str:
+    """Say what a user may not expect of a column of text that was read as numbers."""
+    first = text.dropna().iloc[0]
+    if first.endswith("%"):
+        return f"has percent signs; {first} is read as {first[:-1]}"
+    commas = ", with decimal commas" if mark == "," else ""
+    if form is None:
+        return f"holds numbers as text, which are read as numbers{commas}"
+    return "" if mark == form.decimal else f"is read{commas}"
 
 
 def require_column(table: pd.DataFrame, column: str, path: Path, option: str) -> None:

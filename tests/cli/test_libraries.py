@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from botorch_bkb.__main__ import main
-from botorch_bkb.cli import tables
+from botorch_bkb.cli import files
 from botorch_bkb.models.utils import lazy_rows
 
 
@@ -60,7 +60,7 @@ def test_the_batch_is_that_of_the_table(
     expected = suggest(tmp_path, library, *words)
     assert "too large" not in capsys.readouterr().out
     reads.clear()
-    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
     found = suggest(tmp_path, library, *words)
     pd.testing.assert_frame_equal(found, expected)
     out = capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_the_batch_is_that_of_the_table(
 def test_features_that_are_made_are_refused(
     words, match, tmp_path, library, capsys, monkeypatch
 ):
-    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
     suggest(tmp_path, library, *words, code=2)
     assert pd.Series(capsys.readouterr().err).str.contains(match).all()
 
@@ -92,7 +92,7 @@ def test_fingerprints_are_read_as_a_whole(tmp_path, reads, capsys, monkeypatch):
         {"id": np.arange(40), "smiles": ["C" * k for k in range(1, 41)]}
     )
     path = tmp_path / "arms.parquet"
-    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 800)
+    monkeypatch.setattr(files, "MAX_TABLE_BYTES", 800)
     for words, columns in (
         ([], [table["id"], bits.astype("uint8")]),  # bytes do not count
         (["--kernel", "tanimoto"], [table["id"], bits]),
@@ -110,14 +110,14 @@ def test_fingerprints_are_read_as_a_whole(tmp_path, reads, capsys, monkeypatch):
 def test_unknown_ids_and_missing_columns_are_refused(
     tmp_path, library, capsys, monkeypatch
 ):
-    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
     suggest(tmp_path, library, code=2)
     capsys.readouterr()
     path = tmp_path / "results.csv"
     path.write_text("id,reward\nnobody,1\n")
     words = ["suggest", str(tmp_path / "arms.parquet"), "--observations", str(path)]
     assert main(words) == 2
-    assert "measures id 'nobody', which" in capsys.readouterr().err
+    assert "measures id 'nobody' in row 1 " in capsys.readouterr().err
     assert main([*words, "--id", "name"]) == 2
     assert "has no column 'name'" in capsys.readouterr().err
 
@@ -140,7 +140,7 @@ def test_a_simulation_is_that_of_the_table(
     assert main([*words, str(tmp_path / "table")]) == 0
     assert "too large" not in capsys.readouterr().out
     reads.clear()
-    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+    monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
     monkeypatch.setattr(lazy_rows, "BLOCK_BYTES", 500)
     assert main([*words, str(tmp_path / "library")]) == 0
     assert "too large to be read as a whole: its 3 columns" in capsys.readouterr().out

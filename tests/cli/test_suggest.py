@@ -429,8 +429,8 @@ def test_values_beside_the_results_that_are_not_the_candidates_are_named(
     assert "other values than arms.csv in column 'temperature', in 1 rows" in said
     own = arms["solvent"][1]
     assert f"in 2 rows, such as brine where 001 has {own}: the fit goes by" in said
-    # Dates and percent signs are not compared with numbers.
-    results["temperature"] = results["temperature"].map("{:.3f}%".format)
+    # Text is not compared with numbers.
+    results["temperature"] = results["temperature"].map("{:.3f} C".format)
     suggest(folder, results)
     assert "column 'temperature', in" not in capsys.readouterr().out
 
@@ -473,8 +473,8 @@ def test_a_candidate_that_left_the_table_without_its_features_is_refused(
     results.loc[2, "temperature"] += 1
     results.to_csv(path, index=False)
     error = failed(folder, capsys, *words)
-    assert "'000', which the table of candidates lacks, with other features" in error
-    assert "row 3 " in error
+    assert "measures id '000' in row 3 " in error
+    assert "with other features than in an earlier row" in error
     results.loc[2, "temperature"] = np.nan
     results.to_csv(path, index=False)
     assert "row 3 " in failed(folder, capsys, *words)
@@ -542,7 +542,7 @@ def test_workbooks_go_in_and_come_out(folder, arms, capsys, monkeypatch):
     pd.testing.assert_frame_equal(
         batch[["temperature", "solvent"]], picked, check_dtype=False
     )
-    monkeypatch.setattr("botorch_bkb.cli.tables.find_spec", lambda name: None)
+    monkeypatch.setattr("botorch_bkb.cli.files.find_spec", lambda name: None)
     capsys.readouterr()
     assert main(words) == 2
     error = capsys.readouterr().err

@@ -3,8 +3,10 @@ import pandas as pd
 import pytest
 from botorch.exceptions.errors import InputDataError
 
+from botorch_bkb.cli import files
 from botorch_bkb.cli.features import feature_table
-from botorch_bkb.cli.tables import read_table, require_column, write_table
+from botorch_bkb.cli.files import write_table
+from botorch_bkb.cli.tables import read_table, require_column
 
 
 @pytest.fixture
@@ -19,16 +21,26 @@ def table():
     )
 
 
+def read(path, *text_columns):
+    return read_table(path, text_columns).frame
+
+
+def written(path, content):
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "folder/t.parquet", "T.CSV"])
 def test_a_table_survives_writing_and_reading(table, tmp_path, name):
     write_table(table, tmp_path / name)
-    pd.testing.assert_frame_equal(read_table(tmp_path / name), table)
+    found = read(tmp_path / name)
+    pd.testing.assert_frame_equal(found, table, check_dtype=False)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_text_columns_keep_their_text(tmp_path, name):
     write_table(pd.DataFrame({"id": ["007", " 7 ", None], "x": 1}), tmp_path / name)
-    ids = read_table(tmp_path / name, text_columns=["id", "absent"])["id"]
+    ids = read(tmp_path / name, "id", "absent")["id"]
     assert ids[:2].tolist() == ["007", "7"]
     assert ids.isna().tolist() == [False, False, True]
 
@@ -37,31 +49,96 @@ def test_numbers_kept_as_text_in_parquet_match_those_of_csv(tmp_path):
     table = pd.DataFrame({"id": [7, 8]})
     for name in ["t.csv", "t.parquet"]:
         write_table(table, tmp_path / name)
-        ids = read_table(tmp_path / name, text_columns=["id"])["id"]
-        assert ids.tolist() == ["7", "8"]
+        assert read(tmp_path / name, "id")["id"].tolist() == ["7", "8"]
+
+
+def test_the_separator_is_that_of_the_header(tmp_path):
+    """Not of the rows, which may have text and decimals with commas."""
+    for header, row, names in [
+        ("id;heat, C", "a;1,5", ["id", "heat, C"]),
+        ('id,"heat; low, C",x', "a,1.5,2", ["id", "heat; low, C", "x"]),
+        ('id\t"heat\nC"', "a\t1.5", ["id", "heat\nC"]),
+        ("id", '"a, b; c"', ["id"]),
+    ]:
+        found = read(written(tmp_path / "t.csv", f"{header}\n{row}\n{row}\n"))
+        assert list(found) == names
+        if len(names) > 1:
+            assert found.iloc[0, 1] == 1.5
+
+
+def test_the_other_columns_tell_the_mark_of_a_column_of_thousands(tmp_path):
+    path = tmp_path / "t.csv"
+    assert read(written(path, "a;b\n1,234;0,5\n"))["a"].tolist() == [1.234]
+    assert read(written(path, "a;b\n1.234;0.5\n"))["a"].tolist() == [1.234]
+    assert read(written(path, "a;b\n1.234;0,5\n"))["a"].tolist() == ["1.234"]
+    found = read_table(written(path, "a;b\n1,5;0.5\n"))
+    assert found.frame.to_numpy().tolist() == [[1.5, 0.5]]
+    assert "t.csv: column 'a' is read, with decimal commas" in found.notes
+    with pytest.raises(InputDataError, match=r"1,234 in column 'a', row 1 .*--decimal"):
+        read(written(path, "a;b\n1,234;5\n"))
+
+
+@pytest.mark.parametrize("text", ["1_0", "0x1A", "1.5f", "1 5", "\uff11", "1,5,1"])
+def test_only_numbers_are_read_as_numbers(tmp_path, text):
+    found = read(written(tmp_path / "t.csv", f'a;b\n2;"{text}"\n'))
+    assert found["b"].tolist() == [text]
+
+
+def test_numbers_are_those_that_are_written(tmp_path):
+    texts = ["0.1", "+1.5", "-.5", "1.", "1E+05", "2.5e-3", "0.30000000000000004"]
+    found = read(written(tmp_path / "t.csv", "a\n" + "\n".join(texts)))
+    assert found["a"].tolist() == [float(text) for text in texts]
+
+
+def test_bytes_of_latin_1_may_come_late(tmp_path):
+    path = written(tmp_path / "t.csv", b"a\n" + b"b\n" * 70_000 + b"s\xe4ure\n")
+    table = read_table(path)
+    assert table.frame["a"].iloc[-1] == "säure"
+    assert table.form.encoding == "cp1252"
+
+
+def test_a_file_in_parts_is_read_as_in_one_piece(tmp_path, monkeypatch):
+    """Whole numbers take a byte as long as all are small, and stay what is written."""
+    rows = range(40)
+    table = pd.DataFrame(
+        {
+            "bit": [row % 2 for row in rows],
+            "count": [216 + row for row in rows],
+            "more": [217 + row for row in rows],
+            "zeros": [f"{row:02d}" for row in rows],
+            "gap": ["" if row == 31 else row for row in rows],
+            "word": [*rows[:-1], "x"],
+            "real": [row / 8 for row in rows],
+        }
+    )
+    path = tmp_path / "t.csv"
+    table.to_csv(path, index=False)
+    whole = read(path)
+    monkeypatch.setattr(files, "ROWS_OF_A_PART", 7)
+    pd.testing.assert_frame_equal(read(path), whole)
+    cells = files.read_cells(path).frame
+    assert cells.dtypes.map(str).tolist() == ["uint8", "uint8", *5 * ["str"]]
+    assert (cells.astype("str") == table.astype("str")).all(axis=None)
 
 
 @pytest.mark.parametrize("name", ["t.ods", "t", "t.gz"])
 def test_other_kinds_of_files_are_refused(tmp_path, name):
     (tmp_path / name).write_text("a\n1\n")
     with pytest.raises(InputDataError, match=r"\*\.csv, .*\*\.xlsx or \*\.parquet"):
-        read_table(tmp_path / name)
+        read(tmp_path / name)
 
 
 def test_unreadable_files_are_refused(tmp_path):
     with pytest.raises(InputDataError, match="There is no table"):
-        read_table(tmp_path / "none.csv")
-    (tmp_path / "broken.parquet").write_text("not parquet")
+        read(tmp_path / "none.csv")
     with pytest.raises(InputDataError, match=r"Could not read .*broken\.parquet"):
-        read_table(tmp_path / "broken.parquet")
-    (tmp_path / "broken.csv").write_text("a,b\n1,2\n1,2,3\n")
+        read(written(tmp_path / "broken.parquet", "not parquet"))
     with pytest.raises(InputDataError, match=r"Could not read .*broken\.csv"):
-        read_table(tmp_path / "broken.csv")
+        read(written(tmp_path / "broken.csv", "a,b\n1,2\n1,2,3,4\n"))
 
 
 def test_an_empty_csv_is_an_empty_table(tmp_path):
-    (tmp_path / "t.csv").touch()
-    assert read_table(tmp_path / "t.csv").empty
+    assert read(written(tmp_path / "t.csv", "")).empty
 
 
 def test_a_missing_column_names_the_option(table, tmp_path):
@@ -149,9 +226,8 @@ def test_a_table_without_features_is_refused(table):
 def test_numbers_beside_invisible_characters_are_refused(tmp_path):
     path = tmp_path / "arms.csv"
     path.write_bytes(b"id,heat\na,1.5\nb,\x1e2.87\nc,3\n")
-    table = read_table(path, text_columns=["id"])
     with pytest.raises(InputDataError, match=r"'heat'.*'\\x1e2.87' in row 2.*--drop"):
-        feature_table(table, exclude=["id"])
+        feature_table(read(path, "id"), exclude=["id"])
 
 
 @pytest.mark.parametrize("sign", [1, -1])

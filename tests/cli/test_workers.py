@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from botorch_bkb.__main__ import main
-from botorch_bkb.cli import tables, workers
+from botorch_bkb.cli import files, workers
 from botorch_bkb.posteriors import arm_posterior
 from botorch_bkb.posteriors.ray_shards import Pool
 
@@ -64,7 +64,7 @@ def test_workers_suggest_the_batch_of_this_process(
     stays_in_file, folder, pools, monkeypatch
 ):
     if stays_in_file:
-        monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+        monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
     # Of a table in memory those count too that are not in it any more.
     results = "present.csv" if stays_in_file else "results.csv"
     expected = suggest(folder, results)
@@ -80,7 +80,7 @@ def test_workers_simulate_what_this_process_does(
     stays_in_file, folder, pools, monkeypatch
 ):
     if stays_in_file:
-        monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 100)
+        monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
     words = ["--bandit", "suggest", "bbkb", "rgpucb", "thompson"]
     expected = simulate(folder, *words)
     found = simulate(folder, *words, "--workers", "2")
