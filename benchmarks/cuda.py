@@ -12,8 +12,8 @@ the others go on. `cpu_seconds` are those of the same step on the processor, wit
 - `learned ask`: telling 300 results and `ask(size=96)` of `BBKB(arms)`, d = 16.
   `cpu_seconds` are those over the measured arms and 96 more, which is little more than
   the fit of kernel and noise.
-- `abalone`, `argmax`, `draws`: the tasks `pulls BBKB` and `argmax ...` of the benchmark
-  `speed`, and those of `thompson`, with as many arms as the table says.
+- `abalone`, `argmax`, `draws`: the tasks `pulls BBKB` (to 2,000 pulls) and `argmax ...`
+  of the benchmark `speed`, and those of `thompson`, of the sizes in the table.
 
 It needs torch, BoTorch, GPyTorch, NumPy, pandas and matplotlib only. `--device cpu`
 runs the steps on the processor. The exit code is 1 if a step failed. Writes `cuda.csv`.
@@ -114,12 +114,8 @@ class Step(NamedTuple):
 def _steps() -> list[Step]:
     size = 4096
     steps = [
-        Step(
-            f"product {dtype}",
-            Task(product, (size, dtype), (64, dtype), 5),
-            operations=2.0 * size**3,
-        )
-        for dtype in ("float64", "float32")
+        Step(f"product {d}", Task(product, (size, d), (64, d), 5), None, 2.0 * size**3)
+        for d in ("float64", "float32")
     ]
     for num_arms, dtype, rows_kept in (
         (20_640, "float64", True),
@@ -149,8 +145,7 @@ def _steps() -> list[Step]:
         "draws ours": Task(draw_ours, (200_000,), (1000,), 3),
         "draws stock": Task(draw_paths, (200_000,), (1000,)),
     }.items():
-        on_cpu = task.sizes if name == "abalone" else None
-        steps.append(Step(name, task, on_cpu))
+        steps.append(Step(name, task, task.sizes if name == "abalone" else None))
     return steps
 
 

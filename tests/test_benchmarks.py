@@ -23,9 +23,6 @@ from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
 from tests.reference import exact_posterior
 
 
-pytestmark = pytest.mark.once
-
-
 class Run(NamedTuple):
     name: str
     seed: int

@@ -4,12 +4,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
-from benchmarks.cuda import STEPS
-
-
-pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parent.parent
 # What a machine with a GPU may lack: what neither the package nor BoTorch requires.
@@ -47,20 +42,19 @@ def run_cuda(tmp_path, *words, data=None):
     )
 
 
-def test_steps_run_without_optional_packages_and_fill_one_table(tmp_path):
-    done = run_cuda(tmp_path)
+def test_steps_run_without_optional_packages(tmp_path):
+    done = run_cuda(tmp_path, "--steps", "million", "learned ask")
     assert done.returncode == 0, done.stdout + done.stderr
     table = pd.read_csv(tmp_path / "cuda.csv")
-    assert list(table["step"]) == [step.name for step in STEPS]
+    assert table["step"].tolist() == ["million", "learned ask", "learned ask"]
     assert (table["seconds"] > 0).all()
-    assert table["reached"].notna().all()
 
 
 def test_a_step_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     (tmp_path / "abalone.csv").write_text("no,table\nof,molluscs\n")
-    done = run_cuda(tmp_path, "--steps", "abalone", "draws", data=tmp_path)
+    done = run_cuda(tmp_path, "--steps", "abalone", "draws ours", data=tmp_path)
     assert done.returncode == 1
     table = pd.read_csv(tmp_path / "cuda.csv").set_index("step")
-    assert table["failed"].to_dict() == {"abalone": True, "draws": False}
+    assert table["failed"].to_dict() == {"abalone": True, "draws ours": False}
     assert "KeyError: 'sex'" in table["reached"]["abalone"]
-    assert table["seconds"]["draws"] > 0
+    assert table["seconds"]["draws ours"] > 0

@@ -4,14 +4,10 @@ import re
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from benchmarks import figures
 from benchmarks.record import Record
 from tests.test_benchmarks import options
-
-
-pytestmark = pytest.mark.once
 
 
 PAGE = (Path(__file__).parent.parent / "docs" / "figures.rst").read_text()
