@@ -1,6 +1,5 @@
 """What users of `ax.Client` do: everything is honoured, or refused by name."""
 
-import gzip
 import inspect
 import itertools
 import logging
@@ -8,7 +7,6 @@ import math
 import warnings
 from dataclasses import fields
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -445,30 +443,6 @@ def test_a_factory_that_this_process_does_not_know_is_named(tmp_path, monkeypatc
     monkeypatch.delitem(FACTORIES, "users_bkb")
     with pytest.raises(InputDataError, match=r"'users_bkb' is not among.*`register_"):
         Client.load_from_json_file(str(tmp_path / "e.json"))
-
-
-def test_experiments_of_the_first_version_go_on(tmp_path):
-    """Stored before pulls, the order of text and that of numbers were known."""
-    stored = Path(__file__).with_name("experiment_of_first_version.json.gz")
-    (tmp_path / "e.json").write_bytes(gzip.decompress(stored.read_bytes()))
-    client = Client.load_from_json_file(str(tmp_path / "e.json"))
-    chosen = []
-    for _ in range(4):
-        for number, p in client.get_next_trials(max_trials=2).items():
-            chosen.append((p["t"], p["level"], p["n"]))
-            value = p["t"] + (p["level"] == "mid") + p["n"] / 3
-            client.complete_trial(number, raw_data={"y": value})
-    # What that version chose.
-    assert chosen == [
-        (1.0, "low", 3),
-        (0.0, "mid", 3),
-        (0.0, "low", 3),
-        (0.0, "low", 1),
-        (0.0, "high", 3),
-        (1.0, "mid", 2),
-        (1.0, "high", 2),
-        (0.0, "high", 1),
-    ]
 
 
 # Times --------------------------------------------------------------------------------

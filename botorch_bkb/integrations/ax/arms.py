@@ -319,13 +319,7 @@ class ChoiceGrid(ArmSource):
     Numbers are features as they are, and ordered text counts from zero; text and
     numbers without order have one 0/1 column per value. (Ax takes two values for
     ordered whatever they are: of text, they have a column each.)
-
-    Args:
-        is_ordered: Whether the order of text, and that numbers have none, counts.
-            Experiments that were stored before it did are loaded with False.
     """
-
-    is_ordered: bool = True
 
     def __post_init__(self) -> None:
         """Start without a search space."""
@@ -377,10 +371,7 @@ class ChoiceGrid(ArmSource):
         """Return a row of features for each value of a choice parameter."""
         values = list(parameter.values)
         is_number = all(isinstance(value, int | float) for value in values)
-        has_order = is_number
-        if self.is_ordered and len(values) > 2:
-            has_order = parameter.is_ordered
-        if not has_order:
+        if not (parameter.is_ordered if len(values) > 2 else is_number):
             return torch.eye(len(values), dtype=torch.float64)
         numbers = values if is_number else range(len(values))
         return torch.tensor(list(numbers), dtype=torch.float64).unsqueeze(-1)

@@ -336,13 +336,9 @@ class BanditNode(ExternalGenerationNode):
             )
         if self._state is not None:
             bandit.load_state_dict(from_json(self._state["bandit"]))
-            for entry in self._state["told"]:
-                # Older states do not know which pulls their trials are.
-                number, pull, result = (
-                    (entry, -1, 0.0) if isinstance(entry, int) else entry
-                )
+            for number, pull, result in self._state["told"]:
                 self._told[number] = (pull, result)
-            self._pulls = dict(self._state.get("pulls", []))
+            self._pulls = dict(self._state["pulls"])
         for number in sorted(self._told.keys() & experiment.trials.keys()):
             self._best[self._arm_of(experiment.trials[number])] = number
         self._origin = _origin_of(experiment)
@@ -353,7 +349,7 @@ class BanditNode(ExternalGenerationNode):
     def _check_experiment(self, experiment: Experiment) -> None:
         """Raise unless this is the experiment as the bandit knows it."""
         found = _origin_of(experiment)
-        known = self._origin or (self._state or {}).get("origin", found)
+        known = self._origin or (self._state["origin"] if self._state else found)
         if (known["name"], known["created"]) != (found["name"], found["created"]):
             raise UnsupportedError(
                 f"Expected the experiment {known['name']!r} of {known['created']}, "
@@ -389,13 +385,9 @@ class BanditNode(ExternalGenerationNode):
         columns = (rows[name].tolist() for name in ("trial_index", "mean", "sem"))
         last = {number: result for number, *result in zip(*columns, strict=True)}
         new = self._open & last.keys()
-        for number, (pull, told) in self._told.items():
+        for number, (_, told) in self._told.items():
             mean, _ = last.get(number, (told, None))
-            if (
-                mean != told
-                and pull >= 0
-                and not math.isclose(mean, told, **_STORED_PRECISION)
-            ):
+            if mean != told and not math.isclose(mean, told, **_STORED_PRECISION):
                 new.add(number)
         results = {}
         for number in sorted(new):
@@ -462,10 +454,6 @@ class BanditNode(ExternalGenerationNode):
 
         for number in arms:
             take(number, self._pulls.get(number, self._asked_for(trials[number])))
-        for number in arms.keys() - pulls.keys():
-            # Trials of older versions, by their arms.
-            same = (pull for pull, arm in free.items() if arm == arms[number])
-            take(number, next(same, None))
         for number in sorted(arms.keys() - pulls.keys()):
             self.bandit.add_pending([arms[number]])
             pulls[number] = max(self.bandit.pending)

@@ -54,7 +54,7 @@ def register_all() -> None:
     CORE_ENCODER_REGISTRY[ArmFile] = _encode_arms
     CORE_DECODER_REGISTRY["ArmFile"] = ArmFile
     CORE_ENCODER_REGISTRY[ChoiceGrid] = _encode_arms
-    CORE_DECODER_REGISTRY["ChoiceGrid"] = _decode_grid
+    CORE_DECODER_REGISTRY["ChoiceGrid"] = ChoiceGrid
 
 
 def _encode_node(node: BanditNode) -> dict[str, Any]:
@@ -72,7 +72,3 @@ def _encode_node(node: BanditNode) -> dict[str, Any]:
 
 def _encode_arms(arms: ArmFile | ChoiceGrid) -> dict[str, Any]:
     return {"__type": type(arms).__name__, **asdict(arms)}
-
-
-def _decode_grid(is_ordered: bool = False) -> ChoiceGrid:
-    return ChoiceGrid(is_ordered)
