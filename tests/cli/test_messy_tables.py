@@ -506,8 +506,8 @@ REFUSED = {
     ),
     "a title above semicolons": (
         b"Plate 7\n" + german(ARMS),
-        "arms.csv has no column 'id'",
-        "if it is a title, remove the lines above the header",
+        "Could not read the table",
+        "Is the first line the header",
     ),
     "a workbook by another name": (
         excel(ARMS),
