@@ -138,4 +138,6 @@ def split_gain(
         A 0-dim tensor, minus infinity if no arm is left, and a ``k``-dim one.
     """
     others = gain if competes is None else gain.masked_fill(~competes, -math.inf)
-    return others.index_fill(0, listed.to(gain.device), -math.inf).amax(), gain[listed]
+    others = others.index_fill(0, listed.to(gain.device), -math.inf)
+    most = others.amax() if len(others) else others.new_tensor(-math.inf)
+    return most, gain[listed]
