@@ -7,6 +7,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from threadpoolctl import ThreadpoolController
 
+from tests.pretend_device import register
+
 
 # Timing is no property: the cores may be shared, and slow.
 settings.register_profile(
@@ -21,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="pretend",
         help="where tests/test_devices.py runs: a pretend device (default), or cuda",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--device") == "pretend":
+        register()
 
 
 @pytest.fixture(scope="session", autouse=True)

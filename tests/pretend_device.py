@@ -5,6 +5,7 @@ not be mixed with CPU tensors, under the rules of CUDA: zero-dimensional tensors
 copies, and CPU indices into device tensors are allowed, and NumPy sees only CPU
 tensors.
 
+    register()  # before the process's first backward pass
     with pretend_device() as device:
         bandit = BBKB(arms.to(device), generator=torch.Generator().manual_seed(0))
 
@@ -23,7 +24,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
 from typing_extensions import override
 
 from botorch_bkb.models.utils.lazy_rows import LazyRows
@@ -152,10 +156,24 @@ class _Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class _Module(_DummyBackendModule):
+    """What ``torch.random.fork_rng`` asks of every accelerator."""
+
+    def get_rng_state(self, device: int) -> torch.Tensor:
+        return torch.empty(0)
+
+    def set_rng_state(self, state: torch.Tensor, device: int) -> None:
+        pass
+
+
 @cache
-def _register() -> torch.library.Library:
-    """Register the device, and what C++ calls past Python modes: ``x[[1, 2]]``."""
-    _setup_privateuseone_for_python_backend(NAME)
+def register() -> torch.library.Library:
+    """Register the device, and what C++ calls past Python modes: ``x[[1, 2]]``.
+
+    At the first backward pass of a process PyTorch makes a queue for each device that
+    it knows then, so this comes before.
+    """
+    _setup_privateuseone_for_python_backend(NAME, _Module())
     library = torch.library.Library("aten", "IMPL")
 
     def empty(size: Any, *_: Any, dtype: Any = None, **__: Any) -> PretendTensor:
@@ -183,6 +201,5 @@ def _register() -> torch.library.Library:
 @contextmanager
 def pretend_device() -> Iterator[torch.device]:
     """Pretend that there is an accelerator; tensors move to it with ``.to(device)``."""
-    _register()
     with _Functions(), _Dispatch():
         yield torch.device(NAME, 0)
