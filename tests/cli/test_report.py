@@ -303,7 +303,7 @@ def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
     if is_learned:
         arms, kernel = rng.uniform(5, 9, size=(30, 2)), None
     else:
-        arms = rng.integers(0, 4, size=(30, 64)).astype(float)
+        arms = rng.integers(1, 5, size=(30, 64)).astype(float)
         kernel = ScaleKernel(TanimotoKernel())
     bandit = BBKB(torch.tensor(arms), covar_module=kernel)
     measured = torch.arange(0, 30, 3)
