@@ -1,10 +1,12 @@
 """Pictures of bandits: functions that draw on axes and return them, and two figures.
 
 Everything needs matplotlib, of the extra ``plot``; :func:`plot_rounds` and
-:func:`plot_repetitions` put whole figures together. Tables of rounds have one row per
-batch and the columns ``num_pulls`` (after the round), ``batch_size``,
-``cumulative_regret`` and ``uniform_cumulative_regret``, as in the command line's
-``rounds.csv``; :func:`plot_repetitions` also wants ``seconds`` from the start.
+:func:`plot_repetitions` put whole figures together. Their ``runs`` are tables of rounds
+by the name of their bandit. A table has one row per batch and the columns ``num_pulls``
+(after the round), ``batch_size``, ``cumulative_regret`` and
+``uniform_cumulative_regret``, as in the command line's ``rounds.csv``;
+:func:`plot_repetitions` also needs ``seconds`` from the start. A ``ValueError`` is
+raised if there is no run, or a run without rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def plot_rounds(
     title: str | None = None,
     reward_unit: str | None = None,
 ) -> Figure:
-    r"""Draw cumulative regret, beside uniform choice, and batch size over pulls.
+    """Draw cumulative regret, beside uniform choice, and batch size over pulls.
+
+    Both axes are logarithmic: uniform choice has slope 1, a sublinear regret less.
 
     Args:
         runs: A table of rounds by the name of its bandit.
@@ -42,26 +46,16 @@ def plot_rounds(
 
     Returns:
         A figure that no global state of matplotlib knows; save it by ``savefig``.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-        ValueError: If there is no run, or a run without rounds.
     """
-    if not runs or any(len(rounds) == 0 for rounds in runs.values()):
-        raise ValueError(
-            "Expected `runs` to hold at least one table, and each at least one round, "
-            f"but got { ({name: len(rounds) for name, rounds in runs.items()}) }."
-        )
+    repetitions = {name: [rounds] for name, rounds in runs.items()}
     figure = blank_figure(7.0, 5.6)
-    regret_axes, batch_axes = figure.subplots(
-        2, 1, sharex=True, height_ratios=(1.7, 1.0)
-    )
-    _draw_regret(regret_axes, runs)
-    _draw_batch_sizes(batch_axes, runs)
-    unit = f"\n({reward_unit})" if reward_unit else ""
-    regret_axes.set_ylabel(f"cumulative regret{unit}")
-    batch_axes.set_ylabel("batch size (pulls)")
-    batch_axes.set_xlabel("pulls")
+    panels = figure.subplots(2, 1, sharex=True, height_ratios=(1.7, 1.0))
+    regret_axes, batch_axes = panels
+    plot_regret(regret_axes, repetitions, reward_unit=reward_unit)
+    plot_batch_sizes(batch_axes, repetitions)
+    regret_axes.set(xscale="log", yscale="log", xlabel="", xmargin=0)
+    for axis in (batch_axes.xaxis, regret_axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
     if title:
         figure.suptitle(title, fontsize="medium")
     return figure
@@ -73,7 +67,7 @@ def plot_repetitions(
     title: str | None = None,
     reward_unit: str | None = None,
 ) -> Figure:
-    r"""Draw regret, seconds and batch size over pulls, as mean and deviation of runs.
+    """Draw regret, seconds and batch size over pulls, as mean and deviation of runs.
 
     The panels of figures 1 and 2 of the BBKB paper, as :func:`plot_regret` and
     :func:`plot_batch_sizes` draw them.
@@ -85,17 +79,11 @@ def plot_repetitions(
 
     Returns:
         A figure that no global state of matplotlib knows; save it by ``savefig``.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-        ValueError: If there is no run, or a run without rounds.
     """
-    _check_runs(runs)
     figure = blank_figure(12.0, 4.0)
     regret_axes, seconds_axes, batch_axes = figure.subplots(1, 3)
     plot_regret(regret_axes, runs, reward_unit=reward_unit)
-    _plot_column(seconds_axes, runs, "seconds")
-    seconds_axes.set_ylabel("time (seconds)")
+    _draw_runs(seconds_axes, runs, "seconds", "time (seconds)")
     seconds_axes.set_yscale("log")
     seconds_axes.yaxis.set_major_formatter("{x:,g}")
     plot_batch_sizes(batch_axes, runs)
@@ -120,20 +108,9 @@ def plot_regret(
         axes: The axes to draw on.
         runs: Tables of rounds, one per repetition, by the name of their bandit.
         reward_unit: The unit of the rewards, and so of the regret.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ValueError: If there is no run, or a run without rounds.
     """
-    _check_runs(runs)
-    everything = [rounds for tables in runs.values() for rounds in tables]
-    _draw_uniform(axes, everything, "uniform_cumulative_regret")
-    _plot_column(axes, runs, "cumulative_regret")
-    unit = f"\n({reward_unit})" if reward_unit else ""
-    axes.set_ylabel(f"cumulative regret{unit}")
-    axes.yaxis.set_major_formatter("{x:,g}")
+    label = "cumulative regret" + (f"\n({reward_unit})" if reward_unit else "")
+    _draw_runs(axes, runs, "cumulative_regret", label, beside_uniform=True)
     axes.legend(frameon=False, loc="upper left", fontsize="small")
     return axes
 
@@ -147,18 +124,9 @@ def plot_found(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> Axes:
     Args:
         axes: The axes to draw on.
         runs: Tables of rounds, one per repetition, by the name of their bandit.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ValueError: If there is no run, or a run without rounds.
     """
-    _check_runs(runs)
-    everything = [rounds for tables in runs.values() for rounds in tables]
-    _draw_uniform(axes, everything, "uniform_num_best_found")
-    _plot_column(axes, runs, "num_best_found")
-    axes.set_ylabel("found of the best 1 % (arms)")
+    label = "found of the best 1 % (arms)"
+    _draw_runs(axes, runs, "num_best_found", label, beside_uniform=True)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize="small")
     return axes
@@ -170,24 +138,12 @@ def plot_batch_sizes(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> 
     Args:
         axes: The axes to draw on.
         runs: Tables of rounds, one per repetition, by the name of their bandit.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ValueError: If there is no run, or a run without rounds.
     """
-    _check_runs(runs)
-    for name, tables in runs.items():
-        pulls = _common_pulls(tables)
-        _draw_band(axes, pulls, [_batch_sizes(run, pulls) for run in tables], name)
+    _draw_runs(axes, runs, "batch_size", "batch size (pulls)")
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,g}")
     # Below one pull there is no batch, though a band may reach there.
     axes.set_ylim(bottom=0.8)
-    axes.set(xlabel="pulls", ylabel="batch size (pulls)")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,g}")
-    tidy_axes(axes)
     return axes
 
 
@@ -211,9 +167,6 @@ def plot_posterior(
         function: The ``n`` true values, if they are known.
         inducing: The positions of the inducing points, drawn as ticks at the bottom.
         num_deviations: Half the height of the band, in deviations.
-
-    Returns:
-        The axes.
     """
     half = num_deviations * np.sqrt(variance)
     label = f"mean and {num_deviations:g} deviations"
@@ -222,17 +175,10 @@ def plot_posterior(
     if function is not None:
         axes.plot(x, function, "k--", linewidth=1, label="function")
     if inducing is not None:
-        bottom = np.full(len(inducing), 0.02)
-        axes.plot(
-            inducing,
-            bottom,
-            "|",
-            color="C3",
-            transform=axes.get_xaxis_transform(),
-            label="inducing points",
-        )
-    tidy_axes(axes)
-    return axes
+        height, transform = np.full(len(inducing), 0.02), axes.get_xaxis_transform()
+        label = "inducing points"
+        axes.plot(inducing, height, "C3|", label=label, transform=transform)
+    return tidy_axes(axes)
 
 
 def plot_arm_values(
@@ -253,33 +199,21 @@ def plot_arm_values(
         counts: The ``A`` numbers of pulls; circles, whose area grows with them.
         inducing: The indices of the inducing arms, drawn as crosses.
         label: What the colors mean, for the color bar; without it there is none.
-
-    Returns:
-        The axes.
     """
+    x, y = arms.T
     order = np.argsort(values)  # the largest are drawn last, and so seen
-    shown = axes.scatter(
-        arms[order, 0], arms[order, 1], c=values[order], s=8, linewidths=0
-    )
+    shown = axes.scatter(x[order], y[order], c=values[order], s=8, linewidths=0)
     if counts is not None:
         pulled = np.flatnonzero(counts)
-        axes.scatter(
-            arms[pulled, 0],
-            arms[pulled, 1],
-            s=14 * counts[pulled],
-            facecolors="none",
-            edgecolors="C3",
-            label="pulls",
-        )
+        circles = axes.scatter(x[pulled], y[pulled], s=14 * counts[pulled])
+        circles.set(facecolor="none", edgecolor="C3", label="pulls")
     if inducing is not None:
-        x, y = arms[inducing].T
-        axes.plot(x, y, "x", color="k", markersize=5, label="inducing arms")
+        axes.plot(x[inducing], y[inducing], "kx", markersize=5, label="inducing arms")
     figure = axes.get_figure(root=True)
     if label is not None and figure is not None:
         figure.colorbar(shown, ax=axes, label=label)
     axes.set_aspect("equal")
-    tidy_axes(axes)
-    return axes
+    return tidy_axes(axes)
 
 
 def plot_maximizer_distribution(
@@ -294,9 +228,6 @@ def plot_maximizer_distribution(
         axes: The axes to draw on.
         distribution: The distribution of the maximizer.
         max_arms: How many arms of more than one coordinate are shown at most.
-
-    Returns:
-        The axes.
     """
     arms = distribution.credible_set(1.0)
     on_line = distribution.maximizers.shape[-1] == 1
@@ -317,8 +248,7 @@ def plot_maximizer_distribution(
         axes.set_xlabel("arm (index)")
     axes.set_ylabel("probability of being best")
     axes.set_ylim(bottom=0)
-    tidy_axes(axes)
-    return axes
+    return tidy_axes(axes)
 
 
 def plot_inducing_points(
@@ -332,22 +262,13 @@ def plot_inducing_points(
         inducing: The inducing points at that time: their positions on a line, or the
             indices of the arms.
 
-    Returns:
-        The axes.
-
     Raises:
         ValueError: If the two do not have the same length.
     """
-    times = np.concatenate(
-        [
-            np.full(len(points), pulls)
-            for pulls, points in zip(num_pulls, inducing, strict=True)
-        ]
-    )
-    axes.plot(times, np.concatenate(inducing), "_", color="C3", markersize=3)
+    times = np.repeat(num_pulls, [len(points) for points in inducing])
+    axes.plot(times, np.concatenate(inducing), "C3_", markersize=3)
     axes.set(xlabel="pulls", ylabel="inducing points")
-    tidy_axes(axes)
-    return axes
+    return tidy_axes(axes)
 
 
 def plot_progress(
@@ -359,30 +280,21 @@ def plot_progress(
         axes: The axes to draw on.
         rounds: The rewards of each round, at least one of each.
         maximize: Whether large rewards are good.
-
-    Returns:
-        The axes.
     """
-    best_of = np.max if maximize else np.min
-    best = [best_of(np.concatenate(rounds[: last + 1])) for last in range(len(rounds))]
+    best_of = np.maximum if maximize else np.minimum
+    best = best_of.accumulate([best_of.reduce(rewards) for rewards in rounds])
     numbers = np.arange(1, len(rounds) + 1)
-    single = np.repeat(numbers, [len(rewards) for rewards in rounds])
-    axes.plot(
-        single,
-        np.concatenate(rounds),
-        ".",
-        color="0.5",
-        markersize=4,
-        label="single measurements",
-        rasterized=len(single) > MAX_VECTOR_MARKS,
+    places = np.repeat(numbers, [len(rewards) for rewards in rounds])
+    (marks,) = axes.plot(
+        places, np.concatenate(rounds), ".", color="0.5", label="single measurements"
     )
-    axes.plot(numbers, best, "-^", color="C2", label="best so far")
+    marks.set(markersize=4, rasterized=len(places) > MAX_VECTOR_MARKS)
+    axes.plot(numbers, best, "C2-^", label="best so far")
     means = [rewards.mean() for rewards in rounds]
-    axes.plot(numbers, means, "--o", color="C0", label="mean of the round")
+    axes.plot(numbers, means, "C0--o", label="mean of the round")
     axes.set(xlabel="round", ylabel="reward", xlim=(0.5, len(rounds) + 0.5))
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
-    tidy_axes(axes)
-    return axes
+    return tidy_axes(axes)
 
 
 def plot_predicted(
@@ -398,36 +310,22 @@ def plot_predicted(
         measured: The ``n`` rewards.
         mean: The ``n`` predictions of them.
         half_width: Half the ``n`` intervals around those.
-
-    Returns:
-        The axes.
     """
     rasterized = len(measured) > MAX_VECTOR_MARKS
-    axes.vlines(
-        measured,
-        mean - half_width,
-        mean + half_width,
-        color="0.6",
-        linewidth=0.8,
-        rasterized=rasterized,
-    )
+    low, high = mean - half_width, mean + half_width
+    axes.vlines(measured, low, high, color="0.6", linewidth=0.8, rasterized=rasterized)
     inside = np.abs(measured - mean) <= half_width
-    marks = {"inside": (inside, "o", "C0"), "outside": (~inside, "x", "C3")}
-    for word, (which, marker, color) in marks.items():
-        axes.plot(
-            measured[which],
-            mean[which],
-            marker,
-            color=color,
-            markersize=4 if marker == "o" else 6,
-            label=f"{word} its interval ({which.sum():,})",
-            rasterized=rasterized,
-        )
+    for which, word, marker, size in (
+        (inside, "inside", "C0o", 4),
+        (~inside, "outside", "C3x", 6),
+    ):
+        label = f"{word} its interval ({which.sum():,})"
+        (line,) = axes.plot(measured[which], mean[which], marker, label=label)
+        line.set(markersize=size, rasterized=rasterized)
     ends = [measured.min(), measured.max()]
     axes.plot(ends, ends, "k--", linewidth=1, label="prediction = measurement")
     axes.set(xlabel="measured reward", ylabel="predicted reward")
-    tidy_axes(axes)
-    return axes
+    return tidy_axes(axes)
 
 
 def blank_figure(width: float, height: float) -> Figure:
@@ -448,33 +346,46 @@ def blank_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=150, layout=layout)
 
 
-def tidy_axes(axes: Axes) -> None:
+def tidy_axes(axes: Axes) -> Axes:
     """Draw a light grid behind the data, and no frame at the top and right."""
     axes.grid(which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+    return axes
 
 
-def _check_runs(runs: Mapping[str, Sequence[pd.DataFrame]]) -> None:
-    lengths = {
-        name: [len(rounds) for rounds in tables] for name, tables in runs.items()
-    }
+def _draw_runs(
+    axes: Axes,
+    runs: Mapping[str, Sequence[pd.DataFrame]],
+    column: str,
+    label: str,
+    beside_uniform: bool = False,
+) -> None:
+    """Draw the mean and the standard deviation of a column of the tables over pulls."""
+    lengths = {name: list(map(len, tables)) for name, tables in runs.items()}
     if not lengths or not all(counts and all(counts) for counts in lengths.values()):
         raise ValueError(
             "Expected `runs` to hold at least one table per bandit, and each at least "
             f"one round, but got numbers of rounds {lengths}."
         )
-
-
-def _plot_column(
-    axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]], column: str
-) -> None:
+    if beside_uniform:
+        everything = [rounds for tables in runs.values() for rounds in tables]
+        _draw_uniform(axes, everything, f"uniform_{column}")
+    is_step = column == "batch_size"
+    style = "steps" if is_step else "default"
     for name, tables in runs.items():
         pulls = _common_pulls(tables)
-        values = [_interpolated(run, column, pulls) for run in tables]
-        _draw_band(axes, pulls, values, name)
-    axes.set_xlabel("pulls")
+        values = [_values_at(pulls, rounds, column) for rounds in tables]
+        mean = np.mean(values, axis=0)
+        std = np.std(values, axis=0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
+        (line,) = axes.plot(pulls, mean, linewidth=1.8, label=name, drawstyle=style)
+        # On a logarithmic axis a band cannot reach to zero.
+        low, high = np.maximum(mean - std, 1e-3 * mean), mean + std
+        band = axes.fill_between(pulls, low, high, step="pre" if is_step else None)
+        band.set(color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(xlabel="pulls", ylabel=label)
     axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,g}")
     tidy_axes(axes)
 
 
@@ -485,7 +396,7 @@ def _draw_uniform(axes: Axes, runs: Sequence[pd.DataFrame], column: str) -> None
     pulls = np.union1d([1], longest["num_pulls"])
     axes.plot(
         pulls,
-        _interpolated(longest, column, pulls),
+        _values_at(pulls, longest, column),
         color="0.45",
         linestyle="--",
         linewidth=1.4,
@@ -494,56 +405,15 @@ def _draw_uniform(axes: Axes, runs: Sequence[pd.DataFrame], column: str) -> None
 
 
 def _common_pulls(tables: Sequence[pd.DataFrame]) -> np.ndarray:
-    """Return up to 1,000 pull numbers that all runs have reached, from the first on."""
+    """Return up to 2,000 pulls that all runs have reached, for either scale."""
     last = min(int(rounds["num_pulls"].iloc[-1]) for rounds in tables)
-    return np.unique(np.linspace(1, last, min(last, 1000)).round().astype(int))
+    spacings = np.linspace(1, last, 1000), np.geomspace(1, last, 1000)
+    return np.unique(np.concatenate(spacings).round().astype(int))
 
 
-def _interpolated(rounds: pd.DataFrame, column: str, pulls: np.ndarray) -> np.ndarray:
+def _values_at(pulls: np.ndarray, rounds: pd.DataFrame, column: str) -> np.ndarray:
+    if column == "batch_size":
+        batches = np.searchsorted(rounds["num_pulls"].to_numpy(), pulls)
+        return rounds[column].to_numpy(dtype="float64")[batches]
     known_pulls = np.concatenate([[0], rounds["num_pulls"]])
     return np.interp(pulls, known_pulls, np.concatenate([[0.0], rounds[column]]))
-
-
-def _batch_sizes(rounds: pd.DataFrame, pulls: np.ndarray) -> np.ndarray:
-    batches = np.searchsorted(rounds["num_pulls"].to_numpy(), pulls)
-    return rounds["batch_size"].to_numpy(dtype="float64")[batches]
-
-
-def _draw_band(
-    axes: Axes, pulls: np.ndarray, runs: Sequence[np.ndarray], name: str
-) -> None:
-    mean = np.mean(runs, axis=0)
-    std = np.std(runs, axis=0, ddof=1) if len(runs) > 1 else np.zeros_like(mean)
-    (line,) = axes.plot(pulls, mean, linewidth=1.8, label=name)
-    # On a logarithmic axis a band cannot reach to zero.
-    lower = np.maximum(mean - std, 1e-3 * mean)
-    axes.fill_between(
-        pulls, lower, mean + std, color=line.get_color(), alpha=0.2, linewidth=0
-    )
-
-
-def _draw_regret(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
-    _draw_uniform(axes, list(runs.values()), "uniform_cumulative_regret")
-    for name, rounds in runs.items():
-        axes.plot(
-            rounds["num_pulls"], rounds["cumulative_regret"], linewidth=1.8, label=name
-        )
-    # Logarithmic on both axes: uniform choice has slope 1, a sublinear regret less.
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:,g}")
-    axes.legend(frameon=False, loc="upper left")
-    tidy_axes(axes)
-
-
-def _draw_batch_sizes(axes: Axes, runs: Mapping[str, pd.DataFrame]) -> None:
-    for rounds in runs.values():
-        sizes = rounds["batch_size"].to_numpy()
-        # A batch reaches from its own first pull to the first of the next batch.
-        edges = [1, *(rounds["num_pulls"] + 1)]
-        axes.stairs(sizes, edges, baseline=None, linewidth=1.4)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(1, 1 + max(rounds["num_pulls"].iloc[-1] for rounds in runs.values()))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    tidy_axes(axes)
