@@ -143,7 +143,10 @@ class Capacity:
 
     def draw(self, generator: torch.Generator) -> int:
         """Draw one of the arms that may be pulled, uniformly."""
-        number = int(draw_integers(self.num_open, 1, generator))
+        return self.numbered(int(draw_integers(self.num_open, 1, generator)))
+
+    def numbered(self, number: int) -> int:
+        """Return the arm of a number among those that may be pulled."""
         allowed = self.allowed
         if allowed is None:
             return number

@@ -6,13 +6,12 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 
-import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from typing_extensions import override
@@ -49,13 +48,13 @@ class Bandit(ABC):
             while the object is copied.
         learner: What makes beliefs of pulls.
         maximize: Whether large rewards are good.
-        generator: The source of all randomness.
+        num_batches: The number of asks.
     """
 
     lock: RLock
     learner: Any
     maximize: bool
-    generator: torch.Generator
+    num_batches: int
     _ledger: PullLedger
     _belief: Any  # after the told pulls that the last ask knew
     _preview: Any = None  # between two asks, after those told since
@@ -108,9 +107,7 @@ class Bandit(ABC):
         for belief in (self._belief, self._preview):
             if belief is not None and self.learner.is_current(belief, pulls):
                 return belief
-        generator = torch.Generator(self.generator.device)
-        generator.set_state(self.generator.get_state())
-        self._preview = self.learner.preview(self._belief, pulls, generator)
+        self._preview = self.learner.preview(self._belief, pulls)
         return self._preview
 
     @abstractmethod
@@ -136,13 +133,7 @@ class Bandit(ABC):
 
     def _undo(self) -> Callable[[], None]:
         """Return what brings back all that is known now."""
-        before, generator_state = vars(self).copy(), self.generator.get_state()
-
-        def undo() -> None:
-            vars(self).update(before)
-            self.generator.set_state(generator_state)
-
-        return undo
+        return partial(vars(self).update, vars(self).copy())
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -42,7 +43,14 @@ from botorch_bkb.checks import (
     check_size,
 )
 from botorch_bkb.generation.maximizer import MaximizerDistribution
-from botorch_bkb.models.utils.draws import as_generator, draw_integers
+from botorch_bkb.models.utils.draws import (
+    as_generator,
+    ASKS,
+    draw_integers,
+    opening_number,
+    seed_of,
+    seeded_generator,
+)
 from botorch_bkb.models.utils.lazy_rows import as_dense
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
@@ -136,7 +144,8 @@ class FiniteArmBandit(Bandit):
             ``"regret"``. Pulls with times have no other.
         maximize: Whether large rewards are good.
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
-        generator: The source of all randomness. None: a new one with a random seed.
+        generator: Gives the seed of all random numbers, and stays in its state. None: a
+            random seed.
         max_feature_bytes: The byte budget of the cached features.
 
     There are two regimes. **Kernel and noise given**: features and rewards are used as
@@ -207,9 +216,10 @@ class FiniteArmBandit(Bandit):
             goal = "best_arm" if practical else "regret"
         self.goal: Goal = goal
         self._may_settle = practical and self.policy.may_settle
-        belief = self.learner.begin(
+        belief: Belief = self.learner.begin(
             arms, covar_module, noise_variance, max_feature_bytes
         )
+        belief = replace(belief, seed=seed_of(as_generator(generator)))
         if confidence is None and practical:
             has_detail = belief.hyperparameters.has_detail
             confidence = DETAIL_WIDTH if has_detail else PRACTICAL_WIDTH
@@ -220,7 +230,6 @@ class FiniteArmBandit(Bandit):
         self.maximize = maximize
         self.max_repeats = max_repeats
         self.max_feature_bytes = max_feature_bytes
-        self.generator = as_generator(generator)
         self.num_batches = 0
         self._table = ArmTable.of(arms)
         self._num_given = arms.shape[0]  # the arms of the constructor
@@ -356,25 +365,27 @@ class FiniteArmBandit(Bandit):
             least = max(rule.min_size, size)
             left = self._open_for_goal(moments, capacity, least)
             is_first = self.num_pulls == 0 and not self._ledger.pending
-            first = left.draw(self.generator) if is_first else None
+            first = self._opening_arm(left) if is_first else None
             if is_first and rule.opens_with_one_pull:
                 rule = FixedSize(1)
+            generator = seeded_generator(belief.seed, ASKS, self.num_batches)
+            choose = partial(self._choose, belief, moments, time, generator)
             if self._new_arm_is_due():
-                first = self._new_arm(belief, moments, time, left)
-            more = indices = self._choose(belief, moments, time, rule, left, first)
+                first = self._new_arm(choose, left)
+            more = indices = choose(rule, left, first)
             while (missing := least - len(indices)) > 0:
                 left = left.without(more)
                 if left.total(1) == 0:  # every arm came once
                     left = capacity.without(indices)
                     left = self._open_for_goal(moments, left, missing, indices)
                 rest = FixedSize(missing)
-                more = self._choose(belief, moments, time, rest, left, None, indices)
+                more = choose(rest, left, None, indices)
                 indices = torch.cat([indices, more])
             indices = self._keep_chosen(new, indices, time)
             if is_first:
                 self._opening_score = self._moments.leverage_score(int(indices[0]))
             self._add_pending(indices, time)
-        self.num_batches += 1
+            self.num_batches += 1
         return indices
 
     def _open_for_goal(
@@ -403,6 +414,11 @@ class FiniteArmBandit(Bandit):
         posterior = cast(ArmPosterior, moments)  # other moments drift
         return best_arm_capacity(posterior, capacity, used, pending, size)
 
+    def _opening_arm(self, left: Capacity) -> int:
+        """Return a uniformly drawn arm."""
+        number = opening_number(self._belief.seed, self.num_batches)
+        return left.numbered(number % left.num_open)
+
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled."""
         if self.goal != "regret" or not self._may_settle:
@@ -411,15 +427,13 @@ class FiniteArmBandit(Bandit):
         num_pulls = ledger.num_pulls + len(ledger.pending)
         return new_arm_is_due(ledger.num_since_new, num_pulls)
 
-    def _new_arm(
-        self, belief: Belief, moments: Moments, time: float, capacity: Capacity
-    ) -> int | None:
+    def _new_arm(self, choose: Callable[..., Tensor], capacity: Capacity) -> int | None:
         """Return what is chosen of the arms that nobody tried; None if none is left."""
         tried = self._indices(sorted(self._ledger.tried))
         new = capacity.with_listed(tried, torch.zeros_like(tried))
         if new.is_used_up:
             return None
-        return int(self._choose(belief, moments, time, FixedSize(1), new, None))
+        return int(choose(FixedSize(1), new, None))
 
     @override
     def _undo(self) -> Callable[[], None]:
@@ -439,7 +453,7 @@ class FiniteArmBandit(Bandit):
         self._refresh()
         pulls, belief = self._pulls(time), self._belief
         if not self.learner.is_current(belief, pulls):
-            belief = self.learner.learn(belief, pulls, self.generator)
+            belief = self.learner.learn(belief, pulls)
         self._believe(belief, time)
 
     def _choose(
@@ -447,6 +461,7 @@ class FiniteArmBandit(Bandit):
         belief: Belief,
         moments: Moments,
         time: float,
+        generator: torch.Generator,
         rule: BatchRule,
         capacity: Capacity,
         first: int | None,
@@ -472,7 +487,7 @@ class FiniteArmBandit(Bandit):
             rule=rule,
             first=first,
             width=width,
-            generator=self.generator,
+            generator=generator,
         )
         return self.policy.choose(decision)
 
@@ -793,8 +808,7 @@ class FiniteArmBandit(Bandit):
 
         Args:
             num_draws: The number of draws.
-            generator: Their source of randomness. None: a new one with a random seed;
-                that of the bandit stays as it is.
+            generator: Their source of randomness. None: a new one with a random seed.
         """
         generator = as_generator(generator)
         if self.num_pulls == 0:
@@ -863,7 +877,8 @@ class FiniteArmBandit(Bandit):
             "added_arms": as_dense(self.arms[self._num_given :]).clone(),
             "retired": self._table.retired,
             "ledger": self._ledger.state_dict(),
-            "generator": self.generator.get_state(),
+            "seed": belief.seed,
+            "num_updates": belief.num_updates,
             "num_batches": self.num_batches,
             "prior": deepcopy(belief.hyperparameters.state_dict()),
             "confidence": self.confidence.state_dict(),
@@ -923,6 +938,8 @@ class FiniteArmBandit(Bandit):
             self._belief,
             hyperparameters=hyperparameters,
             inducing_indices=self._indices(inducing),
+            seed=check_count("seed", state["seed"], 2**64 - 1),
+            num_updates=check_count("num_updates", state["num_updates"]),
             num_told=check_count(
                 "num_processed", state["num_processed"], ledger.num_pulls
             ),
@@ -938,7 +955,6 @@ class FiniteArmBandit(Bandit):
         confidence.load_state_dict(state["confidence"])
         now_or_next = 1.0 if now is None else now + 1.0
         belief = self.learner.rebuild(belief, Pulls(ledger, self._sign, now_or_next))
-        self.generator.set_state(state["generator"])
         self._table = replace(self._table, rows=arms, is_retired=is_retired)
         self._ledger, self._now, self.confidence = ledger, now, confidence
         self._opening_score, self.num_batches = opening_score, num_batches

@@ -37,7 +37,12 @@ from botorch_bkb.checks import (
     check_size,
 )
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
-from botorch_bkb.models.utils.draws import as_generator, draw_seed
+from botorch_bkb.models.utils.draws import (
+    as_generator,
+    ASKS,
+    seed_of,
+    seeded_generator,
+)
 
 
 # What is learned from fewer points, which a bound chose, misleads for long.
@@ -71,7 +76,8 @@ class BoxBandit(Bandit):
             :class:`~botorch_bkb.bandits.SparseLearner`.
         batch_size: How many points ``ask`` returns if it is not told.
         maximize: Whether large rewards are good.
-        generator: The source of all randomness. None: a new one with a random seed.
+        generator: Gives the seed of all random numbers, and stays in its state. None: a
+            random seed.
         num_restarts: How many points the gradient optimizer improves.
         raw_samples: The number of points among which these are the best.
         prior_sampler: The prior part of draws from the posterior, see
@@ -119,7 +125,7 @@ class BoxBandit(Bandit):
         self.bounds, self._dtype = bounds.double(), bounds.dtype
         self.batch_size = batch_size
         self.maximize = maximize
-        self.generator = as_generator(generator)
+        self.num_batches = 0
         self.num_restarts = num_restarts
         self.raw_samples = raw_samples
         self.prior_sampler = prior_sampler
@@ -131,15 +137,12 @@ class BoxBandit(Bandit):
             learns_mean=True,
             new_kernel=new_kernel,
         )
-        learns = hyperparameters.learns
-        # The first design is not stored: the seed brings it back.
-        self._design_seed = draw_seed(self.generator) if learns else None
+        seed = seed_of(as_generator(generator))
         policy = BoxUCBPolicy() if policy is None else policy
-        self.policy = policy.begun(learns, self.generator)
+        self.policy = policy.begun(hyperparameters.learns, seed)
         none = torch.empty(0, dtype=torch.long, device=bounds.device)
-        self._belief: BoxBelief = self.learner.believe(
-            hyperparameters, self._pulls(), none
-        )
+        belief = self.learner.believe(hyperparameters, self._pulls(), none)
+        self._belief: BoxBelief = replace(belief, seed=seed)
 
     @override
     def _pulls(self) -> ToldPoints:
@@ -192,6 +195,7 @@ class BoxBandit(Bandit):
             # Rounding may leave the box by a bit.
             points = points.clamp(*self.bounds).detach().to(self._dtype)
             self._ledger.ask_points(points.to(self.bounds))
+            self.num_batches += 1
         return points
 
     @locked
@@ -277,8 +281,7 @@ class BoxBandit(Bandit):
 
         Args:
             num_draws: The number of draws.
-            generator: Their source of randomness. None: a new one with a random seed;
-                that of the bandit stays as it is.
+            generator: Their source of randomness. None: a new one with a random seed.
         """
         check_size("num_draws", num_draws)
         generator = as_generator(generator)
@@ -298,11 +301,12 @@ class BoxBandit(Bandit):
             "bounds": self.bounds.clone(),
             "maximize": self.maximize,
             **self._ledger.state_dict(),
-            "design_seed": self._design_seed,
+            "seed": self._belief.seed,
+            "num_updates": self._belief.num_updates,
+            "num_batches": self.num_batches,
             "num_processed": self._belief.num_told,
             "inducing": self._belief.inducing.clone(),
             "prior": deepcopy(self._belief.hyperparameters.state_dict()),
-            "generator": self.generator.get_state(),
             **self.policy.state_dict(),
         }
 
@@ -335,9 +339,9 @@ class BoxBandit(Bandit):
         ledger.load_state_dict(state)
         hyperparameters = deepcopy(self._belief.hyperparameters)
         hyperparameters.load_state_dict(state["prior"])
-        seed = state["design_seed"]
-        if seed is not None:
-            check_count("design_seed", seed, 2**31)
+        seed = check_count("seed", state["seed"], 2**64 - 1)
+        num_updates = check_count("num_updates", state["num_updates"])
+        num_batches = check_count("num_batches", state["num_batches"])
         num_told = check_count(
             "num_processed", state["num_processed"], ledger.num_pulls
         )
@@ -346,13 +350,17 @@ class BoxBandit(Bandit):
             dtype=torch.long,
             device=self.bounds.device,
         )
-        self.generator.set_state(state["generator"])
         self.policy.load_state_dict(state)
-        self._ledger, self._design_seed, self._preview = ledger, seed, None
+        self._ledger, self.num_batches, self._preview = ledger, num_batches, None
         points, rewards = self._pulls()
         told = ToldPoints(points[:num_told], rewards[:num_told])
         belief = self.learner.believe(hyperparameters, told, inducing)
-        self._belief = replace(belief, is_capped=self._belief.is_capped)
+        self._belief = replace(
+            belief,
+            is_capped=self._belief.is_capped,
+            seed=seed,
+            num_updates=num_updates,
+        )
 
     def _design(self, size: int) -> Tensor:
         """Return the next points of the first design, at most ``size``.
@@ -364,14 +372,14 @@ class BoxBandit(Bandit):
         if num_points == 0:
             return self.bounds[:0]
         dimension = self.bounds.shape[-1]
-        engine = SobolEngine(dimension, scramble=True, seed=self._design_seed)
+        engine = SobolEngine(dimension, scramble=True, seed=self._belief.seed)
         engine.fast_forward(self._ledger.next_id)
         unit = engine.draw(num_points, dtype=self.bounds.dtype).to(self.bounds)
         return unnormalize(unit, self.bounds)
 
     def _num_design_points(self, size: int) -> int:
         """Return how many of ``size`` points belong to the first design."""
-        if self._design_seed is None:
+        if not self._belief.hyperparameters.learns:
             return 0
         if self.num_pulls == 0:
             # With nothing told there is no model to go on by.
@@ -386,10 +394,11 @@ class BoxBandit(Bandit):
             return others[:0]
         told = self._pulls()
         if not self.learner.is_current(self._belief, told):
-            self._belief = self.learner.learn(self._belief, told, self.generator)
+            self._belief = self.learner.learn(self._belief, told)
+        generator = seeded_generator(self._belief.seed, ASKS, self.num_batches)
         if self.num_pulls == 0:
-            return draw_points(size, self.bounds, self.generator)
-        decision = self._decision(self._belief, self.generator, size, others)
+            return draw_points(size, self.bounds, generator)
+        decision = self._decision(self._belief, generator, size, others)
         chosen = self.policy.choose(decision)
         return self._belief.hyperparameters.to_points(chosen)
 

@@ -22,7 +22,7 @@ from botorch_bkb.bandits.inducing import (
     within_ceiling,
 )
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.draws import draw_uniforms
+from botorch_bkb.models.utils.draws import draw_uniforms, seeded_generator, UPDATES
 from botorch_bkb.models.utils.leverage_scores import (
     check_max_inducing,
     check_oversampling,
@@ -53,6 +53,9 @@ class BoxBelief:
         inducing: The rows of the inducing ones, if the posterior is sparse.
         is_sparse: Whether it is.
         is_capped: Whether a ceiling of inducing points has ever taken effect.
+        seed: What random numbers are a function of, see
+            :mod:`~botorch_bkb.models.utils.draws`.
+        num_updates: How often it has learned.
     """
 
     hyperparameters: Hyperparameters
@@ -60,6 +63,8 @@ class BoxBelief:
     inducing: Tensor
     is_sparse: bool = False
     is_capped: bool = False
+    seed: int = 0
+    num_updates: int = 0
 
     @property
     def num_told(self) -> int:
@@ -135,45 +140,43 @@ class BoxLearner:
         """Whether there is nothing to learn."""
         return belief.num_told == len(told.points)
 
-    def learn(
-        self, belief: BoxBelief, told: ToldPoints, generator: torch.Generator
-    ) -> BoxBelief:
+    def learn(self, belief: BoxBelief, told: ToldPoints) -> BoxBelief:
         """Return what is believed after all told pulls: fits what is due, and draws."""
-        after = self._learned(belief, told, generator)
+        after = self._learned(belief, told)
         if after.is_capped and not belief.is_capped:
             warn_of_ceiling(len(after.inducing), after.num_told)
         return after
 
-    def preview(
-        self, belief: BoxBelief, told: ToldPoints, generator: torch.Generator
-    ) -> BoxBelief:
+    def preview(self, belief: BoxBelief, told: ToldPoints) -> BoxBelief:
         """Return the belief after all told pulls between two asks.
 
         Args:
             belief: What the last ask knew.
             told: All told pulls.
-            generator: A copy of the bandit's own, so that nothing is drawn.
         """
         is_first = not belief.inducing.numel()
         if belief.hyperparameters.learns or (is_first and _has_bulk(belief, told)):
             # What the next ask will draw, as over arms.
-            return self._learned(belief, told, generator)
+            return self._learned(belief, told)
         return self.believe(belief.hyperparameters, told, belief.inducing)
 
-    def _learned(
-        self, belief: BoxBelief, told: ToldPoints, generator: torch.Generator
-    ) -> BoxBelief:
+    def _learned(self, belief: BoxBelief, told: ToldPoints) -> BoxBelief:
         hyperparameters = belief.hyperparameters
         is_due = hyperparameters.is_due(len(told.points))
         by_fit = is_due and _has_bulk(belief, told)
         if by_fit:
             # As over arms: by the scores of hyper-parameters that know them.
             hyperparameters = self._refitted(belief, told, None)
-        inducing, is_capped = self._resample(belief, hyperparameters, told, generator)
+        inducing, is_capped = self._resample(belief, hyperparameters, told)
         if is_due and not by_fit:
             hyperparameters = self._refitted(belief, told, inducing)
         after = self.believe(hyperparameters, told, inducing)
-        return replace(after, is_capped=belief.is_capped or is_capped)
+        return replace(
+            after,
+            is_capped=belief.is_capped or is_capped,
+            seed=belief.seed,
+            num_updates=belief.num_updates + 1,
+        )
 
     def _keeps_all(self, hyperparameters: Hyperparameters, told: ToldPoints) -> bool:
         """Whether the posterior is exact."""
@@ -186,7 +189,6 @@ class BoxLearner:
         belief: BoxBelief,
         hyperparameters: Hyperparameters,
         told: ToldPoints,
-        generator: torch.Generator,
     ) -> tuple[Tensor, bool]:
         """Choose inducing points among the told ones, by the posterior before them.
 
@@ -198,6 +200,7 @@ class BoxLearner:
             return torch.arange(len(told.points), device=told.points.device), False
         x = hyperparameters.to_features(told.points)
         ones = torch.ones_like(x[:, 0])
+        generator = seeded_generator(belief.seed, UPDATES, belief.num_updates)
         is_capped = False
 
         def sample(scores: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class BoxDecision:
 class BoxPolicy(ABC):
     """Chooses points of a box."""
 
-    def begun(self, learns: bool, generator: torch.Generator) -> Self:
+    def begun(self, learns: bool, seed: int) -> Self:
         """Return the policy of one bandit."""
         return self
 
@@ -115,11 +115,11 @@ class BoxUCBPolicy(BoxPolicy):
         self.confidence = as_schedule(default if confidence is None else confidence)
 
     @override
-    def begun(self, learns: bool, generator: torch.Generator) -> Self:
+    def begun(self, learns: bool, seed: int) -> Self:
         if self._is_given or not learns:
             return self
         other = copy(self)
-        other.confidence = RandomDeviationWidth(seed=draw_seed(generator))
+        other.confidence = RandomDeviationWidth(seed=seed)
         return other
 
     @override

@@ -163,15 +163,11 @@ class ForgettingLearner(Learner[FilterBelief]):
         )
 
     @override
-    def learn(
-        self, belief: FilterBelief, pulls: Pulls, generator: torch.Generator
-    ) -> FilterBelief:
+    def learn(self, belief: FilterBelief, pulls: Pulls) -> FilterBelief:
         return self._learned(belief, pulls, in_place=True)
 
     @override
-    def preview(
-        self, belief: FilterBelief, pulls: Pulls, generator: torch.Generator
-    ) -> FilterBelief:
+    def preview(self, belief: FilterBelief, pulls: Pulls) -> FilterBelief:
         return self._learned(belief, pulls, in_place=False)
 
     def _learned(
@@ -194,6 +190,7 @@ class ForgettingLearner(Learner[FilterBelief]):
         return replace(
             belief,
             num_told=num_told,
+            num_updates=belief.num_updates + 1,
             restart=(num_told, drifting.log_det) if refit else belief.restart,
             inducing_indices=_inducing_indices(drifting, pulls),
         )

@@ -39,7 +39,12 @@ from botorch_bkb.bandits.inducing import (
 )
 from botorch_bkb.bandits.ledger import Pulls
 from botorch_bkb.checks import as_number, check_count
-from botorch_bkb.models.utils.draws import draw_seed, draw_uniforms, keyed_uniforms
+from botorch_bkb.models.utils.draws import (
+    draw_uniforms,
+    keyed_uniforms,
+    seeded_generator,
+    UPDATES,
+)
 from botorch_bkb.models.utils.leverage_scores import (
     check_inclusion,
     check_max_inducing,
@@ -81,6 +86,9 @@ class Belief(ABC):
         grows: Whether an arm that is chosen joins the inducing ones, whatever the batch
             rule says.
         num_told: How many told pulls are known, the first ones.
+        seed: What random numbers are a function of, see
+            :mod:`~botorch_bkb.models.utils.draws`.
+        num_updates: How often it has learned.
         restart: How many of them the last fit of hyper-parameters knew, and the log
             determinant then: frozen sums go on from there.
         block: Which block of time this is of.
@@ -91,6 +99,8 @@ class Belief(ABC):
     max_feature_bytes: int
     grows: bool
     num_told: int = 0
+    seed: int = 0
+    num_updates: int = 0
     restart: tuple[int, float] = (0, 0.0)
     block: int = 0
 
@@ -166,17 +176,16 @@ class Learner(ABC, Generic[B]):
         """
 
     @abstractmethod
-    def learn(self, belief: B, pulls: Pulls, generator: torch.Generator) -> B:
+    def learn(self, belief: B, pulls: Pulls) -> B:
         """Return what is believed after all told pulls; takes the posterior over."""
 
     @abstractmethod
-    def preview(self, belief: B, pulls: Pulls, generator: torch.Generator) -> B:
+    def preview(self, belief: B, pulls: Pulls) -> B:
         """Return the belief after all told pulls between two asks; takes nothing over.
 
         Args:
             belief: What the last ask knew.
             pulls: The pulls.
-            generator: A copy of the bandit's own, so that nothing is drawn.
         """
 
     @abstractmethod
@@ -235,13 +244,10 @@ class PosteriorBelief(Belief):
 
     Attributes:
         posterior: The posterior.
-        uniform_seed: What the numbers of the coupled law are a function of, beside the
-            arm; None before they are needed.
         is_capped: Whether a ceiling of inducing arms has ever taken effect.
     """
 
     posterior: ArmPosterior
-    uniform_seed: int | None = None
     is_capped: bool = False
 
     @override
@@ -281,7 +287,6 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         belief: PosteriorBelief,
         hyperparameters: Hyperparameters,
         pulls: Pulls,
-        generator: torch.Generator,
     ) -> PosteriorBelief:
         """Choose inducing arms among the pulled ones; the posterior stays.
 
@@ -289,7 +294,6 @@ class PosteriorLearner(Learner[PosteriorBelief]):
             belief: What is believed before it learns.
             hyperparameters: Those that it will have.
             pulls: The pulls.
-            generator: The source of randomness.
 
         Returns:
             The belief with its next ``inducing_indices``, and what it remembers of the
@@ -301,7 +305,6 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         belief: PosteriorBelief,
         hyperparameters: Hyperparameters,
         pulls: Pulls,
-        generator: torch.Generator,
     ) -> Tensor:
         """Return the inducing arms between two asks; arguments as in ``resample``."""
         return pulls.totals().arms
@@ -326,35 +329,32 @@ class PosteriorLearner(Learner[PosteriorBelief]):
         )
 
     @override
-    def learn(
-        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
-    ) -> PosteriorBelief:
+    def learn(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
         hyperparameters, posterior = belief.hyperparameters, belief.posterior
         refit = hyperparameters.is_due(pulls.num_told)
         if refit:
             hyperparameters = hyperparameters.refitted(*pulls.history())
             posterior = _new_posterior(hyperparameters, belief.max_feature_bytes)
-        belief = self.resample(belief, hyperparameters, pulls, generator)
+        belief = self.resample(belief, hyperparameters, pulls)
         inducing = belief.inducing_indices
         _update(posterior, hyperparameters, inducing, pulls, pulls.num_told)
         return replace(
             belief,
             hyperparameters=hyperparameters,
             num_told=pulls.num_told,
+            num_updates=belief.num_updates + 1,
             restart=(pulls.num_told, posterior.log_det) if refit else belief.restart,
             posterior=posterior,
         )
 
     @override
-    def preview(
-        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
-    ) -> PosteriorBelief:
+    def preview(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
         hyperparameters, restart = belief.hyperparameters, belief.restart
         refit = hyperparameters.is_due(pulls.num_told)
         if refit:
             hyperparameters = hyperparameters.refitted(*pulls.history())
         posterior = _new_posterior(hyperparameters, max_feature_bytes=0)
-        inducing = self.preview_inducing(belief, hyperparameters, pulls, generator)
+        inducing = self.preview_inducing(belief, hyperparameters, pulls)
         _update(posterior, hyperparameters, inducing, pulls, pulls.num_told)
         if refit:
             restart = (pulls.num_told, posterior.log_det)
@@ -409,7 +409,6 @@ class ExactLearner(PosteriorLearner):
         belief: PosteriorBelief,
         hyperparameters: Hyperparameters,
         pulls: Pulls,
-        generator: torch.Generator,
     ) -> PosteriorBelief:
         inducing = in_stable_order(belief.inducing_indices, pulls.totals().arms)
         return replace(belief, inducing_indices=inducing)
@@ -488,7 +487,6 @@ class SparseLearner(PosteriorLearner):
         belief: PosteriorBelief,
         hyperparameters: Hyperparameters,
         pulls: Pulls,
-        generator: torch.Generator,
     ) -> PosteriorBelief:
         pulled, counts, _ = pulls.totals()
         if not len(pulled):  # in a new block
@@ -496,10 +494,7 @@ class SparseLearner(PosteriorLearner):
         if self.keeps_all(hyperparameters, len(pulled)):
             inducing = in_stable_order(belief.inducing_indices, pulled)
             return replace(belief, inducing_indices=inducing)
-        seed: int | None = None
-        if self.resampling == "coupled":
-            seed = belief.uniform_seed
-            seed = draw_seed(generator) if seed is None else seed
+        generator = seeded_generator(belief.seed, UPDATES, belief.num_updates)
         is_capped = False
 
         def sample(scores: Tensor) -> Tensor:
@@ -510,10 +505,10 @@ class SparseLearner(PosteriorLearner):
             probabilities = inclusion_probabilities(
                 scores, seen, self.oversampling, self.inclusion
             )
-            if seed is None:
+            if self.resampling == "independent":
                 numbers = draw_uniforms(len(arms), generator)
             else:
-                numbers = keyed_uniforms(seed, arms)
+                numbers = keyed_uniforms(belief.seed, arms)
             rows = sample_inducing_indices(probabilities, scores, numbers.to(scores))
             if self.max_inducing is None:
                 return rows
@@ -533,15 +528,12 @@ class SparseLearner(PosteriorLearner):
         return replace(
             belief,
             inducing_indices=in_stable_order(belief.inducing_indices, pulled[rows]),
-            uniform_seed=seed,
             is_capped=belief.is_capped or is_capped,
         )
 
     @override
-    def learn(
-        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
-    ) -> PosteriorBelief:
-        after = super().learn(belief, pulls, generator)
+    def learn(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
+        after = super().learn(belief, pulls)
         if after.is_capped and not belief.is_capped:
             warn_of_ceiling(len(after.inducing_indices), len(pulls.totals().arms))
         return after
@@ -552,7 +544,6 @@ class SparseLearner(PosteriorLearner):
         belief: PosteriorBelief,
         hyperparameters: Hyperparameters,
         pulls: Pulls,
-        generator: torch.Generator,
     ) -> Tensor:
         if not hyperparameters.learns:
             # The papers' posterior is resampled by an ask only.
@@ -564,7 +555,7 @@ class SparseLearner(PosteriorLearner):
                 return pulled
         # What the next ask will draw. A learned kernel may have detail that an arm
         # shares with no other: one that is only projected would lose its own reward.
-        drawn = self.resample(belief, hyperparameters, pulls, generator)
+        drawn = self.resample(belief, hyperparameters, pulls)
         return drawn.inducing_indices
 
     @override
@@ -573,17 +564,6 @@ class SparseLearner(PosteriorLearner):
         none = belief.inducing_indices[:0]
         belief = replace(belief, num_told=0, inducing_indices=none)
         return self.rebuild(belief, pulls)
-
-    @override
-    def state_dict(self, belief: PosteriorBelief) -> dict[str, Any]:
-        return {"uniform_seed": belief.uniform_seed}
-
-    @override
-    def load(self, belief: PosteriorBelief, state: dict[str, Any]) -> PosteriorBelief:
-        seed = state["uniform_seed"]
-        if seed is not None:
-            check_count("uniform_seed", seed, 2**31)
-        return replace(belief, uniform_seed=seed)
 
 
 @dataclass(frozen=True)
@@ -631,20 +611,16 @@ class BlockLearner(Learner[PosteriorBelief]):
         return self.within.begin(arms, covar_module, noise_variance, max_feature_bytes)
 
     @override
-    def learn(
-        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
-    ) -> PosteriorBelief:
+    def learn(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
         belief = self._turned(belief, pulls)
         if self.within.is_current(belief, pulls):
             return belief
-        return self.within.learn(belief, self.counting(belief, pulls), generator)
+        return self.within.learn(belief, self.counting(belief, pulls))
 
     @override
-    def preview(
-        self, belief: PosteriorBelief, pulls: Pulls, generator: torch.Generator
-    ) -> PosteriorBelief:
+    def preview(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
         belief = self._turned(belief, pulls)
-        return self.within.preview(belief, self.counting(belief, pulls), generator)
+        return self.within.preview(belief, self.counting(belief, pulls))
 
     @override
     def rebuild(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:

@@ -18,7 +18,6 @@ from botorch_bkb.arms.table import match_rows
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     ALL_BANDITS,
-    assert_same,
     DRIFTING_BANDITS,
     EXACT_BANDITS,
     make_bandit,
@@ -248,21 +247,6 @@ def test_a_state_goes_to_its_own_arms_only(tmp_path):
     single.save(tmp_path / "single")
     bandit.load(tmp_path / "single")
     assert bandit.predict()[0].dtype == torch.float64
-
-
-def test_coupled_numbers_of_arms_that_join_follow_from_the_seed():
-    bandits = [
-        make_bandit(bandit_class, ARMS[:20], resampling="coupled")
-        for bandit_class in (BBKB, BBKB)
-    ]
-    for bandit in bandits:
-        play(bandit, 3, measure_of(bandit))
-        before = bandit.state_dict()["uniform_seed"]
-        bandit.ask(arms=ARMS[20:40], max_size=3)
-        bandit.add_arms(ARMS[20:])
-        play(bandit, 3, measure_of(bandit))
-        assert bandit.state_dict()["uniform_seed"] == before
-    assert_same(bandits[0].state_dict(), bandits[1].state_dict())
 
 
 # Rows ---------------------------------------------------------------------------------

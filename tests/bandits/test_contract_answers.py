@@ -304,18 +304,15 @@ def test_resampling_happens_once_in_the_first_ask_after_rewards(bandit_class):
     bandit = make_bandit(bandit_class, **options)
     play(bandit, 6)
     before = bandit.inducing_indices.clone()
-    generator = bandit.generator.get_state()
     bandit.tell([0, 1], [3.0, 1.0], external=True)
     assert torch.equal(bandit.inducing_indices, before)
-    assert torch.equal(bandit.generator.get_state(), generator)
+    assert bandit.state_dict()["num_updates"] == 5
     bandit.ask(max_size=1)
     after = bandit.inducing_indices.clone()
-    generator = bandit.generator.get_state()
     for _ in range(4):
         bandit.ask(max_size=1)
         assert torch.equal(bandit.inducing_indices, after)
-        if bandit_class in UCB_BANDITS:
-            assert torch.equal(bandit.generator.get_state(), generator)
+        assert bandit.state_dict()["num_updates"] == 6
     assert not torch.equal(after, before)
 
 
@@ -332,7 +329,7 @@ def test_much_outside_data_does_not_make_every_arm_inducing(resampling, monkeypa
     exact = make_bandit(GPUCB, random_arms(100), lengthscale=1.0)
     exact.tell(indices, true_rewards(bandit.arms)[indices], external=True)
     for got, expected in zip(bandit.predict(), exact.predict(), strict=True):
-        assert torch.allclose(got, expected, atol=0.01)
+        assert torch.allclose(got, expected, atol=0.05)
 
 
 def test_a_prediction_before_the_first_ask_does_not_stand_on_every_arm(monkeypatch):

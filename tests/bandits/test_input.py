@@ -274,9 +274,9 @@ def test_numbers_that_cannot_be_are_no_state(bandit_class):
     wrong += [{"prior": {**prior, "scale": value}} for value in (0.0, -1.0, 1e-200)]
     wrong += [{"restart": value} for value in ((0, -1e308), (0, 10**400), (99, 0.0), 3)]
     wrong += [{"opening_score": value} for value in (-1.0, 1e300, 10**400)]
-    if bandit_class is BBKB:
-        wrong += [{"uniform_seed": value} for value in (-1, 2**64, 0.5, "1", True)]
-    else:
+    wrong += [{"seed": value} for value in (-1, 2**64, 0.5, "1", True)]
+    wrong += [{"num_updates": value} for value in (-1, 0.5, None)]
+    if bandit_class is not BBKB:
         wrong += [{"now": value} for value in (10**400, math.nan, "noon")]
     for changes in wrong:
         with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):

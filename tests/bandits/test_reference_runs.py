@@ -1,4 +1,6 @@
-"""Whole runs: under one stream of random numbers, the arms of the dense reference."""
+"""Whole runs: with the same random numbers, the arms of the dense reference."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
     SrinivasWidth,
 )
-from botorch_bkb.models.utils.draws import draw_seed
+from botorch_bkb.models.utils.draws import seed_of, seeded_generator, UPDATES
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
 from tests.helpers import gram_matrix
 from tests.reference import coupled_uniforms, run_bandit
@@ -79,7 +81,7 @@ def noisy(truth, seed):
 
 
 def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
-    """Run package and reference side by side; return the number of batches."""
+    """Run package and reference side by side."""
     bandit_class, schedule, rule, rule_name, width = BANDITS[name]
     exact = bandit_class in (GPUCB, GPBUCB)
     coupled = resampling == "coupled"
@@ -99,11 +101,13 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         sets.append(sorted(bandit.inducing_indices.tolist()))
         bandit.tell(indices, [reward(arm) for arm in indices.tolist()])
 
-    stream = torch.Generator().manual_seed(3)
+    first = torch.Generator().manual_seed(3)
+    seed, updates = seed_of(first), itertools.count()
 
     def draw_uniforms(n):
         if coupled:  # once, for all arms
-            return coupled_uniforms(draw_seed(stream), n)
+            return coupled_uniforms(seed, n)
+        stream = seeded_generator(seed, UPDATES, next(updates))
         return torch.rand(n, generator=stream, dtype=torch.double).numpy()
 
     gram = gram_matrix(kernel, arms)
@@ -111,7 +115,7 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         gram,
         NOISE,
         noisy(truth, 1),
-        lambda: int(torch.randint(len(arms), (1,), generator=stream)),
+        lambda: int(torch.randint(len(arms), (1,), generator=first)),
         draw_uniforms,
         num_pulls,
         rule=rule_name,

@@ -2,6 +2,10 @@
 
 In double precision, on the generator's own device: what a seed draws depends neither on
 the arms' device and dtype nor on the user's default dtype.
+
+A bandit keeps a seed, not a generator. Its random numbers are a function of the seed,
+of their purpose, and of a count (:func:`seeded_generator`) or of the arm
+(:func:`keyed_uniforms`). So nothing is restored after an error.
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ from torch import Tensor
 # Of SplitMix64: the step of its state, and shifts and factors that mix its bits.
 STEP = 0x9E3779B97F4A7C15
 MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+
+# What a bandit draws for: the inducing points of an update, the choices of an ask.
+UPDATES, ASKS = range(2)
 
 
 def as_generator(generator: torch.Generator | None) -> torch.Generator:
@@ -46,6 +53,46 @@ def draw_integers(limit: int, size: int, generator: torch.Generator) -> Tensor:
 def draw_seed(generator: torch.Generator) -> int:
     """Draw a seed for what cannot take a generator."""
     return int(draw_integers(2**31 - 1, 1, generator))
+
+
+def seed_of(generator: torch.Generator) -> int:
+    """Return 64 random bits of a generator, which stays in its state."""
+    bits = torch.randint(
+        -(2**63),
+        2**63 - 1,
+        (1,),
+        generator=generator.clone_state(),
+        device=generator.device,
+    )
+    return int(bits) + 2**63
+
+
+def seeded_generator(seed: int, purpose: int, count: int) -> torch.Generator:
+    """Return the generator of one update or one ask of a bandit.
+
+    Args:
+        seed: The bandit's seed.
+        purpose: ``UPDATES`` or ``ASKS``.
+        count: How many updates or asks there were before.
+
+    Returns:
+        A new generator on the processor. Its seed is a hash of the three numbers.
+    """
+    hashed = np.random.SeedSequence([seed, purpose, count])
+    return torch.Generator().manual_seed(int(hashed.generate_state(1, np.uint64)[0]))
+
+
+def opening_number(seed: int, count: int) -> int:
+    """Return 32 random bits, which choose the arm of an ask before all results.
+
+    At count 0 these are the upper bits of the seed. Their remainder is what
+    ``torch.randint`` draws, on the processor, from the generator that the seed is of.
+
+    Args:
+        seed: The bandit's seed.
+        count: How many asks there were before.
+    """
+    return (seed + count * STEP) % 2**64 >> 32
 
 
 def keyed_uniforms(seed: int, keys: Tensor) -> Tensor:

@@ -1,15 +1,22 @@
 """What a seed draws does not depend on the user's settings."""
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
 
 from botorch_bkb.models.utils.draws import (
+    as_generator,
+    ASKS,
     draw_integers,
     draw_normals,
     draw_seed,
     draw_uniforms,
     keyed_uniforms,
+    opening_number,
+    seed_of,
+    seeded_generator,
+    UPDATES,
 )
 from tests.reference import coupled_uniforms, splitmix64
 
@@ -42,6 +49,49 @@ def test_integers_and_seeds_are_in_their_range():
     assert 0 <= min(seeds) < max(seeds) < 2**31 - 1
 
 
+def test_a_generator_stays_and_a_new_one_has_a_random_seed():
+    generator = torch.Generator()
+    assert as_generator(generator) is generator
+    assert as_generator(None).initial_seed() != as_generator(None).initial_seed()
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000, 10**7])
+def test_a_seed_opens_with_what_its_generator_draws_next(limit):
+    for seed in range(50):
+        generator = torch.Generator().manual_seed(seed)
+        torch.rand(seed % 7, generator=generator)
+        before = generator.get_state()
+        found = opening_number(seed_of(generator), 0) % limit
+        assert torch.equal(generator.get_state(), before)
+        assert found == int(draw_integers(limit, 1, generator))
+
+
+def test_seeds_and_opening_numbers_are_uniform():
+    generator = torch.Generator().manual_seed(0)
+    seeds = []
+    for _ in range(2000):
+        seeds.append(seed_of(generator))
+        torch.rand(1, generator=generator)
+    assert kstest(np.array(seeds) / 2.0**64, "uniform").pvalue > 1e-3
+    numbers = [opening_number(seeds[0], count) for count in range(2000)]
+    assert kstest(np.array(numbers) / 2.0**32, "uniform").pvalue > 1e-3
+
+
+def test_generators_of_purposes_and_counts_are_pinned_and_differ():
+    """Saved bandits count on them."""
+    draws = {
+        (seed, purpose, count): draw_integers(
+            10**6, 1, seeded_generator(seed, purpose, count)
+        ).item()
+        for seed in (0, 1, 2**64 - 1)
+        for purpose in (UPDATES, ASKS)
+        for count in (0, 1, 10**6)
+    }
+    assert len(set(draws.values())) == 18
+    assert (draws[0, UPDATES, 0], draws[2**64 - 1, ASKS, 10**6]) == PINNED_DRAWS
+
+
+PINNED_DRAWS = (381676, 975660)
 PINNED = [
     0.7415648787718233,
     0.15991039287692022,

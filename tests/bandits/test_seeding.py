@@ -1,0 +1,106 @@
+"""Random numbers of bandits over arms: functions of a seed and of counts."""
+
+import pytest
+import torch
+
+from botorch_bkb import BBKB, GPThompsonSampling
+from botorch_bkb.bandits.ledger import PullLedger
+from tests.bandits import (
+    ALL_BANDITS,
+    make_bandit,
+    noisy_rewards,
+    play,
+    random_arms,
+    SPARSE_BANDITS,
+    unchanged,
+)
+
+
+each_bandit = pytest.mark.parametrize(
+    "bandit_class", ALL_BANDITS, ids=lambda item: item.__name__
+)
+LEARNED = {"covar_module": None, "noise_variance": None}
+
+
+@each_bandit
+def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class):
+    generator = torch.Generator().manual_seed(3)
+    torch.rand(5, generator=generator)
+    before = generator.get_state()
+    runs = [play(make_bandit(bandit_class, generator=generator), 8) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert torch.equal(generator.get_state(), before)
+    torch.rand(1, generator=generator)
+    seed = make_bandit(bandit_class, generator=generator).state_dict()["seed"]
+    assert seed != make_bandit(bandit_class, seed=3).state_dict()["seed"]
+
+
+@each_bandit
+def test_the_first_arm_is_the_first_integer_of_the_generator(bandit_class):
+    for seed in range(20):
+        stream = torch.Generator().manual_seed(seed)
+        indices = make_bandit(bandit_class, random_arms(23), seed=seed).ask(max_size=1)
+        assert indices.tolist() == torch.randint(23, (1,), generator=stream).tolist()
+
+
+@each_bandit
+def test_a_first_pull_that_fails_is_followed_by_one_of_another_arm(bandit_class):
+    bandit = make_bandit(bandit_class)
+    first = []
+    for _ in range(8):
+        indices = bandit.ask(max_size=1)
+        bandit.fail(indices)
+        first += indices.tolist()
+    assert len(set(first)) > 4
+
+
+@pytest.mark.parametrize("bandit_class", SPARSE_BANDITS, ids=lambda item: item.__name__)
+def test_every_ask_and_every_update_draws_anew(bandit_class):
+    """Nothing is told between asks, and nothing asked between updates."""
+    bandit = make_bandit(bandit_class, random_arms(200), noise_variance=2.0)
+    indices = torch.arange(200)
+    measure = noisy_rewards(bandit.arms)
+    inducing = set()
+    for _ in range(3):
+        bandit.tell(indices, measure(indices), external=True)
+        bandit.ask(max_size=1)
+        inducing.add(tuple(bandit.inducing_indices.sort().values.tolist()))
+    assert len(inducing) == 3
+    if bandit_class is GPThompsonSampling:
+        assert len({tuple(bandit.ask(size=8).tolist()) for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("bandit_class", "options"),
+    [(bandit_class, {}) for bandit_class in ALL_BANDITS]
+    + [(BBKB, LEARNED), (BBKB, {"resampling": "coupled"})],
+)
+@pytest.mark.parametrize("part", ["learner", "policy", "ledger"])
+def test_an_ask_that_fails_changes_no_later_pick(
+    bandit_class, options, part, monkeypatch
+):
+    quiet, other = (make_bandit(bandit_class, **options) for _ in range(2))
+    owner, name = {
+        "learner": (type(other.learner), "learn"),
+        "policy": (type(other.policy), "choose"),
+        "ledger": (PullLedger, "ask"),
+    }[part]
+    method = getattr(owner, name)
+
+    def interrupted(*args, **named):
+        if part != "ledger":
+            method(*args, **named)  # draws
+        raise KeyboardInterrupt
+
+    measure = noisy_rewards(quiet.arms)
+    for number in range(8):
+        if number > 0 or part != "learner":  # which has nothing to learn yet
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, interrupted)
+                with unchanged(other), pytest.raises(KeyboardInterrupt):
+                    other.ask(size=2)
+        expected, indices = quiet.ask(size=2), other.ask(size=2)
+        assert indices.tolist() == expected.tolist()
+        rewards = measure(indices)
+        quiet.tell(indices, rewards)
+        other.tell(indices, rewards)
