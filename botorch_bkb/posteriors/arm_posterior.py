@@ -31,7 +31,6 @@ from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
     check_largest_variance,
     check_relative_residual,
-    check_residual,
     independent_points,
     is_well_conditioned,
 )
@@ -59,8 +58,6 @@ from botorch_bkb.posteriors.threads import threads_for
 MAX_INCREMENTS = 64
 # How much slower the full rebuild's products are than those of the increment's pass.
 REBUILD_COST = 1.5
-# So many arms more than were pulled are few, and what is asked of them is computed.
-MAX_COMPUTED = 1024
 
 
 class Told(NamedTuple):
@@ -117,11 +114,6 @@ class ArmPosterior(Moments):
     a processor). Nothing is ever ``A x`` (number of pulls). Beside the shards it is
     ``O(m^2 + P d)`` for ``P`` pulled arms.
 
-    Where nobody asked more of all arms than their means since the last update, as with
-    epsilon-greedy, the next one (from the third on) gives them these alone, a pass over
-    the kernel rows. The first question after variances or features fills in the rest;
-    until then the ``m x P`` features of the pulled arms are kept.
-
     Args:
         arms: An ``A x d`` tensor.
         covar_module: The kernel; its hyper-parameters are taken as they are.
@@ -153,43 +145,27 @@ class ArmPosterior(Moments):
         self.noise_variance = noise_variance
         self.max_feature_bytes = max_feature_bytes
         self._like = arms.new_empty(0)
-        self._shards = _shards_of(arms, covar_module, self._max_rows)
-        self._scale = max(self._shards.ask("scale"))
+        self.shards = _shards_of(arms, covar_module, self._max_rows)
+        self._scale = max(self.shards.ask("scale"))
         check_largest_variance(self._scale)
         self._rounding_report = RoundingReport(self._like.dtype)
         none = torch.empty(0, dtype=torch.long, device=arms.device)
         self._held = none  # the arms whose kernel rows are kept, in their order
         # The arms of the basis when it was factorized, and which rows are theirs.
         self._slots_of_basis: tuple[Tensor, Tensor | None] | None = None
-        # The features of the pulled arms, until all have theirs.
-        self._pulled: Tensor | None = None
         self._width = 0  # of the shards' caches of features
         self._told = Told(none, self._like.new_empty(2, 0))
-        self._is_new = False
-        self._is_filled = False  # whether arms have their variances and features
-        self._was_asked = True  # for these, since the last update
         self.update(none, none, self._like, self._like)
-        # The first update is counted as asked for more: it may be that of a state that
-        # is loaded, and goes on like the one that it was taken from.
-        self._was_asked = self._is_new = True
-
-    @property
-    def shards(self) -> Shards:
-        """All that there is per arm, filled in."""
-        self._was_asked = True
-        if not self._is_filled:
-            self._fill()
-        return self._shards
 
     @property
     @override
     def mean(self) -> Tensor:  # type: ignore[override]
-        return self._shards.column("mean")
+        return self.shards.column("mean")
 
     @property
     @override
     def prior_variance(self) -> Tensor:  # type: ignore[override]
-        return self._shards.column("prior_variance")
+        return self.shards.column("prior_variance")
 
     @property
     def residual(self) -> Tensor:
@@ -223,7 +199,7 @@ class ArmPosterior(Moments):
 
     @override
     def means(self, indices: Tensor) -> Tensor:
-        return self._shards.ask_of("moments", indices)[:, 1]
+        return self.shards.ask_of("moments", indices)[:, 1]
 
     @override
     def variances(self, indices: Tensor) -> Tensor:
@@ -232,22 +208,8 @@ class ArmPosterior(Moments):
 
     def moments(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return a few arms' prior variances, means, residuals and projected parts."""
-        is_few = len(indices) <= len(self.pulled_indices) + MAX_COMPUTED
-        shards = self._shards if is_few else self.shards
-        prior, mean, residual, projected = shards.ask_of("moments", indices).mT
-        if not self._is_filled:
-            residual, projected = self._computed(indices, prior)
+        prior, mean, residual, projected = self.shards.ask_of("moments", indices).mT
         return prior, mean, residual, projected
-
-    def _computed(self, indices: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute residuals and projected variances of a few arms."""
-        Z = self.features(indices)
-        residual = prior - torch.linalg.vector_norm(Z, dim=0).square()
-        check_residual(residual, prior)
-        residual.clamp_(min=0.0)
-        residual[positions_in(self.inducing_indices, indices) >= 0] = 0.0
-        root = torch.linalg.solve_triangular(self.L_v, Z, upper=False)
-        return residual, torch.linalg.vector_norm(root, dim=0).square()
 
     @override
     def largest_bounds(
@@ -257,8 +219,9 @@ class ArmPosterior(Moments):
         competes: Tensor | None = None,
         known: Ranked | None = None,
     ) -> Ranked:
-        shards = self.shards if scale else self._shards
-        return shards.largest("largest_bounds", size, scale, PerArm(competes), known)
+        return self.shards.largest(
+            "largest_bounds", size, scale, PerArm(competes), known
+        )
 
     def knowledge_gains(
         self, competes: Tensor | None, listed: Tensor
@@ -312,10 +275,8 @@ class ArmPosterior(Moments):
         """
         data = torch.stack([counts, sums]).to(self._like) / self.noise_variance
         told = Told.of(pulled_indices, data)
-        was_asked, self._was_asked = self._was_asked, self._is_new
-        self._is_new = False
         with threads_for(self._column_bytes * inducing_indices.shape[0]):
-            change = self._increment(inducing_indices, told) if was_asked else None
+            change = self._increment(inducing_indices, told)
             self.pulled_indices = pulled_indices
             self.precisions = data[0]
             self._told = told
@@ -325,9 +286,7 @@ class ArmPosterior(Moments):
                 if error <= ROUNDING_THRESHOLD:
                     self._rounding_report.note(error, arm)
                     return
-            self._factorize(inducing_indices)
-            if was_asked or not self._weigh():
-                self._fill(has_means=False)
+            self._rebuild(inducing_indices)
 
     @torch.no_grad()
     def extended(self, arms: Tensor) -> ArmPosterior:
@@ -355,24 +314,23 @@ class ArmPosterior(Moments):
         other.arms = torch.cat([self.arms, arms])
         M = self._basis.size
         limits = [*shards.limits[:-1], len(other.arms)]
-        other._shards = LocalShards(shards.parts, limits)
+        other.shards = LocalShards(shards.parts, limits)
         with threads_for(other._column_bytes * M):
             if len(self._held) > other._max_rows:
                 other._held, other._slots_of_basis = self._held[:0], None
             width = min(self._width, other._max_room)
             other._width = width if width >= M else 0
             factor, held = other._factor(), self.arms[other._held]
-            other._shards.parts = [
+            other.shards.parts = [
                 part.extended(
                     other.arms, stop, held, factor, other._width, other._max_rows
                 )
                 for part, stop in zip(shards.parts, limits[1:], strict=True)
             ]
-            other._scale = max(other._shards.ask("scale"))
+            other._scale = max(other.shards.ask("scale"))
             check_largest_variance(other._scale)
             if self._width > other._width == 0:
-                other._factorize(self.inducing_indices)
-                other._fill(has_means=False)
+                other._rebuild(self.inducing_indices)
             else:
                 other._rounding_report.note(*other._rounding())
         return other
@@ -388,7 +346,7 @@ class ArmPosterior(Moments):
         Raises:
             InputDataError: If a residual is clearly negative.
         """
-        least, worst = torch.tensor(self._shards.ask("soundness")).amin(dim=0).tolist()
+        least, worst = torch.tensor(self.shards.ask("soundness")).amin(dim=0).tolist()
         check_relative_residual(worst, self._like.dtype)
         eps = torch.finfo(self._like.dtype).eps
         dropped = self._dropped
@@ -402,7 +360,7 @@ class ArmPosterior(Moments):
         # The error of the dropped arm itself, and what the others lose by it.
         own = (r - told) / (projected + told)
         lost = torch.linalg.vector_norm((1 - told / r).nan_to_num(0.0))
-        found = self._shards.ask("rounding", exact, dropped, own.maximum(lost))
+        found = self.shards.ask("rounding", exact, dropped, own.maximum(lost))
         return max(found, key=lambda answer: answer[0])  # the first of the largest
 
     @property
@@ -456,10 +414,8 @@ class ArmPosterior(Moments):
         Features are known up to a rotation only; these have ``M >= m`` coordinates,
         see :mod:`~botorch_bkb.posteriors.feature_basis`.
         """
-        if self._is_filled and self._is_cached:
+        if self._is_cached:
             return self._basis.project(self._stored_features(indices))
-        if self._pulled is not None and torch.equal(indices, self.pulled_indices):
-            return self._pulled
         return self._features_from(self._basis.L, self._basis.indices, indices)
 
     @property
@@ -468,7 +424,7 @@ class ArmPosterior(Moments):
 
     def _stored_features(self, indices: Tensor) -> Tensor:
         """Return the cached ``M x k`` features of a few arms."""
-        return self._shards.ask_of("features", indices).mT
+        return self.shards.ask_of("features", indices).mT
 
     def _features_from(self, L: Tensor, basis: Tensor, arms: Tensor) -> Tensor:
         """Compute the ``M x k`` features of a few arms."""
@@ -509,7 +465,7 @@ class ArmPosterior(Moments):
         slots = self._slots(indices)
         if slots is None:
             return self.prior_covariance(indices, arms)
-        return self._shards.ask_of("held_rows", arms, slots).mT
+        return self.shards.ask_of("held_rows", arms, slots).mT
 
     def _slots(self, indices: Tensor) -> Tensor | None:
         """Return which kernel rows are those of some arms; None if one is missing."""
@@ -523,7 +479,7 @@ class ArmPosterior(Moments):
         """Evaluate and keep the kernel rows of some arms, if the budget allows it."""
         missing = indices[positions_in(self._held, indices) < 0]
         if len(missing) and len(self._held) + len(missing) <= self._max_rows:
-            self._shards.change("add_rows", self.arms[missing])
+            self.shards.change("add_rows", self.arms[missing])
             self._held = torch.cat([self._held, missing])
 
     @torch.no_grad()
@@ -533,8 +489,8 @@ class ArmPosterior(Moments):
         covariance = dense_covariance(self.covar_module, arms[left], arms[right])
         return covariance.to(arms)  # a kernel may be careless about its dtype
 
-    def _factorize(self, inducing_indices: Tensor) -> None:
-        """Compute small matrices from nothing; the inducing arms become the basis."""
+    def _rebuild(self, inducing_indices: Tensor) -> None:
+        """Compute all from nothing; the inducing arms become the basis."""
         K_ss = self._prior_rows(inducing_indices, inducing_indices)
         kept = independent_points(K_ss)
         basis = self.inducing_indices = inducing_indices[kept]
@@ -544,41 +500,16 @@ class ArmPosterior(Moments):
         self._hold(basis)
         self._slots_of_basis = basis, self._slots(basis)
         self._num_increments = 0
-        self._is_filled = False
         L = torch.linalg.cholesky(K_ss[kept][:, kept])
         Z_p = self._features_from(L, basis, self.pulled_indices)
-        self._pulled = Z_p
         scatter, target = _moments(Z_p, Z_p, self._told.at(self.pulled_indices))
         inside = torch.ones_like(basis, dtype=torch.bool)
         none = L.new_empty(L.shape[0], 0)
         self._basis = BasisPosterior(basis, L, inside, none, scatter, target)
-
-    def _weigh(self) -> bool:
-        """Give all arms their means only; return whether kernel rows allow it."""
-        basis = self._basis
-        slots = self._slots(basis.indices)
-        if slots is None:
-            return False
-        weights = torch.linalg.solve_triangular(
-            basis.L.mT, basis.weights.unsqueeze(-1), upper=True
-        )
-        self._shards.change("weigh", slots, weights.squeeze(-1))
-        return True
-
-    @torch.no_grad()
-    def _fill(self, has_means: bool = True) -> None:
-        """Give all arms their variances, and features if there is room.
-
-        Args:
-            has_means: Whether they have their means already: no question changes them.
-        """
-        basis = self._basis
-        room = self._room(basis.size)
+        room = self._room(len(basis))
         if room > self._width or room == 0:
             self._width = room
-        factor = self._factor()
-        self._shards.change("rebuild", factor, basis.indices, self._width, has_means)
-        self._is_filled, self._pulled = True, None
+        self.shards.change("rebuild", self._factor(), basis, self._width)
         self._rounding_report.note(*self._rounding())
 
     def _factor(self) -> Factor:
@@ -702,7 +633,7 @@ class ArmPosterior(Moments):
             change.corner,
             change.turns,
         )
-        self._shards.change("advance", move, inducing_indices)
+        self.shards.change("advance", move, inducing_indices)
         self._basis = change.after
         self._dropped = inducing_indices[:0]
         self._num_increments += 1

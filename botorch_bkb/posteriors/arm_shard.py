@@ -164,30 +164,18 @@ class ArmShard:
         self._rows.add(len(points), self._tiles(points))
 
     @torch.no_grad()
-    def rebuild(
-        self, factor: Factor, inducing: Tensor, width: int, has_means: bool = False
-    ) -> None:
+    def rebuild(self, factor: Factor, inducing: Tensor, width: int) -> None:
         """Compute the moments, and features if the cache has a width."""
         if len(self._features) != width:
             # Gone before its successor comes.
             self._features = self._new_cache(0)
             self._features = self._new_cache(width)
-        self._forget(has_means)
+        self._forget()
         self._factor = None if width else factor
         self._solver = TriangularSolver(factor.L)
         self._size = factor.L.shape[0]
-        self._fill(factor, has_means=has_means)
+        self._fill(factor)
         self._finish(inducing)
-
-    @torch.no_grad()
-    def weigh(self, slots: Tensor, weights: Tensor) -> None:
-        """Make the means weighted sums of kernel rows.
-
-        Variances and features are those of before, until the next rebuild.
-        """
-        for rows in self.chunks(max(len(slots), 1)):
-            K = self._rows.select(slots, rows)
-            torch.mv(K.mT, weights, out=self.mean[rows])
 
     @torch.no_grad()
     def advance(self, move: Move, inducing: Tensor) -> None:
@@ -511,14 +499,13 @@ class ArmShard:
         stride = -(-self.num_arms // MIN_CHUNK) * MIN_CHUNK
         return self.mean.new_empty(width, stride)
 
-    def _forget(self, has_means: bool = False) -> None:
-        """Make the moments those of the prior, but for means that are there."""
-        if not has_means:
-            self.mean.zero_()
+    def _forget(self) -> None:
+        """Make the moments those of the prior."""
+        self.mean.zero_()
         self.residual.copy_(self.prior_variance)
         self.projected.zero_()
 
-    def _fill(self, factor: Factor, first: int = 0, has_means: bool = False) -> None:
+    def _fill(self, factor: Factor, first: int = 0) -> None:
         """Compute the moments of the arms from ``first`` on, and cache their features.
 
         The moments of these must be those of the prior.
@@ -529,8 +516,7 @@ class ArmShard:
             if len(self._features):
                 self._features[: Z.shape[0], rows] = Z
             Z = factor.project(Z)
-            if not has_means:
-                torch.mv(Z.mT, factor.weights, out=self.mean[rows])
+            torch.mv(Z.mT, factor.weights, out=self.mean[rows])
             # Takes a third of the time of squaring and summing.
             self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
             solver.solve_(Z)

@@ -206,9 +206,9 @@ class RayShards(Shards):
     def change(self, name: str, *args: Any) -> None:
         self.number += 1
         self._answers.clear()
-        if name in ("rebuild", "weigh"):
-            # What was before has no trace, but for kernel rows, and means in variances.
-            kept = ["made", "add_rows", *(["weigh"] if name == "rebuild" else [])]
+        if name == "rebuild":
+            # What was before has no trace, but for kernel rows.
+            kept = ("made", "add_rows")
             self.changes = [one for one in self.changes if one.name in kept]
         self.changes.append(Change(self.number, name, args))
 

@@ -14,7 +14,7 @@ from gpytorch.kernels import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
+from botorch_bkb.posteriors import arm_posterior, ArmPosterior
 
 
 KERNELS = {
@@ -173,68 +173,6 @@ def test_the_byte_budget_changes_nothing(increments, num_features):
     fresh = ArmPosterior(walk.arms, covar_module, 0.3)
     walk.update(fresh)
     assert_same(posterior, fresh, 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "dtype", "atol"),
-    [("rbf", torch.double, 1e-9), ("matern", torch.float, 2e-3)],
-)
-def test_means_alone_are_those_of_the_full_rebuild(kernel, dtype, atol):
-    """Where nobody asks for more; what is asked of few arms is computed for them."""
-    walk = Walk(5, dtype=dtype)
-    covar_module = make_kernel(kernel, dtype)
-    posterior = ArmPosterior(walk.arms, covar_module, 0.3)
-    few = torch.tensor([0, 7, 30])
-    for _ in range(12):
-        walk.step()
-        walk.update(posterior)
-        fresh = ArmPosterior(walk.arms, covar_module, 0.3)
-        walk.update(fresh)
-        torch.testing.assert_close(posterior.mean, fresh.mean, rtol=0, atol=atol)
-        assert posterior.best_mean() == posterior.mean.argmax()
-        for arms in (few, walk.inducing, posterior.pulled_indices):
-            for found, expected in zip(
-                posterior.moments(arms), fresh.moments(arms), strict=True
-            ):
-                torch.testing.assert_close(found, expected, rtol=0, atol=atol)
-        assert posterior.effective_dimension == pytest.approx(
-            fresh.effective_dimension, abs=100 * atol
-        )
-    assert not posterior._is_filled
-    mean = posterior.mean.clone()
-    assert_same(posterior, fresh, atol)
-    assert torch.equal(posterior.mean, mean)  # no question changes them
-    assert posterior._is_filled
-    walk.step()
-    walk.update(posterior)
-    walk.update(fresh)
-    assert posterior._is_filled  # it was asked for more
-    assert_same(posterior, fresh, atol)
-
-
-@pytest.mark.parametrize("max_feature_bytes", [0, 2**31])
-def test_the_rest_is_filled_in_when_it_is_asked_for(max_feature_bytes):
-    walk = Walk(6)
-    kernel = make_kernel("rbf", torch.double)
-    for ask in (
-        lambda posterior: posterior.variance,
-        lambda posterior: posterior.largest_bounds(1.0, 80).values,
-        lambda posterior: posterior.knowledge_gains(None, torch.tensor([2]))[1],
-        lambda posterior: posterior.extended(walk.arms[:2] + 0.5).variance,
-        lambda posterior: ArmSampler(posterior).draw_values(
-            3, torch.Generator().manual_seed(0)
-        ),
-    ):
-        posterior = ArmPosterior(walk.arms, kernel, 0.3, max_feature_bytes)
-        for _ in range(3):
-            walk.step()
-            walk.update(posterior)
-        fresh = ArmPosterior(walk.arms, kernel, 0.3, max_feature_bytes)
-        walk.update(fresh)
-        # Without room for kernel rows nothing is left for later.
-        assert posterior._is_filled == (max_feature_bytes == 0)
-        torch.testing.assert_close(ask(posterior), ask(fresh), rtol=0, atol=1e-9)
-        assert posterior._is_filled
 
 
 @pytest.mark.parametrize(

@@ -239,13 +239,13 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
     changes = [(0, _made(arms))]
     pulled = torch.arange(0, 140, 20)
     ones = torch.ones(len(pulled)).double()
-    change = posterior._shards.change
+    change = posterior.shards.change
 
     def noted(name, *args):
         changes.append((len(changes), encode((name, args))))
         change(name, *args)
 
-    posterior._shards.change = noted
+    posterior.shards.change = noted
     for size in range(3, 7):
         posterior.update(pulled[:size], pulled[:size], ones[:size], ones[:size])
     everything = encode((torch.arange(NUM_ARMS),))

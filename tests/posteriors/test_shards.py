@@ -120,28 +120,6 @@ def test_shards_change_no_bit_of_a_run(monkeypatch, bandit, dtype):
     assert_same(campaign(BANDITS[bandit](arms), num_asks=8), expected)
 
 
-def means_alone(arms):
-    """Return means, few variances, all of them once asked for, and what comes next."""
-    posterior, said = ArmPosterior(arms, kernel(), 0.1), []
-    for size in range(5, 40, 7):
-        pulled = torch.arange(0, 3 * size, 3)
-        data = torch.ones(size).double(), pulled.double().sin()
-        posterior.update(pulled[: size // 2], pulled, *data)
-        said.append(posterior.mean.clone())
-    said.append(posterior.variances(pulled))
-    assert not posterior._is_filled
-    said += [posterior.residual.clone(), posterior.mean.clone()]
-    posterior.update(pulled[: size // 2], pulled, data[0] + 1, data[1])
-    return [*said, posterior.mean, posterior.projected]
-
-
-def test_shards_change_no_bit_of_means_alone(monkeypatch):
-    set_shards(monkeypatch, 1)
-    expected = means_alone(table())
-    set_shards(monkeypatch, 4)
-    assert_same(means_alone(table()), expected)
-
-
 @given(
     values=st.lists(
         st.sampled_from([NAN, -torch.inf, -2.0, 0.0, 1.0]), min_size=1, max_size=30
