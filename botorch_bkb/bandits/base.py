@@ -310,7 +310,7 @@ class FiniteArmBandit(Bandit):
         Where arms come and go, as contexts do, pass those of this round. What is chosen
         of them joins the table (retired: a plain ``ask`` does not offer it), the rest
         is forgotten; the returned indices are rows of the table, as always. That costs
-        the features of the round's arms, ``O(k m^2)``, and a copy of the cache.
+        two rebuilds of the posterior, ``O((A + k) m^2)``.
 
         Args:
             max_size: A cap on the size of this batch. If omitted, 10,000 for rules that
@@ -698,7 +698,7 @@ class FiniteArmBandit(Bandit):
         """Return a belief of more arms as well."""
         self._refresh()
         self._belief = self.learner.extensible(self._belief, self._pulls())
-        return self.learner.extended(self._belief, arms)
+        return self.learner.extended(self._belief, arms, self._pulls())
 
     def _offered(self, available: Tensor | None) -> Tensor | None:
         """Return which arms can be pulled now; None for all."""

@@ -214,7 +214,9 @@ class ForgettingLearner(Learner[FilterBelief]):
         return belief if self.sparse else self.rebuild(belief, pulls)
 
     @override
-    def extended(self, belief: FilterBelief, rows: Tensor) -> FilterBelief:
+    def extended(
+        self, belief: FilterBelief, rows: Tensor, pulls: Pulls
+    ) -> FilterBelief:
         """Return a belief of more arms; nothing is replayed."""
         hyperparameters, features = belief.hyperparameters.extended(rows)
         if not self.sparse:

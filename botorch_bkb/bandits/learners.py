@@ -192,9 +192,10 @@ class Learner(ABC, Generic[B]):
     def rebuild(self, belief: B, pulls: Pulls) -> B:
         """Return the same belief, computed from nothing, as a load does."""
 
-    @abstractmethod
-    def extended(self, belief: B, rows: Tensor) -> B:
+    def extended(self, belief: B, rows: Tensor, pulls: Pulls) -> B:
         """Return a belief of more arms, after the others; ``rows`` in user's units."""
+        hyperparameters, _ = belief.hyperparameters.extended(rows)
+        return self.rebuild(replace(belief, hyperparameters=hyperparameters), pulls)
 
     def extensible(self, belief: B, pulls: Pulls) -> B:
         """Return the same belief, with all that extending it takes."""
@@ -374,15 +375,6 @@ class PosteriorLearner(Learner[PosteriorBelief]):
             inducing = belief.inducing_indices
             _update(posterior, hyperparameters, inducing, pulls, belief.num_told)
         return replace(belief, posterior=posterior)
-
-    @override
-    def extended(self, belief: PosteriorBelief, rows: Tensor) -> PosteriorBelief:
-        hyperparameters, features = belief.hyperparameters.extended(rows)
-        return replace(
-            belief,
-            hyperparameters=hyperparameters,
-            posterior=belief.posterior.extended(features),
-        )
 
 
 @dataclass(frozen=True)
@@ -625,10 +617,6 @@ class BlockLearner(Learner[PosteriorBelief]):
     @override
     def rebuild(self, belief: PosteriorBelief, pulls: Pulls) -> PosteriorBelief:
         return self.within.rebuild(belief, self.counting(belief, pulls))
-
-    @override
-    def extended(self, belief: PosteriorBelief, rows: Tensor) -> PosteriorBelief:
-        return self.within.extended(belief, rows)
 
     @override
     def is_current(self, belief: PosteriorBelief, pulls: Pulls) -> bool:

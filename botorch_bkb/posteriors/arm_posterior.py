@@ -14,12 +14,11 @@ summed precisions ``W`` (number of pulls over lambda) of the pulled arms, ::
 from __future__ import annotations
 
 import math
-from copy import copy
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -287,53 +286,6 @@ class ArmPosterior(Moments):
                     self._rounding_report.note(error, arm)
                     return
             self._rebuild(inducing_indices)
-
-    @torch.no_grad()
-    def extended(self, arms: Tensor) -> ArmPosterior:
-        """Return the posterior of more arms beside these, given the same data.
-
-        ``O(k m^2)`` for ``k`` more arms, and a copy of what is cached; where the byte
-        budget cannot hold all features any longer, a full rebuild. This posterior stays
-        as it is.
-
-        Args:
-            arms: A ``k x d`` tensor; their indices follow those that are there.
-
-        Raises:
-            InputDataError: If the kernel is not positive semi-definite on the arms.
-            UnsupportedError: If the arms are on Ray's workers.
-        """
-        shards = self.shards
-        if not isinstance(shards, LocalShards):
-            raise UnsupportedError(
-                "Expected arms for whom this process computes, to which others can be "
-                "added, but got arms on Ray's workers. Store the others beside them "
-                "and construct arms and bandit anew, or leave out `on_ray`."
-            )
-        other = copy(self)
-        other.arms = torch.cat([self.arms, arms])
-        M = self._basis.size
-        limits = [*shards.limits[:-1], len(other.arms)]
-        other.shards = LocalShards(shards.parts, limits)
-        with threads_for(other._column_bytes * M):
-            if len(self._held) > other._max_rows:
-                other._held, other._slots_of_basis = self._held[:0], None
-            width = min(self._width, other._max_room)
-            other._width = width if width >= M else 0
-            factor, held = other._factor(), self.arms[other._held]
-            other.shards.parts = [
-                part.extended(
-                    other.arms, stop, held, factor, other._width, other._max_rows
-                )
-                for part, stop in zip(shards.parts, limits[1:], strict=True)
-            ]
-            other._scale = max(other.shards.ask("scale"))
-            check_largest_variance(other._scale)
-            if self._width > other._width == 0:
-                other._rebuild(self.inducing_indices)
-            else:
-                other._rounding_report.note(*other._rounding())
-        return other
 
     def _rounding(self) -> tuple[float, int]:
         """Return the largest relative rounding error of a variance, and its arm.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -420,59 +419,14 @@ class ArmShard:
             sums.append(torch.stack(above))
         return int(inside.sum()), torch.stack(sums)
 
-    def extended(
-        self,
-        arms: Tensor,
-        stop: int,
-        held: Tensor,
-        factor: Factor,
-        width: int,
-        max_rows: int,
-    ) -> ArmShard:
-        """Return a copy with more arms.
-
-        Args:
-            arms: The rows of all arms, those after these as well.
-            stop: The first arm after those of the copy.
-            held: The rows of the arms whose kernel rows are kept.
-            factor: What moments of the new arms are computed from.
-            width: Of the cache; nothing is cached if 0.
-            max_rows: The most kernel rows.
-        """
-        other, num_arms = copy(self), self.num_arms
-        other.arms, other.num_arms = arms, stop - self.start
-        prior = self.prior_variance[:0]
-        if other.num_arms > num_arms:
-            prior = other._prior_variance(slice(num_arms, other.num_arms))
-        check_prior_variance(prior, self.start + num_arms)
-        zero = torch.zeros_like(prior)
-        new = torch.stack([prior, zero, prior, zero])
-        other._moments = torch.cat([self._moments, new], dim=-1)
-        other._rows = self._rows.extended(other.num_arms, max_rows)
-        if other._rows.size:
-            kept = other._rows.rows[: other._rows.size]
-            for rows, tile in other._tiles(held, num_arms):
-                kept[:, rows] = tile
-        other._features = other._new_cache(width)
-        if width:
-            size = self._size
-            other._features[:size, :num_arms] = self._features[:size, :num_arms]
-        other._factor = None if width else factor
-        other._solver = TriangularSolver(factor.L)
-        other._fill(factor, num_arms)
-        other._finish(factor.arms[:0])
-        return other
-
     def chunks(
-        self, numbers_per_arm: int, num_bytes: int | None = None, first: int = 0
+        self, numbers_per_arm: int, num_bytes: int | None = None
     ) -> Iterator[slice]:
-        """Yield slices of the arms from ``first`` on.
+        """Yield slices of the arms.
 
         Args:
             numbers_per_arm: How many numbers a chunk holds of each arm.
             num_bytes: The size of a chunk.
-            first: The first arm; a multiple of the block's size, or all arms after
-                it are of this shard.
         """
         most_arms = self.block_size
         if self.arms.device.type != "cpu":
@@ -486,12 +440,12 @@ class ArmShard:
         size = 2 ** (max(most, MIN_CHUNK).bit_length() - 1)
         size = min(size, most_arms)
         stop = self.num_arms
-        for start in range(first, stop, size):
+        for start in range(0, stop, size):
             yield slice(start, min(start + size, stop))
 
-    def _tiles(self, points: Tensor, first: int = 0) -> Iterator[tuple[slice, Tensor]]:
+    def _tiles(self, points: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield slices of the arms, and their prior covariances with some points."""
-        for rows in self.chunks(max(points.shape), first=first):
+        for rows in self.chunks(max(points.shape)):
             yield rows, self._covariance(points, None, rows)
 
     def _new_cache(self, width: int) -> Tensor:
@@ -505,13 +459,10 @@ class ArmShard:
         self.residual.copy_(self.prior_variance)
         self.projected.zero_()
 
-    def _fill(self, factor: Factor, first: int = 0) -> None:
-        """Compute the moments of the arms from ``first`` on, and cache their features.
-
-        The moments of these must be those of the prior.
-        """
+    def _fill(self, factor: Factor) -> None:
+        """Compute the moments, which must be those of the prior, and cache features."""
         solver = TriangularSolver(factor.L_v)
-        for rows in self.chunks(max(factor.L.shape[0], 1), first=first):
+        for rows in self.chunks(max(factor.L.shape[0], 1)):
             Z = self._solved(rows, factor)
             if len(self._features):
                 self._features[: Z.shape[0], rows] = Z

@@ -32,29 +32,19 @@ class KernelRows:
         Nothing has changed if a tile raises an error.
         """
         needed = self.size + num_rows
-        if needed > self.rows.shape[0]:
-            self._move(min(max(64, 2 * needed), self.limit), self.rows.shape[1])
+        if needed > len(self.rows):
+            before, capacity = self.rows, min(max(64, 2 * needed), self.limit)
+            self.rows = before.new_empty(capacity, before.shape[1])
+            self.rows[: self.size] = before[: self.size]
         for columns, tile in tiles:
             self.rows[self.size : needed, columns] = tile
         self.size = needed
-
-    def extended(self, num_arms: int, limit: int) -> KernelRows:
-        """Return a copy with room for more arms, empty if it outgrows another limit."""
-        other = KernelRows(num_arms, limit, self.rows)
-        if self.size <= limit:
-            other.size, other.rows = self.size, self.rows
-            other._move(min(len(self.rows), limit), num_arms)
-        return other
 
     def select(self, slots: Tensor, arms: Tensor | slice) -> Tensor:
         """Return the covariances in some rows with some arms of the shard."""
         if isinstance(arms, slice):
             return self.rows[:, arms].index_select(0, slots)
         return self.rows[slots.unsqueeze(-1), arms]
-
-    def _move(self, capacity: int, num_arms: int) -> None:
-        before, self.rows = self.rows, self.rows.new_empty(capacity, num_arms)
-        self.rows[: self.size, : before.shape[1]] = before[: self.size]
 
 
 def positions_in(arms: Tensor, sought: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """The incremental update equals the full rebuild, over whole runs and at every edge."""
 
-from copy import deepcopy
-
 import pytest
 import torch
 from gpytorch.kernels import (
@@ -173,35 +171,3 @@ def test_the_byte_budget_changes_nothing(increments, num_features):
     fresh = ArmPosterior(walk.arms, covar_module, 0.3)
     walk.update(fresh)
     assert_same(posterior, fresh, 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "num_features"), [("rbf", 0), ("matern", 20), ("sum", 45), ("rbf", 9999)]
-)
-def test_arms_that_join_get_the_posterior_they_would_have_had(
-    increments, kernel, num_features
-):
-    """Between increments, before any data, and where the cache bursts its budget."""
-    walk = Walk(6)
-    everything = walk.arms
-    covar_module = make_kernel(kernel, torch.double)
-    walk.arms = everything[:40]
-    walk.counts, walk.sums = walk.counts[:40], walk.sums[:40]
-    budget = 2 * 8 * len(everything) * num_features
-    posterior = ArmPosterior(walk.arms, covar_module, 0.3, budget)
-    for num_arms in (42, 55, 80):
-        before, num_before = deepcopy(posterior), len(walk.arms)
-        grown = posterior.extended(everything[num_before:num_arms])
-        assert_same(posterior, before, 0.0)
-        posterior, walk.arms = grown, everything[:num_arms]
-        none = torch.zeros(num_arms - num_before).double()
-        walk.counts = torch.cat([walk.counts, none])
-        walk.sums = torch.cat([walk.sums, none])
-        for _ in range(8):
-            fresh = ArmPosterior(walk.arms, covar_module, 0.3)
-            walk.update(fresh)
-            assert_same(posterior, fresh, 1e-9)
-            held = sum(posterior.shards.ask("cached_bytes"))
-            assert held <= budget
-            walk.step()
-            walk.update(posterior)

@@ -66,20 +66,6 @@ def test_a_tile_that_fails_adds_nothing():
     assert torch.equal(rows.select(longs(0, 1, 2), slice(0, 5)), numbered(0, 3))
 
 
-def test_more_arms_get_columns_beside_those_that_are_there():
-    rows = make_rows(num_arms=5)
-    add(rows, numbered(0, 3, 5))
-    wider = rows.extended(8, 100)
-    assert (wider.size, wider.limit) == (3, 100)
-    wider.rows[:3, 5:] = numbered(0, 3, 8)[:, 5:]
-    add(wider, numbered(3, 90, 8))
-    slots = torch.arange(90)
-    assert torch.equal(wider.select(slots, slice(0, 8)), numbered(0, 90, 8))
-    # The rows from which it was made have their own.
-    assert (rows.size, rows.rows.shape[1]) == (3, 5)
-    assert torch.equal(rows.select(slots[:3], slice(0, 5)), numbered(0, 3, 5))
-
-
 few = st.lists(st.integers(0, 30), max_size=12)
 
 
