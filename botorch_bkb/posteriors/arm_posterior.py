@@ -145,7 +145,7 @@ class ArmPosterior(Moments):
         self.max_feature_bytes = max_feature_bytes
         self._like = arms.new_empty(0)
         self.shards = _shards_of(arms, covar_module, self._max_rows)
-        self._scale = max(self.shards.ask("scale"))
+        self._scale = max(self.shards.ask(ArmShard.scale))
         check_largest_variance(self._scale)
         self._rounding_report = RoundingReport(self._like.dtype)
         none = torch.empty(0, dtype=torch.long, device=arms.device)
@@ -159,27 +159,27 @@ class ArmPosterior(Moments):
     @property
     @override
     def mean(self) -> Tensor:  # type: ignore[override]
-        return self.shards.column("mean")
+        return self.shards.column(lambda shard: shard.mean)
 
     @property
     @override
     def prior_variance(self) -> Tensor:  # type: ignore[override]
-        return self.shards.column("prior_variance")
+        return self.shards.column(lambda shard: shard.prior_variance)
 
     @property
     def residual(self) -> Tensor:
         """The ``A`` variances that the inducing arms cannot explain."""
-        return self.shards.column("residual")
+        return self.shards.column(lambda shard: shard.residual)
 
     @property
     def projected(self) -> Tensor:
         """The ``A`` variances of what they explain, under noise."""
-        return self.shards.column("projected")
+        return self.shards.column(lambda shard: shard.projected)
 
     @property
     @override
     def variance(self) -> Tensor:
-        return self.shards.column("variance")
+        return self.shards.column(lambda shard: shard.variance)
 
     @property
     @override
@@ -198,7 +198,7 @@ class ArmPosterior(Moments):
 
     @override
     def means(self, indices: Tensor) -> Tensor:
-        return self.shards.ask_of("moments", indices)[:, 1]
+        return self.shards.ask_of(ArmShard.moments, indices)[:, 1]
 
     @override
     def variances(self, indices: Tensor) -> Tensor:
@@ -207,7 +207,9 @@ class ArmPosterior(Moments):
 
     def moments(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return a few arms' prior variances, means, residuals and projected parts."""
-        prior, mean, residual, projected = self.shards.ask_of("moments", indices).mT
+        prior, mean, residual, projected = self.shards.ask_of(
+            ArmShard.moments, indices
+        ).mT
         return prior, mean, residual, projected
 
     @override
@@ -218,9 +220,10 @@ class ArmPosterior(Moments):
         competes: Tensor | None = None,
         known: Ranked | None = None,
     ) -> Ranked:
-        return self.shards.largest(
-            "largest_bounds", size, scale, PerArm(competes), known
+        found = self.shards.ask(
+            ArmShard.largest_bounds, size, scale, PerArm(competes), known
         )
+        return Ranked.merged(found, size)
 
     def knowledge_gains(
         self, competes: Tensor | None, listed: Tensor
@@ -241,7 +244,7 @@ class ArmPosterior(Moments):
         top = Ranked(*(part.cpu() for part in self.largest_bounds(0.0, 2, competes)))
         listed = listed.cpu()
         found = self.shards.ask(
-            "knowledge_gains", self.noise_variance, top, PerArm(competes), listed
+            ArmShard.knowledge_gains, self.noise_variance, top, PerArm(competes), listed
         )
         return max(most for most, _ in found), torch.cat([gain for _, gain in found])
 
@@ -298,7 +301,9 @@ class ArmPosterior(Moments):
         Raises:
             InputDataError: If a residual is clearly negative.
         """
-        least, worst = torch.tensor(self.shards.ask("soundness")).amin(dim=0).tolist()
+        least, worst = (
+            torch.tensor(self.shards.ask(ArmShard.soundness)).amin(dim=0).tolist()
+        )
         check_relative_residual(worst, self._like.dtype)
         eps = torch.finfo(self._like.dtype).eps
         dropped = self._dropped
@@ -312,7 +317,7 @@ class ArmPosterior(Moments):
         # The error of the dropped arm itself, and what the others lose by it.
         own = (r - told) / (projected + told)
         lost = torch.linalg.vector_norm((1 - told / r).nan_to_num(0.0))
-        found = self.shards.ask("rounding", exact, dropped, own.maximum(lost))
+        found = self.shards.ask(ArmShard.rounding, exact, dropped, own.maximum(lost))
         return max(found, key=lambda answer: answer[0])  # the first of the largest
 
     @property
@@ -376,7 +381,7 @@ class ArmPosterior(Moments):
 
     def _stored_features(self, indices: Tensor) -> Tensor:
         """Return the cached ``M x k`` features of a few arms."""
-        return self.shards.ask_of("features", indices).mT
+        return self.shards.ask_of(ArmShard.features, indices).mT
 
     def _features_from(self, L: Tensor, basis: Tensor, arms: Tensor) -> Tensor:
         """Compute the ``M x k`` features of a few arms."""
@@ -417,7 +422,7 @@ class ArmPosterior(Moments):
         slots = self._slots(indices)
         if slots is None:
             return self.prior_covariance(indices, arms)
-        return self.shards.ask_of("held_rows", arms, slots).mT
+        return self.shards.ask_of(ArmShard.held_rows, arms, slots).mT
 
     def _slots(self, indices: Tensor) -> Tensor | None:
         """Return which kernel rows are those of some arms; None if one is missing."""
@@ -431,7 +436,7 @@ class ArmPosterior(Moments):
         """Evaluate and keep the kernel rows of some arms, if the budget allows it."""
         missing = indices[positions_in(self._held, indices) < 0]
         if len(missing) and len(self._held) + len(missing) <= self._max_rows:
-            self.shards.change("add_rows", self.arms[missing])
+            self.shards.change(ArmShard.add_rows, self.arms[missing])
             self._held = torch.cat([self._held, missing])
 
     @torch.no_grad()
@@ -461,7 +466,7 @@ class ArmPosterior(Moments):
         room = self._room(len(basis))
         if room > self._width or room == 0:
             self._width = room
-        self.shards.change("rebuild", self._factor(), basis, self._width)
+        self.shards.change(ArmShard.rebuild, self._factor(), basis, self._width)
         self._rounding_report.note(*self._rounding())
 
     def _factor(self) -> Factor:
@@ -585,19 +590,19 @@ class ArmPosterior(Moments):
             change.corner,
             change.turns,
         )
-        self.shards.change("advance", move, inducing_indices)
+        self.shards.change(ArmShard.advance, move, inducing_indices)
         self._basis = change.after
         self._dropped = inducing_indices[:0]
         self._num_increments += 1
         self.inducing_indices = inducing_indices
 
 
-def _shards_of(arms: Tensor, covar_module: Kernel, max_rows: int) -> Shards:
+def _shards_of(arms: Tensor, covar_module: Kernel, max_rows: int) -> Shards[ArmShard]:
     """Return what there is per arm: here, or where the arms are said to live."""
     if isinstance(arms, StoredArms) and arms.workers is not None:
-        from botorch_bkb.posteriors.ray_shards import RayShards
+        from botorch_bkb.posteriors.ray_shards import shards_on_ray
 
-        return RayShards.of(arms, arms.workers, covar_module, max_rows, BLOCK_SIZE)
+        return shards_on_ray(arms, arms.workers, covar_module, max_rows, BLOCK_SIZE)
     limits = plan_shards(len(arms), 1, BLOCK_SIZE)
     parts = [
         ArmShard(arms, start, stop, covar_module, max_rows, BLOCK_SIZE)

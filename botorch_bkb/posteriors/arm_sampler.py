@@ -35,7 +35,7 @@ from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import psd_root
 from botorch_bkb.posteriors.appended import AppendedArms
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
-from botorch_bkb.posteriors.arm_shard import Draws
+from botorch_bkb.posteriors.arm_shard import ArmShard, Draws
 from botorch_bkb.posteriors.shards import PerArm
 
 
@@ -126,14 +126,8 @@ class ArmSampler:
                 indices = torch.arange(posterior.num_arms, device=posterior.like.device)
             return self._draw_joint(num_draws, generator, indices)
         draws = self._draws(num_draws, generator)
-        found = posterior.shards.ask("drawn", draws, indices)
-        values = torch.cat(found, dim=-1)
-        if indices is None:
-            return values
-        # Shards return them in their order.
-        shards = torch.tensor(posterior.shards.limits[1:], device=indices.device)
-        order = torch.bucketize(indices, shards, right=True).argsort(stable=True)
-        return values[:, order.argsort()]
+        values = torch.cat(posterior.shards.ask(ArmShard.drawn, draws), dim=-1)
+        return values if indices is None else values[:, indices]
 
     def draw_best_arms(
         self,
@@ -160,7 +154,9 @@ class ArmSampler:
             pool = self.promising_arms(allowed)
             return pool[self._draw_joint(num_draws, generator, pool).argmax(dim=-1)]
         draws = self._draws(num_draws, generator)
-        found = self.posterior.shards.ask("best_of_draws", draws, PerArm(allowed))
+        found = self.posterior.shards.ask(
+            ArmShard.best_of_draws, draws, PerArm(allowed)
+        )
         # The first shard of the largest value: ties go to the lowest index.
         best = torch.stack([values for values, _ in found]).argmax(dim=0)
         arms = torch.stack([arms for _, arms in found])
@@ -199,7 +195,9 @@ class ArmSampler:
         std = std.clamp_min(torch.finfo(std.dtype).tiny)
         best = mean.argmax()
         levels = mean[best] + torch.linspace(-4.0, 4.0, 33).to(mean) * std[best]
-        found = posterior.shards.ask("expected_above", levels, PerArm(allowed), pool)
+        found = posterior.shards.ask(
+            ArmShard.expected_above, levels, PerArm(allowed), pool
+        )
         if not sum(number for number, _ in found):
             return 0.0
         above = torch.cat([sums for _, sums in found]).sum(dim=0)

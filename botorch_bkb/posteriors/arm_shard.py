@@ -16,7 +16,7 @@ from botorch_bkb.models.utils.nystrom import check_prior_variance
 from botorch_bkb.models.utils.triangular import TriangularSolver
 from botorch_bkb.posteriors.kernel_rows import KernelRows
 from botorch_bkb.posteriors.knowledge_gain import knowledge_gain, split_gain
-from botorch_bkb.posteriors.shards import largest, Ranked
+from botorch_bkb.posteriors.shards import largest, PerArm, Ranked
 
 
 # The size of a chunk of features or covariances, of which a few are alive at a time:
@@ -224,11 +224,6 @@ class ArmShard:
         place = index - self.start
         return place if 0 <= place < self.num_arms else None
 
-    def column(self, name: str) -> Tensor:
-        """Return a number of each arm: an attribute."""
-        column: Tensor = getattr(self, name)
-        return column
-
     # The moments are rows of one table, so that a few arms' are one gather.
 
     @property
@@ -293,7 +288,7 @@ class ArmShard:
         return worst.item(), self.start + int(arm)
 
     def largest_bounds(
-        self, size: int, scale: float, competes: Tensor | None, known: Ranked | None
+        self, size: int, scale: float, competes: PerArm, known: Ranked | None
     ) -> Ranked:
         """Return the arms of the largest ``mean + scale sqrt(variance)``.
 
@@ -304,8 +299,8 @@ class ArmShard:
             known: Arms whose bounds are known, in any order; None for none.
         """
         bounds = self.mean + scale * self.variance.sqrt()
-        if competes is not None:
-            bounds.masked_fill_(~competes, -math.inf)
+        if competes.values is not None:
+            bounds.masked_fill_(~competes.values, -math.inf)
         if known is not None:
             own = self._is_here(known.arms)
             bounds[known.arms[own] - self.start] = known.values[own]
@@ -316,7 +311,7 @@ class ArmShard:
         self,
         noise_variance: float,
         top: Ranked,
-        competes: Tensor | None,
+        competes: PerArm,
         listed: Tensor,
     ) -> tuple[float, Tensor]:
         """Return what a pull tells of the best arm, see ``ArmPosterior``.
@@ -338,7 +333,7 @@ class ArmShard:
             mean, first = self.mean[rows], self.start + start
             gain = knowledge_gain(mean, variance, noise_variance, top, first)
             own = listed[(listed >= start) & (listed < rows.stop)] - start
-            allowed = None if competes is None else competes[rows]
+            allowed = None if competes.values is None else competes.values[rows]
             found.append(split_gain(gain, allowed, own))
         most = torch.stack([most for most, _ in found]).max()
         return most.item(), torch.cat([gain for _, gain in found])
@@ -359,31 +354,20 @@ class ArmShard:
             found[:, rows] = tile
         return found
 
-    def drawn(self, draws: Draws, indices: Tensor | None) -> Tensor:
-        """Return values of all arms, or of a few, ``num_draws x k``."""
-        num_values = self.num_arms
-        if indices is not None:
-            indices = indices[self._is_here(indices)] - self.start
-            num_values = len(indices)
-        values = self.mean.new_empty(draws.size, num_values)
+    def drawn(self, draws: Draws) -> Tensor:
+        """Return values of all arms, ``num_draws x A``."""
+        values = self.mean.new_empty(draws.size, self.num_arms)
         for rows, chunk in self._drawn_chunks(draws):
-            if indices is None:
-                values[:, rows] = chunk
-                continue
-            inside = (indices >= rows.start) & (indices < rows.stop)
-            places = (indices - rows.start).clamp(0, chunk.shape[-1] - 1)
-            values = torch.where(inside, chunk[:, places], values)
+            values[:, rows] = chunk
         return values
 
-    def best_of_draws(
-        self, draws: Draws, competes: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def best_of_draws(self, draws: Draws, competes: PerArm) -> tuple[Tensor, Tensor]:
         """Return each draw's largest value, and its arm."""
         best = self.mean.new_full((draws.size,), -torch.inf)
         arms = torch.full_like(best, self.start, dtype=torch.long)
         for rows, chunk in self._drawn_chunks(draws):
-            if competes is not None:
-                chunk.masked_fill_(~competes[rows], -torch.inf)
+            if competes.values is not None:
+                chunk.masked_fill_(~competes.values[rows], -torch.inf)
             values, positions = chunk.max(dim=-1)
             # Strictly larger: ties go to the lower chunk, and NaN is the largest.
             better = ~(values <= best) & ~best.isnan()
@@ -392,7 +376,7 @@ class ArmShard:
         return best, arms
 
     def expected_above(
-        self, levels: Tensor, competes: Tensor | None, without: Tensor
+        self, levels: Tensor, competes: PerArm, without: Tensor
     ) -> tuple[int, Tensor]:
         """Return how many arms compete, and how many are expected above levels.
 
@@ -404,9 +388,9 @@ class ArmShard:
         Returns:
             The number, and ``blocks x l`` numbers to be added up.
         """
-        if competes is None:
-            competes = torch.ones_like(self.mean, dtype=torch.bool)
-        inside = competes.clone()
+        inside = torch.ones_like(self.mean, dtype=torch.bool)
+        if competes.values is not None:
+            inside &= competes.values
         inside[without[self._is_here(without)] - self.start] = False
         sums = []
         for start in range(0, len(self.mean), self.block_size):

@@ -211,13 +211,13 @@ class TrackedShard:
     """
 
     def __init__(
-        self, shard: ArmShard | Excerpt, scale: float, allowed: Tensor | None
+        self, shard: ArmShard | Excerpt, scale: float, allowed: PerArm
     ) -> None:
         self.shard = shard
         self.scale = scale
         self.mean = shard.mean
-        if allowed is not None:
-            self.mean = self.mean.masked_fill(~allowed, -math.inf)
+        if allowed.values is not None:
+            self.mean = self.mean.masked_fill(~allowed.values, -math.inf)
         self.residual, self.projected = shard.residual, shard.projected
         self.appended = self.mean.new_empty(0, len(self.mean))
         self._bounds: Tensor | None = None
@@ -261,11 +261,6 @@ class TrackedShard:
         columns = [self.mean, self.residual, self.projected]
         return torch.stack([column[places] for column in columns], dim=-1)
 
-    def column(self, name: str) -> Tensor:
-        """Return a number of each arm: an attribute."""
-        column: Tensor = getattr(self, name)
-        return column
-
     @property
     def bounds(self) -> Tensor:
         """The upper confidence bounds."""
@@ -274,8 +269,8 @@ class TrackedShard:
             self._bounds = self.mean + self.scale * variance.sqrt()
         return self._bounds
 
-    def best(self, other_than: int = -1) -> tuple[float, int]:
-        """Return the largest bound and its arm, the lowest index among ties."""
+    def best(self, other_than: int) -> tuple[float, int]:
+        """Return the largest bound among the other arms, lowest index first."""
         bounds, place = self.bounds, self.shard.place_of(other_than)
         own = None if place is None else bounds[place].item()
         if own is not None:
@@ -307,7 +302,7 @@ class HallucinatedPosterior:
         indices: The arms to track, ascending; all if None.
     """
 
-    shards: Shards
+    shards: Shards[TrackedShard]
 
     def __init__(
         self,
@@ -322,7 +317,7 @@ class HallucinatedPosterior:
             self.shards = posterior.shards.fork(TrackedShard, scale, PerArm(allowed))
         else:
             inside = None if allowed is None else allowed[indices]
-            tracked = TrackedShard(Excerpt(posterior, indices), scale, inside)
+            tracked = TrackedShard(Excerpt(posterior, indices), scale, PerArm(inside))
             self.shards = LocalShards([tracked], [0, len(indices)])
         self._seen: set[int] = set()  # arms that are inducing or in their span
         self._is_changed = False
@@ -351,25 +346,27 @@ class HallucinatedPosterior:
     @property
     def bounds(self) -> Tensor:
         """The upper confidence bounds of the arms that are tracked."""
-        return self.shards.column("bounds")
+        return self.shards.column(lambda shard: shard.bounds)
 
     def best(self) -> tuple[float, int]:
         """Return the largest bound and its arm, the lowest index among ties."""
-        return _best(self.shards.ask("best"))
+        return _best(self.shards.ask(TrackedShard.best, -1))
 
     def rival(self, index: int) -> tuple[float, int]:
         """Return the largest bound among the other arms, and its arm."""
-        return _best(self.shards.ask("best", index))
+        return _best(self.shards.ask(TrackedShard.best, index))
 
     def moments(self, index: int) -> tuple[float, float, float]:
         """Return the mean, the residual and the projected variance of an arm."""
         arm = torch.tensor([index], device=self.posterior.like.device)
-        mean, residual, projected = self.shards.ask_of("moments", arm)[0].tolist()
+        mean, residual, projected = self.shards.ask_of(TrackedShard.moments, arm)[
+            0
+        ].tolist()
         return mean, residual, projected
 
     def close(self, index: int) -> None:
         """Let an arm never be the best again."""
-        self.shards.change("close", index)
+        self.shards.change(TrackedShard.close, index)
 
     def append(self, index: int) -> None:
         r"""Append an arm to the inducing points, unless it is in their span.
@@ -400,7 +397,7 @@ class HallucinatedPosterior:
         Rh = self.R @ h
         s = 1 + (weighted @ a_pulled) - h.square().sum()
         self.shards.change(
-            "append",
+            TrackedShard.append,
             posterior.arms[arm],
             self._as_stored(z[:m]),
             z[m:],
@@ -430,7 +427,7 @@ class HallucinatedPosterior:
         m = self.posterior.L_v.shape[0]
         shrink = num_pulls / (noise + num_pulls * p)
         step = Step(self._as_stored(Ru[:m]), Ru[m:], shrink)
-        self.shards.change("pull", step)
+        self.shards.change(TrackedShard.pull, step)
         # 1 - sqrt(lambda / (lambda + n p)) without cancellation.
         ratio = num_pulls * p / (noise + num_pulls * p)
         alpha = ratio / (1 + (1 - ratio).sqrt())

@@ -35,14 +35,21 @@ from typing_extensions import override
 from botorch_bkb.arms.stored import RowSource, StoredArms
 from botorch_bkb.arms.workers import ShardLostError, ShardTimeoutError, Workers
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.shards import part_of, PerArm, plan_shards, Shards
+from botorch_bkb.posteriors.shards import (
+    Args,
+    F,
+    part_of,
+    PerArm,
+    plan_shards,
+    S,
+    Shards,
+    T,
+)
 
 
 logger = logging.getLogger(__name__)
 # Larger messages are put where all workers of a machine read them.
 MAX_INLINE_BYTES = 100_000
-# Answers about more arms than this are asked for again.
-MAX_REMEMBERED = 1000
 # Of a Ray that is started here: listen to this machine only, report nothing, and do not
 # yield to every other program. Read when Ray is imported.
 SETTINGS = {
@@ -58,7 +65,7 @@ class Patch(NamedTuple):
     Attributes:
         key: Which thing.
         known: The number of the change that the worker has already; -1 for none.
-        changes: Numbers and contents of those after it.
+        changes: Numbers and encoded calls of those after it.
     """
 
     key: str
@@ -81,12 +88,7 @@ class ShardHost:
         self.held: dict[str, tuple[Any, int]] = {}
 
     def answer(
-        self,
-        forgotten: list[str],
-        source: list[Any],
-        patches: list[Patch],
-        name: str,
-        args: Any,
+        self, forgotten: list[str], source: list[Any], patches: list[Patch], call: Any
     ) -> bytes | None:
         """Return an encoded answer; None if changes are missing.
 
@@ -94,8 +96,7 @@ class ShardHost:
             forgotten: What need not be held any longer.
             source: The rows of the arms, if they may be needed.
             patches: Of what is asked, after that on which it stands.
-            name: The question.
-            args: Its encoded arguments.
+            call: The question and its arguments, encoded.
         """
         for key in forgotten:
             self.held.pop(key, None)
@@ -103,7 +104,7 @@ class ShardHost:
             found = _fetched(source[0])
             found.verify()
             self.source = found
-        part: Any = None
+        part: Any = self
         for key, known, changes in patches:
             base, (part, number) = part, self.held.get(key, (None, -1))
             if number < known:
@@ -112,147 +113,116 @@ class ShardHost:
                 if new <= number:
                     continue
                 self.held.pop(key, None)  # no half of a change remains
-                part = self._changed(base, part, *decode(_fetched(change)))
+                method, args = decode(_fetched(change))
+                if part is None:
+                    part = method(base, *args)
+                else:
+                    method(part, *args)
                 self.held[key] = part, new
-        return encode(getattr(part, name)(*decode(_fetched(args))))
-
-    def _changed(self, base: Any, part: Any, name: str, args: tuple[Any, ...]) -> Any:
-        if part is not None:
-            getattr(part, name)(*args)
-            return part
-        if base is not None:
-            kind, *rest = args
-            return kind(base, *rest)
-        kind, dtype, units, *rest = args
-        none = torch.empty(0, self.source.num_columns, dtype=dtype)
-        return ArmShard(kind.over(self.source, none, units), *self.limits, *rest)
+        method, args = decode(_fetched(call))
+        return encode(method(part, *args))
 
 
-class Change:
-    """A change of all shards, encoded when it is first sent.
+def shard_of(
+    host: ShardHost,
+    kind: type[StoredArms],
+    dtype: torch.dtype,
+    units: Any,
+    covar_module: Kernel,
+    max_rows: int,
+    block_size: int,
+) -> ArmShard:
+    """Return the shard of a worker, over the rows that it reads."""
+    none = torch.empty(0, host.source.num_columns, dtype=dtype)
+    arms = kind.over(host.source, none, units)
+    return ArmShard(arms, *host.limits, covar_module, max_rows, block_size)
 
-    Args:
+
+class Change(NamedTuple):
+    """A change of all shards.
+
+    Attributes:
         number: Its place in the order.
-        name: What is called.
-        args: The arguments.
+        method: What is called.
+        calls: It and its arguments, encoded, as each shard gets them.
     """
 
-    def __init__(self, number: int, name: str, args: tuple[Any, ...]) -> None:
-        self.number = number
-        self.name = name
-        self.args = args
-        self._encoded: Any = None
-
-    def encoded(self, start: int, stop: int) -> Any:
-        """Return it as a shard gets it."""
-        if any(isinstance(arg, PerArm) for arg in self.args):
-            return _sent((self.name, part_of(self.args, start, stop)))
-        if self._encoded is None:
-            self._encoded = _sent((self.name, self.args))
-        return self._encoded
+    number: int
+    method: Callable[..., Any]
+    calls: list[Any]
 
 
-class RayShards(Shards):
+class RayShards(Shards[S]):
     """Shards of which every one is held by a worker.
 
     Args:
         pool: The workers.
         base: What these are made of; None for arms.
+        kind: What makes them.
         args: What they are made with.
     """
 
-    def __init__(self, pool: Pool, base: RayShards | None, *args: Any) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        base: RayShards[Any] | None,
+        kind: Callable[..., S],
+        *args: Any,
+    ) -> None:
         self.pool = pool
         self.limits = pool.limits
         self.base = base
-        self.base_number = 0 if base is None else base.number
         self.key = uuid.uuid4().hex
-        self.number: int = 0
-        self.changes = [Change(0, "made", args)]
+        self.changes = [Change(0, kind, self._calls(kind, args))]
         self.known = [-1] * len(pool.actors)
-        # Answers about a few arms, until something changes: they are asked for again.
-        self._answers: dict[tuple[str, bytes], Tensor] = {}
         weakref.finalize(self, pool.forget, self.key)
 
-    @classmethod
-    def of(
-        cls,
-        arms: StoredArms,
-        workers: Workers,
-        covar_module: Kernel,
-        max_rows: int,
-        block_size: int,
-    ) -> RayShards:
-        """Return the shards of arms, and start the workers if they do not run.
-
-        Raises:
-            UnsupportedError: If arms were added to those that are stored, or Ray is
-                not there or cannot be kept to this machine.
-        """
-        if len(arms.added):
-            raise UnsupportedError(
-                "Expected Ray's arms to be those that are stored, but got "
-                f"{len(arms.added)} more. Store them beside the others, or leave out "
-                "`on_ray`."
-            )
-        if workers.pool is None:
-            limits = plan_shards(len(arms), workers.num_workers, block_size)
-            pool = Pool(workers, arms.source, limits)
-            workers.started(pool, weakref.finalize(workers, pool.close))
-        options = type(arms), arms.dtype, arms.units, covar_module, max_rows, block_size
-        return cls(workers.pool, None, *options)
+    @override
+    def change(self, method: Callable[[S, *Args], None], *args: *Args) -> None:
+        number = self.changes[-1].number + 1
+        called: object = method
+        if called is ArmShard.rebuild:
+            # Nothing is left of what was before, but for kernel rows.
+            self.changes = [
+                one
+                for one in self.changes
+                if one.number == 0 or one.method is ArmShard.add_rows
+            ]
+        self.changes.append(Change(number, method, self._calls(method, args)))
 
     @override
-    def change(self, name: str, *args: Any) -> None:
-        self.number += 1
-        self._answers.clear()
-        if name == "rebuild":
-            # What was before has no trace, but for kernel rows.
-            kept = ("made", "add_rows")
-            self.changes = [one for one in self.changes if one.name in kept]
-        self.changes.append(Change(self.number, name, args))
+    def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
+        return self._ask(range(len(self.known)), method, args)
 
     @override
-    def ask(self, name: str, *args: Any) -> list[Any]:
-        return self._ask(range(len(self.known)), name, args)
+    def ask_one(self, shard: int, method: Callable[[S, *Args], T], *args: *Args) -> T:
+        return self._ask([shard], method, args)[0]
 
     @override
-    def ask_one(self, shard: int, name: str, *args: Any) -> Any:
-        return self._ask([shard], name, args)[0]
-
-    @override
-    def ask_of(self, name: str, indices: Tensor, *args: Any) -> Tensor:
-        if args or len(indices) > MAX_REMEMBERED:
-            return super().ask_of(name, indices, *args)
-        key = name, indices.numpy().tobytes()
-        if key not in self._answers:
-            self._answers[key] = super().ask_of(name, indices)
-        return self._answers[key]
-
-    @override
-    def fork(self, kind: Callable[..., Any], *args: Any) -> RayShards:
+    def fork(self, kind: Callable[[S, *Args], F], *args: *Args) -> RayShards[F]:
         return RayShards(self.pool, self, kind, *args)
 
-    def _ask(
-        self, shards: Sequence[int], name: str, args: tuple[Any, ...]
-    ) -> list[Any]:
-        chain = self._chain()
-        whole = None
+    def _calls(self, method: Callable[..., Any], args: Any) -> list[Any]:
+        """Return an encoded call as each shard gets it."""
         if not any(isinstance(arg, PerArm) for arg in args):
-            whole = _sent(args)
-        messages = {}
-        for shard in shards:
-            sent = whole
-            if sent is None:
-                sent = _sent(part_of(args, *self.limits[shard : shard + 2]))
-            messages[shard] = name, sent
+            return [_sent((method, args))] * (len(self.limits) - 1)
+        return [_sent((method, part_of(args, *ends))) for ends in pairwise(self.limits)]
+
+    def _ask(
+        self, shards: Sequence[int], method: Callable[..., T], args: Any
+    ) -> list[T]:
+        chain = self._chain()
+        calls = self._calls(method, args)
 
         def send(some: Sequence[int], is_known: bool) -> dict[int, Any]:
-            patches = {
-                shard: [one._patch(shard, is_known) for one in chain] for shard in some
-            }
             return self.pool.answers(
-                {shard: (patches[shard], *messages[shard]) for shard in some}
+                {
+                    shard: (
+                        [one._patch(shard, is_known) for one in chain],
+                        calls[shard],
+                    )
+                    for shard in some
+                }
             )
 
         answers = send(shards, is_known=True)
@@ -261,26 +231,48 @@ class RayShards(Shards):
             answers |= send(behind, is_known=False)
         for shard in shards:
             for one in chain:
-                one.known[shard] = one.number
+                one.known[shard] = one.changes[-1].number
         return [decode(answers[shard]) for shard in shards]
 
-    def _chain(self) -> list[RayShards]:
+    def _chain(self) -> list[RayShards[Any]]:
         """Return these after what they stand on."""
-        if self.base is None:
-            return [self]
-        if self.base.number != self.base_number:
-            raise RuntimeError("Expected shards not to change while they are used.")
-        return [*self.base._chain(), self]
+        return [self] if self.base is None else [*self.base._chain(), self]
 
     def _patch(self, shard: int, is_known: bool) -> Patch:
         known = self.known[shard] if is_known else -1
-        limits = self.limits[shard : shard + 2]
         changes = [
-            (change.number, change.encoded(*limits))
+            (change.number, change.calls[shard])
             for change in self.changes
             if change.number > known
         ]
         return Patch(self.key, known, changes)
+
+
+def shards_on_ray(
+    arms: StoredArms,
+    workers: Workers,
+    covar_module: Kernel,
+    max_rows: int,
+    block_size: int,
+) -> RayShards[ArmShard]:
+    """Return the shards of arms, and start the workers if they do not run.
+
+    Raises:
+        UnsupportedError: If arms were added to those that are stored, or Ray is not
+            there or cannot be kept to this machine.
+    """
+    if len(arms.added):
+        raise UnsupportedError(
+            "Expected Ray's arms to be those that are stored, but got "
+            f"{len(arms.added)} more. Store them beside the others, or leave out "
+            "`on_ray`."
+        )
+    if workers.pool is None:
+        limits = plan_shards(len(arms), workers.num_workers, block_size)
+        pool = Pool(workers, arms.source, limits)
+        workers.started(pool, weakref.finalize(workers, pool.close))
+    options = type(arms), arms.dtype, arms.units, covar_module, max_rows, block_size
+    return RayShards(workers.pool, None, shard_of, *options)
 
 
 class Pool:
@@ -315,11 +307,11 @@ class Pool:
         """
         ray = _imported()
         sent = {}
-        for shard, (patches, *question) in messages.items():
+        for shard, (patches, call) in messages.items():
             source = [self.source] if patches[0].known < 0 else []
             forgotten, self.forgotten[shard] = self.forgotten[shard], []
             sent[shard] = self.actors[shard].answer.remote(
-                forgotten, source, patches, *question
+                forgotten, source, patches, call
             )
         stop = time.monotonic() + self.timeout
         found = {}

@@ -1,9 +1,9 @@
-"""Where what there is per arm lives: in shards of whole blocks of arms.
+"""Storage of per-arm numbers, in shards of whole blocks of arms.
 
-A shard is told changes (:meth:`Shards.change`), which are small and the same for all
-shards, and answers questions (:meth:`Shards.ask`), whose answers are small and merged
-by who asks. Its state is a function of its arms and of the changes in their order;
-questions change nothing.
+A shard is an object in this process or in one of Ray's workers. Its methods are passed
+as ``ArmShard.moments``, so that their arguments and answers are typed.
+:meth:`Shards.change` calls a method that changes a shard, on all shards alike.
+:meth:`Shards.ask` calls one that changes nothing. Arguments and answers are small.
 
 Shards are made of whole blocks of arms, passes go over chunks that never cross a block,
 and no number depends on more than its own chunk. So how many shards there are, and
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,18 @@ from typing_extensions import override
 BLOCK_SIZE = 2**16
 
 
+S = TypeVar("S")
+F = TypeVar("F")
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
 class PerArm(NamedTuple):
-    """An argument of one number per arm, of which every shard gets its part."""
+    """An argument of one number per arm, of which every shard gets its part.
+
+    Attributes:
+        values: The numbers of all arms, or of those of the shard; or None.
+    """
 
     values: Tensor | None
 
@@ -74,8 +84,8 @@ def plan_shards(num_arms: int, num_shards: int, block_size: int) -> list[int]:
     return [*starts, num_arms]
 
 
-class Shards(ABC):
-    """The parts of something that has numbers of all arms.
+class Shards(ABC, Generic[S]):
+    """Objects that hold the numbers of all arms, one after the other.
 
     Attributes:
         limits: Where the shards start, and the number of arms.
@@ -84,54 +94,49 @@ class Shards(ABC):
     limits: list[int]
 
     @abstractmethod
-    def change(self, name: str, *args: Any) -> None:
-        """Call a method of every shard that changes it."""
+    def change(self, method: Callable[[S, *Args], None], *args: *Args) -> None:
+        """Call a method that changes a shard, on all shards."""
 
     @abstractmethod
-    def ask(self, name: str, *args: Any) -> list[Any]:
-        """Return what a method of every shard answers, in their order."""
+    def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
+        """Return the answers of all shards, in their order."""
 
     @abstractmethod
-    def ask_one(self, shard: int, name: str, *args: Any) -> Any:
-        """Return what a method of one shard answers."""
+    def ask_one(self, shard: int, method: Callable[[S, *Args], T], *args: *Args) -> T:
+        """Return the answer of one shard."""
 
     @abstractmethod
-    def fork(self, kind: Callable[..., Any], *args: Any) -> Shards:
+    def fork(self, kind: Callable[[S, *Args], F], *args: *Args) -> Shards[F]:
         """Return ``kind(shard, *args)`` of every shard.
 
         While they are used, nothing may change these.
         """
 
-    @property
-    def num_arms(self) -> int:
-        """A."""
-        return self.limits[-1]
-
-    def ask_of(self, name: str, indices: Tensor, *args: Any) -> Tensor:
-        """Return the rows of a table that stand for a few arms, in their order."""
+    def ask_of(
+        self,
+        method: Callable[[S, Tensor, *Args], Tensor],
+        indices: Tensor,
+        *args: *Args,
+    ) -> Tensor:
+        """Return the rows of a table for a few arms, in their order."""
         if len(self.limits) == 2:
-            rows: Tensor = self.ask_one(0, name, indices, *args)
-            return rows
+            return self.ask_one(0, method, indices, *args)
         inner = torch.tensor(self.limits[1:-1], device=indices.device)
         shard = torch.bucketize(indices, inner, right=True)
         parts, places = [], []
         for number in shard.unique().tolist() or [0]:
             place = (shard == number).nonzero().squeeze(-1)
-            parts.append(self.ask_one(number, name, indices[place], *args))
+            parts.append(self.ask_one(number, method, indices[place], *args))
             places.append(place)
         return torch.cat(parts)[torch.cat(places).argsort()]
 
-    def column(self, name: str) -> Tensor:
+    def column(self, method: Callable[[S], Tensor]) -> Tensor:
         """Return a number of every arm."""
-        parts = self.ask("column", name)
+        parts = self.ask(method)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def largest(self, name: str, size: int, *args: Any) -> Ranked:
-        """Return the largest values that shards name, and their arms."""
-        return Ranked.merged(self.ask(name, size, *args), size)
 
-
-class LocalShards(Shards):
+class LocalShards(Shards[S]):
     """Shards in this process.
 
     Args:
@@ -139,37 +144,33 @@ class LocalShards(Shards):
         limits: Where they start, and the number of arms.
     """
 
-    def __init__(self, parts: list[Any], limits: list[int]) -> None:
+    def __init__(self, parts: list[S], limits: list[int]) -> None:
         self.parts = parts
         self.limits = limits
 
     @override
-    def change(self, name: str, *args: Any) -> None:
-        self.ask(name, *args)
+    def change(self, method: Callable[[S, *Args], None], *args: *Args) -> None:
+        self.ask(method, *args)
 
     @override
-    def ask(self, name: str, *args: Any) -> list[Any]:
-        return [self.ask_one(shard, name, *args) for shard in range(len(self.parts))]
+    def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
+        return [self.ask_one(shard, method, *args) for shard in range(len(self.parts))]
 
     @override
-    def ask_one(self, shard: int, name: str, *args: Any) -> Any:
-        args = part_of(args, *self.limits[shard : shard + 2])
-        return getattr(self.parts[shard], name)(*args)
+    def ask_one(self, shard: int, method: Callable[[S, *Args], T], *args: *Args) -> T:
+        own = part_of(args, *self.limits[shard : shard + 2])
+        return method(self.parts[shard], *own)
 
     @override
-    def fork(self, kind: Callable[..., Any], *args: Any) -> LocalShards:
-        forks = [
-            kind(part, *part_of(args, *self.limits[shard : shard + 2]))
-            for shard, part in enumerate(self.parts)
-        ]
-        return LocalShards(forks, self.limits)
+    def fork(self, kind: Callable[[S, *Args], F], *args: *Args) -> LocalShards[F]:
+        return LocalShards(self.ask(kind, *args), self.limits)
 
 
-def part_of(args: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
+def part_of(args: Any, start: int, stop: int) -> Any:
     """Return what one shard gets of the arguments of all."""
     return tuple(
-        (None if arg.values is None else arg.values[start:stop])
-        if isinstance(arg, PerArm)
+        PerArm(arg.values[start:stop])
+        if isinstance(arg, PerArm) and arg.values is not None
         else arg
         for arg in args
     )

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior
+from botorch_bkb.posteriors.arm_shard import ArmShard
 
 
 KERNELS = {
@@ -165,7 +166,7 @@ def test_the_byte_budget_changes_nothing(increments, num_features):
     for _ in range(30):
         walk.step()
         walk.update(posterior)
-        held = sum(posterior.shards.ask("cached_bytes"))
+        held = sum(posterior.shards.ask(ArmShard.cached_bytes))
         assert held <= max(budget, 0)
     assert bool(increments) == (num_features > 0)
     fresh = ArmPosterior(walk.arms, covar_module, 0.3)

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from botorch_bkb.posteriors import arm_shard
 from botorch_bkb.posteriors.arm_shard import ArmShard, Factor
-from botorch_bkb.posteriors.shards import Ranked
+from botorch_bkb.posteriors.shards import PerArm, Ranked
 from tests.helpers import gram_matrix
 from tests.reference import Arms
 
@@ -89,7 +89,7 @@ class Problem:
 
 
 def whole(shards, name):
-    return torch.cat([shard.column(name) for shard in shards])
+    return torch.cat([getattr(shard, name) for shard in shards])
 
 
 @each_cut
@@ -133,7 +133,10 @@ def test_the_largest_bounds_are_those_of_a_sort(limits, size, scale, seed, every
     expected = sorted(range(21), key=lambda i: (-bounds[i].item(), i))[:size]
     parts = [
         shard.largest_bounds(
-            size, scale, None if competes is None else competes[start:stop], known
+            size,
+            scale,
+            PerArm(None if competes is None else competes[start:stop]),
+            known,
         )
         for shard, (start, stop) in zip(shards, pairwise(limits), strict=True)
     ]
@@ -153,7 +156,9 @@ def test_the_expected_number_above_a_level_is_a_sum_of_normal_tails(limits, dtyp
     for mask in (None, torch.as_tensor(competes)):
         found = [
             shard.expected_above(
-                problem.tensor(levels), None if mask is None else mask[a:b], without
+                problem.tensor(levels),
+                PerArm(None if mask is None else mask[a:b]),
+                without,
             )
             for shard, (a, b) in zip(
                 problem.shards(limits), pairwise(limits), strict=True
@@ -173,19 +178,17 @@ def test_the_expected_number_above_a_level_is_a_sum_of_normal_tails(limits, dtyp
     num_arms=st.integers(1, 21),
     numbers=st.integers(1, 40),
     num_bytes=st.sampled_from([1, 64, 10**6]),
-    first=st.integers(0, 2),
 )
 @settings(max_examples=25)
 def test_chunks_hold_every_arm_once_and_cross_no_block(
-    start, num_arms, numbers, num_bytes, first
+    start, num_arms, numbers, num_bytes
 ):
     problem = Problem()
     start *= BLOCK_SIZE
     shard = problem.shard(start, min(start + num_arms, 21))
-    first = min(first * BLOCK_SIZE, shard.num_arms)
-    chunks = list(shard.chunks(numbers, num_bytes, first))
+    chunks = list(shard.chunks(numbers, num_bytes))
     places = [place for rows in chunks for place in range(rows.start, rows.stop)]
-    assert places == list(range(first, shard.num_arms))
+    assert places == list(range(shard.num_arms))
     for rows in chunks:
         assert rows.start // BLOCK_SIZE == (rows.stop - 1) // BLOCK_SIZE
     sizes = {rows.stop - rows.start for rows in chunks[:-1]}

@@ -25,7 +25,14 @@ from botorch_bkb.arms import (
     ShardTimeoutError,
 )
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior
-from botorch_bkb.posteriors.ray_shards import decode, encode, Patch, ShardHost
+from botorch_bkb.posteriors.arm_shard import ArmShard
+from botorch_bkb.posteriors.ray_shards import (
+    decode,
+    encode,
+    Patch,
+    shard_of,
+    ShardHost,
+)
 from tests.bandits import unchanged
 from tests.posteriors.test_shards import (
     assert_same,
@@ -241,18 +248,18 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
     ones = torch.ones(len(pulled)).double()
     change = posterior.shards.change
 
-    def noted(name, *args):
-        changes.append((len(changes), encode((name, args))))
-        change(name, *args)
+    def noted(method, *args):
+        changes.append((len(changes), encode((method, args))))
+        change(method, *args)
 
     posterior.shards.change = noted
     for size in range(3, 7):
         posterior.update(pulled[:size], pulled[:size], ones[:size], ones[:size])
-    everything = encode((torch.arange(NUM_ARMS),))
+    everything = encode((ArmShard.moments, (torch.arange(NUM_ARMS),)))
 
     def ask(host, known, number):
         patch = Patch("key", known, changes[known + 1 : number + 1])
-        return host.answer([], [encoded_source], [patch], "moments", everything)
+        return host.answer([], [encoded_source], [patch], everything)
 
     encoded_source = arms.source
     expected = []
@@ -271,7 +278,7 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
 
 def _made(arms):
     options = type(arms), arms.dtype, (), kernel(), 1000, BLOCK_SIZE
-    return encode(("made", options))
+    return encode((shard_of, options))
 
 
 OWN = """
