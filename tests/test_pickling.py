@@ -13,7 +13,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior, UniformPrior
 from torch import Tensor
 
-from botorch_bkb import acquisition, models, optim
+from botorch_bkb import acquisition, models, optim, posteriors
 from botorch_bkb.acquisition import (
     PracticalBBKBWidth,
     SmoothBox,
@@ -45,15 +45,8 @@ def time_varying_model():
     return model
 
 
-def arm_filter():
-    with torch.no_grad():
-        posterior = models.ArmFilter(rbf()(ARMS).to_dense(), 0.1, 0.2)
-    posterior.observe(torch.tensor([0, 3]), torch.ones(2).double(), 1.0)
-    return posterior
-
-
 def sparse_arm_filter():
-    posterior = models.SparseArmFilter(ARMS, rbf(), 0.1, 0.2)
+    posterior = posteriors.SparseArmFilter(ARMS, rbf(), 0.1, 0.2)
     posterior.observe(torch.tensor([0, 3]), torch.ones(2).double(), 1.0)
     return posterior
 
@@ -69,7 +62,6 @@ BOX = SmoothBox(dimension=2, side_length=1.0, a=1.0, b=1.0)
 
 # Classes with state, with priors where they take some, and one that is plain data.
 MAKERS = {
-    "ArmFilter": arm_filter,
     "SingleTaskDTCGP": lambda: dtc_model(X[:4]),
     "SparseArmFilter": sparse_arm_filter,
     "TimeVaryingGP": time_varying_model,
@@ -112,7 +104,7 @@ def by_torch(thing):
 
 def answers(thing):
     """Return what an object says, as numbers to compare."""
-    if isinstance(thing, models.ArmFilter | models.SparseArmFilter):
+    if isinstance(thing, posteriors.SparseArmFilter):
         return thing.predict(2.0)
     if isinstance(thing, optim.ArmPosterior):
         return thing.mean, thing.variance

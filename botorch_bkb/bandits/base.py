@@ -697,7 +697,6 @@ class FiniteArmBandit(Bandit):
     def _extended(self, arms: Tensor) -> Belief:
         """Return a belief of more arms as well."""
         self._refresh()
-        self._belief = self.learner.extensible(self._belief, self._pulls())
         return self.learner.extended(self._belief, arms, self._pulls())
 
     def _offered(self, available: Tensor | None) -> Tensor | None:

@@ -16,7 +16,7 @@ from botorch_bkb.bandits.base import FiniteArmBandit
 from botorch_bkb.bandits.forgetting import ForgettingLearner
 from botorch_bkb.bandits.ledger import PullLedger
 from botorch_bkb.checks import as_number, check_size, check_time
-from botorch_bkb.posteriors.drifting import check_forgetting_rate
+from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 
 
 class DriftingBandit(FiniteArmBandit):

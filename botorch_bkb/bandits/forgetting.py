@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,18 +18,15 @@ from botorch_bkb.arms import Capacity, StoredArms
 from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
 from botorch_bkb.bandits.learners import Belief, Learner
 from botorch_bkb.bandits.ledger import Pulls
-from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.posteriors import (
-    ArmFilter,
     ArmMoments,
-    DriftingPosterior,
     Moments,
     ReplayedFilter,
     ResidualPart,
     SparseArmFilter,
 )
-from botorch_bkb.posteriors.drifting import check_forgetting_rate
 from botorch_bkb.posteriors.replay import FilterSampler, Observation
+from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 from botorch_bkb.posteriors.upper_bounds import DriftingUpperBounds
 
 
@@ -38,25 +36,23 @@ class FilterBelief(Belief):
 
     Attributes:
         replayed: The filter.
-        is_extensible: Whether an exact filter keeps what more arms take.
     """
 
     hyperparameters: DriftHyperparameters
     replayed: ReplayedFilter
-    is_extensible: bool = False
 
     @override
     def moments(self, pulls: Pulls) -> ArmMoments:
         drifting = self.replayed.filter
         mean, variance = drifting.predict(self.hyperparameters.steps(pulls.now))
-        pulled = pulls.totals().arms
+        pulled, like = pulls.totals().arms, self.hyperparameters.features
         return ArmMoments(
-            mean=mean,
-            all_variances=variance,
-            prior_variance=drifting.prior_variance,
+            mean=mean.to(like.dtype),
+            all_variances=variance.to(like.dtype),
+            prior_variance=drifting.prior_variance.to(like.dtype),
             noise_variance=self.hyperparameters.noise_variance,
             pulled_indices=pulled,
-            inducing_indices=_inducing_indices(drifting, pulls),
+            inducing_indices=drifting.inducing_indices,
             log_det=drifting.log_det,
             effective_dimension=sum(pulls.ledger.told_scores),
         )
@@ -105,7 +101,7 @@ class ForgettingLearner(Learner[FilterBelief]):
 
     Args:
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time. None: learned.
-        sparse: Whether to filter a few inducing arms instead of all arms.
+        sparse: Whether arms of little leverage are inducing no longer.
         tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
         max_inducing: The most inducing arms, if ``sparse``; fewer, two at least, where
             ``max_feature_bytes`` does not hold their features.
@@ -192,26 +188,17 @@ class ForgettingLearner(Learner[FilterBelief]):
             num_told=num_told,
             num_updates=belief.num_updates + 1,
             restart=(num_told, drifting.log_det) if refit else belief.restart,
-            inducing_indices=_inducing_indices(drifting, pulls),
+            inducing_indices=drifting.inducing_indices,
         )
 
     @override
     def rebuild(self, belief: FilterBelief, pulls: Pulls) -> FilterBelief:
         """Observe the first told pulls anew."""
-        empty = self._empty(
-            belief.hyperparameters, belief.max_feature_bytes, belief.is_extensible
-        )
+        empty = self._empty(belief.hyperparameters, belief.max_feature_bytes)
         replayed = ReplayedFilter(empty)
         told = _observations(belief, pulls, 0, belief.num_told)
         replayed.observe(told, _oldest_pending(belief, pulls))
         return replace(belief, replayed=replayed)
-
-    @override
-    def extensible(self, belief: FilterBelief, pulls: Pulls) -> FilterBelief:
-        if belief.is_extensible:
-            return belief
-        belief = replace(belief, is_extensible=True)
-        return belief if self.sparse else self.rebuild(belief, pulls)
 
     @override
     def extended(
@@ -221,64 +208,43 @@ class ForgettingLearner(Learner[FilterBelief]):
         hyperparameters, features = belief.hyperparameters.extended(rows)
         if not self.sparse:
             _check_room(hyperparameters.features, belief.max_feature_bytes)
-        covariance = _covariance(hyperparameters, features)
         return replace(
             belief,
             hyperparameters=hyperparameters,
-            replayed=belief.replayed.extended(features, covariance),
+            replayed=belief.replayed.extended(features),
         )
 
     def _empty(
-        self,
-        hyperparameters: DriftHyperparameters,
-        max_feature_bytes: int,
-        extensible: bool = False,
-    ) -> DriftingPosterior:
+        self, hyperparameters: DriftHyperparameters, max_feature_bytes: int
+    ) -> SparseArmFilter:
         """Return a filter that has observed nothing."""
-        features = hyperparameters.features
+        features, kernel = hyperparameters.features, hyperparameters.covar_module
         noise, rate = hyperparameters.noise_variance, hyperparameters.step_rate
-        if self.sparse:
-            sparse = SparseArmFilter(
-                features,
-                hyperparameters.covar_module,
-                noise,
-                rate,
-                self.tolerance,
-                self.max_inducing,
+        if not self.sparse:
+            _check_room(features, max_feature_bytes)
+            # In double: of similar arms, single precision would leave some out.
+            kernel = deepcopy(kernel).double()
+            return SparseArmFilter(
+                features.double(), kernel, noise, rate, 0.0, max(len(features), 2)
             )
-            room = max_feature_bytes // (len(features) * features.element_size())
-            sparse.max_inducing = max(2, min(sparse.max_inducing, room))
-            return sparse
-        _check_room(features, max_feature_bytes)
-        K = _covariance(hyperparameters, features)
-        return ArmFilter(K, noise, rate, extensible=extensible)
+        sparse = SparseArmFilter(
+            features, kernel, noise, rate, self.tolerance, self.max_inducing
+        )
+        room = max_feature_bytes // (len(features) * features.element_size())
+        sparse.max_inducing = max(2, min(sparse.max_inducing, room))
+        return sparse
 
 
 def _check_room(features: Tensor, max_feature_bytes: int) -> None:
-    """Raise unless the two tables of an exact filter fit a byte budget."""
+    """Raise unless the features of all arms fit a byte budget."""
     num_arms = len(features)
-    num_bytes = 2 * num_arms**2 * features.element_size()
+    num_bytes = 8 * num_arms**2
     if num_bytes > max_feature_bytes:
         raise InputDataError(
             f"Expected `max_feature_bytes` to hold an exact filter over {num_arms:,} "
-            f"arms, whose covariances take {num_bytes:,} bytes, but got "
+            f"arms, whose features take up to {num_bytes:,} bytes, but got "
             f"{max_feature_bytes:,}. Pass `sparse=True`, or allow more."
         )
-
-
-@torch.no_grad()
-def _covariance(hyperparameters: DriftHyperparameters, features: Tensor) -> Tensor:
-    """Return the prior covariances of some features with all arms."""
-    kernel, everything = hyperparameters.covar_module, hyperparameters.features
-    if features is everything:
-        return dense_covariance(kernel, features).to(features)
-    return dense_covariance(kernel, features, everything).to(features)
-
-
-def _inducing_indices(drifting: DriftingPosterior, pulls: Pulls) -> Tensor:
-    if isinstance(drifting, SparseArmFilter):
-        return drifting.inducing_indices
-    return pulls.totals().arms
 
 
 def _observations(

@@ -197,10 +197,6 @@ class Learner(ABC, Generic[B]):
         hyperparameters, _ = belief.hyperparameters.extended(rows)
         return self.rebuild(replace(belief, hyperparameters=hyperparameters), pulls)
 
-    def extensible(self, belief: B, pulls: Pulls) -> B:
-        """Return the same belief, with all that extending it takes."""
-        return belief
-
     def restarted(self, belief: B, pulls: Pulls) -> B:
         """Return the belief of one that has forgotten all pulls."""
         return replace(belief, num_told=0)

@@ -142,15 +142,15 @@ class TVGPUCB(DriftingBandit):
 
     The posterior is that of ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``,
     equations (7) and (8), filtered from step to step at a cost that does not grow with
-    time: :class:`~botorch_bkb.posteriors.ArmFilter` over all arms, ``O(A^2)`` a
-    step and in memory, or :class:`~botorch_bkb.posteriors.SparseArmFilter`,
-    ``O(A m)``, which says what it approximates. Batches are picked one by one with
+    time, by :class:`~botorch_bkb.posteriors.SparseArmFilter`: a step takes ``O(A m)``
+    for ``m`` inducing arms, which are all pulled arms unless ``sparse``. It computes in
+    double precision then. Batches are picked one by one with
     the variance of those before, as if each had brought its mean; so are pulls still
     pending, each as if it had at the time at which it was asked for: a pull that is
     lost is forgotten like any other. The bandit keeps a filter of the rewards up to the
     time of the oldest pull that is pending, and replays those after it at every
     decision: fail what is lost. Only a reward that is older still replays the whole
-    history, and so do the first arms that join an exact filter, but none after them.
+    history.
     The theorem covers single pulls at times 1, 2, 3, ...
 
     Args:
@@ -159,7 +159,7 @@ class TVGPUCB(DriftingBandit):
             and at doubling numbers after that, from at most the last 512 of them, and
             per step of about the gap between their times, so that the unit of time does
             not matter.
-        sparse: Whether to filter a few inducing arms instead of all arms.
+        sparse: Whether arms of little leverage are inducing no longer.
         tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
         max_inducing: The most inducing arms, if ``sparse``; fewer, two at least, where
             ``max_feature_bytes`` does not hold their features.

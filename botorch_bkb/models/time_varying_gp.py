@@ -35,7 +35,7 @@ class TimeVaryingGP(SingleTaskGP):
     The last column of the inputs is time. With the default kernel over time this is the
     model of equations (3) and (4) of [bogunovic2016tvgpucb]_, and its posterior is that
     of equations (7) and (8), at ``O(n^3)``; over a finite set of arms
-    :class:`~botorch_bkb.posteriors.ArmFilter` gives the same at a cost that does
+    :class:`~botorch_bkb.posteriors.SparseArmFilter` gives the same at a cost that does
     not grow with ``n``. Hyper-parameters, the forgetting rate among them, are learned
     by the marginal likelihood, equation (24), as in any BoTorch model. At a decision,
     time is fixed: ``fixed_features={d: time}`` in ``optimize_acqf``, or

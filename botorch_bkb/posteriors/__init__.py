@@ -1,20 +1,16 @@
 """What is known of all arms: posteriors that stand still, and those that drift."""
 
-from botorch_bkb.posteriors.arm_filter import ArmFilter
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_sampler import ArmSampler, ResidualPart
-from botorch_bkb.posteriors.drifting import DriftingPosterior
 from botorch_bkb.posteriors.moments import ArmMoments, Moments
 from botorch_bkb.posteriors.replay import ReplayedFilter
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmFilter
 
 
 __all__ = [
-    "ArmFilter",
     "ArmMoments",
     "ArmPosterior",
     "ArmSampler",
-    "DriftingPosterior",
     "Moments",
     "ReplayedFilter",
     "ResidualPart",

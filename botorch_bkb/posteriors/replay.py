@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from botorch_bkb.checks import check_number
-from botorch_bkb.posteriors.drifting import DriftingPosterior
+from botorch_bkb.posteriors.sparse_arm_filter import SparseArmFilter
 
 
 class Observation(NamedTuple):
@@ -38,13 +38,13 @@ class ReplayedFilter:
         since: Those after them, by time.
     """
 
-    def __init__(self, settled: DriftingPosterior) -> None:
+    def __init__(self, settled: SparseArmFilter) -> None:
         self.settled = settled
         self.since: list[Observation] = []
-        self._present: DriftingPosterior | None = None
+        self._present: SparseArmFilter | None = None
 
     @property
-    def filter(self) -> DriftingPosterior:
+    def filter(self) -> SparseArmFilter:
         """Given all observations, at the time of the last."""
         if not self.since:
             return self.settled
@@ -69,15 +69,13 @@ class ReplayedFilter:
         _observe(self.settled, since[:num_settled])
         self.since, self._present = since[num_settled:], None
 
-    def with_observations(
-        self, observations: Iterable[Observation]
-    ) -> DriftingPosterior:
+    def with_observations(self, observations: Iterable[Observation]) -> SparseArmFilter:
         """Return a filter that has some more observations; this one stays."""
         posterior = self.settled.copy()
         _observe(posterior, sorted([*self.since, *observations], key=_time_of))
         return posterior
 
-    def hallucinate(self, pending: Sequence[tuple[float, int]]) -> DriftingPosterior:
+    def hallucinate(self, pending: Sequence[tuple[float, int]]) -> SparseArmFilter:
         """Return a filter whose variances count pulls that are out, and no mean.
 
         As if each had been told at its own time.
@@ -91,9 +89,9 @@ class ReplayedFilter:
             hallucinate_pull(posterior, arm, time)
         return posterior
 
-    def extended(self, *arms: Tensor) -> ReplayedFilter:
-        """Return one over more arms; ``arms`` as in the filters' ``extended``."""
-        other = ReplayedFilter(self.settled.extended(*arms))
+    def extended(self, arms: Tensor) -> ReplayedFilter:
+        """Return one over ``k x d`` more arms."""
+        other = ReplayedFilter(self.settled.extended(arms))
         other.since = self.since
         return other
 
@@ -146,7 +144,7 @@ class FilterSampler:
         return values.argmax(dim=-1)
 
 
-def hallucinate_pull(posterior: DriftingPosterior, arm: int, time: float) -> None:
+def hallucinate_pull(posterior: SparseArmFilter, arm: int, time: float) -> None:
     """Let a filter observe its own mean of an arm: only variances change."""
     posterior.advance(time)
     indices = torch.tensor([arm], device=posterior.mean.device)
@@ -157,7 +155,7 @@ def _time_of(observation: Observation) -> float:
     return observation.time
 
 
-def _observe(posterior: DriftingPosterior, observations: Iterable[Observation]) -> None:
+def _observe(posterior: SparseArmFilter, observations: Iterable[Observation]) -> None:
     """Observe in order of time, observations of one time together."""
     for time, group in groupby(observations, key=_time_of):
         _, arms, rewards = zip(*group, strict=True)

@@ -1,4 +1,16 @@
-"""The posterior of a function that drifts, from a few inducing arms."""
+"""The posterior of a drifting function over a finite set of arms, filtered in time.
+
+The function forgets at rate ``eps`` per unit of time: ``f_{t+1} = sqrt(1 - eps) f_t +
+sqrt(eps) g_{t+1}``, every ``g`` an independent draw from the GP with covariance ``K``
+over the arms. That is a linear state-space model, so equations (7) and (8) of
+[bogunovic2016tvgpucb]_ are a Kalman filter: over a gap of ``D``,
+
+    mean <- (1 - eps)^(D / 2) mean
+    C    <- (1 - eps)^D C + (1 - (1 - eps)^D) K
+
+and every observation is an update of rank one. Here this is done for a few inducing
+arms, whose values determine what data on them say of all others.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +19,29 @@ from copy import copy
 from typing import Self
 
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
-from typing_extensions import override
 
 from botorch_bkb.checks import (
     as_number,
     check_device,
     check_modules,
     check_tensors,
+    check_time,
     is_integer,
 )
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
+    check_largest_variance,
+    check_prior_variance,
     check_residual,
     is_well_conditioned,
     psd_root,
 )
-from botorch_bkb.posteriors.drifting import DriftingPosterior
+from botorch_bkb.models.utils.rounding import RoundingReport
 
 
 # Inducing arms are reviewed after this many observations.
@@ -35,7 +49,7 @@ REVIEW_INTERVAL = 64
 CHUNK_BYTES = 2**24
 
 
-class SparseArmFilter(DriftingPosterior):
+class SparseArmFilter:
     r"""The posterior over drifting arms that stands on a few inducing ones.
 
     The values of the inducing arms ``S`` drift by the same law, and given them what
@@ -71,6 +85,13 @@ class SparseArmFilter(DriftingPosterior):
         tolerance: The leverage under which an inducing arm leaves.
         max_inducing: The most inducing arms; memory is ``A x max_inducing``.
 
+    Attributes:
+        prior_variance: The ``A`` prior variances.
+        time: The time of the moments; None before the first observation.
+        mean: The ``A`` posterior means at that time.
+        log_det: ``log det(I + K / lambda)`` of all observations with the covariances of
+            the drifting function, twice the mutual information (14).
+
     Raises:
         InputDataError: If an argument is out of range.
     """
@@ -97,9 +118,23 @@ class SparseArmFilter(DriftingPosterior):
                 "Expected `max_inducing` to be at least 2, a whole number, but got "
                 f"{max_inducing!r}."
             )
+        if not 0 < as_number(noise_variance) < math.inf:
+            raise InputDataError(
+                "Expected `noise_variance` to be a positive number, but got "
+                f"{noise_variance!r}. For exact rewards, use a small one."
+            )
+        check_forgetting_rate(forgetting_rate)
         with torch.no_grad():
             prior_variance = covar_module(arms, diag=True).to(arms)
-        super().__init__(prior_variance, noise_variance, forgetting_rate)
+        check_prior_variance(prior_variance)
+        check_largest_variance(prior_variance.max().item())
+        self.prior_variance = prior_variance
+        self.noise_variance = noise_variance
+        self.forgetting_rate = forgetting_rate
+        self.time: float | None = None
+        self.mean = torch.zeros_like(prior_variance)
+        self.log_det = 0.0
+        self._rounding_report = RoundingReport(prior_variance.dtype)
         self.arms = arms
         self.covar_module = covar_module
         self.tolerance = tolerance
@@ -116,56 +151,165 @@ class SparseArmFilter(DriftingPosterior):
         self._num_since_review, self._retained_since_review = 0, 1.0
 
     @property
-    @override
     def variance(self) -> Tensor:
+        """The ``A`` posterior variances at ``time``."""
         residual = (self.prior_variance - self._squared).clamp_min(0.0)
         return residual + self._projected.clamp_min(0.0)
 
-    @override
     def copy(self) -> Self:
-        """Return one that shares the features until it has more of its own."""
+        """Return a copy whose later observations do not change this one.
+
+        It shares the features until it has more of its own.
+        """
         other = copy(self)
         other._position = dict(self._position)
         other._cache = self._features
         return other
 
-    @override
     @torch.no_grad()
-    def extended(self, arms: Tensor, covariance: Tensor) -> Self:
-        """Return one over more arms, ``O(k m^2)`` and a copy of the features."""
+    def extended(self, arms: Tensor) -> Self:
+        """Return one over more arms, after the others, that has the same observations.
+
+        Given the arms that were observed, what was observed says nothing more about any
+        other arm, now or before. So nothing is replayed. ``O(k m^2)``, and a copy of
+        the features.
+
+        Args:
+            arms: The ``k x d`` new arms.
+
+        Raises:
+            InputDataError: If the prior covariance turns out not to be positive
+                semi-definite.
+        """
         num_arms, m = self._features.shape
-        features = torch.linalg.solve_triangular(
-            self._L, covariance[:, self.inducing_indices].mT, upper=False
-        ).mT
-        prior = covariance[:, num_arms:].diagonal()
+        arms = arms.to(self.arms)
+        K = dense_covariance(self.covar_module, self.arms[self.inducing_indices], arms)
+        features = torch.linalg.solve_triangular(self._L, K.to(arms), upper=False).mT
+        prior = self.covar_module(arms, diag=True).to(arms)
         squared = features.square().sum(dim=-1)
-        mean = features @ self._mu
-        other = self._widened(prior, mean, prior - squared)
+        check_prior_variance(prior)
+        check_residual(prior - squared, prior)
+        projected = ((features @ self._Sigma) * features).sum(dim=-1)
+        other = copy(self)
+        other.prior_variance = torch.cat([self.prior_variance, prior])
+        other.mean = torch.cat([self.mean, features @ self._mu])
         other.arms = torch.cat([self.arms, arms])
         other._position = dict(self._position)
         other._squared = torch.cat([self._squared, squared])
-        projected = ((features @ self._Sigma) * features).sum(dim=-1)
         other._projected = torch.cat([self._projected, projected])
-        other._cache = features.new_empty(num_arms + len(arms), self._room)
+        if self.is_exact:
+            other.max_inducing = len(other.arms)
+        other._cache = features.new_empty(len(other.arms), self._room)
         other._cache[:num_arms, :m] = self._features
         other._cache[num_arms:, :m] = features
         return other
 
-    @override
     @torch.no_grad()
     def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
-        """Return joint draws of the weights' part, without the residual."""
-        root = psd_root(self._Sigma)
+        """Return a ``num_draws x A`` tensor of joint draws of the arms at ``time``.
+
+        Of the weights' part, without the residual.
+        An exact filter draws the residual too, in ``O(A^3)``.
+        """
+        if self.is_exact:
+            Z, everything = self._features, torch.arange(len(self.arms))
+            K = self._prior_covariance(everything.to(self.arms.device))
+            root = psd_root(K - Z @ Z.mT + Z @ self._Sigma @ Z.mT)
+        else:
+            root = self._features @ psd_root(self._Sigma)
         eps = draw_normals(num_draws, root.shape[-1], generator=generator).to(root)
-        return self.mean + (eps @ root.mT) @ self._features.mT
+        return self.mean + eps @ root.mT
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every arm can stay inducing: equations (7) and (8) of the paper."""
+        return self.tolerance == 0 and self.max_inducing >= len(self.arms)
 
     @property
     def _features(self) -> Tensor:
         """The ``A x m`` features."""
         return self._cache[:, : self._L.shape[0]]
 
-    @override
+    @torch.no_grad()
+    def observe(self, indices: Tensor, rewards: Tensor, time: float) -> None:
+        """Take in rewards of one time.
+
+        Args:
+            indices: A ``q``-dim long tensor of arms, repeats allowed; may be empty.
+            rewards: Their ``q`` rewards.
+            time: When; not before an earlier observation.
+
+        Raises:
+            BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
+            InputDataError: If a reward is not finite, an arm is unknown, or the time
+                goes back. Nothing has changed then. Or if the prior covariance turns
+                out not to be positive semi-definite, which ends this posterior.
+        """
+        if indices.dim() != 1 or rewards.shape != indices.shape:
+            raise BotorchTensorDimensionError(
+                "Expected one reward per arm, but got `indices` of shape "
+                f"{tuple(indices.shape)} and `rewards` of shape {tuple(rewards.shape)}."
+            )
+        num_arms = self.mean.shape[0]
+        if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < (
+            num_arms
+        ):
+            raise InputDataError(
+                f"Expected `indices` from 0 to {num_arms - 1}, but got "
+                f"{indices.tolist()}."
+            )
+        if not rewards.isfinite().all():
+            raise InputDataError(
+                f"Expected finite `rewards`, but got {rewards.tolist()}. Leave failed "
+                "measurements out."
+            )
+        self.advance(time)
+        for index, reward in zip(indices.tolist(), rewards.tolist(), strict=True):
+            self._condition(index, reward)
+            self._rounding_report.note(self._rounding(index), index)
+
+    @torch.no_grad()
+    def advance(self, time: float) -> None:
+        """Move on to a time without an observation.
+
+        Raises:
+            InputDataError: If the time goes back or is not finite.
+        """
+        retained = self._retained(time)
+        if retained < 1:
+            self._decay(retained)
+        self.time = time
+
+    @torch.no_grad()
+    def predict(self, time: float) -> tuple[Tensor, Tensor]:
+        """Return the ``A`` means and variances at a time, given what was observed.
+
+        ``O(A)``: the decision at a time needs only its variances.
+
+        Args:
+            time: When; not before the last observation.
+
+        Raises:
+            InputDataError: If the time is before the last observation.
+        """
+        retained = self._retained(time)
+        variance = retained * self.variance + (1 - retained) * self.prior_variance
+        return math.sqrt(retained) * self.mean, variance.clamp_min(0.0)
+
+    def _retained(self, time: float) -> float:
+        """Return ``(1 - eps)^D`` for the gap since the last observation."""
+        check_time(time)
+        if self.time is None:
+            return 1.0
+        if time < self.time:
+            raise InputDataError(
+                f"Expected `time` not before {self.time:g}, the time of the last "
+                f"observation, but got {time:g}. Bring observations in order of time."
+            )
+        return float((1 - self.forgetting_rate) ** (time - self.time))
+
     def _decay(self, retained: float) -> None:
+        """Move on to where ``retained`` of the variance is remembered."""
         self.mean = math.sqrt(retained) * self.mean
         self._projected = retained * self._projected + (1 - retained) * self._squared
         self._mu = math.sqrt(retained) * self._mu
@@ -178,8 +322,8 @@ class SparseArmFilter(DriftingPosterior):
         ):
             self._review(self.max_inducing)
 
-    @override
     def _condition(self, index: int, reward: float) -> None:
+        """Take in one reward."""
         if index not in self._position:
             prior = self.prior_variance[index].item()
             residual = prior - self._squared[index].item()
@@ -202,8 +346,12 @@ class SparseArmFilter(DriftingPosterior):
         self.log_det += math.log1p(variance / self.noise_variance)
         self._num_since_review += 1
 
-    @override
     def _rounding(self, index: int) -> float:
+        """Return the relative rounding error of the variance of an arm.
+
+        Args:
+            index: The arm of the last reward.
+        """
         # A reward does not inform about the residual outside the span.
         prior, projected = self.prior_variance[index], self._projected[index]
         rest = (prior - self._squared[index]).clamp_min(
@@ -327,3 +475,12 @@ class SparseArmFilter(DriftingPosterior):
         """Return the prior covariances of a few arms with all."""
         covariance = dense_covariance(self.covar_module, self.arms[indices], self.arms)
         return covariance.to(self.arms)
+
+
+def check_forgetting_rate(forgetting_rate: float) -> None:
+    """Raise an ``InputDataError`` unless this is a forgetting rate."""
+    if not 0 <= as_number(forgetting_rate) <= 1:
+        raise InputDataError(
+            "Expected `forgetting_rate` between 0 (nothing drifts) and 1 (nothing "
+            f"is remembered), but got {forgetting_rate!r}."
+        )

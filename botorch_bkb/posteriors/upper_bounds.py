@@ -14,11 +14,11 @@ from typing_extensions import override
 from botorch_bkb.arms import Capacity
 from botorch_bkb.models.utils.crossing import first_crossing
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
-from botorch_bkb.posteriors.drifting import DriftingPosterior
 from botorch_bkb.posteriors.hallucination import HallucinatedPosterior, PoolPosterior
 from botorch_bkb.posteriors.moments import Moments
 from botorch_bkb.posteriors.replay import hallucinate_pull, ReplayedFilter
 from botorch_bkb.posteriors.shards import Ranked
+from botorch_bkb.posteriors.sparse_arm_filter import SparseArmFilter
 
 
 # The pool starts with this many arms and doubles, up to a limit.
@@ -240,7 +240,7 @@ class DriftingUpperBounds(Choices):
         self.replayed = replayed
         self.time = time
         self.capacity = capacity
-        self.hallucinated: DriftingPosterior | None = None
+        self.hallucinated: SparseArmFilter | None = None
         if pending:
             self.hallucinated = replayed.hallucinate(pending)
             self.variance = self.hallucinated.predict(time)[1]

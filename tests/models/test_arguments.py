@@ -20,18 +20,14 @@ from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
     TimeVaryingUpperConfidenceBound,
 )
-from botorch_bkb.models import (
-    ArmFilter,
-    SingleTaskDTCGP,
-    SparseArmFilter,
-    TimeVaryingGP,
-)
+from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 from botorch_bkb.models.kernels import (
     nearest_covariance,
     PrecomputedKernel,
     TemporalDecayKernel,
 )
 from botorch_bkb.optim import ArmPosterior
+from botorch_bkb.posteriors import SparseArmFilter
 
 
 X = torch.rand(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
@@ -99,7 +95,6 @@ def wrong_calls():  # not checked by mypy, which would refuse them too
             "`noise` to be a tensor",
         ),
         (lambda: TimeVaryingGP(X, Y, temporal_kernel=3), "`temporal_kernel` to be a"),
-        (lambda: ArmFilter([[1.0]], 0.1, 0.1), "`prior_covariance` to be a tensor"),
         (lambda: SparseArmFilter(X, "rbf", 0.1, 0.1), "`covar_module` to be a GPyT"),
         (lambda: SparseArmFilter([[1.0]], RBF, 0.1, 0.1), "`arms` to be a tensor"),
         (lambda: ArmPosterior(X.tolist(), RBF, 0.1), "`arms` to be a tensor"),

@@ -1,21 +1,29 @@
 """The filter equals equations (7) and (8) of the TV-GP-UCB paper, solved densely."""
 
 import numpy as np
+import pytest
 import torch
+from gpytorch.kernels import LinearKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.posteriors import ArmFilter
+from botorch_bkb.posteriors import SparseArmFilter
+from tests.helpers import gram_matrix
 from tests.reference import time_varying_posterior
 
 
 NOISE = 0.2
 
 
-def covariance(num_arms, seed=0):
-    points = np.random.default_rng(seed).uniform(size=(num_arms, 2))
-    gaps = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
-    return np.exp(-gaps / (2 * 0.3**2))
+def points(num_arms, seed=0):
+    return np.random.default_rng(seed).uniform(size=(num_arms, 2))
+
+
+def kernel_of(name):
+    kernel = {"rbf": RBFKernel, "linear": LinearKernel}[name]().double()
+    if kernel.has_lengthscale:
+        kernel.lengthscale = 0.3
+    return kernel
 
 
 def history(num_arms, num_times, seed):
@@ -29,8 +37,9 @@ def history(num_arms, num_times, seed):
     ]
 
 
-def assert_equals_the_dense_answer(gram, rate, steps, gap, atol=1e-9):
-    filtered = ArmFilter(torch.as_tensor(gram), NOISE, rate)
+def assert_equals_the_dense_answer(arms, kernel, rate, steps, gap, atol=1e-9):
+    filtered = SparseArmFilter(torch.as_tensor(arms), kernel, NOISE, rate, 0.0)
+    gram = gram_matrix(kernel, torch.as_tensor(arms))
     for time, arms, rewards in steps:
         filtered.observe(torch.as_tensor(arms), torch.as_tensor(rewards), time)
     decision = steps[-1][0] + gap
@@ -49,8 +58,11 @@ def assert_equals_the_dense_answer(gram, rate, steps, gap, atol=1e-9):
     np.testing.assert_allclose(variance, expected[1], atol=atol)
 
 
-def test_300_times_equal_the_dense_answer():
-    assert_equals_the_dense_answer(covariance(60), 0.03, history(60, 300, 1), gap=1.0)
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+def test_300_times_equal_the_dense_answer(kernel):
+    """A linear kernel makes most arms redundant."""
+    arms, steps = points(60), history(60, 300, 1)
+    assert_equals_the_dense_answer(arms, kernel_of(kernel), 0.03, steps, gap=1.0)
 
 
 @given(
@@ -63,4 +75,5 @@ def test_random_histories_equal_the_dense_answer(seed, rate, gap):
     steps = history(12, 15, seed)
     # Twice the same time: as if it were one.
     steps.append((steps[-1][0], np.array([3, 3]), np.array([0.5, -0.5])))
-    assert_equals_the_dense_answer(covariance(12, seed), rate, steps, gap)
+    arms, kernel = points(12, seed), kernel_of("rbf")
+    assert_equals_the_dense_answer(arms, kernel, rate, steps, gap)

@@ -10,14 +10,12 @@ from gpytorch.kernels import RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.posteriors import ArmFilter, SparseArmFilter
+from botorch_bkb.posteriors import SparseArmFilter
 from tests.helpers import gram_matrix
 from tests.reference import time_varying_posterior
 
 
 NOISE, RATE = 0.25, 0.1
-KINDS = ["exact", "sparse"]
-each_kind = pytest.mark.parametrize("kind", KINDS)
 each_dtype = pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
 nothing = torch.empty(0, dtype=torch.long), torch.empty(0).double()
 
@@ -29,12 +27,9 @@ def arms_of(num_arms=6, dtype=torch.double):
     return arms.unsqueeze(-1)
 
 
-def make(kind, rate=RATE, noise=NOISE, num_arms=6, dtype=torch.double):
+def make(rate=RATE, noise=NOISE, num_arms=6, dtype=torch.double):
     arms, kernel = arms_of(num_arms, dtype), RBFKernel().to(dtype)
-    if kind == "sparse":
-        return SparseArmFilter(arms, kernel, noise, rate, tolerance=0.0)
-    gram = torch.as_tensor(gram_matrix(kernel, arms))
-    return ArmFilter(gram, noise, rate, extensible=True)
+    return SparseArmFilter(arms, kernel, noise, rate, tolerance=0.0)
 
 
 def dense(rate, steps, decision, num_arms=6):
@@ -62,12 +57,11 @@ def assert_same_state(found, expected):
 STEPS = [(1, 2.0, 0.5), (5, -1.0, 0.5), (0, 1.5, 3.25), (3, 0.5, 4.0)]
 
 
-@each_kind
 @each_dtype
 @pytest.mark.parametrize("rate", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("gap", [0.0, 0.5, 100.0])
-def test_predictions_are_those_of_all_observations_at_once(kind, dtype, rate, gap):
-    filtered = make(kind, rate, dtype=dtype)
+def test_predictions_are_those_of_all_observations_at_once(dtype, rate, gap):
+    filtered = make(rate, dtype=dtype)
     observe(filtered, STEPS)
     mean, variance = filtered.predict(4.0 + gap)
     expected = dense(rate, STEPS, 4.0 + gap)
@@ -77,9 +71,8 @@ def test_predictions_are_those_of_all_observations_at_once(kind, dtype, rate, ga
     np.testing.assert_allclose(variance, expected[1], atol=atol)
 
 
-@each_kind
-def test_a_prediction_changes_nothing_and_is_the_state_at_that_time(kind):
-    filtered = make(kind)
+def test_a_prediction_changes_nothing_and_is_the_state_at_that_time():
+    filtered = make()
     observe(filtered, STEPS)
     before = state(filtered)
     mean, variance = filtered.predict(9.0)
@@ -91,11 +84,10 @@ def test_a_prediction_changes_nothing_and_is_the_state_at_that_time(kind):
     assert filtered.log_det == before[2]
 
 
-@each_kind
 @given(gaps=st.lists(st.integers(0, 40), min_size=1, max_size=6))
 @settings(max_examples=10)
-def test_many_small_gaps_are_one_large_one(kind, gaps):
-    walked, leapt = make(kind), make(kind)
+def test_many_small_gaps_are_one_large_one(gaps):
+    walked, leapt = make(), make()
     for filtered in (walked, leapt):
         observe(filtered, STEPS)
     times = 4.0 + np.cumsum(gaps) / 4
@@ -106,9 +98,8 @@ def test_many_small_gaps_are_one_large_one(kind, gaps):
     torch.testing.assert_close(walked.variance, leapt.variance)
 
 
-@each_kind
-def test_before_the_first_observation_any_time_has_the_prior(kind):
-    filtered = make(kind)
+def test_before_the_first_observation_any_time_has_the_prior():
+    filtered = make()
     assert filtered.time is None
     for time in (-50.0, 7.0):
         mean, variance = filtered.predict(time)
@@ -118,10 +109,9 @@ def test_before_the_first_observation_any_time_has_the_prior(kind):
     assert (filtered.time, filtered.log_det) == (-50.0, 0.0)
 
 
-@each_kind
 @pytest.mark.parametrize("rate", [0.0, 0.1])
-def test_the_log_determinant_is_that_of_all_pairs_of_observations(kind, rate):
-    filtered = make(kind, rate)
+def test_the_log_determinant_is_that_of_all_pairs_of_observations(rate):
+    filtered = make(rate)
     observe(filtered, STEPS)
     arms, _, times = (np.array(column) for column in zip(*STEPS, strict=True))
     gram = gram_matrix(RBFKernel().double(), arms_of())[np.ix_(arms, arms)]
@@ -130,15 +120,12 @@ def test_the_log_determinant_is_that_of_all_pairs_of_observations(kind, rate):
     assert filtered.log_det == pytest.approx(expected, rel=1e-9)
 
 
-@each_kind
-def test_a_copy_and_a_longer_one_leave_the_original_alone(kind):
-    filtered = make(kind)
+def test_a_copy_and_a_longer_one_leave_the_original_alone():
+    filtered = make()
     observe(filtered, STEPS[:2])
     before = state(filtered)
     new = torch.tensor([[2.5]]).double()
-    both = torch.cat([arms_of(), new])
-    K = torch.as_tensor(gram_matrix(RBFKernel().double(), new, both))
-    for other in (filtered.copy(), filtered.extended(new, K)):
+    for other in (filtered.copy(), filtered.extended(new)):
         observe(other, STEPS[2:])
         assert_same_state(state(filtered), before)
         assert other.time == 4.0
@@ -148,7 +135,6 @@ def test_a_copy_and_a_longer_one_leave_the_original_alone(kind):
     assert len(other.mean) == len(other.prior_variance) == 7
 
 
-@each_kind
 @pytest.mark.parametrize(
     ("arms", "rewards", "time", "error", "match"),
     [
@@ -159,8 +145,8 @@ def test_a_copy_and_a_longer_one_leave_the_original_alone(kind):
         ([0], [1.0], math.nan, InputDataError, "`time` to be a finite number"),
     ],
 )
-def test_bad_observations_change_nothing(kind, arms, rewards, time, error, match):
-    filtered = make(kind)
+def test_bad_observations_change_nothing(arms, rewards, time, error, match):
+    filtered = make()
     observe(filtered, STEPS)
     before = state(filtered)
     indices, values = torch.tensor(arms).long(), torch.tensor(rewards).double()
@@ -173,7 +159,6 @@ def test_bad_observations_change_nothing(kind, arms, rewards, time, error, match
             filtered.predict(time)
 
 
-@each_kind
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -182,6 +167,6 @@ def test_bad_observations_change_nothing(kind, arms, rewards, time, error, match
         ({"rate": math.nan}, "`forgetting_rate`"),
     ],
 )
-def test_bad_options_are_refused(kind, options, match):
+def test_bad_options_are_refused(options, match):
     with pytest.raises(InputDataError, match=match):
-        make(kind, **options)
+        make(**options)

@@ -11,7 +11,8 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.arms import Capacity
-from botorch_bkb.posteriors import ArmFilter, ArmMoments
+from botorch_bkb.models.kernels import PrecomputedKernel
+from botorch_bkb.posteriors import ArmMoments, SparseArmFilter
 from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
 from botorch_bkb.posteriors.upper_bounds import DriftingUpperBounds, UpperBounds
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
@@ -38,9 +39,9 @@ class Drift:
 
     def __init__(self, dtype=torch.float64, pending=(), capacity=None):
         self.gram, self.pending = Problem(0).gram, list(pending)
-        self.replayed = ReplayedFilter(
-            ArmFilter(torch.tensor(self.gram, dtype=dtype), NOISE, RATE)
-        )
+        kernel = PrecomputedKernel(torch.tensor(self.gram, dtype=dtype))
+        arms = torch.arange(NUM_ARMS, dtype=dtype).unsqueeze(-1)
+        self.replayed = ReplayedFilter(SparseArmFilter(arms, kernel, NOISE, RATE, 0.0))
         oldest = min((time for time, _ in self.pending), default=math.inf)
         self.replayed.observe([Observation(*told) for told in TOLD], oldest)
         mean, variance = self.replayed.filter.predict(NOW)
