@@ -5,6 +5,7 @@ Importing this module registers them; importing it again does so anew.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from botorch.acquisition.input_constructors import (
@@ -29,100 +30,48 @@ from botorch_bkb.acquisition.time_varying import (
 )
 
 
-# BoTorch refuses to register a class twice, which a reload of this module does.
-for _acqf_class in (
-    BudgetedUpperConfidenceBound,
-    BatchUpperConfidenceBound,
-    TimeVaryingUpperConfidenceBound,
-):
-    ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(_acqf_class, None)
-
-
-@acqf_input_constructor(BudgetedUpperConfidenceBound)
-def construct_inputs_budgeted_ucb(
-    model: Model,
-    posterior_transform: PosteriorTransform | None = None,
-    X_pending: Tensor | None = None,
-    confidence: ConfidenceSchedule | float | None = None,
-    num_arms: int | None = None,
-    maximize: bool = True,
-) -> dict[str, Any]:
-    r"""Construct the arguments of ``BudgetedUpperConfidenceBound``.
+def _register(
+    acqf_class: type[BudgetedUpperConfidenceBound], width: type[ConfidenceSchedule]
+) -> None:
+    """Register what makes the arguments of a class.
 
     Args:
-        model: The model, as the acquisition function takes it.
-        posterior_transform: Ax minimizes by one with weight -1.
-        X_pending: Must be None or empty.
-        confidence: A schedule or a constant width; None for ``PracticalBKBWidth``.
-        num_arms: The number of arms, for schedules that depend on it.
-        maximize: As the acquisition function takes it.
-
-    Returns:
-        The keyword arguments of the acquisition function.
-
-    Raises:
-        UnsupportedError: If there are pending points.
+        acqf_class: The class.
+        width: The schedule in place of a ``confidence`` of None.
     """
-    if X_pending is not None and X_pending.shape[-2] > 0:
-        raise UnsupportedError(
-            "Expected no `X_pending` for BudgetedUpperConfidenceBound, which would "
-            f"suggest pending points again, but got {X_pending.shape[-2]}. Use "
-            "BatchUpperConfidenceBound."
-        )
-    return {
-        "model": model,
-        "confidence": PracticalBKBWidth() if confidence is None else confidence,
-        "num_arms": num_arms,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-    }
+    accepted = inspect.signature(acqf_class).parameters
+    # BoTorch refuses to register a class twice, which a reload of this module does.
+    ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(acqf_class, None)
+
+    @acqf_input_constructor(acqf_class)
+    def construct_inputs(
+        model: Model,
+        posterior_transform: PosteriorTransform | None = None,
+        X_pending: Tensor | None = None,
+        confidence: ConfidenceSchedule | float | None = None,
+        num_arms: int | None = None,
+        maximize: bool = True,
+        decision_time: float | None = None,
+    ) -> dict[str, Any]:
+        has_pending = X_pending is not None and X_pending.shape[-2] > 0
+        if has_pending and "X_pending" not in accepted:
+            raise UnsupportedError(
+                f"Expected no `X_pending` for {acqf_class.__name__}, which would "
+                "suggest pending points again, but got some. Use "
+                "BatchUpperConfidenceBound."
+            )
+        inputs = {
+            "model": model,
+            "posterior_transform": posterior_transform,
+            "X_pending": X_pending,
+            "confidence": width() if confidence is None else confidence,
+            "num_arms": num_arms,
+            "maximize": maximize,
+            "decision_time": decision_time,
+        }
+        return {name: value for name, value in inputs.items() if name in accepted}
 
 
-@acqf_input_constructor(BatchUpperConfidenceBound)
-def construct_inputs_batch_ucb(
-    model: Model,
-    posterior_transform: PosteriorTransform | None = None,
-    X_pending: Tensor | None = None,
-    confidence: ConfidenceSchedule | float | None = None,
-    num_arms: int | None = None,
-    maximize: bool = True,
-) -> dict[str, Any]:
-    r"""Construct the arguments of ``BatchUpperConfidenceBound``.
-
-    Arguments and returns are those of :func:`construct_inputs_budgeted_ucb`, but for
-    ``X_pending``, an ``n x d`` tensor of pending points, from which Ax removes repeats,
-    and a ``confidence`` of None, which is ``PracticalBBKBWidth``.
-    """
-    return {
-        "model": model,
-        "confidence": PracticalBBKBWidth() if confidence is None else confidence,
-        "X_pending": X_pending,
-        "num_arms": num_arms,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-    }
-
-
-@acqf_input_constructor(TimeVaryingUpperConfidenceBound)
-def construct_inputs_time_varying_ucb(
-    model: Model,
-    decision_time: float,
-    posterior_transform: PosteriorTransform | None = None,
-    confidence: ConfidenceSchedule | float | None = None,
-    num_arms: int | None = None,
-    maximize: bool = True,
-) -> dict[str, Any]:
-    r"""Construct the arguments of ``TimeVaryingUpperConfidenceBound``.
-
-    Arguments and returns are those of :func:`construct_inputs_budgeted_ucb`, but for
-    ``decision_time``, when the candidate will be evaluated, and a ``confidence`` of
-    None, which is ``TVWidth``.
-    """
-    return {
-        "model": model,
-        "confidence": TVWidth() if confidence is None else confidence,
-        "decision_time": decision_time,
-        "num_arms": num_arms,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-    }
+_register(BudgetedUpperConfidenceBound, PracticalBKBWidth)
+_register(BatchUpperConfidenceBound, PracticalBBKBWidth)
+_register(TimeVaryingUpperConfidenceBound, TVWidth)

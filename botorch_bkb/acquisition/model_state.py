@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
-from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import ExactGP
 from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import ArmObservations, ConfidenceState
+from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.covariance import dense_covariance
-
-
-@runtime_checkable
-class FactoredModel(Protocol):
-    """A model that knows the sums over its pulls, such as ``SingleTaskDTCGP``."""
-
-    def __call__(self, X: Tensor) -> MultivariateNormal:
-        """Return the posterior at a ``batch_shape x q x d`` tensor of inputs."""
-
-    def leverage_scores(self) -> Tensor:
-        """Return the leverage scores of the ``n`` pulls."""
-
-    def log_det(self) -> float:
-        """Return ``log det(I + K / lambda)`` of the pulls."""
 
 
 @torch.no_grad()
@@ -42,9 +26,9 @@ def confidence_state_from_model(
     ``noise_std`` of a schedule are then in these units too, while ``beta = w^2 /
     lambda`` fits the posterior in the original units, for both scale alike. A model
     does not know its batches, so the frozen sums are replaced by its log determinant.
-    ``kappa^2`` is the largest prior variance over the training inputs. A model with
-    ``leverage_scores`` and ``log_det`` of its own is asked for them; for any other,
-    these cost ``O(n^3)`` time and ``O(n^2)`` memory.
+    ``kappa^2`` is the largest prior variance over the training inputs. For
+    any other model than ``SingleTaskDTCGP`` leverage scores and log determinant cost
+    ``O(n^3)`` time and ``O(n^2)`` memory.
 
     Args:
         model: A single-output, unbatched GPyTorch ``ExactGP`` with one noise variance,
@@ -68,7 +52,7 @@ def confidence_state_from_model(
     noise = _noise_variance(model)
     model.eval()
     X, targets = model.train_inputs[0], model.train_targets
-    if isinstance(model, FactoredModel):
+    if isinstance(model, SingleTaskDTCGP):
         leverage_scores, log_det = model.leverage_scores(), model.log_det()
         means = model(X.unsqueeze(-2)).mean.squeeze(-1)
     else:

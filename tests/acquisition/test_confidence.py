@@ -433,24 +433,6 @@ def test_state_of_a_model_with_equal_fixed_noise_is_that_of_learned_noise():
     assert_state_is_dense_algebra(confidence_state_from_model(model), X, Y, NOISE)
 
 
-class FactoredGP(SingleTaskGP):
-    def leverage_scores(self) -> torch.Tensor:
-        return torch.full_like(self.train_targets, 0.25)
-
-    def log_det(self) -> float:
-        return 3.5
-
-
-def test_state_of_a_model_with_factors_of_its_own_asks_it():
-    X, Y = standardized_data(12)
-    model = FactoredGP(X, Y)
-    state = confidence_state_from_model(model)
-    assert state.effective_dimension == pytest.approx(0.25 * 12, rel=1e-12)
-    assert state.log_det == state.log_det_start == 3.5
-    assert state.observations is not None
-    assert state.observations.leverage_scores.tolist() == [0.25] * 11
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
