@@ -1,7 +1,6 @@
 """Arms are asked, not read: who makes tensors with a number for every arm."""
 
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 import botorch_bkb
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPThompsonSampling, TVGPUCB
+from botorch_bkb import BBKB, EpsilonGreedy, GPBUCB, GPThompsonSampling, TVGPUCB
 from botorch_bkb.arms import ArrayArms
 from botorch_bkb.models.utils import lazy_rows
 from botorch_bkb.models.utils.lazy_rows import LazyRows
@@ -31,50 +30,48 @@ SHARDS = (ArmShard, KernelRows, TrackedShard)
 
 
 class Makers(TorchDispatchMode):
-    """Counts which files of the package make tensors of so many numbers or more."""
+    """Which files make tensors with an entry per arm, and which of them no shard's."""
 
-    def __init__(self, size):
+    def __init__(self):
         super().__init__()
-        self.size = size
-        self.files = Counter()
-
-    def counts(self, tensor, frame):
-        return self.size in tensor.shape
+        self.files = set()
+        self.beside_shards = set()
 
     @override
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        frame = sys._getframe(1)
-        if any(self.counts(tensor, frame) for tensor in tensors):
-            while frame is not None:
-                path = Path(frame.f_code.co_filename)
-                if path.is_relative_to(PACKAGE):
-                    name = path.relative_to(PACKAGE).as_posix()
-                    self.files[f"{name}:{frame.f_code.co_name}"] += 1
-                    break
-                frame = frame.f_back
+        large = [
+            leaf
+            for leaf in tree_leaves(out)
+            if isinstance(leaf, Tensor) and NUM_ARMS in leaf.shape
+        ]
+        # A table that is not read, or a byte for every arm.
+        is_small = all(
+            isinstance(leaf, LazyRows) or leaf.element_size() == 1 for leaf in large
+        )
+        frame, name = sys._getframe(1) if large else None, None
+        while frame is not None:
+            path = Path(frame.f_code.co_filename)
+            if name is None and path.is_relative_to(PACKAGE):
+                name = path.relative_to(PACKAGE).as_posix()
+                self.files.add(name)
+            if is_small and name is not None:
+                break
+            if not is_small and isinstance(frame.f_locals.get("self"), SHARDS):
+                break
+            frame = frame.f_back
+        else:
+            if not is_small and name is not None:
+                self.beside_shards.add(name)
         return out
 
 
-class Coordinators(Makers):
-    """Counts makers of more than a byte for every arm that would be no worker's."""
-
-    @override
-    def counts(self, tensor, frame):
-        if isinstance(tensor, LazyRows) or tensor.element_size() == 1:
-            return False
-        if self.size not in tensor.shape:
-            return False
-        while frame is not None:
-            if isinstance(frame.f_locals.get("self"), SHARDS):
-                return False
-            frame = frame.f_back
-        return True
+def learning(arms, *given, **options):
+    """Return a bandit of no kernel and noise: it learns them."""
+    return BBKB(arms, **options)
 
 
-BANDITS = {
-    "bkb": (BKB, {}),
+BANDITS: dict[str, Any] = {
     "bbkb": (BBKB, {}),
     "coupled": (BBKB, {"resampling": "coupled"}),
     "best_arm": (BBKB, {"goal": "best_arm"}),
@@ -83,50 +80,15 @@ BANDITS = {
     "correlated": (GPThompsonSampling, {"residual": "correlated"}),
     "greedy": (EpsilonGreedy, {}),
     "drifting": (TVGPUCB, {"forgetting_rate": 0.1, "sparse": True}),
+    "learning": (learning, {}),
+    "masked": (BBKB, {}),
 }
 
 
 @pytest.mark.parametrize("name", BANDITS)
-def test_only_posteriors_and_tables_hold_a_number_per_arm(name):
+def test_only_posteriors_and_tables_hold_a_number_per_arm(name, monkeypatch):
+    """And beside the shards, at most a byte: arms on workers cost others no more."""
     bandit_class, options = BANDITS[name]
-    generator = torch.Generator().manual_seed(0)
-    arms = torch.rand(NUM_ARMS, 2, generator=generator, dtype=torch.double)
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.3
-    bandit = bandit_class(arms, kernel, 0.1, generator=generator, **options)
-    makers = Makers(NUM_ARMS)
-    with makers:
-        for _ in range(6):
-            picks = bandit.ask(max_size=8)
-            told = picks[: (len(picks) + 1) // 2]  # the others stay pending
-            bandit.tell(told, arms[told].sum(dim=-1))
-            bandit.best_arm()
-        assert bandit.num_pulls >= 6
-        bandit.maximizer_distribution(4, generator)
-    assert makers.files  # it sees them
-    assert {name for name in makers.files if not name.startswith(ALLOWED)} == set()
-
-
-def learning(arms, *given, **options):
-    """Return a bandit of no kernel and noise: it learns them."""
-    return BBKB(arms, **options)
-
-
-# A filter over time is no worker's.
-ON_WORKERS: dict[str, Any] = {
-    **BANDITS,
-    "learning": (learning, {}),
-    "masked": (BBKB, {}),
-}
-del ON_WORKERS["drifting"]
-
-
-@pytest.mark.parametrize("name", ON_WORKERS)
-def test_beside_the_shards_there_is_no_more_than_a_byte_for_every_arm(
-    name, monkeypatch
-):
-    """What a coordinator holds of arms on workers does not grow with their number."""
-    bandit_class, options = ON_WORKERS[name]
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand(NUM_ARMS, 2, generator=generator, dtype=torch.double)
     rows[-20:] = rows[:20]
@@ -137,18 +99,21 @@ def test_beside_the_shards_there_is_no_more_than_a_byte_for_every_arm(
         available = torch.rand(NUM_ARMS, generator=generator) < 0.5
     monkeypatch.setattr(lazy_rows, "BLOCK_BYTES", 1000)
     arms = ArrayArms(rows.numpy())
-    makers = Coordinators(NUM_ARMS)
-    with makers:
+    with Makers() as whole:
         bandit = bandit_class(arms, kernel, 0.1, generator=generator, **options)
-        for number in range(4):
-            picks = bandit.ask(size=8, available=available)
-            told = picks[: (len(picks) + 1) // 2]  # the others stay pending
-            bandit.tell(told, rows[told].sum(dim=-1))
-            bandit.best_arm()
-            if number == 2:
-                bandit.retire_arms(picks[:2])
-        bandit.maximizer_distribution(4, generator)
+        with Makers() as asking:
+            for _ in range(4):
+                picks = bandit.ask(size=8, available=available)
+                told = picks[: (len(picks) + 1) // 2]  # the others stay pending
+                bandit.tell(told, rows[told].sum(dim=-1))
+                bandit.best_arm()
+            bandit.maximizer_distribution(4, generator)
+        bandit.retire_arms(picks[:2])
+        bandit.tell(bandit.ask(size=4), torch.ones(4))
         bandit.load_state_dict(bandit.state_dict())
-    # While the table is made, the hashes of its rows, sorted in their place.
-    files = {name.split(":")[0] for name in makers.files}
-    assert files == {"models/utils/replicates.py"}
+    assert asking.files  # it sees them
+    if name != "masked":  # a mask has an entry per arm
+        assert not [file for file in asking.files if not file.startswith(ALLOWED)]
+    if name != "drifting":  # a filter over time is no worker's
+        # While the table is made, the hashes of its rows, sorted in their place.
+        assert whole.beside_shards == {"models/utils/replicates.py"}

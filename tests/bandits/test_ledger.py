@@ -6,107 +6,31 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, TVGPUCB
+from botorch_bkb import BBKB, GPUCB, TVGPUCB
 from botorch_bkb.bandits.ledger import PullLedger
-from tests.bandits import identity_bandit, make_bandit, play, unchanged
+from tests.bandits import identity_bandit, make_bandit, NOISE, play, unchanged
 
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 
 
-def asked(*arms, num_arms=5):
-    ledger = PullLedger(num_arms, like=LIKE)
-    ledger.ask(arms, [10.0 + position for position in range(len(arms))])
-    return ledger
-
-
-def test_pulls_have_ids_in_order_of_asking():
-    ledger = asked(3, 1, 3)
-    ledger.ask([0], [0.5])
-    assert [(key, pull.arm) for key, pull in ledger.pending.items()] == [
-        (0, 3),
-        (1, 1),
-        (2, 3),
-        (3, 0),
-    ]
-
-
-def test_telling_settles_the_oldest_pending_pull_of_the_arm():
-    ledger = asked(3, 1, 3, 3)
-    ledger.tell([3], [1.0], None, None)
-    assert list(ledger.pending) == [1, 2, 3]
-    assert list(ledger.told_scores) == [10.0]
-    ledger.tell([3, 1], [2.0, 3.0], None, None)
-    assert list(ledger.pending) == [3]
-    assert list(ledger.told_scores) == [10.0, 12.0, 11.0]
-
-
-def test_pull_ids_say_which_pull_is_settled():
-    ledger = asked(3, 1, 3, 3)
-    ledger.tell([3, 3], [1.0, 2.0], [3, 0], None)
-    assert list(ledger.pending) == [1, 2]
-    assert list(ledger.told_scores) == [13.0, 10.0]
-
-
-def test_pending_pulls_are_settled_before_outside_data():
-    ledger = asked(3)
-    outside = torch.arange(5.0)
-    ledger.tell([3, 3, 2], [1.0, 2.0, 3.0], None, outside.__getitem__)
-    assert ledger.pending == {}
-    assert list(ledger.told_scores) == [10.0, 3.0, 2.0]
-    assert ledger.counts.tolist() == [0, 0, 1, 2, 0]
-
-
-def test_failing_releases_the_oldest_pull_or_the_one_named():
-    ledger = asked(3, 3, 3)
-    ledger.fail([3], [1])
-    assert list(ledger.pending) == [0, 2]
-    ledger.fail([3], None)
-    assert list(ledger.pending) == [2]
-    assert ledger.num_pulls == 0
-    assert ledger.counts.sum() == 0
-
-
-def test_the_first_pull_is_remembered_when_told_not_when_it_failed():
-    ledger = asked(3, 3)
-    ledger.tell([3], [1.0], [1], None)
-    assert not ledger.first_is_told
-    ledger.tell([3], [1.0], [0], None)
-    assert ledger.first_is_told
-
-
-def test_totals_of_the_first_pulls_are_the_totals_they_had():
-    """Rewards that only float64 can hold."""
-    ledger = asked()
-    history = []
-    for arm, reward in [(0, 0.1), (2, 1 / 3), (0, 1e-9), (2, 12345.678901234)]:
-        rewards = torch.tensor([reward], dtype=torch.float64)
-        ledger.tell([arm], rewards, None, torch.zeros_like)
-        history.append(ledger.totals(ledger.num_pulls))
-    assert [totals.arms.tolist() for totals in history] == [[0], [0, 2], [0, 2], [0, 2]]
-    assert history[-1].counts.tolist() == [2, 2]
-    assert history[-1].sums.tolist() == [0.1 + 1e-9, 1 / 3 + 12345.678901234]
-    for num_pulls, expected in enumerate(history, start=1):
-        for got, then in zip(ledger.totals(num_pulls), expected, strict=True):
-            assert torch.equal(got, then)
-
-
-def test_a_loaded_ledger_has_the_same_totals():
-    ledger = asked(1, 4)
-    ledger.tell([1, 0, 1], [0.1, 0.2, 0.3], None, torch.zeros_like)
-    other = PullLedger(5, like=LIKE)
-    other.load_state_dict(ledger.state_dict())
-    assert other.state_dict() == ledger.state_dict()
-    assert torch.equal(other.counts, ledger.counts)
-    for left, right in zip(
-        [*other.totals(3), *other.used()],
-        [*ledger.totals(3), *ledger.used()],
-        strict=True,
-    ):
-        assert torch.equal(left, right)
-
-
-# Through the bandits -----------------------------------------------------------------
+def test_results_settle_the_oldest_pull_of_their_arm_or_the_one_named():
+    bandit = identity_bandit(GPUCB)
+    bandit.add_pending([3, 1, 3, 3, 0])
+    bandit.tell([3, 1], [1.0, 2.0])
+    assert bandit.pending == {2: 3, 3: 3, 4: 0}
+    bandit.tell([3], [3.0], pull_ids=[3])
+    bandit.fail([3])
+    assert bandit.pending == {4: 0}
+    # Before outside data, if any are pending.
+    bandit.tell([0, 0, 2], [4.0, 5.0, 6.0], external=True)
+    assert bandit.pending == {}
+    assert bandit.counts.tolist() == [2, 1, 1, 2, 0, 0, 0, 0]
+    bandit.ask()
+    means = [4.5, 2.0, 6.0, 2.0]
+    numbers = [2, 1, 1, 2]
+    expected = [m / (1 + NOISE / n) for m, n in zip(means, numbers, strict=True)]
+    assert bandit.predict(range(4))[0].tolist() == pytest.approx(expected)
 
 
 @pytest.fixture(params=[BBKB, TVGPUCB], ids=lambda item: item.__name__)
