@@ -19,7 +19,6 @@ from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     ALL_BANDITS,
     DRIFTING_BANDITS,
-    EXACT_BANDITS,
     make_bandit,
     play,
     random_arms,
@@ -269,22 +268,3 @@ def test_rows_are_matched_like_keys_of_a_dictionary(table, rows):
     found, left = match_rows(*tensors)
     assert found.tolist() == expected
     assert left.tolist() == [list(row) for row in new]
-
-
-@pytest.mark.parametrize("bandit_class", EXACT_BANDITS)
-def test_results_of_retired_arms_keep_informing(bandit_class):
-    """Against the dense equations, over all arms that were ever there."""
-    bandit = make_bandit(bandit_class, ARMS[:20])
-    play(bandit, 6, measure_of(bandit))
-    told = bandit.state_dict()["ledger"]
-    indices = bandit.add_arms(ARMS[20:])
-    bandit.retire_arms(range(20))
-    K = bandit.covar_module(ARMS).to_dense().detach()
-    pulls = torch.tensor(told["told_indices"])
-    rewards = torch.tensor(told["told_rewards"]).double()
-    gram = K[pulls][:, pulls] + 0.1 * torch.eye(len(pulls)).double()
-    gain = torch.linalg.solve(gram, K[pulls][:, indices]).mT
-    mean, variance = bandit.predict(indices)
-    torch.testing.assert_close(mean, gain @ rewards)
-    reduction = (gain * K[indices][:, pulls]).sum(dim=-1)
-    torch.testing.assert_close(variance, K.diagonal()[indices] - reduction)

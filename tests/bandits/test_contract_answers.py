@@ -9,22 +9,26 @@ from gpytorch.kernels import LinearKernel, MaternKernel
 from botorch_bkb import (
     BBKB,
     EpsilonGreedy,
-    GPThompsonSampling,
     GPUCB,
     TVGPUCB,
 )
 from botorch_bkb.acquisition.confidence import PracticalBKBWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
-from botorch_bkb.bandits import FiniteArmBandit, inducing, SparseLearner
+from botorch_bkb.bandits import (
+    ExactLearner,
+    FiniteArmBandit,
+    inducing,
+    SparseLearner,
+)
 from botorch_bkb.optim import SumRule
 from tests.bandits import (
     ALL_BANDITS,
-    EXACT_BANDITS,
     make_bandit,
     NOISE,
     noisy_rewards,
     play,
     random_arms,
+    rbf,
     SPARSE_BANDITS,
     STILL_BANDITS,
     true_rewards,
@@ -38,50 +42,40 @@ from tests.bandits.contract import (
     leverage_at_ask,
     Recorder,
 )
-from tests.reference import dtc_posterior, exact_posterior
+from tests.reference import dtc_posterior
 
 
 # Predictions --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("bandit_class", "given"),
-    [(BBKB, {}), (GPUCB, {"noise_variance"}), (GPThompsonSampling, {"covar_module"})],
-)
-def test_where_anything_is_learned_answers_are_those_of_the_next_ask(
-    bandit_class, given
-):
+LEARNERS = {
+    "sparse": (SparseLearner(), {}),
+    "exact": (ExactLearner(), {"noise_variance": NOISE}),
+    "a mean too": (SparseLearner(learns_mean=True), {"covar_module": rbf()}),
+    "few inducing": (SparseLearner(0.3, min_inducing=4), {}),
+    "few, coupled": (SparseLearner(0.3, resampling="coupled", min_inducing=4), {}),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_where_anything_is_learned_answers_are_those_of_the_next_ask(name):
     """What was told last counts like the rest, also for the arms of those pulls."""
-    learned = dict.fromkeys({"covar_module", "noise_variance"} - set(given))
-    bandit = make_bandit(bandit_class, random_arms(60), **learned)
-    measure = noisy_rewards(bandit.arms)
-    for _ in range(4):
-        indices = bandit.ask(size=6)
-        bandit.tell(indices, measure(indices))
-        mean, variance = bandit.predict()
-        best_arm = bandit.best_arm()
-        bandit.fail(bandit.ask(size=1))
-        later_mean, later_variance = bandit.predict()
-        torch.testing.assert_close(later_mean, mean)
-        torch.testing.assert_close(later_variance, variance)
-        assert bandit.best_arm() == best_arm
-
-
-@pytest.mark.parametrize("resampling", ["independent", "coupled"])
-def test_answers_are_those_of_the_next_ask_where_a_part_is_inducing(resampling):
-    learner = SparseLearner(min_inducing=4, oversampling=0.3, resampling=resampling)
+    learner, given = LEARNERS[name]
     stream = torch.Generator().manual_seed(0)
-    bandit = FiniteArmBandit(random_arms(60), learner=learner, generator=stream)
+    bandit = FiniteArmBandit(
+        random_arms(60), learner=learner, generator=stream, **given
+    )
     measure, num_sparse = noisy_rewards(bandit.arms), 0
     for _ in range(4):
         indices = bandit.ask(size=8)
         bandit.tell(indices, measure(indices))
-        before = bandit.predict()
+        before, best_arm = bandit.predict(), bandit.best_arm()
         bandit.fail(bandit.ask(size=1))
         num_sparse += len(bandit.inducing_indices) < (bandit.counts > 0).sum()
         for early, late in zip(before, bandit.predict(), strict=True):
             torch.testing.assert_close(early, late)
-    assert num_sparse > 0
+        assert bandit.best_arm() == best_arm
+    assert (num_sparse > 0) == ("few" in name)
 
 
 def test_bounds_are_numbers_where_the_squares_of_rewards_underflow():
@@ -135,27 +129,6 @@ def told(bandit):
     """Return the arms and rewards of all told pulls, from the state."""
     ledger = bandit.state_dict()["ledger"]
     return np.array(ledger["told_indices"]), np.array(ledger["told_rewards"])
-
-
-@each(EXACT_BANDITS)
-@both_signs
-def test_exact_bandits_predict_by_the_exact_gp_at_any_time(bandit_class, maximize):
-    """Also before the next ask, and with outside data before the first one."""
-    bandit = make_bandit(bandit_class, maximize=maximize)
-    bandit.tell([3, 9, 3], [0.2, -0.7, 0.4], external=True)
-    gram = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
-    measure = noisy_rewards(bandit.arms)
-    for _ in range(6):
-        i, y = told(bandit)
-        mean, covariance = exact_posterior(
-            gram[np.ix_(i, i)], gram[i], gram, np.full(len(i), NOISE), y
-        )
-        for _ in range(2):
-            got_mean, got_variance = bandit.predict()
-            assert np.allclose(got_mean, mean, atol=1e-9)
-            assert np.allclose(got_variance, np.diag(covariance), atol=1e-9)
-            indices = bandit.ask()
-        bandit.tell(indices, measure(indices))
 
 
 @pytest.mark.parametrize(
@@ -318,32 +291,23 @@ def test_resampling_happens_once_in_the_first_ask_after_rewards(bandit_class):
 
 @pytest.mark.parametrize("resampling", ["independent", "coupled"])
 def test_much_outside_data_does_not_make_every_arm_inducing(resampling, monkeypatch):
+    """Nor in a prediction before the first ask, which draws nothing itself."""
     monkeypatch.setattr(inducing, "BULK_SIZE", 8)
-    bandit = make_bandit(
-        BBKB, random_arms(100), lengthscale=1.0, resampling=resampling, seed=2
+    options = {"resampling": resampling, "seed": 2}
+    arms = random_arms(100)
+    bandit, quiet, exact = (
+        make_bandit(kind, arms, lengthscale=1.0, **some)
+        for kind, some in ((BBKB, options), (BBKB, options), (GPUCB, {}))
     )
-    indices = torch.arange(100)
-    bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
-    bandit.ask()
+    for one in (bandit, quiet, exact):
+        one.tell(range(100), true_rewards(arms), external=True)
+    before = bandit.predict()
+    assert torch.equal(bandit.ask(max_size=1), quiet.ask(max_size=1))
     assert len(bandit.inducing_indices) < 60
-    exact = make_bandit(GPUCB, random_arms(100), lengthscale=1.0)
-    exact.tell(indices, true_rewards(bandit.arms)[indices], external=True)
-    for got, expected in zip(bandit.predict(), exact.predict(), strict=True):
-        assert torch.allclose(got, expected, atol=0.05)
-
-
-def test_a_prediction_before_the_first_ask_does_not_stand_on_every_arm(monkeypatch):
-    """On the inducing arms that the ask will draw; and it draws nothing itself."""
-    monkeypatch.setattr(inducing, "BULK_SIZE", 16)
-    arms = random_arms(300)
-    bandits = [make_bandit(BBKB, arms, resampling="coupled") for _ in range(2)]
-    for bandit in bandits:
-        bandit.tell(range(300), true_rewards(arms), external=True)
-    early = bandits[0].predict()
-    assert len(bandits[0]._preview.posterior.inducing_indices) < 150
-    assert torch.equal(*(bandit.ask(max_size=1) for bandit in bandits))
-    for before, after in zip(early, bandits[0].predict(), strict=True):
-        torch.testing.assert_close(before, after)
+    moments = before, bandit.predict(), exact.predict()
+    for early, late, expected in zip(*moments, strict=True):
+        torch.testing.assert_close(early, late)
+        assert torch.allclose(late, expected, atol=0.05)
 
 
 # What schedules are shown -------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Whether the bandits learn: regret against uniform choice, with fixed seeds."""
 
 import pytest
-from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import (
     BBKB,
@@ -12,7 +11,6 @@ from botorch_bkb import (
     GPUCB,
     UniformRandom,
 )
-from botorch_bkb.optim import FixedSize
 from tests.bandits import make_bandit, noisy_rewards, random_arms, true_rewards
 
 
@@ -55,18 +53,3 @@ def test_every_bandit_beats_uniform_choice(bandit_class, seed, maximize):
 def test_uniform_choice_has_the_regret_of_uniform_choice():
     regrets = [mean_regret(UniformRandom, seed)[0] for seed in range(4)]
     assert sum(regrets) / 4 == pytest.approx(uniform_regret(), rel=0.2)
-
-
-@pytest.mark.parametrize("bandit_class", LEARNERS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_rule": FixedSize(6)},
-        {"covar_module": MaternKernel(nu=2.5).double()},
-    ],
-    ids=["plates", "another kernel"],
-)
-def test_every_bandit_learns_with_other_options(bandit_class, options):
-    cumulative, simple = mean_regret(bandit_class, 0, **options)
-    assert cumulative < 0.7 * uniform_regret()
-    assert simple < 0.5
