@@ -12,7 +12,7 @@ from botorch.exceptions.errors import (
 )
 from gpytorch.kernels import Kernel, LinearKernel
 
-from botorch_bkb import BBKB, EpsilonGreedy, GPUCB, TVGPUCB
+from botorch_bkb import BBKB, GPUCB, TVGPUCB
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
     ALL_BANDITS,
@@ -37,42 +37,23 @@ from tests.bandits.contract import (
     ("option", "value", "error", "message"),
     [
         ("noise_variance", 0.0, InputDataError, "`noise_variance`.*positive.*got 0.0"),
-        ("noise_variance", -1.0, InputDataError, "`noise_variance`.*got -1.0"),
         ("noise_variance", math.nan, InputDataError, "`noise_variance`.*got nan"),
         ("noise_variance", math.inf, InputDataError, "`noise_variance`.*got inf"),
         ("max_repeats", 0, InputDataError, "`max_repeats`.*at least 1.*got 0"),
         ("max_repeats", 1.5, InputDataError, "`max_repeats`.*integer.*got 1.5"),
         ("confidence", -1.0, InputDataError, "`width`.*got -1.0"),
-        ("confidence", math.nan, InputDataError, "`width`.*got nan"),
         ("confidence", "wide", UnsupportedError, "`confidence`.*got str"),
         ("batch_rule", 96, InputDataError, "`batch_rule`.*FixedSize.*got 96"),
         ("covar_module", "rbf", InputDataError, "`covar_module`.*got 'rbf'"),
+        ("oversampling", 0.0, InputDataError, "`oversampling`.*got 0.0"),
+        ("oversampling", math.nan, InputDataError, "`oversampling`.*got nan"),
+        ("resampling", "often", InputDataError, "`resampling`.*got 'often'"),
+        ("inclusion", "unmerged", InputDataError, "`inclusion`.*got 'unmerged'"),
     ],
 )
 def test_options_out_of_range_are_refused(option, value, error, message):
     with pytest.raises(error, match=message):
         make_bandit(BBKB, **{option: value})
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("oversampling", 0.0),
-        ("oversampling", -2.0),
-        ("oversampling", math.nan),
-        ("resampling", "sometimes"),
-        ("inclusion", "unmerged"),
-    ],
-)
-def test_resampling_options_out_of_range_are_refused(option, value):
-    with pytest.raises(InputDataError, match=f"`{option}`.*{value}"):
-        make_bandit(BBKB, **{option: value})
-
-
-@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
-def test_a_uniform_probability_out_of_range_is_refused(bad):
-    with pytest.raises(InputDataError, match=f"`uniform_probability`.*got {bad}"):
-        make_bandit(EpsilonGreedy, uniform_probability=bad)
 
 
 @pytest.mark.parametrize(
@@ -187,14 +168,18 @@ NO_KERNELS = {
     "minus distance": lambda x1, x2: -distance(x1, x2),
     "sine": lambda x1, x2: 1 + torch.sin(9 * distance(x1, x2)),
     "negative": lambda x1, x2: -torch.exp(-distance(x1, x2)),
+    "zero": lambda x1, x2: 0 * distance(x1, x2),
     "not a number": lambda x1, x2: distance(x1, x2) / 0 * 0,
+    "not a number off the diagonal": lambda x1, x2: torch.where(
+        distance(x1, x2) > 0, torch.nan, 1.0
+    ).to(x1),
     "far arms only": lambda x1, x2: (
         3 * (distance(x1, x2) > 0.7).to(x1) + (distance(x1, x2) == 0)
     ),
 }
 
 
-@each([BBKB, GPUCB, EpsilonGreedy, TVGPUCB])
+@each([BBKB, GPUCB, TVGPUCB])
 @pytest.mark.parametrize("function", NO_KERNELS.values(), ids=NO_KERNELS)
 def test_a_kernel_that_is_not_psd_is_an_error_that_changes_nothing(
     bandit_class, function
@@ -209,6 +194,19 @@ def test_a_kernel_that_is_not_psd_is_an_error_that_changes_nothing(
             bandit.ask()
         finally:
             assert_same(bandit.state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("negative", "prior variance of at least zero, but got -1.0 for arm 0"),
+        ("not a number", "prior variance of at least zero, but got nan for arm 0"),
+        ("zero", "all are zero"),
+    ],
+)
+def test_prior_variances_that_are_none_are_named(name, message):
+    with pytest.raises(InputDataError, match=message):
+        make_bandit(BBKB, covar_module=Function(NO_KERNELS[name]))
 
 
 def test_a_failed_resampling_draws_no_coupled_numbers():

@@ -11,8 +11,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from gpytorch.kernels import Kernel, LinearKernel, PolynomialKernel, RBFKernel
-from typing_extensions import override
+from gpytorch.kernels import LinearKernel, PolynomialKernel, RBFKernel
 
 from botorch_bkb import BBKB, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import (
@@ -327,44 +326,3 @@ def test_what_overflows_is_refused():
     arms = torch.tensor([[1.0], [1e160]], dtype=torch.double)
     with pytest.raises(InputDataError, match=r"prior variance .* inf for arm 1"):
         BBKB(arms, LinearKernel().double(), NOISE)
-
-
-class Constant(Kernel):
-    """Gives what it is told to."""
-
-    def __init__(self, variance: float, covariance: float) -> None:
-        super().__init__()
-        self.values = variance, covariance
-
-    @override
-    def forward(self, x1, x2, diag=False, **params):
-        if diag:
-            return torch.full(x1.shape[:-1], self.values[0], dtype=x1.dtype)
-        same = (x1.unsqueeze(-2) == x2.unsqueeze(-3)).all(dim=-1)
-        return torch.where(same, *self.values).to(x1)
-
-
-@pytest.mark.parametrize(
-    ("values", "match"),
-    [
-        ((-1.0, 0.0), "prior variance of at least zero, but got -1.0 for arm 0"),
-        ((math.nan, 0.0), "prior variance of at least zero, but got nan"),
-        ((0.0, 0.0), "all are zero"),
-        ((1.0, -0.9), "positive semi-definite"),
-        ((1.0, 1.1), "positive semi-definite"),
-        ((1.0, math.nan), "positive semi-definite"),
-    ],
-)
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
-def test_kernels_that_are_none_are_refused(bandit_class, values, match):
-    arms = torch.linspace(0, 1, 8).double().unsqueeze(-1)
-
-    def run():
-        bandit = make_bandit(bandit_class, arms, covar_module=Constant(*values))
-        bandit.tell(range(8), range(8), external=True)
-        for _ in range(12):
-            indices = bandit.ask(max_size=2)
-            bandit.tell(indices, torch.ones(len(indices)))
-
-    with pytest.raises(InputDataError, match=match):
-        run()

@@ -1,5 +1,7 @@
 """The pulls: who was asked, what came back, what is still out."""
 
+import math
+
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -102,25 +104,21 @@ def test_unknown_arms_are_an_error_that_changes_nothing(bandit, indices, message
             call()
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_rewards_that_are_not_finite_are_an_error_that_changes_nothing(bandit, bad):
-    message = r"finite `rewards`.*at position 1\. Use `fail`"
-    with unchanged(bandit), pytest.raises(InputDataError, match=message):
-        bandit.tell([2, 4], [1.0, bad])
-    with unchanged(bandit), pytest.raises(InputDataError, match=message):
-        bandit.tell([2, 4], torch.tensor([1.0, bad]), external=True)
-
-
 @pytest.mark.parametrize(
-    "rewards", [[1.0], torch.ones(2, 2), torch.ones(1, 2), torch.ones(2, 1, 1), 1.0]
+    ("rewards", "error", "message"),
+    [
+        ([1.0, math.nan], InputDataError, r"finite `rewards`.*position 1\. Use `fail`"),
+        (torch.tensor([-math.inf, 1]), InputDataError, "finite `rewards`.*position 0"),
+        ([1.0], BotorchTensorDimensionError, r"\(2,\) or \(2, 1\).*One output only"),
+        (torch.ones(1, 2), BotorchTensorDimensionError, "One output only"),
+        (torch.ones(2, 1, 1), BotorchTensorDimensionError, "One output only"),
+        (1.0, BotorchTensorDimensionError, "One output only"),
+    ],
 )
-def test_rewards_of_a_wrong_shape_are_an_error_that_changes_nothing(bandit, rewards):
-    message = r"shape \(2,\) or \(2, 1\).*One output only"
-    with (
-        unchanged(bandit),
-        pytest.raises(BotorchTensorDimensionError, match=message),
-    ):
-        bandit.tell([2, 4], rewards)
+def test_rewards_that_are_none_change_nothing(bandit, rewards, error, message):
+    for options in ({}, {"external": True}):
+        with unchanged(bandit), pytest.raises(error, match=message):
+            bandit.tell([2, 4], rewards, **options)
 
 
 def test_any_form_of_rewards_and_ids_is_taken(bandit):
