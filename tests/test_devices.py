@@ -190,7 +190,7 @@ def box(bandit_class: Any, learns: bool, **options: Any) -> Use:
         known |= {"num_restarts": 2, "raw_samples": 32, **options}
         bandit = bandit_class(bounds, generator=seeded(), **known)
         found = []
-        for _ in range(ROUNDS):
+        for _ in range(2):
             points = bandit.ask(2)
             assert points.device.type == device.type
             bandit.tell(points, rewards_of(points))
@@ -316,22 +316,18 @@ USES: dict[str, Use] = {
     "BBKB, regret": campaign(BBKB, learns=True, goal="regret", size=5),
     "BBKB, few features": campaign(BBKB, learns=False, max_feature_bytes=2000),
     "TVGPUCB, sparse": campaign(TVGPUCB, False, forgetting_rate=0.05, sparse=True),
-    "BoxThompsonSampling, given": box(BoxThompsonSampling, False, batch_size=2),
+    "BoxGPUCB, learned": box(BoxGPUCB, learns=True),
+    "BoxBKB, given": box(BoxBKB, learns=False),
     "BoxThompsonSampling, learned": box(BoxThompsonSampling, True, batch_size=2),
 }
 bandit_class: Any
-for bandit_class in (BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy, GPThompsonSampling):
-    for learns in (False, True):
-        name = f"{bandit_class.__name__}, {'learned' if learns else 'given'}"
-        USES[name] = campaign(bandit_class, learns, size=4)
-        if not learns:
-            USES[f"{name}, by its rule"] = campaign(bandit_class, learns)
-for bandit_class in (TVGPUCB, RGPUCB, BoxGPUCB, BoxBKB):
-    for learns in (False, True):
-        name = f"{bandit_class.__name__}, {'learned' if learns else 'given'}"
-        is_box = bandit_class in (BoxGPUCB, BoxBKB)
-        make = box if is_box else campaign
-        USES[name] = make(bandit_class, learns, **RATE.get(bandit_class, {}))
+for bandit_class in (BBKB, GPUCB, GPThompsonSampling, TVGPUCB, RGPUCB):
+    name, rate = bandit_class.__name__, RATE.get(bandit_class, {})
+    USES[f"{name}, learned"] = campaign(bandit_class, learns=True, size=4, **rate)
+    USES[f"{name}, given"] = campaign(bandit_class, learns=False, **rate)
+USES["BKB, given"] = campaign(BKB, learns=False)
+USES["GPBUCB, given"] = campaign(GPBUCB, learns=False)
+USES["EpsilonGreedy, given"] = campaign(EpsilonGreedy, learns=False)
 
 
 def assert_alike(found: Any, expected: Any) -> None:
