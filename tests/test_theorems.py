@@ -34,7 +34,7 @@ MAX_FAILURES = 1
 
 def test_bbkb_keeps_variances_sizes_and_batches():
     """Theorem 1, Lemmas 3 and 5 of BBKB over 4,000 distinct pulls."""
-    runs = [leverage_run(4000, Sampling(), seed) for seed in range(3)]
+    runs = [leverage_run(4000, Sampling(), seed) for seed in range(2)]
     assert sum(run["failed"] for run in runs) <= MAX_FAILURES
     for run in runs:
         assert run["inducing_share"] < 0.5  # else everything is kept, and exact
@@ -188,7 +188,7 @@ def test_lemma_8_bounds_the_variance_ratio_of_the_sparse_posterior(seed):
     "rule", [SumRule(2.0), ProductRule(2.0)], ids=["sum", "product"]
 )
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=75)
+@settings(max_examples=50)
 def test_rules_bound_the_variance_ratio_for_any_pulls(rule, exact, seed):
     """Up to the pull that closes a batch, whoever chose the pulls."""
     sequence = Sequence(seed, exact)

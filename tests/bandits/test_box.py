@@ -227,7 +227,6 @@ def test_a_saved_state_goes_on(bandit_class):
     [
         (BoxThompsonSampling, torch.float32),
         (BoxBKB, torch.float64),
-        (BoxGPUCB, torch.float32),
     ],
 )
 def test_learned_hyper_parameters(bandit_class, dtype):
@@ -351,8 +350,9 @@ def test_a_ceiling_holds_on_a_box(bandit_class, options, num_points):
     assert len(bandit.inducing_points) == 15
 
 
-@pytest.mark.parametrize("bandit_class", [BoxBKB, BoxThompsonSampling])
-@pytest.mark.parametrize("num_points", [257, 700])
+@pytest.mark.parametrize(
+    ("bandit_class", "num_points"), [(BoxBKB, 700), (BoxThompsonSampling, 257)]
+)
 def test_the_inducing_points_of_a_warm_start_are_drawn_in_blocks(
     bandit_class, num_points
 ):

@@ -39,21 +39,15 @@ def test_it_is_the_sum_of_two_matern_kernels(dimension, dtype):
     np.testing.assert_allclose(kernel(x).to_dense().numpy(), expected, atol=tolerance)
 
 
-def test_a_bandit_learns_both_parts_and_goes_on_from_its_state():
+def test_a_bandit_learns_both_parts():
     arms, rewards = measured(torch.float)
     bandit = BBKB(arms, generator=torch.Generator().manual_seed(0))
     start = composite_to_learn(arms).state_dict()
     bandit.tell(torch.arange(20), rewards[:20], external=True)
-    chosen = bandit.ask(size=5)
-    assert len(chosen.unique()) == 5
+    bandit.ask(size=5)
     fitted = bandit.covar_module.state_dict()
     moved = [name for name in start if not start[name].to(arms).equal(fitted[name])]
     assert {name.split(".")[1] for name in moved} == {"0", "1"}
-    other = BBKB(arms, generator=torch.Generator().manual_seed(1))
-    other.load_state_dict(bandit.state_dict())
-    for each in (bandit, other):
-        each.tell(chosen, rewards[chosen])
-    assert torch.equal(bandit.ask(size=5), other.ask(size=5))
 
 
 def test_lengthscales_are_those_of_the_trend():

@@ -65,6 +65,8 @@ def test_no_arm_but_the_first_is_drawn_from_the_global_generator(bandit_class):
     before = torch.get_rng_state()
     play(make_bandit(bandit_class), 4)
     play(make_bandit(bandit_class, generator=None), 4)
+    learned = {"covar_module": None, "noise_variance": None}
+    play(make_bandit(bandit_class, **learned), 5)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -151,7 +151,7 @@ def test_an_unknown_rate_is_learned():
             batch_rule=FixedSize(3),
             generator=torch.Generator().manual_seed(0),
         )
-        for _ in range(50):
+        for _ in range(25):
             indices = bandit.ask()
             noise = torch.randn(3, generator=stream, dtype=torch.double)
             bandit.tell(indices, f[indices] + 0.1 * noise)

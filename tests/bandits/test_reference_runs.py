@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 
 from botorch_bkb import BBKB, BKB, GPBUCB, GPUCB
 from botorch_bkb.acquisition.confidence import (
@@ -15,23 +15,11 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
     SrinivasWidth,
 )
+from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.draws import seed_of, seeded_generator, UPDATES
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
 from tests.helpers import gram_matrix
 from tests.reference import coupled_uniforms, run_bandit
-
-
-class TanimotoKernel(Kernel):
-    """Similarity of bit strings, |x & y| / |x | y|: nothing Euclidean about it."""
-
-    is_stationary = False
-
-    def forward(self, x1, x2, diag=False, **params):
-        if diag:
-            return torch.ones(x1.shape[:-1], dtype=x1.dtype)
-        both = x1 @ x2.mT
-        ones = x1.sum(dim=-1, keepdim=True) + x2.sum(dim=-1).unsqueeze(-2)
-        return both / (ones - both)
 
 
 def rbf(lengthscale=0.3):

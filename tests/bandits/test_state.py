@@ -130,69 +130,57 @@ def test_a_round_trip_keeps_learned_hyper_parameters(bandit_class):
     compare_runs(bandit, reload(bandit_class, bandit, lambda: LEARNED), num_asks=4)
 
 
-@pytest.mark.parametrize("new_kernel", [matern_to_learn, None], ids=["named", "bits"])
-@pytest.mark.parametrize("learner", [SparseLearner, ExactLearner])
-def test_a_kernel_is_not_replaced_by_that_of_a_state(new_kernel, learner):
-    """Neither one that was named nor that of fingerprints, always the same."""
-    arms = random_arms(30)
-    if new_kernel is None:
-        arms = (torch.arange(30 * 64).reshape(30, 64) * 7 % 5 < 2).to(torch.uint8)
-    bandit, other = (
-        FiniteArmBandit(arms, learner=learner(new_kernel=kernel))
-        for kernel in (new_kernel, rbf_to_learn)
-    )
-    with unchanged(bandit), pytest.raises(InputDataError, match="kernel and noise"):
-        bandit.load_state_dict(other.state_dict())
-
-
 def matern(nu=2.5, lengthscale=0.3):
     kernel = MaternKernel(nu=nu)
     kernel.lengthscale = lengthscale
     return kernel
 
 
+def given(kernel):
+    return FiniteArmBandit(random_arms(30), kernel, 0.1)
+
+
+def learning(new_kernel, arms=None, learner=SparseLearner):
+    arms = random_arms(30) if arms is None else arms
+    return FiniteArmBandit(
+        arms, noise_variance=0.1, learner=learner(new_kernel=new_kernel)
+    )
+
+
 FORMS = r"'nu': 2\.5.*with.*'nu': 1\.5"
-OTHER_KERNELS = {
-    "a longer lengthscale": (matern(lengthscale=0.31), "has another raw_lengthscale"),
-    "another smoothness": (matern(nu=1.5), FORMS),
-    "learned": (None, "kernel was given, but it was learned"),
+BITS = (torch.arange(30 * 64).reshape(30, 64) * 7 % 5 < 2).to(torch.uint8)
+STRANGERS = {
+    "a longer lengthscale": (
+        lambda: (given(matern()), given(matern(lengthscale=0.31))),
+        "has another raw_lengthscale",
+    ),
+    "another smoothness": (lambda: (given(matern()), given(matern(1.5))), FORMS),
+    "learned": (
+        lambda: (given(matern()), learning(lambda arms: matern())),
+        "kernel was given, but it was learned",
+    ),
+    "another kernel to learn": (
+        lambda: (learning(matern_to_learn), learning(rbf_to_learn)),
+        "kernel and noise",
+    ),
+    "that of fingerprints": (
+        lambda: (learning(None, BITS), learning(rbf_to_learn, BITS)),
+        "kernel and noise",
+    ),
+    "another smoothness to learn": (
+        lambda: [
+            learning(lambda arms, nu=nu: matern(nu), learner=ExactLearner)
+            for nu in (2.5, 1.5)
+        ],
+        FORMS,
+    ),
 }
 
 
-@pytest.mark.parametrize(
-    ("kernel", "message"), OTHER_KERNELS.values(), ids=OTHER_KERNELS
-)
-def test_the_state_of_another_given_kernel_is_refused(kernel, message):
-    bandit, other = (
-        make_bandit(BBKB, random_arms(30), covar_module=each)
-        for each in (matern(), kernel)
-    )
-    if kernel is None:
-        other = FiniteArmBandit(
-            random_arms(30),
-            noise_variance=bandit.noise_variance,
-            learner=SparseLearner(new_kernel=lambda arms: matern()),
-        )
-        bandit = FiniteArmBandit(random_arms(30), matern(), bandit.noise_variance)
+@pytest.mark.parametrize(("make", "message"), STRANGERS.values(), ids=STRANGERS)
+def test_the_state_of_another_kernel_is_refused(make, message):
+    bandit, other = make()
     with unchanged(bandit), pytest.raises(InputDataError, match=message):
-        bandit.load_state_dict(other.state_dict())
-
-
-@pytest.mark.parametrize("learner", [SparseLearner, ExactLearner])
-def test_the_state_of_another_kernel_to_learn_is_refused(learner):
-    """Of the same class, with the same numbers."""
-    arms = random_arms(30)
-    bandit, other = (
-        FiniteArmBandit(
-            arms, learner=learner(new_kernel=lambda arms, nu=nu: matern(nu))
-        )
-        for nu in (2.5, 1.5)
-    )
-    play(other, 6)
-    with (
-        unchanged(bandit),
-        pytest.raises(InputDataError, match=FORMS),
-    ):
         bandit.load_state_dict(other.state_dict())
 
 
