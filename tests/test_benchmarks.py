@@ -1,6 +1,5 @@
 """What the benchmarks measure and keep; `.ci/run` runs them in smoke mode."""
 
-import argparse
 import math
 from typing import NamedTuple
 
@@ -14,8 +13,7 @@ from benchmarks import drift, drift_real, regret, speed, thompson_decay
 from benchmarks.problems import load_problem, new_kernel
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
-from botorch_bkb import BBKB, EpsilonGreedy
-from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
+from botorch_bkb import BBKB
 from tests.reference import exact_posterior
 
 
@@ -113,30 +111,6 @@ def test_regret_rows_add_up_to_the_regret_of_the_picks(problem):
     assert rounds["num_pulls"].iloc[-1] == 120
     assert rounds["seconds"].is_monotonic_increasing
     assert not rounds["truncated"].any()
-
-
-def test_the_settings_are_the_papers(problem):
-    parser = argparse.ArgumentParser()
-    parser.set_defaults(device="cpu")
-    regret.add_arguments(parser)
-    args = parser.parse_args(["--setting", "paper"])
-    players = regret.new_players(args, problem, 10_000)
-    assert list(players) == ["EpsilonGreedy", "GPUCB", "BKB", "BBKB"]
-    for bandit in (make(0) for make in players.values()):
-        assert bandit.confidence.norm_bound == 20
-        assert bandit.confidence.failure_probability == 1e-4
-        assert bandit.confidence.noise_std is None
-        assert bandit.noise_variance == pytest.approx(0.2)
-        assert bandit.covar_module.lengthscale.item() ** 2 == pytest.approx(5)
-    assert players["EpsilonGreedy"](0).policy.uniform_probability == 0.1
-    assert isinstance(players["EpsilonGreedy"](0), EpsilonGreedy)
-    assert isinstance(players["BKB"](0).confidence, BKBWidth)
-    bbkb = players["BBKB"](0)
-    assert isinstance(bbkb.confidence, BBKBWidth)
-    assert bbkb.batch_rule.ratio_threshold == 2
-    assert bbkb.learner.oversampling == 2
-    practical = regret.new_players(parser.parse_args([]), problem, 100)
-    assert all(make(0).confidence.norm_bound == 1 for make in practical.values())
 
 
 # --- drift and Thompson sampling

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.spatial.distance import cdist
 from typing_extensions import override
 
 from benchmarks import figures, practice, practice_box
@@ -14,7 +13,6 @@ from benchmarks.pools import Laboratory, Pool, smoke_pools
 from benchmarks.practice import play, Protocol, Run
 from benchmarks.practice_methods import METHODS, PEERS, Uniform
 from benchmarks.practice_tables import write_tables
-from benchmarks.screening import Suggest, TanimotoQLogEI
 
 
 PROTOCOL = Protocol(4, 3, 12, (12,))
@@ -140,28 +138,6 @@ def test_the_optimum_is_the_largest_value(name):
     values = function.values(draws)
     assert values.max() < function.optimum
     assert values.std().item() == pytest.approx(function.deviation, rel=0.15)
-
-
-def test_the_peer_has_the_kernel_and_the_choices_of_fingerprints():
-    rng = np.random.default_rng(0)
-    bits = rng.random((40, 64)) < 0.2
-    arms = torch.tensor(bits, dtype=torch.double)
-    rewards = arms @ torch.linspace(-1, 1, 64, dtype=torch.double)
-    told = torch.arange(12)
-    for kind in (TanimotoQLogEI, Suggest):
-        player = kind(arms, torch.Generator().manual_seed(0))
-        player.tell(told, rewards[told])
-        picks = player.ask(4)
-        assert len(set(picks.tolist())) == 4
-        assert not set(picks.tolist()) & set(told.tolist())
-        assert rewards[picks].mean() > rewards.mean()
-        if kind is TanimotoQLogEI:
-            kernel = player.model.covar_module
-            np.testing.assert_allclose(
-                kernel(player.points).to_dense().detach() / kernel.outputscale.item(),
-                1 - cdist(bits, bits, "jaccard"),
-                atol=1e-12,
-            )
 
 
 # --- the tables of the pages

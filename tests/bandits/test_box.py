@@ -247,24 +247,6 @@ def test_learned_hyper_parameters(bandit_class, dtype):
 
 
 @each
-def test_an_error_in_ask_changes_nothing(bandit_class, monkeypatch):
-    bandit = make_bandit(bandit_class)
-    play(bandit, 2)
-    bandit.ask()
-    bandit.tell([[0.0, 1.0]], [0.0], external=True)
-    before = deepcopy(bandit.state_dict())
-
-    def broken(decision):
-        torch.rand(3, generator=decision.generator)
-        raise RuntimeError("the optimizer failed")
-
-    monkeypatch.setattr(bandit.policy, "choose", broken)
-    with pytest.raises(RuntimeError, match="the optimizer failed"):
-        bandit.ask()
-    assert_same(bandit.state_dict(), before)
-
-
-@each
 @pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
 def test_predictions_and_failed_asks_change_no_later_point(
     bandit_class, learned, monkeypatch
@@ -463,6 +445,7 @@ def test_a_state_in_the_middle_of_the_first_design_goes_on(tmp_path):
     bandit.save(tmp_path / "state")
     other = make_bandit(BoxBKB, seed=9, **LEARNED)
     other.load(tmp_path / "state")
+    assert other.confidence == bandit.confidence  # drawn with the seed
     assert_same(other.state_dict(), bandit.state_dict())
     for _ in range(2):
         batches = [one.ask(2) for one in (bandit, other)]
@@ -481,13 +464,6 @@ def test_the_width_is_in_deviations_where_something_is_learned(options):
     assert given.confidence == PracticalBKBWidth(2.0)
     assert make_bandit(BoxGPUCB).confidence == ChowdhuryGopalanWidth()
     assert make_bandit(BoxBKB).confidence == PracticalBKBWidth()
-
-
-@pytest.mark.parametrize("bandit_class", [BoxBKB, BoxGPUCB])
-def test_a_loaded_bandit_has_the_widths_of_the_saved_one(bandit_class):
-    bandit, other = (make_bandit(bandit_class, seed, **LEARNED) for seed in (0, 1))
-    other.load_state_dict(bandit.state_dict())
-    assert other.confidence == bandit.confidence
 
 
 def test_what_is_learned_over_a_box_where_no_kernel_is_given():

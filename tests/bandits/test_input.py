@@ -11,7 +11,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from gpytorch.kernels import LinearKernel, PolynomialKernel, RBFKernel
+from gpytorch.kernels import LinearKernel, PolynomialKernel
 
 from botorch_bkb import BBKB, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import (
@@ -68,10 +68,10 @@ JUNK = {
 }
 
 
-def answers(call):
+def answers(call, *args, **options):
     """Call; return whether that was taken, and let no other error pass."""
     try:
-        call()
+        call(*args, **options)
     except REFUSED:
         return False
     return True
@@ -118,57 +118,36 @@ def test_junk_is_refused_and_changes_nothing(bandit_class, name):
 
 @pytest.mark.parametrize("name", JUNK)
 def test_junk_makes_no_bandit(name):
-    arms = torch.rand(5, 2).double()
-    for option in (
-        "arms",
-        "covar_module",
-        "noise_variance",
-        "confidence",
-        "batch_rule",
-        "max_repeats",
-        "generator",
-        "max_feature_bytes",
-        "oversampling",
-        "resampling",
-        "inclusion",
-        "max_inducing",
-    ):
-        options = {"arms": arms, "covar_module": RBFKernel(), "noise_variance": 0.1}
-        answers(
-            lambda options=options, option=option: BBKB(
-                **options | {option: JUNK[name]}
-            )
-        )
-
-
-@pytest.mark.parametrize("name", JUNK)
-def test_junk_makes_no_drifting_bandit(name):
-    junk, options = JUNK[name], {"covar_module": rbf(), "noise_variance": NOISE}
-    arms = torch.rand(5, 2).double()
-    for option in ("forgetting_rate", "sparse", "goal", "confidence", "batch_rule"):
-        answers(lambda option=option: TVGPUCB(arms, **{**options, option: junk}))
+    arms, junk = torch.rand(5, 2).double(), JUNK[name]
+    known = {"arms": arms, "covar_module": rbf(), "noise_variance": NOISE}
+    own = ["oversampling", "resampling", "inclusion", "max_inducing"]
+    shared = ["confidence", "batch_rule", "max_repeats", "generator", "goal"]
+    for option in (*known, *shared, "max_feature_bytes", *own):
+        answers(BBKB, **{**known, option: junk})
+    known["forgetting_rate"] = 0.1
+    for option in ("forgetting_rate", "confidence", "batch_rule", "goal", "sparse"):
+        answers(TVGPUCB, **{**known, option: junk})
     for option in ("tolerance", "max_inducing"):
-        few = {**options, "sparse": True, option: junk}
-        answers(lambda few=few: TVGPUCB(arms, forgetting_rate=0.1, **few))
-    answers(lambda: RGPUCB(arms, block_size=junk, **options))
-    answers(lambda: rbf_block_size(junk, 100))
-    for nu, dimension in ((junk, 2), (2.5, junk)):
-        answers(lambda nu=nu, d=dimension: matern_block_size(0.1, 100, nu, d))
+        answers(TVGPUCB, **{**known, "sparse": True, option: junk})
+    answers(RGPUCB, arms, rbf(), NOISE, block_size=junk)
 
 
 @pytest.mark.parametrize("name", JUNK)
-def test_junk_makes_no_schedule(name):
+def test_junk_makes_no_schedule_and_no_block_size(name):
     junk = JUNK[name]
-    for width in (TVWidth, RTVWidth):
-        answers(lambda width=width: width(failure_probability=junk))
-        answers(lambda width=width: width(box=junk))
-    for numbers in ((junk, 1, 1, 1), (1, 1, 1, junk)):
-        answers(lambda numbers=numbers: SmoothBox(*numbers))
     for call in (ConstantWidth, DeviationWidth, SrinivasWidth, BBKBWidth):
-        answers(lambda call=call: call(junk))
-    answers(lambda: LogWidth(junk, 4.0))
+        answers(call, junk)
+    answers(LogWidth, junk, 4.0)
     for option in ("noise_std", "failure_probability", "accuracy"):
-        answers(lambda option=option: BKBWidth(**{option: junk}))
+        answers(BKBWidth, **{option: junk})
+    for width in (TVWidth, RTVWidth):
+        answers(width, failure_probability=junk)
+        answers(width, box=junk)
+    answers(SmoothBox, junk, 1, 1, 1)
+    answers(SmoothBox, 1, 1, 1, junk)
+    answers(rbf_block_size, junk, 100)
+    answers(matern_block_size, 0.1, 100, junk, 2)
+    answers(matern_block_size, 0.1, 100, 2.5, junk)
 
 
 def test_numbers_of_numpy_are_numbers():
