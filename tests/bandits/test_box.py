@@ -107,17 +107,32 @@ def test_the_first_points_are_uniform(bandit_class):
 
 
 @pytest.mark.parametrize(
-    ("bandit_class", "maximize"),
-    [(BoxThompsonSampling, True), (BoxBKB, False), (BoxGPUCB, True)],
+    ("bandit_class", "learned", "maximize", "dtype"),
+    [
+        (BoxThompsonSampling, False, True, torch.float64),
+        (BoxBKB, False, False, torch.float64),
+        (BoxGPUCB, False, True, torch.float64),
+        (BoxThompsonSampling, True, False, torch.float32),
+        (BoxBKB, True, True, torch.float64),
+    ],
 )
-def test_points_lie_in_the_box_and_gather_at_the_optimum(bandit_class, maximize):
-    bandit = make_bandit(bandit_class, maximize=maximize)
-    batches = play(bandit, 12, measurement(sign=1 if maximize else -1))
+def test_points_lie_in_the_box_and_gather_at_the_optimum(
+    bandit_class, learned, maximize, dtype
+):
+    options = {**LEARNED, "batch_size": 4} if learned else {}
+    bounds = BOUNDS.to(dtype)
+    bandit = make_bandit(bandit_class, bounds=bounds, maximize=maximize, **options)
+    measure = measurement(sign=1 if maximize else -1)
+    offset, unit = (50, 10) if learned else (0, 1)
+    batches = play(bandit, 10, lambda points: offset + unit * measure(points))
     points = torch.cat(batches)
-    assert ((points >= BOUNDS[0]) & (points <= BOUNDS[1])).all()
-    assert truth(bandit.best_point().unsqueeze(0)) > 0.85
+    assert points.dtype == dtype
+    assert ((points >= bounds[0]) & (points <= bounds[1])).all()
     assert truth(torch.cat(batches[-4:])).mean() > truth(torch.cat(batches[:4])).mean()
-    assert bandit.num_pulls == 24
+    best = bandit.best_point().unsqueeze(0)
+    assert truth(best) > 0.85
+    expected = offset + (unit if maximize else -unit)
+    assert bandit.predict(best)[0].item() == pytest.approx(expected, abs=0.2 * unit)
 
 
 @pytest.mark.parametrize(
@@ -220,30 +235,6 @@ def test_a_saved_state_goes_on(bandit_class):
         torch.testing.assert_close(batches[0], batches[1])
     with pytest.raises(InputDataError, match="over the same box"):
         make_bandit(bandit_class, bounds=BOUNDS + 1).load_state_dict(other.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("bandit_class", "dtype"),
-    [
-        (BoxThompsonSampling, torch.float32),
-        (BoxBKB, torch.float64),
-    ],
-)
-def test_learned_hyper_parameters(bandit_class, dtype):
-    bandit = bandit_class(
-        BOUNDS.to(dtype),
-        batch_size=4,
-        raw_samples=64,
-        num_restarts=2,
-        generator=torch.Generator().manual_seed(0),
-    )
-    measure = measurement()
-    play(bandit, 10, lambda points: 50 + 10 * measure(points))
-    best = bandit.best_point()
-    assert best.dtype == dtype
-    assert truth(best.unsqueeze(0)) > 0.9
-    mean, _ = bandit.predict(best.unsqueeze(0))
-    assert mean.item() == pytest.approx(60, abs=2)
 
 
 @each

@@ -26,15 +26,13 @@ from tests.bandits import (
     true_rewards,
     unchanged,
 )
+from tests.bandits.contract import each
 
 
 ARMS = random_arms(60)
 # Draw by position, and what visits is last.
 UNIFORM_BANDITS = [EpsilonGreedy, UniformRandom]
 DECIDED_BANDITS = [item for item in ALL_BANDITS if item not in UNIFORM_BANDITS]
-each_bandit = pytest.mark.parametrize(
-    "bandit_class", ALL_BANDITS, ids=lambda item: item.__name__
-)
 
 
 def make(bandit_class, arms, **options):
@@ -71,7 +69,7 @@ def mask(*parts):
     return available
 
 
-@each_bandit
+@each(ALL_BANDITS)
 def test_added_and_retired_arms_are_those_of_a_masked_table(bandit_class):
     bandit, whole = make(bandit_class, ARMS[:30]), make(bandit_class, ARMS)
     measures = [measure_by_features() for _ in range(2)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from botorch_bkb import BBKB, GPThompsonSampling
+from botorch_bkb import BBKB, EpsilonGreedy, GPThompsonSampling, GPUCB, TVGPUCB
 from botorch_bkb.bandits.ledger import PullLedger
 from tests.bandits import (
     ALL_BANDITS,
@@ -14,15 +14,13 @@ from tests.bandits import (
     SPARSE_BANDITS,
     unchanged,
 )
+from tests.bandits.contract import each
 
 
-each_bandit = pytest.mark.parametrize(
-    "bandit_class", ALL_BANDITS, ids=lambda item: item.__name__
-)
 LEARNED = {"covar_module": None, "noise_variance": None}
 
 
-@each_bandit
+@each(ALL_BANDITS)
 def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class):
     generator = torch.Generator().manual_seed(3)
     torch.rand(5, generator=generator)
@@ -35,7 +33,7 @@ def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class):
     assert seed != make_bandit(bandit_class, seed=3).state_dict()["seed"]
 
 
-@each_bandit
+@each(ALL_BANDITS)
 def test_the_first_arm_is_the_first_integer_of_the_generator(bandit_class):
     for seed in range(20):
         stream = torch.Generator().manual_seed(seed)
@@ -43,7 +41,7 @@ def test_the_first_arm_is_the_first_integer_of_the_generator(bandit_class):
         assert indices.tolist() == torch.randint(23, (1,), generator=stream).tolist()
 
 
-@each_bandit
+@each(ALL_BANDITS)
 def test_a_first_pull_that_fails_is_followed_by_one_of_another_arm(bandit_class):
     bandit = make_bandit(bandit_class)
     first = []
@@ -72,8 +70,11 @@ def test_every_ask_and_every_update_draws_anew(bandit_class):
 
 @pytest.mark.parametrize(
     ("bandit_class", "options"),
-    [(bandit_class, {}) for bandit_class in ALL_BANDITS]
-    + [(BBKB, LEARNED), (BBKB, {"resampling": "coupled"})],
+    [
+        *((kind, {}) for kind in (GPUCB, EpsilonGreedy, GPThompsonSampling, TVGPUCB)),
+        (BBKB, LEARNED),
+        (BBKB, {"resampling": "coupled"}),
+    ],
 )
 @pytest.mark.parametrize("part", ["learner", "policy", "ledger"])
 def test_an_ask_that_fails_changes_no_later_pick(

@@ -28,6 +28,7 @@ from tests.bandits import (
     random_arms,
     unchanged,
 )
+from tests.bandits.contract import each
 
 
 LEARNED = {"covar_module": None, "noise_variance": None}
@@ -109,7 +110,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+@each(ALL_BANDITS)
 def test_a_round_trip_continues_the_run(bandit_class):
     bandit = make_bandit(bandit_class, random_arms(30))
     start(bandit)
@@ -136,8 +137,8 @@ def matern(nu=2.5, lengthscale=0.3):
     return kernel
 
 
-def given(kernel):
-    return FiniteArmBandit(random_arms(30), kernel, 0.1)
+def given(kernel, noise_variance=0.1, **options):
+    return FiniteArmBandit(random_arms(30), kernel, noise_variance, **options)
 
 
 def learning(new_kernel, arms=None, learner=SparseLearner):
@@ -150,6 +151,11 @@ def learning(new_kernel, arms=None, learner=SparseLearner):
 FORMS = r"'nu': 2\.5.*with.*'nu': 1\.5"
 BITS = (torch.arange(30 * 64).reshape(30, 64) * 7 % 5 < 2).to(torch.uint8)
 STRANGERS = {
+    "minimizing": (
+        lambda: (given(matern()), given(matern(), maximize=False)),
+        "maximize=True.*maximize=False",
+    ),
+    "another noise": (lambda: (given(matern()), given(matern(), 0.7)), "kernel and no"),
     "a longer lengthscale": (
         lambda: (given(matern()), given(matern(lengthscale=0.31))),
         "has another raw_lengthscale",
@@ -178,13 +184,13 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize(("make", "message"), STRANGERS.values(), ids=STRANGERS)
-def test_the_state_of_another_kernel_is_refused(make, message):
+def test_the_state_of_another_model_is_refused(make, message):
     bandit, other = make()
     with unchanged(bandit), pytest.raises(InputDataError, match=message):
         bandit.load_state_dict(other.state_dict())
 
 
-@pytest.mark.parametrize("bandit_class", ALL_BANDITS, ids=lambda item: item.__name__)
+@each(ALL_BANDITS)
 def test_a_state_does_not_change_with_its_bandit(bandit_class):
     """Nor does the bandit with a state that it has read."""
     bandit = make_bandit(bandit_class, random_arms(30), confidence=doubling())

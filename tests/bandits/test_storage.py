@@ -117,21 +117,6 @@ def test_an_interrupt_at_any_line_loses_nothing(
     assert torch.equal(bandits[0].counts, bandits[1].counts)
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"maximize": False}, "maximize=False"),
-        ({"noise_variance": 0.7}, "kernel and noise"),
-    ],
-)
-def test_a_state_goes_to_its_own_options_only(options, match, tmp_path):
-    bandit, other = make_bandit(BBKB), make_bandit(BBKB, **options)
-    play(bandit, 5)
-    bandit.save(tmp_path / "state")
-    with unchanged(other), pytest.raises(InputDataError, match=match):
-        other.load(tmp_path / "state")
-
-
 # Crashes ------------------------------------------------------------------------------
 
 
