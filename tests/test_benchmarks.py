@@ -9,7 +9,7 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import drift, drift_real, regret, speed, thompson_decay
+from benchmarks import drift_real, regret, speed, thompson_decay
 from benchmarks.problems import load_problem, new_kernel
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
@@ -114,34 +114,6 @@ def test_regret_rows_add_up_to_the_regret_of_the_picks(problem):
 
 
 # --- drift and Thompson sampling
-
-
-class Recorder:
-    """Pulls arm 0 and keeps what it is told."""
-
-    def __init__(self):
-        self.rewards = []
-
-    def ask(self):
-        return torch.tensor([0])
-
-    def tell(self, indices, rewards):
-        self.rewards.append(rewards.item())
-
-
-def test_noise_has_nothing_to_do_with_the_function():
-    """Of arms far apart, so that their values are the draws of the function."""
-    arms = torch.arange(8).double().unsqueeze(-1)
-    functions, noises = [], []
-    for seed in range(drift.FIRST_SEED, drift.FIRST_SEED + 300):
-        problem, recorder = drift.new_problem(arms, "SE", 0.0, seed), Recorder()
-        drift.play(problem, {"recorder": recorder}, horizon=8, seed=seed)
-        functions.append(problem.mean_rewards.numpy())
-        noises.append(np.array(recorder.rewards) - functions[-1][0])
-    functions, noises = np.array(functions).T, np.array(noises).T
-    correlations = np.corrcoef(functions, noises)[:8, 8:]
-    assert noises.std() == pytest.approx(drift.NOISE_VARIANCE**0.5, rel=0.06)
-    assert np.abs(correlations).max() < 4.5 / math.sqrt(300)
 
 
 def test_the_rate_maximizes_the_marginal_likelihood():

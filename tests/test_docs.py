@@ -1,4 +1,4 @@
-"""The pages of docs/: what they link to exists. `.ci/run` builds them, nit-picky."""
+"""README and docs/: links exist, and code runs. `.ci/run` builds docs/, nit-picky."""
 
 import importlib
 import re
@@ -32,21 +32,25 @@ def test_the_reference_has_every_package():
     }
 
 
-def code_of(page):
+def code_of(path):
     """Return the Python blocks of a page, without their indentation."""
-    text = (DOCS / f"{page}.rst").read_text()
-    blocks = re.findall(r"\.\. code-block:: python\n\n((?: {3}.*\n|\n)+)", text)
-    return [textwrap.dedent(block) for block in blocks]
+    block = r"\.\. code-block:: python\n\n((?: {3}.*\n|\n)+)"
+    if path.suffix == ".md":
+        block = r"```python\n((?:.*\n)*?)```"
+    return [textwrap.dedent(code) for code in re.findall(block, path.read_text())]
 
 
-PAGES = [path.stem for path in sorted(DOCS.glob("*.rst")) if code_of(path.stem)]
+README = DOCS.parent / "README.md"
+PAGES = [path for path in [README, *sorted(DOCS.glob("*.rst"))] if code_of(path)]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what Ax imports
-@pytest.mark.parametrize("page", PAGES)
-def test_python_blocks_run_in_order(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_python_blocks_run_in_order(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "page"}
+    names = {"__name__": "page"}
     with torch.random.fork_rng():
-        for block in code_of(page):
-            exec(compile(block, f"{page}.rst", "exec"), namespace)
+        for block in code_of(path):
+            exec(compile(block, path.name, "exec"), names)
+    if path == README:
+        assert names["mean_reward"][names["best"]] > names["mean_reward"].max() - 0.1

@@ -16,7 +16,6 @@ from torch import Tensor
 from botorch_bkb import acquisition, models, optim, posteriors
 from botorch_bkb.acquisition import (
     PracticalBBKBWidth,
-    SmoothBox,
 )
 from botorch_bkb.acquisition.deviations import RandomDeviationWidth
 from botorch_bkb.models import kernels
@@ -58,8 +57,6 @@ def arm_posterior():
     return posterior
 
 
-BOX = SmoothBox(dimension=2, side_length=1.0, a=1.0, b=1.0)
-
 # Classes with state, with priors where they take some, and one that is plain data.
 MAKERS = {
     "SingleTaskDTCGP": lambda: dtc_model(X[:4]),
@@ -82,12 +79,9 @@ MAKERS = {
         )
     ),
     "RandomDeviationWidth": lambda: RandomDeviationWidth(0.5, seed=3),
-    "RTVWidth": lambda: acquisition.RTVWidth(box=BOX),
     "NormDoubling": lambda: acquisition.NormDoubling(PracticalBBKBWidth()),
     "ArmPosterior": arm_posterior,
     "Capped": lambda: optim.Capped(SumRule(), 96),
-    "SumRule": optim.SumRule,
-    "ProductRule": optim.ProductRule,
 }
 
 

@@ -16,13 +16,6 @@ from botorch_bkb.models.kernels import TanimotoKernel
 from tests.reference import composite_covariance
 
 
-def measured(dtype=torch.double):
-    stream = torch.Generator().manual_seed(1)
-    arms = torch.rand(60, 3, generator=stream, dtype=torch.double)
-    rewards = arms.sum(dim=-1) + 0.3 * torch.sin(40 * arms[:, 0])
-    return arms.to(dtype), rewards.to(dtype)
-
-
 @pytest.mark.parametrize("dimension", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
 def test_it_is_the_sum_of_two_matern_kernels(dimension, dtype):
@@ -40,8 +33,10 @@ def test_it_is_the_sum_of_two_matern_kernels(dimension, dtype):
 
 
 def test_a_bandit_learns_both_parts():
-    arms, rewards = measured(torch.float)
-    bandit = BBKB(arms, generator=torch.Generator().manual_seed(0))
+    stream = torch.Generator().manual_seed(1)
+    arms = torch.rand(60, 3, generator=stream)
+    rewards = arms.sum(dim=-1) + 0.3 * torch.sin(40 * arms[:, 0])
+    bandit = BBKB(arms, generator=stream)
     start = composite_to_learn(arms).state_dict()
     bandit.tell(torch.arange(20), rewards[:20], external=True)
     bandit.ask(size=5)

@@ -66,7 +66,9 @@ def test_no_arm_but_the_first_is_drawn_from_the_global_generator(bandit_class):
     play(make_bandit(bandit_class), 4)
     play(make_bandit(bandit_class, generator=None), 4)
     learned = {"covar_module": None, "noise_variance": None}
-    play(make_bandit(bandit_class, **learned), 5)
+    bandit = make_bandit(bandit_class, **learned)
+    play(bandit, 5)
+    bandit.maximizer_distribution(4)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -23,7 +23,6 @@ from tests.bandits import (
     random_arms,
     rbf,
     true_rewards,
-    unchanged,
 )
 from tests.bandits.contract import (
     each,
@@ -207,11 +206,3 @@ def test_a_kernel_that_is_not_psd_is_an_error_that_changes_nothing(
 def test_prior_variances_that_are_none_are_named(name, message):
     with pytest.raises(InputDataError, match=message):
         make_bandit(BBKB, covar_module=Function(NO_KERNELS[name]))
-
-
-def test_a_failed_resampling_draws_no_coupled_numbers():
-    function = NO_KERNELS["one minus distance"]
-    bandit = make_bandit(BBKB, covar_module=Function(function), resampling="coupled")
-    bandit.tell(torch.arange(30), true_rewards(bandit.arms), external=True)
-    with unchanged(bandit), pytest.raises(InputDataError, match="`covar_module`"):
-        bandit.ask()

@@ -5,15 +5,9 @@ import math
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from botorch_bkb import BBKB, GPUCB, TVGPUCB
-from botorch_bkb.bandits.ledger import PullLedger
 from tests.bandits import identity_bandit, make_bandit, NOISE, play, unchanged
-
-
-LIKE = torch.zeros(1, dtype=torch.float64)
 
 
 def test_results_settle_the_oldest_pull_of_their_arm_or_the_one_named():
@@ -143,26 +137,3 @@ def test_counts_are_a_copy():
     bandit.counts.fill_(0)
     bandit.pending.clear()
     assert bandit.counts.sum() == 2
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans())))
-def test_pulls_since_the_last_new_arm_are_counted_in_order_of_asking(pulls):
-    """Told from outside or asked for, and then told or failed."""
-    ledger = PullLedger(5, like=LIKE)
-    for arm, is_outside, is_told in pulls:
-        if is_outside and arm not in [pull.arm for pull in ledger.pending.values()]:
-            ledger.tell([arm], [0.0], None, torch.ones(5).__getitem__)
-        else:
-            ledger.ask([arm], [1.0])
-            if is_told:
-                ledger.tell([arm], [0.0], [ledger.next_id - 1], None)
-            else:
-                ledger.fail([arm], [ledger.next_id - 1])
-    arms = [arm for arm, _, _ in pulls]
-    is_new = [arm not in arms[:place] for place, arm in enumerate(arms)]
-    assert ledger.tried == set(arms)
-    assert ledger.num_since_new == (is_new[::-1].index(True) if arms else 0)
-    loaded = PullLedger(5, like=LIKE)
-    loaded.load_state_dict(ledger.state_dict())
-    assert (loaded.tried, loaded.num_since_new) == (ledger.tried, ledger.num_since_new)

@@ -122,15 +122,9 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
 @pytest.mark.parametrize(
     ("name", "resampling"),
     [
-        ("bkb", "independent"),
+        *((name, "independent") for name in BANDITS),
         ("bkb", "coupled"),
-        ("bbkb", "independent"),
         ("bbkb", "coupled"),
-        ("plates", "independent"),
-        ("gpucb", "independent"),
-        ("gpbucb", "independent"),
-        ("srinivas", "independent"),
-        ("log", "independent"),
     ],
 )
 def test_same_arms_as_the_dense_reference(name, resampling, kernel_name):

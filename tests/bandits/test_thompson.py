@@ -173,18 +173,6 @@ def test_any_bandit_has_a_distribution_of_the_maximizer(bandit_class, maximize):
     assert sign * mean[after.mode] > (sign * mean).max() - 2 * variance.max().sqrt()
 
 
-def test_draws_of_the_distribution_come_from_its_generator_only():
-    bandit = told_bandit()
-    first, second = (
-        bandit.maximizer_distribution(50, torch.Generator().manual_seed(1)).indices
-        for _ in range(2)
-    )
-    assert torch.equal(first, second)
-    before = torch.get_rng_state()
-    bandit.maximizer_distribution(50)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_bad_options_are_refused():
     with pytest.raises(InputDataError, match="`uniform_probability` between 0 and 1"):
         make_bandit(GPThompsonSampling, uniform_probability=1.5)
