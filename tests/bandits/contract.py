@@ -5,9 +5,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
-from tests.bandits import (
-    ALL_BANDITS,
-)
+from tests.bandits import ALL_BANDITS
 
 
 def each(classes):
@@ -22,14 +20,11 @@ RULES = {
     "sum": SumRule(),
     "product": ProductRule(),
 }
-BANDITS_AND_RULES = [
-    (bandit_class, name) for bandit_class in ALL_BANDITS for name in RULES
-]
-each_bandit_and_rule = pytest.mark.parametrize(
-    ("bandit_class", "rule"),
-    [(bandit_class, RULES[name]) for bandit_class, name in BANDITS_AND_RULES],
-    ids=[f"{bandit_class.__name__}-{name}" for bandit_class, name in BANDITS_AND_RULES],
-)
+
+
+def each_bandit_and_rule(test):
+    rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+    return each(ALL_BANDITS)(rules(test))
 
 
 class Recorder(ConfidenceSchedule):

@@ -8,9 +8,7 @@ import torch
 from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import BBKB
-from botorch_bkb.bandits import (
-    composite_to_learn,
-)
+from botorch_bkb.bandits import composite_to_learn
 from botorch_bkb.bandits.learned_kernels import lengthscales
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.reference import composite_covariance

@@ -5,9 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import (
-    InputDataError,
-)
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import LinearKernel
 
 from botorch_bkb import (

@@ -24,9 +24,7 @@ from tests.bandits import (
     rbf,
     true_rewards,
 )
-from tests.bandits.contract import (
-    each,
-)
+from tests.bandits.contract import each
 
 
 # Construction -------------------------------------------------------------------------

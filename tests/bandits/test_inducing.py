@@ -34,7 +34,6 @@ from tests.reference import dtc_posterior
 
 
 ARMS = random_arms(80)
-each = pytest.mark.parametrize("bandit_class", SPARSE_BANDITS, ids=lambda c: c.__name__)
 silently = pytest.mark.filterwarnings("ignore:`max_inducing` took effect")
 # So rough that nearly every pulled arm stays inducing.
 ROUGH = {"noise_variance": 1e-4, "lengthscale": 0.15}

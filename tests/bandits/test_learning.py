@@ -12,26 +12,24 @@ from botorch_bkb import (
     UniformRandom,
 )
 from tests.bandits import make_bandit, noisy_rewards, random_arms, true_rewards
+from tests.bandits.contract import each
 
 
-LEARNERS = [BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy, GPThompsonSampling]
 NUM_ARMS, NUM_PULLS = 60, 60
 
 
-def mean_regret(bandit_class, seed, maximize=True, num_pulls=NUM_PULLS, **options):
+def mean_regret(bandit_class, seed, maximize=True):
     """Return the mean regret per pull, and that of the arm that is called best."""
     arms = random_arms(NUM_ARMS)
     truth = true_rewards(arms)
     sign = 1 if maximize else -1
-    bandit = make_bandit(
-        bandit_class, arms, seed, maximize=maximize, max_repeats=None, **options
-    )
+    bandit = make_bandit(bandit_class, arms, seed, maximize=maximize)
     measure = noisy_rewards(arms, seed)
-    while bandit.num_pulls < num_pulls:
-        indices = bandit.ask(max_size=num_pulls - bandit.num_pulls)
+    while bandit.num_pulls < NUM_PULLS:
+        indices = bandit.ask(max_size=NUM_PULLS - bandit.num_pulls)
         bandit.tell(indices, sign * measure(indices))
     regrets = truth.max() - truth
-    pulled = (bandit.counts * regrets).sum() / num_pulls
+    pulled = (bandit.counts * regrets).sum() / NUM_PULLS
     return pulled.item(), regrets[bandit.best_arm()].item()
 
 
@@ -40,10 +38,8 @@ def uniform_regret():
     return (truth.max() - truth).mean().item()
 
 
-@pytest.mark.parametrize("bandit_class", LEARNERS)
-@pytest.mark.parametrize(
-    ("seed", "maximize"), [(0, True), (1, False)], ids=["max", "min"]
-)
+@each([BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy, GPThompsonSampling])
+@pytest.mark.parametrize(("seed", "maximize"), [(0, True), (1, False)])
 def test_every_bandit_beats_uniform_choice(bandit_class, seed, maximize):
     cumulative, simple = mean_regret(bandit_class, seed, maximize)
     assert cumulative < 0.5 * uniform_regret()
