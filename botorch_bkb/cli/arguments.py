@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from botorch_bkb._version import __version__
 
@@ -81,548 +83,45 @@ chance).
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands; ``command`` holds the chosen one."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        usage="%(prog)s [-h] [--version] [COMMAND] [OPTIONS]",
-        description=DESCRIPTION,
-        epilog=f"Each command has its own help: {PROGRAM} COMMAND --help",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(
-        dest="command", prog=PROGRAM, required=True, help=argparse.SUPPRESS
-    )
-    _add_demo(commands)
-    _add_simulate(commands)
-    _add_suggest(commands)
-    return parser
+def _reader(
+    kind: type[int] | type[float], expected: str, is_right: Callable[[Any], bool]
+) -> Callable[[str], Any]:
+    """Return a function that reads a number of a kind and refuses others."""
+
+    def read(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not is_right(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, but got {text!r}")
+        return value
+
+    return read
 
 
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "demo",
-        description="Run BBKB on the Hartmann-6 function, maximized over Sobol points "
-        "of the unit cube, with noisy rewards.",
-    )
-    parser.add_argument(
-        "--horizon",
-        type=positive_integer,
-        default=2_000,
-        metavar="T",
-        help="pulls (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--num-arms",
-        type=positive_integer,
-        default=20_000,
-        metavar="A",
-        help="arms (default: %(default)s)",
-    )
-    _add_run_options(parser)
+positive_integer = _reader(int, "a whole number, 1 or more", lambda n: n >= 1)
+number_of_bits = _reader(int, "a multiple of 8", lambda n: n >= 8 and n % 8 == 0)
+seed = _reader(
+    int, "a whole number from 0 to less than 2 to the 63rd", lambda n: 0 <= n < 2**63
+)
+non_negative_number = _reader(float, "0 or more", lambda x: 0 <= x < math.inf)
+positive_number = _reader(float, "more than 0", lambda x: 0 < x < math.inf)
+probability = _reader(float, "between 0 and 1", lambda x: 0 < x < 1)
+share = _reader(float, "from 0 to 1", lambda x: 0 <= x <= 1)
 
-
-def _add_simulate(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
-    parser = commands.add_parser(
-        "simulate",
-        # The table first: after --bandit it would be taken for one more name.
-        usage="%(prog)s TABLE --reward COLUMN [OPTIONS]",
-        description="Treat every row of a table as an arm and run a bandit over it. "
-        "Features are standardized. The reward column, standardized too, holds the "
-        "mean rewards, to which noise is added. The bandit `suggest` rehearses the "
-        "command suggest: it plays the batches which that would choose, of "
-        "fingerprints too. Several bandits, or several repetitions, are compared in "
-        "one table and one picture.",
-    )
-    parser.add_argument("table", type=Path, metavar="TABLE", help=TABLE_HELP)
-    parser.add_argument(
-        "--reward",
-        type=str.strip,
-        required=True,
-        metavar="COLUMN",
-        help="column of the mean rewards",
-    )
-    parser.add_argument(
-        "--id",
-        type=str.strip,
-        metavar="COLUMN",
-        help="column of ids, which is no feature; names the best arm found",
-    )
-    _add_column_options(parser)
-    parser.add_argument(
-        "--minimize", action="store_true", help="small rewards are best"
-    )
-    parser.add_argument(
-        "--bandit",
-        nargs="+",
-        choices=BANDIT_NAMES,
-        default=["bbkb"],
-        metavar="NAME",
-        help=f"one or more of {', '.join(BANDIT_NAMES)} (default: bbkb). suggest is "
-        "the loop of the command suggest: kernel and noise learned, batches of "
-        f"--batch-size (default there: {BATCH_SIZE}), goal best-arm",
-    )
-    parser.add_argument(
-        "--learn",
-        action="store_true",
-        help="let all bandits learn kernel and noise, as suggest does, and use their "
-        "own defaults for that, in place of the model below",
-    )
-    _add_purpose_options(
-        parser,
-        None,
-        "best-arm of suggest and with --learn, otherwise, and of tvgpucb and rgpucb, "
-        "regret",
-    )
-    parser.add_argument(
-        "--horizon",
-        type=positive_integer,
-        default=1_000,
-        metavar="T",
-        help="pulls (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--repetitions",
-        type=positive_integer,
-        default=1,
-        metavar="N",
-        help="runs of each bandit, at the seeds SEED, SEED + 1, ... "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--noise-std",
-        type=non_negative_number,
-        default=0.1,
-        metavar="X",
-        help="standard deviation of the noise on a reward (default: %(default)s)",
-    )
-    _add_model_options(parser)
-    _add_fingerprint_options(
-        parser, "TABLE", ". Of suggest, and with --learn of all bandits"
-    )
-    _add_rule_options(parser)
-    _add_run_options(parser)
-    parser.add_argument(
-        "--threads",
-        type=positive_integer,
-        metavar="N",
-        help="torch threads (default: torch's choice)",
-    )
-    _add_workers(parser, ". Of all bandits but uniform and tvgpucb")
-
-
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "model, in standardized units, of bandits that learn none"
-    )
-    group.add_argument(
-        "--kernel",
-        choices=KERNEL_NAMES,
-        help="matern has nu = 2.5 (default: rbf). Of suggest what it learns: as its "
-        "own --kernel, tanimoto too, and its own default",
-    )
-    group.add_argument(
-        "--lengthscale",
-        type=positive_number,
-        metavar="X",
-        help="of every feature (default: sqrt(number of features))",
-    )
-    group.add_argument(
-        "--noise-variance",
-        type=positive_number,
-        metavar="X",
-        help="the model's noise variance, which also absorbs misfit (default: "
-        f"{NOISE_VARIANCE})",
-    )
-
-
-def _add_rule_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "confidence width, batches, inducing points, drift"
-    )
-    group.add_argument(
-        "--confidence",
-        type=confidence_rule,
-        metavar="RULE",
-        help="practical (without the theorem's constants), theorem, constant:W, or "
-        "log:C1:C2 (default: practical; with --learn, 1.25 posterior deviations, one "
-        "more where all is noise, but of tvgpucb and rgpucb, for which practical is "
-        "the theorem's)",
-    )
-    group.add_argument(
-        "--norm-bound",
-        type=positive_number,
-        metavar="F",
-        help="bound on the norm of the reward function (default: 1)",
-    )
-    group.add_argument(
-        "--failure-probability",
-        type=probability,
-        metavar="DELTA",
-        help="of the confidence band (default: 1 / horizon)",
-    )
-    size = group.add_mutually_exclusive_group()
-    size.add_argument(
-        "--ratio-threshold",
-        type=positive_number,
-        metavar="C",
-        help="bound that closes a batch of bbkb or gpbucb (default: 2)",
-    )
-    size.add_argument(
-        "--batch-size",
-        type=positive_integer,
-        metavar="N",
-        help="fixed batch size in place of the bandit's own rule",
-    )
-    group.add_argument(
-        "--oversampling",
-        type=positive_number,
-        metavar="Q",
-        help="of the inducing points of bkb, bbkb, thompson, epsilon-greedy "
-        "(default: 2)",
-    )
-    group.add_argument(
-        "--resampling",
-        choices=RESAMPLING_NAMES,
-        help="of the inducing points of bkb, bbkb, thompson, epsilon-greedy "
-        "(default: independent)",
-    )
-    _add_ceiling(group, "of bkb, bbkb, thompson, epsilon-greedy: ")
-
-    group.add_argument(
-        "--forgetting-rate",
-        type=share,
-        metavar="EPS",
-        help="share of the variance that tvgpucb forgets from batch to batch (default: "
-        f"{FORGETTING_RATE}; learned with --learn)",
-    )
-    group.add_argument(
-        "--block-size",
-        type=positive_number,
-        metavar="N",
-        help="batches after which rgpucb starts afresh (default: the paper's formula "
-        f"at the forgetting rate, or at {FORGETTING_RATE})",
-    )
-
-
-def _add_suggest(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
-    parser = commands.add_parser(
-        "suggest",
-        description=SUGGEST_DESCRIPTION,
-        epilog=SUGGEST_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "arms",
-        type=Path,
-        metavar="ARMS",
-        help=f"the candidates, {TABLE_HELP}",
-    )
-    parser.add_argument(
-        "--observations",
-        type=Path,
-        metavar="RESULTS",
-        help="the measurements; if missing or empty, the first batch is spread out",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=positive_integer,
-        default=BATCH_SIZE,
-        metavar="N",
-        help="measurements to choose (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("next.csv"),
-        metavar="NEXT",
-        help="the table to write (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--id",
-        type=str.strip,
-        default="id",
-        metavar="COLUMN",
-        help="id column of both tables (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--reward",
-        type=str.strip,
-        default="reward",
-        metavar="COLUMN",
-        help="reward column of RESULTS (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--available",
-        type=str.strip,
-        metavar="COLUMN",
-        help="column of ARMS that says which candidates can be measured now: yes or "
-        "no, true or false, or an amount (0 is none). The others still inform",
-    )
-    parser.add_argument(
-        "--with-columns",
-        action="store_true",
-        help="let NEXT carry the candidates' other columns",
-    )
-    parser.add_argument(
-        "--per-measurement",
-        action="store_true",
-        help="let NEXT have a row per measurement, in the columns of RESULTS and with "
-        "an empty reward: to be filled in and appended to RESULTS as it is",
-    )
-    parser.add_argument(
-        "--report",
-        type=Path,
-        metavar="HTML",
-        help="write a page too, one file for any browser: progress, predicted against "
-        "measured, the batch with what is known nearby, what was assumed",
-    )
-    parser.add_argument(
-        "--round",
-        type=str.strip,
-        metavar="COLUMN",
-        help="column of RESULTS with the round or plate of a measurement, a number, a "
-        "date or a name; the report goes by it (default: --batch-size measurements "
-        "are one, in the order of RESULTS)",
-    )
-    parser.add_argument(
-        "--minimize", action="store_true", help="small rewards are best"
-    )
-    _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
-    _add_column_options(parser)
-    group = _add_fingerprint_options(
-        parser,
-        "ARMS",
-        ". Results of molecules that ARMS lacks inform where RESULTS has the column "
-        "too",
-    )
-    group.add_argument(
-        "--kernel",
-        choices=KERNEL_NAMES,
-        help="what compares candidates: tanimoto the bits that both have, times a "
-        "matern on other columns; matern (nu 2.5) and rbf the columns as numbers, each "
-        "with its lengthscale. All are learned (default: tanimoto with --smiles, and "
-        "where all columns are 0 or 1, at least 64 of them; otherwise a matern trend "
-        "plus rough detail)",
-    )
-    _add_ceiling(parser)
-    _add_workers(parser)
-    _add_seed(parser)
-    _add_quiet(parser)
-
-
-def _add_ceiling(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup, of: str = ""
-) -> None:
-    parser.add_argument(
-        "--max-inducing",
-        type=positive_integer,
-        metavar="M",
-        help=f"{of}base the choice on at most M of the measured candidates, those that "
-        "say most, which bounds time and memory of thousands of measurements and makes "
-        "it less accurate (default: no limit)",
-    )
-
-
-def _add_workers(parser: argparse.ArgumentParser, of: str = "") -> None:
-    parser.add_argument(
-        "--workers",
-        type=positive_integer,
-        metavar="N",
-        help="let N workers of Ray on this machine compute what there is of every "
-        "candidate (extra ray): the same picks. A worker takes one core, some 400 MB "
-        "and seconds to start, and whole blocks of 65,536 candidates: worth it from "
-        "about a million candidates on, and on more cores than two, where it is no "
-        "faster than this process with two threads. Not for fingerprints"
-        f"{of} (default: this process computes)",
-    )
-
-
-def _add_fingerprint_options(
-    parser: argparse.ArgumentParser, table: str, more: str = ""
-) -> argparse._ArgumentGroup:
-    group = parser.add_argument_group("molecules and other fingerprints")
-    group.add_argument(
-        "--smiles",
-        type=str.strip,
-        metavar="COLUMN",
-        help="column of molecules, of which Morgan fingerprints are made (extra chem) "
-        f"and kept beside {table}{more}",
-    )
-    group.add_argument(
-        "--radius",
-        type=positive_integer,
-        default=2,
-        metavar="BONDS",
-        help="of the fingerprints (default: %(default)s, ECFP4)",
-    )
-    group.add_argument(
-        "--num-bits",
-        type=number_of_bits,
-        default=2048,
-        metavar="N",
-        help="length of the fingerprints, a multiple of 8 (default: %(default)s)",
-    )
-    group.add_argument(
-        "--counts",
-        action="store_true",
-        help="count how often a molecule has a fragment",
-    )
-    group.add_argument(
-        "--skip-invalid",
-        action="store_true",
-        help="leave rows out that are no molecule; without it they are an error",
-    )
-    return group
-
-
-def _add_purpose_options(
-    parser: argparse.ArgumentParser, default: str | None, default_words: str
-) -> None:
-    parser.add_argument(
-        "--goal",
-        choices=GOAL_NAMES,
-        default=default,
-        help="best-arm: find the best candidate; those of a batch are distinct, and a "
-        "measured one comes again only if that tells more about which is best than a "
-        "new one would. regret: collect reward; good candidates come again and again "
-        f"(default: {default_words})",
-    )
-    parser.add_argument(
-        "--max-repeats",
-        type=positive_integer,
-        metavar="N",
-        help="measure no candidate more often than this in all, for whatever goal "
-        "(default: no limit)",
-    )
-
-
-def _add_column_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--drop",
-        type=str.strip,
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="a column that is no feature; may be repeated",
-    )
-    parser.add_argument(
-        "--code",
-        action="append",
-        type=value_codes,
-        default=[],
-        metavar="COLUMN:VALUE=NUMBER,...",
-        help="numbers for a text column, such as sex:M=1,I=0,F=-1; may be repeated. "
-        "Other text columns become one column of 0 and 1 per value",
-    )
-    parser.add_argument(
-        "--category",
-        type=str.strip,
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="a column whose values are names and right as they are, such as plate "
-        "numbers, or words that differ in case only; may be repeated",
-    )
-    parser.add_argument(
-        "--separator",
-        type=separator,
-        metavar="CHARACTER",
-        help="between the fields of CSV files: one character, or "
-        f"{', '.join(SEPARATOR_NAMES)}; for those whose header has it (default: found "
-        "from each file)",
-    )
-    parser.add_argument(
-        "--decimal",
-        choices=[".", ","],
-        metavar="MARK",
-        help="before the decimals of CSV files, . or , (default: found from each file)",
-    )
-
-
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    _add_seed(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("botorch_bkb_output"),
-        metavar="FOLDER",
-        help="for rounds.csv and regret.png (default: %(default)s)",
-    )
-    _add_quiet(parser)
-
-
-def _add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
-
-
-def _add_seed(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--seed", type=seed, default=0, metavar="N", help="default: %(default)s"
-    )
-
-
-def positive_integer(text: str) -> int:
-    """Read 1, 2, 3, ... These readers' names appear in argparse's messages."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, but got {text}")
-    return value
-
-
-def number_of_bits(text: str) -> int:
-    """Read a multiple of 8."""
-    value = int(text)
-    if value < 8 or value % 8:
-        raise argparse.ArgumentTypeError(f"expected a multiple of 8, but got {text}")
-    return value
-
-
-def seed(text: str) -> int:
-    """Read an integer that a random generator takes."""
-    value = int(text)
-    if not 0 <= value < 2**63:
-        raise argparse.ArgumentTypeError(
-            f"expected 0 or more, and less than 2 to the 63rd, but got {text}"
-        )
-    return value
-
-
-def non_negative_number(text: str) -> float:
-    """Read a finite number of at least 0."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected 0 or more, but got {text}")
-    return value
-
-
-def positive_number(text: str) -> float:
-    """Read a finite number above 0."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected more than 0, but got {text}")
-    return value
-
-
-def probability(text: str) -> float:
-    """Read a number above 0 and below 1."""
-    value = float(text)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"expected between 0 and 1, but got {text}")
-    return value
-
-
-def share(text: str) -> float:
-    """Read a number from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected from 0 to 1, but got {text}")
-    return value
+# How an option's value is read, and what the help calls it.
+COLUMN: dict[str, Any] = {"type": str.strip, "metavar": "COLUMN"}
+COUNT: dict[str, Any] = {"type": positive_integer, "metavar": "N"}
+POSITIVE: dict[str, Any] = {"type": positive_number, "metavar": "X"}
+DEFAULT = "default: %(default)s"
+SIMULATE_DESCRIPTION = """\
+Treat every row of a table as an arm and run a bandit over it. Features are
+standardized. The reward column, standardized too, holds the mean rewards, to which
+noise is added. The bandit `suggest` rehearses the command suggest: it plays the batches
+which that would choose, of fingerprints too. Several bandits, or several repetitions,
+are compared in one table and one picture.
+"""
 
 
 def confidence_rule(text: str) -> tuple[str, list[float]]:
@@ -660,3 +159,407 @@ def value_codes(text: str) -> tuple[str, dict[str, float]]:
             f"expected COLUMN:VALUE=NUMBER,... but got {text!r}"
         )
     return column.strip(), numbers
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands; ``command`` holds the chosen one."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        usage="%(prog)s [-h] [--version] [COMMAND] [OPTIONS]",
+        description=DESCRIPTION,
+        epilog=f"Each command has its own help: {PROGRAM} COMMAND --help",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(
+        dest="command", prog=PROGRAM, required=True, help=argparse.SUPPRESS
+    )
+    _add_demo(
+        commands.add_parser(
+            "demo",
+            description="Run BBKB on the Hartmann-6 function, maximized over Sobol "
+            "points of the unit cube, with noisy rewards.",
+        )
+    )
+    _add_simulate(
+        commands.add_parser(
+            "simulate",
+            # The table first: after --bandit it would be taken for one more name.
+            usage="%(prog)s TABLE --reward COLUMN [OPTIONS]",
+            description=SIMULATE_DESCRIPTION,
+        )
+    )
+    _add_suggest(
+        commands.add_parser(
+            "suggest",
+            description=SUGGEST_DESCRIPTION,
+            epilog=SUGGEST_EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
+    return parser
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--horizon", **COUNT, default=2_000, help=f"pulls ({DEFAULT})")
+    add("--num-arms", **COUNT, default=20_000, help=f"arms ({DEFAULT})")
+    _add_run_options(parser)
+
+
+def _add_simulate(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("table", type=Path, metavar="TABLE", help=TABLE_HELP)
+    add("--reward", **COLUMN, required=True, help="column of the mean rewards")
+    add(
+        "--id",
+        **COLUMN,
+        help="column of ids, which is no feature; names the best arm found",
+    )
+    _add_column_options(parser)
+    add("--minimize", action="store_true", help="small rewards are best")
+    add(
+        "--bandit",
+        nargs="+",
+        choices=BANDIT_NAMES,
+        default=["bbkb"],
+        metavar="NAME",
+        help=f"one or more of {', '.join(BANDIT_NAMES)} (default: bbkb). suggest is "
+        "the loop of the command suggest: kernel and noise learned, batches of "
+        f"--batch-size (default there: {BATCH_SIZE}), goal best-arm",
+    )
+    add(
+        "--learn",
+        action="store_true",
+        help="let all bandits learn kernel and noise, as suggest does, and use their "
+        "own defaults for that, in place of the model below",
+    )
+    _add_purpose_options(
+        parser,
+        None,
+        "best-arm of suggest and with --learn, otherwise, and of tvgpucb and rgpucb, "
+        "regret",
+    )
+    add("--horizon", **COUNT, default=1_000, help=f"pulls ({DEFAULT})")
+    add(
+        "--repetitions",
+        **COUNT,
+        default=1,
+        help=f"runs of each bandit, at the seeds SEED, SEED + 1, ... ({DEFAULT})",
+    )
+    add(
+        "--noise-std",
+        type=non_negative_number,
+        default=0.1,
+        metavar="X",
+        help=f"standard deviation of the noise on a reward ({DEFAULT})",
+    )
+    _add_model_options(parser)
+    _add_fingerprint_options(
+        parser, "TABLE", ". Of suggest, and with --learn of all bandits"
+    )
+    _add_rule_options(parser)
+    _add_run_options(parser)
+    add("--threads", **COUNT, help="torch threads (default: torch's choice)")
+    _add_workers(parser, ". Of all bandits but uniform and tvgpucb")
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group(
+        "model, in standardized units, of bandits that learn none"
+    ).add_argument
+    add(
+        "--kernel",
+        choices=KERNEL_NAMES,
+        help="matern has nu = 2.5 (default: rbf). Of suggest what it learns: as its "
+        "own --kernel, tanimoto too, and its own default",
+    )
+    add(
+        "--lengthscale",
+        **POSITIVE,
+        help="of every feature (default: sqrt(number of features))",
+    )
+    add(
+        "--noise-variance",
+        **POSITIVE,
+        help="the model's noise variance, which also absorbs misfit (default: "
+        f"{NOISE_VARIANCE})",
+    )
+
+
+def _add_rule_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "confidence width, batches, inducing points, drift"
+    )
+    add, sparse = group.add_argument, "bkb, bbkb, thompson, epsilon-greedy"
+    add(
+        "--confidence",
+        type=confidence_rule,
+        metavar="RULE",
+        help="practical (without the theorem's constants), theorem, constant:W, or "
+        "log:C1:C2 (default: practical; with --learn, 1.25 posterior deviations, one "
+        "more where all is noise, but of tvgpucb and rgpucb, for which practical is "
+        "the theorem's)",
+    )
+    add(
+        "--norm-bound",
+        **POSITIVE,
+        help="bound on the norm of the reward function (default: 1)",
+    )
+    add(
+        "--failure-probability",
+        type=probability,
+        metavar="DELTA",
+        help="of the confidence band (default: 1 / horizon)",
+    )
+    size = group.add_mutually_exclusive_group()
+    size.add_argument(
+        "--ratio-threshold",
+        **POSITIVE,
+        help="bound that closes a batch of bbkb or gpbucb (default: 2)",
+    )
+    size.add_argument(
+        "--batch-size",
+        **COUNT,
+        help="fixed batch size in place of the bandit's own rule",
+    )
+    add(
+        "--oversampling",
+        **POSITIVE,
+        help=f"of the inducing points of {sparse} (default: 2)",
+    )
+    add(
+        "--resampling",
+        choices=RESAMPLING_NAMES,
+        help=f"of the inducing points of {sparse} (default: independent)",
+    )
+    _add_ceiling(group, f"of {sparse}: ")
+    add(
+        "--forgetting-rate",
+        type=share,
+        metavar="EPS",
+        help="share of the variance that tvgpucb forgets from batch to batch (default: "
+        f"{FORGETTING_RATE}; learned with --learn)",
+    )
+    add(
+        "--block-size",
+        **POSITIVE,
+        help="batches after which rgpucb starts afresh (default: the paper's formula "
+        f"at the forgetting rate, or at {FORGETTING_RATE})",
+    )
+
+
+def _add_suggest(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("arms", type=Path, metavar="ARMS", help=f"the candidates, {TABLE_HELP}")
+    add(
+        "--observations",
+        type=Path,
+        metavar="RESULTS",
+        help="the measurements; if missing or empty, the first batch is spread out",
+    )
+    add(
+        "--batch-size",
+        **COUNT,
+        default=BATCH_SIZE,
+        help=f"measurements to choose ({DEFAULT})",
+    )
+    add(
+        "--output",
+        type=Path,
+        default=Path("next.csv"),
+        metavar="NEXT",
+        help=f"the table to write ({DEFAULT})",
+    )
+    add("--id", **COLUMN, default="id", help=f"id column of both tables ({DEFAULT})")
+    add(
+        "--reward",
+        **COLUMN,
+        default="reward",
+        help=f"reward column of RESULTS ({DEFAULT})",
+    )
+    add(
+        "--available",
+        **COLUMN,
+        help="column of ARMS that says which candidates can be measured now: yes or "
+        "no, true or false, or an amount (0 is none). The others still inform",
+    )
+    add(
+        "--with-columns",
+        action="store_true",
+        help="let NEXT carry the candidates' other columns",
+    )
+    add(
+        "--per-measurement",
+        action="store_true",
+        help="let NEXT have a row per measurement, in the columns of RESULTS and with "
+        "an empty reward: to be filled in and appended to RESULTS as it is",
+    )
+    add(
+        "--report",
+        type=Path,
+        metavar="HTML",
+        help="write a page too, one file for any browser: progress, predicted against "
+        "measured, the batch with what is known nearby, what was assumed",
+    )
+    add(
+        "--round",
+        **COLUMN,
+        help="column of RESULTS with the round or plate of a measurement, a number, a "
+        "date or a name; the report goes by it (default: --batch-size measurements "
+        "are one, in the order of RESULTS)",
+    )
+    add("--minimize", action="store_true", help="small rewards are best")
+    _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
+    _add_column_options(parser)
+    group = _add_fingerprint_options(
+        parser,
+        "ARMS",
+        ". Results of molecules that ARMS lacks inform where RESULTS has the column "
+        "too",
+    )
+    group.add_argument(
+        "--kernel",
+        choices=KERNEL_NAMES,
+        help="what compares candidates: tanimoto the bits that both have, times a "
+        "matern on other columns; matern (nu 2.5) and rbf the columns as numbers, each "
+        "with its lengthscale. All are learned (default: tanimoto with --smiles, and "
+        "where all columns are 0 or 1, at least 64 of them; otherwise a matern trend "
+        "plus rough detail)",
+    )
+    _add_ceiling(parser)
+    _add_workers(parser)
+    _add_seed_and_quiet(parser)
+
+
+def _add_ceiling(parser: argparse._ActionsContainer, of: str = "") -> None:
+    parser.add_argument(
+        "--max-inducing",
+        type=positive_integer,
+        metavar="M",
+        help=f"{of}base the choice on at most M of the measured candidates, those that "
+        "say most, which bounds time and memory of thousands of measurements and makes "
+        "it less accurate (default: no limit)",
+    )
+
+
+def _add_workers(parser: argparse.ArgumentParser, of: str = "") -> None:
+    parser.add_argument(
+        "--workers",
+        **COUNT,
+        help="let N workers of Ray on this machine compute what there is of every "
+        "candidate (extra ray): the same picks. A worker takes one core, some 400 MB "
+        "and seconds to start, and whole blocks of 65,536 candidates: worth it from "
+        "about a million candidates on, and on more cores than two, where it is no "
+        "faster than this process with two threads. Not for fingerprints"
+        f"{of} (default: this process computes)",
+    )
+
+
+def _add_fingerprint_options(
+    parser: argparse.ArgumentParser, table: str, more: str
+) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group("molecules and other fingerprints")
+    add = group.add_argument
+    add(
+        "--smiles",
+        **COLUMN,
+        help="column of molecules, of which Morgan fingerprints are made (extra chem) "
+        f"and kept beside {table}{more}",
+    )
+    add(
+        "--radius",
+        type=positive_integer,
+        default=2,
+        metavar="BONDS",
+        help="of the fingerprints (default: %(default)s, ECFP4)",
+    )
+    add(
+        "--num-bits",
+        type=number_of_bits,
+        default=2048,
+        metavar="N",
+        help=f"length of the fingerprints, a multiple of 8 ({DEFAULT})",
+    )
+    add(
+        "--counts",
+        action="store_true",
+        help="count how often a molecule has a fragment",
+    )
+    add(
+        "--skip-invalid",
+        action="store_true",
+        help="leave rows out that are no molecule; without it they are an error",
+    )
+    return group
+
+
+def _add_purpose_options(
+    parser: argparse.ArgumentParser, default: str | None, default_words: str
+) -> None:
+    parser.add_argument(
+        "--goal",
+        choices=GOAL_NAMES,
+        default=default,
+        help="best-arm: find the best candidate; those of a batch are distinct, and a "
+        "measured one comes again only if that tells more about which is best than a "
+        "new one would. regret: collect reward; good candidates come again and again "
+        f"(default: {default_words})",
+    )
+    parser.add_argument(
+        "--max-repeats",
+        **COUNT,
+        help="measure no candidate more often than this in all, for whatever goal "
+        "(default: no limit)",
+    )
+
+
+def _add_column_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    add("--drop", **COLUMN, **repeated, help="a column that is no feature; repeatable")
+    add(
+        "--code",
+        **repeated,
+        type=value_codes,
+        metavar="COLUMN:VALUE=NUMBER,...",
+        help="numbers for a text column, such as sex:M=1,I=0,F=-1; repeatable. "
+        "Other text columns become one column of 0 and 1 per value",
+    )
+    add(
+        "--category",
+        **COLUMN,
+        **repeated,
+        help="a column whose values are names and right as they are, such as plate "
+        "numbers, or words that differ in case only; repeatable",
+    )
+    add(
+        "--separator",
+        type=separator,
+        metavar="CHARACTER",
+        help="between the fields of CSV files: one character, or "
+        f"{', '.join(SEPARATOR_NAMES)}; for those whose header has it (default: found "
+        "from each file)",
+    )
+    add(
+        "--decimal",
+        choices=[".", ","],
+        metavar="MARK",
+        help="before the decimals of CSV files, . or , (default: found from each file)",
+    )
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("botorch_bkb_output"),
+        metavar="FOLDER",
+        help=f"for rounds.csv and regret.png ({DEFAULT})",
+    )
+    _add_seed_and_quiet(parser)
+
+
+def _add_seed_and_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help=DEFAULT)
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
