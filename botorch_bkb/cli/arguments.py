@@ -73,13 +73,8 @@ NEXT has a row per chosen candidate:
 
 A candidate is chosen for its promise, not for its mean alone: of two equal means the
 more uncertain one comes first. While nothing is measured these columns are empty, all
-but the mean also while all rewards are equal. The fit is a guess too, made from four
-measurements on; read the line "Fit:" that is printed: the share of the rewards'
-variance that it takes for noise, the columns that matter (lengthscale: a change by that
-share of the column's range changes the reward; far above 1, it hardly matters), how
-much of the variance is rough detail beside them, within shorter distances, and how well
-candidates are predicted that are left out of the fit (correlation: 1 is perfect, 0 is
-chance).
+but the mean also while all rewards are equal. From four measurements on the line "Fit:"
+says what the fit found, and how well it predicts candidates that are left out of it.
 """
 
 
@@ -225,21 +220,14 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
         default=["bbkb"],
         metavar="NAME",
         help=f"one or more of {', '.join(BANDIT_NAMES)} (default: bbkb). suggest is "
-        "the loop of the command suggest: kernel and noise learned, batches of "
-        f"--batch-size (default there: {BATCH_SIZE}), goal best-arm",
+        f"the loop of that command (default batch size there: {BATCH_SIZE})",
     )
     add(
         "--learn",
         action="store_true",
-        help="let all bandits learn kernel and noise, as suggest does, and use their "
-        "own defaults for that, in place of the model below",
+        help="let all bandits learn kernel and noise, in place of the model below",
     )
-    _add_purpose_options(
-        parser,
-        None,
-        "best-arm of suggest and with --learn, otherwise, and of tvgpucb and rgpucb, "
-        "regret",
-    )
+    _add_purpose_options(parser, None, "best-arm of bandits that learn, else regret")
     add("--horizon", **COUNT, default=1_000, help=f"pulls ({DEFAULT})")
     add(
         "--repetitions",
@@ -271,8 +259,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--kernel",
         choices=KERNEL_NAMES,
-        help="matern has nu = 2.5 (default: rbf). Of suggest what it learns: as its "
-        "own --kernel, tanimoto too, and its own default",
+        help="matern has nu = 2.5 (default: rbf). suggest learns it: see its own help",
     )
     add(
         "--lengthscale",
@@ -297,9 +284,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         type=confidence_rule,
         metavar="RULE",
         help="practical (without the theorem's constants), theorem, constant:W, or "
-        "log:C1:C2 (default: practical; with --learn, 1.25 posterior deviations, one "
-        "more where all is noise, but of tvgpucb and rgpucb, for which practical is "
-        "the theorem's)",
+        "log:C1:C2 (default: practical; with --learn, that of the bandit)",
     )
     add(
         "--norm-bound",
@@ -405,9 +390,8 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
     add(
         "--round",
         **COLUMN,
-        help="column of RESULTS with the round or plate of a measurement, a number, a "
-        "date or a name; the report goes by it (default: --batch-size measurements "
-        "are one, in the order of RESULTS)",
+        help="column of RESULTS with the round or plate of a measurement, for the report "
+        "(default: --batch-size measurements are one)",
     )
     add("--minimize", action="store_true", help="small rewards are best")
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
@@ -415,17 +399,15 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
     group = _add_fingerprint_options(
         parser,
         "ARMS",
-        ". Results of molecules that ARMS lacks inform where RESULTS has the column "
-        "too",
+        ". Results of molecules that ARMS lacks need this column too",
     )
     group.add_argument(
         "--kernel",
         choices=KERNEL_NAMES,
-        help="what compares candidates: tanimoto the bits that both have, times a "
-        "matern on other columns; matern (nu 2.5) and rbf the columns as numbers, each "
-        "with its lengthscale. All are learned (default: tanimoto with --smiles, and "
-        "where all columns are 0 or 1, at least 64 of them; otherwise a matern trend "
-        "plus rough detail)",
+        help="tanimoto compares bits, times a matern on other columns; matern (nu 2.5) and "
+        "rbf compare numbers, with a lengthscale per column (default: tanimoto of "
+        "molecules and of 64 columns of 0 and 1 or more, without others; otherwise a "
+        "matern trend plus rough detail)",
     )
     _add_ceiling(parser)
     _add_workers(parser)
@@ -437,9 +419,8 @@ def _add_ceiling(parser: argparse._ActionsContainer, of: str = "") -> None:
         "--max-inducing",
         type=positive_integer,
         metavar="M",
-        help=f"{of}base the choice on at most M of the measured candidates, those that "
-        "say most, which bounds time and memory of thousands of measurements and makes "
-        "it less accurate (default: no limit)",
+        help=f"{of}base the choice on at most M of the measured candidates, which bounds "
+        "time and memory and makes it less accurate (default: no limit)",
     )
 
 
@@ -447,12 +428,9 @@ def _add_workers(parser: argparse.ArgumentParser, of: str = "") -> None:
     parser.add_argument(
         "--workers",
         **COUNT,
-        help="let N workers of Ray on this machine compute what there is of every "
-        "candidate (extra ray): the same picks. A worker takes one core, some 400 MB "
-        "and seconds to start, and whole blocks of 65,536 candidates: worth it from "
-        "about a million candidates on, and on more cores than two, where it is no "
-        "faster than this process with two threads. Not for fingerprints"
-        f"{of} (default: this process computes)",
+        help="let N workers of Ray on this machine compute (extra ray), with the same "
+        "picks. A worker takes one core and 400 MB: worth it from a million candidates "
+        f"and more than two cores on. Not for fingerprints{of}",
     )
 
 
@@ -501,16 +479,14 @@ def _add_purpose_options(
         "--goal",
         choices=GOAL_NAMES,
         default=default,
-        help="best-arm: find the best candidate; those of a batch are distinct, and a "
-        "measured one comes again only if that tells more about which is best than a "
-        "new one would. regret: collect reward; good candidates come again and again "
-        f"(default: {default_words})",
+        help="best-arm: find the best candidate; those of a batch are distinct. regret: "
+        "collect reward; good candidates come again and again (default: "
+        f"{default_words})",
     )
     parser.add_argument(
         "--max-repeats",
         **COUNT,
-        help="measure no candidate more often than this in all, for whatever goal "
-        "(default: no limit)",
+        help="measure no candidate more often than this in all (default: no limit)",
     )
 
 
@@ -530,16 +506,14 @@ def _add_column_options(parser: argparse.ArgumentParser) -> None:
         "--category",
         **COLUMN,
         **repeated,
-        help="a column whose values are names and right as they are, such as plate "
-        "numbers, or words that differ in case only; repeatable",
+        help="a column whose values are names, such as plate numbers; repeatable",
     )
     add(
         "--separator",
         type=separator,
         metavar="CHARACTER",
-        help="between the fields of CSV files: one character, or "
-        f"{', '.join(SEPARATOR_NAMES)}; for those whose header has it (default: found "
-        "from each file)",
+        help=f"of CSV files, a character or {', '.join(SEPARATOR_NAMES)}, where the header "
+        "has it (default: found from each file)",
     )
     add(
         "--decimal",
