@@ -390,8 +390,8 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
     add(
         "--round",
         **COLUMN,
-        help="column of RESULTS with the round or plate of a measurement, for the report "
-        "(default: --batch-size measurements are one)",
+        help="column of RESULTS with the round or plate of a measurement, for the "
+        "report (default: --batch-size measurements are one)",
     )
     add("--minimize", action="store_true", help="small rewards are best")
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
@@ -404,8 +404,8 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--kernel",
         choices=KERNEL_NAMES,
-        help="tanimoto compares bits, times a matern on other columns; matern (nu 2.5) and "
-        "rbf compare numbers, with a lengthscale per column (default: tanimoto of "
+        help="tanimoto compares bits, times a matern on other columns; matern (nu 2.5) "
+        "and rbf compare numbers, with a lengthscale per column (default: tanimoto of "
         "molecules and of 64 columns of 0 and 1 or more, without others; otherwise a "
         "matern trend plus rough detail)",
     )
@@ -419,8 +419,8 @@ def _add_ceiling(parser: argparse._ActionsContainer, of: str = "") -> None:
         "--max-inducing",
         type=positive_integer,
         metavar="M",
-        help=f"{of}base the choice on at most M of the measured candidates, which bounds "
-        "time and memory and makes it less accurate (default: no limit)",
+        help=f"{of}base the choice on at most M of the measured candidates, which "
+        "bounds time and memory and makes it less accurate (default: no limit)",
     )
 
 
@@ -479,8 +479,8 @@ def _add_purpose_options(
         "--goal",
         choices=GOAL_NAMES,
         default=default,
-        help="best-arm: find the best candidate; those of a batch are distinct. regret: "
-        "collect reward; good candidates come again and again (default: "
+        help="best-arm: find the best candidate; those of a batch are distinct. "
+        "regret: collect reward; good candidates come again and again (default: "
         f"{default_words})",
     )
     parser.add_argument(
@@ -512,8 +512,8 @@ def _add_column_options(parser: argparse.ArgumentParser) -> None:
         "--separator",
         type=separator,
         metavar="CHARACTER",
-        help=f"of CSV files, a character or {', '.join(SEPARATOR_NAMES)}, where the header "
-        "has it (default: found from each file)",
+        help=f"of CSV files, a character or {', '.join(SEPARATOR_NAMES)}, where the "
+        "header has it (default: found from each file)",
     )
     add(
         "--decimal",
