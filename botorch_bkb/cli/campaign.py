@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,12 @@ from torch import Tensor
 from botorch_bkb.cli.columns import is_numeric, reward_column, row_name, to_numbers
 from botorch_bkb.cli.files import CsvFormat, is_library, Table
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import read_table, require_column, require_ids
+from botorch_bkb.cli.tables import (
+    read_table,
+    require_column,
+    require_filled,
+    require_ids,
+)
 
 
 AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
@@ -47,6 +52,26 @@ class Campaign:
     rewards: Tensor
     arms_form: CsvFormat | None = None
     results_form: CsvFormat | None = None
+
+    def regrouped(self, group: NDArray[np.int64], rows: NDArray[np.int64]) -> Campaign:
+        """Return the campaign with one row of ``arms`` for each group of rows.
+
+        Args:
+            group: The group of each row, counted from 0 by first rows; -1 for rows that
+                are left out, with their measurements.
+            rows: The row that is kept of each group.
+        """
+        indices = group[self.indices.numpy()]
+        is_kept = indices >= 0
+        return replace(
+            self,
+            arms=self.arms.iloc[rows],
+            num_candidates=int(group[: self.num_candidates].max()) + 1,
+            available=self.available[torch.from_numpy(rows)],
+            results=self.results[is_kept] if len(self.results) else self.results,
+            indices=torch.from_numpy(indices[is_kept]),
+            rewards=self.rewards[torch.from_numpy(is_kept)],
+        )
 
 
 def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
@@ -199,12 +224,7 @@ def _read_results(args: argparse.Namespace) -> tuple[pd.DataFrame, CsvFormat | N
         return pd.DataFrame(columns=[*columns]).astype(columns), table.form
     require_column(frame, args.id, path, "--id")
     require_column(frame, args.reward, path, "--reward")
-    missing = frame[args.id].isna()
-    if missing.any():
-        raise InputDataError(
-            f"{path} has no id in {row_name(missing)}, column {args.id!r} (NA, None "
-            "and the like count as empty)."
-        )
+    require_filled(frame[args.id], path)
     if _is_one_table(args):
         # What is not measured here is a candidate, not a measurement in flight.
         frame = frame[frame[args.reward].notna()]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -78,9 +78,10 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     names = fingerprint_columns(campaign.arms, args)
     if names:
         return _of_bits(campaign, args, names)
-    features = _features(campaign.arms, args)
-    arms = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
-    return Candidates(campaign, arms, args.kernel, features.sources, _names(features))
+    features = read_features(campaign.arms, args)
+    return Candidates(
+        campaign, _numbers(features), args.kernel, features.sources, _names(features)
+    )
 
 
 def _of_library(campaign: Campaign, args: argparse.Namespace) -> Candidates:
@@ -117,7 +118,7 @@ def library_arms(
     return arms
 
 
-def _features(
+def read_features(
     table: pd.DataFrame, args: argparse.Namespace, beside: Collection[str] = ()
 ) -> FeatureTable:
     """Return the features of the columns that are no fingerprint, with their notes."""
@@ -146,10 +147,10 @@ def fingerprint_columns(table: pd.DataFrame, args: argparse.Namespace) -> list[s
     others = {args.id, args.reward, args.available, *args.drop}
     names = [name for name in table.columns if name not in others]
     coded = {*dict(args.code), *args.category}
-    bits = [name for name in names if name not in coded and _is_bits(table[name])]
+    bits = [name for name in names if name not in coded and _is_whole(table[name], 1)]
     if args.kernel is None:
         return names if len(bits) == len(names) >= MIN_BITS else []
-    if not bits and all(_is_counts(table[name]) for name in names):
+    if not bits and all(_is_whole(table[name], MAX_COUNT) for name in names):
         bits = names
     if not bits:
         raise InputDataError(
@@ -160,29 +161,22 @@ def fingerprint_columns(table: pd.DataFrame, args: argparse.Namespace) -> list[s
     return bits
 
 
-def _is_bits(column: pd.Series) -> bool:
+def _is_whole(column: pd.Series, largest: int) -> bool:
+    """Whether all cells are whole numbers from 0 to another."""
     if not is_numeric(column) or column.dtype == object:
         return False
-    return bool(((column == 0) | (column == 1)).all())
-
-
-def _is_counts(column: pd.Series) -> bool:
-    if not is_numeric(column) or column.dtype == object:
-        return False
-    return bool(((column >= 0) & (column <= MAX_COUNT) & (column % 1 == 0)).all())
+    return bool(((column >= 0) & (column <= largest) & (column % 1 == 0)).all())
 
 
 def _of_bits(
     campaign: Campaign, args: argparse.Namespace, names: list[str]
 ) -> Candidates:
     table = campaign.arms
-    counts = np.empty((len(table), len(names)), dtype="uint8")
-    for place, name in enumerate(names):
-        counts[:, place] = table[name].to_numpy(dtype="uint8")
+    counts = table[names].to_numpy(dtype="uint8", copy=True)
     is_packed = int(counts.max()) <= 1
     # Rows are filled up with zeros, which no similarity sees.
     codes = np.packbits(counts, axis=-1) if is_packed else counts
-    others = _features(table, args, beside=names)
+    others = read_features(table, args, beside=names)
     kind = "columns of 0 and 1" if is_packed else "columns of counts"
     beside = " times a Matern kernel on the others" if others.sources else ""
     note(
@@ -206,16 +200,15 @@ def _of_molecules(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     options = FingerprintOptions(args.radius, args.num_bits, args.counts)
     found = _read_molecules(campaign, args, options)
     _check_results(campaign, args, options, found.names)
-    is_valid = found.names.notna().to_numpy()
-    campaign = _without_invalid(campaign, args, found.invalid, is_valid)
-    molecule = pd.factorize(found.names[is_valid])[0]
-    others = _features(campaign.arms, args, beside=[args.smiles])
-    group: NDArray[Any] = molecule
-    if others.sources:
-        # The same molecule at another temperature is another candidate.
-        keys = others.values.reset_index(drop=True).assign(molecule=molecule)
-        group = keys.groupby(list(keys.columns), sort=False).ngroup().to_numpy()
-    campaign, rows = _one_row_each(campaign, args, group)
+    campaign = _without_invalid(campaign, args, found)
+    molecule = pd.factorize(found.names.dropna())[0]
+    others = read_features(campaign.arms, args, beside=[args.smiles])
+    # The same molecule at another temperature is another candidate.
+    keys = others.values.reset_index(drop=True).assign(molecule=molecule)
+    of_rows = keys.groupby(list(keys.columns), sort=False).ngroup()
+    group = np.asarray(of_rows, dtype=np.int64)
+    rows = _first_rows(campaign, args, group)
+    campaign = campaign.regrouped(group, rows)
     molecule = molecule[rows]
     codes = found.codes
     if not np.array_equal(molecule, np.arange(len(codes))):
@@ -297,10 +290,7 @@ def _check_results(
 
 
 def _without_invalid(
-    campaign: Campaign,
-    args: argparse.Namespace,
-    invalid: dict[int, str],
-    is_valid: NDArray[np.bool_],
+    campaign: Campaign, args: argparse.Namespace, found: Fingerprints
 ) -> Campaign:
     """Leave rows out that are no molecule, or refuse them.
 
@@ -308,10 +298,12 @@ def _without_invalid(
         InputDataError: If there is one, and nobody has said that it may be skipped; or
             if nothing is left.
     """
+    invalid, table = found.invalid, campaign.arms
     if not invalid:
         return campaign
-    table, row = campaign.arms, min(invalid)
+    is_valid = found.names.notna().to_numpy()
     if not args.skip_invalid or not is_valid[: campaign.num_candidates].any():
+        row = min(invalid)
         text = table[args.smiles].fillna("").iloc[row]
         text = text if len(text) <= 80 else f"{text[:77]}..."
         hint = "Correct them, or pass --skip-invalid." if is_valid.any() else ""
@@ -323,65 +315,32 @@ def _without_invalid(
         )
     # As a reader of the file counts.
     numbers = table.index.get_level_values(-1) + 1
-    shown = [
-        f"{numbers[row]} ({reason})"
-        for row, reason in list(invalid.items())[:NUM_ROWS_SHOWN]
-    ]
-    more = len(invalid) - len(shown)
-    listed = f"{', '.join(shown)}{f' and {more:,} more' if more else ''}"
-    is_told = is_valid[campaign.indices.numpy()]
-    lost = int((~is_told).sum())
+    shown = [f"{numbers[row]} ({reason})" for row, reason in invalid.items()]
+    more = len(shown) - NUM_ROWS_SHOWN
+    lost = int((~is_valid[campaign.indices.numpy()]).sum())
     note(
         f"{len(invalid):,} rows without a molecule are skipped"
-        f"{f', with {lost:,} measurements' if lost else ''}: {listed}"
+        f"{f', with {lost:,} measurements' if lost else ''}: "
+        f"{', '.join(shown[:NUM_ROWS_SHOWN])}"
+        f"{f' and {more:,} more' if more > 0 else ''}"
     )
-    place = np.cumsum(is_valid) - 1
-    indices = place[campaign.indices.numpy()[is_told]]
-    return replace(
-        campaign,
-        arms=table[is_valid],
-        num_candidates=int(is_valid[: campaign.num_candidates].sum()),
-        available=campaign.available[torch.tensor(is_valid)],
-        results=campaign.results[is_told]
-        if len(campaign.results)
-        else campaign.results,
-        indices=torch.from_numpy(indices),
-        rewards=campaign.rewards[torch.tensor(is_told)],
-    )
+    place = np.where(is_valid, np.cumsum(is_valid) - 1, -1)
+    return campaign.regrouped(place, np.flatnonzero(is_valid))
 
 
-def _one_row_each(
-    campaign: Campaign, args: argparse.Namespace, group: NDArray[Any]
-) -> tuple[Campaign, NDArray[np.int64]]:
-    """Keep one row of every group: the first that is available, or else the first.
-
-    Returns:
-        The campaign, and the rows that are kept.
-    """
-    num_groups = int(group.max()) + 1
-    if num_groups == len(group):
-        return campaign, np.arange(len(group))
-    # The last assignment counts: from the last row to the first, available ones later.
-    rows = np.empty(num_groups, dtype="int64")
-    backwards = np.arange(len(group))[::-1]
-    rows[group[backwards]] = backwards
-    is_available = campaign.available.numpy()
-    backwards = backwards[is_available[backwards]]
-    rows[group[backwards]] = backwards
-    again = np.ones(len(group), dtype="bool")
-    again[rows] = False
-    ids = campaign.arms[args.id]
-    copy = int(np.flatnonzero(again)[0])
-    kept = rows[group[copy]]
-    note(
-        f"{int(again.sum()):,} rows are the candidate of another row, as RDKit writes "
-        f"their SMILES, such as {ids.iloc[copy]} that of {ids.iloc[kept]}: "
-        "each is one candidate, with the measurements of all"
-    )
-    return replace(
-        campaign,
-        arms=campaign.arms.iloc[rows],
-        num_candidates=int(group[: campaign.num_candidates].max()) + 1,
-        available=campaign.available[torch.from_numpy(rows)],
-        indices=torch.from_numpy(group[campaign.indices.numpy()]),
-    ), rows
+def _first_rows(
+    campaign: Campaign, args: argparse.Namespace, group: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the first available row of each group, or else the first."""
+    order = np.argsort(~campaign.available.numpy(), kind="stable")
+    rows = order[np.unique(group[order], return_index=True)[1]]
+    again = np.setdiff1d(np.arange(len(group)), rows)
+    if len(again):
+        ids = campaign.arms[args.id]
+        note(
+            f"{len(again):,} rows are the candidate of another row, as RDKit writes "
+            f"their SMILES, such as {ids.iloc[again[0]]} that of "
+            f"{ids.iloc[rows[group[again[0]]]]}: each is one candidate, with the "
+            "measurements of all"
+        )
+    return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -53,9 +53,9 @@ from botorch_bkb.cli.candidates import (
     KernelName,
     library_arms,
     read_candidates,
+    read_features,
 )
 from botorch_bkb.cli.columns import reward_column
-from botorch_bkb.cli.features import feature_table
 from botorch_bkb.cli.progress import clock, note
 from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
@@ -81,17 +81,14 @@ BANDITS: dict[str, type[FiniteArmBandit]] = {
     "rgpucb": RGPUCB,
 }
 FREE_WIDTHS = {"constant": ConstantWidth, "log": LogWidth}
-PRACTICAL_WIDTHS = {
-    "bbkb": PracticalBBKBWidth,
-    "bkb": PracticalBKBWidth,
-    "gpucb": ChowdhuryGopalanWidth,
-    "gpbucb": ChowdhuryGopalanWidth,
-}
-THEOREM_WIDTHS = {
-    "bbkb": BBKBWidth,
-    "bkb": BKBWidth,
-    "gpucb": ChowdhuryGopalanWidth,
-    "gpbucb": ChowdhuryGopalanWidth,
+_EXACT_WIDTHS = {"gpucb": ChowdhuryGopalanWidth, "gpbucb": ChowdhuryGopalanWidth}
+WIDTHS: dict[str, dict[str, Callable[..., ConfidenceSchedule]]] = {
+    "practical": {
+        "bbkb": PracticalBBKBWidth,
+        "bkb": PracticalBKBWidth,
+        **_EXACT_WIDTHS,
+    },
+    "theorem": {"bbkb": BBKBWidth, "bkb": BKBWidth, **_EXACT_WIDTHS},
 }
 # Those that drift know no norm, and have one width on a finite set of arms.
 DRIFT_WIDTHS = {"tvgpucb": TVWidth, "rgpucb": RTVWidth}
@@ -128,14 +125,12 @@ class Rehearsal:
         arms: Its arms as `suggest` would see them: perhaps as fingerprints.
         kernel: By what `suggest` would compare them; None for the bandit's own choice.
         arm_names: What to call them.
-        notes: What is to be said of the table's columns.
     """
 
     problem: FiniteArmProblem
     arms: Tensor
     kernel: KernelName | None
     arm_names: list[str]
-    notes: tuple[str, ...]
 
     def over(self, arms: Tensor) -> Self:
         """Return it with the same arms, computed with elsewhere."""
@@ -153,8 +148,6 @@ def run(args: argparse.Namespace) -> None:
     with clock("Reading the table", args.quiet):
         rehearsal = load_rehearsal(args)
     check_horizon(args, rehearsal.problem)
-    for text in rehearsal.notes:
-        note(text)
     # Where suggest sees others than the other bandits, these are fingerprints.
     seen = rehearsal.arms if "suggest" in args.bandit else rehearsal.problem.arms
     with on_workers(seen, args.workers) as arms:
@@ -242,19 +235,14 @@ def check_options(args: argparse.Namespace) -> None:
             f"--kernel tanimoto means nothing to --bandit {others[0]}, only to "
             "suggest. Leave it out."
         )
-    if not args.learn:
-        return
-    for option in MODEL_OPTIONS:
+    # A width that is learned has no parameter.
+    bounds = BOUND_OPTIONS if args.confidence is None else ()
+    for option in (*MODEL_OPTIONS, *bounds) if args.learn else ():
         if _is_given(args, option):
+            hint = ", or name a width by --confidence" if option in bounds else ""
             raise UnsupportedError(
                 f"{option} means nothing beside --learn, which fits kernel and noise. "
-                "Leave out one of them."
-            )
-    for option in BOUND_OPTIONS:
-        if _is_given(args, option) and args.confidence is None:
-            raise UnsupportedError(
-                f"{option} means nothing beside --learn, whose width has no such "
-                "parameter. Leave it out, or name a width by --confidence."
+                f"Leave out one of them{hint}."
             )
 
 
@@ -302,32 +290,34 @@ def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
     rewards = reward_column(table[args.reward], may_be_empty=False)
     if is_large:
         return _of_library(table, rewards, arm_names, args)
-    campaign = _as_campaign(table, arm_names, rewards, args)
-    options = _options_of_suggest(args)
+    campaign = Campaign(
+        arms=table.drop(columns=args.id or []).assign(**{ROW_NAMES: arm_names}),
+        num_candidates=len(table),
+        available=torch.ones(len(table), dtype=torch.bool),
+        results=pd.DataFrame(),
+        indices=torch.arange(len(table)),
+        rewards=torch.from_numpy(rewards.to_numpy(dtype="float64", copy=True)),
+    )
+    options = argparse.Namespace(
+        **{**vars(args), "arms": args.table, "id": ROW_NAMES, "available": None}
+    )
     if args.smiles is not None:
         require_column(table, args.smiles, args.table, "--smiles")
         return _of_molecules(read_candidates(campaign, options), args)
-    features = feature_table(
-        table,
-        exclude=[args.reward, args.id],
-        drop=args.drop,
-        codes=dict(args.code),
-        categories=args.category,
-    )
     problem = FiniteArmProblem.from_table(
-        features.values.assign(**{args.reward: rewards}),
+        read_features(campaign.arms, options).values.assign(**{args.reward: rewards}),
         args.reward,
         noise_std=args.noise_std,
         maximize=not args.minimize,
         standardize_reward=True,
     )
+    note(f"features and reward are standardized; {_unit_note(rewards, args)}")
     # That its features are standardized changes nothing: the fit scales them.
     arms, kernel = problem.arms, args.kernel
     if "suggest" in args.bandit and fingerprint_columns(campaign.arms, options):
         candidates = read_candidates(campaign, options)
         arms, kernel = candidates.arms, candidates.kernel
-    said = f"features and reward are standardized; {_unit_note(rewards, args)}"
-    return Rehearsal(problem, arms, kernel, arm_names, (*features.notes, said))
+    return Rehearsal(problem, arms, kernel, arm_names)
 
 
 def moments_of_rows(arms: Tensor) -> tuple[Tensor, Tensor]:
@@ -365,8 +355,8 @@ def _of_library(
         args.noise_std,
         not args.minimize,
     )
-    said = f"features and reward are standardized; {_unit_note(rewards, args)}"
-    return Rehearsal(problem, problem.arms, args.kernel, arm_names, (said,))
+    note(f"features and reward are standardized; {_unit_note(rewards, args)}")
+    return Rehearsal(problem, problem.arms, args.kernel, arm_names)
 
 
 def _of_molecules(candidates: Candidates, args: argparse.Namespace) -> Rehearsal:
@@ -377,31 +367,9 @@ def _of_molecules(candidates: Candidates, args: argparse.Namespace) -> Rehearsal
     problem = FiniteArmProblem(
         candidates.arms, standardized(rewards), args.noise_std, not args.minimize
     )
-    said = f"the reward is standardized; {_unit_note(rewards, args)}"
+    note(f"the reward is standardized; {_unit_note(rewards, args)}")
     names = campaign.arms[ROW_NAMES].tolist()
-    return Rehearsal(problem, candidates.arms, candidates.kernel, names, (said,))
-
-
-def _as_campaign(
-    table: pd.DataFrame,
-    arm_names: list[str],
-    rewards: pd.Series,
-    args: argparse.Namespace,
-) -> Campaign:
-    """Return the table as `suggest` would read it, if all of it were measured."""
-    return Campaign(
-        arms=table.drop(columns=args.id or []).assign(**{ROW_NAMES: arm_names}),
-        num_candidates=len(table),
-        available=torch.ones(len(table), dtype=torch.bool),
-        results=pd.DataFrame(),
-        indices=torch.arange(len(table)),
-        rewards=torch.from_numpy(rewards.to_numpy(dtype="float64", copy=True)),
-    )
-
-
-def _options_of_suggest(args: argparse.Namespace) -> argparse.Namespace:
-    options = {**vars(args), "arms": args.table, "id": ROW_NAMES, "available": None}
-    return argparse.Namespace(**options)
+    return Rehearsal(problem, candidates.arms, candidates.kernel, names)
 
 
 def _unit_note(rewards: pd.Series, args: argparse.Namespace) -> str:
@@ -486,7 +454,8 @@ def _confidence(name: str, args: argparse.Namespace) -> ConfidenceSchedule | Non
     delta = args.failure_probability or min(0.5, 1 / args.horizon)
     if name in DRIFT_WIDTHS:
         return DRIFT_WIDTHS[name](failure_probability=delta)
-    widths = PRACTICAL_WIDTHS if rule == "practical" else THEOREM_WIDTHS
-    if name not in widths:
+    if name not in WIDTHS[rule]:
         return None
-    return widths[name](norm_bound=args.norm_bound or 1.0, failure_probability=delta)
+    return WIDTHS[rule][name](
+        norm_bound=args.norm_bound or 1.0, failure_probability=delta
+    )

@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from botorch_bkb.bandits.goal import Goal
+from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.cli.progress import ticking
+from botorch_bkb.cli.suggest import SuggestLoop
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret, plot_rounds
 from botorch_bkb.test_functions import FiniteArmProblem
 
@@ -31,33 +32,8 @@ Uniform choice: expected values; its simple regret is that of the best arm it pu
 which noise may hide."""
 
 
-class Player(Protocol):
-    """What takes part: a bandit, or a loop around bandits."""
-
-    @property
-    def goal(self) -> Goal:
-        """What the pulls are for."""
-
-    @property
-    def num_pulls(self) -> int:
-        """The number of told pulls."""
-
-    @property
-    def inducing_indices(self) -> Tensor:
-        """The inducing arms of the last ask."""
-
-    @property
-    def confidence_width(self) -> float:
-        """The width of the confidence bound after the last ask."""
-
-    def ask(self, max_size: int, /) -> Tensor:
-        """Choose the next batch."""
-
-    def tell(self, indices: Tensor, rewards: Tensor, /) -> None:
-        """Bring its rewards."""
-
-    def best_arm(self) -> int:
-        """Return the arm that is recommended."""
+# What takes part: a bandit, or a loop around bandits.
+Player = FiniteArmBandit | SuggestLoop
 
 
 def run_bandit(
@@ -91,11 +67,11 @@ def run_bandit(
     is_best = best_arms(problem)
     is_pulled = torch.zeros_like(is_best)
     rows: list[dict[str, float]] = []
-    cumulative_regret = 0.0
-    seconds = 0.0
-    hidden = True if quiet else None
+    seconds = regret = 0.0
     with (
-        tqdm(total=horizon, unit=" pulls", disable=hidden, desc=label) as progress,
+        tqdm(
+            total=horizon, unit=" pulls", disable=True if quiet else None, desc=label
+        ) as progress,
         ticking(progress),
     ):
         while bandit.num_pulls < horizon:
@@ -112,7 +88,7 @@ def run_bandit(
             start = perf_counter()
             bandit.tell(indices, rewards)
             seconds += perf_counter() - start
-            cumulative_regret += problem.regret(indices).sum().item()
+            regret += problem.regret(indices).sum().item()
             is_pulled[indices] = True
             rows.append(
                 {
@@ -121,21 +97,20 @@ def run_bandit(
                     "num_inducing_points": len(bandit.inducing_indices),
                     "confidence_width": width,
                     "simple_regret": math.nan,
-                    "cumulative_regret": cumulative_regret,
-                    "uniform_cumulative_regret": problem.uniform_cumulative_regret(
-                        bandit.num_pulls
-                    ),
+                    "cumulative_regret": regret,
                     "num_distinct": int(is_pulled.sum()),
                     "num_best_found": int((is_pulled & is_best).sum()),
-                    "uniform_num_best_found": int(is_best.sum())
-                    * uniform_share_pulled(problem, bandit.num_pulls),
                     "seconds": seconds,
                 }
             )
             progress.update(len(indices))
         # The rewards told last are not in the posterior yet.
         rows[-1]["simple_regret"] = _regret_of_best_arm(bandit, problem)
-    return pd.DataFrame(rows)
+    rounds = pd.DataFrame(rows)
+    uniform = [_uniform_outcome(problem, n) for n in rounds["num_pulls"]]
+    for column in ("cumulative_regret", "num_best_found"):
+        rounds[f"uniform_{column}"] = [outcome[column] for outcome in uniform]
+    return rounds
 
 
 def best_arms(problem: FiniteArmProblem) -> Tensor:
@@ -145,9 +120,15 @@ def best_arms(problem: FiniteArmProblem) -> Tensor:
     return regrets <= regrets.kthvalue(num_best).values
 
 
-def uniform_share_pulled(problem: FiniteArmProblem, num_pulls: int) -> float:
-    """Return which share of all arms uniform choice is expected to have pulled."""
-    return 1 - (1 - 1 / problem.num_arms) ** num_pulls
+def _uniform_outcome(problem: FiniteArmProblem, num_pulls: int) -> dict[str, float]:
+    """Return what uniform choice is expected to reach, by column of the rounds."""
+    share_pulled = 1 - (1 - 1 / problem.num_arms) ** num_pulls
+    return {
+        "simple_regret": problem.uniform_simple_regret(num_pulls),
+        "cumulative_regret": problem.uniform_cumulative_regret(num_pulls),
+        "num_distinct": share_pulled * problem.num_arms,
+        "num_best_found": share_pulled * int(best_arms(problem).sum()),
+    }
 
 
 def report(
@@ -241,28 +222,21 @@ def comparison_table(
         "distinct": ("num_distinct", "{:,.1f}"),
         "seconds": ("seconds", "{:,.1f}"),
     }
-    last = {
-        name: pd.concat([rounds.iloc[[-1]] for rounds in tables])
-        for name, tables in runs.items()
-    }
-    num_pulls = int(next(iter(last.values()))["num_pulls"].iloc[0])
-    share = uniform_share_pulled(problem, num_pulls)
-    uniform = {
-        "simple_regret": problem.uniform_simple_regret(num_pulls),
-        "num_best_found": share * int(best_arms(problem).sum()),
-        "cumulative_regret": problem.uniform_cumulative_regret(num_pulls),
-        "num_distinct": share * problem.num_arms,
-        "seconds": math.nan,
-    }
-    means = {name: rows.mean(numeric_only=True) for name, rows in last.items()}
-    table = pd.DataFrame({**means, "uniform choice": pd.Series(uniform)}).T
-    shown = pd.DataFrame(
+    means = pd.DataFrame(
         {
-            label: table[column].map(form.format).where(table[column].notna(), "")
-            for label, (column, form) in columns.items()
+            name: pd.concat([rounds.iloc[[-1]] for rounds in tables]).mean(
+                numeric_only=True
+            )
+            for name, tables in runs.items()
         }
     )
-    return shown.to_string()
+    num_pulls = int(next(iter(runs.values()))[0]["num_pulls"].iloc[-1])
+    means["uniform choice"] = pd.Series(_uniform_outcome(problem, num_pulls))
+    shown = {
+        label: means.loc[column].map(form.format, na_action="ignore").fillna("")
+        for label, (column, form) in columns.items()
+    }
+    return pd.DataFrame(shown).to_string()
 
 
 def _write(rounds: pd.DataFrame, figure: Figure, output: Path) -> None:
@@ -281,27 +255,23 @@ def outcome_table(
 ) -> str:
     """Return the outcome of a run, beside what uniform choice can expect."""
     best_arm = bandit.best_arm()
-    last = rounds.iloc[-1]
-    num_pulls = bandit.num_pulls
+    last, uniform = rounds.iloc[-1], _uniform_outcome(problem, bandit.num_pulls)
     rows = [
         ("", name, "uniform choice"),
         ("best arm found", arm_name(best_arm), ""),
         ("its mean reward", f"{problem.mean_rewards[best_arm].item():.4g}", ""),
         ("best mean reward of all arms", f"{problem.best_value:.4g}", ""),
-        (
-            "simple regret",
-            f"{last['simple_regret']:.4g}",
-            f"{problem.uniform_simple_regret(num_pulls):.4g}",
-        ),
-        (
-            "cumulative regret",
-            f"{last['cumulative_regret']:,.1f}",
-            f"{last['uniform_cumulative_regret']:,.1f}",
+        *(
+            (label, form.format(last[column]), form.format(uniform[column]))
+            for label, column, form in (
+                ("simple regret", "simple_regret", "{:.4g}"),
+                ("cumulative regret", "cumulative_regret", "{:,.1f}"),
+            )
         ),
         (
             "best 1 % of arms, found",
             f"{last['num_best_found']:,.0f} of {int(best_arms(problem).sum()):,}",
-            f"{last['uniform_num_best_found']:,.1f}",
+            f"{uniform['num_best_found']:,.1f}",
         ),
         ("distinct arms", f"{last['num_distinct']:,.0f}", ""),
         ("batches", f"{len(rounds):,}", ""),
@@ -310,8 +280,7 @@ def outcome_table(
         ("peak memory of the process", peak_memory(), ""),
     ]
     return "\n".join(
-        f"{label:<30}{value:>18}{uniform:>18}".rstrip()
-        for label, value, uniform in rows
+        f"{label:<30}{value:>18}{other:>18}".rstrip() for label, value, other in rows
     )
 
 
