@@ -114,7 +114,7 @@ def test_fingerprints_are_kept_beside_the_library(
     library.loc[len(library)] = ["bad", "C1CC"]
     words = ["--smiles", "smiles", "--skip-invalid"]
     made = run(tmp_path, library, None, *words)
-    (kept,) = tmp_path.glob("library.csv.fingerprints-*.parquet")
+    (kept,) = tmp_path.glob("library.csv.fingerprints-*.npz")
     said = capsys.readouterr().out
     assert f"kept in {kept.name}" in said
     assert "bits of 91 molecules: about" in said
@@ -130,7 +130,7 @@ def test_fingerprints_are_kept_beside_the_library(
     monkeypatch.setattr(molecules, "MIN_TO_CACHE", 1)
     run(tmp_path, library, None, *words, "--radius", "1")
     run(tmp_path, library.iloc[1:], None, *words)
-    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    assert len(list(tmp_path.glob("*.npz"))) == 3
     kept.write_bytes(kept.read_bytes()[:500])
     capsys.readouterr()
     pd.testing.assert_frame_equal(run(tmp_path, library, None, *words), made)
