@@ -80,9 +80,17 @@ def feature_table(
             is left.
     """
     codes = codes or {}
-    _require_known(table, drop, "--drop")
-    _require_known(table, codes, "--code")
-    _require_known(table, categories, "--category")
+    for option, named in {
+        "--drop": drop,
+        "--code": codes,
+        "--category": categories,
+    }.items():
+        for name in named:
+            if name not in table.columns:
+                raise InputDataError(
+                    f"{option} names {name!r}, but the table's columns are "
+                    f"{list(table.columns)}."
+                )
     if table.empty:
         raise InputDataError("Expected a table of at least one row, but it has none.")
     others = {*exclude, *drop}
@@ -106,15 +114,11 @@ def feature_table(
         del features[name]
         notes.append(f"column {name!r} is constant and was dropped")
     notes += filter(None, map(_crowd, features.values()))
-    if len(table) == 1 and not features and not may_be_empty:
-        raise InputDataError(
-            "Expected a table of at least two rows, but it has one: there is nothing "
-            "to choose."
-        )
     if not features and not may_be_empty:
         raise InputDataError(
-            "Expected at least one column that can be a feature, but none of "
-            f"{list(table.columns)} is left."
+            "Expected at least one column that can be a feature, and values that "
+            f"differ, but none of {list(table.columns)} is left of a table of "
+            f"{len(table)} rows: there is nothing to choose."
         )
     return FeatureTable(
         pd.DataFrame(features, index=table.index),
@@ -148,15 +152,6 @@ def _crowd(column: pd.Series) -> str | None:
         f"{row_name(is_farthest)} if it is a slip; if not, the column's logarithm may "
         "tell more"
     )
-
-
-def _require_known(table: pd.DataFrame, names: Collection[str], option: str) -> None:
-    unknown = [name for name in names if name not in table.columns]
-    if unknown:
-        raise InputDataError(
-            f"{option} names {unknown[0]!r}, but the table's columns are "
-            f"{list(table.columns)}."
-        )
 
 
 def _require_complete(column: pd.Series) -> None:

@@ -9,6 +9,7 @@ import platform
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import botorch
@@ -63,12 +64,9 @@ def plan_report(args: argparse.Namespace, campaign: Campaign) -> Rounds | None:
         if args.round is not None:
             raise InputDataError("--round is for the report. Pass --report HTML too.")
         return None
-    for path in (args.arms, args.observations, args.output):
-        if path is not None and path.resolve() == args.report.resolve():
-            raise InputDataError(
-                f"--report {args.report} is one of the tables, which it would replace. "
-                "Name another file."
-            )
+    require_other_file(
+        "--report", args.report, [args.arms, args.observations, args.output]
+    )
     if not args.report.parent.is_dir():
         raise InputDataError(f"There is no folder {args.report.parent} for --report.")
     observed = (~campaign.rewards.isnan()).numpy()
@@ -90,6 +88,19 @@ def plan_report(args: argparse.Namespace, campaign: Campaign) -> Rounds | None:
             f"{args.round!r}. Fill it, or leave out --round."
         )
     return _rounds_of(column[observed], rewards)
+
+
+def require_other_file(option: str, path: Path, tables: Sequence[Path | None]) -> None:
+    """Refuse to write a file in the place of one of the tables.
+
+    Raises:
+        InputDataError: If it is one of them.
+    """
+    if any(table is not None and table.resolve() == path.resolve() for table in tables):
+        raise InputDataError(
+            f"{option} {path} is one of the tables, which it would replace. Name "
+            "another file."
+        )
 
 
 def _rounds_of(column: pd.Series, rewards: np.ndarray) -> Rounds:

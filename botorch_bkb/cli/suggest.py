@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,12 @@ from botorch_bkb.cli.files import (
     write_table,
 )
 from botorch_bkb.cli.progress import clock, note
-from botorch_bkb.cli.report import plan_report, report_page, Rounds
+from botorch_bkb.cli.report import (
+    plan_report,
+    report_page,
+    require_other_file,
+    Rounds,
+)
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
@@ -82,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
             "the tables."
         )
-    _require_other_file(args.output, [args.arms, args.observations])
+    require_other_file("--output", args.output, [args.arms, args.observations])
     require_ray(args.workers)
     with clock("Reading the tables", args.quiet):
         campaign = read_campaign(args)
@@ -512,12 +516,3 @@ def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:
         f"{ids[row]} with those of {ids[first]}; the earliest that may be measured is "
         "chosen"
     ]
-
-
-def _require_other_file(output: Path, inputs: Sequence[Path | None]) -> None:
-    for path in inputs:
-        if path is not None and path.resolve() == output.resolve():
-            raise InputDataError(
-                f"--output {output} is one of the tables read, which it would replace. "
-                "Name another file."
-            )

@@ -263,8 +263,8 @@ def require_column(table: pd.DataFrame, column: str, path: Path, option: str) ->
     )
 
 
-def require_ids(ids: pd.Series, path: Path) -> None:
-    """Refuse candidates without an id, or with that of another.
+def require_filled(ids: pd.Series, path: Path) -> None:
+    """Refuse a column of ids with an empty cell.
 
     Raises:
         InputDataError: If there is one.
@@ -275,6 +275,15 @@ def require_ids(ids: pd.Series, path: Path) -> None:
             f"{path} has no id in {row_name(missing)}, column {ids.name!r} (NA, None "
             "and the like count as empty)."
         )
+
+
+def require_ids(ids: pd.Series, path: Path) -> None:
+    """Refuse candidates without an id, or with that of another.
+
+    Raises:
+        InputDataError: If there is one.
+    """
+    require_filled(ids, path)
     broken = ids.str.contains(r"[\r\n]")
     if broken.any():
         raise InputDataError(
