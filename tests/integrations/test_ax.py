@@ -1,16 +1,13 @@
 """Bandits in Ax experiments: pending pulls, storage, and the traps of Ax."""
 
-import logging
 import math
 import random
 import subprocess
 import sys
-import textwrap
 import warnings
 from collections import Counter
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -18,7 +15,6 @@ from gpytorch.kernels import RBFKernel
 
 from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
-from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import FixedSize
 
 
@@ -31,14 +27,12 @@ with warnings.catch_warnings():
     from ax.generation_strategy.generation_strategy import GenerationStrategy
     from ax.generation_strategy.generator_spec import GeneratorSpec
     from ax.generation_strategy.transition_criterion import MinTrials
-    from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
-    from ax.generators.torch.botorch_modular.utils import ModelConfig
 
     from botorch_bkb.integrations.ax import (
         ArmFile,
         BanditNode,
         ChoiceGrid,
-        FiniteArmAcquisition,
+        modular_strategy,
         register_bandit,
     )
 
@@ -78,21 +72,10 @@ for _name in BANDITS:
     register_bandit(factory(_name), _name)
 
 
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 @pytest.fixture
 def arm_file(tmp_path):
-    return write_arms(tmp_path, 300)
-
-
-def write_arms(folder, num_arms):
-    path = folder / "arms.npy"
-    np.save(path, np.random.default_rng(0).uniform(size=(num_arms, 2)))
+    path = tmp_path / "arms.npy"
+    np.save(path, np.random.default_rng(0).uniform(size=(300, 2)))
     return path
 
 
@@ -100,18 +83,19 @@ def reward(arm, arms):
     return math.sin(5 * arms[arm].sum())
 
 
-def new_client(nodes, num_arms, objective="y"):
+def new_client(nodes, parameters, objective="y"):
+    """Return a client of a strategy, or of nodes; of an ArmFile of so many rows."""
+    if isinstance(parameters, int):
+        bounds = (0, parameters - 1)
+        parameters = [
+            RangeParameterConfig(name="arm", bounds=bounds, parameter_type="int")
+        ]
+    if isinstance(nodes, list):
+        nodes = GenerationStrategy(name="s", nodes=nodes)
     client = Client(random_seed=0)
-    client.configure_experiment(
-        name="e",
-        parameters=[
-            RangeParameterConfig(
-                name="arm", bounds=(0, num_arms - 1), parameter_type="int"
-            )
-        ],
-    )
+    client.configure_experiment(name="e", parameters=parameters)
     client.configure_optimization(objective=objective)
-    client.set_generation_strategy(GenerationStrategy(name="s", nodes=nodes))
+    client.set_generation_strategy(nodes)
     return client
 
 
@@ -235,77 +219,6 @@ def test_results_without_a_number_stay_pending(arm_file):
     assert len(node.bandit.pending) == 2
 
 
-# Arms ---------------------------------------------------------------------------------
-
-
-LETTERS = "abcdefghij"
-
-
-def test_a_product_of_2000_choices():
-    client = Client(random_seed=0)
-    parameters = [
-        ChoiceParameterConfig(
-            name="a", values=list(range(20)), parameter_type="int", is_ordered=True
-        ),
-        ChoiceParameterConfig(name="b", values=list(LETTERS), parameter_type="str"),
-        ChoiceParameterConfig(
-            name="c",
-            values=[i / 9 for i in range(10)],
-            parameter_type="float",
-            is_ordered=True,
-        ),
-    ]
-    client.configure_experiment(name="e", parameters=parameters)
-    client.configure_optimization(objective="y")
-    grid = ChoiceGrid()
-    node = BanditNode("BBKB", grid)
-    client.set_generation_strategy(GenerationStrategy(name="s", nodes=[node]))
-    for _ in range(20):
-        for number, chosen in client.get_next_trials(max_trials=4).items():
-            value = -((chosen["a"] / 19 - 0.5) ** 2) + (chosen["b"] == "d")
-            client.complete_trial(number, raw_data={"y": value})
-    bandit = node.bandit
-    best = grid.parameters(bandit.best_arm())
-    assert best["b"] == "d"
-    assert bandit.num_pulls == 76  # the last four are told at the next call
-    assert bandit.arms.shape == (2000, 12)
-    for index in (0, 1, 99, 1999):
-        chosen = grid.parameters(index)
-        assert list(chosen) == ["a", "b", "c"]
-        assert grid.index(chosen) == index
-        row = bandit.arms[index].tolist()
-        one_hot = [float(chosen["b"] == value) for value in LETTERS]
-        assert row == [chosen["a"], *one_hot, chosen["c"]]
-
-
-def test_a_hundred_thousand_arms_by_reference(tmp_path):
-    path = write_arms(tmp_path, 100_000)
-    node = BanditNode("BBKB", ArmFile(path))
-    client = new_client([node], 100_000)
-    arms = np.load(path)
-    for _ in range(15):
-        for number, parameters in client.get_next_trials(max_trials=2).items():
-            value = reward(parameters["arm"], arms)
-            client.complete_trial(number, raw_data={"y": value})
-    assert node.bandit.arms.shape == (100_000, 2)
-    client.save_to_json_file(str(tmp_path / "e.json"))
-    # The table alone would be 4 MB.
-    assert (tmp_path / "e.json").stat().st_size < 800_000
-
-
-def test_tables_of_other_kinds(tmp_path):
-    table = pd.DataFrame({"u": [0.1, 0.2, 0.9], "v": [1.0, 2.0, 3.0]})
-    table.to_csv(tmp_path / "arms.csv", index=False)
-    node = BanditNode("BKB", ArmFile(tmp_path / "arms.csv"))
-    client = new_client([node], 3)
-    client.get_next_trials(max_trials=1)
-    np.testing.assert_array_equal(node.bandit.arms, table)
-    table.assign(name=["x", "y", "z"]).to_csv(tmp_path / "names.csv", index=False)
-    node = BanditNode("BKB", ArmFile(tmp_path / "names.csv"))
-    with pytest.raises(InputDataError, match=r"names\.csv to be a table of numbers"):
-        new_client([node], 3).get_next_trials(max_trials=1)
-
-
 def test_what_does_not_fit_is_refused(tmp_path, arm_file):
     with pytest.raises(InputDataError, match=r"`factory` to be registered, but 'none'"):
         BanditNode("none", ArmFile(arm_file))
@@ -352,6 +265,12 @@ print(json.dumps(chosen))
 """
 
 
+def test_without_ax_the_error_names_the_extra():
+    code = "import sys; sys.modules['ax'] = None; import botorch_bkb.integrations.ax"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert 'pip install "botorch_bkb[ax]"' in done.stderr
+
+
 def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file):
     node = BanditNode("BBKB", ArmFile(arm_file), seed=1)
     client = new_client([node], 300)
@@ -375,79 +294,20 @@ def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file):
     assert done.stdout.strip().split("\n")[-1] == str(chosen)
 
 
-def run_python(code):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-
-def test_importing_the_package_never_loads_ax():
-    code = """
-        import sys
-        import botorch_bkb, botorch_bkb.bandits, botorch_bkb.integrations
-        print(any(name == "ax" or name.startswith("ax.") for name in sys.modules))
-    """
-    assert run_python(code).strip() == "False"
-
-
-def test_without_ax_the_error_names_the_extra():
-    code = """
-        import sys
-        sys.modules["ax"] = None
-        try:
-            import botorch_bkb.integrations.ax
-        except ImportError as error:
-            print(error)
-    """
-    assert 'pip install "botorch_bkb[ax]"' in run_python(code)
-
-
 # The modular route --------------------------------------------------------------------
 
 
 def modular_client(**grid):
-    node = GenerationNode(
-        name="BKB",
-        generator_specs=[
-            GeneratorSpec(
-                Generators.BOTORCH_MODULAR,
-                generator_kwargs={
-                    "surrogate_spec": SurrogateSpec(
-                        model_configs=[ModelConfig(botorch_model_class=SingleTaskDTCGP)]
-                    ),
-                    "acquisition_class": FiniteArmAcquisition,
-                    "botorch_acqf_class": BatchUpperConfidenceBound,
-                },
-            )
-        ],
-        should_deduplicate=False,
-    )
-    sobol = GenerationNode(
-        name="Sobol",
-        generator_specs=[GeneratorSpec(Generators.SOBOL, generator_kwargs={"seed": 0})],
-        transition_criteria=[
-            MinTrials(threshold=5, transition_to="BKB", use_all_trials_in_exp=True)
-        ],
-    )
-    client = Client(random_seed=0)
-    client.configure_experiment(
-        name="e",
-        parameters=[
-            ChoiceParameterConfig(
-                name=name,
-                values=[i / (size - 1) for i in range(size)],
-                parameter_type="float",
-                is_ordered=True,
-            )
-            for name, size in grid.items()
-        ],
-    )
-    client.configure_optimization(objective="-y")
-    client.set_generation_strategy(GenerationStrategy(name="s", nodes=[sobol, node]))
-    return client
+    parameters = [
+        ChoiceParameterConfig(
+            name=name,
+            values=[i / (size - 1) for i in range(size)],
+            parameter_type="float",
+            is_ordered=True,
+        )
+        for name, size in grid.items()
+    ]
+    return new_client(modular_strategy(num_initial=5, seed=0), parameters, "-y")
 
 
 def test_the_modular_route_searches_all_points_and_repeats():
@@ -483,13 +343,3 @@ def test_pending_points_count_as_often_as_they_are_pending(monkeypatch):
         client.attach_trial(parameters={"a": 0.5, "b": 1.0})
     client.get_next_trials(max_trials=1)
     assert max(seen) == 3
-
-
-def test_the_modular_route_is_stored(tmp_path):
-    client = modular_client(a=4, b=3)
-    for _ in range(6):
-        for number, p in client.get_next_trials(max_trials=1).items():
-            client.complete_trial(number, raw_data={"y": p["a"]})
-    client.save_to_json_file(str(tmp_path / "e.json"))
-    again = Client.load_from_json_file(str(tmp_path / "e.json"))
-    assert again.get_next_trials(max_trials=1) == client.get_next_trials(max_trials=1)

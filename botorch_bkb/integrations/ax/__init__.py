@@ -41,7 +41,6 @@ from botorch_bkb.integrations.ax.arms import (
 from botorch_bkb.integrations.ax.modular import (
     check_modular,
     FiniteArmAcquisition,
-    FiniteArmsNext,
     modular_strategy,
 )
 from botorch_bkb.integrations.ax.node import (
@@ -63,7 +62,6 @@ __all__ = [
     "BanditNode",
     "ChoiceGrid",
     "FiniteArmAcquisition",
-    "FiniteArmsNext",
     "Parameters",
     "check_modular",
     "find_bandit_node",

@@ -28,12 +28,13 @@ from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.cli.columns import is_numeric
+from botorch_bkb.cli.tables import read_table, require_column, require_ids
+
 
 Parameters = Mapping[str, Any]
 MAX_GRID_SIZE = 2_000_000
 _FOLDERS: list[Path] = []
-# What columns are called that say which row it is.
-_NAMES_OF_IDS = ("id", "index", "unnamed: 0")
 _CONSTRAINT_TOLERANCE = 1e-8  # Ax's own
 
 
@@ -130,8 +131,8 @@ class ArmFile(ArmSource):
     parameter_type="int")``. What is stored is the path and a checksum.
 
     Args:
-        path: A ``*.npy`` file with an ``A x d`` array, or a ``*.csv``, ``*.csv.gz`` or
-            ``*.parquet`` table of numbers.
+        path: A ``*.npy`` file with an ``A x d`` array, or a table of numbers of any
+            kind that the command line reads: see "Tables for suggest".
         parameter: The name of the parameter.
         checksum: The SHA-256 of the file; None to take it from the file as it is now.
         id: The column that names the arms and is no feature; see ``ids``.
@@ -141,7 +142,7 @@ class ArmFile(ArmSource):
 
     Raises:
         FileNotFoundError: If there is no such file.
-        InputDataError: If the file has another checksum, or is none of these.
+        InputDataError: If the file has another checksum.
 
     Example:
         >>> table.to_csv("arms.csv", index=False)  # compound, mass, charge
@@ -240,49 +241,19 @@ class ArmFile(ArmSource):
                     "is an array. Use a *.csv or *.parquet file."
                 )
             return np.asarray(np.load(file, allow_pickle=False))
-        if file.suffix == ".parquet":
-            table = pd.read_parquet(file)
-        else:
-            # As text, so that leading zeros stay.
-            text = {} if self.id is None else {self.id: str}
-            table = pd.read_csv(file, dtype=text)
+        table = read_table(file, [self.id]).frame
         if self.id is not None:
-            self._ids = self._ids_of(table)
-            table = table.drop(columns=self.id)
-        try:
-            values = table.to_numpy(dtype="float64")
-        except (TypeError, ValueError) as error:
-            raise InputDataError(
-                f"Expected {self.path} to be a table of numbers only: {error}. A "
-                "column that names the arms is `ArmFile(..., id=...)`."
-            ) from error
-        if self.id is None:
-            self._warn_of_ids(table)
-        return values
-
-    def _ids_of(self, table: pd.DataFrame) -> list[str]:
-        if self.id not in table.columns:
-            raise InputDataError(
-                f"Expected a column `id` {self.id!r} in {self.path}, but its columns "
-                f"are {list(table.columns)}."
-            )
-        ids = table[self.id]
-        for is_wrong, what in ((ids.isna(), "empty"), (ids.duplicated(), "a repeat")):
-            if is_wrong.any():
-                row = int(is_wrong.to_numpy().argmax())
+            require_column(table, self.id, file, "`id`")
+            require_ids(table[self.id], file)
+            self._ids = table.pop(self.id).tolist()
+        for name, column in table.items():
+            if not is_numeric(column):
                 raise InputDataError(
-                    f"Expected column {self.id!r} of {self.path} to name every arm "
-                    f"once, but row {row} is {what}: {ids.iloc[row]!r}."
+                    f"Expected {self.path} to be a table of numbers only, but column "
+                    f"{name!r} has {column.iloc[0]!r}. A column that names the arms is "
+                    "`ArmFile(..., id=...)`."
                 )
-        return [str(value) for value in ids]
-
-    def _warn_of_ids(self, table: pd.DataFrame) -> None:
-        rows = np.arange(len(table))
-        for name in table.columns if table.shape[1] > 1 else []:
-            called = str(name).casefold().strip()
-            column = table[name].to_numpy()
-            is_count = any(np.array_equal(column, rows + first) for first in (0, 1))
-            if called in _NAMES_OF_IDS or called.endswith("_id") or is_count:
+            if self.id is None and _looks_like_ids(column):
                 warnings.warn(
                     f"Column {name!r} of {self.path} looks like the names of the arms, "
                     "but is a feature. If it is none, pass "
@@ -290,6 +261,7 @@ class ArmFile(ArmSource):
                     InputDataWarning,
                     stacklevel=4,
                 )
+        return table.to_numpy(dtype="float64")
 
     @override
     def parameters(self, index: int) -> dict[str, Any]:
@@ -404,6 +376,14 @@ class ChoiceGrid(ArmSource):
                 break
             rows = rows // len(values)
         return values, rows % len(values)
+
+
+def _looks_like_ids(column: pd.Series) -> bool:
+    """Whether a column has the name of ids, or counts the rows."""
+    called = str(column.name).casefold()
+    steps = np.diff(column.to_numpy(dtype="float64"))
+    is_count = column.iloc[0] in (0, 1) and bool((steps == 1).all())
+    return called in ("id", "index") or called.endswith("_id") or is_count
 
 
 def _value_of(name: str, parameters: Parameters) -> Any:

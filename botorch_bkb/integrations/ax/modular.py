@@ -148,8 +148,10 @@ _NO_OUTCOME_CONSTRAINTS = (
 )
 
 
-class FiniteArmsNext(MinTrials):
-    """Ax's ``MinTrials``, which refuses before the first trial what cannot follow.
+class FiniteArmsOnly(PausingCriterion):
+    """Looks at the experiment before every trial, since it may have changed.
+
+    Ax 1.3.1 keeps the objective and the constraints of its first fit.
 
     Raises:
         UnsupportedError: If the experiment has parameter or outcome constraints,
@@ -159,28 +161,15 @@ class FiniteArmsNext(MinTrials):
 
     @override
     def is_met(self, experiment: Experiment, curr_node: GenerationNode) -> bool:
-        """Return whether the initial trials are there."""
-        check_modular(experiment)
-        return super().is_met(experiment, curr_node)
-
-
-class FiniteArmsOnly(PausingCriterion):
-    """Looks at the experiment before every trial, since it may have changed.
-
-    Ax 1.3.1 keeps the objective and the constraints of its first fit.
-
-    Raises:
-        UnsupportedError: As :class:`FiniteArmsNext`.
-    """
-
-    @override
-    def is_met(self, experiment: Experiment, curr_node: GenerationNode) -> bool:
         """Return False, after the check: nothing is to wait for."""
         check_modular(experiment)
         for spec in curr_node.generator_specs:
             adapter = spec._fitted_adapter
-            config = None if adapter is None else adapter._optimization_config
-            if config != experiment.optimization_config:
+            if (
+                spec.generator_enum is Generators.BOTORCH_MODULAR
+                and adapter is not None
+                and adapter._optimization_config != experiment.optimization_config
+            ):
                 spec._fitted_adapter = None
         return False
 
@@ -260,7 +249,7 @@ def modular_strategy(
     }
     spec = GeneratorSpec(Generators.BOTORCH_MODULAR, generator_kwargs=options)
     sobol = GeneratorSpec(Generators.SOBOL, generator_kwargs={"seed": seed})
-    follows = FiniteArmsNext(
+    follows = MinTrials(
         threshold=num_initial,
         transition_to=name,
         use_all_trials_in_exp=True,
@@ -268,7 +257,10 @@ def modular_strategy(
     )
     nodes = [
         GenerationNode(
-            name="Sobol", generator_specs=[sobol], transition_criteria=[follows]
+            name="Sobol",
+            generator_specs=[sobol],
+            transition_criteria=[follows],
+            pausing_criteria=[FiniteArmsOnly()],
         ),
         GenerationNode(
             name=name,

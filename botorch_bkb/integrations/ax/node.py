@@ -148,8 +148,8 @@ class BanditNode(ExternalGenerationNode):
         self._best: dict[int, int] = {}  # the last told trial of every arm
         self._bandit: FiniteArmBandit | None = None
         # Of the experiment: what it is, and what must not change.
-        self._origin: dict[str, Any] = {}
-        self._search_space: dict[str, Any] = {}
+        self._origin: dict[str, str] = {}
+        self._metric = ""
         self._created = datetime.min
         self._available: Tensor | None = None
 
@@ -213,7 +213,7 @@ class BanditNode(ExternalGenerationNode):
                 "completed with one."
             )
         arm, means, covariances = self._best_arm(self.experiment)
-        metric = self._origin["objective"]
+        metric = self._metric
         prediction = {metric: (means[metric], covariances[metric][metric])}
         number = self._best[self.arms.index(arm.parameters)]
         return dict(arm.parameters), prediction, number, arm.name
@@ -237,7 +237,7 @@ class BanditNode(ExternalGenerationNode):
         """
         bandit = self.update()
         mean, variance = bandit.predict([self.arms.index(point) for point in points])
-        metric = self._origin["objective"]
+        metric = self._metric
         moments = zip(mean.tolist(), variance.sqrt().tolist(), strict=True)
         return [{metric: pair} for pair in moments]
 
@@ -324,9 +324,10 @@ class BanditNode(ExternalGenerationNode):
         space = experiment.search_space
         check_search_space(space)
         arms = self.arms.load(space)
+        objective = check_objective(experiment)
         bandit = _FACTORIES[self.factory](
             arms=arms,
-            maximize=not check_objective(experiment).minimize,
+            maximize=not objective.minimize,
             generator=torch.Generator().manual_seed(self.seed),
         )
         if self.time_unit is not None and not isinstance(bandit, DriftingBandit):
@@ -342,33 +343,20 @@ class BanditNode(ExternalGenerationNode):
         for number in sorted(self._told.keys() & experiment.trials.keys()):
             self._best[self._arm_of(experiment.trials[number])] = number
         self._origin = _origin_of(experiment)
-        self._search_space = dict(space.clone().parameters)
+        self._metric = objective.metric_names[0]
         self._created = experiment.time_created
         self._bandit = bandit
 
     def _check_experiment(self, experiment: Experiment) -> None:
         """Raise unless this is the experiment as the bandit knows it."""
-        found = _origin_of(experiment)
-        known = self._origin or (self._state["origin"] if self._state else found)
-        if (known["name"], known["created"]) != (found["name"], found["created"]):
-            raise UnsupportedError(
-                f"Expected the experiment {known['name']!r} of {known['created']}, "
-                f"whose results the bandit knows, but got {found['name']!r} of "
-                f"{found['created']}. Make a new BanditNode for another experiment."
-            )
-        if known != found:
-            raise UnsupportedError(
-                f"Expected the objective {_named(known)} that the bandit began with, "
-                f"but got {_named(found)}. Make a new BanditNode for another one: it "
-                "takes in all trials."
-            )
-        space = experiment.search_space.parameters
-        if self._search_space and self._search_space != space:
-            raise UnsupportedError(
-                "Expected the parameters that the bandit began with, "
-                f"{list(self._search_space.values())}, but got {list(space.values())}. "
-                "Make a new BanditNode for other arms: it takes in all trials."
-            )
+        known = self._origin or (self._state or {}).get("origin", {})
+        for what, value in _origin_of(experiment).items():
+            if known.get(what, value) != value:
+                raise UnsupportedError(
+                    f"Expected the {what} that the bandit began with, {known[what]}, "
+                    f"but got {value}. Make a new BanditNode for another one: it takes "
+                    "in all trials."
+                )
 
     def _new_results(
         self, data: Data, trials: Mapping[int, BaseTrial]
@@ -378,7 +366,7 @@ class BanditNode(ExternalGenerationNode):
         table = data.full_df
         if table.empty:
             return {}
-        rows = table[table["metric_name"] == self._origin["objective"]]
+        rows = table[table["metric_name"] == self._metric]
         rows = rows.dropna(subset="mean")
         if "step" in rows:
             rows = rows.sort_values("step", kind="stable")  # the last one counts
@@ -511,7 +499,7 @@ class BanditNode(ExternalGenerationNode):
         """Return Ax's arm of the best mean among the told, its mean and variance."""
         index = self.bandit.best_arm()
         mean, variance = self.bandit.predict([index])
-        metric = self._origin["objective"]
+        metric = self._metric
         (arm,) = experiment.trials[self._best[index]].arms
         return arm, {metric: mean.item()}, {metric: {metric: variance.item()}}
 
@@ -550,17 +538,14 @@ def find_bandit_node(client: Client, name: str | None = None) -> BanditNode:
     return found[0]
 
 
-def _origin_of(experiment: Experiment) -> dict[str, Any]:
-    """Return what tells an experiment and its objective from others, as JSON."""
+def _origin_of(experiment: Experiment) -> dict[str, str]:
+    """Return what tells an experiment from others and must not change."""
+    # In seconds, which is what databases keep.
+    created = experiment.time_created.isoformat(timespec="seconds")
     objective = check_objective(experiment)
+    sign = "-" if objective.minimize else ""
     return {
-        "name": experiment._name,
-        # In seconds, which is what databases keep.
-        "created": experiment.time_created.isoformat(timespec="seconds"),
-        "objective": objective.metric_names[0],
-        "minimize": objective.minimize,
+        "experiment": f"{experiment._name!r} of {created}",
+        "objective": f"{sign}{objective.metric_names[0]}",
+        "parameters": str(list(experiment.search_space.parameters.values())),
     }
-
-
-def _named(origin: Mapping[str, Any]) -> str:
-    return f"{'-' if origin['minimize'] else ''}{origin['objective']}"

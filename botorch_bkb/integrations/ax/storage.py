@@ -10,10 +10,7 @@ from ax.storage.botorch_modular_registry import (
     register_acquisition_function,
     register_model,
 )
-from ax.storage.json_store.encoders import (
-    pausing_criterion_to_dict,
-    transition_criterion_to_dict,
-)
+from ax.storage.json_store.encoders import pausing_criterion_to_dict
 from ax.storage.json_store.registry import (
     CORE_DECODER_REGISTRY,
     CORE_ENCODER_REGISTRY,
@@ -27,7 +24,6 @@ from botorch_bkb.acquisition import (
 from botorch_bkb.integrations.ax.arms import ArmFile, ChoiceGrid
 from botorch_bkb.integrations.ax.modular import (
     FiniteArmAcquisition,
-    FiniteArmsNext,
     FiniteArmsOnly,
 )
 from botorch_bkb.integrations.ax.node import BanditNode
@@ -47,8 +43,6 @@ def register_all() -> None:
         register_acquisition_function(acqf_class)
     CORE_ENCODER_REGISTRY[BanditNode] = _encode_node
     CORE_DECODER_REGISTRY["BanditNode"] = BanditNode
-    CORE_ENCODER_REGISTRY[FiniteArmsNext] = transition_criterion_to_dict
-    CORE_DECODER_REGISTRY["FiniteArmsNext"] = FiniteArmsNext
     CORE_ENCODER_REGISTRY[FiniteArmsOnly] = pausing_criterion_to_dict
     CORE_DECODER_REGISTRY["FiniteArmsOnly"] = FiniteArmsOnly
     CORE_ENCODER_REGISTRY[ArmFile] = _encode_arms
