@@ -37,6 +37,10 @@ def as_number(value: Any) -> float:
         return math.nan
 
 
+def _refused(name: str, expected: str, value: Any) -> InputDataError:
+    return InputDataError(f"Expected `{name}` to be {expected}, but got {value!r}.")
+
+
 def check_choice(name: str, value: Any, meanings: Mapping[str, str]) -> None:
     """Raise unless an argument is one of a few words.
 
@@ -131,24 +135,37 @@ def is_integer(value: Any) -> bool:
 def check_size(name: str, value: int) -> None:
     """Raise an ``InputDataError`` unless an argument is an integer of at least 1."""
     if not is_integer(value) or value < 1:
-        raise InputDataError(
-            f"Expected `{name}` to be an integer of at least 1, but got {value!r}."
-        )
+        raise _refused(name, "an integer of at least 1", value)
 
 
 def check_positive(name: str, value: Any) -> None:
     """Raise unless an argument is a positive finite number."""
     if not 0 < as_number(value) < math.inf:
-        raise InputDataError(
-            f"Expected `{name}` to be positive and finite, but got {value!r}."
-        )
+        raise _refused(name, "positive and finite", value)
 
 
 def check_fraction(name: str, value: Any) -> None:
     """Raise unless an argument is strictly between 0 and 1."""
     if not 0 < as_number(value) < 1:
+        raise _refused(name, "strictly between 0 and 1", value)
+
+
+def _check_floats(name: str, values: Any) -> None:
+    """Raise an ``InputDataError`` unless this is a dense tensor of floats."""
+    if not isinstance(values, Tensor):
         raise InputDataError(
-            f"Expected `{name}` to be strictly between 0 and 1, but got {value!r}."
+            f"Expected `{name}` to be a tensor, but got {type(values).__name__}. Use "
+            f"`torch.as_tensor({name})`."
+        )
+    if values.layout != torch.strided:
+        raise InputDataError(
+            f"Expected `{name}` to be a dense tensor, but got {values.layout}. Use "
+            f"`{name}.to_dense()`."
+        )
+    if values.dtype not in (torch.float32, torch.float64):
+        raise InputDataError(
+            f"Expected `{name}` of dtype float64 or float32, but got {values.dtype}. "
+            f"Use `{name}.double()`."
         )
 
 
@@ -159,25 +176,11 @@ def check_arms(arms: Tensor) -> None:
         BotorchTensorDimensionError: If they are not ``A x d`` with ``A, d >= 1``.
         InputDataError: If they are no tensor of floats, or one is not finite.
     """
-    if not isinstance(arms, Tensor):
-        raise InputDataError(
-            f"Expected `arms` to be a tensor, but got {type(arms).__name__}. Use "
-            "`torch.as_tensor(arms)`."
-        )
-    if arms.layout != torch.strided:
-        raise InputDataError(
-            f"Expected `arms` to be a dense tensor, but got {arms.layout}. Use "
-            "`arms.to_dense()`."
-        )
+    _check_floats("arms", arms)
     if arms.dim() != 2 or 0 in arms.shape:
         raise BotorchTensorDimensionError(
             "Expected `arms` of shape A x d with at least one arm and one feature, but "
             f"got {tuple(arms.shape)}."
-        )
-    if arms.dtype not in (torch.float32, torch.float64):
-        raise InputDataError(
-            f"Expected `arms` of dtype float64 or float32, but got {arms.dtype}. Use "
-            "`arms.double()`."
         )
     bad = (~arms.isfinite()).any(dim=-1).nonzero()
     if bad.numel():
@@ -211,19 +214,10 @@ def as_tensor(name: str, values: Any, meaning: str) -> Tensor:
 
 def check_bounds(bounds: Any) -> None:
     """Raise unless this is a box, ``2 x d`` finite corners with room between them."""
-    if not isinstance(bounds, Tensor):
-        raise InputDataError(
-            f"Expected `bounds` to be a tensor, but got {type(bounds).__name__}. Use "
-            "`torch.as_tensor(bounds)`."
-        )
+    _check_floats("bounds", bounds)
     if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.shape[1] == 0:
         raise BotorchTensorDimensionError(
             f"Expected `bounds` of shape 2 x d, but got {tuple(bounds.shape)}."
-        )
-    if bounds.dtype not in (torch.float32, torch.float64):
-        raise InputDataError(
-            f"Expected `bounds` of dtype float64 or float32, but got {bounds.dtype}. "
-            "Use `bounds.double()`."
         )
     if not (bounds[1] > bounds[0]).all() or not bounds.isfinite().all():
         raise InputDataError(
@@ -257,11 +251,7 @@ def check_covar_module(covar_module: Kernel | None) -> None:
             "Expected `covar_module` to be a GPyTorch kernel object, such as "
             f"`RBFKernel()`, but got {covar_module!r}. Pass None to learn one."
         )
-    if covar_module is not None and covar_module.batch_shape:
-        raise InputDataError(
-            "Expected `covar_module` to be one kernel, but it is a batch of shape "
-            f"{tuple(covar_module.batch_shape)}. Leave out `batch_shape`."
-        )
+    check_modules(Kernel, covar_module=covar_module)
 
 
 def check_noise_variance(noise_variance: float | None) -> None:
@@ -276,11 +266,7 @@ def check_noise_variance(noise_variance: float | None) -> None:
 
 def check_max_feature_bytes(max_feature_bytes: int) -> None:
     """Raise unless this is a number of bytes."""
-    if not is_integer(max_feature_bytes) or max_feature_bytes < 0:
-        raise InputDataError(
-            "Expected `max_feature_bytes` to be an integer of at least 0, but got "
-            f"{max_feature_bytes!r}."
-        )
+    check_count("max_feature_bytes", max_feature_bytes)
 
 
 def check_generator(generator: torch.Generator | None) -> None:
@@ -295,7 +281,7 @@ def check_generator(generator: torch.Generator | None) -> None:
 def check_probability(name: str, value: float) -> None:
     """Raise unless an argument is a probability."""
     if not isinstance(value, Real) or not 0 <= value <= 1:
-        raise InputDataError(f"Expected `{name}` between 0 and 1, but got {value!r}.")
+        raise _refused(name, "between 0 and 1", value)
 
 
 def check_available(available: Any, num_arms: int) -> Tensor:
@@ -371,9 +357,7 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
 def check_count(name: str, value: Any, most: float = math.inf) -> int:
     """Return a number of something, or raise unless it is one and not above another."""
     if not is_integer(value) or not 0 <= value <= most:
-        raise InputDataError(
-            f"Expected `{name}` to be an integer from 0 to {most}, but got {value!r}."
-        )
+        raise _refused(name, f"an integer from 0 to {most}", value)
     return value
 
 
@@ -382,10 +366,7 @@ def check_number(
 ) -> float:
     """Return a number, or raise unless it is one between two others."""
     if not isinstance(value, Real) or not least <= as_number(value) <= most:
-        raise InputDataError(
-            f"Expected `{name}` to be a number from {least:g} to {most:g}, but got "
-            f"{value!r}."
-        )
+        raise _refused(name, f"a number from {least:g} to {most:g}", value)
     return float(value)
 
 

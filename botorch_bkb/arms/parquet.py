@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -53,9 +53,8 @@ class ParquetArms(StoredArms):
         ids: The column of what :meth:`ids` returns.
         dtype: What rows are when they are taken. None: what is stored, if all of it is
             float32 or float64, or else float64.
-        quiet: Whether to hide the progress bars, of footers and of passes over the
-            files, where these take more than a few seconds. They hide themselves where
-            standard error is no terminal.
+        quiet: Whether to hide the progress bar of passes over the files that take more
+            than a few seconds. It hides itself where standard error is no terminal.
 
     Raises:
         ImportError: If pyarrow is missing.
@@ -153,8 +152,15 @@ class ParquetSource(RowSource):
         self.group_numbers: list[int] = []
         sizes: list[int] = []
         dtypes: list[np.dtype[Any]] = []
-        for file, schema, footer in self._footers(paths):
-            path = file.path
+        for path in paths:
+            file = ParquetFile(path, _stamp(path))
+            try:
+                with _pyarrow_parquet().ParquetFile(path) as opened:
+                    schema, footer = opened.schema_arrow, opened.metadata
+            except ImportError:
+                raise
+            except Exception as error:  # one of pyarrow's many
+                raise ShardDataError(f"{path} cannot be read: {error}") from error
             if not self.files:
                 self.columns = _chosen(columns, schema, id_column)
             wanted = self.columns if id_column is None else [*self.columns, id_column]
@@ -190,27 +196,6 @@ class ParquetSource(RowSource):
                 "smaller `row_group_size`."
             )
         self._forget()
-
-    def _footers(self, paths: Sequence[Path]) -> Iterator[tuple[ParquetFile, Any, Any]]:
-        """Yield files with their schemas and footers."""
-        pq = _pyarrow_parquet()
-        bar = None
-        if not self.is_quiet:
-            bar = _new_bar("Reading the footers", len(paths), " files")
-        try:
-            for path in paths:
-                file = ParquetFile(path, _stamp(path))
-                try:
-                    with pq.ParquetFile(path) as opened:
-                        schema, footer = opened.schema_arrow, opened.metadata
-                except Exception as error:  # one of pyarrow's many
-                    raise ShardDataError(f"{path} cannot be read: {error}") from error
-                yield file, schema, footer
-                if bar is not None:
-                    bar.update()
-        finally:
-            if bar is not None:
-                bar.close()
 
     @override
     def verify(self) -> None:
@@ -279,15 +264,13 @@ class ParquetSource(RowSource):
                 "Expected a column of ids, but none was named. Pass `ids` to "
                 "`ParquetArms`."
             )
-        found: list[Any] = [None] * len(rows)
         groups = self._group_of(rows)
+        found = np.empty(len(rows), dtype=object)
         for group in np.unique(groups).tolist():
-            here = np.flatnonzero(groups == group)
+            here = groups == group
             column = self._read_group(group, [self.id_column]).column(0)
-            values = column.take(rows[here] - self.starts[group]).to_pylist()
-            for place, value in zip(here.tolist(), values, strict=True):
-                found[place] = value
-        return found
+            found[here] = column.take(rows[here] - self.starts[group]).to_pylist()
+        return found.tolist()
 
     @override
     def place(self, row: int) -> str:
@@ -320,14 +303,11 @@ class ParquetSource(RowSource):
             self._bar.close()
             self._bar = None
         if group == 0 and not self.is_quiet:
-            self._bar = _new_bar(
-                "Passing over the arms", len(self.group_files), " row groups"
-            )
+            self._bar = _new_bar(len(self.group_files))
         if self._bar is not None:
             self._bar.update()
             if self._bar.n == self._bar.total:
                 self._bar.close()
-                self._bar = None
 
     @property
     def _cached_bytes(self) -> int:
@@ -400,19 +380,20 @@ def _pyarrow_parquet() -> Any:
     return pyarrow.parquet
 
 
-def _new_bar(text: str, total: int, unit: str) -> Any:
+def _new_bar(total: int) -> Any:
     """Return a progress bar for a terminal, shown late; None where tqdm is missing."""
     try:
         from tqdm import tqdm
     except ImportError:
         return None
+    text = "Passing over the arms"
     return tqdm(
         desc=text,
         total=total,
-        unit=unit,
+        unit=" row groups",
         delay=BAR_SECONDS,
-        disable=None,
         leave=False,
+        disable=None,
     )
 
 
