@@ -104,18 +104,14 @@ def parquet(table):
 # What is no damage --------------------------------------------------------------------
 
 HARMLESS = {
-    "byte order mark": lambda table: b"\xef\xbb\xbf" + csv(table),
     "windows": lambda table: csv(table, lineterminator="\r\n"),
     "quotes": lambda table: csv(table, quoting=1),
     "padded names": lambda table: csv(table.rename(columns=lambda name: f" {name}  ")),
-    "blank lines": lambda table: csv(table).replace(b"\n", b"\n\n"),
     "commas at the end of rows": lambda table: (
         csv(table).replace(b"\n", b",\n").replace(b",\n", b"\n", 1)
     ),
-    "blank end": lambda table: csv(table) + b"\n\n\n",
     "no last newline": lambda table: csv(table).rstrip(b"\n"),
     "other order": lambda table: csv(table[table.columns[::-1]]),
-    "parquet": parquet,
     "parquet with index": lambda table: parquet(table.set_index(table.index + 7)),
     "categories": lambda table: parquet(
         table.astype({name: "category" for name in table if table[name].dtype == "str"})
@@ -251,28 +247,20 @@ def test_cells_that_only_parquet_holds_are_refused(kind, tmp_path):
 
 TABLES = {
     "empty": (b"", "no column 'id'"),
-    "one blank line": (b"\n", "no column 'id'"),
     "header only": (csv(ARMS[:0]), "at least one"),
     "no header": (csv(ARMS, header=False), "no column 'id'"),
-    "another id": (csv(ARMS.rename(columns={"id": "name"})), "no column 'id'"),
     "a column twice": (
         csv(pd.concat([ARMS, ARMS[["heat"]]], axis=1)),
         "'heat' more than once",
     ),
-    "ids twice": (csv(pd.concat([ARMS, ARMS[["id"]]], axis=1)), "'id' more than once"),
     "a field more in every row": (
         csv(ARMS).replace(b"\n", b",x\n").replace(b"solvent,x", b"solvent", 1),
-        "Expected 4 fields in line 2, saw 5",
-    ),
-    "a field more in row 1": (
-        csv(ARMS).replace(b"\n", b",x\n", 2).replace(b"solvent,x", b"solvent", 1),
         "Expected 4 fields in line 2, saw 5",
     ),
     "a field more in one row": (csv(ARMS).replace(b"\nm04", b"\nm04,x"), "line 6"),
     "a comma less": (csv(ARMS).replace(b",water", b"", 1), "missing"),
     "an open quote": (csv(ARMS).replace(b"m05", b'"m05', 1), "Could not read"),
-    "another character set": (csv(ARMS).replace(b"water", b"s\x81re"), "UTF-8"),
-    "a parquet file": (b"PAR1" + bytes(range(256)), ""),
+    "no gzip file": ((".csv.gz", csv(ARMS)), "Could not read"),
     "no feature": (csv(ARMS[["id"]]), "at least one column that can be a feature"),
     "constant": (csv(ARMS[["id"]].assign(heat=1)), "at least one column"),
 }
@@ -284,16 +272,6 @@ def test_a_table_that_is_none_is_refused(name, tmp_path):
     code, error, _ = suggest(tmp_path, content, RESULTS)
     assert code == 2
     assert part in error
-
-
-def test_files_of_the_wrong_kind_are_refused(tmp_path):
-    for suffix, data in ((".parquet", csv(ARMS)), (".csv.gz", csv(ARMS))):
-        code, error, _ = suggest(tmp_path, (suffix, data), RESULTS)
-        assert (code, "Could not read" in error) == (2, True)
-    whole = io.BytesIO()
-    ARMS.to_parquet(whole)
-    code, error, _ = suggest(tmp_path, whole.getvalue(), RESULTS)
-    assert code == 2
 
 
 def broken(content, place, kind, byte):
@@ -364,60 +342,3 @@ def test_any_bytes_give_a_simulation_or_one_line(changes):
         assert code in (0, 2)
         assert code == 0 or error.count("\n") == 1
         assert (code == 0) == (folder / "out" / "rounds.csv").is_file()
-
-
-@given(
-    row=st.integers(0, NUM_ARMS - 1), text=st.sampled_from(["", "x", "inf", "1e200"])
-)
-@settings(max_examples=10)
-def test_a_bad_reward_of_a_simulation_is_named(row, text):
-    with in_folder() as folder:
-        (folder / "table.csv").write_bytes(
-            damaged(ARMS.drop(columns="id"), row, "heat", text)
-        )
-        code, error = run(
-            *("simulate", folder / "table.csv", "--reward", "heat", "--quiet"),
-            *("--horizon", 12, "--output", folder / "out"),
-        )
-    assert code == 2
-    assert f"row {row + 1} " in error
-    assert "'heat'" in error
-
-
-# Numbers on the command line ----------------------------------------------------------
-
-
-@given(
-    option=st.sampled_from(
-        [
-            "--seed",
-            "--horizon",
-            "--batch-size",
-            "--noise-std",
-            "--lengthscale",
-            "--noise-variance",
-            "--oversampling",
-            "--ratio-threshold",
-            "--norm-bound",
-            "--failure-probability",
-            "--threads",
-            "--repetitions",
-            "--max-repeats",
-        ]
-    ),
-    value=st.sampled_from(["nan", "inf", "-1", "0", str(2**64), "1e999", "x", "", "½"]),
-)
-@settings(max_examples=60)
-def test_numbers_that_are_none_are_refused(option, value):
-    if (option, value) in {("--seed", "0"), ("--noise-std", "0")}:
-        return
-    if value == str(2**64) and option != "--seed":
-        return  # much, but a number
-    with in_folder() as folder:
-        ARMS.to_csv(folder / "table.csv", index=False)
-        code, error = run(
-            *("simulate", folder / "table.csv", "--reward", "heat", "--drop", "id"),
-            *("--quiet", "--output", folder / "out", f"{option}={value}"),
-        )
-    assert code == 2
-    assert option in error

@@ -122,12 +122,6 @@ def test_unknown_ids_and_missing_columns_are_refused(
     assert "has no column 'name'" in capsys.readouterr().err
 
 
-def test_a_damaged_file_is_said_to_be_one(tmp_path, capsys):
-    (tmp_path / "arms.parquet").write_bytes(b"PAR1 and no more")
-    assert main(["suggest", str(tmp_path / "arms.parquet")]) == 2
-    assert "Could not read the table" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_simulation_is_that_of_the_table(
     learns, tmp_path, library, reads, capsys, monkeypatch

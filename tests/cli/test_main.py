@@ -21,15 +21,6 @@ def test_without_a_command_the_default_job_runs(tmp_path, capsys):
     assert (tmp_path / "out" / "regret.png").exists()
 
 
-def test_the_default_job_repeats_with_its_seed(tmp_path):
-    words = ["demo", "--horizon", "20", "--num-arms", "50", "--quiet", "--output"]
-    runs = []
-    for name in ["first", "again"]:
-        assert main([*words, str(tmp_path / name)]) == 0
-        runs.append(pd.read_csv(tmp_path / name / "rounds.csv").drop(columns="seconds"))
-    pd.testing.assert_frame_equal(runs[0], runs[1])
-
-
 @pytest.mark.parametrize("words", [["--help"], ["-h"]])
 def test_help_names_the_commands(words, capsys):
     with pytest.raises(SystemExit) as error:
@@ -57,13 +48,6 @@ def test_a_warning_is_one_line(monkeypatch):
     assert main(["demo"]) == 0
     assert shown == ["Warning: too few\n"]
     assert warnings.formatwarning is before
-
-
-def test_an_unknown_command_is_refused(capsys):
-    with pytest.raises(SystemExit) as error:
-        main(["optimize"])
-    assert error.value.code == 2
-    assert "invalid choice: 'optimize'" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

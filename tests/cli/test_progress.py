@@ -61,20 +61,6 @@ def test_suggest_says_that_it_fits(folder, monkeypatch, quiet):
     assert bool(screen.getvalue()) is not quiet
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-def test_simulate_says_that_it_prepares(folder, monkeypatch, quiet):
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-    pd.DataFrame({"x": range(9), "gain": range(9)}).to_csv(
-        folder / "t.csv", index=False
-    )
-    words = ["--reward", "gain", "--horizon", "3", "--output", str(folder / "out")]
-    words += ["--quiet"] if quiet else []
-    assert main(["simulate", str(folder / "t.csv"), *words]) == 0
-    said = ["Reading the table (00:00", "Preparing 9 arms (00:00"]
-    assert all((text in screen.getvalue()) is not quiet for text in said)
-
-
 def test_a_note_does_not_begin_where_a_bar_stands(monkeypatch):
     """The bar is wiped away for the note, and drawn again below."""
     screen = Terminal()

@@ -241,6 +241,10 @@ def test_the_batch_rule_and_the_ceiling_follow_the_options(path, words, expected
         (["--norm-bound", "2", "--bandit", "tvgpucb"], "nothing to --bandit tvgpucb"),
         (["--forgetting-rate", "0.1"], "nothing to --bandit bbkb, only to tvgpucb, rg"),
         (["--block-size", "9", "--bandit", "tvgpucb"], "only to rgpucb"),
+        (
+            ["--workers", "2", "--bandit", "bbkb", "uniform"],
+            "--bandit uniform, only to",
+        ),
         (["--kernel", "rbf", "--learn"], "--kernel means nothing beside --learn"),
         (["--kernel", "tanimoto"], "--kernel tanimoto means nothing to --bandit bbkb"),
         (["--smiles", "kind"], "Pass --learn, or only --bandit suggest"),

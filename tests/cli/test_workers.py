@@ -26,7 +26,6 @@ def folder(tmp_path):
     measured = arms.iloc[[3, 30, 5, 44, 17, 58, 20]].rename(columns={"gain": "reward"})
     measured.iloc[0, 0] = "gone"  # not in the table any more
     measured.to_csv(tmp_path / "results.csv", index=False)
-    measured.iloc[1:].to_csv(tmp_path / "present.csv", index=False)
     return tmp_path
 
 
@@ -45,9 +44,9 @@ def pools(monkeypatch):
     return seen
 
 
-def suggest(folder, results, *words):
+def suggest(folder, *words):
     command = ["suggest", str(folder / "arms.parquet"), "--batch-size", "5"]
-    command += ["--observations", str(folder / results), "--drop", "gain"]
+    command += ["--observations", str(folder / "results.csv"), "--drop", "gain"]
     assert main([*command, "--output", str(folder / "next.csv"), *words]) == 0
     return pd.read_csv(folder / "next.csv", dtype={"id": str})
 
@@ -59,42 +58,24 @@ def simulate(folder, *words):
     return pd.read_csv(folder / "out" / "rounds.csv").drop(columns="seconds")
 
 
-@pytest.mark.parametrize("stays_in_file", [False, True])
-def test_workers_suggest_the_batch_of_this_process(
-    stays_in_file, folder, pools, monkeypatch
-):
-    if stays_in_file:
-        monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
-    # Of a table in memory those count too that are not in it any more.
-    results = "present.csv" if stays_in_file else "results.csv"
-    expected = suggest(folder, results)
+def test_workers_suggest_the_batch_of_this_process(folder, pools):
+    """Candidates that are not in the table any more count too."""
+    expected = suggest(folder)
     assert pools == []
-    found = suggest(folder, results, "--workers", "2")
+    found = suggest(folder, "--workers", "2")
     assert pools == [2]
     pd.testing.assert_frame_equal(found, expected)
     assert not sys.modules["ray"].is_initialized()
 
 
-@pytest.mark.parametrize("stays_in_file", [False, True])
-def test_workers_simulate_what_this_process_does(
-    stays_in_file, folder, pools, monkeypatch
-):
-    if stays_in_file:
-        monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
+def test_workers_simulate_what_this_process_does(folder, pools, monkeypatch):
+    monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
     words = ["--bandit", "suggest", "bbkb", "rgpucb", "thompson"]
     expected = simulate(folder, *words)
     found = simulate(folder, *words, "--workers", "2")
     assert pools == [2]  # for all bandits
     pd.testing.assert_frame_equal(found, expected)
     assert not sys.modules["ray"].is_initialized()
-
-
-@pytest.mark.parametrize("bandit", ["uniform", "tvgpucb"])
-def test_workers_are_refused_where_they_mean_nothing(bandit, folder, capsys):
-    command = ["simulate", str(folder / "arms.parquet"), "--reward", "gain"]
-    assert main([*command, "--bandit", "bbkb", bandit, "--workers", "2"]) == 2
-    error = capsys.readouterr().err
-    assert f"--workers means nothing to --bandit {bandit}, only to suggest" in error
 
 
 def test_fingerprints_stay_in_this_process(tmp_path, capsys):

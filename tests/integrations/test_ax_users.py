@@ -179,25 +179,20 @@ def test_limits_that_leave_nothing_are_named():
 # Trials and results -------------------------------------------------------------------
 
 
-def test_a_second_experiment_needs_a_second_node():
+def test_a_second_experiment_needs_a_second_node(tmp_path):
     node = BanditNode("users_bkb", ChoiceGrid())
-    play(new_client(node, name="first"), 2)
-    with pytest.raises(UnsupportedError, match=r"'first'.* but got 'second'"):
-        new_client(node, name="second").get_next_trials(1)
+    client = new_client(node, name="first")
+    play(client, 2)
+    client.save_to_json_file(str(tmp_path / "e.json"))
+    again = find_bandit_node(Client.load_from_json_file(str(tmp_path / "e.json")))
+    for known in (node, again):
+        with pytest.raises(UnsupportedError, match=r"'first'.* but got 'second'"):
+            new_client(known, name="second").get_next_trials(1)
     grid = ChoiceGrid()
     play(new_client(BanditNode("users_bkb", grid)), 1)
     other = [choices("pH", [1.0, 2.0, 3.0], is_ordered=True)]
     with pytest.raises(UnsupportedError, match="Use a new one"):
         new_client(BanditNode("users_bkb", grid), other).get_next_trials(1)
-
-
-def test_a_loaded_node_knows_its_experiment(tmp_path):
-    client = new_client(name="first")
-    play(client, 2)
-    client.save_to_json_file(str(tmp_path / "e.json"))
-    node = find_bandit_node(Client.load_from_json_file(str(tmp_path / "e.json")))
-    with pytest.raises(UnsupportedError, match=r"'first'.* but got 'second'"):
-        new_client(node, name="second").get_next_trials(1)
 
 
 @pytest.mark.parametrize("objective", ["-y", "z"])
@@ -627,19 +622,26 @@ def test_the_modular_route_searches_all_mixed_choices(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
+    ("more", "options", "match"),
     [
-        ({"parameter_constraints": ["T <= 60"]}, "`parameter_constraints`"),
-        ({"goal": {"outcome_constraints": ["z >= 1"]}}, "`outcome_constraints`"),
-        ({"objective": "y, z"}, "one objective"),
-        ({"objective": "y**2"}, "not linear"),
+        ([], {"parameter_constraints": ["T <= 60"]}, "`parameter_constraints`"),
+        ([], {"goal": {"outcome_constraints": ["z >= 1"]}}, "`outcome_constraints`"),
+        ([], {"objective": "y, z"}, "one objective"),
+        ([("float", (0, 1))], {}, "'a' is a RangeParameter of type FLOAT"),
+        ([("int", (1, 2000))] * 2, {}, "parameters have 600,000,000"),
     ],
 )
-def test_the_modular_route_refuses_before_the_first_trial(options, match):
-    client = new_client(modular_strategy(seed=0), mixed(), **options)
+def test_the_modular_route_refuses_before_the_first_trial(more, options, match):
+    ranges = [
+        RangeParameterConfig(name=name, bounds=bounds, parameter_type=kind)
+        for name, (kind, bounds) in zip("ab", more, strict=False)
+    ]
+    client = new_client(modular_strategy(seed=0), [*mixed(), *ranges], **options)
     with pytest.raises(UnsupportedError, match=match):
         client.get_next_trials(1)
     assert not client._experiment.trials
+    with pytest.raises(InputDataError, match="num_initial"):
+        modular_strategy(num_initial=0)
 
 
 def test_the_modular_route_sees_what_changes_on_the_way(tmp_path):
@@ -658,20 +660,6 @@ def test_the_modular_route_sees_what_changes_on_the_way(tmp_path):
         each.configure_optimization(objective="y", outcome_constraints=["z >= 1"])
         with pytest.raises(UnsupportedError, match="`outcome_constraints`"):
             each.get_next_trials(1)
-
-
-def test_the_modular_route_refuses_what_it_cannot_search():
-    box = RangeParameterConfig(name="x", bounds=(0, 1), parameter_type="float")
-    with pytest.raises(UnsupportedError, match="'x' is a RangeParameter of type FLOAT"):
-        new_client(modular_strategy(), [*mixed(), box]).get_next_trials(1)
-    large = [
-        RangeParameterConfig(name=name, bounds=(1, 2000), parameter_type="int")
-        for name in "ab"
-    ]
-    with pytest.raises(UnsupportedError, match="parameters have 4,000,000"):
-        new_client(modular_strategy(), large).get_next_trials(1)
-    with pytest.raises(InputDataError, match="num_initial"):
-        modular_strategy(num_initial=0)
 
 
 def test_the_modular_strategy_is_stored(tmp_path):

@@ -103,7 +103,9 @@ def test_salts_and_mixtures_stay_as_written():
         (["CCO", None], {}, "row 1 is None"),
         (["CCO", float("nan")], {}, "row 1 is nan"),
         (["CCO"], {"num_bits": 100}, "multiple of 8"),
+        (["CCO"], {"num_bits": 2**16 + 8}, "multiple of 8 up to 65,536, but got 65,5"),
         (["CCO"], {"radius": 0}, "Expected `radius`"),
+        (["CCO"], {"radius": 101}, "Expected `radius` to be at most 100, but got 101"),
         (["CCO"], {"num_workers": 0}, "Expected `num_workers`"),
     ],
 )
