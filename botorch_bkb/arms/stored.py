@@ -93,9 +93,7 @@ class StoredArms(LazyRows):
     ) -> Self:
         """Return the rows of a source with others after them; see the attributes."""
         arms: Self = Tensor._make_wrapper_subclass(
-            cls,
-            (source.num_rows + len(added), source.num_columns),
-            dtype=added.dtype,
+            cls, (source.num_rows + len(added), source.num_columns), dtype=added.dtype
         )
         arms.source, arms.added, arms.units = source, added, units
         arms.workers = workers

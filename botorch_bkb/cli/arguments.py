@@ -397,9 +397,7 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
     _add_column_options(parser)
     group = _add_fingerprint_options(
-        parser,
-        "ARMS",
-        ". Results of molecules that ARMS lacks need this column too",
+        parser, "ARMS", ". Results of molecules that ARMS lacks need this column too"
     )
     group.add_argument(
         "--kernel",

@@ -59,11 +59,6 @@ class Candidates:
     sources: tuple[str, ...]
     names: tuple[str, ...]
 
-    @property
-    def has_fingerprints(self) -> bool:
-        """Whether they are compared by their fingerprints."""
-        return self.kernel == "tanimoto"
-
 
 def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     """Make features of the candidates' columns, as the options of `suggest` say.

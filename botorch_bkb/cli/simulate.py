@@ -420,10 +420,7 @@ def build_bandit(
         options["covar_module"] = _kernel(args, problem.arms.shape[-1])
         options["noise_variance"] = args.noise_variance or NOISE_VARIANCE
     return BANDITS[name](
-        problem.arms,
-        confidence=_confidence(name, args),
-        generator=generator,
-        **options,
+        problem.arms, confidence=_confidence(name, args), generator=generator, **options
     )
 
 

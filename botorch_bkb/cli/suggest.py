@@ -47,12 +47,7 @@ from botorch_bkb.cli.files import (
     write_table,
 )
 from botorch_bkb.cli.progress import clock, note
-from botorch_bkb.cli.report import (
-    plan_report,
-    report_page,
-    require_other_file,
-    Rounds,
-)
+from botorch_bkb.cli.report import plan_report, report_page, require_other_file, Rounds
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
@@ -152,7 +147,7 @@ def _suggest(
         ids,
         id_column=args.id,
         has_unit=has_spread(campaign.rewards[~campaign.rewards.isnan()]),
-        says_why=candidates.has_fingerprints,
+        says_why=candidates.kernel == "tanimoto",
     )
     print_summary(bandit, batch, ids, campaign, reward_column=args.reward)
     _write_next(args, campaign, picks, batch)

@@ -32,18 +32,9 @@ MISSING = (
     *("", "#N/A", "#NA", "N/A", "n/a", "NA", "<NA>", "NaN", "nan", "NULL", "null"),
     "None",
 )
-# For each mark: numbers in which it stands before decimals for certain, and numbers in
-# which it may stand between thousands.
+# Numbers whose mark may stand between thousands.
 # [0-9] and not \d, of which pandas takes the slow way.
-NUMBERS = {
-    mark: (
-        rf"[+-]?([0-9]*[{mark}]([0-9][0-9]?|[0-9]{{4,}})"
-        rf"|(0[0-9]*|[0-9]{{4,}})?[{mark}][0-9]+"
-        rf"|[0-9]*[{mark}][0-9]+[eE][+-]?[0-9]+) *%?",
-        rf"[+-]?[1-9][0-9]?[0-9]?[{mark}][0-9][0-9][0-9]",
-    )
-    for mark in ",."
-}
+THOUSANDS = r"[+-]?[1-9][0-9]?[0-9]?[.,][0-9][0-9][0-9] *%?"
 # Larger ones are not exact as numbers.
 MAX_WHOLE = 2**53
 
@@ -156,59 +147,55 @@ def _decimal_marks(
     path: Path,
     form: CsvFormat | None,
     decimal: str | None,
-) -> tuple[dict[str, str | None], str]:
+) -> tuple[dict[str, str], str]:
     """Find the mark before the decimals of each column of text.
 
     It is the mark of the column's numbers such as 1,5 or 1.5. If there are none, it is
     that of the other columns.
 
     Returns:
-        The mark of each column, None where numbers have either; and that of the file.
+        The mark of each column, and that of the file.
 
     Raises:
         InputDataError: If nothing tells what the mark in a number such as 1,200 means.
     """
     if decimal is not None:
         return dict.fromkeys(texts, decimal), decimal
-    sure: dict[str, set[str]] = {name: set() for name in texts}
+    sure: dict[str, str] = {}
     unclear: dict[str, str] = {}
     has_commas = form is not None and form.separator == ","
     for name, text in texts.items():
-        for mark, (decimals, thousands) in NUMBERS.items():
+        for mark in ",.":
             cells = text[text.str.contains(mark, regex=False, na=False)]
-            num_sure = int(cells.str.fullmatch(decimals).sum())
-            may_group = cells[cells.str.fullmatch(thousands)]
-            if mark == "." and has_commas:
-                num_sure += len(may_group)
+            if cells.empty or _numbers(text, mark) is None:
+                continue
+            may_group = cells.str.fullmatch(THOUSANDS)
             # One comma among points, or between fields with commas, may be a slip.
-            if num_sure > (mark == "," and (has_commas or form is None)):
-                sure[name].add(mark)
-            elif len(may_group):
-                unclear.setdefault(name, may_group.iloc[0])
-    marks = set().union(*sure.values())
+            needs_two = mark == "," and (has_commas or form is None)
+            if (mark == "." and has_commas) or (~may_group).sum() > needs_two:
+                sure[name] = mark
+            elif may_group.any():
+                unclear[name] = cells[may_group].iloc[0]
+    marks = set(sure.values())
     of_file = min(marks) if len(marks) == 1 else "."
-    for name, number in unclear.items():
-        if not sure[name] and len(marks) != 1:
-            raise InputDataError(
-                f"{path} has numbers such as {number} in column {name!r}, "
-                f"{row_name(texts[name] == number)}, which is one thing with decimal "
-                "commas and another with decimal points. Pass --decimal , or "
-                "--decimal . (then write thousands without a mark)."
-            )
-    of_column = {
-        name: None if len(found) == 2 else min(found, default=of_file)
-        for name, found in sure.items()
-    }
-    return of_column, of_file
+    if unclear and len(marks) != 1:
+        name, number = next(iter(unclear.items()))
+        raise InputDataError(
+            f"{path} has numbers such as {number} in column {name!r}, "
+            f"{row_name(texts[name] == number)}, which is one thing with decimal "
+            "commas and another with decimal points. Pass --decimal , or --decimal . (then "
+            "write thousands without a mark)."
+        )
+    return {name: sure.get(name, of_file) for name in texts}, of_file
 
 
-def _numbers(text: pd.Series, mark: str | None) -> pd.Series | None:
+def _numbers(text: pd.Series, mark: str) -> pd.Series | None:
     """Return the numbers of a column of text; None if a cell is none by this mark.
 
     Truth values are 0 and 1. Percent signs after all numbers are left out.
     """
     words = text.dropna()
-    if words.empty or mark is None:
+    if words.empty:
         return None
     if words.iloc[0].lower() in ("true", "false"):
         numbers = words.str.lower().map({"true": 1.0, "false": 0.0})
@@ -231,7 +218,7 @@ def _numbers(text: pd.Series, mark: str | None) -> pd.Series | None:
     return numbers.astype("int64") if is_whole.all() else numbers
 
 
-def _note_on_numbers(text: pd.Series, mark: str | None, form: CsvFormat | None) -> str:
+def _note_on_numbers(text: pd.Series, mark: str, form: CsvFormat | None) -> str:
     """Say what a user may not expect of a column of text that was read as numbers."""
     first = text.dropna().iloc[0]
     if first.endswith("%"):

@@ -93,21 +93,13 @@ def read_molecules(
             heavy atoms (with ``skip_invalid``: if no row is left), or an option is out
             of range.
     """
-    molecules = find_molecules(
-        smiles,
-        radius=radius,
-        num_bits=num_bits,
-        counts=counts,
-        num_workers=num_workers,
-        progress=progress,
-    )
+    molecules = find_molecules(smiles, radius, num_bits, counts, num_workers, progress)
     _check_rows(smiles, molecules, skip_invalid)
     return molecules
 
 
 def find_molecules(
     smiles: Sequence[str],
-    *,
     radius: int = 2,
     num_bits: int = 2048,
     counts: bool = False,
@@ -158,19 +150,17 @@ def find_molecules(
             read = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
             num_before = len(first)
             new: list[int] = []
-            position = 0
-            for row, (name, reason) in enumerate(
-                zip(canonical, reasons, strict=True), start=start
-            ):
-                if name is None:
-                    invalid[row] = str(reason)
-                    continue
+            rows = [row for row, name in enumerate(canonical, start) if name]
+            invalid |= {
+                row: str(reason) for row, reason in enumerate(reasons, start) if reason
+            }
+            for position, row in enumerate(rows):
+                name = str(canonical[row - start])
                 if name in first:
                     duplicates[row] = first[name]
                 else:
                     first[name] = row
                     new.append(position)
-                position += 1
             codes[num_before : len(first)] = read[new]
     return Molecules(
         rows=np.fromiter(first.values(), dtype=np.int64, count=len(first)),

@@ -18,13 +18,7 @@ from botorch.models import SingleTaskGP
 from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import RBFKernel
 
-from botorch_bkb import (
-    BBKB,
-    BKB,
-    EpsilonGreedy,
-    GPBUCB,
-    GPThompsonSampling,
-)
+from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPThompsonSampling
 from botorch_bkb.arms import (
     ArmTable,
     ArrayArms,

@@ -29,10 +29,7 @@ ARMS = pd.DataFrame(
     }
 )
 RESULTS = pd.DataFrame(
-    {
-        "id": ["00390", "00398", "00398", "00401"],
-        "reward": [41.25, 12.5, 13.75, np.nan],
-    }
+    {"id": ["00390", "00398", "00398", "00401"], "reward": [41.25, 12.5, 13.75, np.nan]}
 )
 
 
@@ -228,10 +225,7 @@ READ = {
         ).encode(),
         "MeCN (8)",
     ),
-    "spaces before quotes": (
-        PLAIN.replace(b",EtOH", b', "EtOH"'),
-        "EtOH (8)",
-    ),
+    "spaces before quotes": (PLAIN.replace(b",EtOH", b', "EtOH"'), "EtOH (8)"),
     "spaces after words": (
         csv(solvents("EtOH ", [2, 3])),
         "text column 'solvent' became 3 columns of 0 and 1: ",
@@ -524,11 +518,7 @@ REFUSED = {
         "old Excel workbook",
         "Save it as *.xlsx or as CSV",
     ),
-    "an open document": (
-        (".ods", excel(ARMS)),
-        "but got",
-        "Save it as CSV UTF-8",
-    ),
+    "an open document": ((".ods", excel(ARMS)), "but got", "Save it as CSV UTF-8"),
     "an empty workbook": (
         (".xlsx", excel(pd.DataFrame())),
         "has no column 'id'",

@@ -237,9 +237,7 @@ def test_a_column_says_why(tmp_path, library):
     results = results_of(library, list(range(0, len(library), 4)))
     found = run(tmp_path, library, results, "--smiles", "smiles", "--goal", "regret")
     best = results["reward"].max()
-    assert list(found) == [
-        *("id", "repeats", "mean", "std", "low", "high", "why"),
-    ]
+    assert list(found) == [*("id", "repeats", "mean", "std", "low", "high", "why")]
     for _, pick in found.iterrows():
         kind = pick["why"].split(":")[0]
         assert kind in ("exploit", "explore", "repeat")

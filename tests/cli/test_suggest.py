@@ -169,14 +169,6 @@ def test_candidates_measured_or_in_flight_are_not_repeated(folder, arms, capsys)
     )
 
 
-def test_results_in_flight_change_the_choice(folder, arms):
-    results = measure(arms, [0, 5, 10, 15])
-    first = suggest(folder, results, batch_size=4)
-    in_flight = pd.DataFrame({"id": first["id"].repeat(first["repeats"])})
-    second = suggest(folder, pd.concat([results, in_flight]), batch_size=4)
-    assert set(second["id"]) != set(first["id"])
-
-
 @pytest.mark.parametrize(
     ("header", "option"), [("name,reward", "--id"), ("id,gain", "--reward")]
 )
@@ -467,14 +459,6 @@ def test_rewards_that_do_not_differ_give_no_deviation(
     assert "Fit:" not in said
     warned = f"Warning: all {num_results} rewards are 7.25: nothing tells candidates"
     assert (warned in said) == (num_results > 1)
-
-
-def test_what_is_assumed_before_a_fit_is_said(folder, arms, capsys):
-    suggest(folder, measure(arms, [1, 2, 3]))
-    said = capsys.readouterr().out
-    assert "by the model. Kernel and noise are assumed so far: they are fitted" in said
-    suggest(folder, measure(arms, [1, 2, 3, 4]))
-    assert "are assumed so far" not in capsys.readouterr().out
 
 
 def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):

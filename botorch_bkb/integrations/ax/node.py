@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, TYPE_CHECKING
 
 import torch
-from ax.core.arm import Arm
 from ax.core.base_trial import BaseTrial
 from ax.core.data import Data
 from ax.core.experiment import Experiment
@@ -142,10 +141,8 @@ class BanditNode(ExternalGenerationNode):
         self._state = state
         # Of trials: the pull, -1 if not known, and the result.
         self._told: dict[int, tuple[int, float]] = {}
-        self._open: set[int] = set()  # those seen but not told
         self._pulls: dict[int, int] = {}  # of open trials that are in flight
         self._warned: set[int] = set()
-        self._best: dict[int, int] = {}  # the last told trial of every arm
         self._bandit: FiniteArmBandit | None = None
         # Of the experiment: what it is, and what must not change.
         self._origin: dict[str, str] = {}
@@ -212,11 +209,9 @@ class BanditNode(ExternalGenerationNode):
                 "Expected a result before the best arm is asked for, but no trial was "
                 "completed with one."
             )
-        arm, means, covariances = self._best_arm(self.experiment)
-        metric = self._metric
-        prediction = {metric: (means[metric], covariances[metric][metric])}
-        number = self._best[self.arms.index(arm.parameters)]
-        return dict(arm.parameters), prediction, number, arm.name
+        number, mean, variance = self._best_trial(self.experiment)
+        (arm,) = self.experiment.trials[number].arms
+        return dict(arm.parameters), {self._metric: (mean, variance)}, number, arm.name
 
     def predict(
         self, points: Sequence[Parameters]
@@ -248,7 +243,6 @@ class BanditNode(ExternalGenerationNode):
         if self._bandit is None:
             self._start(experiment)
         trials = experiment.trials
-        self._open |= trials.keys() - self._told.keys()
         results = self._new_results(data, trials)
         for number in results.keys() & self._told.keys():
             self._withdraw(trials[number])
@@ -277,8 +271,9 @@ class BanditNode(ExternalGenerationNode):
         run._gen_metadata = {_PULL: [self.name, max(self.bandit.pending)]}
         if self.bandit.num_pulls:
             # What `client.get_best_parameterization` returns.
-            arm, means, covariances = self._best_arm(experiment)
-            run._best_arm_predictions = (arm, (means, covariances))
+            number, mean, variance = self._best_trial(experiment)
+            moments = {self._metric: mean}, {self._metric: {self._metric: variance}}
+            run._best_arm_predictions = (experiment.trials[number].arms[0], moments)
         return run
 
     @override
@@ -340,8 +335,6 @@ class BanditNode(ExternalGenerationNode):
             for number, pull, result in self._state["told"]:
                 self._told[number] = (pull, result)
             self._pulls = dict(self._state["pulls"])
-        for number in sorted(self._told.keys() & experiment.trials.keys()):
-            self._best[self._arm_of(experiment.trials[number])] = number
         self._origin = _origin_of(experiment)
         self._metric = objective.metric_names[0]
         self._created = experiment.time_created
@@ -372,7 +365,7 @@ class BanditNode(ExternalGenerationNode):
             rows = rows.sort_values("step", kind="stable")  # the last one counts
         columns = (rows[name].tolist() for name in ("trial_index", "mean", "sem"))
         last = {number: result for number, *result in zip(*columns, strict=True)}
-        new = self._open & last.keys()
+        new = (trials.keys() - self._told.keys()) & last.keys()
         for number, (_, told) in self._told.items():
             mean, _ = last.get(number, (told, None))
             if mean != told and not math.isclose(mean, told, **_STORED_PRECISION):
@@ -413,13 +406,12 @@ class BanditNode(ExternalGenerationNode):
         """Take back what was told of a trial, which is open again."""
         pull, _ = self._told.pop(trial.index)
         self.bandit.withdraw([self._arm_of(trial)], [pull])
-        self._open.add(trial.index)
         self._pulls[trial.index] = pull
 
     def _arms_in_flight(self, trials: Mapping[int, BaseTrial]) -> dict[int, int]:
         """Return the arms of open trials that are pending, or have results."""
         arms = {}
-        for number in sorted(self._open):
+        for number in sorted(trials.keys() - self._told.keys()):
             trial = trials[number]
             if trial.status in LIVE or trial.status.is_completed:
                 try:
@@ -464,8 +456,6 @@ class BanditNode(ExternalGenerationNode):
         self.bandit.tell([arm], [result], pull_ids=[pull], **options)
         del self._pulls[trial.index]
         self._told[trial.index] = (pull, result)
-        self._open.discard(trial.index)
-        self._best[arm] = trial.index
 
     def _time_of_result(self, trial: BaseTrial) -> float:
         stamp = trial.run_metadata.get("time", trial.time_completed)
@@ -493,15 +483,13 @@ class BanditNode(ExternalGenerationNode):
             )
         return self.arms.index(trial.arms[0].parameters)
 
-    def _best_arm(
-        self, experiment: Experiment
-    ) -> tuple[Arm, dict[str, float], dict[str, dict[str, float]]]:
-        """Return Ax's arm of the best mean among the told, its mean and variance."""
+    def _best_trial(self, experiment: Experiment) -> tuple[int, float, float]:
+        """Return the last trial of the best arm, and its mean and variance."""
         index = self.bandit.best_arm()
         mean, variance = self.bandit.predict([index])
-        metric = self._metric
-        (arm,) = experiment.trials[self._best[index]].arms
-        return arm, {metric: mean.item()}, {metric: {metric: variance.item()}}
+        trials = experiment.trials
+        number = max(n for n in self._told if self._arm_of(trials[n]) == index)
+        return number, mean.item(), variance.item()
 
     def _warn(self, number: int, message: str) -> None:
         """Warn of a trial, once."""

@@ -11,10 +11,7 @@ from ax.storage.botorch_modular_registry import (
     register_model,
 )
 from ax.storage.json_store.encoders import pausing_criterion_to_dict
-from ax.storage.json_store.registry import (
-    CORE_DECODER_REGISTRY,
-    CORE_ENCODER_REGISTRY,
-)
+from ax.storage.json_store.registry import CORE_DECODER_REGISTRY, CORE_ENCODER_REGISTRY
 
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
@@ -22,10 +19,7 @@ from botorch_bkb.acquisition import (
     TimeVaryingUpperConfidenceBound,
 )
 from botorch_bkb.integrations.ax.arms import ArmFile, ChoiceGrid
-from botorch_bkb.integrations.ax.modular import (
-    FiniteArmAcquisition,
-    FiniteArmsOnly,
-)
+from botorch_bkb.integrations.ax.modular import FiniteArmAcquisition, FiniteArmsOnly
 from botorch_bkb.integrations.ax.node import BanditNode
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 
