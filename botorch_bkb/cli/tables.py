@@ -183,8 +183,8 @@ def _decimal_marks(
         raise InputDataError(
             f"{path} has numbers such as {number} in column {name!r}, "
             f"{row_name(texts[name] == number)}, which is one thing with decimal "
-            "commas and another with decimal points. Pass --decimal , or --decimal . (then "
-            "write thousands without a mark)."
+            "commas and another with decimal points. Pass --decimal , or --decimal . "
+            "(then write thousands without a mark)."
         )
     return {name: sure.get(name, of_file) for name in texts}, of_file
 
