@@ -72,6 +72,17 @@ def check_tensors(**values: Any) -> None:
             )
 
 
+def check_numbers(**values: Tensor | None) -> None:
+    """Raise an ``InputDataError`` if a tensor of training data holds NaN."""
+    for name, value in values.items():
+        if value is not None and value.isnan().any():
+            first = value.isnan().nonzero()[0].tolist()
+            raise InputDataError(
+                f"Expected `{name}` without NaN, but {name}{first} is NaN. Leave its "
+                "row out of all training data."
+            )
+
+
 def check_modules(kind: type, **values: Any) -> None:
     """Raise unless each argument is one module of a kind, or None.
 
@@ -155,7 +166,7 @@ def _check_floats(name: str, values: Any) -> None:
     if not isinstance(values, Tensor):
         raise InputDataError(
             f"Expected `{name}` to be a tensor, but got {type(values).__name__}. Use "
-            f"`torch.as_tensor({name})`."
+            f"`torch.tensor({name}, dtype=torch.double)`."
         )
     if values.layout != torch.strided:
         raise InputDataError(
@@ -346,9 +357,12 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
     if found.numel() == 0 and found.dim() <= 1:
         return []
     if found.dim() > 1 or found.is_floating_point() or found.dtype == torch.bool:
+        hint = ""
+        if found.dim() == 2 and name == "indices":
+            hint = " `add_arms(rows)` returns the indices of rows of features."
         raise InputDataError(
             f"Expected `{name}` to be a one-dimensional tensor or list of integers, "
-            f"but got {found.dtype} of shape {tuple(found.shape)}."
+            f"but got {found.dtype} of shape {tuple(found.shape)}.{hint}"
         )
     integers: list[int] = found.reshape(-1).tolist()
     return integers

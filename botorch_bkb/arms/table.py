@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import torch
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms.capacity import Capacity, PullCounts
@@ -160,15 +162,18 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     return indices[first], rows[is_new]
 
 
-def as_arms(arms: Tensor) -> Tensor:
+def as_arms(arms: Any) -> Tensor:
     """Return the arms of a bandit, bytes as :class:`BitArms`.
 
-    What is stored is checked as it is read.
+    What is stored is checked as it is read. A DataFrame of numbers or a NumPy array
+    becomes a tensor.
 
     Raises:
         BotorchTensorDimensionError: If they are not ``A x d`` with ``A, d >= 1``.
-        InputDataError: If they are no tensor of floats or bytes, or one is not finite.
+        InputDataError: If they are no floats or bytes, or one is not finite.
     """
+    if hasattr(arms, "to_numpy") or isinstance(arms, np.ndarray):
+        arms = _from_table(arms)
     if isinstance(arms, StoredArms):
         return arms
     if isinstance(arms, BitArms):
@@ -181,6 +186,20 @@ def as_arms(arms: Tensor) -> Tensor:
         return as_arms(BitArms.of(arms))
     check_arms(arms)
     return arms
+
+
+def _from_table(table: Any) -> Tensor:
+    """Return the numbers of a DataFrame or an array."""
+    values = np.asarray(table)
+    if values.dtype not in (np.float32, np.uint8):
+        try:
+            values = values.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputDataError(
+                f"Expected `arms` to hold numbers, but {error}. Leave out columns of "
+                "ids, and encode text as numbers, for instance by `pandas.get_dummies`."
+            ) from error
+    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def comparable_rows(rows: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -15,6 +16,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.exceptions.warnings import InputDataWarning
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -65,6 +67,8 @@ from botorch_bkb.posteriors.threads import threads_for
 
 # The default cap of a batch whose rule sets no size.
 MAX_BATCH_SIZE = 10_000
+# So many failures in a row retire an arm, where anything is learned.
+MOST_FAILURES = 2
 # The default width where anything is learned.
 PRACTICAL_WIDTH = DeviationWidth(1.0, noise_deviations=1.0)
 # Rough detail adds the same variance to every arm that is not measured, which leaves
@@ -216,6 +220,7 @@ class FiniteArmBandit(Bandit):
             goal = "best_arm" if practical else "regret"
         self.goal: Goal = goal
         self._may_settle = practical and self.policy.may_settle
+        self._remembers_failures = practical
         belief: Belief = self.learner.begin(
             arms, covar_module, noise_variance, max_feature_bytes
         )
@@ -353,6 +358,10 @@ class FiniteArmBandit(Bandit):
             offered, new = self._offered_of(arms, available)
         used = self._ledger.used()
         capacity = self._table.capacity(offered, self.max_repeats, used)
+        if self._remembers_failures:
+            failed = self._indices(sorted(self._ledger.failed_lately))
+            others = capacity.with_listed(failed, torch.zeros_like(failed))
+            capacity = capacity if others.is_used_up else others
         rule, size = self._rule_of(size, max_size, capacity)
         capacity = self._table.merged_twins(capacity, max(rule.min_size, size))
         _check_left(rule, capacity)
@@ -385,6 +394,7 @@ class FiniteArmBandit(Bandit):
             if is_first:
                 self._opening_score = self._moments.leverage_score(int(indices[0]))
             self._add_pending(indices, time)
+            self._ledger.failed_lately = frozenset()
             self.num_batches += 1
         return indices
 
@@ -580,8 +590,26 @@ class FiniteArmBandit(Bandit):
         indices: Tensor | Sequence[int],
         pull_ids: Tensor | Sequence[int] | None = None,
     ) -> None:
-        """Release pending pulls that will bring no reward; arguments as in ``tell``."""
+        """Release pending pulls that will bring no reward; arguments as in ``tell``.
+
+        Where anything is learned, the next ask leaves these arms out, if there are
+        others, and an arm that fails a second time without a reward in between is
+        retired, with a warning; ``add_arms`` takes it back.
+        """
         self._ledger.fail(indices, pull_ids)
+        failures = self._ledger.failures
+        again = [arm for arm, count in failures.items() if count >= MOST_FAILURES]
+        if again and self._remembers_failures:
+            self._ledger.failures = {
+                arm: count for arm, count in failures.items() if arm not in again
+            }
+            self.retire_arms(again)
+            warnings.warn(
+                f"Pulls of the arms {again} have failed twice, so they are retired. "
+                f"To allow them again, call `add_arms(bandit.arms[{again}])`.",
+                InputDataWarning,
+                stacklevel=3,
+            )
 
     @locked
     def withdraw(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -137,6 +137,8 @@ class PullLedger:
         tried: The arms of all pulls, told, pending and failed.
         num_since_new: The number of pulls since the last one of an arm that had none,
             in the order in which they were asked for, or told from outside.
+        failures: How often the pulls of arms have failed since the last reward.
+        failed_lately: The arms whose pulls have failed since the last ask.
     """
 
     def __init__(self, num_arms: int, like: Tensor) -> None:
@@ -159,6 +161,8 @@ class PullLedger:
         self.first_is_told = False
         self.tried: frozenset[int] = frozenset()
         self.num_since_new = 0
+        self.failures: Mapping[int, int] = {}
+        self.failed_lately: frozenset[int] = frozenset()
 
     @property
     def num_pulls(self) -> int:
@@ -220,6 +224,9 @@ class PullLedger:
         # Replaced in one assignment, so that an interrupt cannot leave half a change.
         self.pending = pending
         self.first_is_told |= 0 in out
+        self.failures = {
+            arm: count for arm, count in self.failures.items() if arm not in arms
+        }
         self.told_indices.extend(arms)
         self.told_rewards.extend(values)
         self.told_scores.extend(scores)
@@ -247,6 +254,8 @@ class PullLedger:
         for pull_id in self._match(arms, pull_ids, external=False):
             if pull_id is not None:
                 del self.pending[pull_id]
+        self.failures = Counter(self.failures) + Counter(arms)
+        self.failed_lately |= set(arms)
 
     def find_told(self, indices: Any, pull_ids: Any) -> list[int]:
         """Return the places of told pulls; without ids the latest of those arms."""
@@ -385,6 +394,8 @@ class PullLedger:
             "first_is_told": self.first_is_told,
             "tried": sorted(self.tried),
             "num_since_new": self.num_since_new,
+            "failures": dict(self.failures),
+            "failed_lately": sorted(self.failed_lately),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -422,6 +433,12 @@ class PullLedger:
         check_indices([pull.arm for pull in pending.values()], num_arms)
         tried = check_indices(state["tried"], num_arms)
         since = check_count("num_since_new", state["num_since_new"])
+        failures = {
+            arm: check_count("failures", count)
+            for arm, count in state["failures"].items()
+        }
+        check_indices(list(failures), num_arms)
+        lately = check_indices(state["failed_lately"], num_arms)
         self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
         self.told_scores, self.pending = array("d", scores), pending
         self.told_ids, self.told_asked = array("q", ids), array("d", asked)
@@ -430,6 +447,7 @@ class PullLedger:
         self.first_is_told = bool(state["first_is_told"])
         self._totals, self._num_summed = self._nothing, 0
         self.tried, self.num_since_new = frozenset(tried), since
+        self.failures, self.failed_lately = failures, frozenset(lately)
 
 
 class PointLedger(PullLedger):

@@ -108,6 +108,10 @@ def wrong_calls():  # not checked by mypy, which would refuse them too
             "finite `decision_time`",
         ),
         (
+            lambda: SingleTaskDTCGP(X, Y, Y.abs().where(Y[3] != Y, torch.nan)),
+            r"`train_Yvar` without NaN, but train_Yvar\[3, 0\] is NaN",
+        ),
+        (
             lambda: BatchUpperConfidenceBound(model(), 2.0, X_pending=[[1.0, 2.0]]),
             "`X_pending` to be a tensor",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TYPE_CHECKING
 
@@ -70,7 +71,9 @@ class BanditNode(ExternalGenerationNode):
     Before every choice, results that came in since are told to the bandit, and its
     pending pulls are made those of the experiment: trials that are candidates, staged
     or running, or completed without a result so far. Failed, abandoned and early
-    stopped trials are released; what the latter have measured is no result. Trials of
+    stopped trials are released; what the latter have measured is no result. A bandit
+    that learns does not choose a failed arm again at once, and retires it after a
+    second failure; the arm of an abandoned trial is retired at once. Trials of
     other nodes, or attached by hand, count like its own. A result that is attached anew
     replaces the one before. :meth:`update` does all this at any time, such as at the
     end.
@@ -143,6 +146,7 @@ class BanditNode(ExternalGenerationNode):
         self._told: dict[int, tuple[int, float]] = {}
         self._pulls: dict[int, int] = {}  # of open trials that are in flight
         self._warned: set[int] = set()
+        self._abandoned: set[int] = set()  # trials whose arms were retired
         self._bandit: FiniteArmBandit | None = None
         # Of the experiment: what it is, and what must not change.
         self._origin: dict[str, str] = {}
@@ -344,7 +348,7 @@ class BanditNode(ExternalGenerationNode):
         """Raise unless this is the experiment as the bandit knows it."""
         known = self._origin or (self._state or {}).get("origin", {})
         for what, value in _origin_of(experiment).items():
-            if known.get(what, value) != value:
+            if not _is_same(known.get(what, value), value):
                 raise UnsupportedError(
                     f"Expected the {what} that the bandit began with, {known[what]}, "
                     f"but got {value}. Make a new BanditNode for another one: it takes "
@@ -439,6 +443,15 @@ class BanditNode(ExternalGenerationNode):
             pulls[number] = max(self.bandit.pending)
         self.bandit.fail(list(free.values()), pull_ids=list(free))
         self._pulls = pulls
+        self._retire_abandoned(trials)
+
+    def _retire_abandoned(self, trials: Mapping[int, BaseTrial]) -> None:
+        """Retire the arms of trials that were abandoned since the last update."""
+        for number in sorted(trials.keys() - self._abandoned):
+            if trials[number].status.is_abandoned:
+                self._abandoned.add(number)
+                with suppress(InputDataError):  # it is none of the arms
+                    self.bandit.retire_arms([self._arm_of(trials[number])])
 
     def _asked_for(self, trial: BaseTrial) -> int | None:
         """Return the pull of a trial that this node has generated."""
@@ -528,8 +541,7 @@ def find_bandit_node(client: Client, name: str | None = None) -> BanditNode:
 
 def _origin_of(experiment: Experiment) -> dict[str, str]:
     """Return what tells an experiment from others and must not change."""
-    # In seconds, which is what databases keep.
-    created = experiment.time_created.isoformat(timespec="seconds")
+    created = experiment.time_created.isoformat(timespec="microseconds")
     objective = check_objective(experiment)
     sign = "-" if objective.minimize else ""
     return {
@@ -537,3 +549,11 @@ def _origin_of(experiment: Experiment) -> dict[str, str]:
         "objective": f"{sign}{objective.metric_names[0]}",
         "parameters": str(list(experiment.search_space.parameters.values())),
     }
+
+
+def _is_same(known: str, found: str) -> bool:
+    """Whether these are of one experiment; databases keep no fractions of a second."""
+    known_second, _, known_fraction = known.rpartition(".")
+    second, _, fraction = found.rpartition(".")
+    from_database = "000000" in (known_fraction, fraction)
+    return known == found or (from_database and known_second == second)
