@@ -107,7 +107,7 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
     client = new_client([node], len(arms))
     alone = factory(name)(torch.as_tensor(arms), True, torch.Generator().manual_seed(3))
     rng, out, num_trials = random.Random(0), {}, 0
-    completed, told, news = Counter(), 0, []
+    completed, told, news, abandoned = Counter(), 0, [], []
     while num_trials < 60:
         # What the node does at its next call: results by number, then releases.
         # The node's trials are all there are: their numbers are the pulls'.
@@ -116,7 +116,8 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
         for pull, arm, value in news:
             if value is None:
                 alone.fail([arm], pull_ids=[pull])
-        news = []
+        alone.retire_arms(abandoned)
+        news, abandoned = [], []
         new = client.get_next_trials(max_trials=8 - len(out))
         for number, parameters in new.items():
             (expected,) = alone.ask(max_size=1).tolist()
@@ -139,6 +140,7 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
             elif chance < 0.1:
                 client.mark_trial_abandoned(number)
                 news.append((number, arm, None))
+                abandoned.append(arm)
             else:
                 value = reward(arm, arms) + 0.1 * rng.gauss(0, 1)
                 client.complete_trial(number, raw_data={"y": value})
