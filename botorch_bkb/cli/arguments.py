@@ -6,7 +6,9 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from typing_extensions import override
 
 from botorch_bkb._version import __version__
 
@@ -142,23 +144,86 @@ def separator(text: str) -> str:
 def value_codes(text: str) -> tuple[str, dict[str, float]]:
     """Read a column and the number of each of its values."""
     column, _, pairs = text.rpartition(":")
+    words = [pair.rsplit("=", 1) for pair in pairs.split(",")]
     try:
-        numbers = {
-            value: float(number)
-            for value, number in (pair.rsplit("=", 1) for pair in pairs.split(","))
-        }
+        numbers = {value: float(number) for value, number in words}
     except ValueError:
         numbers = {}
     if not column.strip() or not numbers:
         raise argparse.ArgumentTypeError(
             f"expected COLUMN:VALUE=NUMBER,... but got {text!r}"
         )
+    if len(numbers) < len(words):
+        raise argparse.ArgumentTypeError(
+            f"expected one number for each value, but got a value twice in {text!r}"
+        )
     return column.strip(), numbers
+
+
+class _AddCodes(argparse.Action):
+    """Add the codes of a column, unless an earlier option has codes of it."""
+
+    @override
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        codes = getattr(namespace, self.dest)
+        if values[0] in dict(codes):
+            raise argparse.ArgumentError(
+                self,
+                f"expected all codes of a column at once, but got those of "
+                f"{values[0]!r} twice. Write them after one --code",
+            )
+        setattr(namespace, self.dest, [*codes, values])
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses an option given twice, if it takes one value."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.given: dict[str, Any] = {}
+        self.register("action", None, _StoreOnce)
+
+    @override
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+        self.given = {}
+        return super().parse_known_args(*args, **options)
+
+
+class _StoreOnce(argparse.Action):
+    """Store a value, unless an earlier one would be lost."""
+
+    @override
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        given = cast(_Parser, parser).given
+        if option_string is not None and self.dest in given:
+            first, again = (
+                " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+                for value in (given[self.dest], values)
+            )
+            raise argparse.ArgumentError(
+                self,
+                f"expected once, but got both {str(first)!r} and {str(again)!r}. Keep "
+                "one of them",
+            )
+        given[self.dest] = values
+        setattr(namespace, self.dest, values)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands; ``command`` holds the chosen one."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=PROGRAM,
         usage="%(prog)s [-h] [--version] [COMMAND] [OPTIONS]",
         description=DESCRIPTION,
@@ -339,9 +404,12 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
     add("arms", type=Path, metavar="ARMS", help=f"the candidates, {TABLE_HELP}")
     add(
         "--observations",
+        action="append",
+        default=[],
         type=Path,
         metavar="RESULTS",
-        help="the measurements; if missing or empty, the first batch is spread out",
+        help="the measurements; if missing or empty, the first batch is spread out. "
+        "Repeatable: the rows of all tables count",
     )
     add(
         "--batch-size",
@@ -440,8 +508,11 @@ def _add_fingerprint_options(
     add(
         "--smiles",
         **COLUMN,
+        action="append",
+        default=[],
         help="column of molecules, of which Morgan fingerprints are made (extra chem) "
-        f"and kept beside {table}{more}",
+        f"and kept beside {table}{more}. Repeatable: the fingerprints of all columns "
+        "are compared as one",
     )
     add(
         "--radius",
@@ -494,7 +565,8 @@ def _add_column_options(parser: argparse.ArgumentParser) -> None:
     add("--drop", **COLUMN, **repeated, help="a column that is no feature; repeatable")
     add(
         "--code",
-        **repeated,
+        action=_AddCodes,
+        default=[],
         type=value_codes,
         metavar="COLUMN:VALUE=NUMBER,...",
         help="numbers for a text column, such as sex:M=1,I=0,F=-1; repeatable. "

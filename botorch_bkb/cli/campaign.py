@@ -42,6 +42,7 @@ class Campaign:
         rewards: The reward of each, NaN where it is in flight.
         arms_form: How the file of the candidates is written, if it is a CSV file.
         results_form: How the file of the measurements is written, if it is a CSV file.
+        results_columns: Its columns. Of several files the last one counts.
     """
 
     arms: pd.DataFrame
@@ -52,6 +53,7 @@ class Campaign:
     rewards: Tensor
     arms_form: CsvFormat | None = None
     results_form: CsvFormat | None = None
+    results_columns: tuple[str, ...] = ()
 
     def regrouped(self, group: NDArray[np.int64], rows: NDArray[np.int64]) -> Campaign:
         """Return the campaign with one row of ``arms`` for each group of rows.
@@ -79,7 +81,7 @@ def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
 
     Molecules and fingerprints are not: they are packed, and fit.
     """
-    has_bits = args.smiles is not None or args.kernel == "tanimoto"
+    has_bits = args.smiles or args.kernel == "tanimoto"
     return not has_bits and is_library(path)
 
 
@@ -96,7 +98,7 @@ def read_by_options(
     Raises:
         InputDataError: As :func:`read_table`.
     """
-    names = {args.id, args.smiles, *args.drop, *args.category, *dict(args.code)}
+    names = {args.id, *args.smiles, *args.drop, *args.category, *dict(args.code)}
     table = read_table(
         path,
         names - {args.reward, getattr(args, "round", None)},
@@ -123,31 +125,32 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     arms = table.frame
     require_column(arms, args.id, args.arms, "--id")
     require_ids(arms[args.id], args.arms)
-    if args.smiles is not None:
-        require_column(arms, args.smiles, args.arms, "--smiles")
+    for name in args.smiles:
+        require_column(arms, name, args.arms, "--smiles")
     if arms.empty:
         raise InputDataError(
             f"Expected {args.arms} to have at least one row of a candidate, but it has "
             "none."
         )
     available = _available(arms, args)
-    results, results_form = _read_results(args)
+    results, last = _read_results(args)
     try:
         rewards = reward_column(results[args.reward], may_be_empty=True)
     except InputDataError as error:
         raise InputDataError(
-            f"{args.observations}: {error} Leave it empty if the measurement is in "
+            f"{results_name(args)}: {error} Leave it empty if the measurement is in "
             "flight; remove the row if it failed."
         ) from error
     indices = match_ids(results[args.id], pd.Index(arms[args.id]))
     num_candidates = len(arms)
     others = {args.id, args.reward, args.available, *args.drop}
     needed = [name for name in arms.columns if name not in others]
-    if not _is_one_table(args):
+    if not any(_is_table_of_arms(path, args) for path in args.observations):
         _note_unread_rewards(arms, args)
-        # Molecules are compared where they are read.
-        columns = results.columns.intersection([n for n in needed if n != args.smiles])
-        _note_other_values(results, arms, indices, columns, args)
+    # Molecules are compared where they are read.
+    compared = [name for name in needed if name not in args.smiles]
+    columns = results.columns.intersection(compared)
+    _note_other_values(results, arms, indices, columns, args)
     if (indices < 0).any():
         if is_large:
             raise InputDataError(
@@ -155,7 +158,9 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
                 "there, or remove the row."
             )
         removed = _removed_candidates(results[indices < 0], arms, needed, args)
-        arms = pd.concat({args.arms.name: arms, args.observations.name: removed})
+        if removed.index.nlevels == 1:
+            removed = pd.concat({args.observations[0].name: removed})
+        arms = pd.concat([pd.concat({args.arms.name: arms}), removed])
         available = np.append(available, np.zeros(len(removed), dtype="bool"))
         indices = match_ids(results[args.id], pd.Index(arms[args.id]))
     return Campaign(
@@ -166,7 +171,8 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         indices=torch.tensor(indices),
         rewards=torch.tensor(rewards.to_numpy(dtype="float64")),
         arms_form=table.form,
-        results_form=results_form,
+        results_form=last.form,
+        results_columns=tuple(last.frame.columns),
     )
 
 
@@ -208,33 +214,64 @@ def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_
     return (amounts > 0).to_numpy()
 
 
-def _read_results(args: argparse.Namespace) -> tuple[pd.DataFrame, CsvFormat | None]:
-    """Read the measurements; no file, a missing or an empty one mean none so far."""
-    path: Path | None = args.observations
-    table = Table(pd.DataFrame())
-    if path is not None and path.is_dir():
+def results_name(args: argparse.Namespace) -> str:
+    """Return how messages name the tables of measurements."""
+    return " and ".join(map(str, args.observations))
+
+
+def _read_results(args: argparse.Namespace) -> tuple[pd.DataFrame, Table]:
+    """Read the measurements; no file, a missing or an empty one mean none so far.
+
+    Returns:
+        The rows of all files, those of several with the file's name in their index, and
+        the last table.
+    """
+    paths: list[Path] = args.observations
+    tables = {path: _read_result(path, args) for path in paths}
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputDataError(
+            f"--observations names a table twice: {results_name(args)}. Name each once."
+        )
+    columns = {args.id: "str", args.reward: "float64"}
+    nothing = pd.DataFrame(columns=[*columns]).astype(columns)
+    last = tables[paths[-1]] if paths else Table(nothing)
+    if last.frame.columns.empty:
+        last = replace(last, frame=nothing)
+    frames = {
+        path: table.frame for path, table in tables.items() if len(table.frame.columns)
+    }
+    if len(frames) < 2:
+        return next(iter(frames.values()), nothing), last
+    are_names_unique = len({path.name for path in frames}) == len(frames)
+    names = [path.name if are_names_unique else str(path) for path in frames]
+    return pd.concat([*frames.values()], keys=names), last
+
+
+def _read_result(path: Path, args: argparse.Namespace) -> Table:
+    """Read one of the tables of measurements."""
+    if path.is_dir():
         raise InputDataError(f"{path} is a folder, not a table of measurements.")
-    if path is not None and not path.is_file():
-        note(f"there is no file {path}, so nothing is measured yet")
-    elif path is not None:
-        table = read_by_options(path, args)
+    if not path.is_file():
+        is_only = len(args.observations) == 1
+        so = "nothing is measured yet" if is_only else "it is skipped"
+        note(f"there is no file {path}, so {so}")
+        return Table(pd.DataFrame())
+    table = read_by_options(path, args)
     frame = table.frame
-    if path is None or frame.columns.empty:
-        columns = {args.id: "str", args.reward: "float64"}
-        return pd.DataFrame(columns=[*columns]).astype(columns), table.form
+    if frame.columns.empty:
+        return table
     require_column(frame, args.id, path, "--id")
     require_column(frame, args.reward, path, "--reward")
     require_filled(frame[args.id], path)
-    if _is_one_table(args):
+    if _is_table_of_arms(path, args):
         # What is not measured here is a candidate, not a measurement in flight.
         frame = frame[frame[args.reward].notna()]
-    return frame, table.form
+    return replace(table, frame=frame)
 
 
-def _is_one_table(args: argparse.Namespace) -> bool:
-    """Whether candidates and measurements are the same file."""
-    path: Path | None = args.observations
-    return path is not None and path.resolve() == args.arms.resolve()
+def _is_table_of_arms(path: Path, args: argparse.Namespace) -> bool:
+    """Whether a table of measurements is the table of candidates."""
+    return path.resolve() == args.arms.resolve()
 
 
 def _note_unread_rewards(arms: pd.DataFrame, args: argparse.Namespace) -> None:
@@ -271,7 +308,7 @@ def _note_other_values(
         if differs.any():
             row = int(np.flatnonzero(differs)[0])
             note(
-                f"{args.observations.name} has other values than {args.arms.name} in "
+                f"{results_name(args)} has other values than {args.arms.name} in "
                 f"column {name!r}, in {differs.sum():,} rows, such as "
                 f"{told[name].iloc[row]} where {told[args.id].iloc[row]} has "
                 f"{own[name].iloc[row]}: the fit goes by {args.arms.name}"
@@ -295,8 +332,8 @@ def _unknown_id(
     """Say which measured id the candidates lack."""
     wrong = pd.Series(is_unknown, ids.index)
     return (
-        f"{args.observations} measures id {ids[wrong].iloc[0]!r} in {row_name(wrong)}, "
-        f"column {args.id!r}, which the table of candidates lacks"
+        f"{results_name(args)} measures id {ids[wrong].iloc[0]!r} in "
+        f"{row_name(wrong)}, column {args.id!r}, which the table of candidates lacks"
     )
 
 
@@ -340,7 +377,7 @@ def _removed_candidates(
     note(
         f"{len(removed):,} measured candidates are not in {args.arms.name} any more "
         f"({names}{', ...' if len(removed) > 3 else ''}): they inform by the features "
-        f"in {args.observations.name}, and are not chosen"
+        f"in {results_name(args)}, and are not chosen"
     )
     return removed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_bkb.arms import BitArms, ParquetArms
-from botorch_bkb.cli.campaign import Campaign, stays_in_file
+from botorch_bkb.cli.campaign import Campaign, results_name, stays_in_file
 from botorch_bkb.cli.columns import is_numeric, row_name
 from botorch_bkb.cli.features import feature_table, FeatureTable
 from botorch_bkb.cli.files import parquet_columns
@@ -24,6 +24,7 @@ from botorch_bkb.cli.molecules import (
     FingerprintOptions,
     Fingerprints,
     read_fingerprints,
+    side_by_side,
 )
 from botorch_bkb.cli.progress import note
 
@@ -68,7 +69,7 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     """
     if stays_in_file(args.arms, args):
         return _of_library(campaign, args)
-    if args.smiles is not None:
+    if args.smiles:
         return _of_molecules(campaign, args)
     names = fingerprint_columns(campaign.arms, args)
     if names:
@@ -193,11 +194,15 @@ def _numbers(features: FeatureTable) -> Tensor:
 
 def _of_molecules(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     options = FingerprintOptions(args.radius, args.num_bits, args.counts)
-    found = _read_molecules(campaign, args, options)
-    _check_results(campaign, args, options, found.names)
-    campaign = _without_invalid(campaign, args, found)
+    parts = []
+    for column in args.smiles:
+        part = _read_molecules(campaign, args, column, options)
+        _check_results(campaign, args, column, options, part.names)
+        parts.append(part)
+    found = side_by_side(parts)
+    campaign = _without_invalid(campaign, args, parts, found)
     molecule = pd.factorize(found.names.dropna())[0]
-    others = read_features(campaign.arms, args, beside=[args.smiles])
+    others = read_features(campaign.arms, args, beside=args.smiles)
     # The same molecule at another temperature is another candidate.
     keys = others.values.reset_index(drop=True).assign(molecule=molecule)
     of_rows = keys.groupby(list(keys.columns), sort=False).ngroup()
@@ -211,25 +216,30 @@ def _of_molecules(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     kernel: KernelName = args.kernel or "tanimoto"
     beside = " times a Matern kernel on the other columns" if others.sources else ""
     by = f", compared by a Tanimoto kernel{beside}" if kernel == "tanimoto" else ""
-    note(f"column {args.smiles!r} became {options}{by}")
+    columns = ", ".join(map(repr, args.smiles))
+    number = "column" if len(args.smiles) == 1 else "columns"
+    note(f"{number} {columns} became {options}{by}")
     numbers = _numbers(others)[torch.from_numpy(rows)]
     arms = BitArms(codes, not options.counts, numbers)
     # Other kernels have a lengthscale per bit.
-    num_bits = 0 if kernel == "tanimoto" else arms.num_bits
+    bits = [] if kernel == "tanimoto" else range(args.num_bits)
     return Candidates(
         campaign,
         arms,
         kernel,
-        sources=(*num_bits * [args.smiles], *others.sources),
-        names=(*(f"bit {n}" for n in range(num_bits)), *_names(others)),
+        sources=(*(name for name in args.smiles for _ in bits), *others.sources),
+        names=(*(f"bit {n}" for _ in args.smiles for n in bits), *_names(others)),
     )
 
 
 def _read_molecules(
-    campaign: Campaign, args: argparse.Namespace, options: FingerprintOptions
+    campaign: Campaign,
+    args: argparse.Namespace,
+    name: str,
+    options: FingerprintOptions,
 ) -> Fingerprints:
     """Read the SMILES of the candidates, and of those that are no longer there."""
-    column, num_candidates = campaign.arms[args.smiles], campaign.num_candidates
+    column, num_candidates = campaign.arms[name], campaign.num_candidates
     found = read_fingerprints(
         column.iloc[:num_candidates], options, library=args.arms, quiet=args.quiet
     )
@@ -249,6 +259,7 @@ def _read_molecules(
 def _check_results(
     campaign: Campaign,
     args: argparse.Namespace,
+    column: str,
     options: FingerprintOptions,
     names: pd.Series,
 ) -> None:
@@ -257,16 +268,17 @@ def _check_results(
     Args:
         campaign: The tables.
         args: The options of `suggest`.
+        column: The column of SMILES.
         options: What is made of SMILES.
         names: The canonical SMILES of all rows of ``campaign.arms``.
 
     Raises:
         InputDataError: If there is one.
     """
-    if args.smiles not in campaign.results:
+    if column not in campaign.results:
         return
-    told, place = campaign.results[args.smiles], campaign.indices.numpy()
-    own = campaign.arms[args.smiles].to_numpy()[place]
+    told, place = campaign.results[column], campaign.indices.numpy()
+    own = campaign.arms[column].to_numpy()[place]
     # Most are written alike, which needs no RDKit.
     is_open = told.notna() & (told != own) & names.notna().to_numpy()[place]
     if not is_open.any():
@@ -277,7 +289,7 @@ def _check_results(
     if is_wrong.any():
         row = int(np.flatnonzero(is_wrong)[0])
         raise InputDataError(
-            f"{args.observations} has the SMILES {told.iloc[row][:80]!r} in "
+            f"{results_name(args)} has the SMILES {told.iloc[row][:80]!r} in "
             f"{row_name(is_wrong)}, but the molecule of "
             f"{campaign.results[args.id].iloc[row]} is {own[row][:80]!r} in "
             f"{args.arms}. Correct one of them."
@@ -285,9 +297,18 @@ def _check_results(
 
 
 def _without_invalid(
-    campaign: Campaign, args: argparse.Namespace, found: Fingerprints
+    campaign: Campaign,
+    args: argparse.Namespace,
+    parts: Sequence[Fingerprints],
+    found: Fingerprints,
 ) -> Campaign:
     """Leave rows out that are no molecule, or refuse them.
+
+    Args:
+        campaign: The tables.
+        args: The options of `suggest`.
+        parts: The molecules of each column of SMILES.
+        found: Those of all columns.
 
     Raises:
         InputDataError: If there is one, and nobody has said that it may be skipped; or
@@ -299,12 +320,14 @@ def _without_invalid(
     is_valid = found.names.notna().to_numpy()
     if not args.skip_invalid or not is_valid[: campaign.num_candidates].any():
         row = min(invalid)
-        text = table[args.smiles].fillna("").iloc[row]
+        columns = zip(args.smiles, parts, strict=True)
+        column = next(name for name, part in columns if row in part.invalid)
+        text = table[column].fillna("").iloc[row]
         text = text if len(text) <= 80 else f"{text[:77]}..."
         hint = "Correct them, or pass --skip-invalid." if is_valid.any() else ""
         name = row_name(pd.Series(np.arange(len(table)) == row, index=table.index))
         raise InputDataError(
-            f"Expected a molecule in every row of column {args.smiles!r}, but {text!r} "
+            f"Expected a molecule in every row of column {column!r}, but {text!r} "
             f"in {name} {invalid[row]}; there are {len(invalid):,} such rows of "
             f"{len(table):,}. {hint}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.metadata import version
@@ -70,6 +71,20 @@ class Fingerprints:
         first = molecules.duplicates
         names = [name_of.get(first.get(row, row)) for row in range(num_rows)]
         return cls(pd.Series(names, dtype="str"), molecules.codes, molecules.invalid)
+
+
+def side_by_side(parts: Sequence[Fingerprints]) -> Fingerprints:
+    """Return the molecules of several columns as one, with all fingerprints."""
+    if len(parts) == 1:
+        return parts[0]
+    table = pd.concat([part.names for part in parts], axis="columns")
+    # A row lacks a molecule if one of its columns does. SMILES have no blanks.
+    joined = table.fillna("").agg(" ".join, axis="columns")
+    names = joined.where(table.notna().all(axis="columns"))
+    rows = names.dropna().drop_duplicates().index
+    codes = [part.codes[pd.factorize(part.names)[0][rows]] for part in parts]
+    invalid = {row: reason for part in parts for row, reason in part.invalid.items()}
+    return Fingerprints(names, np.concatenate(codes, axis=-1), invalid)
 
 
 def read_fingerprints(

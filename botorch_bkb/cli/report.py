@@ -24,7 +24,7 @@ from torch import Tensor
 
 from botorch_bkb._version import __version__
 from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.cli.campaign import Campaign
+from botorch_bkb.cli.campaign import Campaign, results_name
 from botorch_bkb.cli.columns import days, is_numeric, row_name, to_numbers
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
@@ -65,7 +65,7 @@ def plan_report(args: argparse.Namespace, campaign: Campaign) -> Rounds | None:
             raise InputDataError("--round is for the report. Pass --report HTML too.")
         return None
     require_other_file(
-        "--report", args.report, [args.arms, args.observations, args.output]
+        "--report", args.report, [args.arms, *args.observations, args.output]
     )
     if not args.report.parent.is_dir():
         raise InputDataError(f"There is no folder {args.report.parent} for --report.")
@@ -77,26 +77,26 @@ def plan_report(args: argparse.Namespace, campaign: Campaign) -> Rounds | None:
             (f"{n + 1:,} to {min(n + size, len(rewards)):,}", rewards[n : n + size])
             for n in range(0, len(rewards), size)
         ]
-    if args.observations is None or campaign.results.empty:
+    if campaign.results.empty:
         return []
-    require_column(campaign.results, args.round, args.observations, "--round")
+    require_column(campaign.results, args.round, args.observations[-1], "--round")
     column = campaign.results[args.round]
     missing = column.isna() & observed
     if missing.any():
         raise InputDataError(
-            f"{args.observations} has no round in {row_name(missing)}, column "
+            f"{results_name(args)} has no round in {row_name(missing)}, column "
             f"{args.round!r}. Fill it, or leave out --round."
         )
     return _rounds_of(column[observed], rewards)
 
 
-def require_other_file(option: str, path: Path, tables: Sequence[Path | None]) -> None:
+def require_other_file(option: str, path: Path, tables: Sequence[Path]) -> None:
     """Refuse to write a file in the place of one of the tables.
 
     Raises:
         InputDataError: If it is one of them.
     """
-    if any(table is not None and table.resolve() == path.resolve() for table in tables):
+    if any(table.resolve() == path.resolve() for table in tables):
         raise InputDataError(
             f"{option} {path} is one of the tables, which it would replace. Name "
             "another file."

@@ -225,7 +225,7 @@ def check_options(args: argparse.Namespace) -> None:
                     f"{', '.join(bandits)}. Leave it out."
                 )
     others = [name for name in args.bandit if name in BANDITS]
-    if others and args.smiles is not None and not args.learn:
+    if others and args.smiles and not args.learn:
         raise UnsupportedError(
             f"--smiles means nothing to --bandit {others[0]} while it learns no kernel "
             "of fingerprints. Pass --learn, or only --bandit suggest."
@@ -301,8 +301,9 @@ def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
     options = argparse.Namespace(
         **{**vars(args), "arms": args.table, "id": ROW_NAMES, "available": None}
     )
-    if args.smiles is not None:
-        require_column(table, args.smiles, args.table, "--smiles")
+    if args.smiles:
+        for name in args.smiles:
+            require_column(table, name, args.table, "--smiles")
         return _of_molecules(read_candidates(campaign, options), args)
     problem = FiniteArmProblem.from_table(
         read_features(campaign.arms, options).values.assign(**{args.reward: rewards}),

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
             "the tables."
         )
-    require_other_file("--output", args.output, [args.arms, args.observations])
+    require_other_file("--output", args.output, [args.arms, *args.observations])
     require_ray(args.workers)
     with clock("Reading the tables", args.quiet):
         campaign = read_campaign(args)
@@ -154,9 +154,11 @@ def _suggest(
     print(f"\nWrote {args.output}")
     if rounds is not None:
         structures = None
-        if args.smiles is not None:
+        if args.smiles:
             places = ids.get_indexer(pd.Index(batch[args.id]))
-            structures = draw_molecules(list(campaign.arms[args.smiles].iloc[places]))
+            molecules = campaign.arms[args.smiles].iloc[places]
+            # Several columns as one picture: a dot separates molecules.
+            structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
         page = report_page(
             args,
             bandit,
@@ -460,12 +462,13 @@ def _write_next(
     args: argparse.Namespace, campaign: Campaign, picks: Tensor, batch: pd.DataFrame
 ) -> None:
     """Write the batch, as the table is written that it goes with."""
-    arms, results = campaign.arms, campaign.results
+    arms = campaign.arms
     columns, form = list(batch.columns), campaign.arms_form
     if args.per_measurement:
         ids = arms[args.id].iloc[picks.tolist()]
-        batch, columns = pd.DataFrame({args.id: ids.to_numpy()}), list(results.columns)
-        if args.observations is not None and args.observations.is_file():
+        batch = pd.DataFrame({args.id: ids.to_numpy()})
+        columns = list(campaign.results_columns)
+        if args.observations and args.observations[-1].is_file():
             form = campaign.results_form
     is_large = stays_in_file(args.arms, args)
     own = parquet_columns(args.arms) if is_large else list(arms.columns)

@@ -213,6 +213,7 @@ def options(tmp_path, **named):
     files = {"arms": "arms.csv", "observations": "results.csv", "output": "next.csv"}
     files |= {"report": named.pop("report", "report.html")}
     paths = {name: file and tmp_path / file for name, file in files.items()}
+    paths["observations"] = [paths["observations"]]
     return argparse.Namespace(**{"round": "plate", "batch_size": 2, **paths, **named})
 
 

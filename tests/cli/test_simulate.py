@@ -362,10 +362,15 @@ def molecules_and_gains():
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--counts", "--num-bits", "128"], ["--kernel", "rbf"]]
+    "words",
+    [
+        ["--num-bits", "64"],
+        ["--counts", "--num-bits", "128"],
+        ["--num-bits", "64", "--kernel", "rbf"],
+    ],
 )
 def test_suggest_plays_molecules_as_the_command_does(tmp_path, words):
-    words = ["--smiles", "smiles", "--num-bits", "64", *words]
+    words = ["--smiles", "smiles", *words]
     played, chosen = rehearsed_and_commanded(tmp_path, molecules_and_gains(), words)
     assert played == chosen
 
@@ -485,19 +490,22 @@ def test_threads_are_torchs(path, tmp_path):
         torch.set_num_threads(before)
 
 
+REWARD = ["--reward", "gain"]
+
+
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
         ({}, ["--reward", "cost"], "no column 'cost'"),
-        ({"gain": 1.0}, [], "'gain' to vary, but it is constant. Drop a feature"),
-        ({"gain": "high"}, [], "'gain' has the reward 'high' in row 1"),
-        ({"gain": np.nan}, [], "'gain' has no reward in row 1 ("),
-        ({"gain": 1e308}, [], "is beyond 1e+100. Choose a larger unit"),
+        ({"gain": 1.0}, REWARD, "'gain' to vary, but it is constant. Drop a feature"),
+        ({"gain": "high"}, REWARD, "'gain' has the reward 'high' in row 1"),
+        ({"gain": np.nan}, REWARD, "'gain' has no reward in row 1 ("),
+        ({"gain": 1e308}, REWARD, "is beyond 1e+100. Choose a larger unit"),
     ],
 )
 def test_errors_are_one_line(table, tmp_path, capsys, change, words, message):
     table.assign(**change).to_csv(tmp_path / "t.csv", index=False)
-    words = ["--reward", "gain", "--quiet", "--output", str(tmp_path), *words]
+    words = ["--quiet", "--output", str(tmp_path), *words]
     assert main(["simulate", str(tmp_path / "t.csv"), *words]) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -52,8 +52,8 @@ def suggest(folder, results=None, *words, batch_size=6):
 
 
 def failed(folder, capsys, *words):
-    output = str(folder / "next.csv")
-    assert main(["suggest", str(folder / "arms.csv"), "--output", output, *words]) == 2
+    output = () if "--output" in words else ("--output", str(folder / "next.csv"))
+    assert main(["suggest", str(folder / "arms.csv"), *output, *words]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     return error
