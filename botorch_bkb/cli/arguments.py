@@ -432,6 +432,12 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
         help=f"reward column of RESULTS ({DEFAULT})",
     )
     add(
+        "--replicates-are-real",
+        action="store_true",
+        help="rows of RESULTS that are equal in every column are separate "
+        "measurements; without it they are refused if most rows are",
+    )
+    add(
         "--available",
         **COLUMN,
         help="column of ARMS that says which candidates can be measured now: yes or "

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_bkb.cli.columns import is_numeric, reward_column, row_name, to_numbers
-from botorch_bkb.cli.files import CsvFormat, is_library, Table
+from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns, Table
 from botorch_bkb.cli.progress import note
+from botorch_bkb.cli.results import check_copies, note_unused_columns
 from botorch_bkb.cli.tables import (
     read_table,
     require_column,
@@ -134,6 +135,10 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         )
     available = _available(arms, args)
     results, last = _read_results(args)
+    named = parquet_columns(args.arms) if is_large else arms.columns
+    used = {*named, args.id, args.reward, args.round}
+    note_unused_columns(results, used, results_name(args))
+    check_copies(results, args, results_name(args))
     try:
         rewards = reward_column(results[args.reward], may_be_empty=True)
     except InputDataError as error:
