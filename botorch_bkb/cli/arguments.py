@@ -31,6 +31,7 @@ KERNEL_NAMES = ("tanimoto", "matern", "rbf")
 GOAL_NAMES = ("best-arm", "regret")
 # How many are suggested at once: a plate's wells.
 BATCH_SIZE = 96
+DEFAULT_ID = "id"
 # Of the model of `simulate`, where it learns none.
 NOISE_VARIANCE = 0.2
 # Of the bandits that expect a drift, where they learn none.
@@ -424,7 +425,15 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
         metavar="NEXT",
         help=f"the table to write ({DEFAULT})",
     )
-    add("--id", **COLUMN, default="id", help=f"id column of both tables ({DEFAULT})")
+    add(
+        "--id",
+        **COLUMN,
+        default=DEFAULT_ID,
+        help=f"id column of both tables, in any case ({DEFAULT}). Results without ids, "
+        "or under ids that ARMS lacks, belong to the candidate with their settings. If "
+        "ARMS has no ids, its rows are numbered, and NEXT has their settings",
+    )
+    add("--results-id", **COLUMN, help="id column of RESULTS, if not that of --id")
     add(
         "--reward",
         **COLUMN,

@@ -14,11 +14,21 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
 
+from botorch_bkb.cli.arguments import DEFAULT_ID
 from botorch_bkb.cli.columns import is_numeric, reward_column, row_name, to_numbers
 from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns, Table
+from botorch_bkb.cli.identity import (
+    compare_settings,
+    match_settings,
+    nearest_settings,
+    numbered,
+    require_no_ids,
+    TOLERANCE_WORDS,
+)
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import check_copies, note_unused_columns
 from botorch_bkb.cli.tables import (
+    find_column,
     read_table,
     require_column,
     require_filled,
@@ -35,12 +45,16 @@ class Campaign:
 
     Attributes:
         arms: The candidates; after them those that were measured, but are not in their
-            table any more. Of a table that stays in its file only the ids.
+            table any more. Of a table that stays in its file only the ids. One without
+            ids has a first column that names its rows.
         num_candidates: The number of the former.
         available: Which rows of ``arms`` may be chosen.
         results: The table of measurements; no rows if there are none.
         indices: The row of ``arms`` of each measurement.
         rewards: The reward of each, NaN where it is in flight.
+        results_id: The column of ids of ``results``; None if its rows are matched by
+            their settings.
+        is_numbered: Whether the candidates have no ids in their file.
         arms_form: How the file of the candidates is written, if it is a CSV file.
         results_form: How the file of the measurements is written, if it is a CSV file.
         results_columns: Its columns. Of several files the last one counts.
@@ -52,6 +66,8 @@ class Campaign:
     results: pd.DataFrame
     indices: Tensor
     rewards: Tensor
+    results_id: str | None = None
+    is_numbered: bool = False
     arms_form: CsvFormat | None = None
     results_form: CsvFormat | None = None
     results_columns: tuple[str, ...] = ()
@@ -100,6 +116,7 @@ def read_by_options(
         InputDataError: As :func:`read_table`.
     """
     names = {args.id, *args.smiles, *args.drop, *args.category, *dict(args.code)}
+    names.add(getattr(args, "results_id", None))
     table = read_table(
         path,
         names - {args.reward, getattr(args, "round", None)},
@@ -115,28 +132,24 @@ def read_by_options(
 def read_campaign(args: argparse.Namespace) -> Campaign:
     """Read candidates and measurements, as the options of `suggest` name them.
 
+    ``args.id`` becomes the column of ``arms`` that holds the ids.
+
     Raises:
         InputDataError: If a column is missing, an id is missing, twice or unknown, a
             reward is not a number, or it is not clear what is available.
     """
     is_large = stays_in_file(args.arms, args)
-    table = read_by_options(
-        args.arms, args, [args.id, args.available] if is_large else None
-    )
-    arms = table.frame
-    require_column(arms, args.id, args.arms, "--id")
-    require_ids(arms[args.id], args.arms)
-    for name in args.smiles:
-        require_column(arms, name, args.arms, "--smiles")
-    if arms.empty:
-        raise InputDataError(
-            f"Expected {args.arms} to have at least one row of a candidate, but it has "
-            "none."
-        )
+    arms, arms_form, is_numbered = _read_arms(args)
+    others = {args.id, args.reward, args.available, *args.drop}
+    needed = [name for name in arms.columns if name not in others]
+    if is_numbered:
+        named = {*args.category, *dict(args.code), *args.smiles}
+        require_no_ids(arms, [name for name in needed if name not in named], args.arms)
     available = _available(arms, args)
-    results, last = _read_results(args)
-    named = parquet_columns(args.arms) if is_large else arms.columns
-    used = {*named, args.id, args.reward, args.round}
+    results, last = _read_results(args, arms, needed, is_numbered)
+    results_id = None if is_numbered else find_column(results.columns, args.results_id)
+    own = parquet_columns(args.arms) if is_large else arms.columns
+    used = {*own, results_id, args.reward, args.round}
     note_unused_columns(results, used, results_name(args))
     check_copies(results, args, results_name(args))
     try:
@@ -146,10 +159,9 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
             f"{results_name(args)}: {error} Leave it empty if the measurement is in "
             "flight; remove the row if it failed."
         ) from error
-    indices = match_ids(results[args.id], pd.Index(arms[args.id]))
+    ids, said = _identify(results, arms, needed, results_id, args)
+    indices = match_ids(ids, pd.Index(arms[args.id]))
     num_candidates = len(arms)
-    others = {args.id, args.reward, args.available, *args.drop}
-    needed = [name for name in arms.columns if name not in others]
     if not any(_is_table_of_arms(path, args) for path in args.observations):
         _note_unread_rewards(arms, args)
     # Molecules are compared where they are read.
@@ -159,15 +171,16 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     if (indices < 0).any():
         if is_large:
             raise InputDataError(
-                f"{_unknown_id(results[args.id], indices < 0, args)}. Put it back "
+                f"{_unknown_id(ids, indices < 0, args)}. Put it back "
                 "there, or remove the row."
             )
-        removed = _removed_candidates(results[indices < 0], arms, needed, args)
+        unknown = results.assign(**{args.id: ids})[indices < 0]
+        removed = _removed_candidates(unknown, arms, needed, said, args)
         if removed.index.nlevels == 1:
             removed = pd.concat({args.observations[0].name: removed})
         arms = pd.concat([pd.concat({args.arms.name: arms}), removed])
         available = np.append(available, np.zeros(len(removed), dtype="bool"))
-        indices = match_ids(results[args.id], pd.Index(arms[args.id]))
+        indices = match_ids(ids, pd.Index(arms[args.id]))
     return Campaign(
         arms=arms,
         num_candidates=num_candidates,
@@ -175,10 +188,120 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         results=results,
         indices=torch.tensor(indices),
         rewards=torch.tensor(rewards.to_numpy(dtype="float64")),
-        arms_form=table.form,
+        results_id=results_id,
+        is_numbered=is_numbered,
+        arms_form=arms_form,
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
     )
+
+
+def _read_arms(
+    args: argparse.Namespace,
+) -> tuple[pd.DataFrame, CsvFormat | None, bool]:
+    """Read the candidates; ``args.id`` becomes their column of ids.
+
+    Returns:
+        The candidates, how their file is written, and whether they were numbered.
+    """
+    is_large = stays_in_file(args.arms, args)
+    table = read_by_options(
+        args.arms, args, [args.id, args.available] if is_large else None
+    )
+    arms = table.frame
+    name = find_column(list(arms.columns), args.id)
+    is_default = args.id == DEFAULT_ID and args.results_id is None
+    # One column of text is likelier a header whose separator was not found.
+    is_table = len(arms.columns) > 1 or not arms.select_dtypes("number").empty
+    is_numbered = (
+        name is None
+        and is_default
+        and (is_table or any(column in arms for column in args.smiles))
+    )
+    if is_numbered and not is_large:
+        arms, args.id = numbered(arms)
+        note(
+            f"{args.arms.name} has no column {DEFAULT_ID!r}: its rows are numbered, "
+            "and results belong to the candidate with their settings"
+        )
+    else:
+        args.results_id = args.results_id or args.id
+        args.id = name or args.id
+        require_column(arms, args.id, args.arms, "--id")
+        require_ids(arms[args.id], args.arms)
+    for smiles in args.smiles:
+        require_column(arms, smiles, args.arms, "--smiles")
+    if arms.empty:
+        raise InputDataError(
+            f"Expected {args.arms} to have at least one row of a candidate, but it has "
+            "none."
+        )
+    return arms, table.form, is_numbered and not is_large
+
+
+def _identify(
+    results: pd.DataFrame,
+    arms: pd.DataFrame,
+    needed: Sequence[str],
+    results_id: str | None,
+    args: argparse.Namespace,
+) -> tuple[pd.Series, str]:
+    """Return the candidate of each result, by its id, or else by its settings.
+
+    Args:
+        results: The measurements.
+        arms: The candidates, with a column of ids.
+        needed: The columns of their settings.
+        results_id: The column of ids of ``results``, if there is one.
+        args: The options of `suggest`.
+
+    Returns:
+        The id of each result's candidate, which may not be among the candidates, and
+        what is near to one that is not, if that is known.
+    """
+    paths: list[Path] = args.observations
+    if results_id is None and len(paths) == 1 and _is_table_of_arms(paths[0], args):
+        return arms.loc[results.index, args.id], ""
+    if results_id is None:
+        # Results of the same settings are of the same candidate.
+        group = results.groupby(list(needed), sort=False, dropna=False).ngroup()
+        places_in_files = results.index
+        if places_in_files.nlevels == 1:
+            places_in_files = pd.MultiIndex.from_product(
+                [[path.name for path in paths[:1]], results.index]
+            )
+        names = [f"row {row + 1} of {file}" for file, row in places_in_files]
+        ids = pd.Series(names, results.index, dtype="str", name=args.id)
+        ids = ids.groupby(group.to_numpy()).transform("first")
+        open_rows = np.arange(len(ids))
+    else:
+        ids = results[results_id]
+        open_rows = np.flatnonzero(match_ids(ids, pd.Index(arms[args.id])) < 0)
+    if not len(open_rows) or not needed or not {*needed} <= {*results.columns}:
+        return ids, ""
+    settings = compare_settings(results.iloc[open_rows], arms, needed)
+    places = match_settings(settings)
+    is_found = places >= 0
+    own, ids = arms[args.id].to_numpy()[places[is_found]], ids.copy()
+    if is_found.any():
+        said = ids.iloc[open_rows[is_found]].iloc[0]
+        of_ids = "" if results_id is None else " under unknown ids"
+        note(
+            f"{is_found.sum():,} of {len(results):,} results{of_ids} have the settings "
+            f"of candidates of {args.arms.name}, such as {said} those of {own[0]}: "
+            f"they count as theirs ({TOLERANCE_WORDS})"
+        )
+    if is_found.all():
+        ids.iloc[open_rows] = own
+        return ids, ""
+    rows = open_rows[~is_found]
+    place, row, words = nearest_settings(
+        [column.of(~is_found) for column in settings], results.iloc[rows], arms
+    )
+    name = arms[args.id].iloc[place]
+    said = f"; nearest is {ids.iloc[rows[row]]} to {name}, with {words}"
+    ids.iloc[open_rows[is_found]] = own
+    return ids, said
 
 
 def match_ids(measured: pd.Series, ids: pd.Index) -> np.ndarray:
@@ -224,21 +347,33 @@ def results_name(args: argparse.Namespace) -> str:
     return " and ".join(map(str, args.observations))
 
 
-def _read_results(args: argparse.Namespace) -> tuple[pd.DataFrame, Table]:
+def _read_results(
+    args: argparse.Namespace,
+    arms: pd.DataFrame,
+    needed: Sequence[str],
+    is_numbered: bool,
+) -> tuple[pd.DataFrame, Table]:
     """Read the measurements; no file, a missing or an empty one mean none so far.
+
+    Args:
+        args: The options of `suggest`.
+        arms: The candidates.
+        needed: The columns of their settings.
+        is_numbered: Whether they have no ids in their file.
 
     Returns:
         The rows of all files, those of several with the file's name in their index, and
         the last table.
     """
     paths: list[Path] = args.observations
-    tables = {path: _read_result(path, args) for path in paths}
+    tables = {path: _read_result(path, args, needed, is_numbered) for path in paths}
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputDataError(
             f"--observations names a table twice: {results_name(args)}. Name each once."
         )
-    columns = {args.id: "str", args.reward: "float64"}
-    nothing = pd.DataFrame(columns=[*columns]).astype(columns)
+    nothing = arms[needed if is_numbered else [args.id]].iloc[:0]
+    nothing = nothing.rename(columns={args.id: args.results_id})
+    nothing = nothing.assign(**{args.reward: 0.0})
     last = tables[paths[-1]] if paths else Table(nothing)
     if last.frame.columns.empty:
         last = replace(last, frame=nothing)
@@ -249,10 +384,21 @@ def _read_results(args: argparse.Namespace) -> tuple[pd.DataFrame, Table]:
         return next(iter(frames.values()), nothing), last
     are_names_unique = len({path.name for path in frames}) == len(frames)
     names = [path.name if are_names_unique else str(path) for path in frames]
+    if not is_numbered:
+        # They may name the ids in another case.
+        ids = find_column(last.frame.columns, args.results_id)
+        frames = {
+            path: frame.rename(
+                columns={find_column(frame.columns, args.results_id): ids}
+            )
+            for path, frame in frames.items()
+        }
     return pd.concat([*frames.values()], keys=names), last
 
 
-def _read_result(path: Path, args: argparse.Namespace) -> Table:
+def _read_result(
+    path: Path, args: argparse.Namespace, needed: Sequence[str], is_numbered: bool
+) -> Table:
     """Read one of the tables of measurements."""
     if path.is_dir():
         raise InputDataError(f"{path} is a folder, not a table of measurements.")
@@ -265,9 +411,23 @@ def _read_result(path: Path, args: argparse.Namespace) -> Table:
     frame = table.frame
     if frame.columns.empty:
         return table
-    require_column(frame, args.id, path, "--id")
     require_column(frame, args.reward, path, "--reward")
-    require_filled(frame[args.id], path)
+    column = None if is_numbered else find_column(list(frame.columns), args.results_id)
+    if column is not None:
+        require_filled(frame[column], path)
+    elif not needed or not {*needed} <= {*frame.columns}:
+        if not is_numbered:
+            option = (
+                "--id or --results-id, or add the columns of the candidates' settings"
+            )
+            require_column(frame, args.results_id, path, option)
+        lacks = [name for name in needed if name not in frame.columns]
+        raise InputDataError(
+            f"{args.arms} has no column 'id', so that results are found by their "
+            f"settings, but {path} lacks the columns {lacks}; it has "
+            f"{list(frame.columns)}. Add them, leave them out by --drop, or name a "
+            "column of ids by --id."
+        )
     if _is_table_of_arms(path, args):
         # What is not measured here is a candidate, not a measurement in flight.
         frame = frame[frame[args.reward].notna()]
@@ -315,7 +475,7 @@ def _note_other_values(
             note(
                 f"{results_name(args)} has other values than {args.arms.name} in "
                 f"column {name!r}, in {differs.sum():,} rows, such as "
-                f"{told[name].iloc[row]} where {told[args.id].iloc[row]} has "
+                f"{told[name].iloc[row]} where {own[args.id].iloc[row]} has "
                 f"{own[name].iloc[row]}: the fit goes by {args.arms.name}"
             )
 
@@ -338,7 +498,7 @@ def _unknown_id(
     wrong = pd.Series(is_unknown, ids.index)
     return (
         f"{results_name(args)} measures id {ids[wrong].iloc[0]!r} in "
-        f"{row_name(wrong)}, column {args.id!r}, which the table of candidates lacks"
+        f"{row_name(wrong)}, column {ids.name!r}, which the table of candidates lacks"
     )
 
 
@@ -346,15 +506,23 @@ def _removed_candidates(
     unknown: pd.DataFrame,
     arms: pd.DataFrame,
     needed: Sequence[str],
+    said: str,
     args: argparse.Namespace,
 ) -> pd.DataFrame:
     """Return the candidates of measurements whose ids the candidates' table lacks.
+
+    Args:
+        unknown: These measurements.
+        arms: The candidates.
+        needed: The columns of their settings.
+        said: What is near to one of them.
+        args: The options of `suggest`.
 
     Raises:
         InputDataError: If such an id is like one that is there, or its features are not
             in the table of measurements, or differ from row to row.
     """
-    ids = unknown[args.id]
+    ids = unknown[args.id].rename(args.results_id)
     bare = pd.Series(arms[args.id].to_numpy(), index=arms[args.id].map(_bare_id))
     near = ids.map(_bare_id).map(bare[~bare.index.duplicated()])
     if near.notna().any():
@@ -382,7 +550,7 @@ def _removed_candidates(
     note(
         f"{len(removed):,} measured candidates are not in {args.arms.name} any more "
         f"({names}{', ...' if len(removed) > 3 else ''}): they inform by the features "
-        f"in {results_name(args)}, and are not chosen"
+        f"in {results_name(args)}, and are not chosen{said}"
     )
     return removed
 

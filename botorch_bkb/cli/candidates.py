@@ -291,7 +291,7 @@ def _check_results(
         raise InputDataError(
             f"{results_name(args)} has the SMILES {told.iloc[row][:80]!r} in "
             f"{row_name(is_wrong)}, but the molecule of "
-            f"{campaign.results[args.id].iloc[row]} is {own[row][:80]!r} in "
+            f"{campaign.arms[args.id].iloc[place[row]]} is {own[row][:80]!r} in "
             f"{args.arms}. Correct one of them."
         )
 

@@ -464,26 +464,28 @@ def _write_next(
     """Write the batch, as the table is written that it goes with."""
     arms = campaign.arms
     columns, form = list(batch.columns), campaign.arms_form
+    places = pd.Index(arms[args.id]).get_indexer(pd.Index(batch[args.id]))
     if args.per_measurement:
-        ids = arms[args.id].iloc[picks.tolist()]
-        batch = pd.DataFrame({args.id: ids.to_numpy()})
+        places = picks.cpu().numpy()
+        batch = pd.DataFrame(index=range(len(picks)))
         columns = list(campaign.results_columns)
+        if campaign.results_id is not None:
+            batch[campaign.results_id] = arms[args.id].iloc[places].to_numpy()
         if args.observations and args.observations[-1].is_file():
             form = campaign.results_form
     is_large = stays_in_file(args.arms, args)
     own = parquet_columns(args.arms) if is_large else list(arms.columns)
     own = [name for name in own if name not in (args.id, args.reward)]
-    if args.with_columns:
+    if args.with_columns or (campaign.is_numbered and not args.per_measurement):
         taken = [name for name in own if name in batch.columns]
         if taken:
             raise InputDataError(
-                f"--with-columns would write the candidates' column {taken[0]!r} "
-                "beside one of that name which the fit fills. Rename it."
+                f"NEXT would have the candidates' column {taken[0]!r} beside one of "
+                "that name which the fit fills. Rename it."
             )
         columns += [name for name in own if name not in columns]
     own = [name for name in own if name in columns and name not in batch.columns]
     if own:
-        places = pd.Index(arms[args.id]).get_indexer(pd.Index(batch[args.id]))
         source = campaign.arms_form
         if is_large:
             values = read_rows(args.arms, own, places)

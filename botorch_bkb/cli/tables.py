@@ -55,7 +55,8 @@ def read_table(
 
     Args:
         path: A CSV file, perhaps compressed, an Excel or a Parquet file.
-        text_columns: Columns that stay text, so that an id ``007`` stays one.
+        text_columns: Columns that stay text, so that an id ``007`` stays one; found as
+            by :func:`find_column`.
         separator: The separator of a CSV file; found from its header if omitted, or if
             the header lacks it.
         decimal: The decimal mark of numbers in text; found from them if omitted.
@@ -67,10 +68,11 @@ def read_table(
             name, or if it is unclear what the mark in a number such as 1,200 means.
     """
     table = read_cells(path, separator=separator, columns=columns)
-    form, notes, kept = table.form, [*table.notes], set(text_columns)
+    form, notes = table.form, [*table.notes]
     cells = dict(_named(table.frame, path).items())
     del table  # so that each column's cells go when they have been read
     names = [str(name) for name in cells]
+    kept = {find_column(names, name) for name in text_columns if name is not None}
     frame = pd.DataFrame(
         {name: _plain(cells.pop(name), name in kept) for name in names}
     )
@@ -227,6 +229,14 @@ def _note_on_numbers(text: pd.Series, mark: str, form: CsvFormat | None) -> str:
     if form is None:
         return f"holds numbers as text, which are read as numbers{commas}"
     return "" if mark == form.decimal else f"is read{commas}"
+
+
+def find_column(columns: Collection[str], name: str) -> str | None:
+    """Return the column of a name, else the only one of that name in another case."""
+    if name in columns:
+        return name
+    found = [column for column in columns if column.casefold() == name.casefold()]
+    return found[0] if len(found) == 1 else None
 
 
 def require_column(table: pd.DataFrame, column: str, path: Path, option: str) -> None:

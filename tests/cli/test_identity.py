@@ -1,0 +1,153 @@
+"""Which candidate a result belongs to: the one with its id, or with its settings."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from botorch_bkb.__main__ import main
+
+
+GRID = pd.DataFrame(
+    itertools.product([40.0, 55.5, 71.0], [1 / 3, 2 / 3, 1.0], ["THF", "DMF"]),
+    columns=["heat", "ratio", "solvent"],
+)
+ARMS = GRID.assign(id=[f"K-{number}" for number in range(len(GRID))])
+# A yield of 90 % at one of 18 settings; ten are measured.
+MEASURED = [0, 2, 3, 5, 7, 8, 11, 13, 14, 17]
+HISTORY = GRID.iloc[MEASURED].assign(
+    reward=[12.0, 31, 8, 44, 25, 90, 61, 39, 70, 55], id=[f"old {n}" for n in range(10)]
+)
+
+
+def suggest(folder, capsys, arms, results, *words, code=0):
+    """Return the batch and what was said."""
+    paths = []
+    for name, table in (("arms", arms), ("results", results)):
+        paths.append(folder / f"{name}.csv")
+        if table is not None:
+            table.to_csv(paths[-1], index=False)
+    output = folder / "next.csv"
+    words = ["--observations", paths[1], "--output", output, "--batch-size", 4, *words]
+    assert main([str(word) for word in ("suggest", paths[0], *words)]) == code
+    said = "".join(capsys.readouterr())
+    return (pd.read_csv(output) if code == 0 else None), said
+
+
+def test_results_under_other_ids_are_of_the_candidates_with_their_settings(
+    tmp_path, capsys
+):
+    batch, said = suggest(tmp_path, capsys, ARMS, HISTORY, "--max-repeats", 1)
+    assert not {*batch["id"]} & {f"K-{place}" for place in MEASURED}
+    assert "10 of 10 results under unknown ids have the settings" in said
+    assert "such as old 0 those of K-0" in said
+    # To the last digit what is chosen of the same results under the candidates' ids.
+    own = HISTORY.assign(id=[f"K-{place}" for place in MEASURED])
+    same, _ = suggest(tmp_path, capsys, ARMS, own, "--max-repeats", 1)
+    pd.testing.assert_frame_equal(batch, same)
+
+
+def test_settings_match_as_programs_round_them(tmp_path, capsys):
+    results = HISTORY.assign(ratio=HISTORY["ratio"].round(5))
+    results["heat"] += 1e-12
+    _, said = suggest(tmp_path, capsys, ARMS, results)
+    assert "18 candidates, 10 of them measured, 10 measurements in all" in said
+    assert "numbers may differ by 0.01 %" in said
+
+
+def test_a_near_miss_is_named_and_informs_by_its_own_settings(tmp_path, capsys):
+    results = HISTORY.replace({"heat": {55.5: 55.0}}).head(5)
+    _, said = suggest(tmp_path, capsys, ARMS, results)
+    assert "2 of 5 results" not in said
+    assert "1 measured candidates are not in arms.csv any more (old 4)" in said
+    assert "nearest is old 4 to K-7, with heat 55 for 55.5." in said
+
+
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_a_table_without_ids_is_numbered_and_its_batch_has_the_settings(
+    tmp_path, capsys, is_filled
+):
+    results = HISTORY.drop(columns="id") if is_filled else None
+    batch, said = suggest(tmp_path, capsys, GRID, results, "--max-repeats", 1)
+    assert next(iter(batch)) == "candidate"
+    places = batch["candidate"].str.removeprefix("row ").astype(int) - 1
+    settings = GRID.iloc[places].reset_index(drop=True)
+    pd.testing.assert_frame_equal(batch[list(GRID)], settings)
+    if is_filled:
+        assert "10 of 10 results have the settings of candidates of arms.csv" in said
+        assert not {*places} & {*MEASURED}
+    # And the batch, filled in, is a table of results.
+    filled = pd.concat([results, batch.assign(reward=range(4))])
+    again, said = suggest(tmp_path, capsys, GRID, filled, "--max-repeats", 1)
+    assert f"{10 * is_filled + 4} of them measured" in said
+    assert not {*again["candidate"]} & {*batch["candidate"]}
+
+
+def test_rows_to_fill_in_of_a_table_without_ids(tmp_path, capsys):
+    results = HISTORY.drop(columns="id")
+    batch, _ = suggest(tmp_path, capsys, GRID, results, "--per-measurement")
+    assert list(batch) == list(results)
+    assert batch["reward"].isna().all()
+    pd.concat([results, batch]).to_csv(tmp_path / "results.csv", index=False)
+    _, said = suggest(tmp_path, capsys, GRID, None)
+    assert "10 measurements in all, 4 in flight" in said
+
+
+def test_one_table_without_ids(tmp_path, capsys):
+    table = GRID.join(HISTORY["reward"].rename("yield"))
+    path = tmp_path / "arms.csv"
+    words = ["--observations", path, "--reward", "yield", "--max-repeats", 1]
+    batch, said = suggest(tmp_path, capsys, table, None, *words)
+    assert "18 candidates, 10 of them measured, 10 measurements in all" in said
+    assert not {*batch["candidate"]} & {f"row {place + 1}" for place in MEASURED}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "wrong", "remedy"),
+    [
+        ("well", [f"A{n}" for n in range(18)], "differs in every row", "--id 'well'"),
+        ("entry", range(7, 25), "counts the rows", "pass --drop 'entry'"),
+    ],
+)
+def test_a_column_that_is_likely_one_of_ids_is_no_setting(
+    tmp_path, capsys, column, values, wrong, remedy
+):
+    table = GRID.copy()
+    table.insert(0, column, values)
+    _, said = suggest(tmp_path, capsys, table, None, code=2)
+    assert f"its column {column!r} {wrong}" in said
+    assert remedy in said
+    for option in ("--id", "--drop"):
+        suggest(tmp_path, capsys, table, None, option, column)
+
+
+def test_results_that_lack_a_setting_are_refused(tmp_path, capsys):
+    results = HISTORY.drop(columns=["id", "ratio"])
+    _, said = suggest(tmp_path, capsys, GRID, results, code=2)
+    assert "lacks the columns ['ratio']" in said
+    suggest(tmp_path, capsys, GRID, results, "--drop", "ratio")
+
+
+@pytest.mark.parametrize(
+    ("of_arms", "of_results", "words"),
+    [
+        ("id", "ID", []),
+        ("Compound", "compound", ["--id", "compound"]),
+        ("name", "Sample no.", ["--id", "name", "--results-id", "Sample no."]),
+    ],
+)
+def test_the_tables_may_name_their_ids_differently(
+    tmp_path, capsys, of_arms, of_results, words
+):
+    arms = ARMS.assign(id=[f"{n:03d}" for n in range(18)])
+    results = pd.DataFrame({"id": ["004", "011"], "reward": np.arange(2.0)})
+    tables = (
+        arms.rename(columns={"id": of_arms}),
+        results.rename(columns={"id": of_results}),
+    )
+    batch, said = suggest(tmp_path, capsys, *tables, *words)
+    assert "2 of them measured" in said
+    assert next(iter(batch)) == of_arms
+    batch, _ = suggest(tmp_path, capsys, *tables, *words, "--per-measurement")
+    assert list(batch) == [of_results, "reward"]
