@@ -20,8 +20,10 @@ from botorch_bkb.cli.columns import (
     row_name,
     to_numbers,
 )
+from botorch_bkb.cli.files import MAX_TABLE_BYTES
 
 
+# Of a column that nobody has named.
 MAX_ONE_HOT_VALUES = 20
 # A crowd are values in so small a share of their column's range, but for so many on
 # either side.
@@ -60,10 +62,10 @@ def feature_table(
 
     Numeric columns are features as they are; so are those of percentages, dates and
     numbers kept as text, with a note. A text column is coded by ``codes`` where they
-    name it, else by one column of 0 and 1 per value if it has at most 20 values.
-    Constant columns are dropped with a note. What is likelier a slip than a kind is
-    refused: text among numbers, numbers with units, words that differ in case or spaces
-    only, a word that occurs once where others occur often.
+    name it, else by one column of 0 and 1 per value if it has at most 20 values or is
+    one of ``categories``. Constant columns are dropped with a note. What is likelier a
+    slip than a kind is refused: text among numbers, numbers with units, words that
+    differ in case or spaces only, a word that occurs once where others occur often.
 
     Args:
         table: The table.
@@ -75,7 +77,7 @@ def feature_table(
 
     Raises:
         InputDataError: If there is no row, a value is missing, infinite, neither number
-            nor text, or likelier a slip, a text column has too many values, ``drop``,
+            nor text, or likelier a slip, a column has too many values, ``drop``,
             ``codes`` or ``categories`` name something that is not there, or no feature
             is left.
     """
@@ -207,13 +209,23 @@ def _one_hot(text: pd.Series, is_asked: bool) -> tuple[dict[str, pd.Series], str
     counts = text.value_counts(sort=False).sort_values(ascending=False, kind="stable")
     if not is_asked:
         _require_names(text)
-    if len(counts) > MAX_ONE_HOT_VALUES:
+    if len(counts) > MAX_ONE_HOT_VALUES and not is_asked:
         raise InputDataError(
-            f"Text column {text.name!r} has {len(counts)} different values, more "
-            f"than the {MAX_ONE_HOT_VALUES} that are coded as columns of 0 and 1. Pass "
-            f"--drop {text.name}, or --code {text.name}:VALUE=NUMBER,..."
+            f"Text column {text.name!r} has {len(counts)} different values, more than "
+            f"the {MAX_ONE_HOT_VALUES} that become columns of 0 and 1 unasked. Pass "
+            f"--category {text.name} if it is a kind, --id {text.name} if it names the "
+            f"rows, --drop {text.name}, or --code {text.name}:VALUE=NUMBER,..."
         )
-    listing = ", ".join(f"{value} ({count})" for value, count in counts.items())
+    if len(counts) * len(text) * 8 > MAX_TABLE_BYTES:
+        raise InputDataError(
+            f"--category {text.name} makes {len(counts):,} columns of 0 and 1 in "
+            f"{len(text):,} rows, more than 1 GiB. Pass --drop {text.name}, or --code "
+            f"{text.name}:VALUE=NUMBER,..."
+        )
+    shown = counts.head(MAX_ONE_HOT_VALUES).items()
+    listing = ", ".join(f"{value} ({count})" for value, count in shown)
+    if len(counts) > MAX_ONE_HOT_VALUES:
+        listing += f" and {len(counts) - MAX_ONE_HOT_VALUES:,} more"
     slip = None if is_asked else _slip(counts)
     if slip is not None:
         value, why = slip
@@ -227,8 +239,9 @@ def _one_hot(text: pd.Series, is_asked: bool) -> tuple[dict[str, pd.Series], str
         f"{text.name}={value}": (text == value).astype("float64")
         for value in sorted(counts.index)
     }
+    kind = "column" if is_asked else "text column"
     return one_hot, (
-        f"text column {text.name!r} became {len(one_hot)} columns of 0 and 1: {listing}"
+        f"{kind} {text.name!r} became {len(one_hot)} columns of 0 and 1: {listing}"
     )
 
 

@@ -275,7 +275,7 @@ READ = {
             csv(RESULTS),
             ["--category", "solvent"],
         ),
-        "text column 'solvent' became 3 columns of 0 and 1: ",
+        "Note: column 'solvent' became 3 columns of 0 and 1: ",
     ),
 }
 

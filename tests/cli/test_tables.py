@@ -165,6 +165,20 @@ def test_twenty_values_are_coded_and_more_are_refused():
         InputDataError, match=r"21 different.*--drop name.*--code name:"
     ):
         feature_table(lettered(21), exclude=[])
+    with pytest.raises(InputDataError, match=r"--category name if it is a kind"):
+        feature_table(lettered(21), exclude=[])
+
+
+def test_a_category_that_is_named_may_have_many_values(monkeypatch):
+    wells = pd.DataFrame({"well": np.arange(60) % 30, "heat": np.arange(60) // 30})
+    features = feature_table(wells, exclude=[], categories=["well"])
+    assert features.values.shape == (60, 31)
+    first, *_, last = features.notes[0].split(": ")[1].split(", ")
+    assert features.notes[0].startswith("column 'well' became 30 columns of 0 and 1: ")
+    assert (first, last) == ("0 (2)", "19 (2) and 10 more")
+    monkeypatch.setattr("botorch_bkb.cli.features.MAX_TABLE_BYTES", 30 * 60 * 8 - 1)
+    with pytest.raises(InputDataError, match="30 columns of 0 and 1 in 60 rows"):
+        feature_table(wells, exclude=[], categories=["well"])
 
 
 @pytest.mark.parametrize(
