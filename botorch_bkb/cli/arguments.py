@@ -473,8 +473,9 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
     add(
         "--round",
         **COLUMN,
-        help="column of RESULTS with the round or plate of a measurement, for the "
-        "report (default: --batch-size measurements are one)",
+        help="column of RESULTS with the round or plate of a measurement: warns if "
+        "rounds differ as a whole, and orders the report (default there: --batch-size "
+        "measurements are one)",
     )
     add("--minimize", action="store_true", help="small rewards are best")
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])

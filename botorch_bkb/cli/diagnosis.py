@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+import pandas as pd
 import torch
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.means import ZeroMean
+from scipy import stats
 from torch import Tensor
 from typing_extensions import override
 
@@ -49,6 +51,12 @@ DEVIATIONS_OF_95_PERCENT = 1.96
 # A share of intervals is far from 95 % if it is so many standard errors away: chance
 # alone does that once in 60 times at most.
 FAR_OFF = 3.0
+# Rounds differ as a whole if they explain so much of the variance, and chance alone
+# does that so rarely.
+SHARE_OF_ROUNDS = 0.1
+CHANCE_OF_ROUNDS = 0.01
+# Fewer measurements than coefficients and these say nothing of rounds.
+MIN_FREE = 5
 NOT_FITTED = (
     "Kernel and noise are assumed so far: they are fitted from "
     f"{MIN_PULLS_TO_FIT} measurements on."
@@ -166,6 +174,41 @@ class FitDiagnosis:
         )
 
 
+@dataclass(frozen=True)
+class RoundEffect:
+    """What the rounds of measurements explain beside their candidates.
+
+    Attributes:
+        share: A share of the rewards' variance, less what chance alone gives.
+        p_value: The probability that chance alone gives as much.
+        shifts: The lowest and the highest round, in words.
+    """
+
+    share: float
+    p_value: float
+    shifts: str
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"they explain {self.share:.0%} of the rewards' variance beside what the "
+            "candidates do"
+        )
+
+    @property
+    def trouble(self) -> str | None:
+        """Why rewards of different rounds cannot be compared, if they cannot."""
+        if self.share < SHARE_OF_ROUNDS or self.p_value > CHANCE_OF_ROUNDS:
+            return None
+        return (
+            f"rounds differ as a whole, by {self.shifts}, and the fit takes that for "
+            "differences between candidates. Measure the same few candidates in every "
+            "round (shared controls) and write each reward relative to the mean of its "
+            "round's controls; or, of rounds of similar candidates, relative to the "
+            "mean of its round"
+        )
+
+
 def diagnose(
     bandit: FiniteArmBandit, indices: Tensor, rewards: Tensor, sources: Sequence[str]
 ) -> FitDiagnosis:
@@ -190,6 +233,42 @@ def diagnose(
         lengthscales=dict(sorted(shortest.items(), key=lambda item: item[1])),
         detail_share=sum(share for _, share in details),
         held_out=_hold_out(bandit, measured, place, rewards),
+    )
+
+
+def round_effect(held_out: HeldOut, rounds: Sequence[str]) -> RoundEffect | None:
+    """Return how much of the variance rounds explain beside held-out predictions.
+
+    By least squares: rewards go by the predictions, which says that later rounds have
+    better candidates, and by a constant for all rounds, or for each.
+
+    Args:
+        held_out: Predictions of the ``n`` measurements.
+        rounds: The round of each.
+    """
+    codes, names = pd.factorize(np.asarray(rounds, dtype=object))
+    is_of = (codes[:, None] == np.arange(len(names))).astype("float64")
+    num_free = len(codes) - len(names) - 1
+    if len(names) < 2 or num_free < MIN_FREE:
+        return None
+    y, predicted = held_out.measured, (held_out.mean - held_out.mean.mean())[:, None]
+    errors, coefficients = [], np.empty(0)
+    for columns in (np.ones_like(predicted), is_of):
+        x = np.hstack([columns, predicted])
+        coefficients = np.linalg.lstsq(x, y, rcond=None)[0]
+        errors.append(((y - x @ coefficients) ** 2).sum())
+    by_chance = max(errors[1] / num_free, np.finfo("float64").tiny)
+    gain = max(errors[0] - errors[1], 0.0)
+    shifts = coefficients[:-1] - y.mean()
+    low, high = shifts.argmin(), shifts.argmax()
+    return RoundEffect(
+        share=max(0.0, gain - (len(names) - 1) * by_chance)
+        / ((y - y.mean()) ** 2).sum(),
+        p_value=float(
+            stats.f.sf(gain / (len(names) - 1) / by_chance, len(names) - 1, num_free)
+        ),
+        shifts=f"{shifts[low]:+.2g} ({names[low]}) to {shifts[high]:+.2g} "
+        f"({names[high]})",
     )
 
 

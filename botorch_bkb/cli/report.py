@@ -52,7 +52,7 @@ Rounds = list[tuple[str, np.ndarray]]
 
 
 def plan_report(args: argparse.Namespace, campaign: Campaign) -> Rounds | None:
-    """Return the measurements by round; None if no report is asked for.
+    """Return the measurements by round; None if nobody asks for them.
 
     Rounds are in the order of their numbers or dates, else of the table.
 
@@ -60,15 +60,16 @@ def plan_report(args: argparse.Namespace, campaign: Campaign) -> Rounds | None:
         InputDataError: If the report's file is one of the tables, if its folder or the
             column of rounds does not exist, or if the column has a gap.
     """
-    if args.report is None:
-        if args.round is not None:
-            raise InputDataError("--round is for the report. Pass --report HTML too.")
+    if args.report is None and args.round is None:
         return None
-    require_other_file(
-        "--report", args.report, [args.arms, *args.observations, args.output]
-    )
-    if not args.report.parent.is_dir():
-        raise InputDataError(f"There is no folder {args.report.parent} for --report.")
+    if args.report is not None:
+        require_other_file(
+            "--report", args.report, [args.arms, *args.observations, args.output]
+        )
+        if not args.report.parent.is_dir():
+            raise InputDataError(
+                f"There is no folder {args.report.parent} for --report."
+            )
     observed = (~campaign.rewards.isnan()).numpy()
     rewards = campaign.rewards.numpy()[observed]
     if args.round is None:

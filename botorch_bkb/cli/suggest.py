@@ -29,6 +29,7 @@ from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
+from botorch_bkb.cli.columns import is_numeric
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
     diagnose,
@@ -38,6 +39,7 @@ from botorch_bkb.cli.diagnosis import (
     MIN_CANDIDATES_TO_JUDGE,
     NOT_FITTED,
     reward_trouble,
+    round_effect,
 )
 from botorch_bkb.cli.files import (
     parquet_columns,
@@ -138,9 +140,7 @@ def _suggest(
             f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
             f"{args.batch_size:,} measurements"
         )
-    held_out, problems = _print_fit(
-        bandit, campaign, ids, candidates.sources, args.quiet
-    )
+    held_out, problems = _print_fit(bandit, campaign, ids, candidates.sources, args)
     batch = describe_batch(
         bandit,
         picks,
@@ -152,7 +152,7 @@ def _suggest(
     print_summary(bandit, batch, ids, campaign, reward_column=args.reward)
     _write_next(args, campaign, picks, batch)
     print(f"\nWrote {args.output}")
-    if rounds is not None:
+    if args.report is not None and rounds is not None:
         structures = None
         if args.smiles:
             places = ids.get_indexer(pd.Index(batch[args.id]))
@@ -435,7 +435,7 @@ def _print_fit(
     campaign: Campaign,
     ids: pd.Index,
     sources: Sequence[str],
-    quiet: bool,
+    args: argparse.Namespace,
 ) -> tuple[HeldOut | None, list[str]]:
     """Print what the fit found, and warnings if it cannot tell candidates apart.
 
@@ -447,11 +447,19 @@ def _print_fit(
     indices, rewards = campaign.indices[told], campaign.rewards[told]
     troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
     if is_fitted(bandit) and has_spread(rewards):
-        with clock("Judging the fit", quiet):
+        with clock("Judging the fit", args.quiet):
             diagnosis = diagnose(bandit, indices, rewards, sources)
         print(f"Fit: {diagnosis}.")
         held_out = diagnosis.held_out
         troubles.append(diagnosis.trouble)
+        if held_out is not None and args.round is not None:
+            names = campaign.results[args.round][told.numpy()]
+            if is_numeric(names):
+                names = names.map("{:.15g}".format)
+            effect = round_effect(held_out, names)
+            if effect is not None:
+                print(f"Rounds of column {args.round!r}: {effect}.")
+                troubles.append(effect.trouble)
     problems = list(filter(None, troubles))
     for problem in problems:
         print(f"Warning: {problem}.")

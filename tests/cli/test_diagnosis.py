@@ -1,10 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from botorch_bkb.bandits import BBKB
 from botorch_bkb.cli import diagnosis
-from botorch_bkb.cli.diagnosis import diagnose, FitDiagnosis, HeldOut
+from botorch_bkb.cli.diagnosis import (
+    diagnose,
+    FitDiagnosis,
+    HeldOut,
+    round_effect,
+)
 from tests.helpers import learned_parts
 from tests.reference import composite_covariance
 
@@ -97,6 +104,34 @@ def test_few_candidates_are_not_held_out(measured):
     bandit, indices, rewards = measured
     few = indices < indices.unique()[7]
     assert diagnose(bandit, indices[few], rewards[few], ["a", "b"]).held_out is None
+
+
+@pytest.mark.parametrize("shifts", [[0, 0, 0], [0, 2, -1]])
+def test_rounds_that_differ_as_a_whole_are_told_from_better_candidates(
+    measured, shifts
+):
+    """Later rounds of better candidates, as predicted, are no shift."""
+    bandit, indices, rewards = measured
+    order = rewards.argsort(stable=True)
+    rounds = np.empty(len(order), dtype=int)
+    rounds[order] = np.sort(np.arange(len(order)) % 3)
+    rounds[::4] = np.arange(len(rounds[::4])) % 3  # not only by their rewards
+    shifted = rewards + torch.tensor(shifts)[rounds]
+    held_out = diagnose(bandit, indices, rewards, ["a", "b"]).held_out
+    held_out = replace(held_out, measured=shifted.numpy())
+    effect = round_effect(held_out, [f"plate {round_}" for round_ in rounds])
+    if any(shifts):
+        assert effect.share > 0.1
+        assert "(plate 2) to +" in effect.trouble
+        assert "(shared controls)" in effect.trouble
+    else:
+        assert effect.trouble is None
+        assert effect.share < 0.1
+        # Without the predictions the rounds seem to explain a lot.
+        constant = replace(held_out, mean=np.zeros(len(rounds)))
+        assert round_effect(constant, rounds).share > 0.3
+    assert round_effect(held_out, ["one"] * len(rounds)) is None
+    assert round_effect(held_out, range(len(rounds))) is None
 
 
 def test_features_of_one_column_count_by_their_shortest_lengthscale(measured):

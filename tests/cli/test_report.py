@@ -257,7 +257,6 @@ def test_rounds_that_no_column_tells_are_of_the_batch_size(tmp_path):
     [
         ({"round": "day"}, "has no column 'day'"),
         ({"round": "gap"}, r"has no round in row 2 .*, column 'gap'"),
-        ({"report": None}, "--round is for the report"),
         ({"report": "arms.csv"}, "is one of the tables"),
         ({"report": "nowhere/report.html"}, "There is no folder"),
     ],
@@ -269,9 +268,24 @@ def test_what_cannot_be_reported_is_refused(tmp_path, named, message):
 
 
 def test_a_report_that_cannot_be_is_refused_before_the_work(folder, capsys):
-    assert suggest(folder, "--round", "plate") == 2
-    assert "--round is for the report" in capsys.readouterr().err
+    assert suggest(folder, "--report", f"{folder}/nowhere/next.html") == 2
+    assert "There is no folder" in capsys.readouterr().err
     assert not (folder / "next.csv").exists()
+
+
+@pytest.mark.parametrize("shift", [0, 3])
+def test_rounds_are_compared_without_a_report(folder, capsys, shift):
+    measure(folder)
+    results = pd.read_csv(folder / "results.csv").assign(day=[5, 6] * 12)
+    results["yield & <b>"] += (
+        shift * results["yield & <b>"].std() * (results["day"] - 5)
+    )
+    results.to_csv(folder / "results.csv", index=False)
+    assert suggest(folder, "--round", "day") == 0
+    said = capsys.readouterr().out
+    assert "Rounds of column 'day': they explain " in said
+    assert ("Warning: rounds differ as a whole, by " in said) == (shift > 0)
+    assert ("(5) to +" in said) == (shift > 0)
 
 
 @pytest.mark.parametrize(
