@@ -478,6 +478,12 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
         "measurements are one)",
     )
     add("--minimize", action="store_true", help="small rewards are best")
+    add(
+        "--log-reward",
+        action="store_true",
+        help="fit logarithms to base 10 of the rewards, which are all more than 0: for "
+        "IC50s, counts and others over decades. NEXT has mean to high of these",
+    )
     _add_purpose_options(parser, GOAL_NAMES[0], GOAL_NAMES[0])
     _add_column_options(parser)
     group = _add_fingerprint_options(

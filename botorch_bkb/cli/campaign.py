@@ -159,6 +159,8 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
             f"{results_name(args)}: {error} Leave it empty if the measurement is in "
             "flight; remove the row if it failed."
         ) from error
+    if args.log_reward:
+        rewards = _logarithms(rewards, args)
     ids, said = _identify(results, arms, needed, results_id, args)
     indices = match_ids(ids, pd.Index(arms[args.id]))
     num_candidates = len(arms)
@@ -194,6 +196,31 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
     )
+
+
+def reward_label(args: argparse.Namespace) -> str:
+    """Return what is maximized or minimized: the reward, or its logarithm."""
+    return f"log10({args.reward})" if args.log_reward else str(args.reward)
+
+
+def _logarithms(rewards: pd.Series, args: argparse.Namespace) -> pd.Series:
+    """Return the logarithms of rewards, to base 10.
+
+    Raises:
+        InputDataError: If a reward has none.
+    """
+    wrong = rewards <= 0
+    if wrong.any():
+        raise InputDataError(
+            f"{results_name(args)} has the reward {rewards[wrong].iloc[0]:g} in "
+            f"{row_name(wrong)}, which has no logarithm. Write the detection limit if "
+            "it is below, or leave out --log-reward."
+        )
+    note(
+        f"rewards are fitted as {reward_label(args)}, of which mean, std, low and high "
+        "are too: a difference of 1 is a factor of 10"
+    )
+    return np.log10(rewards)
 
 
 def _read_arms(

@@ -45,6 +45,12 @@ MAX_REFITTED = 256
 CHANCE_QUANTILE = 1.645
 # One measurement that makes so much of the variance is all that a fit sees.
 DOMINANT_SHARE = 0.8
+# So are several, one in ten at most, if they make so much of it.
+DOMINANT_SHARE_OF_SEVERAL = 0.99
+NUM_REWARDS_SHOWN = 3
+# Rewards over more than two decades.
+MAX_RATIO = 100
+MUCH_LESS = 0.8
 NUM_COLUMNS_SHOWN = 3
 # Of a normal distribution, 95 % lies within this many deviations.
 DEVIATIONS_OF_95_PERCENT = 1.96
@@ -388,14 +394,54 @@ def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
             f"all {num_rewards:,} rewards are {rewards[0].item():g}: nothing tells "
             "candidates apart, and the batch is only spread out"
         )
+    if num_rewards < MIN_CANDIDATES:
+        return None
     squares = (rewards - rewards.mean()).square()
     place = int(squares.argmax())
     share = (squares[place] / squares.sum()).item()
-    if num_rewards < MIN_CANDIDATES or share <= DOMINANT_SHARE:
-        return None
+    found = f"the reward {rewards[place].item():g} of {names[place]} alone makes"
+    if share <= DOMINANT_SHARE:
+        far = (rewards - rewards.median()).abs().argsort(descending=True)
+        for number in range(2, max(2, num_rewards // 10) + 1):
+            others = rewards[far[number:]]
+            left = (others - others.mean()).square().sum() / squares.sum()
+            share = 1 - left.item()
+            if share > DOMINANT_SHARE_OF_SEVERAL:
+                break
+        else:
+            return None
+        shown = [f"{rewards[n].item():g} of {names[n]}" for n in far[:number].tolist()]
+        more = ", ..." if number > NUM_REWARDS_SHOWN else ""
+        listing = ", ".join(shown[:NUM_REWARDS_SHOWN]) + more
+        found = f"{number:,} rewards far from the others ({listing}) make"
     return (
-        f"the reward {rewards[place].item():g} of {names[place]} alone makes "
-        f"{share:.0%} of the rewards' variance, and the fit sees little else. Correct "
-        "it if it is a slip; if it is right, a reward on another scale, such as its "
-        "logarithm, tells more"
+        f"{found} {share:.0%} of the rewards' variance, and the fit sees little else. "
+        "Correct what is a slip, or stands for a missing value; if it is right, a "
+        "reward on another scale, such as its logarithm (--log-reward), tells more"
+    )
+
+
+def decades_trouble(rewards: Tensor) -> str | None:
+    """Return why the logarithms of ``n`` rewards would tell more, if they would.
+
+    They do if rewards of one sign go over more than two decades, and their logarithms
+    are less skewed: yields from 0.5 to 95 % are right as they are.
+    """
+    if (rewards > 0).any() and (rewards < 0).any():
+        return None
+    sizes = rewards[rewards != 0].abs().numpy()
+    if len(sizes) < MIN_PULLS_TO_FIT or sizes.max() <= MAX_RATIO * sizes.min():
+        return None
+    logs = np.log10(sizes)
+    if abs(stats.skew(logs)) >= MUCH_LESS * abs(stats.skew(sizes)):
+        return None
+    hints = ["Pass --log-reward, so that their logarithms are fitted"]
+    if (rewards < 0).any():
+        hints = ["Write them without the minus, and pass --log-reward (and --minimize)"]
+    if len(sizes) < len(rewards):
+        hints.append("write the detection limit in place of 0")
+    return (
+        f"rewards go from {sizes.min():g} to {sizes.max():g} in size, over "
+        f"{np.ptp(logs):.1f} decades, and the fit sees little but the largest. "
+        f"{'; '.join(hints)}"
     )

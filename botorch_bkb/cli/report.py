@@ -24,7 +24,7 @@ from torch import Tensor
 
 from botorch_bkb._version import __version__
 from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.cli.campaign import Campaign, results_name
+from botorch_bkb.cli.campaign import Campaign, results_name, reward_label
 from botorch_bkb.cli.columns import days, is_numeric, row_name, to_numbers
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
@@ -160,6 +160,7 @@ def report_page(
     return _template().render(
         content,
         args=args,
+        reward=reward_label(args),
         headline=headline(held_out, problems),
         problems=problems,
         held_out=held_out,

@@ -27,10 +27,16 @@ from botorch_bkb.bandits import (
 )
 from botorch_bkb.bandits.goal import Goal
 from botorch_bkb.cli.arguments import BATCH_SIZE
-from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
+from botorch_bkb.cli.campaign import (
+    Campaign,
+    read_campaign,
+    reward_label,
+    stays_in_file,
+)
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
 from botorch_bkb.cli.columns import is_numeric
 from botorch_bkb.cli.diagnosis import (
+    decades_trouble,
     DEVIATIONS_OF_95_PERCENT,
     diagnose,
     has_spread,
@@ -149,7 +155,7 @@ def _suggest(
         has_unit=has_spread(campaign.rewards[~campaign.rewards.isnan()]),
         says_why=candidates.kernel == "tanimoto",
     )
-    print_summary(bandit, batch, ids, campaign, reward_column=args.reward)
+    print_summary(bandit, batch, ids, campaign, reward_column=reward_label(args))
     _write_next(args, campaign, picks, batch)
     print(f"\nWrote {args.output}")
     if args.report is not None and rounds is not None:
@@ -446,6 +452,8 @@ def _print_fit(
     told = ~campaign.rewards.isnan()
     indices, rewards = campaign.indices[told], campaign.rewards[told]
     troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
+    if not args.log_reward:
+        troubles.append(decades_trouble(rewards))
     if is_fitted(bandit) and has_spread(rewards):
         with clock("Judging the fit", args.quiet):
             diagnosis = diagnose(bandit, indices, rewards, sources)

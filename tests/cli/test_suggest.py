@@ -467,4 +467,63 @@ def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
     suggest(folder, results)
     said = capsys.readouterr().out
     assert "Warning: the reward 900000 of 011 alone makes 97% of the rewards'" in said
-    assert "Correct it if it is a slip" in said
+    assert "Correct what is a slip" in said
+    assert "decades" not in said
+
+
+def test_some_rewards_far_from_all_others_are_named(folder, arms, capsys):
+    results = measure(arms, list(range(30)))
+    results.loc[results.index[[4, 11, 23]], "reward"] = [9999.0, 9999.0, -9999.0]
+    suggest(folder, results)
+    said = capsys.readouterr().out
+    assert "Warning: 3 rewards far from the others (" in said
+    assert "9999 of 011" in said
+    assert "make 100% of the rewards' variance" in said
+    suggest(folder, measure(arms, list(range(30))))
+    assert "far from the others" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sign", "zeros", "hint"),
+    [
+        (1, 0, "Pass --log-reward, so that their logarithms are fitted"),
+        (1, 2, "write the detection limit in place of 0"),
+        (-1, 0, "Write them without the minus, and pass --log-reward"),
+    ],
+)
+def test_rewards_over_decades_are_better_as_logarithms(
+    folder, arms, capsys, sign, zeros, hint
+):
+    results = measure(arms, list(range(30)))
+    spread = results["reward"] - results["reward"].mean()
+    results["reward"] = sign * 10 ** (spread / spread.std())
+    results.loc[results.index[:zeros], "reward"] = 0.0
+    suggest(folder, results)
+    said = capsys.readouterr().out
+    assert "decades, and the fit sees little but the largest" in said
+    assert hint in said
+
+
+def test_log_reward_is_as_if_the_table_had_logarithms(folder, arms, capsys):
+    results = measure(arms, list(range(30)))
+    spread = results["reward"] - results["reward"].mean()
+    powers = results.assign(reward=10 ** (spread / spread.std()))
+    batch = suggest(folder, powers, "--log-reward", "--minimize")
+    said = "".join(capsys.readouterr())
+    assert "rewards are fitted as log10(reward)" in said
+    assert "mean log10(reward) " in said
+    assert "decades" not in said
+    results["reward"] = np.log10(powers["reward"])
+    pd.testing.assert_frame_equal(batch, suggest(folder, results, "--minimize"))
+    # Percentages over decades are right as they are.
+    results["reward"] = np.linspace(0.5, 95, 30)
+    suggest(folder, results)
+    assert "decades" not in capsys.readouterr().out
+
+
+def test_a_reward_without_a_logarithm_is_refused(folder, arms, capsys):
+    path = folder / "results.csv"
+    path.write_text("id,reward\n000,20\n001,0\n")
+    error = failed(folder, capsys, "--observations", str(path), "--log-reward")
+    assert "has the reward 0 in row 2 " in error
+    assert "Write the detection limit" in error
