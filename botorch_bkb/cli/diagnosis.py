@@ -391,7 +391,7 @@ def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
         return None
     if not has_spread(rewards):
         return (
-            f"all {num_rewards:,} rewards are {rewards[0].item():g}: nothing tells "
+            f"all {num_rewards:,} rewards are {rewards[0].item():.10g}: nothing tells "
             "candidates apart, and the batch is only spread out"
         )
     if num_rewards < MIN_CANDIDATES:

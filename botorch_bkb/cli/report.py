@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import io
+import math
 import platform
 import re
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ from botorch_bkb.plotting import blank_figure, plot_predicted, plot_progress
 NUM_LENGTHSCALES_SHOWN = 10
 # In inches; fonts stay legible where the picture is as wide as a telephone.
 PICTURE_SIZE = (4.5, 3.9)
+# Numbers with more of them, or before them, are written with an exponent.
+MAX_DECIMALS = 9
 
 
 # The name of each round, and its rewards, at least one.
@@ -256,11 +259,24 @@ def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, s
     return described
 
 
+def in_digits_of(value: float, std: float | None) -> str:
+    """Return a number with the digits that its standard deviation leaves it.
+
+    These go down to the second digit of the deviation. Ten digits if there is none.
+    """
+    if std is None or not 0 < std < math.inf:
+        return f"{value:.10g}"
+    num_decimals = 1 - math.floor(math.log10(std))
+    size = math.floor(math.log10(abs(value))) if value else 0
+    if num_decimals > MAX_DECIMALS or size > MAX_DECIMALS:
+        return f"{value:.{min(max(size + num_decimals, 1), 15)}e}"
+    return f"{value:.{max(num_decimals, 0)}f}"
+
+
 def _best(bandit: FiniteArmBandit, ids: pd.Index) -> dict[str, Any]:
     best = bandit.best_arm()
     mean, variance = bandit.predict(torch.tensor([best]))
-    half_width = DEVIATIONS_OF_95_PERCENT * variance.sqrt().item()
-    return {"id": ids[best], "mean": mean.item(), "half_width": half_width}
+    return {"id": ids[best], "mean": mean.item(), "std": variance.sqrt().item()}
 
 
 def _pictures(
@@ -274,6 +290,8 @@ def _pictures(
     ]
     pictures = {
         "rounds": rows,
+        # Of single rewards: two digits more than those of their spread.
+        "unit": np.concatenate([part for _, part in rounds]).std() / 100,
         "progress": _draw(
             plot_progress, [part for _, part in rounds], maximize=maximize
         ),
@@ -314,10 +332,12 @@ def _template() -> jinja2.Template:
         "integer": "{:,}".format,
         # Zeros at the end included, so that columns line up.
         "number": lambda value: f"{value:#.4g}".rstrip("."),
+        "digits": in_digits_of,
         "percent": lambda share: f"{100 * share:.0f} %",
     }
     environment.globals |= {
         "NUM_FOLDS": NUM_FOLDS,
+        "DEVIATIONS_OF_95_PERCENT": DEVIATIONS_OF_95_PERCENT,
         "MIN_CANDIDATES_TO_JUDGE": MIN_CANDIDATES_TO_JUDGE,
         "versions": f"botorch_bkb {__version__}, botorch {botorch.__version__}, "
         f"gpytorch {gpytorch.__version__}, torch {torch.__version__}, "

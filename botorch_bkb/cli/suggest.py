@@ -55,7 +55,13 @@ from botorch_bkb.cli.files import (
     write_table,
 )
 from botorch_bkb.cli.progress import clock, note
-from botorch_bkb.cli.report import plan_report, report_page, require_other_file, Rounds
+from botorch_bkb.cli.report import (
+    in_digits_of,
+    plan_report,
+    report_page,
+    require_other_file,
+    Rounds,
+)
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
@@ -413,19 +419,24 @@ def print_summary(
     if bandit.num_pulls > 0:
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
-        interval = ""
+        interval, std = "", None
         if batch["std"].notna().any():
-            half = DEVIATIONS_OF_95_PERCENT * variance.sqrt().item()
-            interval = f" +- {half:.2g} (95 %)"
+            std = variance.sqrt().item()
+            half = DEVIATIONS_OF_95_PERCENT * std
+            interval = f" +- {in_digits_of(half, std)} (95 %)"
         print(
             f"Best measured so far: {ids[best]}, mean {reward_column} "
-            f"{mean.item():.4g}{interval}."
+            f"{in_digits_of(mean.item(), std)}{interval}."
         )
     print(
         f"\n{int(batch['repeats'].sum()):,} to measure next, {len(batch):,} distinct:\n"
     )
     shown = batch.head(NUM_ROWS_SHOWN).dropna(axis="columns", how="all")
-    print(shown.to_string(index=False, float_format="{:.4g}".format))
+    numbers = shown.columns.intersection(["mean", "std", "low", "high"])
+    stds = shown.get("std", pd.Series(np.nan, shown.index))
+    for name in numbers:
+        shown[name] = list(map(in_digits_of, shown[name], stds))
+    print(shown.to_string(index=False))
     if len(batch) > NUM_ROWS_SHOWN:
         print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
     if "low" in shown:

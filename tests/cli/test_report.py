@@ -1,5 +1,6 @@
 import argparse
 import base64
+import math
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -20,6 +21,7 @@ from botorch_bkb.cli.diagnosis import HeldOut
 from botorch_bkb.cli.report import (
     describe_kernel,
     headline,
+    in_digits_of,
     nearest_measured,
     plan_report,
 )
@@ -119,7 +121,10 @@ def test_a_page_stands_alone_whatever_the_tables_hold(folder):
     batch = pd.read_csv(folder / "next.csv")
     for text in (
         *batch["id"],
-        *(f"{row.low:#.4g} to {row.high:#.4g}" for row in batch.itertuples()),
+        *(
+            f"{in_digits_of(row.low, row.std)} to {in_digits_of(row.high, row.std)}"
+            for row in batch.itertuples()
+        ),
         "yield & <b>",
         "heat <img src=http://localhost/x>",
         "Nothing speaks against the model.",
@@ -271,6 +276,41 @@ def test_a_report_that_cannot_be_is_refused_before_the_work(folder, capsys):
     assert suggest(folder, "--report", f"{folder}/nowhere/next.html") == 2
     assert "There is no folder" in capsys.readouterr().err
     assert not (folder / "next.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "std", "expected"),
+    [
+        (-1234.567891, 5.2e-5, "-1234.567891"),
+        (41.2567, 0.29, "41.26"),
+        (12.0, 0.29, "12.00"),
+        (-86.64, 2600, "-87"),
+        (1234567, 0.31, "1234567.00"),
+        (0.0, 0.5, "0.00"),
+        (3.14159e-12, 2e-14, "3.142e-12"),
+        (6.02214076e23, 4e19, "6.02214e+23"),
+        (0.3, 2e-300, "3.000000000000000e-01"),
+        (7.25, math.nan, "7.25"),
+        (1234.5678, None, "1234.5678"),
+    ],
+)
+def test_digits_go_down_to_the_second_of_the_deviation(value, std, expected):
+    assert in_digits_of(value, std) == expected
+
+
+def test_small_differences_of_large_rewards_are_shown(folder, capsys):
+    measure(folder)
+    results = pd.read_csv(folder / "results.csv")
+    results["yield & <b>"] = 1e5 + 1e-6 * results["yield & <b>"]
+    results.to_csv(folder / "results.csv", index=False)
+    text = Parsed(write_report(folder)).text
+    batch = pd.read_csv(folder / "next.csv")
+    said = capsys.readouterr().out
+    for name in ("mean", "low", "high"):
+        shown = [in_digits_of(*row) for row in batch[[name, "std"]].to_numpy()]
+        assert len({*shown}) > 1
+        assert all(number in said and number in text for number in shown)
+    assert "from 100000.0000" in Parsed(folder / "report.html").all("img")[0]["alt"]
 
 
 @pytest.mark.parametrize("shift", [0, 3])
