@@ -416,7 +416,7 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
         "--batch-size",
         **COUNT,
         default=BATCH_SIZE,
-        help=f"measurements to choose ({DEFAULT})",
+        help=f"measurements to choose ({DEFAULT}); of fewer candidates some come again",
     )
     add(
         "--output",

@@ -147,11 +147,8 @@ def _suggest(
             # The bandit's own verdict on its fit: the line below says more.
             warnings.filterwarnings("ignore", "The fit to .*: it cannot tell arms")
         picks = bandit.ask(size=args.batch_size, available=available)
-    if len(picks) < args.batch_size:
-        note(
-            f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
-            f"{args.batch_size:,} measurements"
-        )
+    for text in _size_notes(picks, int(campaign.available.sum()), args):
+        note(text)
     held_out, problems = _print_fit(bandit, campaign, ids, candidates.sources, args)
     batch = describe_batch(
         bandit,
@@ -529,6 +526,24 @@ def _write_next(
         # What every program reads, unless it is to be appended.
         form = replace(form, encoding="utf-8-sig")
     write_table(batch.reindex(columns=columns), args.output, form)
+
+
+def _size_notes(
+    picks: Tensor, num_available: int, args: argparse.Namespace
+) -> list[str]:
+    """Say where a batch is smaller than asked for, or has more than all candidates."""
+    if len(picks) < args.batch_size:
+        return [
+            f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
+            f"{args.batch_size:,} measurements"
+        ]
+    if len(picks) > num_available:
+        return [
+            f"{len(picks):,} measurements of {num_available:,} candidates are up to "
+            f"{int(picks.bincount().max()):,} of each. Pass --batch-size for fewer "
+            f"(default: {BATCH_SIZE}), or --max-repeats"
+        ]
+    return []
 
 
 def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:

@@ -461,6 +461,20 @@ def test_rewards_that_do_not_differ_give_no_deviation(
     assert (warned in said) == (num_results > 1)
 
 
+def test_a_batch_larger_than_the_table_is_named(folder, arms, capsys):
+    arms.head(7).to_csv(folder / "arms.csv", index=False)
+    batch = suggest(folder, measure(arms, [0, 1, 2, 3]), batch_size=96)
+    most = batch["repeats"].max()
+    said = capsys.readouterr().out
+    assert most >= 14
+    assert (
+        f"96 measurements of 7 candidates are up to {most} of each. Pass --batch"
+        in said
+    )
+    suggest(folder, measure(arms, [0, 1, 2, 3]), batch_size=7)
+    assert "of each" not in capsys.readouterr().out
+
+
 def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
     results = measure(arms, list(range(30))).assign(reward=1.0)
     results.loc[results.index[11], "reward"] = 9e5
