@@ -161,27 +161,6 @@ def value_codes(text: str) -> tuple[str, dict[str, float]]:
     return column.strip(), numbers
 
 
-class _AddCodes(argparse.Action):
-    """Add the codes of a column, unless an earlier option has codes of it."""
-
-    @override
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        codes = getattr(namespace, self.dest)
-        if values[0] in dict(codes):
-            raise argparse.ArgumentError(
-                self,
-                f"expected all codes of a column at once, but got those of "
-                f"{values[0]!r} twice. Write them after one --code",
-            )
-        setattr(namespace, self.dest, [*codes, values])
-
-
 class _Parser(argparse.ArgumentParser):
     """A parser that refuses an option given twice, if it takes one value."""
 
@@ -209,14 +188,10 @@ class _StoreOnce(argparse.Action):
     ) -> None:
         given = cast(_Parser, parser).given
         if option_string is not None and self.dest in given:
-            first, again = (
-                " ".join(map(str, value)) if isinstance(value, list | tuple) else value
-                for value in (given[self.dest], values)
-            )
             raise argparse.ArgumentError(
                 self,
-                f"expected once, but got both {str(first)!r} and {str(again)!r}. Keep "
-                "one of them",
+                f"expected once, but got both {given[self.dest]!s} and {values!s}. "
+                "Keep one of them",
             )
         given[self.dest] = values
         setattr(namespace, self.dest, values)
@@ -423,7 +398,7 @@ def _add_suggest(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("next.csv"),
         metavar="NEXT",
-        help=f"the table to write ({DEFAULT})",
+        help=f"the table to write ({DEFAULT}). One that was filled in is kept",
     )
     add(
         "--id",
@@ -586,9 +561,13 @@ def _add_column_options(parser: argparse.ArgumentParser) -> None:
     repeated: dict[str, Any] = {"action": "append", "default": []}
     add("--drop", **COLUMN, **repeated, help="a column that is no feature; repeatable")
     add(
+        "--drop-incomplete",
+        action="store_true",
+        help="leave out all columns with missing values as if by --drop",
+    )
+    add(
         "--code",
-        action=_AddCodes,
-        default=[],
+        **repeated,
         type=value_codes,
         metavar="COLUMN:VALUE=NUMBER,...",
         help="numbers for a text column, such as sex:M=1,I=0,F=-1; repeatable. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_bkb.cli.arguments import DEFAULT_ID
-from botorch_bkb.cli.columns import is_numeric, reward_column, row_name, to_numbers
+from botorch_bkb.cli.columns import (
+    bare_id,
+    id_change,
+    id_trouble,
+    is_numeric,
+    reward_column,
+    row_name,
+    to_numbers,
+)
+from botorch_bkb.cli.features import drop_incomplete
 from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns, Table
 from botorch_bkb.cli.identity import (
     compare_settings,
@@ -26,16 +35,24 @@ from botorch_bkb.cli.identity import (
     TOLERANCE_WORDS,
 )
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.results import check_copies, note_unused_columns
+from botorch_bkb.cli.results import (
+    check_copies,
+    check_output,
+    note_unused_columns,
+    note_words,
+)
 from botorch_bkb.cli.tables import (
+    FAILED,
     find_column,
     read_table,
     require_column,
     require_filled,
+    require_header,
     require_ids,
 )
 
 
+NUM_IDS_SHOWN = 3
 AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
 
 
@@ -58,6 +75,7 @@ class Campaign:
         arms_form: How the file of the candidates is written, if it is a CSV file.
         results_form: How the file of the measurements is written, if it is a CSV file.
         results_columns: Its columns. Of several files the last one counts.
+        failed: The rows of ``arms`` whose last measurement failed: not available.
     """
 
     arms: pd.DataFrame
@@ -71,6 +89,7 @@ class Campaign:
     arms_form: CsvFormat | None = None
     results_form: CsvFormat | None = None
     results_columns: tuple[str, ...] = ()
+    failed: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
 
     def regrouped(self, group: NDArray[np.int64], rows: NDArray[np.int64]) -> Campaign:
         """Return the campaign with one row of ``arms`` for each group of rows.
@@ -82,11 +101,16 @@ class Campaign:
         """
         indices = group[self.indices.numpy()]
         is_kept = indices >= 0
+        available = self.available[torch.from_numpy(rows)]
+        failed = torch.from_numpy(group[self.failed.numpy()])
+        failed = failed[failed >= 0]
+        available[failed] = False
         return replace(
             self,
+            failed=failed,
             arms=self.arms.iloc[rows],
             num_candidates=int(group[: self.num_candidates].max()) + 1,
-            available=self.available[torch.from_numpy(rows)],
+            available=available,
             results=self.results[is_kept] if len(self.results) else self.results,
             indices=torch.from_numpy(indices[is_kept]),
             rewards=self.rewards[torch.from_numpy(is_kept)],
@@ -115,6 +139,11 @@ def read_by_options(
     Raises:
         InputDataError: As :func:`read_table`.
     """
+    if len(dict(args.code)) < len(args.code):
+        raise InputDataError(
+            "Expected one --code for each column, but a column has two. Write all of "
+            "its codes into one."
+        )
     names = {args.id, *args.smiles, *args.drop, *args.category, *dict(args.code)}
     names.add(getattr(args, "results_id", None))
     table = read_table(
@@ -123,9 +152,12 @@ def read_by_options(
         separator=args.separator,
         decimal=args.decimal,
         columns=columns,
+        reward=args.reward,
     )
     for text in table.notes:
         note(text)
+    require_header(table.frame, path, [args.id, args.reward])
+    note_words(table.words, args.reward, path.name)
     return table
 
 
@@ -140,28 +172,23 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     """
     is_large = stays_in_file(args.arms, args)
     arms, arms_form, is_numbered = _read_arms(args)
+    if args.drop_incomplete:
+        drop_incomplete(arms, args, {args.id, args.reward, args.available})
     others = {args.id, args.reward, args.available, *args.drop}
     needed = [name for name in arms.columns if name not in others]
     if is_numbered:
         named = {*args.category, *dict(args.code), *args.smiles}
         require_no_ids(arms, [name for name in needed if name not in named], args.arms)
     available = _available(arms, args)
-    results, last = _read_results(args, arms, needed, is_numbered)
+    results, is_failed, last = _read_results(args, arms, needed, is_numbered)
     results_id = None if is_numbered else find_column(results.columns, args.results_id)
     own = parquet_columns(args.arms) if is_large else arms.columns
-    used = {*own, results_id, args.reward, args.round}
-    note_unused_columns(results, used, results_name(args))
-    check_copies(results, args, results_name(args))
-    try:
-        rewards = reward_column(results[args.reward], may_be_empty=True)
-    except InputDataError as error:
-        raise InputDataError(
-            f"{results_name(args)}: {error} Leave it empty if the measurement is in "
-            "flight; remove the row if it failed."
-        ) from error
-    if args.log_reward:
-        rewards = _logarithms(rewards, args)
+    rewards = _checked_rewards(results, own, results_id, args)
     ids, said = _identify(results, arms, needed, results_id, args)
+    is_last = ~ids.duplicated(keep="last").to_numpy()
+    failed = _failed_candidates(ids[is_failed & is_last], arms, args)
+    available = available & ~np.isin(np.arange(len(arms)), failed)
+    results, ids, rewards = results[~is_failed], ids[~is_failed], rewards[~is_failed]
     indices = match_ids(ids, pd.Index(arms[args.id]))
     num_candidates = len(arms)
     if not any(_is_table_of_arms(path, args) for path in args.observations):
@@ -179,7 +206,8 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         unknown = results.assign(**{args.id: ids})[indices < 0]
         removed = _removed_candidates(unknown, arms, needed, said, args)
         if removed.index.nlevels == 1:
-            removed = pd.concat({args.observations[0].name: removed})
+            file = next(path for path in args.observations if path.is_file())
+            removed = pd.concat({file.name: removed})
         arms = pd.concat([pd.concat({args.arms.name: arms}), removed])
         available = np.append(available, np.zeros(len(removed), dtype="bool"))
         indices = match_ids(ids, pd.Index(arms[args.id]))
@@ -195,6 +223,7 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         arms_form=arms_form,
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
+        failed=torch.from_numpy(failed),
     )
 
 
@@ -339,6 +368,29 @@ def match_ids(measured: pd.Series, ids: pd.Index) -> np.ndarray:
     return np.where(indices < 0, ids.get_indexer(pd.Index(whole)), indices)
 
 
+def _failed_candidates(
+    ids: pd.Series, arms: pd.DataFrame, args: argparse.Namespace
+) -> NDArray[np.int64]:
+    """Return the rows of ``arms`` whose last measurement failed, and say so.
+
+    Raises:
+        InputDataError: If the candidates lack one of them.
+    """
+    indices = match_ids(ids, pd.Index(arms[args.id]))
+    if (indices < 0).any():
+        raise InputDataError(
+            f"{_unknown_id(ids, indices < 0, args)}. Correct it, or remove the row."
+        )
+    if len(ids):
+        more = ", ..." if len(ids) > NUM_IDS_SHOWN else ""
+        note(
+            f"the last measurement of {len(ids):,} candidates failed "
+            f"({', '.join(ids.head(NUM_IDS_SHOWN))}{more}): they are not chosen. "
+            "Remove such a row to let its candidate be chosen again"
+        )
+    return indices
+
+
 def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_]:
     """Return which candidates may be chosen, by words or by amounts.
 
@@ -369,6 +421,35 @@ def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_
     return (amounts > 0).to_numpy()
 
 
+def _checked_rewards(
+    results: pd.DataFrame,
+    named: Collection[str],
+    results_id: str | None,
+    args: argparse.Namespace,
+) -> pd.Series:
+    """Return the rewards, and say or refuse what is strange about the measurements.
+
+    Args:
+        results: The measurements, failed ones included.
+        named: The columns of the candidates.
+        results_id: The column of ids of ``results``, if there is one.
+        args: The options of `suggest`.
+
+    Raises:
+        InputDataError: If a reward is not a number, if most measurements are copies, or
+            if --output would lose entries.
+    """
+    name = results_name(args)
+    note_unused_columns(results, {*named, results_id, args.reward, args.round}, name)
+    check_copies(results, args, name)
+    check_output(args, results, results_id, named)
+    try:
+        rewards = reward_column(results[args.reward], may_be_empty=True)
+    except InputDataError as error:
+        raise InputDataError(f"{name}: {error}") from error
+    return _logarithms(rewards, args) if args.log_reward else rewards
+
+
 def results_name(args: argparse.Namespace) -> str:
     """Return how messages name the tables of measurements."""
     return " and ".join(map(str, args.observations))
@@ -379,7 +460,7 @@ def _read_results(
     arms: pd.DataFrame,
     needed: Sequence[str],
     is_numbered: bool,
-) -> tuple[pd.DataFrame, Table]:
+) -> tuple[pd.DataFrame, NDArray[np.bool_], Table]:
     """Read the measurements; no file, a missing or an empty one mean none so far.
 
     Args:
@@ -389,8 +470,8 @@ def _read_results(
         is_numbered: Whether they have no ids in their file.
 
     Returns:
-        The rows of all files, those of several with the file's name in their index, and
-        the last table.
+        The rows of all files, those of several with the file's name in their index;
+        which of them say that the measurement failed; and the last table.
     """
     paths: list[Path] = args.observations
     tables = {path: _read_result(path, args, needed, is_numbered) for path in paths}
@@ -407,11 +488,9 @@ def _read_results(
     frames = {
         path: table.frame for path, table in tables.items() if len(table.frame.columns)
     }
-    if len(frames) < 2:
-        return next(iter(frames.values()), nothing), last
-    are_names_unique = len({path.name for path in frames}) == len(frames)
-    names = [path.name if are_names_unique else str(path) for path in frames]
-    if not is_numbered:
+    results = next(iter(frames.values()), nothing)
+    is_failed = [_is_failed(tables[path], args) for path in frames]
+    if len(frames) > 1 and not is_numbered:
         # They may name the ids in another case.
         ids = find_column(last.frame.columns, args.results_id)
         frames = {
@@ -420,7 +499,18 @@ def _read_results(
             )
             for path, frame in frames.items()
         }
-    return pd.concat([*frames.values()], keys=names), last
+    if len(frames) > 1:
+        are_names_unique = len({path.name for path in frames}) == len(frames)
+        names = [path.name if are_names_unique else str(path) for path in frames]
+        results = pd.concat([*frames.values()], keys=names)
+    return results, np.concatenate([np.zeros(0, dtype="bool"), *is_failed]), last
+
+
+def _is_failed(table: Table, args: argparse.Namespace) -> NDArray[np.bool_]:
+    """Return which rows say that the measurement failed."""
+    words = table.words.get(args.reward, pd.Series(dtype="str"))
+    failed = words.index[words.str.casefold() == FAILED]
+    return np.asarray(table.frame.index.isin(failed))
 
 
 def _read_result(
@@ -457,7 +547,7 @@ def _read_result(
         )
     if _is_table_of_arms(path, args):
         # What is not measured here is a candidate, not a measurement in flight.
-        frame = frame[frame[args.reward].notna()]
+        frame = frame[frame[args.reward].notna() | _is_failed(table, args)]
     return replace(table, frame=frame)
 
 
@@ -495,27 +585,42 @@ def _note_other_values(
     """
     is_known = indices >= 0
     told, own = results[is_known], arms.iloc[indices[is_known]]
+    said = []
     for name in columns:
-        differs = _differs(told[name], own[name])
-        if differs.any():
-            row = int(np.flatnonzero(differs)[0])
-            note(
-                f"{results_name(args)} has other values than {args.arms.name} in "
-                f"column {name!r}, in {differs.sum():,} rows, such as "
-                f"{told[name].iloc[row]} where {own[args.id].iloc[row]} has "
-                f"{own[name].iloc[row]}: the fit goes by {args.arms.name}"
-            )
+        size = _difference(told[name], own[name])
+        if not size.any():
+            continue
+        row = int(size.argmax())
+        place = row_name(pd.Series(np.arange(len(told)) == row, told.index))
+        text = (
+            f"{results_name(args)} has other values than {args.arms.name} in column "
+            f"{name!r}, in {(size > 0).sum():,} rows, such as {told[name].iloc[row]} "
+            f"where {own[args.id].iloc[row]} has {own[name].iloc[row]}: the fit goes "
+            f"by {args.arms.name}. That is the largest difference, in {place}"
+        )
+        said.append((size.max() / _scale(arms[name]), text))
+    for _, text in sorted(said, reverse=True):
+        note(text)
 
 
-def _differs(told: pd.Series, own: pd.Series) -> NDArray[np.bool_]:
-    """Return where two columns hold other numbers, or other words."""
+def _scale(column: pd.Series) -> float:
+    """Return the unit in which differences of columns are compared: their range."""
+    if not is_numeric(column):
+        return 1.0
+    numbers = to_numbers(column)
+    return float(numbers.max() - numbers.min()) or 1.0
+
+
+def _difference(told: pd.Series, own: pd.Series) -> NDArray[np.float64]:
+    """Return how far numbers differ, and 1 where words do; 0 up to rounding."""
     present = told.notna().to_numpy() & own.notna().to_numpy()
     if is_numeric(told) != is_numeric(own):
-        return np.zeros(len(told), dtype="bool")  # written in two ways
+        return np.zeros(len(told))  # written in two ways
     if is_numeric(told):
-        values = to_numbers(told).to_numpy(), to_numbers(own).to_numpy()
-        return present & ~np.isclose(*values, rtol=1e-6, atol=0)
-    return present & (told.map(str).to_numpy() != own.map(str).to_numpy())
+        first, second = to_numbers(told).to_numpy(), to_numbers(own).to_numpy()
+        differs = present & ~np.isclose(first, second, rtol=1e-6, atol=0)
+        return np.where(differs, np.abs(first - second), 0.0)
+    return 1.0 * (present & (told.map(str).to_numpy() != own.map(str).to_numpy()))
 
 
 def _unknown_id(
@@ -523,9 +628,11 @@ def _unknown_id(
 ) -> str:
     """Say which measured id the candidates lack."""
     wrong = pd.Series(is_unknown, ids.index)
+    more = f" and {wrong.sum() - 1:,} more rows" if wrong.sum() > 1 else ""
     return (
         f"{results_name(args)} measures id {ids[wrong].iloc[0]!r} in "
-        f"{row_name(wrong)}, column {ids.name!r}, which the table of candidates lacks"
+        f"{row_name(wrong)}{more}, column {ids.name!r}, which the table of candidates "
+        "lacks"
     )
 
 
@@ -550,21 +657,30 @@ def _removed_candidates(
             in the table of measurements, or differ from row to row.
     """
     ids = unknown[args.id].rename(args.results_id)
-    bare = pd.Series(arms[args.id].to_numpy(), index=arms[args.id].map(_bare_id))
-    near = ids.map(_bare_id).map(bare[~bare.index.duplicated()])
+    bare = pd.Series(arms[args.id].to_numpy(), index=arms[args.id].map(bare_id))
+    near = ids.map(bare_id).map(bare[~bare.index.duplicated()])
     if near.notna().any():
         is_near = near.notna().to_numpy()
+        told, own = ids[is_near].iloc[0], near[is_near].iloc[0]
+        change = id_change(told, own)
         raise InputDataError(
-            f"{_unknown_id(ids, is_near, args)}; it has {near[is_near].iloc[0]!r}. "
-            "Spreadsheets drop leading zeros: correct the ids, and keep their column "
-            "as text."
+            f"{_unknown_id(ids, is_near, args)}; it has {own!r}. {change}"
         )
+    is_strange = ids.map(id_trouble).ne("").to_numpy()
+    strange = arms[args.id][arms[args.id].map(id_trouble) != ""].head(1)
+    if is_strange.any() and strange.empty:
+        trouble = id_trouble(ids[is_strange].iloc[0])
+        raise InputDataError(f"{_unknown_id(ids, is_strange, args)}.{trouble}")
     if not {*needed} <= {*unknown.columns}:
         raise InputDataError(
             f"{_unknown_id(ids, np.ones(len(ids), dtype='bool'), args)}. Put it back "
             "there (--available keeps it from being chosen), or remove the row. It "
             "informs without that where the table of measurements has its features "
             f"too, the columns {list(needed)}."
+            + "".join(
+                f" The candidates have ids such as {name!r}.{id_trouble(name)}"
+                for name in strange
+            )
         )
     removed = unknown[[args.id, *needed]].drop_duplicates()
     again = removed[args.id].duplicated()
@@ -580,8 +696,3 @@ def _removed_candidates(
         f"in {results_name(args)}, and are not chosen{said}"
     )
     return removed
-
-
-def _bare_id(name: str) -> str:
-    """Return an id without what spreadsheets and fingers change."""
-    return "".join(name.casefold().split()).lstrip("0")

@@ -101,7 +101,12 @@ def library_arms(
         InputDataError: If an option wants more than numbers as they are, or a column
             holds something else.
     """
-    for option, value in (("--code", args.code), ("--category", args.category)):
+    options = {
+        "--code": args.code,
+        "--category": args.category,
+        "--drop-incomplete": args.drop_incomplete,
+    }
+    for option, value in options.items():
         if value:
             raise InputDataError(_NEEDS_MEMORY.format(option, path))
     others = {*others, *args.drop}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 
 import numpy as np
@@ -105,14 +106,41 @@ def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
     if may_be_empty:
         wrong &= column.notna()
     if wrong.any():
-        raise InputDataError(_wrong_reward(column, rewards, wrong))
+        raise InputDataError(_wrong_reward(column, rewards, wrong, may_be_empty))
     if not is_numeric(column) and column.notna().any():
         refuse_points(column)
     return rewards
 
 
-def _wrong_reward(column: pd.Series, rewards: pd.Series, wrong: pd.Series) -> str:
-    """Say what is wrong with the first of the rewards that are."""
+DATE = (
+    rf"{ISO_DATE}|\d{{1,2}}[./]\d{{1,2}}[./]\d{{2,4}}|\d{{1,4}}[-./ ]+{MONTH}|"
+    rf"{MONTH}[-./ ]+\d{{1,4}}|\d{{1,2}}[-./ ]+{MONTH}[-./ ]+\d{{2,4}}"
+)
+# What to do about a reward of a form that is no number: the first form that fits.
+REWARD_REMEDIES = {
+    r"#.+": "It is an error of a spreadsheet. Correct the formula.",
+    r"(<|>|≤|≥|«|»|less than|more than|above|below|under|over).*": "It is a bound, and "
+    "bounds are not modelled. Write a number if you know one that is near enough (the "
+    "bound itself, if the optimum is far from it), or remove the row.",
+    r"(~|≈|ca\.?|about|approx\.?).*\d.*": "Write the number alone.",
+    r".*\d.*(±|\+/?-).*\d.*": "Write the mean alone, or one row per measurement.",
+    DATE: "It is a date: spreadsheets turn numbers such as 3.2 into dates. Enter the "
+    "number again, in a cell whose format is a number.",
+    r"[+-]?\d[\d.,]*\s*([-\u2013\u2014]|to|\.\.+)\s*\d[\d.,]*": "It is a range. Write "
+    "one number, such as the mean.",
+    r"[+-]?inf(inity)?": "Write a number, or remove the row.",
+    r"yes|no|y|n|true|false|(in)?active|positive|negative|pos\.?|neg\.?|hit|pass|ok|"
+    r"high|medium|low|good|bad|traces?|\+{1,3}": "Rewards are numbers. Write a number "
+    "for each word in all rows, such as 1 for yes and 0 for no.",
+    LOOKS_NUMERIC.pattern: "Write bare numbers: no unit, no mark between thousands, "
+    "one decimal mark.",
+}
+
+
+def _wrong_reward(
+    column: pd.Series, rewards: pd.Series, wrong: pd.Series, may_be_empty: bool
+) -> str:
+    """Say what is wrong with the first of the rewards that are, and what to do."""
     place = f"in {row_name(wrong)}"
     if column[wrong].isna().iloc[0]:
         return (
@@ -123,12 +151,60 @@ def _wrong_reward(column: pd.Series, rewards: pd.Series, wrong: pd.Series) -> st
     said = f"Column {column.name!r} has the reward {text!r} {place}, which is"
     if np.isfinite(rewards[wrong].iloc[0]):
         return f"{said} beyond {MAX_NUMBER:g}. Choose a larger unit."
-    hint = ""
-    if LOOKS_NUMERIC.fullmatch(text):
-        hint = (
-            " Write bare numbers: no unit, no mark between thousands, one decimal mark."
+    others = "leave it empty if the measurement is in flight, write failed if it failed"
+    remedy = f"Correct it{f'; {others}' if may_be_empty else ', or remove the row'}."
+    if text == column.name:
+        remedy = "It is the header again. Remove the row."
+    else:
+        fitting = (
+            hint
+            for form, hint in REWARD_REMEDIES.items()
+            if re.fullmatch(form, text, re.IGNORECASE)
         )
-    return f"{said} no finite number.{hint}"
+        remedy = next(fitting, remedy)
+    more = f", as are {wrong.sum() - 1:,} more" if wrong.sum() > 1 else ""
+    return f"{said} no finite number{more}. {remedy}"
+
+
+def id_trouble(name: str) -> str:
+    """Return what a spreadsheet has likely done to an id; nothing by most ids."""
+    if re.fullmatch(r"\d([.,]\d+)?E\+?\d+", name, re.IGNORECASE):
+        done = "shorten long numbers like this, so that different ids become equal"
+    elif re.fullmatch(DATE, name, re.IGNORECASE):
+        done = "turn ids such as MAR1 or 3-2 into dates"
+    else:
+        return ""
+    return (
+        f" Spreadsheets {done}. Restore the ids from their source, and keep their "
+        "column as text."
+    )
+
+
+def bare_id(name: str) -> str:
+    """Return an id without what spreadsheets and fingers change."""
+    text = _plain_dashes(name.casefold())
+    return re.sub(r"(?<![\d.,])0+(?=\d)", "", text)
+
+
+def _plain_dashes(name: str) -> str:
+    """Return an id with one kind of dash, and without blanks."""
+    text = unicodedata.normalize("NFKC", name)
+    return re.sub(r"[\u2010-\u2015\u2212_]", "-", "".join(text.split()))
+
+
+def id_change(told: str, own: str) -> str:
+    """Say how two ids differ that are alike, and what to do."""
+    if told.casefold() == own.casefold():
+        return "They differ in upper and lower case. Correct the ids."
+    if _plain_dashes(told) == _plain_dashes(own):
+        return (
+            "They differ in a dash, a blank or a letter that looks alike. Correct the "
+            "ids, and switch off the spreadsheet's automatic correction."
+        )
+    return (
+        "Spreadsheets drop leading zeros: correct the ids, and keep their column as "
+        "text."
+    )
 
 
 def row_name(selected: pd.Series) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
 
@@ -21,10 +22,13 @@ from botorch_bkb.cli.columns import (
     to_numbers,
 )
 from botorch_bkb.cli.files import MAX_TABLE_BYTES
+from botorch_bkb.cli.progress import note
 
 
 # Of a column that nobody has named.
 MAX_ONE_HOT_VALUES = 20
+# Columns of one fault, and faults, that one message names.
+MAX_NAMES_SHOWN, NUM_FAULTS_SHOWN = 20, 5
 # A crowd are values in so small a share of their column's range, but for so many on
 # either side.
 CROWD_SHARE, FAR_SHARE, MIN_CROWD = 0.01, 0.01, 8
@@ -81,7 +85,7 @@ def feature_table(
             ``codes`` or ``categories`` name something that is not there, or no feature
             is left.
     """
-    codes = codes or {}
+    codes, faults = codes or {}, []
     for option, named in {
         "--drop": drop,
         "--code": codes,
@@ -100,18 +104,26 @@ def feature_table(
     notes: list[str] = []
     features: dict[str, pd.Series] = {}
     sources: dict[str, str] = {}
+    _require_complete(table[columns])
     for name in columns:
         column = table[name]
-        _require_complete(column)
-        if name in codes:
-            coded = {name: _coded(column.astype("str"), codes[name])}
-        elif is_numeric(column) and name not in categories:
-            coded = {name: to_numbers(column)}
-        else:
-            coded, said = _read_text(column, name in categories)
-            notes.append(said)
+        try:
+            if name in codes:
+                coded = {name: _coded(column.astype("str"), codes[name])}
+            elif is_numeric(column) and name not in categories:
+                coded = {name: to_numbers(column)}
+            else:
+                coded, said = _read_text(column, name in categories)
+                notes.append(said)
+        except InputDataError as error:
+            faults.append(str(error))
+            continue
         features.update(coded)
         sources.update(dict.fromkeys(coded, name))
+    if faults:
+        more = len(faults) - NUM_FAULTS_SHOWN
+        rest = [f"So have {more:,} more columns."] if more > 0 else []
+        raise InputDataError(" ".join([*faults[:NUM_FAULTS_SHOWN], *rest]))
     for name in [name for name, column in features.items() if column.nunique() == 1]:
         del features[name]
         notes.append(f"column {name!r} is constant and was dropped")
@@ -156,16 +168,59 @@ def _crowd(column: pd.Series) -> str | None:
     )
 
 
-def _require_complete(column: pd.Series) -> None:
-    bad = column.isna()
-    if is_numeric(column):
-        bad |= ~(to_numbers(column).abs() <= MAX_NUMBER)
-    if bad.any():
-        raise InputDataError(
-            f"Column {column.name!r} has a missing, infinite or huge value in "
-            f"{row_name(bad)}. Fill it (NA, None and the like count as empty), remove "
-            f"the row, or pass --drop {column.name}."
+def drop_incomplete(
+    arms: pd.DataFrame, args: argparse.Namespace, others: Collection[str | None]
+) -> None:
+    """Add the columns with missing values to ``args.drop``, and say so.
+
+    Args:
+        arms: The candidates.
+        args: The options of a command.
+        others: Columns that are no features.
+    """
+    others = {*others, *args.smiles, *args.drop, *args.category, *dict(args.code)}
+    features = arms[[name for name in arms.columns if name not in others]]
+    names = list(_incomplete_columns(features))
+    args.drop = [*args.drop, *names]
+    if names:
+        note(
+            f"--drop-incomplete: {len(names):,} columns with missing values are left "
+            f"out: {_listing(names)}"
         )
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMES_SHOWN
+    shown = ", ".join(names[:MAX_NAMES_SHOWN])
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _incomplete_columns(table: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return where columns have a missing, infinite or huge value, if they have one."""
+    gaps = {}
+    for name, column in table.items():
+        bad = column.isna()
+        if is_numeric(column):
+            bad |= ~(to_numbers(column).abs() <= MAX_NUMBER)
+        if bad.any():
+            gaps[str(name)] = bad
+    return gaps
+
+
+def _require_complete(table: pd.DataFrame) -> None:
+    gaps = _incomplete_columns(table)
+    if not gaps:
+        return
+    name, bad = next(iter(gaps.items()))
+    more, remedy = "", f"pass --drop {name}"
+    if len(gaps) > 1:
+        more = f"; so have columns {_listing([*gaps][1:])}, {len(gaps):,} in all"
+        remedy = "pass --drop-incomplete, which leaves out all these columns"
+    raise InputDataError(
+        f"Column {name!r} has a missing, infinite or huge value in {row_name(bad)}"
+        f"{more}. Fill it (NA, None and the like count as empty), remove the row, or "
+        f"{remedy}."
+    )
 
 
 def _read_text(

@@ -6,8 +6,8 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -81,11 +81,13 @@ class Table:
         frame: The columns. The index is the number of each row in the file, from zero.
         form: How a CSV file is written; None for other kinds.
         notes: What a user may not expect of how the file was read.
+        words: By column, the cells with a word that counts as empty.
     """
 
     frame: pd.DataFrame
     form: CsvFormat | None = None
     notes: tuple[str, ...] = ()
+    words: Mapping[str, pd.Series] = field(default_factory=dict)
 
 
 def read_cells(
@@ -245,7 +247,7 @@ def _read_excel(path: Path) -> Table:
     with pd.ExcelFile(path, engine="openpyxl") as book:
         sheets = book.sheet_names
         # As with CSV files, pandas would rename equal names.
-        cells = pd.read_excel(book, header=None, dtype=object)
+        cells = pd.read_excel(book, header=None, dtype=object, keep_default_na=False)
     notes = []
     if len(sheets) > 1:
         notes.append(

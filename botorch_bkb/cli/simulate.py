@@ -56,6 +56,7 @@ from botorch_bkb.cli.candidates import (
     read_features,
 )
 from botorch_bkb.cli.columns import reward_column
+from botorch_bkb.cli.features import drop_incomplete
 from botorch_bkb.cli.progress import clock, note
 from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
@@ -290,6 +291,8 @@ def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
     rewards = reward_column(table[args.reward], may_be_empty=False)
     if is_large:
         return _of_library(table, rewards, arm_names, args)
+    if args.drop_incomplete:
+        drop_incomplete(table, args, {args.id, args.reward})
     campaign = Campaign(
         arms=table.drop(columns=args.id or []).assign(**{ROW_NAMES: arm_names}),
         num_candidates=len(table),

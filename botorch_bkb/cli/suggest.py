@@ -62,6 +62,7 @@ from botorch_bkb.cli.report import (
     require_other_file,
     Rounds,
 )
+from botorch_bkb.cli.results import check_left, COLUMNS_OF_NEXT
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
@@ -80,8 +81,6 @@ NUM_ROWS_TIMED = 4_096
 MIN_SECONDS, MIN_BYTES = 10.0, 10**9
 # What a posterior and a choice keep of every arm, in numbers.
 NUM_VECTORS = 40
-# Beside the ids.
-COLUMNS_OF_NEXT = ("repeats", "mean", "std", "low", "high", "why")
 # So many deviations between two means are none.
 EQUAL = 1e-6
 
@@ -102,7 +101,10 @@ def run(args: argparse.Namespace) -> None:
         plan_report(args, campaign)  # refused before the work
         candidates = read_candidates(campaign, args)
         # Of molecules, rows may be left out, with their measurements.
-        rounds = plan_report(args, candidates.campaign)
+        campaign = candidates.campaign
+        rounds = plan_report(args, campaign)
+        offered = campaign.available[: campaign.num_candidates]
+        check_left(offered, campaign.indices, campaign.failed, args)
     with on_workers(candidates.arms, args.workers) as arms:
         _suggest(args, candidates, arms, rounds)
 

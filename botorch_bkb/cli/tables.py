@@ -7,7 +7,8 @@ numbers. Otherwise it stays text, and whoever needs numbers says what is wrong w
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Number
 from pathlib import Path
@@ -16,7 +17,13 @@ import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb.cli.columns import is_numeric, is_text, row_name
+from botorch_bkb.cli.columns import (
+    id_trouble,
+    is_numeric,
+    is_text,
+    row_name,
+    to_numbers,
+)
 from botorch_bkb.cli.files import (
     BLANKS,
     CsvFormat,
@@ -29,12 +36,22 @@ from botorch_bkb.cli.files import (
 
 # Cells that count as empty.
 MISSING = (
-    *("", "#N/A", "#NA", "N/A", "n/a", "NA", "<NA>", "NaN", "nan", "NULL", "null"),
-    "None",
+    *("", "#N/A", "#N/A N/A", "#NA", "N/A", "n/a", "NA", "n.a.", "N.A.", "<NA>"),
+    *("NaN", "nan", "NAN", "-nan", "-NaN", "NULL", "Null", "null", "None"),
+    *("n.d.", "N.D.", "n/d", "N/D", "ND", "-", "--", "\u2013", "\u2014", "?"),
+)
+# In a column of rewards these words count as empty too, in upper or lower case.
+FAILED = "failed"
+IN_FLIGHT = (
+    *("pending", "in flight", "in progress", "running", "ongoing", "queued", "planned"),
+    *("submitted", "started", "waiting", "open", "to do", "todo", "tbd", "tba"),
+    *("none", "na", "nd", "missing", "not measured", "not determined"),
 )
 # Numbers whose mark may stand between thousands.
 # [0-9] and not \d, of which pandas takes the slow way.
 THOUSANDS = r"[+-]?[1-9][0-9]?[0-9]?[.,][0-9][0-9][0-9] *%?"
+# So many numbers in order are names of columns, such as wavelengths.
+MIN_NAMES_IN_ORDER = 5
 # Larger ones are not exact as numbers.
 MAX_WHOLE = 2**53
 
@@ -46,6 +63,7 @@ def read_table(
     separator: str | None = None,
     decimal: str | None = None,
     columns: Collection[str | None] | None = None,
+    reward: str | None = None,
 ) -> Table:
     """Read a table into columns of numbers and columns of text.
 
@@ -61,6 +79,8 @@ def read_table(
             the header lacks it.
         decimal: The decimal mark of numbers in text; found from them if omitted.
         columns: The columns to read of a Parquet file; all if omitted.
+        reward: The column in which the words of ``FAILED`` and ``IN_FLIGHT`` count as
+            empty.
 
     Raises:
         InputDataError: If the file is missing, of another kind, or not readable, has
@@ -73,9 +93,7 @@ def read_table(
     del table  # so that each column's cells go when they have been read
     names = [str(name) for name in cells]
     kept = {find_column(names, name) for name in text_columns if name is not None}
-    frame = pd.DataFrame(
-        {name: _plain(cells.pop(name), name in kept) for name in names}
-    )
+    frame, words = _plain_columns(cells, kept, reward)
     is_blank = frame.isna().all(axis="columns")
     if is_blank.any():
         frame = frame[~is_blank]
@@ -93,7 +111,7 @@ def read_table(
             frame[name] = numbers
             said = _note_on_numbers(text, marks[name], form)
             notes += [f"{path.name}: column {name!r} {said}"] if said else []
-    return Table(frame, form, tuple(notes))
+    return Table(frame, form, tuple(notes), words)
 
 
 def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -113,6 +131,23 @@ def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
             "counts rows is no feature."
         )
     return table.loc[:, ~is_unnamed]
+
+
+def _plain_columns(
+    cells: dict[Hashable, pd.Series], kept: Collection[str | None], reward: str | None
+) -> tuple[pd.DataFrame, dict[str, pd.Series]]:
+    """Return columns of numbers and of text, and the words that count as empty."""
+    columns, words = {}, {}
+    for name in list(cells):
+        column = cells.pop(name)
+        plain = _plain(column, name in kept)
+        if name == reward and is_text(plain):
+            plain = plain.mask(plain.str.casefold().isin((FAILED, *IN_FLIGHT)))
+        gaps = column[plain.isna() & column.notna()].astype("str").str.strip(BLANKS)
+        if (gaps != "").any():
+            words[str(name)] = gaps[gaps != ""]
+        columns[str(name)] = plain
+    return pd.DataFrame(columns), words
 
 
 def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
@@ -260,6 +295,54 @@ def require_column(table: pd.DataFrame, column: str, path: Path, option: str) ->
     )
 
 
+def require_header(
+    table: pd.DataFrame, path: Path, named: Sequence[str | None]
+) -> None:
+    """Refuse a table whose first row of values was taken for the header.
+
+    Args:
+        table: The table.
+        path: Its file.
+        named: The columns of ids and of rewards.
+
+    Raises:
+        InputDataError: If a name is a number, but for numbers in order; if a name is
+            one of the column's values or, of ids, like them; or if a row repeats the
+            header.
+    """
+    if table_kind(path) == "parquet" or table.empty:
+        return
+    names = [str(name) for name in table.columns]
+    texts = {name: table[name] for name in names if is_text(table[name])}
+    equal = pd.DataFrame({name: text == name for name, text in texts.items()})
+    again = equal.sum(axis="columns") > 1
+    if again.any():
+        raise InputDataError(
+            f"{path} has the header again in {row_name(again)}. Remove that row."
+        )
+    numbers = to_numbers(pd.Series(names).str.replace(",", ".")).dropna()
+    steps = numbers.diff().dropna()
+    in_order = (steps > 0).all() or (steps < 0).all()
+    is_range = len(numbers) >= MIN_NAMES_IN_ORDER or (
+        numbers.iloc[:1].isin([0, 1]).all() and (steps == 1).all() and len(steps)
+    )
+    wrong = [name for name in equal if equal[name].any() and name not in named]
+    if not (in_order and is_range):
+        wrong += [names[place] for place in numbers.index]
+    for name in filter(named.__contains__, texts):
+        form = re.sub(r"\d+", "0", name)
+        if "0" in form and form == re.sub(r"\d+", "0", str(texts[name].iloc[0])):
+            wrong.append(name)
+    if wrong:
+        lacks = "" if named[0] in [None, *names] else f"no column {named[0]!r}, and "
+        raise InputDataError(
+            f"{path} has {lacks}{wrong[0]!r} in its first line where the name of a "
+            "column is expected. It seems to lack a header: its first row would be "
+            f"lost. Write a line with {len(names)} names above it. If that is the "
+            "header, rename the column."
+        )
+
+
 def require_filled(ids: pd.Series, path: Path) -> None:
     """Refuse a column of ids with an empty cell.
 
@@ -270,7 +353,7 @@ def require_filled(ids: pd.Series, path: Path) -> None:
     if missing.any():
         raise InputDataError(
             f"{path} has no id in {row_name(missing)}, column {ids.name!r} (NA, None "
-            "and the like count as empty)."
+            "and the like count as empty). Fill it, or remove the row."
         )
 
 
@@ -292,4 +375,5 @@ def require_ids(ids: pd.Series, path: Path) -> None:
         raise InputDataError(
             f"{path} has the id {ids[repeated].iloc[0]!r} more than once, again in "
             f"{row_name(repeated)}, column {ids.name!r}. Keep one row per candidate."
+            f"{id_trouble(ids[repeated].iloc[0])}"
         )

@@ -88,7 +88,6 @@ def test_bad_arguments_are_refused(words, message, capsys):
         ["--id", "name", "--id", "code"],
         ["--batch-size", "96", "--batch-size", "8"],
         ["--seed", "0", "--seed", "0"],
-        ["--code", "sex:M=1", "--code", "sex:F=0"],
         ["--code", "sex:M=1,F=0,M=2"],
     ],
 )
@@ -97,10 +96,10 @@ def test_an_option_that_takes_one_value_is_refused_if_given_twice(words, capsys)
         parse("suggest", "t.csv", *words)
     error = capsys.readouterr().err
     assert f"argument {words[0]}: expected " in error
-    assert "code" in words[0] or all(f"'{word}'" in error for word in words[1::2])
+    assert "code" in words[0] or all(word in error for word in words[1::2])
 
 
 def test_names_after_a_second_option_are_refused(capsys):
     with pytest.raises(SystemExit):
         simulate("--bandit", "bkb", "bbkb", "--bandit", "gpucb")
-    assert "got both 'bkb bbkb' and 'gpucb'" in capsys.readouterr().err
+    assert "got both ['bkb', 'bbkb'] and ['gpucb']" in capsys.readouterr().err

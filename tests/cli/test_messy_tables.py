@@ -541,8 +541,8 @@ REFUSED = {
     ),
     "units below the header": (
         PLAIN.replace(b"\n", b"\n-,C,g,-\n", 1),
-        "'heat' has the text 'C' in row 1 ",
-        "Correct one of them",
+        "has no id in row 1 ",
+        "Fill it, or remove the row",
     ),
     "a word that is taken for an empty cell": (
         csv(solvents("None", [1, 3])),
@@ -565,8 +565,8 @@ REFUSED = {
     ),
     "no number by a word": (
         csv(cell("heat", "n.d.")),
-        "'heat' has the text 'n.d.' in row 6 ",
-        "Correct one of them",
+        "arms.csv: empty cells are also 'n.d.' (1) in column 'heat'.",
+        "'heat' has a missing, infinite or huge value in row 6 ",
     ),
     "an error of a spreadsheet": (
         csv(cell("load", "#DIV/0!")),
@@ -583,10 +583,10 @@ REFUSED = {
         "has the reward '1,200' in row 2 ",
         "no mark between thousands",
     ),
-    "rewards missing by a dash": (
-        (PLAIN, csv(cell("reward", "-", row=3, table=RESULTS))),
-        "has the reward '-' in row 4 ",
-        "Leave it empty if the measurement is in flight",
+    "rewards by a word": (
+        (PLAIN, csv(cell("reward", "lost", row=3, table=RESULTS))),
+        "has the reward 'lost' in row 4 ",
+        "leave it empty if the measurement is in flight, write failed if it failed",
     ),
 }
 

@@ -392,6 +392,7 @@ def test_the_batch_carries_the_columns_of_the_candidates(folder, arms, capsys):
     batch = suggest(folder, None, *words)
     assert list(batch) == ["id", "reward", "temperature", "solvent", "shelf"]
     assert batch["reward"].isna().all()
+    (folder / "next.csv").unlink()
     table.rename(columns={"shelf": "mean"}).to_csv(folder / "arms.csv", index=False)
     error = failed(folder, capsys, "--with-columns")
     assert "the candidates' column 'mean' beside one of that name" in error
