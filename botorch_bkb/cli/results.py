@@ -174,8 +174,8 @@ def check_left(
         return
     num_failed, num_done = len(failed.unique()), int(available.sum())
     reasons = {
-        f"have had their --max-repeats {args.max_repeats} measurements, those in "
-        "flight included": (num_done, "allow more repeats"),
+        f"have had their repeats (--max-repeats {args.max_repeats}), those in flight "
+        "included": (num_done, "allow more repeats"),
         "failed": (num_failed, "remove their rows from the measurements"),
         "are not available": (len(available) - num_done - num_failed, "restock"),
     }

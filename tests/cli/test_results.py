@@ -378,7 +378,7 @@ def test_when_no_candidate_is_left_it_is_said_why(tmp_path, capsys):
     suggest(tmp_path, results, *words, arms=stock, code=2)
     error = capsys.readouterr().err
     assert "Expected candidates to be left for 3 measurements, but of 24 cand" in error
-    assert "11 have had their --max-repeats 2 measurements" in error
+    assert "11 have had their repeats (--max-repeats 2)" in error
     assert "1 failed and 12 are not available. Add candidates, or allow more" in error
     assert not any(word in error for word in ("pull", "arms ", "at least"))
     failed = pd.DataFrame({"id": ARMS["id"], "reward": "failed"})
