@@ -35,7 +35,9 @@ from torch import Tensor
 from botorch_bkb import (
     BBKB,
     BKB,
+    BoxBandit,
     EpsilonGreedy,
+    GPBandit,
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
@@ -43,15 +45,17 @@ from botorch_bkb import (
     TVGPUCB,
     UniformRandom,
 )
-from botorch_bkb.acquisition import NormDoubling, PracticalBKBWidth
+from botorch_bkb.acquisition import (
+    ChowdhuryGopalanWidth,
+    NormDoubling,
+    PracticalBKBWidth,
+    TVWidth,
+)
 from botorch_bkb.bandits import (
-    BlockLearner,
-    BoxBKB,
-    BoxGPUCB,
-    BoxThompsonSampling,
-    DriftingBandit,
+    BoxThompsonPolicy,
+    BoxUCBPolicy,
     FiniteArmBandit,
-    SparseLearner,
+    ThompsonPolicy,
     UCBPolicy,
 )
 from botorch_bkb.models.kernels import TanimotoKernel
@@ -129,15 +133,18 @@ class Campaign:
         self.bandit.tell(picks, self.measure(picks), **options)
 
     def add_observations(self, picks: Tensor) -> None:
-        self.tell(picks, external=True)
+        self.bandit.add_observations(picks, self.measure(picks))
 
 
 Script = Callable[[Campaign], None]
 
 
-def plain(campaign: Campaign, rounds: int = 40, **options: Any) -> None:
+def plain(
+    campaign: Campaign, rounds: int = 40, size: int | None = None, **options: Any
+) -> None:
     for _ in range(rounds):
-        campaign.tell(campaign.ask(**options))
+        sizes = [] if size is None else [size]
+        campaign.tell(campaign.ask(*sizes, **options))
 
 
 def warm(campaign: Campaign, count: int = 30, rounds: int = 6, **options: Any) -> None:
@@ -151,7 +158,7 @@ def late(campaign: Campaign, rounds: int = 15, size: int = 3) -> None:
     bandit = campaign.bandit
     waiting: list[int] = []
     for number in range(rounds):
-        campaign.ask(size=size)
+        campaign.ask(size)
         waiting = [*(set(bandit.pending) - set(waiting)), *waiting]
         ids = waiting[-3:]
         picks = torch.stack([torch.as_tensor(bandit.pending[key]) for key in ids])
@@ -176,12 +183,12 @@ def withdrawn(campaign: Campaign, rounds: int = 8) -> None:
     plain(campaign, 4)
 
 
-def masked(campaign: Campaign, rounds: int = 15, **options: Any) -> None:
+def masked(campaign: Campaign, rounds: int = 15, *sizes: int) -> None:
     """Each round offers a part of the arms."""
     for _ in range(rounds):
         num_arms = len(campaign.bandit.arms)
         available = torch.rand(num_arms, generator=campaign.chance) < 0.4
-        campaign.tell(campaign.ask(available=available, **options))
+        campaign.tell(campaign.ask(*sizes, available=available))
 
 
 def contexts(campaign: Campaign, rounds: int = 12, **options: Any) -> None:
@@ -221,7 +228,7 @@ def asked_for_more(campaign: Campaign, rounds: int = 6, size: int = 4) -> None:
     """Every answer is asked for between ask and tell, and between tell and ask."""
     bandit = campaign.bandit
     for _ in range(rounds):
-        picks = campaign.ask(size=size)
+        picks = campaign.ask(size)
         bandit.predict(picks)
         campaign.tell(picks)
         if isinstance(bandit, FiniteArmBandit):
@@ -238,7 +245,7 @@ def timed(campaign: Campaign, rounds: int = 15, size: int = 2) -> None:
     time, late = 0.0, None
     for _ in range(rounds):
         time += 0.2 + 2 * float(torch.rand(1, generator=campaign.chance))
-        picks = campaign.ask(size=size, time=time)
+        picks = campaign.ask(size, time=time)
         campaign.tell(picks[:1], time=time + 0.1)
         if late is not None:
             campaign.tell(late)
@@ -277,7 +284,7 @@ def learned(bandit: Callable[..., Any], script: Script, **options: Any) -> Run:
 
 
 few = partial(plain, rounds=8, size=4)
-few_batches = partial(plain, rounds=12, max_size=10)
+few_batches = partial(plain, rounds=12, size=10)
 EXACT_RUNS = {
     "GPUCB": given(GPUCB),
     "GPUCB, Matern": given(GPUCB, kernel=matern),
@@ -288,41 +295,55 @@ EXACT_RUNS = {
     "GPUCB, sum rule": given(GPUCB, few_batches, batch_rule=SumRule(), noise=1.0),
     "GPUCB, identical arms": given(GPUCB, arms=TWINS, max_repeats=2),
     "GPUCB, minimize": given(GPUCB, maximize=False),
-    "GPUCB, best arm": given(GPUCB, few, goal="best_arm"),
+    "best arm": given(GPBandit, few),
     "GPUCB, doubled norm": given(GPUCB, confidence=NormDoubling(PracticalBKBWidth())),
     "GPUCB, warm": given(GPUCB, warm),
-    "GPUCB, late": given(GPUCB, late),
+    "GPUCB, late": given(GPUCB, late, batch_rule=FixedSize(3)),
     "GPUCB, masked": given(GPUCB, masked),
     "GPUCB, contexts": given(GPUCB, contexts),
     "GPUCB, saved": given(GPUCB, saved),
-    "GPUCB, asked for more": given(GPUCB, asked_for_more),
+    "GPUCB, asked for more": given(GPUCB, asked_for_more, batch_rule=FixedSize(4)),
     "GPBUCB": given(GPBUCB, few_batches, noise=1.0),
     "GPBUCB, withdrawn": given(GPBUCB, withdrawn, noise=1.0),
-    "GPBUCB, changing arms": given(GPBUCB, partial(changing, max_size=6), noise=1.0),
-    "GPBUCB, late": given(GPBUCB, late),
+    "GPBUCB, changing arms": given(GPBUCB, partial(changing, size=6), noise=1.0),
+    "GPBUCB, late": given(GPBUCB, late, batch_rule=FixedSize(3)),
     "TVGPUCB": given(TVGPUCB, forgetting_rate=0.03),
-    "TVGPUCB, timed": given(TVGPUCB, timed, forgetting_rate=0.03),
-    "TVGPUCB, late": given(TVGPUCB, late, forgetting_rate=0.03),
+    "TVGPUCB, timed": given(
+        TVGPUCB, timed, forgetting_rate=0.03, batch_rule=FixedSize(2)
+    ),
+    "TVGPUCB, late": given(
+        TVGPUCB, late, forgetting_rate=0.03, batch_rule=FixedSize(3)
+    ),
     "TVGPUCB, withdrawn": given(TVGPUCB, withdrawn, forgetting_rate=0.03),
     "TVGPUCB, contexts": given(TVGPUCB, contexts, forgetting_rate=0.03),
     "TVGPUCB, saved": given(TVGPUCB, saved, forgetting_rate=0.03),
-    "TVGPUCB, sparse": given(TVGPUCB, timed, forgetting_rate=0.03, sparse=True),
+    "TVGPUCB, sparse": given(
+        TVGPUCB, timed, forgetting_rate=0.03, sparse=True, batch_rule=FixedSize(2)
+    ),
     "RGPUCB": given(RGPUCB, block_size=8),
-    "RGPUCB, timed": given(RGPUCB, timed, block_size=8),
+    "RGPUCB, timed": given(RGPUCB, timed, block_size=8, batch_rule=FixedSize(2)),
 }
 LEARNED_RUNS = {
-    "learned": learned(FiniteArmBandit, partial(plain, rounds=6, size=4)),
-    "learned, regret": learned(BKB, partial(plain, rounds=15), goal="regret"),
-    "learned GPUCB": learned(GPUCB, few),
-    "learned noise": learned(BKB, few, covar_module=rbf()),
-    "learned, Tanimoto": learned(BBKB, few, arms=BITS, covar_module=TanimotoKernel()),
-    "learned, warm": learned(BBKB, partial(warm, size=5)),
-    "learned, late": learned(BBKB, partial(late, rounds=7)),
-    "learned, withdrawn": learned(BBKB, withdrawn),
-    "learned, masked": learned(BBKB, partial(masked, rounds=6, size=3), max_repeats=2),
-    "learned, saved": learned(BBKB, partial(saved, rounds=2)),
-    "learned, asked for more": learned(BBKB, asked_for_more),
-    "learned TVGPUCB": learned(TVGPUCB, partial(plain, rounds=10), arms=ARMS[:60]),
+    "learned": learned(GPBandit, partial(plain, rounds=6, size=4)),
+    "learned, regret": learned(GPBandit, partial(plain, rounds=15), goal="regret"),
+    "learned noise": learned(GPBandit, few, covar_module=rbf()),
+    "learned, Tanimoto": learned(
+        GPBandit, few, arms=BITS, covar_module=TanimotoKernel()
+    ),
+    "learned, warm": learned(GPBandit, partial(warm, size=5)),
+    "learned, late": learned(GPBandit, partial(late, rounds=7)),
+    "learned, withdrawn": learned(GPBandit, withdrawn),
+    "learned, masked": learned(GPBandit, lambda c: masked(c, 6, 3), max_repeats=2),
+    "learned, saved": learned(GPBandit, partial(saved, rounds=2)),
+    "learned, asked for more": learned(GPBandit, asked_for_more),
+    "learned TVGPUCB": learned(
+        GPBandit,
+        partial(plain, rounds=10),
+        arms=ARMS[:60],
+        forgetting_rate="learn",
+        confidence=TVWidth(),
+    ),
+    "learned GPThompsonSampling": learned(GPBandit, few, policy=ThompsonPolicy()),
 }
 SAMPLED_RUNS = {
     "BKB": given(BKB),
@@ -332,39 +353,65 @@ SAMPLED_RUNS = {
     "BBKB": given(BBKB, few_batches, noise=1.0),
     "BBKB, coupled": given(BBKB, few_batches, noise=1.0, resampling="coupled"),
     "BBKB, saved": given(BBKB, saved, batch_rule=FixedSize(4)),
-    "BBKB, late": given(BBKB, late, resampling="coupled"),
+    "BBKB, late": given(BBKB, late, resampling="coupled", batch_rule=FixedSize(3)),
     "BBKB, warm in blocks": given(
         BBKB,
         partial(warm, count=400, size=4),
         arms=torch.rand(500, 2, generator=stream(7), dtype=torch.double),
+        batch_rule=FixedSize(4),
     ),
-    "RGPUCB, sparse": given(
-        DriftingBandit, learner=BlockLearner(8, SparseLearner()), policy=UCBPolicy()
+    "GPThompsonSampling": given(GPThompsonSampling, few, batch_rule=FixedSize(4)),
+    "GPThompsonSampling, late": given(
+        GPThompsonSampling, late, batch_rule=FixedSize(3)
     ),
-    "GPThompsonSampling": given(GPThompsonSampling, few),
-    "GPThompsonSampling, late": given(GPThompsonSampling, late),
     "GPThompsonSampling, joint": given(
-        GPThompsonSampling, few, residual="correlated", max_repeats=2
+        GPThompsonSampling,
+        few,
+        residual="correlated",
+        max_repeats=2,
+        batch_rule=FixedSize(4),
     ),
-    "learned GPThompsonSampling": learned(GPThompsonSampling, few),
     "EpsilonGreedy": given(EpsilonGreedy),
-    "EpsilonGreedy, asked for more": given(EpsilonGreedy, asked_for_more),
-    "UniformRandom": given(UniformRandom, few, max_repeats=1),
+    "EpsilonGreedy, asked for more": given(
+        EpsilonGreedy, asked_for_more, batch_rule=FixedSize(4)
+    ),
+    "UniformRandom": given(UniformRandom, few, max_repeats=1, batch_rule=FixedSize(4)),
 }
 BOX_RUNS = {
-    "BoxGPUCB": given(BoxGPUCB, partial(plain, rounds=6), arms=BOX),
-    "BoxGPUCB, late": given(BoxGPUCB, partial(late, rounds=4), arms=BOX),
-    "learned BoxGPUCB": learned(BoxGPUCB, partial(plain, rounds=8), arms=BOX),
-    "learned BoxGPUCB, saved": learned(BoxGPUCB, partial(saved, rounds=2), arms=BOX),
-    "BoxBKB": given(BoxBKB, partial(plain, rounds=6), arms=BOX),
+    "BoxGPUCB": given(
+        BoxBandit,
+        partial(plain, rounds=6),
+        arms=BOX,
+        policy=BoxUCBPolicy(ChowdhuryGopalanWidth()),
+    ),
+    "BoxGPUCB, late": given(
+        BoxBandit,
+        partial(late, rounds=4),
+        arms=BOX,
+        policy=BoxUCBPolicy(ChowdhuryGopalanWidth()),
+    ),
+    "learned BoxGPUCB": learned(BoxBandit, partial(plain, rounds=8), arms=BOX),
+    "learned BoxGPUCB, saved": learned(BoxBandit, partial(saved, rounds=2), arms=BOX),
     "BoxThompsonSampling": given(
-        BoxThompsonSampling, partial(plain, rounds=5, size=4), arms=BOX
+        BoxBandit,
+        partial(plain, rounds=5, size=4),
+        arms=BOX,
+        policy=BoxThompsonPolicy(0.05, 1.0),
+        oversampling=2.0,
     ),
     "BoxThompsonSampling, asked for more": given(
-        BoxThompsonSampling, partial(asked_for_more, rounds=3), arms=BOX
+        BoxBandit,
+        partial(asked_for_more, rounds=3),
+        arms=BOX,
+        policy=BoxThompsonPolicy(0.05, 1.0),
+        oversampling=2.0,
     ),
     "learned BoxThompsonSampling": learned(
-        BoxThompsonSampling, partial(plain, rounds=3, size=4), arms=BOX
+        BoxBandit,
+        partial(plain, rounds=3, size=4),
+        arms=BOX,
+        policy=BoxThompsonPolicy(),
+        oversampling=2.0,
     ),
 }
 RUNS = EXACT_RUNS | LEARNED_RUNS | SAMPLED_RUNS | BOX_RUNS

@@ -5,7 +5,6 @@ from botorch_bkb.acquisition.analytic import BudgetedUpperConfidenceBound
 from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
     ArmObservations,
-    as_schedule,
     BBKBWidth,
     beta_from_confidence_width,
     BKBWidth,
@@ -19,7 +18,11 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
     SrinivasWidth,
 )
-from botorch_bkb.acquisition.deviations import DeviationWidth, RandomDeviationWidth
+from botorch_bkb.acquisition.deviations import (
+    as_schedule,
+    DeviationWidth,
+    RandomDeviationWidth,
+)
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.acquisition.time_varying import (

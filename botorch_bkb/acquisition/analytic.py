@@ -9,10 +9,10 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
-    as_schedule,
     beta_from_confidence_width,
     ConfidenceSchedule,
 )
+from botorch_bkb.acquisition.deviations import as_schedule
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
 
 

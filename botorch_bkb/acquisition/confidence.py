@@ -17,7 +17,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, TypeVar
 
 import torch
@@ -361,24 +360,6 @@ class LogWidth(ConfidenceSchedule):
     def __call__(self, state: ConfidenceState) -> float:
         beta = max(0.0, self.c1 * math.log(self.c2 * state.decision_number))
         return confidence_width_from_beta(beta, state.noise_variance)
-
-
-def as_schedule(confidence: ConfidenceSchedule | float) -> ConfidenceSchedule:
-    """Return ``confidence``, a number being a constant width ``w``.
-
-    Raises:
-        UnsupportedError: If it is neither a schedule nor a number.
-        InputDataError: If it is a negative or infinite number.
-    """
-    if isinstance(confidence, ConfidenceSchedule):
-        return confidence
-    if isinstance(confidence, Real):
-        return ConstantWidth(float(confidence))
-    raise UnsupportedError(
-        "Expected `confidence` to be a number or a ConfidenceSchedule, but got "
-        f"{type(confidence).__name__}. Subclass ConfidenceSchedule for a rule of your "
-        "own."
-    )
 
 
 def beta_from_confidence_width(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
@@ -30,8 +31,8 @@ class DeviationWidth(ConfidenceSchedule):
     covers it.
 
     Attributes:
-        num_deviations: At least zero. (A plain number in the place of a schedule is a
-            width ``w`` instead, in the papers' scaling.)
+        num_deviations: At least zero. A plain number in the place of a schedule is
+            this one.
         noise_deviations: At least zero; 0 for the same number whatever the noise.
     """
 
@@ -112,6 +113,24 @@ class RandomDeviationWidth(ConfidenceSchedule):
             raise InputDataError(
                 f"Expected `seed` to be an integer of at least 0, but got {seed!r}."
             )
+
+
+def as_schedule(confidence: ConfidenceSchedule | float) -> ConfidenceSchedule:
+    """Return ``confidence``, a number being one of posterior standard deviations.
+
+    Raises:
+        UnsupportedError: If it is neither a schedule nor a number.
+        InputDataError: If it is a negative or infinite number.
+    """
+    if isinstance(confidence, ConfidenceSchedule):
+        return confidence
+    if isinstance(confidence, Real):
+        return DeviationWidth(float(confidence))
+    raise UnsupportedError(
+        "Expected `confidence` to be a number or a ConfidenceSchedule, but got "
+        f"{type(confidence).__name__}. Subclass ConfidenceSchedule for a rule of your "
+        "own."
+    )
 
 
 def _check_num_deviations(name: str, value: float) -> None:

@@ -1,34 +1,24 @@
 """Ask/tell bandits over a finite set of arms, and over a box."""
 
-from botorch_bkb.bandits.base import FiniteArmBandit
+from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.box import BoxBandit
-from botorch_bkb.bandits.drifting import (
-    DriftingBandit,
-    matern_block_size,
-    rbf_block_size,
-)
-from botorch_bkb.bandits.forgetting import ForgettingLearner
+from botorch_bkb.bandits.box_policies import BoxThompsonPolicy, BoxUCBPolicy
+from botorch_bkb.bandits.gp_bandit import GPBandit
+from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.learned_kernels import (
     composite_to_learn,
     matern_to_learn,
     rbf_to_learn,
 )
-from botorch_bkb.bandits.learners import (
-    BlockLearner,
-    ExactLearner,
-    Learner,
-    SparseLearner,
-)
-from botorch_bkb.bandits.named import (
+from botorch_bkb.bandits.papers import (
     BBKB,
     BKB,
-    BoxBKB,
-    BoxGPUCB,
-    BoxThompsonSampling,
     EpsilonGreedy,
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
+    matern_block_size,
+    rbf_block_size,
     RGPUCB,
     TVGPUCB,
     UniformRandom,
@@ -38,6 +28,7 @@ from botorch_bkb.bandits.policies import (
     Policy,
     ThompsonPolicy,
     UCBPolicy,
+    UniformPolicy,
 )
 
 
@@ -48,23 +39,19 @@ __all__ = [
     "GPUCB",
     "RGPUCB",
     "TVGPUCB",
-    "BlockLearner",
-    "BoxBKB",
     "BoxBandit",
-    "BoxGPUCB",
-    "BoxThompsonSampling",
-    "DriftingBandit",
+    "BoxThompsonPolicy",
+    "BoxUCBPolicy",
     "EpsilonGreedy",
     "EpsilonGreedyPolicy",
-    "ExactLearner",
     "FiniteArmBandit",
-    "ForgettingLearner",
+    "GPBandit",
     "GPThompsonSampling",
-    "Learner",
+    "LeverageScoreSampling",
     "Policy",
-    "SparseLearner",
     "ThompsonPolicy",
     "UCBPolicy",
+    "UniformPolicy",
     "UniformRandom",
     "composite_to_learn",
     "matern_block_size",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,22 +16,21 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
-from botorch_bkb.acquisition.confidence import ConfidenceSchedule
-from botorch_bkb.bandits.bandit import Bandit, locked
-from botorch_bkb.bandits.box_learner import BoxBelief, BoxLearner, ToldPoints
+from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.box_policies import (
-    BoxDecision,
     BoxPolicy,
+    BoxSearch,
     BoxUCBPolicy,
     draw_points,
 )
+from botorch_bkb.bandits.box_surrogate import BoxSurrogate
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
-from botorch_bkb.bandits.ledger import PointLedger
+from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
+from botorch_bkb.bandits.observations import PointObservations
 from botorch_bkb.checks import (
     check_bounds,
     check_count,
     check_generator,
-    check_indices,
     check_points,
     check_size,
 )
@@ -65,15 +63,16 @@ class BoxBandit(Bandit):
 
     Args:
         bounds: A ``2 x d`` tensor, the lower and the upper corner.
-        covar_module: Any GPyTorch kernel, used as it is. None: a kernel that is fitted
-            as data arrive, see ``new_kernel``.
+        covar_module: Any GPyTorch kernel, used as it is. None: a Matern-5/2 trend with
+            rough detail, :func:`~botorch_bkb.bandits.composite_to_learn`, learned. A
+            function from points of the unit cube to a kernel: that kernel, learned.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
         policy: What is asked for, :mod:`botorch_bkb.bandits.box_policies`. None: the
             point of the largest upper confidence bound.
         oversampling: q-bar: a told point is inducing with probability ``min(1,
             oversampling * var / lambda)``. None: all are, the exact GP.
         max_inducing: A ceiling for points that are drawn so, None for none; see
-            :class:`~botorch_bkb.bandits.SparseLearner`.
+            :class:`~botorch_bkb.bandits.LeverageScoreSampling`.
         batch_size: How many points ``ask`` returns if it is not told.
         maximize: Whether large rewards are good.
         generator: Gives the seed of all random numbers, and stays in its state. None: a
@@ -83,9 +82,6 @@ class BoxBandit(Bandit):
         prior_sampler: The prior part of draws from the posterior, see
             :mod:`botorch_bkb.generation.paths`, in the units that the kernel works in.
             If omitted, random Fourier features (stationary kernels, products and sums).
-        new_kernel: From points of the unit cube to the kernel that is learned where
-            ``covar_module`` is None. None: a Matern-5/2 trend with rough detail,
-            :func:`~botorch_bkb.bandits.composite_to_learn`.
 
     If ``covar_module`` or ``noise_variance`` is None, the box is scaled to the unit
     cube and rewards are standardized inside, and what is None is fitted by maximum a
@@ -101,7 +97,7 @@ class BoxBandit(Bandit):
     def __init__(
         self,
         bounds: Tensor,
-        covar_module: Kernel | None = None,
+        covar_module: Kernel | Callable[[Tensor], Kernel] | None = None,
         noise_variance: float | None = None,
         *,
         policy: BoxPolicy | None = None,
@@ -113,65 +109,56 @@ class BoxBandit(Bandit):
         num_restarts: int = 4,
         raw_samples: int = 512,
         prior_sampler: TPathwisePriorSampler = draw_kernel_feature_paths,
-        new_kernel: Callable[[Tensor], Kernel] | None = None,
     ) -> None:
         check_bounds(bounds)
         check_size("batch_size", batch_size)
-        check_size("num_restarts", num_restarts)
-        check_size("raw_samples", raw_samples)
         check_generator(generator)
-        self.learner: BoxLearner = BoxLearner(oversampling, max_inducing)
+        sampling = None
+        if oversampling is not None:
+            sampling = LeverageScoreSampling(
+                oversampling, max_inducing=max_inducing, min_inducing=MIN_INDUCING
+            )
+        elif max_inducing is not None:
+            raise InputDataError(
+                "Expected `max_inducing` to be None where every told point is "
+                f"inducing, but got {max_inducing}. Pass `oversampling`."
+            )
         # The optimizers need double precision; points come in the dtype of the box.
         self.bounds, self._dtype = bounds.double(), bounds.dtype
         self.batch_size = batch_size
         self.maximize = maximize
         self.num_batches = 0
-        self.num_restarts = num_restarts
-        self.raw_samples = raw_samples
-        self.prior_sampler = prior_sampler
-        self._ledger: PointLedger = PointLedger(self.bounds)
+        sign = 1.0 if maximize else -1.0
+        self._observations: PointObservations = PointObservations(self.bounds, sign)
         hyperparameters = Hyperparameters(
-            self.bounds,
-            covar_module,
-            noise_variance,
-            learns_mean=True,
-            new_kernel=new_kernel,
+            self.bounds, covar_module, noise_variance, learns_mean=True
         )
-        seed = seed_of(as_generator(generator))
+        self.search = BoxSearch(
+            num_restarts, raw_samples, prior_sampler, hyperparameters.learns
+        )
+        self._surrogate: BoxSurrogate = BoxSurrogate(hyperparameters, sampling)
+        self._surrogate.seed = seed_of(as_generator(generator))
         policy = BoxUCBPolicy() if policy is None else policy
-        self.policy = policy.begun(hyperparameters.learns, seed)
-        none = torch.empty(0, dtype=torch.long, device=bounds.device)
-        belief = self.learner.believe(hyperparameters, self._pulls(), none)
-        self._belief: BoxBelief = replace(belief, seed=seed)
-
-    @override
-    def _pulls(self) -> ToldPoints:
-        rewards = self._sign * self._ledger.history()[1]
-        return ToldPoints(self._ledger.told_points, rewards)
+        self.policy = policy.seeded(self._surrogate.seed)
 
     @property
     @locked
     def pending(self) -> dict[int, Tensor]:
         """The ``d``-dim points of pending pulls by pull id, in order of asking."""
-        return dict(zip(self._ledger.pending, self.pending_points, strict=True))
+        return dict(zip(self._observations.pending, self.pending_points, strict=True))
 
     @property
     @locked
     def pending_points(self) -> Tensor:
         """The ``n x d`` points of pending pulls, in order of asking."""
-        return self._ledger.pending_points.to(self._dtype)
+        return self._observations.pending_points.to(self._dtype)
 
     @property
     @locked
     def inducing_points(self) -> Tensor:
         """The ``m x d`` told points on which the posterior of the last ask stands."""
-        return self._belief.told.points[self._belief.inducing].to(self._dtype)
-
-    @property
-    def confidence(self) -> ConfidenceSchedule | None:
-        """The schedule of the bounds' width; None of a policy that has none."""
-        policy = self.policy
-        return policy.confidence if isinstance(policy, BoxUCBPolicy) else None
+        inducing = self._surrogate.state.inducing_indices
+        return self._observations.told_points[inducing].to(self._dtype)
 
     @locked
     def ask(self, size: int | None = None) -> Tensor:
@@ -188,13 +175,13 @@ class BoxBandit(Bandit):
         """
         size = self.batch_size if size is None else size
         check_size("size", size)
-        with self._all_or_nothing():
+        with self._restored_after_errors():
             first = self._design(size)
             rest = self._ask_model(size - len(first), first)
             points = torch.cat([first, rest])
             # Rounding may leave the box by a bit.
             points = points.clamp(*self.bounds).detach().to(self._dtype)
-            self._ledger.ask_points(points.to(self.bounds))
+            self._observations.ask_points(points.to(self.bounds))
             self.num_batches += 1
         return points
 
@@ -204,17 +191,14 @@ class BoxBandit(Bandit):
         points: Tensor,
         rewards: Tensor | Sequence[float],
         pull_ids: Tensor | Sequence[int] | None = None,
-        external: bool = False,
     ) -> None:
-        """Bring rewards, in any order and any part of what was asked.
+        """Bring rewards of pending pulls, in any order and any part of what was asked.
 
         Args:
             points: The ``q x d`` points, exactly as they were asked.
             rewards: Their ``q`` rewards (or ``q x 1``).
             pull_ids: Which pulls these are, see ``pending``. If None, the oldest
                 pending pulls of those points.
-            external: Whether rewards of points that are not pending are welcome:
-                historical or outside data. Pending pulls are settled first.
 
         Raises:
             BotorchTensorDimensionError: If ``points`` is not ``q x d``, or ``rewards``
@@ -222,15 +206,32 @@ class BoxBandit(Bandit):
             InputDataError: If a number is not finite, or a point or pull is not
                 pending. Nothing has changed then.
         """
-        scores = torch.zeros_like if external else None
-        self._ledger.tell(self._ledger.find(points), rewards, pull_ids, scores)
+        self._observations.tell(self._observations.find(points), rewards, pull_ids)
+
+    @locked
+    def add_observations(
+        self, points: Tensor, rewards: Tensor | Sequence[float]
+    ) -> None:
+        """Bring results that were never asked for; they settle no pending pull.
+
+        Args:
+            points: The ``q x d`` points.
+            rewards: Their ``q`` rewards (or ``q x 1``).
+
+        Raises:
+            BotorchTensorDimensionError: If ``points`` is not ``q x d``, or ``rewards``
+                does not fit it.
+            InputDataError: If a number is not finite. Nothing has changed then.
+        """
+        indices = self._observations.find(points)
+        self._observations.add(indices, rewards, torch.zeros_like)
 
     @locked
     def fail(
         self, points: Tensor, pull_ids: Tensor | Sequence[int] | None = None
     ) -> None:
         """Release pending pulls that will bring no reward; arguments as in ``tell``."""
-        self._ledger.fail(self._ledger.find(points), pull_ids)
+        self._observations.fail(self._observations.find(points), pull_ids)
 
     @locked
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,17 +243,18 @@ class BoxBandit(Bandit):
             points: A ``q x d`` tensor.
         """
         points = check_points(points, self.bounds)
-        belief: BoxBelief = self._believed_now()
-        hyperparameters = belief.hyperparameters
+        surrogate = self._predictor()
+        hyperparameters = surrogate.hyperparameters
         features = hyperparameters.to_features(points)
-        if belief.num_told == 0:
+        if self.num_pulls == 0:
             prior_variance = hyperparameters.covar_module(features, diag=True)
             variance = prior_variance.detach().to(self._dtype)
             return torch.zeros_like(variance), variance
+        model = surrogate.model(self._observations)
         with torch.no_grad():
-            posterior = belief.model(features.unsqueeze(-2))
+            posterior = model(features.unsqueeze(-2))
         mean = posterior.mean.squeeze(-1) * hyperparameters.scale
-        mean = self._sign * (mean + hyperparameters.offset)
+        mean = self._observations.sign * (mean + hyperparameters.offset)
         variance = posterior.variance.squeeze(-1) * hyperparameters.scale**2
         return mean.to(self._dtype), variance.to(self._dtype)
 
@@ -267,8 +269,8 @@ class BoxBandit(Bandit):
             raise InputDataError(
                 "Expected a reward before the best point is known, but none was told."
             )
-        points = self._ledger.told_points
-        best = (self._sign * self.predict(points)[0]).argmax()
+        points = self._observations.told_points
+        best = (self._observations.sign * self.predict(points)[0]).argmax()
         return points[best].to(self._dtype)
 
     @locked
@@ -285,12 +287,15 @@ class BoxBandit(Bandit):
         """
         check_size("num_draws", num_draws)
         generator = as_generator(generator)
-        belief: BoxBelief = self._believed_now()
-        if belief.num_told == 0:
+        if self.num_pulls == 0:
             best = draw_points(num_draws, self.bounds, generator)
         else:
-            draws = self._decision(belief, generator).draw_maximizers(num_draws)
-            best = belief.hyperparameters.to_points(draws)
+            surrogate = self._predictor()
+            hyperparameters = surrogate.hyperparameters
+            box = hyperparameters.to_features(self.bounds)
+            model = surrogate.model(self._observations)
+            draws = self.search.maximizers_of_draws(model, num_draws, box, generator)
+            best = hyperparameters.to_points(draws)
         return BoxMaximizerDistribution(best.to(self._dtype))
 
     @override
@@ -300,25 +305,25 @@ class BoxBandit(Bandit):
             "bandit": type(self).__name__,
             "bounds": self.bounds.clone(),
             "maximize": self.maximize,
-            **self._ledger.state_dict(),
-            "seed": self._belief.seed,
-            "num_updates": self._belief.num_updates,
+            "observations": self._observations.state_dict(),
             "num_batches": self.num_batches,
-            "num_processed": self._belief.num_told,
-            "inducing": self._belief.inducing.clone(),
-            "prior": deepcopy(self._belief.hyperparameters.state_dict()),
+            **self._surrogate.state_dict(),
             **self.policy.state_dict(),
         }
 
-    @override
-    def _undo(self) -> Callable[[], None]:
-        restore, policy_state = super()._undo(), self.policy.state_dict()
-
-        def undo() -> None:
-            restore()
+    @contextmanager
+    def _restored_after_errors(self) -> Iterator[None]:
+        """Undo what an error, or an interrupt, would leave half done."""
+        before, policy_state = vars(self).copy(), self.policy.state_dict()
+        observed, state = vars(self._observations).copy(), self._surrogate.state
+        try:
+            yield
+        except BaseException:
+            vars(self).update(before)
+            vars(self._observations).update(observed)
             self.policy.load_state_dict(policy_state)
-
-        return undo
+            self._surrogate.restore(state)
+            raise
 
     @override
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -335,32 +340,14 @@ class BoxBandit(Bandit):
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
-        ledger = PointLedger(self.bounds)
-        ledger.load_state_dict(state)
-        hyperparameters = deepcopy(self._belief.hyperparameters)
-        hyperparameters.load_state_dict(state["prior"])
-        seed = check_count("seed", state["seed"], 2**64 - 1)
-        num_updates = check_count("num_updates", state["num_updates"])
+        observations = PointObservations(self.bounds, self._observations.sign)
+        observations.load_state_dict(state["observations"])
+        points = observations.told_points
+        surrogate = self._surrogate.loaded(state, observations, points)
         num_batches = check_count("num_batches", state["num_batches"])
-        num_told = check_count(
-            "num_processed", state["num_processed"], ledger.num_pulls
-        )
-        inducing = torch.tensor(
-            check_indices(state["inducing"], ledger.num_pulls),
-            dtype=torch.long,
-            device=self.bounds.device,
-        )
         self.policy.load_state_dict(state)
-        self._ledger, self.num_batches, self._preview = ledger, num_batches, None
-        points, rewards = self._pulls()
-        told = ToldPoints(points[:num_told], rewards[:num_told])
-        belief = self.learner.believe(hyperparameters, told, inducing)
-        self._belief = replace(
-            belief,
-            is_capped=self._belief.is_capped,
-            seed=seed,
-            num_updates=num_updates,
-        )
+        self._observations, self._surrogate = observations, surrogate
+        self.num_batches = num_batches
 
     def _design(self, size: int) -> Tensor:
         """Return the next points of the first design, at most ``size``.
@@ -372,19 +359,19 @@ class BoxBandit(Bandit):
         if num_points == 0:
             return self.bounds[:0]
         dimension = self.bounds.shape[-1]
-        engine = SobolEngine(dimension, scramble=True, seed=self._belief.seed)
-        engine.fast_forward(self._ledger.next_id)
+        engine = SobolEngine(dimension, scramble=True, seed=self._surrogate.seed)
+        engine.fast_forward(self._observations.next_id)
         unit = engine.draw(num_points, dtype=self.bounds.dtype).to(self.bounds)
         return unnormalize(unit, self.bounds)
 
     def _num_design_points(self, size: int) -> int:
         """Return how many of ``size`` points belong to the first design."""
-        if not self._belief.hyperparameters.learns:
+        if not self._surrogate.hyperparameters.learns:
             return 0
         if self.num_pulls == 0:
             # With nothing told there is no model to go on by.
             return size
-        known = self.num_pulls + len(self._ledger.pending)
+        known = self.num_pulls + len(self._observations.pending)
         design_size = DESIGN_POINTS_PER_DIMENSION * self.bounds.shape[-1]
         return min(size, max(0, design_size - known))
 
@@ -392,35 +379,19 @@ class BoxBandit(Bandit):
         """Return ``size`` points chosen by the posterior, given others asked now."""
         if size == 0:
             return others[:0]
-        told = self._pulls()
-        if not self.learner.is_current(self._belief, told):
-            self._belief = self.learner.learn(self._belief, told)
-        generator = seeded_generator(self._belief.seed, ASKS, self.num_batches)
+        observations, surrogate = self._observations, self._surrogate
+        surrogate.update(observations, self._next_time)
+        generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
         if self.num_pulls == 0:
             return draw_points(size, self.bounds, generator)
-        decision = self._decision(self._belief, generator, size, others)
-        chosen = self.policy.choose(decision)
-        return self._belief.hyperparameters.to_points(chosen)
-
-    def _decision(
-        self,
-        belief: BoxBelief,
-        generator: torch.Generator,
-        size: int = 0,
-        others: Tensor | None = None,
-    ) -> BoxDecision:
-        """Return what a policy sees, given points that are asked for now."""
-        hyperparameters, pending = belief.hyperparameters, self._ledger.pending_points
-        if others is not None:
-            pending = torch.cat([pending, others])
-        return BoxDecision(
-            model=belief.model,
-            size=size,
-            pending=hyperparameters.to_features(pending),
-            box=hyperparameters.to_features(self.bounds),
-            learns=hyperparameters.learns,
-            generator=generator,
-            num_restarts=self.num_restarts,
-            raw_samples=self.raw_samples,
-            prior_sampler=self.prior_sampler,
+        hyperparameters = surrogate.hyperparameters
+        pending = torch.cat([observations.pending_points, others])
+        chosen = self.policy.select(
+            surrogate.model(observations),
+            size,
+            hyperparameters.to_features(pending),
+            hyperparameters.to_features(self.bounds),
+            self.search,
+            generator,
         )
+        return hyperparameters.to_points(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -17,12 +17,10 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound, condition_on_means
 from botorch_bkb.acquisition.confidence import (
-    as_schedule,
-    ChowdhuryGopalanWidth,
     ConfidenceSchedule,
 )
-from botorch_bkb.acquisition.deviations import RandomDeviationWidth
-from botorch_bkb.checks import check_number, check_probability
+from botorch_bkb.acquisition.deviations import as_schedule, RandomDeviationWidth
+from botorch_bkb.checks import check_number, check_probability, check_size
 from botorch_bkb.generation.paths import draw_posterior_paths, maximize_paths
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.draws import draw_seed, draw_uniforms
@@ -33,38 +31,41 @@ LEAST_SPREAD = 1e-3
 
 
 @dataclass(frozen=True)
-class BoxDecision:
-    """What a policy over a box sees, in the units of the model.
+class BoxSearch:
+    """How points of a box are searched for, by BoTorch's gradient optimizer.
 
     Attributes:
-        model: What is known.
-        size: How many points are asked for.
-        pending: The ``n x d`` points without reward.
-        box: The ``2 x d`` corners.
-        learns: Whether kernel or noise are learned.
-        generator: The source of randomness.
         num_restarts: How many points the gradient optimizer improves.
         raw_samples: The number of points among which these are the best.
         prior_sampler: The prior part of draws from the posterior.
+        around_best: Whether a search for the largest bound also starts around the best
+            point so far: late maxima are narrower than uniform starts are apart.
+
+    Raises:
+        InputDataError: If a number is no integer of at least 1.
     """
 
-    model: SingleTaskDTCGP
-    size: int
-    pending: Tensor
-    box: Tensor
-    learns: bool
-    generator: torch.Generator
     num_restarts: int
     raw_samples: int
     prior_sampler: TPathwisePriorSampler
+    around_best: bool
 
-    def draw_maximizers(self, num_draws: int) -> Tensor:
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_size("num_restarts", self.num_restarts)
+        check_size("raw_samples", self.raw_samples)
+
+    def maximizers_of_draws(
+        self,
+        model: SingleTaskDTCGP,
+        num_draws: int,
+        box: Tensor,
+        generator: torch.Generator,
+    ) -> Tensor:
         """Return the ``num_draws x d`` maximizers of draws from the model."""
-        model, generator = self.model, self.generator
-        paths = draw_posterior_paths(model, num_draws, generator, self.prior_sampler)
         return maximize_paths(
-            paths,
-            self.box,
+            draw_posterior_paths(model, num_draws, generator, self.prior_sampler),
+            box,
             generator,
             candidates=model.inducing_points,
             raw_samples=self.raw_samples,
@@ -75,13 +76,33 @@ class BoxDecision:
 class BoxPolicy(ABC):
     """Chooses points of a box."""
 
-    def begun(self, learns: bool, seed: int) -> Self:
-        """Return the policy of one bandit."""
+    def seeded(self, seed: int) -> Self:
+        """Return the policy of one bandit, given its seed."""
         return self
 
     @abstractmethod
-    def choose(self, decision: BoxDecision) -> Tensor:
-        """Return ``size x d`` points, in the units of the model."""
+    def select(
+        self,
+        model: SingleTaskDTCGP,
+        size: int,
+        pending: Tensor,
+        box: Tensor,
+        search: BoxSearch,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Choose points, in the units of the model.
+
+        Args:
+            model: The posterior given the told pulls.
+            size: How many.
+            pending: The ``n x d`` points without reward.
+            box: The ``2 x d`` corners.
+            search: How to search.
+            generator: The source of randomness.
+
+        Returns:
+            A ``size x d`` tensor.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a state keeps of the policy."""
@@ -95,50 +116,53 @@ class BoxPolicy(ABC):
 class BoxUCBPolicy(BoxPolicy):
     """Upper confidence bounds, maximized by BoTorch's gradient optimizer.
 
+    Points pending or chosen earlier in the batch lower the variance (GP-BUCB). The
+    optimizer finds a local maximum of the bound, where theorems ask for the global one.
+
     Args:
-        confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number (a
-            constant width ``w``, in the papers' scaling). None: ``default``, and one
-            posterior deviation on average, ``RandomDeviationWidth(1.0)``, where kernel
-            or noise are learned: a constant number measures where the mean is largest
-            again and again, or goes from corner to corner.
-        default: The width where kernel and noise are given. None: that of Chowdhury
-            and Gopalan.
+        confidence: A schedule of ``botorch_bkb.acquisition.confidence``, or a number of
+            posterior standard deviations. None: one on average,
+            ``RandomDeviationWidth(1.0)``: a constant number measures where the mean is
+            largest again and again, or goes from corner to corner.
     """
 
-    def __init__(
-        self,
-        confidence: ConfidenceSchedule | float | None = None,
-        default: ConfidenceSchedule | None = None,
-    ) -> None:
-        default = ChowdhuryGopalanWidth() if default is None else default
+    def __init__(self, confidence: ConfidenceSchedule | float | None = None) -> None:
         self._is_given = confidence is not None
+        default = RandomDeviationWidth()
         self.confidence = as_schedule(default if confidence is None else confidence)
 
     @override
-    def begun(self, learns: bool, seed: int) -> Self:
-        if self._is_given or not learns:
+    def seeded(self, seed: int) -> Self:
+        if self._is_given:
             return self
         other = copy(self)
         other.confidence = RandomDeviationWidth(seed=seed)
         return other
 
     @override
-    def choose(self, decision: BoxDecision) -> Tensor:
-        chosen = decision.pending
-        for _ in range(decision.size):
-            acqf = BatchUpperConfidenceBound(decision.model, self.confidence, chosen)
-            with manual_seed(draw_seed(decision.generator)):
-                # Late maxima are narrower than uniform starting points are apart.
+    def select(
+        self,
+        model: SingleTaskDTCGP,
+        size: int,
+        pending: Tensor,
+        box: Tensor,
+        search: BoxSearch,
+        generator: torch.Generator,
+    ) -> Tensor:
+        chosen = pending
+        for _ in range(size):
+            acqf = BatchUpperConfidenceBound(model, self.confidence, chosen)
+            with manual_seed(draw_seed(generator)):
                 point, _ = optimize_acqf(
                     acqf,
-                    decision.box,
+                    box,
                     q=1,
-                    num_restarts=decision.num_restarts,
-                    raw_samples=decision.raw_samples,
-                    options={"sample_around_best": decision.learns},
+                    num_restarts=search.num_restarts,
+                    raw_samples=search.raw_samples,
+                    options={"sample_around_best": search.around_best},
                 )
             chosen = torch.cat([chosen, point])
-        return chosen[-decision.size :]
+        return chosen[-size:]
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -152,38 +176,47 @@ class BoxUCBPolicy(BoxPolicy):
 class BoxThompsonPolicy(BoxPolicy):
     """Points where draws from the posterior are largest, algorithm 1 of [basu2017]_.
 
+    On draws from the sparse posterior whose prior part is approximate; see
+    :mod:`botorch_bkb.generation.paths`.
+
     Args:
         uniform_probability: The paper's xi: the probability of a uniform point in place
             of a draw's maximizer.
         spread: How far draws go from the posterior mean: of each, ``mean + spread (draw
             - mean)`` is maximized, the posterior reshaping of [chapelle2011]_. At least
-            0.001.
+            0.001; the paper's law is 1.
     """
 
-    def __init__(self, uniform_probability: float = 0.0, spread: float = 1.0) -> None:
+    def __init__(self, uniform_probability: float = 0.0, spread: float = 0.7) -> None:
         check_probability("uniform_probability", uniform_probability)
         check_number("spread", spread, least=LEAST_SPREAD)
         self.uniform_probability = uniform_probability
         self.spread = spread
 
     @override
-    def choose(self, decision: BoxDecision) -> Tensor:
-        size, generator = decision.size, decision.generator
-        model = decision.model
+    def select(
+        self,
+        model: SingleTaskDTCGP,
+        size: int,
+        pending: Tensor,
+        box: Tensor,
+        search: BoxSearch,
+        generator: torch.Generator,
+    ) -> Tensor:
         if self.spread != 1:
             # Draws have the deviation from a mean that is so many times larger: this
             # many times such a draw is `mean + spread (draw - mean)`.
             model = deepcopy(model)
             model.set_train_data(targets=model.train_targets / self.spread)
-        if len(decision.pending):
+        if len(pending):
             # Its variance falls; its mean stays, or nearly where it is sparse.
-            model = condition_on_means(model, decision.pending)
-        decision = replace(decision, model=model)
-        points = draw_points(size, decision.box, generator)
+            model = condition_on_means(model, pending)
+        points = draw_points(size, box, generator)
         is_drawn = draw_uniforms(size, generator) >= self.uniform_probability
-        num_draws = int(is_drawn.sum())
-        if num_draws:
-            points[is_drawn.to(points.device)] = decision.draw_maximizers(num_draws)
+        if num_draws := int(is_drawn.sum()):
+            points[is_drawn.to(points.device)] = search.maximizers_of_draws(
+                model, num_draws, box, generator
+            )
         return points
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from botorch_bkb.bandits.hyperparameters import (
 )
 from botorch_bkb.checks import check_number
 from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
+from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 
 
 # The likelihood is fitted to at most this many pulls, the latest.
@@ -47,10 +49,12 @@ class DriftHyperparameters(Hyperparameters):
     def __init__(
         self,
         arms: Tensor,
-        covar_module: Kernel | None,
+        covar_module: Kernel | Callable[[Tensor], Kernel] | None,
         noise_variance: float | None,
         forgetting_rate: float | None,
     ) -> None:
+        if forgetting_rate is not None:
+            check_forgetting_rate(forgetting_rate)
         super().__init__(arms, covar_module, noise_variance)
         self.given_rate = forgetting_rate
         self.temporal_kernel = default_temporal_kernel().double()

@@ -86,7 +86,10 @@ class Hyperparameters:
 
     Args:
         arms: The ``A x d`` arms.
-        covar_module: The kernel; None to learn one.
+        covar_module: The kernel. None to learn the default, a function of the features
+            to learn the kernel that it returns before any fit. The default is
+            :func:`~botorch_bkb.bandits.composite_to_learn`, or a Tanimoto kernel of
+            packed fingerprints.
         noise_variance: lambda; None to learn it.
         learns_mean: Whether a constant prior mean is fitted with what is learned. If
             not, it is the rewards' average, which rises as the bandit gets better, so
@@ -94,9 +97,6 @@ class Hyperparameters:
             largest bounds are measured once each. On a box it leads from corner to
             corner, and the best of many Thompson draws is an arm of which nothing is
             known.
-        new_kernel: The kernel to learn where none is given, before any fit, of the
-            features; None for :func:`~botorch_bkb.bandits.composite_to_learn`, or a
-            Tanimoto kernel of packed fingerprints.
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
@@ -109,32 +109,36 @@ class Hyperparameters:
     def __init__(
         self,
         arms: Tensor,
-        covar_module: Kernel | None,
+        covar_module: Kernel | Callable[[Tensor], Kernel] | None,
         noise_variance: float | None,
         learns_mean: bool = False,
-        new_kernel: Callable[[Tensor], Kernel] | None = None,
     ) -> None:
-        check_covar_module(covar_module)
-        check_noise_variance(noise_variance)
-        self.learns_kernel = covar_module is None
-        self.given_noise = noise_variance
-        self.learns_mean = learns_mean
         default: Callable[[Any], Kernel] = composite_to_learn
         if isinstance(arms, BitArms):
             default = tanimoto_to_learn
-        self.new_kernel = default if new_kernel is None else new_kernel
+        self.new_kernel = default
+        given: Kernel | None = None
+        if isinstance(covar_module, Kernel) or not callable(covar_module):
+            given = covar_module
+        else:
+            self.new_kernel = covar_module
+        check_covar_module(given)
+        check_noise_variance(noise_variance)
+        self.learns_kernel = given is None
+        self.given_noise = noise_variance
+        self.learns_mean = learns_mean
         self.offset, self.scale = 0.0, 1.0
         self.next_fit = 1
         self._next_search = 0
         self._is_warned = False
         self._low, self._width = feature_units(arms)
-        for column in fingerprint_columns(covar_module, arms.shape[-1]):
+        for column in fingerprint_columns(given, arms.shape[-1]):
             self._low[column], self._width[column] = 0.0, 1.0
         self.features = self.to_features(arms)
-        if covar_module is None:
-            covar_module = self.new_kernel(self.features)
-            _check_new_kernel(covar_module)
-        self.covar_module = deepcopy(covar_module).to(arms).requires_grad_(False)
+        if given is None:
+            given = self.new_kernel(self.features)
+            _check_new_kernel(given)
+        self.covar_module = deepcopy(given).to(arms).requires_grad_(False)
         self._kernel_form = kernel_form(self.covar_module)
         self.likelihood = _new_likelihood(arms)
 
@@ -175,11 +179,11 @@ class Hyperparameters:
         """Whether the schedule asks for a fit."""
         return self.learns and num_pulls >= self.next_fit
 
-    def extended(self, arms: Tensor) -> tuple[Self, Tensor]:
-        """Return a copy with more arms, and their features."""
-        other, features = copy(self), self.to_features(arms)
-        other.features = torch.cat([self.features, features])
-        return other, features
+    def extended(self, arms: Tensor) -> Self:
+        """Return a copy with more arms."""
+        other = copy(self)
+        other.features = torch.cat([self.features, self.to_features(arms)])
+        return other
 
     def refitted(self, indices: Tensor, rewards: Tensor, times: Tensor) -> Self:
         """Return a copy that is fitted to all told pulls; see ``fit``.
@@ -413,7 +417,8 @@ def for_fits(values: Tensor) -> Tensor:
 def _check_new_kernel(covar_module: Kernel | None) -> None:
     if covar_module is None:
         raise InputDataError(
-            "Expected `new_kernel` to return a GPyTorch kernel to learn, but got None."
+            "Expected the function `covar_module` to return a GPyTorch kernel, but got "
+            "None."
         )
     check_covar_module(covar_module)
 

@@ -1,64 +1,173 @@
-"""Which pulled arms are inducing: what learners and bandits on a box share."""
+"""Which observed points are inducing: the law of leverage scores."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from botorch.exceptions.warnings import BotorchWarning
 from torch import Tensor
 
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
-from botorch_bkb.models.utils.leverage_scores import leverage_pivots
+from botorch_bkb.checks import check_count
+from botorch_bkb.models.utils.draws import (
+    draw_uniforms,
+    keyed_uniforms,
+    seeded_generator,
+    UPDATES,
+)
+from botorch_bkb.models.utils.leverage_scores import (
+    check_inclusion,
+    check_max_inducing,
+    check_oversampling,
+    check_resampling,
+    Inclusion,
+    inclusion_probabilities,
+    leverage_pivots,
+    Resampling,
+    sample_inducing_indices,
+)
 from botorch_bkb.posteriors import ArmPosterior
 from botorch_bkb.posteriors.kernel_rows import positions_in_ascending
 
 
-# More new arms than this in one update are sampled block by block.
+# More new points than this in one update are sampled block by block.
 BULK_SIZE = 256
-# Where anything is learned, up to this many pulled arms are all inducing: a fit takes
-# all of as many, and sampling saves nothing worth the accuracy.
+# Where hyperparameters are learned, up to this many observed points are all inducing: a
+# fit takes all of as many.
 MIN_INDUCING = 256
 
 
+@dataclass(frozen=True)
+class LeverageScoreSampling:
+    r"""Draws inducing points among the observed ones by ridge leverage scores.
+
+    Args:
+        oversampling: q-bar: an observed point is kept with probability ``min(1,
+            oversampling * n * var / lambda)``, with the variance before the update. See
+            ``acquisition.bkb_oversampling`` for the theorems' value.
+        resampling: ``"independent"``, fresh draws at every update as the theorems
+            assume, or ``"coupled"``, one uniform number per arm for good: the same
+            marginals, inducing arms that change little from batch to batch, and no
+            theorem.
+        inclusion: ``"merged"`` for the probability above, as in the authors' code, or
+            ``"per_pull"`` for ``1 - (1 - min(1, oversampling * var / lambda))^n``, as
+            the papers print it; see
+            ``models.utils.leverage_scores.inclusion_probabilities`` for why not.
+        max_inducing: A ceiling, None for none. Time and memory of an ask are then
+            bounded whatever the noise: where more points are drawn, so many of them are
+            kept, each in turn the one of the largest leverage score that is left
+            (``models.utils.leverage_scores.leverage_pivots``). What they leave of the
+            others counts as never measured: means are smoother, variances are no
+            longer within the theorems' factor of the exact ones, mostly larger, and a
+            ``BotorchWarning`` says so once. Inside an ask, arms that are pending or
+            chosen may join beside them, as many as these are.
+        min_inducing: Up to this many observed points all are inducing, if the ceiling
+            allows it; 0 for the papers' law from the first pull on. Where they are few,
+            sampling saves nothing worth the accuracy, and under fitted noise of next to
+            nothing a point that is left out may be the optimum lost.
+
+    Raises:
+        InputDataError: If an option is out of range.
+    """
+
+    oversampling: float = 2.0
+    resampling: Resampling = "independent"
+    inclusion: Inclusion = "merged"
+    max_inducing: int | None = None
+    min_inducing: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_oversampling(self.oversampling)
+        check_resampling(self.resampling)
+        check_inclusion(self.inclusion)
+        check_max_inducing(self.max_inducing)
+        check_count("min_inducing", self.min_inducing)
+
+    def keeps_all(self, num_points: int) -> bool:
+        """Whether so many observed points are inducing without a draw."""
+        most = self.min_inducing
+        if self.max_inducing is not None:
+            most = min(most, self.max_inducing)
+        return num_points <= most
+
+    def draw(
+        self,
+        hyperparameters: Hyperparameters,
+        features: Tensor,
+        counts: Tensor,
+        keys: Tensor,
+        scores: Tensor | None,
+        seed: int,
+        num_updates: int,
+        max_feature_bytes: int = 2**31,
+    ) -> tuple[Tensor, bool]:
+        """Draw the inducing points of one update.
+
+        Args:
+            hyperparameters: Kernel and noise.
+            features: The ``n x d`` observed points, in its units.
+            counts: The ``n`` numbers of their pulls.
+            keys: ``n`` integers that coupled numbers are a function of: the arms.
+            scores: The ``n`` leverage scores before the update. None where many points
+                are new: as if these had come in doubling blocks.
+            seed: The bandit's seed.
+            num_updates: How many updates there were before.
+            max_feature_bytes: The byte budget of cached features.
+
+        Returns:
+            The rows that are inducing, ascending, and whether the ceiling took effect.
+        """
+        is_capped = False
+        generator = seeded_generator(seed, UPDATES, num_updates)
+
+        def sample(scores: Tensor) -> Tensor:
+            """Return which of the first points are inducing, by their scores."""
+            nonlocal is_capped
+            seen = slice(len(scores))
+            probabilities = inclusion_probabilities(
+                scores, counts[seen], self.oversampling, self.inclusion
+            )
+            if self.resampling == "independent":
+                numbers = draw_uniforms(len(scores), generator)
+            else:
+                numbers = keyed_uniforms(seed, keys[seen])
+            rows = sample_inducing_indices(probabilities, scores, numbers.to(scores))
+            if self.max_inducing is None or len(rows) <= self.max_inducing:
+                return rows
+            is_capped = True
+            kernel, most = hyperparameters.covar_module, self.max_inducing
+            best = leverage_pivots(kernel, features[rows], counts[rows], most)
+            return rows[best.sort().values]
+
+        if scores is None:
+            rows = _sample_in_blocks(
+                hyperparameters, features, counts, sample, max_feature_bytes
+            )
+        else:
+            rows = sample(scores)
+        return rows, is_capped
+
+
 def is_bulk(num_new: int) -> bool:
-    """Whether so many arms are new that they are sampled block by block."""
+    """Whether so many points are new that they are sampled block by block."""
     return num_new > BULK_SIZE
 
 
-def keeps_all(
+def _sample_in_blocks(
     hyperparameters: Hyperparameters,
-    num_pulled: int,
-    min_inducing: int,
-    max_inducing: int | None,
-) -> bool:
-    """Whether so many pulled arms are inducing without sampling."""
-    most = min_inducing if max_inducing is None else min(min_inducing, max_inducing)
-    return hyperparameters.learns and num_pulled <= most
-
-
-def sample_in_blocks(
-    hyperparameters: Hyperparameters,
-    features: Tensor,  # n x d
-    counts: Tensor,  # n
+    features: Tensor,
+    counts: Tensor,
     sample: Callable[[Tensor], Tensor],
-    max_feature_bytes: int = 2**31,
-) -> Tensor:  # m, long
+    max_feature_bytes: int,
+) -> Tensor:
     """Sample inducing rows as if many new rewards had come in doubling blocks.
 
     At once, every new row would have the score of the prior, and all would be kept: a
     table of 10,000 historical results would make 10,000 inducing points.
-
-    Args:
-        hyperparameters: Kernel and noise.
-        features: The pulled points, in its units.
-        counts: The numbers of their pulls.
-        sample: The law: which rows are kept, given the leverage scores of the first.
-        max_feature_bytes: The byte budget of cached features.
-
-    Returns:
-        The rows that are kept.
     """
     posterior = ArmPosterior(
         features,
@@ -76,36 +185,10 @@ def sample_in_blocks(
     return sample(posterior.leverage_scores)
 
 
-def within_ceiling(
-    rows: Tensor,
-    hyperparameters: Hyperparameters,
-    features: Tensor,
-    counts: Tensor,
-    max_inducing: int | None,
-) -> tuple[Tensor, bool]:
-    """Return sampled rows, or the best few of them where they are too many.
-
-    Args:
-        rows: Those that were sampled, of all pulled arms.
-        hyperparameters: Kernel and noise.
-        features: The ``P x d`` pulled arms, in its units.
-        counts: The ``P`` numbers of their pulls.
-        max_inducing: The most rows to keep; None for no limit.
-
-    Returns:
-        The rows, ascending, and whether they were too many.
-    """
-    if max_inducing is None or len(rows) <= max_inducing:
-        return rows, False
-    kernel = hyperparameters.covar_module
-    best = leverage_pivots(kernel, features[rows], counts[rows], max_inducing)
-    return rows[best.sort().values], True
-
-
-def warn_of_ceiling(num_inducing: int, num_pulled: int) -> None:
+def warn_of_ceiling(num_inducing: int, num_points: int) -> None:
     """Say that fewer points are inducing than the law of leverage scores keeps."""
     warnings.warn(
-        f"`max_inducing` took effect: {num_inducing:,} of {num_pulled:,} measured "
+        f"`max_inducing` took effect: {num_inducing:,} of {num_points:,} measured "
         "points are inducing, fewer than leverage scores would keep. Variances may be "
         "further from the exact ones than the theorems allow. Raise the ceiling, or "
         "check that the noise variance is not too small.",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +46,7 @@ class Totals(NamedTuple):
     Attributes:
         arms: A ``P``-dim long tensor, ascending.
         counts: Their numbers of told pulls.
-        sums: Their summed rewards as told, in double.
+        sums: Their summed rewards, in double.
     """
 
     arms: Tensor
@@ -71,48 +70,7 @@ class Totals(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
-class Pulls:
-    """The pulls of a bandit, as its learner and its policy see them.
-
-    Attributes:
-        ledger: All of them.
-        sign: What rewards are multiplied with: here, larger ones are better.
-        now: The time of the decision.
-        pending: Those without reward, of which the first come from the ledger.
-        since: Pulls of earlier times do not count.
-    """
-
-    ledger: PullLedger
-    sign: float
-    now: float
-    pending: Sequence[Pull] = ()
-    since: float = -math.inf
-
-    @property
-    def num_told(self) -> int:
-        """The number of told pulls, those that do not count included."""
-        return self.ledger.num_pulls
-
-    def totals(self, num_told: int | None = None) -> Totals:
-        """Return the totals of the told pulls that count, or of the first told ones."""
-        num_told = self.num_told if num_told is None else num_told
-        arms, counts, sums = self.ledger.totals(num_told, self.since)
-        return Totals(arms, counts, self.sign * sums)
-
-    def history(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return arms, rewards and times of all told pulls, in order of telling."""
-        indices, rewards, times = self.ledger.history()
-        return indices, self.sign * rewards, times
-
-    @property
-    def pending_arms(self) -> Tensor:
-        """The arms of ``pending``, repeats included."""
-        arms = [pull.arm for pull in self.pending]
-        return torch.tensor(arms, dtype=torch.long, device=self.ledger.device)
-
-
-class PullLedger:
+class Observations:
     """The pulls of a bandit over ``num_arms`` arms.
 
     Every pull that was asked has an id, counted from zero. It stays pending until it is
@@ -121,6 +79,8 @@ class PullLedger:
     Args:
         num_arms: A.
         like: A tensor of the dtype of the arms, and on their device.
+        sign: 1 where large rewards are good, -1 where small ones are. ``history`` and
+            ``totals`` return rewards times it.
 
     Attributes:
         num_arms: A. Nothing here has an entry per arm, but ``counts`` where it is
@@ -137,12 +97,11 @@ class PullLedger:
         tried: The arms of all pulls, told, pending and failed.
         num_since_new: The number of pulls since the last one of an arm that had none,
             in the order in which they were asked for, or told from outside.
-        failures: How often the pulls of arms have failed since the last reward.
-        failed_lately: The arms whose pulls have failed since the last ask.
     """
 
-    def __init__(self, num_arms: int, like: Tensor) -> None:
+    def __init__(self, num_arms: int, like: Tensor, sign: float = 1.0) -> None:
         self.dtype = like.dtype
+        self.sign = sign
         self.num_arms = num_arms
         self.device = like.device
         none = torch.empty(0, dtype=torch.long, device=like.device)
@@ -161,8 +120,6 @@ class PullLedger:
         self.first_is_told = False
         self.tried: frozenset[int] = frozenset()
         self.num_since_new = 0
-        self.failures: Mapping[int, int] = {}
-        self.failed_lately: frozenset[int] = frozenset()
 
     @property
     def num_pulls(self) -> int:
@@ -172,7 +129,7 @@ class PullLedger:
     @property
     def counts(self) -> Tensor:
         """The ``A`` numbers of told pulls."""
-        totals = self.totals(self.num_pulls)
+        totals = self.totals()
         counts = totals.counts.new_zeros(self.num_arms)
         counts[totals.arms] = totals.counts
         return counts
@@ -189,13 +146,7 @@ class PullLedger:
         self._try(indices)
 
     def tell(
-        self,
-        indices: Any,
-        rewards: Any,
-        pull_ids: Any,
-        external_scores: Callable[[Tensor], Tensor] | None,
-        time: float | None = None,
-        now: float = 0.0,
+        self, indices: Any, rewards: Any, pull_ids: Any, time: float | None = None
     ) -> None:
         """Settle pending pulls with rewards.
 
@@ -203,39 +154,56 @@ class PullLedger:
             indices: The arms, ``q`` of them.
             rewards: Their ``q`` rewards.
             pull_ids: Which pulls these are; if None, the oldest pending ones.
-            external_scores: The leverage scores of arms, for pulls that were never
-                asked; None if there must not be any.
             time: When the rewards were measured; if None, when they were asked for.
-            now: When those were asked for that were never asked.
         """
         arms = check_indices(indices, self.num_arms)
         values = check_rewards(rewards, len(arms), self.dtype)
-        settled = self._match(arms, pull_ids, external=external_scores is not None)
-        scores = [0.0] * len(arms)
-        if external_scores is not None:
-            indices = torch.tensor(arms, dtype=torch.long, device=self.device)
-            scores = external_scores(indices).tolist()
-        pulls = [None if key is None else self.pending[key] for key in settled]
-        for position, pull in enumerate(pulls):
-            if pull is not None:
-                scores[position] = pull.score
+        settled = self._match(arms, pull_ids)
+        pulls = [self.pending[key] for key in settled]
         out = set(settled)
         pending = {key: pull for key, pull in self.pending.items() if key not in out}
         # Replaced in one assignment, so that an interrupt cannot leave half a change.
         self.pending = pending
         self.first_is_told |= 0 in out
-        self.failures = {
-            arm: count for arm, count in self.failures.items() if arm not in arms
-        }
-        self.told_indices.extend(arms)
-        self.told_rewards.extend(values)
-        self.told_scores.extend(scores)
-        self.told_ids.extend(-1 if key is None else key for key in settled)
-        self.told_asked.extend(0.0 if pull is None else pull.time for pull in pulls)
-        times = [now if pull is None else pull.time for pull in pulls]
-        self.told_times.extend(times if time is None else [time] * len(pulls))
-        outside = zip(arms, settled, strict=True)
-        self._try([arm for arm, key in outside if key is None])
+        times = [pull.time if time is None else time for pull in pulls]
+        self._extend(pulls, values, settled, times)
+
+    def add(
+        self,
+        indices: Any,
+        rewards: Any,
+        scores: Callable[[Tensor], Tensor],
+        time: float = 0.0,
+    ) -> None:
+        """Take in rewards of pulls that were never asked for.
+
+        Args:
+            indices: The arms, ``q`` of them.
+            rewards: Their ``q`` rewards.
+            scores: The leverage scores of arms.
+            time: When the rewards were measured.
+        """
+        arms = check_indices(indices, self.num_arms)
+        values = check_rewards(rewards, len(arms), self.dtype)
+        indices = torch.tensor(arms, dtype=torch.long, device=self.device)
+        found = zip(arms, scores(indices).tolist(), strict=True)
+        pulls = [Pull(arm, score) for arm, score in found]
+        self._extend(pulls, values, [-1] * len(arms), [time] * len(arms))
+        self._try(arms)
+
+    def _extend(
+        self,
+        pulls: Sequence[Pull],
+        rewards: Sequence[float],
+        ids: Sequence[int],
+        times: Sequence[float],
+    ) -> None:
+        self.told_indices.extend(pull.arm for pull in pulls)
+        self.told_rewards.extend(rewards)
+        self.told_scores.extend(pull.score for pull in pulls)
+        self.told_ids.extend(ids)
+        self.told_asked.extend(pull.time for pull in pulls)
+        self.told_times.extend(times)
 
     def _try(self, arms: Sequence[int]) -> None:
         """Count pulls that nobody has asked for before."""
@@ -251,11 +219,10 @@ class PullLedger:
     def fail(self, indices: Any, pull_ids: Any) -> None:
         """Release pending pulls without reward."""
         arms = check_indices(indices, self.num_arms)
-        for pull_id in self._match(arms, pull_ids, external=False):
-            if pull_id is not None:
-                del self.pending[pull_id]
-        self.failures = Counter(self.failures) + Counter(arms)
-        self.failed_lately |= set(arms)
+        out = set(self._match(arms, pull_ids))
+        self.pending = {
+            key: pull for key, pull in self.pending.items() if key not in out
+        }
 
     def find_told(self, indices: Any, pull_ids: Any) -> list[int]:
         """Return the places of told pulls; without ids the latest of those arms."""
@@ -314,24 +281,25 @@ class PullLedger:
 
     def used(self) -> PullCounts:
         """Return the pulls told and pending, by arm; an arm may come twice."""
-        totals, pending = self.totals(self.num_pulls), self.pending_arms()
+        totals, pending = self.totals(), self.pending_arms()
         counts = torch.cat([totals.counts, torch.ones_like(pending)])
         return PullCounts(torch.cat([totals.arms, pending]), counts)
 
     def history(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return arms, rewards and times of told pulls, as told, in double."""
+        """Return arms, signed rewards and times of told pulls, in double."""
         columns = (self.told_indices, self.told_rewards, self.told_times)
-        indices, *numbers = (torch.from_numpy(np.array(column)) for column in columns)
-        rewards, times = (column.to(self.device) for column in numbers)
-        return indices.to(self.device), rewards, times
+        tensors = (torch.from_numpy(np.array(column)) for column in columns)
+        indices, rewards, times = (tensor.to(self.device) for tensor in tensors)
+        return indices, self.sign * rewards, times
 
-    def totals(self, num_pulls: int, since: float = -math.inf) -> Totals:
-        """Return the totals of the first told pulls.
+    def totals(self, num_pulls: int | None = None, since: float = -math.inf) -> Totals:
+        """Return the totals of the first told pulls, with signed rewards.
 
         Args:
-            num_pulls: How many.
+            num_pulls: How many; all if None.
             since: Rewards of earlier times do not count.
         """
+        num_pulls = self.num_pulls if num_pulls is None else num_pulls
         if num_pulls < self.num_pulls or since > -math.inf:
             history = (column[:num_pulls] for column in self.history())
             indices, rewards, times = history
@@ -341,61 +309,54 @@ class PullLedger:
             new = slice(self._num_summed, None)
             indices = torch.from_numpy(np.array(self.told_indices[new]))
             rewards = torch.from_numpy(np.array(self.told_rewards[new]))
-            totals = self._totals.plus(indices.to(self.device), rewards.to(self.device))
+            rewards = self.sign * rewards.to(self.device)
+            totals = self._totals.plus(indices.to(self.device), rewards)
             self._totals, self._num_summed = totals, num_pulls
         return self._totals
 
-    def _match(
-        self, arms: list[int], pull_ids: Any, external: bool
-    ) -> list[int | None]:
+    def _match(self, arms: list[int], pull_ids: Any) -> list[int]:
+        """Return the pending pulls that arms stand for, by id or the oldest ones."""
         if pull_ids is not None:
             return self._match_ids(arms, check_pull_ids(pull_ids, len(arms)))
         waiting: dict[int, deque[int]] = {arm: deque() for arm in arms}
         for pull_id, pull in self.pending.items():
             if pull.arm in waiting:
                 waiting[pull.arm].append(pull_id)
-        matched: list[int | None] = []
-        for arm in arms:
-            if waiting[arm]:
-                matched.append(waiting[arm].popleft())
-            elif external:
-                matched.append(None)
-            else:
+        for arm, wished in Counter(arms).items():
+            if len(waiting[arm]) < wished:
                 raise InputDataError(
                     f"Expected a pending pull of {self._name(arm)}, but it has none "
                     "left to settle. Ask first, and tell what `ask` returned; or pass "
-                    "`external=True` to `tell` if the reward is historical or outside "
-                    "data."
+                    "results that were never asked for to `add_observations`."
                 )
-        return matched
+        return [waiting[arm].popleft() for arm in arms]
 
     def _name(self, arm: int) -> str:
         """Return how messages name an arm."""
         return f"arm {arm}"
 
-    def _match_ids(self, arms: list[int], pull_ids: list[int]) -> list[int | None]:
+    def _match_ids(self, arms: list[int], pull_ids: list[int]) -> list[int]:
         for arm, pull_id in zip(arms, pull_ids, strict=True):
             pull = self.pending.get(pull_id)
             if pull is None or pull.arm != arm:
                 found = None if pull is None else self._name(pull.arm)
                 raise wrong_pull(pull_id, self._name(arm), found, self.next_id)
-        return list(pull_ids)
+        return pull_ids
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything but ``told_times`` as plain numbers and lists."""
+        """Return everything as plain numbers and lists."""
         return {
             "told_indices": list(self.told_indices),
             "told_rewards": list(self.told_rewards),
             "told_scores": list(self.told_scores),
             "told_ids": list(self.told_ids),
             "told_asked": list(self.told_asked),
+            "told_times": list(self.told_times),
             "pending": {key: tuple(pull) for key, pull in self.pending.items()},
             "next_id": self.next_id,
             "first_is_told": self.first_is_told,
             "tried": sorted(self.tried),
             "num_since_new": self.num_since_new,
-            "failures": dict(self.failures),
-            "failed_lately": sorted(self.failed_lately),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -419,10 +380,11 @@ class PullLedger:
             check_count("told_ids", key + 1, next_id) - 1 for key in state["told_ids"]
         ]
         asked = [check_time(time) for time in state["told_asked"]]
-        if not len(ids) == len(asked) == len(told):
+        times = [check_time(time) for time in state["told_times"]]
+        if not len(ids) == len(asked) == len(times) == len(told):
             raise InputDataError(
-                f"Expected an id and a time per told pull, but got {len(ids)} and "
-                f"{len(asked)} for {len(told)} pulls."
+                f"Expected an id and two times per told pull, but got {len(ids)}, "
+                f"{len(asked)} and {len(times)} for {len(told)} pulls."
             )
         pending = {
             check_count("pending", key, next_id - 1): Pull(
@@ -433,35 +395,29 @@ class PullLedger:
         check_indices([pull.arm for pull in pending.values()], num_arms)
         tried = check_indices(state["tried"], num_arms)
         since = check_count("num_since_new", state["num_since_new"])
-        failures = {
-            arm: check_count("failures", count)
-            for arm, count in state["failures"].items()
-        }
-        check_indices(list(failures), num_arms)
-        lately = check_indices(state["failed_lately"], num_arms)
         self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
         self.told_scores, self.pending = array("d", scores), pending
         self.told_ids, self.told_asked = array("q", ids), array("d", asked)
-        self.told_times = array("d", [0.0] * len(told))
+        self.told_times = array("d", times)
         self.next_id = next_id
         self.first_is_told = bool(state["first_is_told"])
         self._totals, self._num_summed = self._nothing, 0
         self.tried, self.num_since_new = frozenset(tried), since
-        self.failures, self.failed_lately = failures, frozenset(lately)
 
 
-class PointLedger(PullLedger):
+class PointObservations(Observations):
     """The pulls of a bandit on a box, whose arms are the points of its pulls.
 
     Args:
         bounds: The ``2 x d`` corners of the box, in double.
+        sign: As for arms.
 
     Attributes:
         points: The ``A x d`` points that were asked for or told, each once.
     """
 
-    def __init__(self, bounds: Tensor) -> None:
-        super().__init__(0, like=bounds)
+    def __init__(self, bounds: Tensor, sign: float = 1.0) -> None:
+        super().__init__(0, bounds, sign)
         self.bounds = bounds
         self.points = bounds[:0]
 

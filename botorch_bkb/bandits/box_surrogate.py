@@ -1,0 +1,181 @@
+"""What is learned of the rewards over a box from the observations."""
+
+from __future__ import annotations
+
+from copy import copy, deepcopy
+from dataclasses import replace
+from typing import Self
+
+import torch
+from gpytorch.means import ZeroMean
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.inducing import (
+    is_bulk,
+    LeverageScoreSampling,
+    warn_of_ceiling,
+)
+from botorch_bkb.bandits.observations import PointObservations
+from botorch_bkb.bandits.surrogates import Surrogate, SurrogateState
+from botorch_bkb.models import SingleTaskDTCGP
+
+
+class BoxSurrogate(Surrogate):
+    """The posterior of a function on a box, exact or sparse.
+
+    Inducing indices of its state are rows of the told points, in order of telling.
+
+    Args:
+        hyperparameters: Kernel, noise and units.
+        sampling: How inducing points are drawn. None: the exact GP.
+    """
+
+    def __init__(
+        self, hyperparameters: Hyperparameters, sampling: LeverageScoreSampling | None
+    ) -> None:
+        super().__init__(hyperparameters)
+        self.sampling = sampling
+        self._model: SingleTaskDTCGP | None = None
+
+    @override
+    def is_current(self, observations: PointObservations, time: float) -> bool:
+        return self.state.num_told == observations.num_pulls
+
+    @override
+    def update(self, observations: PointObservations, time: float) -> None:
+        if self.is_current(observations, time):
+            return
+        before = self.state
+        self.restore(self._learned(observations))
+        if self.state.is_capped and not before.is_capped:
+            warn_of_ceiling(len(self.state.inducing_indices), self.state.num_told)
+
+    @override
+    def preview(self, observations: PointObservations, time: float) -> Self:
+        other = copy(self)
+        other.restore(self._learned(observations))
+        return other
+
+    @override
+    def refresh(self, observations: PointObservations) -> None:
+        if self.state.num_told:
+            self.model(observations)
+
+    @override
+    def mark_stale(self) -> None:
+        self._model = None
+
+    def model(self, observations: PointObservations) -> SingleTaskDTCGP:
+        """Return the posterior, in the units of the kernel, given told pulls."""
+        if self._model is None:
+            self._model = self._model_of(observations)
+        return self._model
+
+    def _model_of(self, observations: PointObservations) -> SingleTaskDTCGP:
+        hyperparameters, num_told = self.hyperparameters, self.state.num_told
+        x = hyperparameters.to_features(observations.told_points[:num_told])
+        rewards = observations.history()[1][:num_told]
+        targets = (rewards - hyperparameters.offset) / hyperparameters.scale
+        targets = targets.unsqueeze(-1)
+        inducing = self.state.inducing_indices
+        # Before the first ask with rewards, and where nothing is left out: exact.
+        is_exact = not inducing.numel() or self._keeps_all(num_told)
+        model = SingleTaskDTCGP(
+            x,
+            targets,
+            torch.full_like(targets, hyperparameters.noise_variance),
+            inducing_points=None if is_exact else x[inducing],
+            covar_module=hyperparameters.covar_module,
+            mean_module=ZeroMean(),
+            outcome_transform=None,
+        )
+        return model.eval()
+
+    def _learned(self, observations: PointObservations) -> SurrogateState:
+        """Return the state after all told pulls."""
+        state, num_told = self.state, observations.num_pulls
+        hyperparameters = state.hyperparameters
+        is_due = hyperparameters.is_due(num_told)
+        by_fit = is_due and self._has_bulk(observations)
+        if by_fit:
+            # As over arms: by the scores of hyperparameters that know them.
+            hyperparameters = self._refitted(observations, None)
+        inducing, is_capped = self._choose_inducing(hyperparameters, observations)
+        if is_due and not by_fit:
+            hyperparameters = self._refitted(observations, inducing)
+        return replace(
+            state,
+            hyperparameters=hyperparameters,
+            inducing_indices=inducing,
+            num_told=num_told,
+            num_updates=state.num_updates + 1,
+            is_capped=state.is_capped or is_capped,
+        )
+
+    def _choose_inducing(
+        self, hyperparameters: Hyperparameters, observations: PointObservations
+    ) -> tuple[Tensor, bool]:
+        """Choose inducing points among the told ones, by the posterior before them.
+
+        Returns:
+            Their rows, and whether the ceiling took effect.
+        """
+        points, sampling = observations.told_points, self.sampling
+        everything = torch.arange(len(points), device=points.device)
+        if sampling is None or sampling.keeps_all(len(points)):
+            return everything, False
+        x = hyperparameters.to_features(points)
+        noise_variance = hyperparameters.noise_variance
+        scores = None
+        if not self._has_bulk(observations) and self.state.num_told:
+            model = self.model(observations)
+            scores = model.leverage_scores(x, x.new_tensor(noise_variance)).detach()
+        elif not self._has_bulk(observations):
+            prior_variance = hyperparameters.covar_module(x, diag=True).detach()
+            scores = prior_variance / noise_variance
+        return sampling.draw(
+            hyperparameters,
+            x,
+            torch.ones_like(x[:, 0]),
+            everything,
+            scores,
+            self.seed,
+            self.state.num_updates,
+        )
+
+    def _refitted(
+        self, observations: PointObservations, inducing: Tensor | None
+    ) -> Hyperparameters:
+        """Return hyperparameters fitted to all told pulls.
+
+        A few are fitted exactly: a likelihood on inducing points that are drawn anew
+        jumps from fit to fit. Many gather around the optimum: evenly chosen ones would
+        be all but equal, unless many are new.
+
+        Args:
+            observations: The told pulls.
+            inducing: The rows on which the likelihood stands; None for all, or evenly
+                chosen ones.
+        """
+        hyperparameters, points = (
+            deepcopy(self.hyperparameters),
+            observations.told_points,
+        )
+        hyperparameters.features = hyperparameters.to_features(points)
+        is_empty = inducing is not None and not inducing.numel()
+        if is_empty or self._keeps_all(len(points)):
+            inducing = None
+        everything = torch.arange(len(points), device=points.device)
+        hyperparameters.fit(everything, observations.history()[1], inducing)
+        return hyperparameters
+
+    def _keeps_all(self, num_points: int) -> bool:
+        """Whether the posterior is exact."""
+        sampling = self.sampling
+        return sampling is None or sampling.keeps_all(num_points)
+
+    def _has_bulk(self, observations: PointObservations) -> bool:
+        """Whether so many points are new that they are sampled block by block."""
+        return is_bulk(observations.num_pulls - self.state.num_told)

@@ -1,0 +1,288 @@
+"""The bandit that learns what it is not given, with defaults chosen by benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast, Literal
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.acquisition.confidence import ConfidenceSchedule
+from botorch_bkb.acquisition.deviations import DeviationWidth
+from botorch_bkb.arms import Capacity, PullCounts
+from botorch_bkb.arms.table import as_arms
+from botorch_bkb.bandits.bandit import FiniteArmBandit
+from botorch_bkb.bandits.base import locked
+from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
+from botorch_bkb.bandits.forgetting import exact_filter_bytes, FilterSurrogate
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
+from botorch_bkb.bandits.observations import Pull
+from botorch_bkb.bandits.policies import Policy, UCBPolicy
+from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
+from botorch_bkb.checks import check_choice, check_size
+from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
+from botorch_bkb.posteriors import ArmPosterior, Moments
+from botorch_bkb.posteriors.knowledge_gain import best_arm_capacity
+
+
+Goal = Literal["best_arm", "regret"]
+
+PRACTICAL_WIDTH = DeviationWidth(1.0, noise_deviations=1.0)
+# Rough detail adds the same variance to every arm that is not measured, which leaves
+# bounds less to tell arms apart by.
+DETAIL_WIDTH = DeviationWidth(1.25, noise_deviations=1.0)
+# The longest that bounds may choose known arms only: a share of all pulls, and not
+# fewer than some.
+NEW_ARM_SHARE = 1 / 8
+NEW_ARM_PATIENCE = 5
+
+
+class GPBandit(FiniteArmBandit):
+    r"""Finds the best of many candidates from few, noisy and late measurements.
+
+    A Gaussian process learns the rewards of all arms. What is None is fitted by
+    marginal likelihood: at every update up to 128 told pulls, then when their number
+    reaches 256, 512, ... The posterior is exact up to 256 measured arms, then sparse,
+    on inducing arms drawn by ridge leverage scores. **Fitted hyperparameters void the
+    regret guarantees** of the papers; their algorithms, such as
+    :class:`~botorch_bkb.BBKB`, take kernel and noise as given.
+
+    Batches may overlap: an ``ask`` while pulls are pending counts them as if each had
+    brought its posterior mean, and so does a pick those before it in its batch.
+
+    Args:
+        arms: An ``A x d`` tensor of features, one row per arm, or arms that are stored
+            elsewhere, :mod:`botorch_bkb.arms`.
+        covar_module: None: a trend with rough detail,
+            :func:`~botorch_bkb.bandits.composite_to_learn`, or a Tanimoto kernel of
+            packed fingerprints, learned. A function from ``A x d`` features to a
+            kernel: that kernel, learned. A kernel: used as it is, its outputscale in
+            squared units of the reward.
+        noise_variance: The variance of the rewards' noise, in squared units of the
+            reward. None: learned.
+        goal: ``"best_arm"`` finds the best arm: the arms of a batch are distinct, and
+            one that was pulled or is pending is pulled again only where that gains more
+            knowledge of the best arm than any new one. ``"regret"`` collects reward:
+            what looks best is pulled again and again, and under bounds a batch opens
+            with an arm that was never pulled if the last eighth of all pulls, five at
+            least, had none. None: ``"best_arm"``, or ``"regret"`` where the objective
+            drifts, which is the only goal there.
+        policy: How arms are chosen. None: :class:`~botorch_bkb.bandits.UCBPolicy`, the
+            largest upper confidence bounds.
+        confidence: The width of these bounds: a schedule of
+            ``botorch_bkb.acquisition.confidence``, or a number of posterior standard
+            deviations. None: 1.25 where the kernel has a part for rough detail, else
+            1.0, and with noise up to one more, ``DeviationWidth(1.25,
+            noise_deviations=1.0)``.
+        max_inducing: A ceiling for inducing arms, None for none; see
+            :class:`~botorch_bkb.bandits.LeverageScoreSampling`.
+        forgetting_rate: ``eps`` of a function that drifts, per unit of time, as in
+            :class:`~botorch_bkb.TVGPUCB`; ``"learn"``: learned. 0: nothing drifts.
+        maximize: Whether large rewards are good.
+        max_repeats: The most pulls of one arm, told and pending; None for no limit.
+        generator: Gives the seed of all random numbers, and stays in its state. None: a
+            random seed.
+        max_feature_bytes: The byte budget of the cached features.
+
+    Features are scaled to the unit cube (but for the columns of a given
+    ``TanimotoKernel``) and rewards standardized inside, unless both kernel and noise
+    are given. Every answer is in the user's units. The prior mean is the mean of the
+    rewards under bounds, and fitted for Thompson sampling.
+
+    Raises:
+        BotorchTensorDimensionError: If ``arms`` is not ``A x d`` with ``A, d >= 1``.
+        InputDataError: If ``arms`` holds NaN or infinity, or an option is out of range.
+
+    Example:
+        >>> bandit = GPBandit(arms)
+        >>> indices = bandit.ask(96)
+        >>> bandit.tell(indices, measure(indices))
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | Callable[[Tensor], Kernel] | None = None,
+        noise_variance: float | None = None,
+        *,
+        goal: Goal | None = None,
+        policy: Policy | None = None,
+        confidence: ConfidenceSchedule | float | None = None,
+        max_inducing: int | None = None,
+        forgetting_rate: float | Literal["learn"] = 0.0,
+        maximize: bool = True,
+        max_repeats: int | None = None,
+        generator: torch.Generator | None = None,
+        max_feature_bytes: int = 2**31,
+    ) -> None:
+        drifts = forgetting_rate != 0
+        self.goal = _checked_goal(goal, drifts)
+        arms = as_arms(arms)
+        policy = UCBPolicy() if policy is None else policy
+        hyperparameters: Hyperparameters
+        surrogate: ArmSurrogate
+        if drifts:
+            rate = None if forgetting_rate == "learn" else forgetting_rate
+            hyperparameters = DriftHyperparameters(
+                arms, covar_module, noise_variance, rate
+            )
+            surrogate = FilterSurrogate(
+                hyperparameters,
+                max_feature_bytes,
+                sparse=exact_filter_bytes(len(arms)) > max_feature_bytes,
+            )
+        else:
+            hyperparameters = Hyperparameters(
+                arms, covar_module, noise_variance, policy.learns_mean
+            )
+            sampling = LeverageScoreSampling(
+                max_inducing=max_inducing, min_inducing=MIN_INDUCING
+            )
+            surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes, sampling)
+        if confidence is None:
+            confidence = DETAIL_WIDTH if hyperparameters.has_detail else PRACTICAL_WIDTH
+        super().__init__(
+            arms,
+            surrogate,
+            policy,
+            confidence=confidence,
+            maximize=maximize,
+            max_repeats=max_repeats,
+            generator=generator,
+        )
+
+    @override
+    @locked
+    def ask(  # type: ignore[override] # `n` is exact, `max_size` a cap
+        self,
+        n: int = 1,
+        *,
+        available: Tensor | None = None,
+        arms: Tensor | None = None,
+        time: float | None = None,
+    ) -> Tensor:
+        """Choose ``n`` pulls, fewer only where fewer are left; they become pending.
+
+        The very first arm is drawn uniformly; afterwards ties go to the lowest index.
+        The other arguments, and what is raised, are those of
+        :meth:`FiniteArmBandit.ask`.
+
+        Args:
+            n: The number of pulls.
+            available: An ``A``-dim boolean tensor of the arms that can be pulled now.
+            arms: A ``k x d`` tensor of the arms of this round.
+            time: When the pulls will be made, if the objective drifts.
+        """
+        check_size("n", n)
+        return self._ask(FixedSize(n), available, arms, time)
+
+    @override
+    def _select(
+        self,
+        surrogate: ArmSurrogate,
+        rule: BatchRule,
+        capacity: Capacity,
+        time: float,
+        generator: torch.Generator,
+    ) -> Tensor:
+        size = min(rule.min_size, capacity.total(rule.min_size))
+        pending = list(self._observations.pending.values())
+        posterior = surrogate.at(self._observations, time, pending)
+        chosen = self._indices([])
+        while (missing := size - len(chosen)) > 0:
+            # Where the arms of a batch are distinct, more passes once all came.
+            left = self._open_for_goal(posterior.moments, capacity, missing, chosen)
+            first = None
+            if not len(chosen):
+                first = self._opening_arm(left)
+                if self._new_arm_is_due():
+                    first = self._new_arm(surrogate, left, time, generator)
+            rule = FixedSize(missing)
+            more = self._select_from(posterior, rule, left, first, time, generator)
+            capacity = capacity.without(more)
+            chosen = torch.cat([chosen, more])
+            scores = posterior.moments.leverage_scores_of(more).tolist()
+            arms = zip(more.tolist(), scores, strict=True)
+            pending += [Pull(arm, score, time) for arm, score in arms]
+            posterior = surrogate.at(self._observations, time, pending)
+        return chosen
+
+    def _open_for_goal(
+        self, moments: Moments, capacity: Capacity, size: int, chosen: Tensor
+    ) -> Capacity:
+        """Return how often a batch may pull each arm, where the goal allows fewer.
+
+        Args:
+            moments: Those of all arms.
+            capacity: How many pulls each arm allows.
+            size: How many are wanted.
+            chosen: What the batch has already; as if pending.
+        """
+        if self.goal == "regret":
+            return capacity
+        used = self._observations.used()
+        arms = torch.cat([used.arms, chosen])
+        counts = torch.cat([used.counts, torch.ones_like(chosen)])
+        pending = torch.cat([self._observations.pending_arms(), chosen])
+        used = PullCounts(arms, counts)
+        posterior = cast(ArmPosterior, moments)  # other moments drift
+        return best_arm_capacity(posterior, capacity, used, pending, size)
+
+    def _new_arm_is_due(self) -> bool:
+        """Whether this batch opens with an arm that was never pulled.
+
+        A fit to few arms may be wrong and sure of it. Repeating the best of these shows
+        nothing new, and under bounds of a constant width no other arm is ever chosen. A
+        new arm in every eighth of all pulls makes their number grow with the logarithm
+        of all pulls, as slowly as the pulls of inferior arms under the rules of
+        [lai1985]_.
+        """
+        if (
+            self.goal != "regret"
+            or self._surrogate.drifts
+            or not self.policy.may_settle
+        ):
+            return False
+        observations = self._observations
+        num_pulls = observations.num_pulls + len(observations.pending)
+        most = max(NEW_ARM_PATIENCE, int(NEW_ARM_SHARE * num_pulls))
+        return observations.num_since_new >= most
+
+    def _new_arm(
+        self,
+        surrogate: ArmSurrogate,
+        capacity: Capacity,
+        time: float,
+        generator: torch.Generator,
+    ) -> int | None:
+        """Return what is chosen of the arms that nobody tried; None if none is left."""
+        tried = self._indices(sorted(self._observations.tried))
+        new = capacity.with_listed(tried, torch.zeros_like(tried))
+        if new.is_used_up:
+            return None
+        return int(super()._select(surrogate, FixedSize(1), new, time, generator))
+
+
+def _checked_goal(goal: Goal | None, drifts: bool) -> Goal:
+    """Return the goal; raise if there is no such goal."""
+    if goal is None:
+        return "regret" if drifts else "best_arm"
+    check_choice(
+        "goal",
+        goal,
+        {
+            "regret": "collect reward, repeats welcome",
+            "best_arm": "find the best, distinct arms in a batch",
+        },
+    )
+    if drifts and goal == "best_arm":
+        raise UnsupportedError(
+            "Expected `goal` to be 'regret' where the objective drifts, since the best "
+            "arm changes, but got 'best_arm'. Leave out `goal`."
+        )
+    return goal

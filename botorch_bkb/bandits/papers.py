@@ -1,0 +1,482 @@
+"""The algorithms of the papers, with kernel and noise given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_bkb.acquisition.confidence import (
+    ChowdhuryGopalanWidth,
+    PracticalBBKBWidth,
+    PracticalBKBWidth,
+)
+from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
+from botorch_bkb.arms.table import as_arms
+from botorch_bkb.bandits.bandit import FiniteArmBandit
+from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
+from botorch_bkb.bandits.forgetting import FilterSurrogate
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.inducing import LeverageScoreSampling
+from botorch_bkb.bandits.policies import (
+    EpsilonGreedyPolicy,
+    ThompsonPolicy,
+    UniformPolicy,
+)
+from botorch_bkb.bandits.surrogates import PosteriorSurrogate
+from botorch_bkb.checks import as_number, check_size
+from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
+from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
+from botorch_bkb.posteriors import ResidualPart
+from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
+
+
+# The paper draws this many points from the distribution of the maximizer per round.
+DRAWS_PER_ROUND = 30
+
+
+class BKB(FiniteArmBandit):
+    """Budgeted kernel bandit: GP-UCB on the sparse posterior, one arm at a time.
+
+    Algorithm 1 of [calandriello2019bkb]_, resampled at every step. The theorems assume
+    that every reward comes before the next pull.
+
+    Args:
+        arms: An ``A x d`` tensor of features.
+        covar_module: Any GPyTorch kernel, used as it is.
+        noise_variance: lambda, the variance of the rewards' noise.
+        oversampling: q-bar, as all options that follow, of
+            :class:`~botorch_bkb.bandits.LeverageScoreSampling`.
+        resampling: Whether inducing arms are drawn afresh.
+        inclusion: The law of these draws.
+        max_inducing: A ceiling for inducing arms.
+        max_feature_bytes: The byte budget of the cached features.
+        options: Those of :class:`~botorch_bkb.bandits.FiniteArmBandit`:
+            ``confidence``, ``batch_rule``, ``maximize``, ``max_repeats`` and
+            ``generator``.
+
+    Raises:
+        InputDataError: If kernel or noise is not given; ``GPBandit`` learns them.
+
+    Example:
+        >>> bandit = BKB(arms, covar_module=RBFKernel(), noise_variance=0.2)
+        >>> indices = bandit.ask()
+        >>> bandit.tell(indices, measure(indices))
+    """
+
+    default_confidence = PracticalBKBWidth()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        oversampling: float = 2.0,
+        resampling: Resampling = "independent",
+        inclusion: Inclusion = "merged",
+        max_inducing: int | None = None,
+        max_feature_bytes: int = 2**31,
+        **options: Any,
+    ) -> None:
+        hyperparameters = _given("BKB", arms, covar_module, noise_variance)
+        sampling = LeverageScoreSampling(
+            oversampling, resampling, inclusion, max_inducing
+        )
+        surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes, sampling)
+        super().__init__(arms, surrogate, **options)
+
+
+class BBKB(FiniteArmBandit):
+    """Batch budgeted kernel bandit: batches that close before the posterior is stale.
+
+    Algorithm 1 of [calandriello2020bbkb]_, resampled once a batch. All arguments are
+    those of :class:`BKB`.
+
+    Batches may overlap: an ``ask`` while pulls are pending starts its batch rule from
+    what they have used up. So a variance given the rewards so far is, on the exact
+    posterior, at most ``ratio_threshold`` times the one that counts pending pulls, up
+    to the pull that closes a batch and the one arm that every ``ask`` returns. The
+    theorems assume that all rewards of a batch come before the next batch is asked for.
+    For rewards that are later than their batch, and for those that never come, there is
+    no theorem.
+
+    Example:
+        >>> bandit = BBKB(arms, covar_module=RBFKernel(), noise_variance=0.2)
+        >>> indices = bandit.ask()
+        >>> bandit.tell(indices, measure(indices))
+    """
+
+    default_confidence = PracticalBBKBWidth()
+    default_batch_rule = SumRule()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        oversampling: float = 2.0,
+        resampling: Resampling = "independent",
+        inclusion: Inclusion = "merged",
+        max_inducing: int | None = None,
+        max_feature_bytes: int = 2**31,
+        **options: Any,
+    ) -> None:
+        hyperparameters = _given("BBKB", arms, covar_module, noise_variance)
+        sampling = LeverageScoreSampling(
+            oversampling, resampling, inclusion, max_inducing
+        )
+        surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes, sampling)
+        super().__init__(arms, surrogate, **options)
+
+
+class GPUCB(FiniteArmBandit):
+    """GP-UCB on the exact posterior, with the width of [chowdhury2017]_.
+
+    ``O(A P^2)`` an ask for ``P`` distinct pulled arms. The arguments are those of
+    :class:`BKB`, without the options of inducing arms.
+    """
+
+    default_confidence = ChowdhuryGopalanWidth()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        max_feature_bytes: int = 2**31,
+        **options: Any,
+    ) -> None:
+        hyperparameters = _given("GPUCB", arms, covar_module, noise_variance)
+        surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes)
+        super().__init__(arms, surrogate, **options)
+
+
+class GPBUCB(FiniteArmBandit):
+    """GP-BUCB: batches on the exact posterior, closed by the product rule.
+
+    [desautels2014gpbucb]_. Its theorem multiplies the width by the bound on the
+    variance ratio; the default width does not. It also covers rewards that are late by
+    a bounded number of pulls, for a width multiplied by the exponential of what that
+    many pulls can tell. The arguments are those of :class:`GPUCB`.
+    """
+
+    default_confidence = ChowdhuryGopalanWidth()
+    default_batch_rule = ProductRule()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        max_feature_bytes: int = 2**31,
+        **options: Any,
+    ) -> None:
+        hyperparameters = _given("GPBUCB", arms, covar_module, noise_variance)
+        surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes)
+        super().__init__(arms, surrogate, **options)
+
+
+class TVGPUCB(FiniteArmBandit):
+    r"""TV-GP-UCB: forgets smoothly. Algorithm 2 of [bogunovic2016tvgpucb]_.
+
+    The posterior is that of ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``,
+    equations (7) and (8), filtered from step to step at a cost that does not grow with
+    time, by :class:`~botorch_bkb.posteriors.SparseArmFilter`: a step takes ``O(A m)``
+    for ``m`` inducing arms, which are all pulled arms unless ``sparse``. It computes in
+    double precision then. Batches are picked one by one with
+    the variance of those before, as if each had brought its mean; so are pulls still
+    pending, each as if it had at the time at which it was asked for: a pull that is
+    lost is forgotten like any other. The bandit keeps a filter of the rewards up to the
+    time of the oldest pull that is pending, and replays those after it at every
+    decision: fail what is lost. Only a reward that is older still replays the whole
+    history.
+    The theorem covers single pulls at times 1, 2, 3, ...
+
+    Args:
+        arms: An ``A x d`` tensor of features.
+        covar_module: Any GPyTorch kernel over the features, used as it is.
+        noise_variance: lambda, the variance of the rewards' noise.
+        forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time.
+        sparse: Whether arms of little leverage are inducing no longer.
+        tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
+        max_inducing: The most inducing arms, if ``sparse``; fewer, two at least, where
+            ``max_feature_bytes`` does not hold their features.
+        max_feature_bytes: The byte budget of a filter.
+        options: Those of :class:`~botorch_bkb.bandits.FiniteArmBandit`. The default
+            ``confidence`` is :class:`~botorch_bkb.acquisition.TVWidth`, and the paper's
+            experiments take ``LogWidth``.
+
+    Raises:
+        InputDataError: If an argument is missing or out of range, or
+            ``max_feature_bytes`` does not hold a filter on which all arms are inducing
+            (2 GiB, if not given, hold that of 16,384 arms).
+
+    Example:
+        >>> bandit = TVGPUCB(arms, RBFKernel(), 0.01, forgetting_rate=0.03)
+        >>> indices = bandit.ask(time=7.5)
+        >>> bandit.tell(indices, measure(indices), time=7.6)
+    """
+
+    default_confidence = TVWidth()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        forgetting_rate: float | None = None,
+        sparse: bool = False,
+        tolerance: float = 1e-3,
+        max_inducing: int = 512,
+        max_feature_bytes: int = 2**31,
+        **options: Any,
+    ) -> None:
+        _check_given("TVGPUCB", covar_module, noise_variance, forgetting_rate)
+        hyperparameters = DriftHyperparameters(
+            as_arms(arms), covar_module, noise_variance, forgetting_rate
+        )
+        surrogate = FilterSurrogate(
+            hyperparameters, max_feature_bytes, sparse, tolerance, max_inducing
+        )
+        super().__init__(arms, surrogate, **options)
+
+
+class RGPUCB(FiniteArmBandit):
+    r"""R-GP-UCB: GP-UCB that starts afresh with every block of time.
+
+    Algorithm 1 of [bogunovic2016tvgpucb]_. A block is ``block_size`` long, the first
+    starts at time 1, and a decision uses the rewards of its own block; pulls of earlier
+    ones that are still pending do not count. The width goes on with the number of all
+    pulls. Where nothing is known, as at the start of a block, the lowest index wins.
+
+    Args:
+        arms: An ``A x d`` tensor of features.
+        covar_module: Any GPyTorch kernel, used as it is.
+        noise_variance: lambda, the variance of the rewards' noise.
+        block_size: The paper's ``N``, in units of time; see :func:`rbf_block_size` and
+            :func:`matern_block_size` for its formulas.
+        max_feature_bytes: The byte budget of the cached features.
+        options: Those of :class:`~botorch_bkb.bandits.FiniteArmBandit`. The default
+            ``confidence`` is :class:`~botorch_bkb.acquisition.RTVWidth`.
+
+    Raises:
+        InputDataError: If an argument is missing or out of range.
+
+    Example:
+        >>> N = rbf_block_size(forgetting_rate=0.01, horizon=200)
+        >>> bandit = RGPUCB(arms, RBFKernel(), 0.01, block_size=N)
+    """
+
+    default_confidence = RTVWidth()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        block_size: float,
+        max_feature_bytes: int = 2**31,
+        **options: Any,
+    ) -> None:
+        hyperparameters = _given("RGPUCB", arms, covar_module, noise_variance)
+        surrogate = PosteriorSurrogate(
+            hyperparameters, max_feature_bytes, block_size=block_size
+        )
+        super().__init__(arms, surrogate, **options)
+
+
+class GPThompsonSampling(FiniteArmBandit):
+    r"""Thompson sampling: each pull is the best arm of a draw from the posterior.
+
+    Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, which leverage
+    scores keep small, at ``O(A m)`` a draw. The draws of one batch come from the
+    posterior at its start, as the paper's thirty per round do; pulls still pending from
+    earlier batches lower the variance of the draws. Before the first reward all pulls
+    are uniform, the paper's ``F_0``. The paper's algorithm that estimates
+    hyperparameters in every round (section 2.3) is ``GPBandit(arms,
+    policy=ThompsonPolicy())``.
+
+    Args:
+        arms: An ``A x d`` tensor of features.
+        covar_module: Any GPyTorch kernel, used as it is.
+        noise_variance: lambda, the variance of the rewards' noise.
+        uniform_probability: The paper's xi: with this probability a pull is a uniformly
+            chosen arm in place of a draw. (The epsilon-greedy Thompson sampling of
+            later papers mixes with the mean of several draws instead.) The theorem
+            needs it to be positive; the paper names no value.
+        residual: How draws treat what the inducing arms do not explain: ``"omitted"``,
+            the draw of the paper's weights, or ``"correlated"``; see
+            :mod:`botorch_bkb.posteriors.arm_sampler` for what each gets wrong.
+        spread: How far draws go from the posterior mean: of each, ``mean + spread (draw
+            - mean)`` is maximized, the posterior reshaping of [chapelle2011]_.
+        options: All other arguments of :class:`BKB`. The default ``batch_rule`` is
+            ``FixedSize(30)``; BBKB's rules are welcome too. The confidence schedule
+            only serves ``confidence_bound``.
+
+    The paper's answer is ``maximizer_distribution().mode``.
+
+    Example:
+        >>> bandit = GPThompsonSampling(arms, RBFKernel(), noise_variance=0.2)
+        >>> indices = bandit.ask()
+        >>> bandit.tell(indices, measure(indices))
+    """
+
+    default_confidence = PracticalBKBWidth()
+    default_batch_rule = FixedSize(DRAWS_PER_ROUND)
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        uniform_probability: float = 0.05,
+        residual: ResidualPart = "omitted",
+        spread: float = 1.0,
+        **options: Any,
+    ) -> None:
+        hyperparameters = _given(
+            "GPThompsonSampling", arms, covar_module, noise_variance
+        )
+        surrogate = _sparse_surrogate(hyperparameters, options)
+        policy = ThompsonPolicy(uniform_probability, residual, spread)
+        super().__init__(arms, surrogate, policy, **options)
+
+
+class EpsilonGreedy(FiniteArmBandit):
+    """The arm of the largest posterior mean, or with some probability a uniform one.
+
+    Args:
+        arms: An ``A x d`` tensor of features.
+        covar_module: Any GPyTorch kernel, used as it is.
+        noise_variance: lambda, the variance of the rewards' noise.
+        uniform_probability: The probability of a uniform draw, for each pull.
+        options: All other arguments of :class:`BKB`. The confidence schedule only
+            serves ``confidence_bound``.
+    """
+
+    default_confidence = PracticalBKBWidth()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        uniform_probability: float = 0.1,
+        **options: Any,
+    ) -> None:
+        hyperparameters = _given("EpsilonGreedy", arms, covar_module, noise_variance)
+        surrogate = _sparse_surrogate(hyperparameters, options)
+        policy = EpsilonGreedyPolicy(uniform_probability)
+        super().__init__(arms, surrogate, policy, **options)
+
+
+class UniformRandom(FiniteArmBandit):
+    """Every arm drawn uniformly: what any bandit has to beat.
+
+    The arguments are those of :class:`BKB`. Kernel and noise only serve predictions,
+    and are learned where they are None.
+    """
+
+    default_confidence = PracticalBKBWidth()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        **options: Any,
+    ) -> None:
+        hyperparameters = Hyperparameters(as_arms(arms), covar_module, noise_variance)
+        surrogate = _sparse_surrogate(hyperparameters, options)
+        super().__init__(arms, surrogate, UniformPolicy(), **options)
+
+
+def _sparse_surrogate(
+    hyperparameters: Hyperparameters, options: dict[str, Any]
+) -> PosteriorSurrogate:
+    """Return a sparse surrogate, whose options leave those of a bandit."""
+    names = {"oversampling", "resampling", "inclusion", "max_inducing"} & options.keys()
+    sampling = LeverageScoreSampling(**{name: options.pop(name) for name in names})
+    max_feature_bytes = options.pop("max_feature_bytes", 2**31)
+    return PosteriorSurrogate(hyperparameters, max_feature_bytes, sampling)
+
+
+def _given(
+    name: str,
+    arms: Tensor,
+    covar_module: Kernel | None,
+    noise_variance: float | None,
+) -> Hyperparameters:
+    """Return kernel and noise, which must be given."""
+    _check_given(name, covar_module, noise_variance)
+    return Hyperparameters(as_arms(arms), covar_module, noise_variance)
+
+
+def _check_given(name: str, *values: Any) -> None:
+    if any(value is None for value in values):
+        names = ("covar_module", "noise_variance", "forgetting_rate")[: len(values)]
+        raise InputDataError(
+            f"Expected {', '.join(f'`{key}`' for key in names)} to be given, since "
+            f"{name} is the algorithm of a paper and learns nothing of them. Use "
+            "`GPBandit(arms)` to learn them."
+        )
+
+
+def rbf_block_size(forgetting_rate: float, horizon: int) -> int:
+    r"""Return R-GP-UCB's ``N`` for an RBF kernel: ``ceil(min(T, 12 eps^{-1/4}))``.
+
+    Section 5 of [bogunovic2016tvgpucb]_.
+
+    Args:
+        forgetting_rate: ``eps``.
+        horizon: ``T``.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    return _block_size(forgetting_rate, horizon, 12.0, 1 / 4)
+
+
+def matern_block_size(
+    forgetting_rate: float, horizon: int, nu: float, dimension: int
+) -> int:
+    r"""Return R-GP-UCB's ``N`` for a Matern kernel.
+
+    ``ceil(min(T, 24 eps^{-1/(4 - c)}))`` with ``c = d (d + 1) / (2 nu + d (d + 1))``;
+    section 5 of [bogunovic2016tvgpucb]_.
+
+    Args:
+        forgetting_rate: ``eps``.
+        horizon: ``T``.
+        nu: The smoothness of the kernel.
+        dimension: ``d``.
+
+    Raises:
+        InputDataError: If an argument is out of range.
+    """
+    check_size("dimension", dimension)
+    if not 0 < as_number(nu) < math.inf:
+        raise InputDataError(f"Expected `nu` to be positive, but got {nu!r}.")
+    c = dimension * (dimension + 1) / (2 * nu + dimension * (dimension + 1))
+    return _block_size(forgetting_rate, horizon, 24.0, 1 / (4 - c))
+
+
+def _block_size(
+    forgetting_rate: float, horizon: int, factor: float, exponent: float
+) -> int:
+    check_size("horizon", horizon)
+    check_forgetting_rate(forgetting_rate)
+    if forgetting_rate == 0:
+        return horizon
+    return math.ceil(min(horizon, factor * forgetting_rate**-exponent))
