@@ -180,6 +180,11 @@ class FiniteArmBandit(Bandit):
         return self._surrogate.state.inducing_indices
 
     @property
+    def drifts(self) -> bool:
+        """Whether pulls have times."""
+        return self._surrogate.drifts
+
+    @property
     def decision_time(self) -> float:
         """The time of the next decision, unless ``ask`` names another."""
         return self._next_time
@@ -275,7 +280,7 @@ class FiniteArmBandit(Bandit):
                 self._opening_score = scores[0]
             self._observations.ask(indices.tolist(), scores, now)
             self.num_batches += 1
-            if self._surrogate.drifts:
+            if self.drifts:
                 self._now = now
         return indices
 
@@ -369,7 +374,7 @@ class FiniteArmBandit(Bandit):
 
     def _time_of_ask(self, time: float | None) -> float:
         """Return the time of a decision."""
-        if not self._surrogate.drifts:
+        if not self.drifts:
             self._check_no_time(time)
             return 0.0
         last = -math.inf if self._now is None else self._now
@@ -489,14 +494,14 @@ class FiniteArmBandit(Bandit):
         self._advance_clock(num_before)
 
     def _time_of_results(self, time: float | None) -> float | None:
-        if not self._surrogate.drifts:
+        if not self.drifts:
             self._check_no_time(time)
             return None
         return None if time is None else check_time(time)
 
     def _advance_clock(self, num_before: int) -> None:
         """Let the clock be no earlier than the results after the first ones."""
-        if self._surrogate.drifts:
+        if self.drifts:
             last = [] if self._now is None else [self._now]
             new = self._observations.told_times[num_before:]
             self._now = max([*last, *new], default=None)
@@ -538,7 +543,7 @@ class FiniteArmBandit(Bandit):
         self._observations.withdraw(places)
         self._surrogate.withdraw(self._observations, places)
         self._preview = None
-        if self._surrogate.drifts:
+        if self.drifts:
             pending = [pull.time for pull in self._observations.pending.values()]
             times = [*self._observations.told_times, *pending]
             self._now = max(times, default=None)

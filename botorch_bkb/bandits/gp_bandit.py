@@ -156,6 +156,12 @@ class GPBandit(FiniteArmBandit):
             generator=generator,
         )
 
+    @property
+    def kernel_to_learn(self) -> Callable[[Tensor], Kernel] | None:
+        """From features to the kernel that is learned; None if it was given."""
+        hyperparameters = self._surrogate.hyperparameters
+        return hyperparameters.new_kernel if hyperparameters.learns_kernel else None
+
     @override
     @locked
     def ask(  # type: ignore[override] # `n` is exact, `max_size` a cap
@@ -242,11 +248,7 @@ class GPBandit(FiniteArmBandit):
         of all pulls, as slowly as the pulls of inferior arms under the rules of
         [lai1985]_.
         """
-        if (
-            self.goal != "regret"
-            or self._surrogate.drifts
-            or not self.policy.may_settle
-        ):
+        if self.goal != "regret" or self.drifts or not self.policy.may_settle:
             return False
         observations = self._observations
         num_pulls = observations.num_pulls + len(observations.pending)

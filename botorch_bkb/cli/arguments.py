@@ -263,12 +263,7 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
         help=f"one or more of {', '.join(BANDIT_NAMES)} (default: bbkb). suggest is "
         f"the loop of that command (default batch size there: {BATCH_SIZE})",
     )
-    add(
-        "--learn",
-        action="store_true",
-        help="let all bandits learn kernel and noise, in place of the model below",
-    )
-    _add_purpose_options(parser, None, "best-arm of bandits that learn, else regret")
+    _add_purpose_options(parser, None, "best-arm. Of suggest")
     add("--horizon", **COUNT, default=1_000, help=f"pulls ({DEFAULT})")
     add(
         "--repetitions",
@@ -284,9 +279,7 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
         help=f"standard deviation of the noise on a reward ({DEFAULT})",
     )
     _add_model_options(parser)
-    _add_fingerprint_options(
-        parser, "TABLE", ". Of suggest, and with --learn of all bandits"
-    )
+    _add_fingerprint_options(parser, "TABLE", ". Of suggest")
     _add_rule_options(parser)
     _add_run_options(parser)
     add("--threads", **COUNT, help="torch threads (default: torch's choice)")
@@ -295,7 +288,7 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(
-        "model, in standardized units, of bandits that learn none"
+        "model, in standardized units, of all bandits but suggest, which learns it"
     ).add_argument
     add(
         "--kernel",
@@ -325,7 +318,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         type=confidence_rule,
         metavar="RULE",
         help="practical (without the theorem's constants), theorem, constant:W, or "
-        "log:C1:C2 (default: practical; with --learn, that of the bandit)",
+        "log:C1:C2 (default: practical)",
     )
     add(
         "--norm-bound",
@@ -365,7 +358,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         type=share,
         metavar="EPS",
         help="share of the variance that tvgpucb forgets from batch to batch (default: "
-        f"{FORGETTING_RATE}; learned with --learn)",
+        f"{FORGETTING_RATE})",
     )
     add(
         "--block-size",

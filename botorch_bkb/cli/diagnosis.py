@@ -18,7 +18,7 @@ from scipy import stats
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits import FiniteArmBandit
+from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.hyperparameters import (
     extreme_arms,
     feature_units,
@@ -216,7 +216,7 @@ class RoundEffect:
 
 
 def diagnose(
-    bandit: FiniteArmBandit, indices: Tensor, rewards: Tensor, sources: Sequence[str]
+    bandit: GPBandit, indices: Tensor, rewards: Tensor, sources: Sequence[str]
 ) -> FitDiagnosis:
     """Look at a bandit's fit to measurements.
 
@@ -278,7 +278,7 @@ def round_effect(held_out: HeldOut, rounds: Sequence[str]) -> RoundEffect | None
     )
 
 
-def kernel_features(bandit: FiniteArmBandit, rows: Tensor) -> Tensor:
+def kernel_features(bandit: GPBandit, rows: Tensor) -> Tensor:
     """Return arms in the units in which a bandit that learns evaluates its kernel."""
     low, width = feature_units(bandit.arms)
     given = as_dense(bandit.arms[rows])
@@ -289,7 +289,7 @@ def kernel_features(bandit: FiniteArmBandit, rows: Tensor) -> Tensor:
 
 
 def _hold_out(
-    bandit: FiniteArmBandit, measured: Tensor, place: Tensor, rewards: Tensor
+    bandit: GPBandit, measured: Tensor, place: Tensor, rewards: Tensor
 ) -> HeldOut | None:
     """Predict measured candidates by fits without them, unless they are too few."""
     if len(measured) < MIN_CANDIDATES:
@@ -318,7 +318,7 @@ def _hold_out(
 
 
 def _predict_by_folds(
-    bandit: FiniteArmBandit, measured: Tensor, indices: Tensor, rewards: Tensor
+    bandit: GPBandit, measured: Tensor, indices: Tensor, rewards: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Predict each of ``P`` measured arms by a fit to those of the other folds.
 
@@ -332,8 +332,8 @@ def _predict_by_folds(
     mean, variance = torch.empty(2, len(measured), dtype=arms.dtype)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
-        part = FiniteArmBandit(arms, learner=bandit.learner, generator=generator)
-        part.tell(indices[seen], rewards[seen], external=True)
+        part = GPBandit(arms, bandit.kernel_to_learn, generator=generator)
+        part.add_observations(indices[seen], rewards[seen])
         with warnings.catch_warnings():
             # A verdict on a part of the data is no news.
             warnings.simplefilter("ignore", BotorchWarning)
@@ -344,7 +344,7 @@ def _predict_by_folds(
 
 
 def _predict_by_loo(
-    bandit: FiniteArmBandit, measured: Tensor, counts: Tensor, means: Tensor
+    bandit: GPBandit, measured: Tensor, counts: Tensor, means: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Predict each of many measured arms by the fit to all, without its rewards."""
     inducing = bandit.inducing_indices
@@ -365,7 +365,7 @@ def _predict_by_loo(
     return mean * scale + means.mean(), variance * scale.square()
 
 
-def is_fitted(bandit: FiniteArmBandit) -> bool:
+def is_fitted(bandit: GPBandit) -> bool:
     """Whether a bandit that learns has had enough results to fit kernel and noise."""
     return bandit.num_pulls >= MIN_PULLS_TO_FIT
 

@@ -24,7 +24,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_bkb._version import __version__
-from botorch_bkb.bandits import FiniteArmBandit
+from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.campaign import Campaign, results_name, reward_label
 from botorch_bkb.cli.columns import days, is_numeric, row_name, to_numbers
 from botorch_bkb.cli.diagnosis import (
@@ -123,7 +123,7 @@ def _rounds_of(column: pd.Series, rewards: np.ndarray) -> Rounds:
 
 def report_page(
     args: argparse.Namespace,
-    bandit: FiniteArmBandit,
+    bandit: GPBandit,
     campaign: Campaign,
     batch: pd.DataFrame,
     rounds: Rounds,
@@ -206,7 +206,7 @@ def headline(held_out: HeldOut | None, problems: Sequence[str]) -> str:
 
 
 def nearest_measured(
-    bandit: FiniteArmBandit, arms: Tensor, indices: Tensor, rewards: Tensor
+    bandit: GPBandit, arms: Tensor, indices: Tensor, rewards: Tensor
 ) -> pd.DataFrame:
     """Return the most similar measured arm of each arm: its index, similarity and mean.
 
@@ -273,7 +273,7 @@ def in_digits_of(value: float, std: float | None) -> str:
     return f"{value:.{max(num_decimals, 0)}f}"
 
 
-def _best(bandit: FiniteArmBandit, ids: pd.Index) -> dict[str, Any]:
+def _best(bandit: GPBandit, ids: pd.Index) -> dict[str, Any]:
     best = bandit.best_arm()
     mean, variance = bandit.predict(torch.tensor([best]))
     return {"id": ids[best], "mean": mean.item(), "std": variance.sqrt().item()}

@@ -177,7 +177,7 @@ def _simulate(args: argparse.Namespace, rehearsal: Rehearsal) -> None:
             title=f"{name} {where}",
             reward_unit=reward_unit,
             arm_name=rehearsal.arm_names.__getitem__,
-            seeks_best=bandit.goal == "best_arm",
+            seeks_best=isinstance(bandit, SuggestLoop) and bandit.goal == "best_arm",
         )
         return
     report_comparison(
@@ -226,25 +226,17 @@ def check_options(args: argparse.Namespace) -> None:
                     f"{', '.join(bandits)}. Leave it out."
                 )
     others = [name for name in args.bandit if name in BANDITS]
-    if others and args.smiles and not args.learn:
-        raise UnsupportedError(
-            f"--smiles means nothing to --bandit {others[0]} while it learns no kernel "
-            "of fingerprints. Pass --learn, or only --bandit suggest."
-        )
+    for option in ("smiles", "goal"):
+        if others and getattr(args, option):
+            raise UnsupportedError(
+                f"--{option} means nothing to --bandit {others[0]}, an algorithm as it "
+                "was published, only to suggest. Leave it out."
+            )
     if others and args.kernel == "tanimoto":
         raise UnsupportedError(
             f"--kernel tanimoto means nothing to --bandit {others[0]}, only to "
             "suggest. Leave it out."
         )
-    # A width that is learned has no parameter.
-    bounds = BOUND_OPTIONS if args.confidence is None else ()
-    for option in (*MODEL_OPTIONS, *bounds) if args.learn else ():
-        if _is_given(args, option):
-            hint = ", or name a width by --confidence" if option in bounds else ""
-            raise UnsupportedError(
-                f"{option} means nothing beside --learn, which fits kernel and noise. "
-                f"Leave out one of them{hint}."
-            )
 
 
 def _is_given(args: argparse.Namespace, option: str) -> bool:
@@ -395,9 +387,9 @@ def build_bandit(
         "maximize": problem.maximize,
         "max_repeats": args.max_repeats,
     }
-    if args.goal is not None:
-        options["goal"] = goal_named(args.goal)
     if name not in BANDITS:
+        if args.goal is not None:
+            options["goal"] = goal_named(args.goal)
         return SuggestLoop(
             rehearsal.arms,
             kernel=rehearsal.kernel,
@@ -414,15 +406,13 @@ def build_bandit(
         if value is not None:
             options[option] = value
     if name == "tvgpucb":
-        options["forgetting_rate"] = args.forgetting_rate
-        if args.forgetting_rate is None and not args.learn:
-            options["forgetting_rate"] = FORGETTING_RATE
+        rate = args.forgetting_rate
+        options["forgetting_rate"] = FORGETTING_RATE if rate is None else rate
         options["sparse"] = problem.num_arms > MAX_FILTERED_ARMS
     if name == "rgpucb":
         options["block_size"] = _block_size(args, problem.arms.shape[-1])
-    if not args.learn:
-        options["covar_module"] = _kernel(args, problem.arms.shape[-1])
-        options["noise_variance"] = args.noise_variance or NOISE_VARIANCE
+    options["covar_module"] = _kernel(args, problem.arms.shape[-1])
+    options["noise_variance"] = args.noise_variance or NOISE_VARIANCE
     return BANDITS[name](
         problem.arms, confidence=_confidence(name, args), generator=generator, **options
     )
@@ -446,8 +436,6 @@ def _block_size(args: argparse.Namespace, num_features: int) -> float:
 
 
 def _confidence(name: str, args: argparse.Namespace) -> ConfidenceSchedule | None:
-    if args.confidence is None and args.learn:
-        return None
     rule, parameters = args.confidence or ("practical", [])
     if rule in FREE_WIDTHS:
         return FREE_WIDTHS[rule](*parameters)

@@ -17,15 +17,8 @@ from torch import Tensor
 
 from botorch_bkb.arms import BitArms
 from botorch_bkb.arms.table import comparable_rows
-from botorch_bkb.bandits import (
-    BBKB,
-    FiniteArmBandit,
-    GPBUCB,
-    matern_to_learn,
-    rbf_to_learn,
-    SparseLearner,
-)
-from botorch_bkb.bandits.goal import Goal
+from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
+from botorch_bkb.bandits.gp_bandit import Goal
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import (
     Campaign,
@@ -70,8 +63,6 @@ from botorch_bkb.models.utils.replicates import find_twins
 
 
 NUM_ROWS_SHOWN = 10
-# Of more measured fingerprints only a part is inducing.
-MAX_EXACT = 2_000
 # For features of fingerprints, of which a choice makes one pass.
 FEATURE_BYTES = 2**26
 # From so many similarities on a choice is timed, on so many rows. Time and memory are
@@ -148,7 +139,7 @@ def _suggest(
         if int((bandit.counts > 0).sum()) >= MIN_CANDIDATES_TO_JUDGE:
             # The bandit's own verdict on its fit: the line below says more.
             warnings.filterwarnings("ignore", "The fit to .*: it cannot tell arms")
-        picks = bandit.ask(size=args.batch_size, available=available)
+        picks = bandit.ask(args.batch_size, available=available)
     for text in _size_notes(picks, int(campaign.available.sum()), args):
         note(text)
     held_out, problems = _print_fit(bandit, campaign, ids, candidates.sources, args)
@@ -201,11 +192,8 @@ def suggestion_bandit(
     max_repeats: int | None = None,
     kernel: KernelName | None = None,
     max_inducing: int | None = None,
-) -> FiniteArmBandit:
-    """Return the bandit that chooses the next batch: BBKB, left to its own defaults.
-
-    Of fingerprints, where most of what is measured would be inducing anyway, the exact
-    GP-BUCB, unless very many are measured.
+) -> GPBandit:
+    """Return the bandit that chooses the next batch, and knows all measurements.
 
     Args:
         arms: An ``A x d`` tensor of features.
@@ -219,31 +207,24 @@ def suggestion_bandit(
         max_inducing: The most arms on which the posterior stands; None for no limit.
     """
     told = ~rewards.isnan()
-    options: dict[str, Any] = {
-        "goal": goal,
-        "maximize": maximize,
-        "max_repeats": max_repeats,
-        "generator": torch.Generator().manual_seed(seed),
-    }
-    bandit: FiniteArmBandit
-    most = MAX_EXACT if max_inducing is None else min(MAX_EXACT, max_inducing)
-    if kernel == "tanimoto" and len(indices[told].unique()) <= most:
+    kernels = {"matern": matern_to_learn, "rbf": rbf_to_learn}
+    bandit = GPBandit(
+        arms,
+        kernels.get(kernel or ""),
+        goal=goal,
+        maximize=maximize,
+        max_repeats=max_repeats,
+        max_inducing=max_inducing,
         # One choice a process: a cache of features would be filled and not used.
-        bandit = GPBUCB(arms, max_feature_bytes=FEATURE_BYTES, **options)
-    elif kernel == "matern" or kernel == "rbf":
-        new_kernel = matern_to_learn if kernel == "matern" else rbf_to_learn
-        learner = SparseLearner(new_kernel=new_kernel, max_inducing=max_inducing)
-        bandit = FiniteArmBandit(
-            arms, learner=learner, batch_rule=BBKB.default_batch_rule, **options
-        )
-    else:
-        bandit = BBKB(arms, max_inducing=max_inducing, **options)
-    bandit.tell(indices[told], rewards[told], external=True)
+        max_feature_bytes=FEATURE_BYTES if kernel == "tanimoto" else 2**31,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    bandit.add_observations(indices[told], rewards[told])
     bandit.add_pending(indices[~told])
     return bandit
 
 
-def cost_notes(bandit: FiniteArmBandit, batch_size: int) -> list[str]:
+def cost_notes(bandit: GPBandit, batch_size: int) -> list[str]:
     """Say how long a choice will take and what it holds in memory, if that is long."""
     arms, num_inducing = bandit.arms, int((bandit.counts > 0).sum())
     # While nothing is measured all bounds are equal, and every pick passes over all.
@@ -318,7 +299,7 @@ class SuggestLoop:
         """Choose the next batch, of at most ``max_size``."""
         size = self.batch_size if max_size is None else min(max_size, self.batch_size)
         self._bandit = self._new_bandit()
-        return self._bandit.ask(size=size)
+        return self._bandit.ask(size)
 
     def tell(self, indices: Tensor, rewards: Tensor) -> None:
         """Add rows to the table of measurements."""
@@ -333,12 +314,12 @@ class SuggestLoop:
             bandit = self._new_bandit()
         return bandit.best_arm()
 
-    def _new_bandit(self) -> FiniteArmBandit:
+    def _new_bandit(self) -> GPBandit:
         return suggestion_bandit(self.arms, self.indices, self.rewards, **self._options)
 
 
 def describe_batch(
-    bandit: FiniteArmBandit,
+    bandit: GPBandit,
     picks: Tensor,
     ids: pd.Index,
     *,
@@ -377,9 +358,7 @@ def describe_batch(
     return batch.assign(why=_reasons(bandit, arms, mean, std)) if says_why else batch
 
 
-def _reasons(
-    bandit: FiniteArmBandit, arms: Tensor, mean: Tensor, std: Tensor
-) -> list[str]:
+def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[str]:
     """Say of each pick whether its mean speaks for it, or what is not known of it."""
     best = bandit.predict(torch.tensor([bandit.best_arm()]))[0]
     ahead = mean - best if bandit.maximize else best - mean
@@ -397,7 +376,7 @@ def _reasons(
 
 
 def print_summary(
-    bandit: FiniteArmBandit,
+    bandit: GPBandit,
     batch: pd.DataFrame,
     ids: pd.Index,
     campaign: Campaign,
@@ -447,7 +426,7 @@ def print_summary(
 
 
 def _print_fit(
-    bandit: FiniteArmBandit,
+    bandit: GPBandit,
     campaign: Campaign,
     ids: pd.Index,
     sources: Sequence[str],

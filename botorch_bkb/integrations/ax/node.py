@@ -23,8 +23,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.bandits.drifting import DriftingBandit
+from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.bandits.storage import from_json, to_json
 from botorch_bkb.checks import check_rewards
 from botorch_bkb.integrations.ax.arms import allowed_arms, ArmSource, Parameters
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 BanditFactory = Callable[..., FiniteArmBandit]
-_FACTORIES: dict[str, BanditFactory] = {}
+_FACTORIES: dict[str, BanditFactory] = {"GPBandit": GPBandit}
 LIVE = (TrialStatus.CANDIDATE, TrialStatus.STAGED, TrialStatus.RUNNING)
 # Ax stores ten decimals.
 _STORED_PRECISION = {"rel_tol": 1e-9, "abs_tol": 1e-9}
@@ -59,7 +58,10 @@ def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFa
     Example:
         >>> @register_bandit
         ... def my_bandit(arms, maximize, generator):
-        ...     return BBKB(arms, maximize=maximize, generator=generator)
+        ...     kernel = RBFKernel()
+        ...     return BBKB(
+        ...         arms, kernel, 0.1, maximize=maximize, generator=generator
+        ...     )
     """
     _FACTORIES[factory.__name__ if name is None else name] = factory
     return factory
@@ -80,7 +82,7 @@ class BanditNode(ExternalGenerationNode):
 
     Every trial is one ask of one arm, with what is pending taken into account; so with
     the same rewards in the same order the arms are those of the bandit outside Ax,
-    asked by ``ask(max_size=1)``. The objective says whether to maximize. Fixed
+    asked by ``ask(1)``. The objective says whether to maximize. Fixed
     parameters and parameter constraints say which arms are available; the page "What
     works in Ax" lists what is honoured. All else is an error at the first choice.
 
@@ -88,9 +90,10 @@ class BanditNode(ExternalGenerationNode):
     warning names them once, and the bandit goes on without them.
 
     Args:
-        factory: The name under which :func:`register_bandit` knows the bandit.
         arms: An :class:`~botorch_bkb.integrations.ax.ArmFile` or a
             :class:`~botorch_bkb.integrations.ax.ChoiceGrid`.
+        factory: The name under which :func:`register_bandit` knows the bandit. By
+            default a :class:`~botorch_bkb.GPBandit`, which learns kernel and noise.
         seed: The seed of the bandit's own stream; Ax resets the global one.
         name: The node's name.
         transition_criteria: As in Ax.
@@ -107,15 +110,15 @@ class BanditNode(ExternalGenerationNode):
             positive.
 
     Example:
-        >>> node = BanditNode("my_bandit", ArmFile("arms.npy"), seed=0)
+        >>> node = BanditNode(ArmFile("arms.npy"), seed=0)
         >>> strategy = GenerationStrategy(name="bandit", nodes=[node])
         >>> client.set_generation_strategy(strategy)
     """
 
     def __init__(
         self,
-        factory: str,
         arms: ArmSource,
+        factory: str = "GPBandit",
         seed: int = 0,
         name: str = "Bandit",
         transition_criteria: Sequence[TransitionCriterion] | None = None,
@@ -286,12 +289,12 @@ class BanditNode(ExternalGenerationNode):
     ) -> dict[str, Any]:
         """Return the parameters of the arm that the bandit asks for."""
         bandit = self.bandit
-        if self.time_unit is None or not isinstance(bandit, DriftingBandit):
-            (index,) = bandit.ask(max_size=1, available=self._available).tolist()
+        if self.time_unit is None:
+            (index,) = bandit.ask(1, available=self._available).tolist()
             return self.arms.parameters(index)
         # Clocks go back an hour in autumn.
         time = max(self._time_of(datetime.now()), bandit.decision_time - 1.0)
-        (index,) = bandit.ask(1, self._available, time).tolist()
+        (index,) = bandit.ask(1, available=self._available, time=time).tolist()
         return self.arms.parameters(index)
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -329,7 +332,7 @@ class BanditNode(ExternalGenerationNode):
             maximize=not objective.minimize,
             generator=torch.Generator().manual_seed(self.seed),
         )
-        if self.time_unit is not None and not isinstance(bandit, DriftingBandit):
+        if self.time_unit is not None and not bandit.drifts:
             raise InputDataError(
                 "Expected a bandit on an objective that drifts for `time_unit`, but "
                 f"{self.factory!r} makes a {type(bandit).__name__}. Leave it out."
