@@ -94,10 +94,10 @@ class FiniteArmBandit(Bandit):
     is made, to find equal ones.
 
     Args:
-        arms: An ``A x d`` tensor of features, one row per arm, or arms that are stored
-            elsewhere, :mod:`botorch_bkb.arms`. Of arms with identical rows the one of
-            the lowest index is pulled, as long as it may be and the others suffice for
-            the batch.
+        arms: An ``A x d`` tensor of features, one row per arm (a DataFrame of numbers
+            will do), or arms that are stored elsewhere, :mod:`botorch_bkb.arms`. Of
+            arms with identical rows the one of the lowest index is pulled, as long as
+            it may be and the others suffice for the batch.
         surrogate: Learns from the observations, :mod:`botorch_bkb.bandits.surrogates`.
         policy: Chooses, :mod:`botorch_bkb.bandits.policies`.
         confidence: The width of confidence bounds: a schedule of
@@ -279,6 +279,7 @@ class FiniteArmBandit(Bandit):
             if is_first:
                 self._opening_score = scores[0]
             self._observations.ask(indices.tolist(), scores, now)
+            self._observations.failed_lately = frozenset()
             self.num_batches += 1
             if self.drifts:
                 self._now = now

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import cast, Literal
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -40,6 +42,8 @@ DETAIL_WIDTH = DeviationWidth(1.25, noise_deviations=1.0)
 # fewer than some.
 NEW_ARM_SHARE = 1 / 8
 NEW_ARM_PATIENCE = 5
+# So many failures in a row retire an arm.
+MOST_FAILURES = 2
 
 
 class GPBandit(FiniteArmBandit):
@@ -56,8 +60,8 @@ class GPBandit(FiniteArmBandit):
     brought its posterior mean, and so does a pick those before it in its batch.
 
     Args:
-        arms: An ``A x d`` tensor of features, one row per arm, or arms that are stored
-            elsewhere, :mod:`botorch_bkb.arms`.
+        arms: An ``A x d`` tensor of features, one row per arm (a DataFrame of numbers
+            will do), or arms that are stored elsewhere, :mod:`botorch_bkb.arms`.
         covar_module: None: a trend with rough detail,
             :func:`~botorch_bkb.bandits.composite_to_learn`, or a Tanimoto kernel of
             packed fingerprints, learned. A function from ``A x d`` features to a
@@ -186,6 +190,41 @@ class GPBandit(FiniteArmBandit):
         """
         check_size("n", n)
         return self._ask(FixedSize(n), available, arms, time)
+
+    @override
+    @locked
+    def fail(
+        self,
+        indices: Tensor | Sequence[int],
+        pull_ids: Tensor | Sequence[int] | None = None,
+    ) -> None:
+        """Release pending pulls that will bring no reward; arguments as in ``tell``.
+
+        The next ask leaves these arms out, if there are others. An arm that fails a
+        second time without a reward in between is retired, with a warning;
+        ``add_arms`` takes it back.
+        """
+        super().fail(indices, pull_ids)
+        failures = self._observations.failures
+        again = [arm for arm, count in failures.items() if count >= MOST_FAILURES]
+        if again:
+            self._observations.failures = {
+                arm: count for arm, count in failures.items() if arm not in again
+            }
+            self.retire_arms(again)
+            warnings.warn(
+                f"Pulls of the arms {again} have failed twice, so they are retired. "
+                f"To allow them again, call `add_arms(bandit.arms[{again}])`.",
+                InputDataWarning,
+                stacklevel=4,
+            )
+
+    @override
+    def _capacity(self, offered: Tensor | None, rule: BatchRule) -> Capacity:
+        capacity = super()._capacity(offered, rule)
+        failed = self._indices(sorted(self._observations.failed_lately))
+        others = capacity.with_listed(failed, torch.zeros_like(failed))
+        return capacity if others.is_used_up else others
 
     @override
     def _select(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,6 +97,8 @@ class Observations:
         tried: The arms of all pulls, told, pending and failed.
         num_since_new: The number of pulls since the last one of an arm that had none,
             in the order in which they were asked for, or told from outside.
+        failures: How often the pulls of arms have failed since the last reward.
+        failed_lately: The arms whose pulls have failed since the last ask.
     """
 
     def __init__(self, num_arms: int, like: Tensor, sign: float = 1.0) -> None:
@@ -120,6 +122,8 @@ class Observations:
         self.first_is_told = False
         self.tried: frozenset[int] = frozenset()
         self.num_since_new = 0
+        self.failures: Mapping[int, int] = {}
+        self.failed_lately: frozenset[int] = frozenset()
 
     @property
     def num_pulls(self) -> int:
@@ -198,6 +202,10 @@ class Observations:
         ids: Sequence[int],
         times: Sequence[float],
     ) -> None:
+        arms = {pull.arm for pull in pulls}
+        self.failures = {
+            arm: count for arm, count in self.failures.items() if arm not in arms
+        }
         self.told_indices.extend(pull.arm for pull in pulls)
         self.told_rewards.extend(rewards)
         self.told_scores.extend(pull.score for pull in pulls)
@@ -223,6 +231,8 @@ class Observations:
         self.pending = {
             key: pull for key, pull in self.pending.items() if key not in out
         }
+        self.failures = Counter(self.failures) + Counter(arms)
+        self.failed_lately |= set(arms)
 
     def find_told(self, indices: Any, pull_ids: Any) -> list[int]:
         """Return the places of told pulls; without ids the latest of those arms."""
@@ -357,6 +367,8 @@ class Observations:
             "first_is_told": self.first_is_told,
             "tried": sorted(self.tried),
             "num_since_new": self.num_since_new,
+            "failures": dict(self.failures),
+            "failed_lately": sorted(self.failed_lately),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -395,6 +407,12 @@ class Observations:
         check_indices([pull.arm for pull in pending.values()], num_arms)
         tried = check_indices(state["tried"], num_arms)
         since = check_count("num_since_new", state["num_since_new"])
+        failures = {
+            arm: check_count("failures", count)
+            for arm, count in state["failures"].items()
+        }
+        check_indices(list(failures), num_arms)
+        lately = check_indices(state["failed_lately"], num_arms)
         self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
         self.told_scores, self.pending = array("d", scores), pending
         self.told_ids, self.told_asked = array("q", ids), array("d", asked)
@@ -403,6 +421,7 @@ class Observations:
         self.first_is_told = bool(state["first_is_told"])
         self._totals, self._num_summed = self._nothing, 0
         self.tried, self.num_since_new = frozenset(tried), since
+        self.failures, self.failed_lately = failures, frozenset(lately)
 
 
 class PointObservations(Observations):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.exceptions.warnings import BotorchWarning
+from botorch_bkb.bandits.ledger import PointLedger
 from gpytorch.kernels import RBFKernel
 
 from botorch_bkb.acquisition.confidence import (
@@ -23,7 +24,6 @@ from botorch_bkb.bandits import (
     composite_to_learn,
     rbf_to_learn,
 )
-from botorch_bkb.bandits.ledger import PointLedger
 from botorch_bkb.generation import VarianceStoppingRule
 from botorch_bkb.models.utils.draws import seed_of, seeded_generator, UPDATES
 from tests.bandits import assert_same

@@ -7,14 +7,14 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import InputDataWarning
 
-from botorch_bkb import BBKB
+from botorch_bkb import BBKB, GPBandit
 from tests.bandits import make_bandit, noisy_rewards, random_arms
 
 
 def started(num_arms=12):
     """Return a bandit that was told three rewards."""
-    bandit = BBKB(random_arms(num_arms), generator=torch.Generator().manual_seed(0))
-    bandit.tell([0, 1, 2], [0.1, 0.3, 0.2], external=True)
+    bandit = GPBandit(random_arms(num_arms), generator=torch.Generator().manual_seed(0))
+    bandit.add_observations([0, 1, 2], [0.1, 0.3, 0.2])
     return bandit
 
 
@@ -50,7 +50,7 @@ def test_failures_are_saved_and_published_algorithms_have_no_memory_of_them():
     bandit, other = started(), started()
     bandit.fail(bandit.ask())
     other.load_state_dict(bandit.state_dict())
-    assert torch.equal(other.ask(size=3), bandit.ask(size=3))
+    assert torch.equal(other.ask(3), bandit.ask(3))
     published = make_bandit(BBKB, max_repeats=None)
     measure = noisy_rewards(published.arms)
     picks = published.ask()
@@ -64,10 +64,12 @@ def test_a_table_of_numbers_is_arms():
     arms = random_arms(12)
     table = pd.DataFrame(arms.numpy(), index=np.arange(12) + 100, columns=["a", "b"])
     for rows in (table, arms.numpy()):
-        assert torch.equal(BBKB(rows).arms, arms)
-    assert BBKB(pd.DataFrame({"t": [20, 40], "u": [1, 2]})).arms.dtype == torch.double
+        assert torch.equal(GPBandit(rows).arms, arms)
+    assert (
+        GPBandit(pd.DataFrame({"t": [20, 40], "u": [1, 2]})).arms.dtype == torch.double
+    )
     with pytest.raises(InputDataError, match=r"to hold numbers, .*A1.*get_dummies"):
-        BBKB(table.assign(well="A1"))
+        GPBandit(table.assign(well="A1"))
     with pytest.raises(
         InputDataError, match="`add_arms\\(rows\\)` returns the indices"
     ):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from botorch_bkb.bandits.ledger import PullLedger
 
 from botorch_bkb import BBKB, EpsilonGreedy, GPThompsonSampling, GPUCB, TVGPUCB
-from botorch_bkb.bandits.ledger import PullLedger
 from tests.bandits import (
     ALL_BANDITS,
     make_bandit,

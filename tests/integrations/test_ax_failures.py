@@ -7,8 +7,6 @@ from itertools import pairwise
 import pytest
 from botorch.exceptions.errors import UnsupportedError
 
-from botorch_bkb import BBKB
-
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -16,14 +14,9 @@ with warnings.catch_warnings():
     from ax.api.configs import ChoiceParameterConfig
     from ax.generation_strategy.generation_strategy import GenerationStrategy
 
-    from botorch_bkb.integrations.ax import BanditNode, ChoiceGrid, register_bandit
+    from botorch_bkb.integrations.ax import BanditNode, ChoiceGrid
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@register_bandit
-def learns(arms, maximize, generator):
-    return BBKB(arms, maximize=maximize, generator=generator)
 
 
 def new_client(node):
@@ -49,7 +42,7 @@ def update(node, client):
 
 
 def test_a_setting_that_fails_is_not_the_next_trial_and_one_abandoned_never_is_again():
-    node = BanditNode("learns", ChoiceGrid())
+    node = BanditNode(ChoiceGrid())
     client = new_client(node)
     for _ in range(3):
         number, setting = next_trial(client)
@@ -73,8 +66,8 @@ def test_a_setting_that_fails_is_not_the_next_trial_and_one_abandoned_never_is_a
 
 
 def test_experiments_of_one_name_and_second_are_told_apart():
-    node = BanditNode("learns", ChoiceGrid())
-    first, second = new_client(node), new_client(BanditNode("learns", ChoiceGrid()))
+    node = BanditNode(ChoiceGrid())
+    first, second = new_client(node), new_client(BanditNode(ChoiceGrid()))
     next_trial(first)
     created = first._experiment.time_created.replace(microsecond=200_000)
     node._origin["experiment"] = f"'e' of {created.isoformat()}"

@@ -73,8 +73,8 @@ class BanditNode(ExternalGenerationNode):
     Before every choice, results that came in since are told to the bandit, and its
     pending pulls are made those of the experiment: trials that are candidates, staged
     or running, or completed without a result so far. Failed, abandoned and early
-    stopped trials are released; what the latter have measured is no result. A bandit
-    that learns does not choose a failed arm again at once, and retires it after a
+    stopped trials are released; what the latter have measured is no result. A
+    ``GPBandit`` does not choose a failed arm again at once, and retires it after a
     second failure; the arm of an abandoned trial is retired at once. Trials of
     other nodes, or attached by hand, count like its own. A result that is attached anew
     replaces the one before. :meth:`update` does all this at any time, such as at the
