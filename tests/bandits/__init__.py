@@ -16,6 +16,7 @@ from botorch_bkb import (
     BBKB,
     BKB,
     EpsilonGreedy,
+    GPBandit,
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
@@ -32,9 +33,11 @@ UCB_BANDITS = (BKB, BBKB, GPUCB, GPBUCB)
 DRAWN_BANDITS = (EpsilonGreedy, UniformRandom, GPThompsonSampling)
 SPARSE_BANDITS = (BKB, BBKB, *DRAWN_BANDITS)
 DRIFTING_BANDITS = (TVGPUCB, RGPUCB)
-# Those for which time does not matter.
+# Those of the papers for which time does not matter.
 STILL_BANDITS = (*UCB_BANDITS, *DRAWN_BANDITS)
-ALL_BANDITS = (*STILL_BANDITS, *DRIFTING_BANDITS)
+PAPERS_BANDITS = (*STILL_BANDITS, *DRIFTING_BANDITS)
+ALL_BANDITS = (*PAPERS_BANDITS, GPBandit)
+LEARNED = {"covar_module": None, "noise_variance": None}
 NOISE = 0.1
 
 
@@ -103,13 +106,15 @@ def play(
     bandit: FiniteArmBandit,
     num_rounds: int,
     measure: Callable[[Tensor], Tensor] | None = None,
+    size: int | None = None,
     **options: Any,
 ) -> list[list[int]]:
     """Ask and tell; return the batches."""
     measure = noisy_rewards(bandit.arms) if measure is None else measure
+    sizes = [] if size is None else [size]
     batches = []
     for _ in range(num_rounds):
-        indices = bandit.ask(**options)
+        indices = bandit.ask(*sizes, **options)
         bandit.tell(indices, measure(indices))
         batches.append(indices.tolist())
     return batches

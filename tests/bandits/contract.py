@@ -5,7 +5,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
-from tests.bandits import ALL_BANDITS
+from tests.bandits import PAPERS_BANDITS
 
 
 def each(classes):
@@ -24,7 +24,7 @@ RULES = {
 
 def each_bandit_and_rule(test):
     rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-    return each(ALL_BANDITS)(rules(test))
+    return each(PAPERS_BANDITS)(rules(test))
 
 
 class Recorder(ConfidenceSchedule):

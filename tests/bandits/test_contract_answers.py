@@ -9,26 +9,22 @@ from gpytorch.kernels import LinearKernel, MaternKernel
 from botorch_bkb import (
     BBKB,
     EpsilonGreedy,
+    GPBandit,
     GPUCB,
     TVGPUCB,
 )
-from botorch_bkb.acquisition.confidence import PracticalBKBWidth
+from botorch_bkb.acquisition.confidence import ConstantWidth, PracticalBKBWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
-from botorch_bkb.bandits import (
-    ExactLearner,
-    FiniteArmBandit,
-    inducing,
-    SparseLearner,
-)
+from botorch_bkb.bandits import inducing, ThompsonPolicy
 from botorch_bkb.optim import SumRule
 from tests.bandits import (
     ALL_BANDITS,
+    LEARNED,
     make_bandit,
     NOISE,
     noisy_rewards,
     play,
     random_arms,
-    rbf,
     SPARSE_BANDITS,
     STILL_BANDITS,
     true_rewards,
@@ -48,60 +44,59 @@ from tests.reference import dtc_posterior
 # Predictions --------------------------------------------------------------------------
 
 
-LEARNERS = {
-    "sparse": (SparseLearner(), {}),
-    "exact": (ExactLearner(), {"noise_variance": NOISE}),
-    "a mean too": (SparseLearner(learns_mean=True), {"covar_module": rbf()}),
-    "few inducing": (SparseLearner(0.3, min_inducing=4), {}),
-    "few, coupled": (SparseLearner(0.3, resampling="coupled", min_inducing=4), {}),
+PREDICTED = {
+    **{kind.__name__: (kind, {}) for kind in (*STILL_BANDITS, GPBandit)},
+    "few inducing": (BBKB, {"oversampling": 0.3}),
+    "few, coupled": (BBKB, {"oversampling": 0.3, "resampling": "coupled"}),
+    "learned": (GPBandit, LEARNED),
+    "a mean too": (GPBandit, {"noise_variance": None, "policy": ThompsonPolicy()}),
 }
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_where_anything_is_learned_answers_are_those_of_the_next_ask(name):
-    """What was told last counts like the rest, also for the arms of those pulls."""
-    learner, given = LEARNERS[name]
-    stream = torch.Generator().manual_seed(0)
-    bandit = FiniteArmBandit(
-        random_arms(60), learner=learner, generator=stream, **given
-    )
+@pytest.mark.parametrize("name", PREDICTED)
+def test_predictions_are_those_of_the_next_ask(name):
+    """The latest observations count like the rest, also for the arms of those pulls."""
+    bandit_class, options = PREDICTED[name]
+    bandit = make_bandit(bandit_class, random_arms(60), confidence=1.0, **options)
     measure, num_sparse = noisy_rewards(bandit.arms), 0
     for _ in range(4):
-        indices = bandit.ask(size=8)
+        indices = torch.cat([bandit.ask(1) for _ in range(8)])
         bandit.tell(indices, measure(indices))
-        before, best_arm = bandit.predict(), bandit.best_arm()
-        bandit.fail(bandit.ask(size=1))
+        before = answers(bandit)
+        bandit.fail(bandit.ask(1))
         num_sparse += len(bandit.inducing_indices) < (bandit.counts > 0).sum()
-        for early, late in zip(before, bandit.predict(), strict=True):
+        for early, late in zip(before, answers(bandit), strict=True):
             torch.testing.assert_close(early, late)
-        assert bandit.best_arm() == best_arm
-    assert (num_sparse > 0) == ("few" in name)
+    if "few" in name:
+        assert num_sparse > 0
 
 
 def test_bounds_are_numbers_where_the_squares_of_rewards_underflow():
     bounds = []
     for unit in (1.0, 1e-24):
-        options = {"covar_module": None, "noise_variance": None, "confidence": None}
-        bandit = make_bandit(BBKB, random_arms(20, torch.float32), **options)
+        bandit = make_bandit(GPBandit, random_arms(20, torch.float32), **LEARNED)
         rewards = unit * true_rewards(bandit.arms)[:12]
-        bandit.tell(range(12), rewards, external=True)
+        bandit.add_observations(range(12), rewards)
         bounds.append(bandit.confidence_bound() / unit)
     torch.testing.assert_close(bounds[1], bounds[0], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("bandit_class", "learned"),
+    ("bandit_class", "options"),
     [
-        *((bandit_class, False) for bandit_class in ALL_BANDITS),
-        *((bandit_class, True) for bandit_class in (BBKB, GPUCB, TVGPUCB)),
+        *((bandit_class, {}) for bandit_class in ALL_BANDITS),
+        (BBKB, {"oversampling": 0.3}),
+        (GPBandit, LEARNED),
+        (GPBandit, {**LEARNED, "policy": ThompsonPolicy()}),
+        (GPBandit, {**LEARNED, "forgetting_rate": "learn"}),
+        (GPBandit, {**LEARNED, "goal": "regret", "max_inducing": 3}),
     ],
 )
-def test_predictions_draw_nothing_and_change_no_later_ask(bandit_class, learned):
-    unknown = {"covar_module": None, "noise_variance": None} if learned else {}
-    quiet = make_bandit(bandit_class, confidence=None, **unknown)
-    asking = make_bandit(bandit_class, confidence=None, **unknown)
+@pytest.mark.filterwarnings("ignore:`max_inducing` took effect")
+def test_predictions_draw_nothing_and_change_no_later_ask(bandit_class, options):
+    quiet, asking = (make_bandit(bandit_class, **options) for _ in range(2))
     measure = noisy_rewards(quiet.arms)
-    for _ in range(6 if learned else 12):
+    for _ in range(6 if LEARNED.keys() <= options.keys() else 12):
         with unchanged(asking):
             answers(asking)
         expected, indices = quiet.ask(), asking.ask()
@@ -113,7 +108,7 @@ def test_predictions_draw_nothing_and_change_no_later_ask(bandit_class, learned)
         asking.tell(indices, rewards)
 
 
-@each(STILL_BANDITS)
+@each((*STILL_BANDITS, GPBandit))
 def test_predictions_ignore_pending_pulls(bandit_class):
     bandit = make_bandit(bandit_class)
     play(bandit, 4)
@@ -127,17 +122,16 @@ def test_predictions_ignore_pending_pulls(bandit_class):
 
 def told(bandit):
     """Return the arms and rewards of all told pulls, from the state."""
-    ledger = bandit.state_dict()["ledger"]
-    return np.array(ledger["told_indices"]), np.array(ledger["told_rewards"])
+    observations = bandit.state_dict()["observations"]
+    columns = observations["told_indices"], observations["told_rewards"]
+    return tuple(np.array(column) for column in columns)
 
 
 @pytest.mark.parametrize(
     ("bandit_class", "maximize"),
     [*((bandit_class, True) for bandit_class in SPARSE_BANDITS), (BBKB, False)],
 )
-def test_sparse_bandits_predict_with_the_inducing_arms_of_the_last_ask(
-    bandit_class, maximize
-):
+def test_sparse_bandits_predict_with_their_inducing_arms(bandit_class, maximize):
     bandit = make_bandit(bandit_class, maximize=maximize, oversampling=0.3)
     gram = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
     measure, num_sparse = noisy_rewards(bandit.arms), 0
@@ -145,24 +139,21 @@ def test_sparse_bandits_predict_with_the_inducing_arms_of_the_last_ask(
     for _ in range(6):
         indices = bandit.ask()
         num_sparse += bandit.inducing_indices.numel() < (bandit.counts > 0).sum()
-        for _ in range(2):
-            i, y = told(bandit)
-            S, p = bandit.inducing_indices.numpy(), np.unique(i)
-            counts = np.bincount(i, minlength=30)[p]
-            means = np.bincount(i, y, minlength=30)[p] / counts
-            mean, covariance = dtc_posterior(
-                gram[np.ix_(S, S)],
-                gram[np.ix_(S, p)],
-                gram[S],
-                gram,
-                counts / NOISE,
-                means,
-            )
-            got_mean, got_variance = bandit.predict()
-            assert np.allclose(got_mean, mean, atol=1e-7)
-            assert np.allclose(got_variance, np.diag(covariance), atol=1e-7)
-            if len(bandit.pending):
-                bandit.tell(indices, measure(indices))
+        i, y = told(bandit)
+        S, p = bandit.inducing_indices.numpy(), np.unique(i)
+        counts = np.bincount(i, minlength=30)[p]
+        mean, covariance = dtc_posterior(
+            gram[np.ix_(S, S)],
+            gram[np.ix_(S, p)],
+            gram[S],
+            gram,
+            counts / NOISE,
+            np.bincount(i, y, minlength=30)[p] / counts,
+        )
+        got_mean, got_variance = bandit.predict()
+        assert np.allclose(got_mean, mean, atol=1e-7)
+        assert np.allclose(got_variance, np.diag(covariance), atol=1e-7)
+        bandit.tell(indices, measure(indices))
     assert num_sparse > 0
 
 
@@ -181,7 +172,7 @@ def test_float32_agrees_with_float64(bandit_class):
     )
     indices = torch.arange(0, 30, 3)
     for bandit in (single, double):
-        bandit.tell(indices, true_rewards(double.arms)[indices], external=True)
+        bandit.add_observations(indices, true_rewards(double.arms)[indices])
     answers = zip(
         (*single.predict(), single.confidence_bound()),
         (*double.predict(), double.confidence_bound()),
@@ -205,22 +196,31 @@ def test_some_arms_are_predicted_in_the_order_given(bandit_class):
         )
 
 
-@each([BBKB, TVGPUCB])
+@pytest.mark.parametrize("options", [{}, LEARNED], ids=["given", "learned"])
+@pytest.mark.parametrize("confidence", [1.5, ConstantWidth(1.5)], ids=str)
 @both_signs
-def test_the_confidence_bound_is_optimistic(bandit_class, maximize):
-    bandit = make_bandit(bandit_class, maximize=maximize, confidence=1.5)
-    play(bandit, 4)
-    mean, variance = bandit.predict()
-    bonus = 1.5 * (variance / NOISE).sqrt()
-    expected = mean + bonus if maximize else mean - bonus
-    assert torch.allclose(bandit.confidence_bound(), expected)
+def test_a_number_counts_posterior_deviations_and_a_width_does_not(
+    confidence, maximize, options
+):
+    for bandit_class in [GPBandit] if options else [BBKB, GPUCB, TVGPUCB, GPBandit]:
+        options = {"maximize": maximize, "confidence": confidence, **options}
+        bandit = make_bandit(bandit_class, **options)
+        play(bandit, 6)
+        bandit.fail(bandit.ask(1))  # takes in the rewards
+        mean, variance = bandit.predict()
+        bonus = 1.5 * variance.sqrt()
+        if confidence != 1.5:  # in the units of the rewards
+            scale = bandit.state_dict()["prior"]["scale"]
+            bonus = bonus / bandit.noise_variance**0.5 * scale
+        expected = mean + bonus if maximize else mean - bonus
+        torch.testing.assert_close(bandit.confidence_bound(), expected)
 
 
 @each([BBKB, TVGPUCB])
 def test_a_bound_does_not_advance_a_schedule_that_remembers(bandit_class):
     schedule = NormDoubling(PracticalBKBWidth(norm_bound=1e-3, noise_std=1e-3))
     bandit = make_bandit(bandit_class, confidence=schedule)
-    bandit.tell([0, 1, 2], [5.0, -5.0, 9.0], external=True)
+    bandit.add_observations([0, 1, 2], [5.0, -5.0, 9.0])
     first = bandit.confidence_bound()
     assert schedule.num_doublings == 0
     assert torch.equal(bandit.confidence_bound(), first)
@@ -249,7 +249,7 @@ def test_features_of_very_different_size_are_all_learned():
     """A small prior variance beside a large one is not rounding."""
     arms = torch.tensor([[1e6, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
     bandit = make_bandit(GPUCB, arms, covar_module=LinearKernel().double())
-    bandit.tell([0] * 3 + [2] * 30, [-1e6] * 3 + [1.0] * 30, external=True)
+    bandit.add_observations([0] * 3 + [2] * 30, [-1e6] * 3 + [1.0] * 30)
     bandit.ask()
     mean, variance = bandit.predict()
     assert mean[2] == pytest.approx(1.0, abs=0.01)
@@ -263,7 +263,7 @@ def test_tiny_noise_in_single_precision_does_not_hang():
         GPUCB, arms, covar_module=MaternKernel(nu=2.5), noise_variance=1e-7
     )
     indices = torch.arange(60)
-    bandit.tell(indices, true_rewards(arms)[indices], external=True)
+    bandit.add_observations(indices, true_rewards(arms)[indices])
     with pytest.warns(NumericsWarning, match="Use float64 or a larger"):
         assert len(bandit.ask()) == 1
 
@@ -277,13 +277,13 @@ def test_resampling_happens_once_in_the_first_ask_after_rewards(bandit_class):
     bandit = make_bandit(bandit_class, **options)
     play(bandit, 6)
     before = bandit.inducing_indices.clone()
-    bandit.tell([0, 1], [3.0, 1.0], external=True)
+    bandit.add_observations([0, 1], [3.0, 1.0])
     assert torch.equal(bandit.inducing_indices, before)
     assert bandit.state_dict()["num_updates"] == 5
-    bandit.ask(max_size=1)
+    bandit.ask(1)
     after = bandit.inducing_indices.clone()
     for _ in range(4):
-        bandit.ask(max_size=1)
+        bandit.ask(1)
         assert torch.equal(bandit.inducing_indices, after)
         assert bandit.state_dict()["num_updates"] == 6
     assert not torch.equal(after, before)
@@ -300,9 +300,9 @@ def test_much_outside_data_does_not_make_every_arm_inducing(resampling, monkeypa
         for kind, some in ((BBKB, options), (BBKB, options), (GPUCB, {}))
     )
     for one in (bandit, quiet, exact):
-        one.tell(range(100), true_rewards(arms), external=True)
+        one.add_observations(range(100), true_rewards(arms))
     before = bandit.predict()
-    assert torch.equal(bandit.ask(max_size=1), quiet.ask(max_size=1))
+    assert torch.equal(bandit.ask(1), quiet.ask(1))
     assert len(bandit.inducing_indices) < 60
     moments = before, bandit.predict(), exact.predict()
     for early, late, expected in zip(*moments, strict=True):
@@ -322,7 +322,7 @@ def test_schedules_are_shown_told_pulls_only(bandit_class):
     measure = noisy_rewards(bandit.arms)
     for _ in range(10):
         known = set(bandit.pending)
-        bandit.ask(max_size=3)
+        bandit.ask(3)
         new = [key for key in bandit.pending if key not in known]
         arms = [bandit.pending[key] for key in new]
         frozen.update(zip(new, leverage_at_ask(bandit, arms), strict=True))
@@ -358,6 +358,6 @@ def test_an_opening_draw_that_failed_is_not_taken_out_of_the_sum():
     recorder = Recorder()
     bandit = make_bandit(BBKB, confidence=recorder)
     bandit.fail(bandit.ask())
-    bandit.tell([4], [0.0], external=True)
+    bandit.add_observations([4], [0.0])
     bandit.ask()
     assert recorder.states[-1].opening_score == 0.0

@@ -11,12 +11,13 @@ from gpytorch.kernels import LinearKernel
 from botorch_bkb import (
     BBKB,
     EpsilonGreedy,
+    GPBandit,
     GPThompsonSampling,
-    GPUCB,
     TVGPUCB,
     UniformRandom,
 )
-from botorch_bkb.bandits import base
+from botorch_bkb.acquisition import ConstantWidth
+from botorch_bkb.bandits import ThompsonPolicy
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
     ALL_BANDITS,
@@ -24,6 +25,7 @@ from tests.bandits import (
     EXACT_BANDITS,
     grid_arms,
     identity_bandit,
+    LEARNED,
     make_bandit,
     NOISE,
     noisy_rewards,
@@ -63,10 +65,10 @@ def test_no_arm_but_the_first_is_drawn_from_the_global_generator(bandit_class):
     before = torch.get_rng_state()
     play(make_bandit(bandit_class), 4)
     play(make_bandit(bandit_class, generator=None), 4)
-    learned = {"covar_module": None, "noise_variance": None}
-    bandit = make_bandit(bandit_class, **learned)
-    play(bandit, 5)
-    bandit.maximizer_distribution(4)
+    if bandit_class is GPBandit:
+        bandit = make_bandit(bandit_class, **LEARNED)
+        play(bandit, 5)
+        bandit.maximizer_distribution(4)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -82,7 +84,7 @@ def test_ties_go_to_the_lowest_index(bandit_class):
     bandit = make_bandit(bandit_class, grid_arms(6), lengthscale=1e-3)
     first = int(bandit.ask()[0])
     rest = [arm for arm in range(6) if arm != first]
-    asked = [bandit.ask(max_size=1).item() for _ in range(11)]
+    asked = [bandit.ask(1).item() for _ in range(11)]
     assert asked[:5] == rest
     assert asked[5:] == list(range(6))
 
@@ -93,7 +95,7 @@ def test_greedy_ties_go_to_the_lowest_index():
     bandit.tell(first, [-1.0])
     assert bandit.ask().tolist() == [1 if first == 0 else 0]
     bandit = identity_bandit(EpsilonGreedy, uniform_probability=0.0)
-    bandit.tell([2, 5], [1.0, 1.0], external=True)
+    bandit.add_observations([2, 5], [1.0, 1.0])
     assert bandit.ask().tolist() == [2]
 
 
@@ -101,9 +103,9 @@ def test_greedy_ties_go_to_the_lowest_index():
 def test_best_arm_ties_go_to_the_lowest_index(bandit_class):
     bandit = identity_bandit(bandit_class)
     assert bandit.best_arm() == 0
-    bandit.tell([5, 3], [1.0, 1.0], external=True)
+    bandit.add_observations([5, 3], [1.0, 1.0])
     assert bandit.best_arm() == 3
-    bandit.tell([5, 3], [-9.0, -9.0], external=True)
+    bandit.add_observations([5, 3], [-9.0, -9.0])
     assert bandit.best_arm() == 3
     assert bandit.best_arm(among_pulled=False) == 0
 
@@ -126,7 +128,7 @@ def test_max_size_caps_a_batch_and_changes_nothing_else(bandit_class, rule):
     whole = bandit.ask().tolist()
     for max_size in (1, 3, 1000):
         bandit.load_state_dict(deepcopy(state))
-        assert bandit.ask(max_size=max_size).tolist() == whole[:max_size]
+        assert bandit.ask(max_size).tolist() == whole[:max_size]
 
 
 @each(STILL_BANDITS)
@@ -166,7 +168,7 @@ def test_with_much_pending_an_ask_still_returns_an_arm(bandit_class, rule):
 
 @each(UCB_BANDITS)
 def test_batches_end_on_arms_that_are_all_but_known(monkeypatch, bandit_class):
-    monkeypatch.setattr(base, "MAX_BATCH_SIZE", 50)
+    monkeypatch.setattr("botorch_bkb.bandits.bandit.MAX_BATCH_SIZE", 50)
     arms = torch.tensor([[1e-6], [1.0], [0.0]]).double()
     bandit = make_bandit(
         bandit_class,
@@ -174,8 +176,17 @@ def test_batches_end_on_arms_that_are_all_but_known(monkeypatch, bandit_class):
         covar_module=LinearKernel().double(),
         batch_rule=SumRule(),
     )
-    bandit.tell([1] * 5, [-1.0] * 5, external=True)
+    bandit.add_observations([1] * 5, [-1.0] * 5)
     assert len(bandit.ask()) <= 50
+
+
+@each([BBKB, EpsilonGreedy, TVGPUCB])
+def test_a_fixed_size_is_cut_to_what_is_left(bandit_class):
+    bandit = identity_bandit(bandit_class, batch_rule=FixedSize(6), max_repeats=1)
+    play(bandit, 1)
+    assert len(bandit.ask()) == 2
+    with unchanged(bandit), pytest.raises(InputDataError, match="an arm that may"):
+        bandit.ask()
 
 
 # Pending pulls ------------------------------------------------------------------------
@@ -189,7 +200,16 @@ def test_asks_without_rewards_are_one_greedy_batch(bandit_class):
     state = bandit.state_dict()
     batch = bandit.ask().tolist()
     bandit.load_state_dict(state)
-    assert [bandit.ask(max_size=1).item() for _ in range(10)] == batch
+    assert [bandit.ask(1).item() for _ in range(10)] == batch
+
+
+def test_asks_of_gpbandit_without_rewards_are_one_batch():
+    bandit = make_bandit(GPBandit, **LEARNED)
+    play(bandit, 2, size=4)
+    state = bandit.state_dict()
+    batch = bandit.ask(10).tolist()
+    bandit.load_state_dict(state)
+    assert torch.cat([bandit.ask(size) for size in (1, 4, 2, 3)]).tolist() == batch
 
 
 @each(UCB_BANDITS)
@@ -201,10 +221,10 @@ def test_pending_pulls_count_with_their_multiplicity(
 
     Means 0.3 and 0; for n = 1, 2, 3 the bonus is 0.95, 0.69, 0.57.
     """
-    bandit = identity_bandit(bandit_class, num_arms=2, confidence=1.0)
-    bandit.tell([0, 1], [0.3 * (1 + NOISE), 0.0], external=True)
+    bandit = identity_bandit(bandit_class, num_arms=2, confidence=ConstantWidth(1.0))
+    bandit.add_observations([0, 1], [0.3 * (1 + NOISE), 0.0])
     bandit.add_pending([0] * num_pending)
-    assert bandit.ask(max_size=1).item() == expected
+    assert bandit.ask(1).item() == expected
 
 
 @each(ALL_BANDITS)
@@ -225,12 +245,12 @@ def test_a_result_that_is_withdrawn_was_never_told(bandit_class, processed):
     bandit, other = (make_bandit(bandit_class, max_repeats=9) for _ in range(2))
     for one in (bandit, other):
         play(one, 4)
-        one.ask(max_size=1)
+        one.ask(1)
     (key,) = bandit.pending
     arm = bandit.pending[key]
     time = {"time": 4.5} if bandit_class in DRIFTING_BANDITS else {}
     bandit.tell([arm], [9.0], **time)
-    bandit.tell([3, 3], [7.0, 8.0], external=True)
+    bandit.add_observations([3, 3], [7.0, 8.0])
     if processed:
         bandit.fail(bandit.ask())
     else:
@@ -241,7 +261,7 @@ def test_a_result_that_is_withdrawn_was_never_told(bandit_class, processed):
     assert torch.equal(bandit.counts, other.counts)
     mine, theirs = bandit.state_dict(), other.state_dict()
     for name in ("told_indices", "told_rewards", "told_ids", "pending"):
-        assert mine["ledger"][name] == theirs["ledger"][name]
+        assert mine["observations"][name] == theirs["observations"][name]
     restored = make_bandit(bandit_class, max_repeats=9, seed=7)
     restored.load_state_dict(mine)
     for one in (bandit, restored, other):
@@ -253,25 +273,27 @@ def test_a_result_that_is_withdrawn_was_never_told(bandit_class, processed):
     assert torch.equal(bandit.ask(), restored.ask())
 
 
-@each([BBKB, GPUCB, GPThompsonSampling, TVGPUCB])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"policy": ThompsonPolicy()}, {"forgetting_rate": "learn"}],
+    ids=["ucb", "thompson", "drift"],
+)
 @pytest.mark.parametrize("num_left", [0, 2])
-def test_what_was_learned_of_results_that_are_withdrawn_is_forgotten(
-    bandit_class, num_left
-):
+def test_what_was_learned_of_results_that_are_withdrawn_is_forgotten(options, num_left):
     """Also where too few are left for a fit that would replace the last one."""
-    options = {"covar_module": None, "noise_variance": None, "confidence": None}
-    bandit = make_bandit(bandit_class, **options)
-    indices = bandit.ask(size=6)
+    options = {**LEARNED, **options}
+    bandit = make_bandit(GPBandit, **options)
+    indices = bandit.ask(6)
     bandit.tell(indices, 1e3 + 50 * true_rewards(bandit.arms)[indices])
-    bandit.fail(bandit.ask(size=1))
+    bandit.fail(bandit.ask(1))
     bandit.withdraw(indices)
     bandit.fail(indices)
-    fresh = make_bandit(bandit_class, **options)
+    fresh = make_bandit(GPBandit, **options)
     for one in (bandit, fresh) if num_left else ():
-        one.tell([3, 9], [0.1, 0.3], external=True)
+        one.add_observations([3, 9], [0.1, 0.3])
     mine, theirs = bandit.predict(), fresh.predict()
     assert bandit.noise_variance == fresh.noise_variance
-    if bandit_class not in DRIFTING_BANDITS or not num_left:
+    if not bandit.drifts or not num_left:
         for got, expected in zip(mine, theirs, strict=True):
             torch.testing.assert_close(got, expected, rtol=0, atol=1e-8)
 
@@ -279,9 +301,9 @@ def test_what_was_learned_of_results_that_are_withdrawn_is_forgotten(
 def test_what_was_not_told_cannot_be_withdrawn():
     bandit = make_bandit(BBKB)
     play(bandit, 3)
-    bandit.tell([2], [1.0], external=True)
+    bandit.add_observations([2], [1.0])
     bandit.ask()
-    told = bandit.state_dict()["ledger"]["told_ids"]
+    told = bandit.state_dict()["observations"]["told_ids"]
     (waiting, arm), *_ = bandit.pending.items()
     assert told == [0, 1, 2, -1]
     for indices, ids, match in (
@@ -302,7 +324,7 @@ def test_pulls_that_somebody_else_started_are_pending(bandit_class):
     bandit.tell([4], [1.0])
     available = torch.zeros(30, dtype=torch.bool)
     available[[4, 7]] = True
-    assert bandit.ask(max_size=1, available=available).tolist() == [7]
+    assert bandit.ask(1, available=available).tolist() == [7]
 
 
 # What may be pulled -------------------------------------------------------------------
@@ -352,9 +374,9 @@ def test_no_arm_is_asked_more_than_max_repeats_times(bandit_class, rule):
         )
         assert (used <= 3).all()
         left = 24 - int(used.sum())
-        if left < rule.min_size:
+        if left == 0:
             break
-        bandit.ask(max_size=4)
+        bandit.ask(4)
         for key, arm in list(bandit.pending.items()):
             if rng.random() < 0.4:
                 bandit.tell([arm], [rng.normal()], pull_ids=[key])
@@ -362,41 +384,31 @@ def test_no_arm_is_asked_more_than_max_repeats_times(bandit_class, rule):
                 bandit.fail([arm], pull_ids=[key])
                 failed += 1
     assert failed > 0
-    assert left < rule.min_size
-    with unchanged(bandit), pytest.raises(InputDataError, match="more pulls to be all"):
+    assert left == 0
+    with unchanged(bandit), pytest.raises(InputDataError, match="an arm that may"):
         bandit.ask()
 
 
 @each(ALL_BANDITS)
 def test_outside_data_count_as_repeats(bandit_class):
     bandit = identity_bandit(bandit_class, num_arms=3, max_repeats=1)
-    bandit.tell([0, 0, 2], [5.0, 5.0, 1.0], external=True)
+    bandit.add_observations([0, 0, 2], [5.0, 5.0, 1.0])
     assert bandit.ask().tolist() == [1]
 
 
-@each([BBKB, EpsilonGreedy, TVGPUCB])
+@each([BBKB, EpsilonGreedy, TVGPUCB, GPBandit])
 def test_an_ask_with_nothing_left_changes_nothing(bandit_class):
     bandit = make_bandit(bandit_class, max_repeats=1)
     nothing = torch.zeros(30, dtype=torch.bool)
-    message = "at least 1 more pulls.*0 are left"
+    message = "an arm that may be pulled, but all are unavailable"
     with unchanged(bandit), pytest.raises(InputDataError, match=message):
         bandit.ask(available=nothing)
     play(bandit, 4)
     with unchanged(bandit), pytest.raises(InputDataError, match=message):
         bandit.ask(available=bandit.counts > 0)
-    bandit.tell([0], [1.0], external=True)
+    bandit.add_observations([0], [1.0])
     with unchanged(bandit), pytest.raises(InputDataError, match=message):
         bandit.ask(available=nothing)
-
-
-@each([BBKB, EpsilonGreedy, TVGPUCB])
-def test_a_fixed_size_larger_than_what_is_left_changes_nothing(bandit_class):
-    bandit = identity_bandit(bandit_class, batch_rule=FixedSize(6), max_repeats=1)
-    play(bandit, 1)
-    message = "at least 6 more pulls.*2 are left.*smaller batch"
-    with unchanged(bandit), pytest.raises(InputDataError, match=message):
-        bandit.ask()
-    assert len(bandit.ask(max_size=2)) == 2
 
 
 # Baselines ----------------------------------------------------------------------------
@@ -418,7 +430,7 @@ def test_epsilon_is_the_share_of_uniform_draws(uniform_probability):
         uniform_probability=uniform_probability,
         batch_rule=FixedSize(400),
     )
-    bandit.tell([13], [5.0], external=True)
+    bandit.add_observations([13], [5.0])
     share = (bandit.ask() == 13).double().mean().item()
     expected = 1 - uniform_probability * 19 / 20
     assert share == pytest.approx(expected, abs=0.1)

@@ -12,13 +12,14 @@ from botorch.exceptions.errors import (
 )
 from gpytorch.kernels import Kernel, LinearKernel
 
-from botorch_bkb import BBKB, GPUCB, TVGPUCB
+from botorch_bkb import BBKB, GPBandit, GPUCB, TVGPUCB, UniformRandom
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
     ALL_BANDITS,
     assert_same,
     identity_bandit,
     make_bandit,
+    PAPERS_BANDITS,
     play,
     random_arms,
     rbf,
@@ -38,7 +39,7 @@ from tests.bandits.contract import each
         ("noise_variance", math.inf, InputDataError, "`noise_variance`.*got inf"),
         ("max_repeats", 0, InputDataError, "`max_repeats`.*at least 1.*got 0"),
         ("max_repeats", 1.5, InputDataError, "`max_repeats`.*integer.*got 1.5"),
-        ("confidence", -1.0, InputDataError, "`width`.*got -1.0"),
+        ("confidence", -1.0, InputDataError, "`num_deviations`.*got -1.0"),
         ("confidence", "wide", UnsupportedError, "`confidence`.*got str"),
         ("batch_rule", 96, InputDataError, "`batch_rule`.*FixedSize.*got 96"),
         ("covar_module", "rbf", InputDataError, "`covar_module`.*got 'rbf'"),
@@ -72,6 +73,21 @@ def test_arms_that_are_no_table_of_numbers_are_refused(arms, error, message):
         make_bandit(BBKB, arms=arms)
 
 
+@each([item for item in PAPERS_BANDITS if item is not UniformRandom])
+@pytest.mark.parametrize("missing", ["covar_module", "noise_variance"])
+def test_the_algorithm_of_a_paper_that_misses_something_names_gpbandit(
+    bandit_class, missing
+):
+    message = rf"`{missing}`.*{bandit_class.__name__} is the algorithm .*`GPBandit"
+    with pytest.raises(InputDataError, match=message):
+        make_bandit(bandit_class, **{missing: None})
+
+
+def test_a_drift_of_unknown_rate_is_for_gpbandit():
+    with pytest.raises(InputDataError, match="`forgetting_rate`.*`GPBandit"):
+        make_bandit(TVGPUCB, forgetting_rate=None)
+
+
 @each(ALL_BANDITS)
 def test_one_arm_is_enough(bandit_class):
     bandit = identity_bandit(bandit_class, num_arms=1)
@@ -89,7 +105,7 @@ def test_identical_arms_are_one_arm(bandit_class):
     for table in (arms, shuffled):
         # Some widths are bounds for all arms, and grow with their number.
         bandit = make_bandit(bandit_class, table, confidence=2.0)
-        runs.append(play(bandit, 15, lambda i: rewards[i], max_size=1))
+        runs.append(play(bandit, 15, lambda i: rewards[i], 1))
         assert bandit.best_arm() < 20
         assert bandit.best_arm(among_pulled=False) < 20
         draws = bandit.maximizer_distribution(50, torch.Generator().manual_seed(0))
@@ -102,15 +118,16 @@ def test_a_copy_serves_where_the_first_one_cannot(bandit_class):
     arms = random_arms(3)[[0, 1, 2, 1, 0, 1]]
     bandit = make_bandit(bandit_class, arms, max_repeats=1)
     available = torch.tensor([False, False, False, True, True, True])
-    batches = play(bandit, 3, max_size=1, available=available)
+    batches = play(bandit, 3, size=1, available=available)
     picks = [arm for batch in batches for arm in batch]
     assert sorted(picks) == [3, 4, 5]
     assert picks.index(3) < picks.index(5)
-    bandit = make_bandit(bandit_class, arms, max_repeats=1, batch_rule=FixedSize(6))
-    assert sorted(bandit.ask().tolist()) == list(range(6))
+    rule = {} if bandit_class is GPBandit else {"batch_rule": FixedSize(6)}
+    bandit = make_bandit(bandit_class, arms, max_repeats=1, **rule)
+    assert sorted(bandit.ask(6).tolist()) == list(range(6))
 
 
-@each(ALL_BANDITS)
+@each(PAPERS_BANDITS)
 def test_an_arm_of_no_variance_does_not_stop_the_run(bandit_class):
     """A linear kernel knows the origin: nothing to learn there, maybe the best arm."""
     arms = torch.cat([torch.zeros(1, 2).double(), random_arms(9)])
@@ -122,8 +139,8 @@ def test_an_arm_of_no_variance_does_not_stop_the_run(bandit_class):
         noise_variance=1.0,
     )
     indices = torch.arange(10)
-    bandit.tell(indices, -10 * arms.sum(dim=-1), external=True)
-    assert 1 <= len(bandit.ask(max_size=20)) <= 20
+    bandit.add_observations(indices, -10 * arms.sum(dim=-1))
+    assert 1 <= len(bandit.ask(20)) <= 20
     assert bandit.predict([0])[1].item() == 0.0
 
 
@@ -185,7 +202,7 @@ def test_a_kernel_that_is_not_psd_is_an_error_that_changes_nothing(
     arms = random_arms(30)
     with pytest.raises(InputDataError, match="`covar_module`"):  # noqa: PT012
         bandit = make_bandit(bandit_class, arms, covar_module=Function(function))
-        bandit.tell(torch.arange(30), true_rewards(arms), external=True)
+        bandit.add_observations(torch.arange(30), true_rewards(arms))
         before = deepcopy(bandit.state_dict())
         try:
             bandit.ask()
