@@ -30,6 +30,7 @@ from botorch_bkb.checks import check_choice, check_size
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 from botorch_bkb.posteriors import ArmPosterior, Moments
 from botorch_bkb.posteriors.knowledge_gain import best_arm_capacity
+from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 
 
 Goal = Literal["best_arm", "regret"]
@@ -124,14 +125,17 @@ class GPBandit(FiniteArmBandit):
         generator: torch.Generator | None = None,
         max_feature_bytes: int = 2**31,
     ) -> None:
-        drifts = forgetting_rate != 0
+        rate: float | None = None
+        if not (isinstance(forgetting_rate, str) and forgetting_rate == "learn"):
+            rate = forgetting_rate
+            check_forgetting_rate(rate)
+        drifts = rate is None or rate > 0
         self.goal = _checked_goal(goal, drifts)
         arms = as_arms(arms)
         policy = UCBPolicy() if policy is None else policy
         hyperparameters: Hyperparameters
         surrogate: ArmSurrogate
         if drifts:
-            rate = None if forgetting_rate == "learn" else forgetting_rate
             hyperparameters = DriftHyperparameters(
                 arms, covar_module, noise_variance, rate
             )
@@ -165,6 +169,18 @@ class GPBandit(FiniteArmBandit):
         """From features to the kernel that is learned; None if it was given."""
         hyperparameters = self._surrogate.hyperparameters
         return hyperparameters.new_kernel if hyperparameters.learns_kernel else None
+
+    @property
+    def forgetting_rate(self) -> float:
+        """``eps`` per unit of time, given or learned so far; 0 if nothing drifts.
+
+        One that was learned from steps that are small against the unit is 1 up to
+        rounding.
+        """
+        hyperparameters = self._surrogate.hyperparameters
+        if isinstance(hyperparameters, DriftHyperparameters):
+            return hyperparameters.forgetting_rate
+        return 0.0
 
     @override
     @locked

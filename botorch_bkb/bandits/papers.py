@@ -247,6 +247,7 @@ class TVGPUCB(FiniteArmBandit):
             hyperparameters, max_feature_bytes, sparse, tolerance, max_inducing
         )
         super().__init__(arms, surrogate, **options)
+        self.forgetting_rate = hyperparameters.forgetting_rate
 
 
 class RGPUCB(FiniteArmBandit):
