@@ -84,7 +84,7 @@ def test_the_algorithm_of_a_paper_that_misses_something_names_gpbandit(
 
 
 def test_a_drift_of_unknown_rate_is_for_gpbandit():
-    with pytest.raises(InputDataError, match="`forgetting_rate`.*`GPBandit"):
+    with pytest.raises(InputDataError, match=r"`forgetting_rate`.*`GPBandit"):
         make_bandit(TVGPUCB, forgetting_rate=None)
 
 

@@ -7,20 +7,13 @@ from botorch.exceptions.errors import ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from botorch_bkb import (
-    BBKB,
-    BKB,
-    EpsilonGreedy,
-    GPBUCB,
-    GPThompsonSampling,
-    GPUCB,
-    TVGPUCB,
-)
+from botorch_bkb import BBKB, GPBandit
 from botorch_bkb.arms import ArrayArms, BitArms
 from botorch_bkb.bandits import (
     composite_to_learn,
     hyperparameters,
     matern_to_learn,
+    ThompsonPolicy,
 )
 from botorch_bkb.bandits.hyperparameters import (
     extreme_arms,
@@ -29,6 +22,7 @@ from botorch_bkb.bandits.hyperparameters import (
 )
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
+    LEARNED,
     make_bandit,
     noisy_rewards,
     play,
@@ -40,7 +34,12 @@ from tests.bandits.contract import Recorder
 from tests.reference import composite_covariance
 
 
-LEARNED = {"covar_module": None, "noise_variance": None}
+MODELS = {
+    "ucb": {},
+    "thompson": {"policy": ThompsonPolicy()},
+    "drift": {"forgetting_rate": "learn"},
+}
+each_model = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 
 
 def bits(module):
@@ -60,8 +59,8 @@ def fit_times(bandit, num_rounds, size):
     for number in range(num_rounds):
         before = bandit.state_dict()["prior"]["next_fit"]
         indices = (torch.arange(size) + number * size) % len(bandit.arms)
-        bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
-        bandit.ask(max_size=1)
+        bandit.add_observations(indices, true_rewards(bandit.arms)[indices])
+        bandit.ask(1)
         if bandit.state_dict()["prior"]["next_fit"] != before:
             times.append(bandit.num_pulls)
     return times
@@ -80,7 +79,7 @@ def only_doubling(monkeypatch):
 def test_fits_come_at_every_ask_and_then_at_doubling_numbers_of_pulls(size, expected):
     """After 128 pulls at the first ask with 256, 512, ... told pulls, or more."""
     num_rounds = {1: 10, 3: 3, 60: 6}[size]
-    bandit = make_bandit(GPUCB, **LEARNED)
+    bandit = make_bandit(GPBandit, **LEARNED)
     assert fit_times(bandit, num_rounds, size) == expected
 
 
@@ -110,21 +109,21 @@ def test_a_fit_in_which_no_arm_tells_of_another_says_so(new_kernel):
     arms = torch.linspace(0, 1, 60, dtype=torch.double).unsqueeze(-1)
     rewards = (-1.0) ** torch.arange(60).double()
     message = r"has \d+% of its variance at lengthscales of at most 0.026 of"
-    prior = Hyperparameters(arms, None, 1e-4, new_kernel=new_kernel)
+    prior = Hyperparameters(arms, new_kernel, 1e-4)
     with pytest.warns(BotorchWarning, match=message):
         prior.fit(torch.arange(60), rewards)
     arms, indices, rewards = independent_arms()
-    prior = Hyperparameters(arms, None, 0.0025, new_kernel=new_kernel)
+    prior = Hyperparameters(arms, new_kernel, 0.0025)
     with pytest.warns(BotorchWarning, match=message):
         prior.fit(indices, rewards)
 
 
 def test_units_come_first_and_hyper_parameters_from_four_pulls_on():
-    bandit = make_bandit(GPUCB, **LEARNED)
+    bandit = make_bandit(GPBandit, **LEARNED)
     before = bits(bandit.covar_module)
     noises = []
     for number in range(4):
-        bandit.tell([number], [[3.0, 5.0, 4.0, 4.5][number]], external=True)
+        bandit.add_observations([number], [[3.0, 5.0, 4.0, 4.5][number]])
         bandit.ask()
         noises.append(bandit.noise_variance)
         assert same_bits(before, bits(bandit.covar_module)) == (number < 3)
@@ -141,13 +140,13 @@ def test_one_fit_an_ask_and_none_by_asking_twice(monkeypatch):
         return mll
 
     monkeypatch.setattr(hyperparameters, "fit_gpytorch_mll", counting)
-    bandit = make_bandit(GPUCB, **LEARNED)
+    bandit = make_bandit(GPBandit, **LEARNED)
     indices = torch.arange(10)
-    bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    bandit.add_observations(indices, true_rewards(bandit.arms)[indices])
     bandit.ask()
     bandit.ask()
     assert len(fits) == 1
-    bandit.tell([0], [0.0], external=True)
+    bandit.add_observations([0], [0.0])
     bandit.ask()
     assert len(fits) == 2
 
@@ -155,18 +154,19 @@ def test_one_fit_an_ask_and_none_by_asking_twice(monkeypatch):
 # What is given stays ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
+@each_model
 @pytest.mark.parametrize("given_kernel", [True, False])
-def test_what_is_given_stays_while_the_rest_is_learned(bandit_class, given_kernel):
+def test_what_is_given_stays_while_the_rest_is_learned(options, given_kernel):
     kernel = rbf(0.5)
     bandit = make_bandit(
-        bandit_class,
+        GPBandit,
         covar_module=kernel if given_kernel else None,
         noise_variance=None if given_kernel else 0.25,
+        **options,
     )
     before, noise = bits(bandit.covar_module), bandit.noise_variance
     indices = torch.arange(30)
-    bandit.tell(indices, noisy_rewards(bandit.arms)(indices), external=True)
+    bandit.add_observations(indices, noisy_rewards(bandit.arms)(indices))
     bandit.ask()
     assert same_bits(before, bits(bandit.covar_module)) == given_kernel
     assert (bandit.noise_variance != pytest.approx(noise, rel=1e-12)) == given_kernel
@@ -185,24 +185,23 @@ def test_counts_have_no_units():
     arms = torch.cat([100 + 50 * torch.rand(30, 2, generator=generator), counts], dim=1)
     wet = TanimotoKernel(active_dims=tuple(range(2, 14)))
     for kernel in (wet * RBFKernel(active_dims=(0, 1)), ScaleKernel(wet)):
-        bandit = BBKB(arms, covar_module=kernel, generator=generator)
-        assert torch.equal(bandit._belief.hyperparameters.features[:, 2:], counts)
-        assert bandit._belief.hyperparameters.features[:, :2].aminmax() == (0, 1)
-    plain = BBKB(arms, covar_module=rbf(), generator=generator)
-    assert plain._belief.hyperparameters.features[:, 2:].amax() == 1
-    assert not plain._belief.hyperparameters.features[:, 2].any()
+        bandit = GPBandit(arms, kernel, generator=generator)
+        assert torch.equal(bandit._surrogate.hyperparameters.features[:, 2:], counts)
+        assert bandit._surrogate.hyperparameters.features[:, :2].aminmax() == (0, 1)
+    plain = GPBandit(arms, rbf(), generator=generator)
+    assert plain._surrogate.hyperparameters.features[:, 2:].amax() == 1
+    assert not plain._surrogate.hyperparameters.features[:, 2].any()
 
 
-@pytest.mark.parametrize("bandit_class", [BKB, GPUCB, GPThompsonSampling, TVGPUCB])
-def test_answers_follow_an_affine_change_of_the_rewards(bandit_class):
-    plain = make_bandit(bandit_class, **LEARNED)
-    changed = make_bandit(bandit_class, **LEARNED)
+@each_model
+def test_answers_follow_an_affine_change_of_the_rewards(options):
+    plain, changed = (make_bandit(GPBandit, **LEARNED, **options) for _ in range(2))
     shift, factor = -70.0, 300.0
     start = torch.tensor([3, 17, 8, 25])
     measure = noisy_rewards(plain.arms)
     rewards = measure(start)
-    plain.tell(start, rewards, external=True)
-    changed.tell(start, shift + factor * rewards, external=True)
+    plain.add_observations(start, rewards)
+    changed.add_observations(start, shift + factor * rewards)
     for _ in range(4):
         indices = plain.ask()
         assert torch.equal(changed.ask(), indices)
@@ -222,14 +221,14 @@ def test_answers_follow_an_affine_change_of_the_rewards(bandit_class):
 
 def test_answers_do_not_depend_on_the_units_of_the_features():
     arms = random_arms(30)
-    plain = make_bandit(BKB, arms, **LEARNED)
+    plain = make_bandit(GPBandit, arms, **LEARNED)
     units = torch.tensor([1e4, -1e-3], dtype=torch.double)
-    changed = make_bandit(BKB, arms * units + 5, **LEARNED)
+    changed = make_bandit(GPBandit, arms * units + 5, **LEARNED)
     measure = noisy_rewards(arms)
     start = torch.tensor([3, 17, 8, 25])
     rewards = measure(start)
     for bandit in (plain, changed):
-        bandit.tell(start, rewards, external=True)
+        bandit.add_observations(start, rewards)
     for _ in range(6):
         indices = plain.ask()
         assert torch.equal(changed.ask(), indices)
@@ -245,7 +244,7 @@ def test_given_hyper_parameters_take_features_and_rewards_as_they_come():
     assert not prior.learns
     assert torch.equal(prior.features, 10 * random_arms(5))
     bandit = make_bandit(BBKB)
-    bandit.tell([0] * 50, [100.0] * 50, external=True)
+    bandit.add_observations([0] * 50, [100.0] * 50)
     assert bandit.predict([0])[0].item() == pytest.approx(100 * 50 / 50.1)
 
 
@@ -253,33 +252,31 @@ def test_without_information_learned_bandits_predict_the_mean_reward():
     """Far from everything measured, in the user's units."""
     arms = torch.cat([torch.linspace(0, 1, 9), torch.tensor([1000.0])]).double()
     bandit = make_bandit(
-        GPUCB, arms.unsqueeze(-1), covar_module=rbf(1e-2), seed=0, noise_variance=None
+        GPBandit, arms.unsqueeze(-1), covar_module=rbf(1e-2), noise_variance=None
     )
-    bandit.tell([0, 1, 2, 3], [10.0, 12.0, 14.0, 16.0], external=True)
+    bandit.add_observations([0, 1, 2, 3], [10.0, 12.0, 14.0, 16.0])
     bandit.ask()
     mean, variance = bandit.predict([9])
     assert mean.item() == pytest.approx(13.0)
     assert variance.item() == pytest.approx(5.0)  # that of the rewards
 
 
-def hump_told(bandit_class):
+def hump_told(**options):
     """Return a bandit told of a plain of zeros, measured mostly where it has a hump."""
     plain = torch.cartesian_prod(*[torch.linspace(0, 1, 4).double()] * 2)
     stream = torch.Generator().manual_seed(0)
     steps = 0.1 * torch.randn(40, 2, generator=stream, dtype=torch.double)
     arms = torch.cat([plain, plain[5] + steps])
     rewards = (-(arms - plain[5]).square().sum(dim=-1) / 0.08).exp()
-    bandit = make_bandit(bandit_class, arms, seed=0, **LEARNED)
-    bandit.tell(torch.arange(len(arms)), rewards, external=True)
+    bandit = make_bandit(GPBandit, arms, **LEARNED, **options)
+    bandit.add_observations(torch.arange(len(arms)), rewards)
     return bandit, rewards
 
 
-@pytest.mark.parametrize(
-    "bandit_class", [BBKB, GPBUCB, EpsilonGreedy, TVGPUCB, GPThompsonSampling]
-)
-def test_what_is_learned_where_no_kernel_is_given(bandit_class):
+@each_model
+def test_what_is_learned_where_no_kernel_is_given(options):
     arms = random_arms(20)
-    kernel = bandit_class(arms).covar_module
+    kernel = GPBandit(arms, **options).covar_module
     expected = composite_to_learn(arms).to(arms)
     assert [type(part) for part in kernel.modules()] == [
         type(part) for part in expected.modules()
@@ -288,13 +285,15 @@ def test_what_is_learned_where_no_kernel_is_given(bandit_class):
     for name, value in expected.state_dict().items():
         assert torch.equal(kernel.state_dict()[name], value)
     bits = torch.ones(20, 64, dtype=torch.uint8)
-    assert isinstance(bandit_class(bits).covar_module.base_kernel, TanimotoKernel)
+    assert isinstance(
+        GPBandit(bits, **options).covar_module.base_kernel, TanimotoKernel
+    )
 
 
 def test_thompson_sampling_fits_a_prior_mean():
-    bandit, rewards = hump_told(GPThompsonSampling)
-    bandit.ask(size=1)
-    fitted = bandit._belief.hyperparameters
+    bandit, rewards = hump_told(policy=ThompsonPolicy())
+    bandit.ask(1)
+    fitted = bandit._surrogate.hyperparameters
     assert rewards.mean() > 0.5
     assert fitted.offset < 0.3
     # Generalized least squares gives the optimum of the likelihood in it, at the fitted
@@ -311,20 +310,22 @@ def test_thompson_sampling_fits_a_prior_mean():
 
 
 def test_upper_confidence_bounds_stand_on_the_average():
-    bandit, rewards = hump_told(BBKB)
-    bandit.ask(size=1)
-    assert bandit._belief.hyperparameters.offset == pytest.approx(rewards.mean().item())
+    bandit, rewards = hump_told()
+    bandit.ask(1)
+    assert bandit._surrogate.hyperparameters.offset == pytest.approx(
+        rewards.mean().item()
+    )
 
 
 # The fit itself -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("bandit_class", "noise_std"), [(BBKB, 0.2), (GPUCB, 1.0)])
-def test_the_learned_noise_is_close_to_the_truth(bandit_class, noise_std):
-    bandit = make_bandit(bandit_class, random_arms(40), **LEARNED)
+@pytest.mark.parametrize("noise_std", [0.2, 1.0])
+def test_the_learned_noise_is_close_to_the_truth(noise_std):
+    bandit = make_bandit(GPBandit, random_arms(40), **LEARNED)
     indices = torch.arange(40).repeat(5)
     measure = noisy_rewards(bandit.arms, noise_std=noise_std)
-    bandit.tell(indices, measure(indices), external=True)
+    bandit.add_observations(indices, measure(indices))
     bandit.ask()
     assert bandit.noise_variance == pytest.approx(noise_std**2, rel=0.3)
     error = bandit.predict()[0] - true_rewards(bandit.arms)
@@ -333,21 +334,21 @@ def test_the_learned_noise_is_close_to_the_truth(bandit_class, noise_std):
 
 def test_many_pulled_arms_are_fitted_on_a_part_of_them(monkeypatch):
     monkeypatch.setattr(hyperparameters, "MAX_FIT_POINTS", 12)
-    bandit = make_bandit(BBKB, random_arms(60), **LEARNED)
+    bandit = make_bandit(GPBandit, random_arms(60), **LEARNED)
     indices = torch.arange(60).repeat(3)
     measure = noisy_rewards(bandit.arms, noise_std=0.3)
-    bandit.tell(indices, measure(indices), external=True)
+    bandit.add_observations(indices, measure(indices))
     assert bandit.best_arm() in true_rewards(bandit.arms).topk(5).indices.tolist()
 
 
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
-def test_a_single_arm_or_constant_features_are_no_trouble(bandit_class):
-    bandit = make_bandit(bandit_class, **LEARNED)
-    bandit.tell([4] * 6, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0], external=True)
+@each_model
+def test_a_single_arm_or_constant_features_are_no_trouble(options):
+    bandit = make_bandit(GPBandit, **LEARNED, **options)
+    bandit.add_observations([4] * 6, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0])
     bandit.ask()
     assert bandit.predict([4])[0].item() == pytest.approx(2.0, abs=0.3)
     for arms in (torch.ones(1, 1).double(), torch.ones(5, 2).double()):
-        bandit = make_bandit(bandit_class, arms, **LEARNED)
+        bandit = make_bandit(GPBandit, arms, **LEARNED, **options)
         play(bandit, 5, lambda indices: torch.arange(len(indices)).double())
         assert bandit.predict()[0].isfinite().all()
 
@@ -360,10 +361,10 @@ def test_a_fit_that_fails_keeps_the_hyper_parameters_with_a_warning(monkeypatch)
         raise ModelFittingError("No luck.")
 
     monkeypatch.setattr(hyperparameters, "fit_gpytorch_mll", fail)
-    bandit = make_bandit(GPUCB, **LEARNED)
+    bandit = make_bandit(GPBandit, **LEARNED)
     kernel = bits(bandit.covar_module)
     indices = torch.arange(10)
-    bandit.tell(indices, true_rewards(bandit.arms)[indices], external=True)
+    bandit.add_observations(indices, true_rewards(bandit.arms)[indices])
     with pytest.warns(BotorchWarning, match="10 pulls failed; the previous.*No luck"):
         bandit.ask()
     assert same_bits(kernel, bits(bandit.covar_module))
@@ -376,7 +377,7 @@ def test_a_fit_that_fails_keeps_the_hyper_parameters_with_a_warning(monkeypatch)
 @pytest.mark.usefixtures("only_doubling")
 def test_frozen_sums_restart_after_a_refit():
     recorder = Recorder()
-    bandit = make_bandit(GPUCB, confidence=recorder, **LEARNED)
+    bandit = make_bandit(GPBandit, confidence=recorder, **LEARNED)
     restarts = {}
     for _ in range(10):
         indices = bandit.ask()
@@ -391,17 +392,6 @@ def test_frozen_sums_restart_after_a_refit():
         assert state.opening_score == 0.0
         bandit.tell(indices, noisy_rewards(bandit.arms, seed=pulls)(indices))
     assert list(restarts) == [1, 2, 4, 8]
-
-
-def test_a_constant_width_is_in_the_units_of_the_kernel():
-    bandit = make_bandit(BBKB, confidence=1.5, **LEARNED)
-    indices = torch.arange(12)
-    bandit.tell(indices, 300 * true_rewards(bandit.arms)[indices], external=True)
-    bandit.ask()
-    mean, variance = bandit.predict()
-    scale = bandit.state_dict()["prior"]["scale"]
-    bonus = 1.5 * scale * (variance / bandit.noise_variance).sqrt()
-    assert torch.allclose(bandit.confidence_bound(), mean + bonus)
 
 
 def test_a_few_arms_have_the_units_of_all(tmp_path):

@@ -13,7 +13,7 @@ from botorch.exceptions.errors import (
 )
 from gpytorch.kernels import LinearKernel, PolynomialKernel
 
-from botorch_bkb import BBKB, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
     BKBWidth,
@@ -24,9 +24,10 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.acquisition.time_varying import RTVWidth, SmoothBox, TVWidth
-from botorch_bkb.bandits import BoxBKB, matern_block_size, rbf_block_size
+from botorch_bkb.bandits import matern_block_size, rbf_block_size
 from tests.bandits import (
     assert_same,
+    LEARNED,
     make_bandit,
     NOISE,
     play,
@@ -80,24 +81,25 @@ def answers(call, *args, **options):
 def waiting_bandit(bandit_class):
     bandit = make_bandit(bandit_class)
     play(bandit, 3)
-    bandit.ask(max_size=3)
+    bandit.ask(3)
     return bandit
 
 
 @pytest.mark.parametrize("name", JUNK)
-@pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB])
+@pytest.mark.parametrize("bandit_class", [BBKB, GPBandit, TVGPUCB])
 def test_junk_is_refused_and_changes_nothing(bandit_class, name):
     junk = JUNK[name]
     bandit = waiting_bandit(bandit_class)
     arm = next(iter(bandit.pending.values()))
     calls = {
-        "ask size": lambda: bandit.ask(max_size=junk),
+        "ask size": lambda: bandit.ask(junk),
         "ask available": lambda: bandit.ask(available=junk),
         "ask arms": lambda: bandit.ask(arms=junk),
         "tell": lambda: bandit.tell(junk, [1.0]),
         "tell rewards": lambda: bandit.tell([arm], junk),
         "tell ids": lambda: bandit.tell([arm], [1.0], pull_ids=junk),
-        "tell outside": lambda: bandit.tell(junk, [1.0], external=True),
+        "add observations": lambda: bandit.add_observations(junk, [1.0]),
+        "add rewards": lambda: bandit.add_observations([arm], junk),
         "fail": lambda: bandit.fail(junk),
         "fail ids": lambda: bandit.fail([arm], pull_ids=junk),
         "pending": lambda: bandit.add_pending(junk),
@@ -109,6 +111,7 @@ def test_junk_is_refused_and_changes_nothing(bandit_class, name):
     if bandit_class is TVGPUCB:
         calls["time"] = lambda: bandit.ask(time=junk)
         calls["tell time"] = lambda: bandit.tell([arm], [1.0], time=junk)
+        calls["add time"] = lambda: bandit.add_observations([arm], [1.0], time=junk)
     for call in calls.values():
         state = bandit.state_dict()
         with unchanged(bandit):
@@ -121,11 +124,13 @@ def test_junk_makes_no_bandit(name):
     arms, junk = torch.rand(5, 2).double(), JUNK[name]
     known = {"arms": arms, "covar_module": rbf(), "noise_variance": NOISE}
     own = ["oversampling", "resampling", "inclusion", "max_inducing"]
-    shared = ["confidence", "batch_rule", "max_repeats", "generator", "goal"]
-    for option in (*known, *shared, "max_feature_bytes", *own):
+    shared = ["confidence", "max_repeats", "generator", "max_feature_bytes"]
+    for option in (*known, *shared, "batch_rule", *own):
         answers(BBKB, **{**known, option: junk})
+    for option in (*known, *shared, "goal", "max_inducing", "forgetting_rate"):
+        answers(GPBandit, **{**known, option: junk})
     known["forgetting_rate"] = 0.1
-    for option in ("forgetting_rate", "confidence", "batch_rule", "goal", "sparse"):
+    for option in ("forgetting_rate", "confidence", "batch_rule", "sparse"):
         answers(TVGPUCB, **{**known, option: junk})
     for option in ("tolerance", "max_inducing"):
         answers(TVGPUCB, **{**known, "sparse": True, option: junk})
@@ -153,18 +158,20 @@ def test_junk_makes_no_schedule_and_no_block_size(name):
 def test_numbers_of_numpy_are_numbers():
     bandit = TVGPUCB(ARMS, rbf(), NOISE, forgetting_rate=np.float32(0.25))
     assert bandit.forgetting_rate == 0.25
-    assert RGPUCB(ARMS, block_size=np.int64(20)).block_size == 20
+    assert GPBandit(ARMS, forgetting_rate=np.float32(0.25)).forgetting_rate == 0.25
+    assert len(RGPUCB(ARMS, rbf(), NOISE, block_size=np.int64(20)).ask()) == 1
     assert ConstantWidth(np.float32(0.5)) == ConstantWidth(0.5)
     size, options = np.int64(3), {"oversampling": np.float32(2.0)}
     bandit = BBKB(ARMS, rbf(), NOISE, max_repeats=size, **options)
-    assert len(bandit.ask(size=size)) == 3
+    assert len(bandit.ask(size)) == 1
+    assert len(GPBandit(ARMS, max_repeats=size).ask(size)) == 3
 
 
 @pytest.mark.parametrize("name", JUNK)
 def test_junk_is_no_point_of_a_box(name):
     junk = JUNK[name]
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
-    bandit = BoxBKB(bounds, rbf(), 0.1, raw_samples=8, num_restarts=1)
+    bandit = BoxBandit(bounds, rbf(), 0.1, raw_samples=8, num_restarts=1)
     point = bandit.ask()
     for call in (
         lambda: bandit.ask(junk),
@@ -174,9 +181,9 @@ def test_junk_is_no_point_of_a_box(name):
         lambda: bandit.tell(point, [1.0], pull_ids=junk),
         lambda: bandit.fail(point, pull_ids=junk),
         lambda: bandit.predict(junk),
-        lambda: BoxBKB(junk),
-        lambda: BoxBKB(bounds, junk),
-        lambda: BoxBKB(bounds, None, junk),
+        lambda: BoxBandit(junk),
+        lambda: BoxBandit(bounds, junk),
+        lambda: BoxBandit(bounds, None, junk),
     ):
         state = bandit.state_dict()
         if answers(call):
@@ -191,7 +198,7 @@ def test_junk_is_no_state(bandit_class, name):
     bandit = waiting_bandit(bandit_class)
     state = bandit.state_dict()
     for key in state:
-        for junk in (JUNK[name], {**state["ledger"], "told_scores": JUNK[name]}):
+        for junk in (JUNK[name], {**state["observations"], "told_scores": JUNK[name]}):
             wrong = {**state, key: junk}
             with unchanged(bandit):
                 if answers(lambda wrong=wrong: bandit.load_state_dict(wrong)):
@@ -204,8 +211,8 @@ def test_junk_is_no_state(bandit_class, name):
 @pytest.mark.parametrize("name", JUNK)
 def test_junk_is_no_state_of_a_box(name):
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
-    bandit = BoxBKB(bounds, rbf(), 0.1, raw_samples=8, num_restarts=1)
-    bandit.tell(torch.rand(3, 2), [1.0, 2.0, 3.0], external=True)
+    bandit = BoxBandit(bounds, rbf(), 0.1, raw_samples=8, num_restarts=1)
+    bandit.add_observations(torch.rand(3, 2), [1.0, 2.0, 3.0])
     waiting = bandit.ask()
     state = bandit.state_dict()
     for key in state:
@@ -219,28 +226,37 @@ def test_junk_is_no_state_of_a_box(name):
 def test_pulls_that_cannot_be_are_no_state():
     bandit = waiting_bandit(BBKB)
     state = bandit.state_dict()
-    ledger = state["ledger"]
+    kept = state["observations"]
     for changes, match in (
-        ({"told_indices": [*ledger["told_indices"][:-1], 99]}, "between 0 and 29"),
-        ({"told_rewards": ledger["told_rewards"][:-1]}, "one number per index"),
-        ({"told_rewards": [math.nan] * len(ledger["told_rewards"])}, "finite"),
-        ({"told_scores": ledger["told_scores"][:-1]}, "a score per told pull"),
+        (
+            {"told_indices": [*kept["told_indices"][:-1], 99]},
+            "between 0 and 29",
+        ),
+        ({"told_rewards": kept["told_rewards"][:-1]}, "one number per index"),
+        ({"told_rewards": [math.nan] * len(kept["told_rewards"])}, "finite"),
+        ({"told_scores": kept["told_scores"][:-1]}, "a score per told pull"),
         ({"pending": {99: (1, 0.5, 0.0)}}, "from 0 to"),
         ({"pending": {0: (30, 0.5, 0.0)}}, "between 0 and 29"),
         ({"pending": {0: (1, -0.5, 0.0)}}, "number from 0 to"),
         ({"pending": {0: (1, 0.5, math.nan)}}, "`time` to be a finite"),
         ({"pending": {0: (1, 0.5)}}, "not enough values"),
         ({"pending": {math.inf: (1, 0.5, 0.0)}}, "integer from 0"),
-        ({"told_scores": [math.nan] * len(ledger["told_scores"])}, "number from 0 to"),
-        ({"told_scores": [10**400] * len(ledger["told_scores"])}, "number from 0 to"),
+        (
+            {"told_scores": [math.nan] * len(kept["told_scores"])},
+            "number from 0 to",
+        ),
+        (
+            {"told_scores": [10**400] * len(kept["told_scores"])},
+            "number from 0 to",
+        ),
     ):
         with unchanged(bandit), pytest.raises(InputDataError, match=match):
-            bandit.load_state_dict({**state, "ledger": {**ledger, **changes}})
+            bandit.load_state_dict({**state, "observations": {**kept, **changes}})
 
 
-@pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB])
-def test_numbers_that_cannot_be_are_no_state(bandit_class):
-    bandit = make_bandit(bandit_class, covar_module=None, noise_variance=None)
+@pytest.mark.parametrize("forgetting_rate", [0.0, "learn"])
+def test_numbers_that_cannot_be_are_no_state(forgetting_rate):
+    bandit = make_bandit(GPBandit, forgetting_rate=forgetting_rate, **LEARNED)
     play(bandit, 6)
     state = bandit.state_dict()
     prior = state["prior"]
@@ -254,7 +270,7 @@ def test_numbers_that_cannot_be_are_no_state(bandit_class):
     wrong += [{"opening_score": value} for value in (-1.0, 1e300, 10**400)]
     wrong += [{"seed": value} for value in (-1, 2**64, 0.5, "1", True)]
     wrong += [{"num_updates": value} for value in (-1, 0.5, None)]
-    if bandit_class is not BBKB:
+    if bandit.drifts:
         wrong += [{"now": value} for value in (10**400, math.nan, "noon")]
     for changes in wrong:
         with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
@@ -274,12 +290,12 @@ def test_columns_of_a_table_come_in_their_order():
     """Not by their labels, by which torch would read them."""
     bandit = waiting_bandit(GPUCB)
     table = pd.DataFrame({"arm": [3, 4, 5], "y": [0.3, 0.5, 0.4]}, index=[7, 8, 9])
-    bandit.tell(table["arm"], table["y"], external=True)
+    bandit.add_observations(table["arm"], table["y"])
     by_value = table.reset_index(drop=True).sort_values("y", ascending=False)
-    bandit.tell(by_value["arm"], by_value[["y"]], external=True)
-    ledger = bandit.state_dict()["ledger"]
-    assert ledger["told_indices"][-6:] == [3, 4, 5, 4, 5, 3]
-    assert ledger["told_rewards"][-6:] == [0.3, 0.5, 0.4, 0.5, 0.4, 0.3]
+    bandit.add_observations(by_value["arm"], by_value[["y"]])
+    observations = bandit.state_dict()["observations"]
+    assert observations["told_indices"][-6:] == [3, 4, 5, 4, 5, 3]
+    assert observations["told_rewards"][-6:] == [0.3, 0.5, 0.4, 0.5, 0.4, 0.3]
     available = pd.Series([True] + 29 * [False]).sort_values()
     assert bandit.ask(available=available).unique().tolist() == [29]
 
@@ -294,7 +310,7 @@ def test_unbounded_kernels_are_bounded_on_arms(bandit_class, kernel):
     options = {"confidence": 2.0} if bandit_class is TVGPUCB else {}
     bandit = make_bandit(bandit_class, arms, covar_module=kernel, **options)
     for _ in range(5):
-        indices = bandit.ask(max_size=4)
+        indices = bandit.ask(4)
         bandit.tell(indices, arms[indices].sum(dim=-1) / 100)
     mean, variance = bandit.predict()
     assert mean.isfinite().all()
