@@ -1,4 +1,4 @@
-"""Bandits composed of parts: every policy on every learner, with every batch rule."""
+"""Bandits of parts: every policy on every surrogate, with every batch rule."""
 
 import math
 from dataclasses import dataclass
@@ -9,20 +9,36 @@ import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from typing_extensions import override
 
-from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
-from botorch_bkb.acquisition import PracticalBBKBWidth
+from botorch_bkb import (
+    BBKB,
+    BKB,
+    EpsilonGreedy,
+    GPBandit,
+    GPBUCB,
+    GPThompsonSampling,
+    GPUCB,
+    RGPUCB,
+    TVGPUCB,
+)
+from botorch_bkb.acquisition import (
+    ChowdhuryGopalanWidth,
+    PracticalBBKBWidth,
+    PracticalBKBWidth,
+    RTVWidth,
+    TVWidth,
+)
 from botorch_bkb.bandits import (
-    BlockLearner,
-    DriftingBandit,
     EpsilonGreedyPolicy,
-    ExactLearner,
     FiniteArmBandit,
-    ForgettingLearner,
-    SparseLearner,
+    LeverageScoreSampling,
     ThompsonPolicy,
     UCBPolicy,
 )
+from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
+from botorch_bkb.bandits.forgetting import FilterSurrogate
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.policies import DrawingPolicy
+from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
 from tests.bandits import (
     assert_same,
@@ -32,18 +48,38 @@ from tests.bandits import (
     play,
     random_arms,
     rbf,
+    unchanged,
 )
 from tests.reference import exact_posterior
 
 
-LEARNERS = {
-    "exact": ExactLearner(),
-    "sparse": SparseLearner(),
-    "coupled": SparseLearner(resampling="coupled"),
-    "blocks": BlockLearner(9.0),
-    "sparse blocks": BlockLearner(9.0, within=SparseLearner()),
-    "filter": ForgettingLearner(0.03),
-    "sparse filter": ForgettingLearner(0.03, sparse=True),
+def on_posterior(sampling=None, block_size=None):
+    """Return a function from arms to a surrogate, kernel and noise given."""
+
+    def make(arms):
+        hyperparameters = Hyperparameters(arms, rbf(), NOISE)
+        return PosteriorSurrogate(hyperparameters, 2**31, sampling, block_size)
+
+    return make
+
+
+def on_filter(rate, **options):
+    def make(arms):
+        hyperparameters = DriftHyperparameters(arms, rbf(), NOISE, rate)
+        return FilterSurrogate(hyperparameters, **options)
+
+    return make
+
+
+SPARSE = LeverageScoreSampling()
+SURROGATES = {
+    "exact": on_posterior(),
+    "sparse": on_posterior(SPARSE),
+    "coupled": on_posterior(LeverageScoreSampling(resampling="coupled")),
+    "blocks": on_posterior(block_size=9.0),
+    "sparse blocks": on_posterior(SPARSE, 9.0),
+    "filter": on_filter(0.03),
+    "sparse filter": on_filter(0.03, sparse=True),
 }
 POLICIES = {
     "ucb": UCBPolicy(),
@@ -56,30 +92,30 @@ RULES = {
     "sum": SumRule(),
     "product": ProductRule(),
 }
-# Every pair of a learner, a policy and a rule.
+# Every pair of a surrogate, a policy and a rule.
 COMBINATIONS = [
-    (learner, policy, rule)
-    for i, learner in enumerate(LEARNERS)
+    (surrogate, policy, rule)
+    for i, surrogate in enumerate(SURROGATES)
     for j, policy in enumerate(POLICIES)
     for k, rule in enumerate(RULES)
     if (i + j + k) % len(RULES) == 0
 ]
 
 
-def compose(learner, policy, num_arms=30, seed=0, **options):
-    kind = DriftingBandit if learner.drifts else FiniteArmBandit
-    return make_bandit(
-        kind, random_arms(num_arms), seed, learner=learner, policy=policy, **options
+def compose(surrogate, policy, num_arms=30, seed=0, **options):
+    arms, generator = random_arms(num_arms), torch.Generator().manual_seed(seed)
+    return FiniteArmBandit(
+        arms, surrogate(arms), policy, generator=generator, **options
     )
 
 
-@pytest.mark.parametrize(("learner", "policy", "rule"), COMBINATIONS)
-def test_policies_learners_and_rules_go_together(learner, policy, rule, tmp_path):
+@pytest.mark.parametrize(("surrogate", "policy", "rule"), COMBINATIONS)
+def test_policies_surrogates_and_rules_go_together(surrogate, policy, rule, tmp_path):
     """Whole runs, with pulls that come late, arms that join and a save in between."""
-    learner, policy, rule = LEARNERS[learner], POLICIES[policy], RULES[rule]
+    surrogate, policy, rule = SURROGATES[surrogate], POLICIES[policy], RULES[rule]
     runs = []
     for seed in (0, 1):
-        bandit = compose(learner, policy, seed=seed, batch_rule=rule, max_repeats=9)
+        bandit = compose(surrogate, policy, seed=seed, batch_rule=rule, max_repeats=9)
         measure = noisy_rewards(random_arms(60))
         batches = []
         for number in range(8):
@@ -90,7 +126,7 @@ def test_policies_learners_and_rules_go_together(learner, policy, rule, tmp_path
                     bandit.load(tmp_path / "state")
             if number == 6:
                 bandit.add_arms(random_arms(60)[30:40])
-            batches.append(bandit.ask(max_size=6).tolist())
+            batches.append(bandit.ask(6).tolist())
             out = list(bandit.pending.items())
             told = out[: max(1, len(out) // 2)]
             arms = torch.tensor([arm for _, arm in told])
@@ -109,57 +145,58 @@ def test_policies_learners_and_rules_go_together(learner, policy, rule, tmp_path
 
 
 NAMED = {
-    "BKB": (BKB, {}, SparseLearner(), UCBPolicy(), {}),
-    "BBKB": (
-        BBKB,
-        {"oversampling": 1.0},
-        SparseLearner(1.0),
-        UCBPolicy(),
-        {"batch_rule": SumRule(), "confidence": PracticalBBKBWidth()},
+    "BKB": (BKB, on_posterior(SPARSE), UCBPolicy(), PracticalBKBWidth()),
+    "BBKB": (BBKB, on_posterior(SPARSE), UCBPolicy(), PracticalBBKBWidth()),
+    "GPUCB": (GPUCB, on_posterior(), UCBPolicy(), ChowdhuryGopalanWidth()),
+    "GPBUCB": (GPBUCB, on_posterior(), UCBPolicy(), ChowdhuryGopalanWidth()),
+    "TVGPUCB": (TVGPUCB, on_filter(0.05), UCBPolicy(), TVWidth()),
+    "RGPUCB": (RGPUCB, on_posterior(block_size=20), UCBPolicy(), RTVWidth()),
+    "EpsilonGreedy": (
+        EpsilonGreedy,
+        on_posterior(SPARSE),
+        EpsilonGreedyPolicy(0.1),
+        PracticalBKBWidth(),
     ),
-    "GPUCB": (GPUCB, {}, ExactLearner(), UCBPolicy(), {}),
-    "TVGPUCB": (
-        TVGPUCB,
-        {"forgetting_rate": 0.1},
-        ForgettingLearner(0.1),
-        UCBPolicy(),
-        {},
-    ),
-    "RGPUCB": (RGPUCB, {"block_size": 5.0}, BlockLearner(5.0), UCBPolicy(), {}),
     "GPThompsonSampling": (
         GPThompsonSampling,
-        {"batch_rule": FixedSize(3)},
-        SparseLearner(learns_mean=True),
-        ThompsonPolicy(0.05, "omitted"),
-        {"batch_rule": FixedSize(3)},
+        on_posterior(SPARSE),
+        ThompsonPolicy(0.05, "omitted", 1.0),
+        PracticalBKBWidth(),
     ),
 }
+NAMED_RULES = {"BBKB": SumRule(), "GPBUCB": ProductRule()}
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_named_bandit_is_its_parts(name):
-    kind, options, learner, policy, parts = NAMED[name]
-    bandit = make_bandit(kind, **options)
-    composed = compose(learner, policy, **parts)
-    assert (bandit.learner, bandit.policy) == (learner, policy)
+def test_the_algorithm_of_a_paper_is_its_parts(name):
+    kind, surrogate, policy, width = NAMED[name]
+    options = {"batch_rule": NAMED_RULES.get(name), "confidence": width}
+    bandit, composed = make_bandit(kind), compose(surrogate, policy, **options)
+    assert (bandit.confidence, bandit.policy) == (width, policy)
     assert play(bandit, 12) == play(composed, 12)
     for left, right in zip(bandit.predict(), composed.predict(), strict=True):
         assert torch.equal(left, right)
     assert bandit.confidence_width == composed.confidence_width
+    drawn = GPThompsonSampling(bandit.arms, rbf(), NOISE)
+    assert len(drawn.ask()) == 30
 
 
-@pytest.mark.parametrize(
-    ("learner", "kind"),
-    [
-        (ExactLearner(), DriftingBandit),
-        (SparseLearner(), DriftingBandit),
-        (BlockLearner(3.0), FiniteArmBandit),
-        (ForgettingLearner(0.1), FiniteArmBandit),
-    ],
-)
-def test_learners_that_want_times_get_them_and_others_do_not(learner, kind):
-    with pytest.raises(UnsupportedError, match=r"`learner` for pulls with.*times.*got"):
-        make_bandit(kind, learner=learner)
+@pytest.mark.parametrize("name", SURROGATES)
+def test_only_surrogates_that_drift_have_times(name):
+    bandit = compose(SURROGATES[name], UCBPolicy())
+    assert bandit.drifts == any(word in name for word in ("blocks", "filter"))
+    if bandit.drifts:
+        bandit.ask(time=3.0)
+        assert bandit.decision_time == 4.0
+        return
+    pulled = bandit.ask()
+    for call in (
+        lambda: bandit.ask(time=1.0),
+        lambda: bandit.tell(pulled, [1.0], time=1.0),
+        lambda: bandit.add_observations([0], [1.0], time=1.0),
+    ):
+        with unchanged(bandit), pytest.raises(UnsupportedError, match="no `time`"):
+            call()
 
 
 # Drift --------------------------------------------------------------------------------
@@ -172,11 +209,11 @@ def shares_of_best(bandit, num_draws, spread):
     @dataclass(frozen=True)
     class Many(DrawingPolicy):
         @override
-        def picks(self, decision):
-            sampler = decision.belief.sampler(decision.pulls, None, spread)
+        def picks(self, posterior, capacity, generator):
+            sampler = posterior.sampler(None, spread)
             generator = torch.Generator().manual_seed(0)
             picks.extend(
-                sampler.draw_best_arms(num_draws, generator, decision.left.allowed)
+                sampler.draw_best_arms(num_draws, generator, capacity.allowed)
                 .bincount(minlength=bandit.arms.shape[0])
                 .tolist()
             )
@@ -191,11 +228,11 @@ def shares_of_best(bandit, num_draws, spread):
 @pytest.mark.parametrize("num_pending", [0, 2])
 def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending, spread):
     """Equations (7) and (8), pending pulls as told at their means, by rejection."""
-    bandit = compose(ForgettingLearner(0.2), UCBPolicy(), num_arms=6)
+    bandit = compose(on_filter(0.2), UCBPolicy(), num_arms=6)
     arms, kernel = bandit.arms, rbf()
     rewards = [0.7, -0.2, 0.4, 0.1]
     for number, reward in enumerate(rewards):
-        bandit.tell([number], [reward], external=True, time=float(number + 1))
+        bandit.add_observations([number], [reward], time=float(number + 1))
     pending = []
     for _ in range(num_pending):
         bandit.ask(time=5.0)
@@ -222,23 +259,23 @@ def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending, spre
 
 
 @pytest.mark.parametrize(
-    ("learner", "residual"),
+    ("surrogate", "residual"),
     [
-        (ForgettingLearner(0.1), None),
-        (SparseLearner(), None),
-        (SparseLearner(), "omitted"),
+        (on_filter(0.1), None),
+        (on_posterior(SPARSE), None),
+        (on_posterior(SPARSE), "omitted"),
     ],
 )
-def test_draws_without_spread_are_the_mean(learner, residual):
-    bandit = compose(learner, ThompsonPolicy(0.0, residual, spread=0.0), num_arms=30)
-    bandit.tell([0, 7, 21], [0.3, 1.0, -0.5], external=True)
+def test_draws_without_spread_are_the_mean(surrogate, residual):
+    bandit = compose(surrogate, ThompsonPolicy(0.0, residual, spread=0.0), num_arms=30)
+    bandit.add_observations([0, 7, 21], [0.3, 1.0, -0.5])
     best = int(bandit.predict()[0].argmax())
     assert bandit.ask().tolist() == [best] * len(bandit.pending)
 
 
 def test_a_filter_has_one_law_of_draws():
-    bandit = compose(ForgettingLearner(0.1), ThompsonPolicy(residual="omitted"))
-    bandit.tell([0], [1.0], external=True)
+    bandit = compose(on_filter(0.1), ThompsonPolicy(residual="omitted"))
+    bandit.add_observations([0], [1.0])
     before = bandit.state_dict()
     with pytest.raises(UnsupportedError, match=r"`residual` to be None.*got 'omitted'"):
         bandit.ask()
@@ -247,8 +284,8 @@ def test_a_filter_has_one_law_of_draws():
 
 def test_sparse_blocks_start_from_the_prior():
     """All inducing: the dense posterior of the block's own pulls, and of no other."""
-    learner = BlockLearner(4.0, within=SparseLearner(oversampling=1e9))
-    bandit = compose(learner, UCBPolicy(), batch_rule=FixedSize(2))
+    surrogate = on_posterior(LeverageScoreSampling(oversampling=1e9), 4.0)
+    bandit = compose(surrogate, UCBPolicy(), batch_rule=FixedSize(2))
     measure, told = noisy_rewards(bandit.arms), []
     for number in range(1, 7):
         indices = bandit.ask()
@@ -267,7 +304,6 @@ def test_sparse_blocks_start_from_the_prior():
         np.full(len(own), NOISE),
         np.array([reward for _, reward in own]),
     )
-    bandit.ask()  # between two asks a prediction stands on the inducing arms of before
     got = bandit.predict()
     np.testing.assert_allclose(got[0], mean, atol=1e-8)
     np.testing.assert_allclose(got[1], np.diag(covariance), atol=1e-8)
@@ -281,7 +317,7 @@ def test_sparse_blocks_start_from_the_prior():
 
 def test_an_exact_filter_has_a_limit_that_names_the_sparse_one():
     arms = random_arms(50)
-    num_bytes = 2 * 50 * 50 * 8
+    num_bytes = 50 * 50 * 8
     match = f"over 50 arms.*{num_bytes:,} bytes.*got {num_bytes - 1:,}.*`sparse=True`"
     with pytest.raises(InputDataError, match=match):
         make_bandit(TVGPUCB, arms, max_feature_bytes=num_bytes - 1)
@@ -294,10 +330,27 @@ def test_an_exact_filter_has_a_limit_that_names_the_sparse_one():
     make_bandit(TVGPUCB, arms, max_feature_bytes=0, sparse=True)
 
 
-@pytest.mark.parametrize("learner", [SparseLearner, ExactLearner])
-def test_a_kernel_to_learn_has_to_be_one(learner):
+def test_gpbandit_takes_the_sparse_filter_where_the_exact_one_has_no_room():
+    arms = random_arms(50)
+    sizes = []
+    for room in (50 * 50 * 8, 50 * 50 * 8 - 1):
+        bandit = make_bandit(
+            GPBandit, arms, forgetting_rate=0.1, max_feature_bytes=room
+        )
+        bandit.add_observations(range(40), torch.ones(40), time=0.0)
+        bandit.add_observations([41], [1.0], time=300.0)
+        bandit.ask()
+        sizes.append(len(bandit.inducing_indices))
+    # What is forgotten needs no inducing arms.
+    assert sizes[1] < 5 < sizes[0]
+
+
+@pytest.mark.parametrize("forgetting_rate", [0.0, 0.1])
+def test_a_kernel_to_learn_has_to_be_one(forgetting_rate):
     for kernel, message in ((None, "but got None"), (2.5, "GPyTorch kernel object")):
         with pytest.raises(InputDataError, match=message):
-            FiniteArmBandit(
-                random_arms(8), learner=learner(new_kernel=lambda arms, k=kernel: k)
+            GPBandit(
+                random_arms(8),
+                lambda features, kernel=kernel: kernel,
+                forgetting_rate=forgetting_rate,
             )

@@ -17,7 +17,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from typing_extensions import override
 
-from botorch_bkb import BBKB, GPBUCB, GPThompsonSampling, GPUCB, TVGPUCB
+from botorch_bkb import BBKB, GPBandit, GPBUCB, GPThompsonSampling, GPUCB, TVGPUCB
 from botorch_bkb.bandits import storage
 from botorch_bkb.bandits.storage import from_json, load_state, save_state, to_json
 from tests.bandits import (
@@ -41,14 +41,14 @@ TIED_ARMS = {
 def test_ties_that_rounding_breaks_are_broken_alike(bandit_class, arms, tmp_path):
     """Arms of one score: who saves goes on from the numbers that a load computes."""
     bandit = make_bandit(bandit_class, arms)
-    play(bandit, 10, max_size=4)
+    play(bandit, 10, size=4)
     bandit.save(tmp_path / "state")
     restored = make_bandit(bandit_class, arms, seed=9)
     restored.load(tmp_path / "state")
     runs = []
     for one in (bandit, restored):
         measure = noisy_rewards(arms, seed=3)
-        runs.append([play(one, 1, measure, max_size=4) for _ in range(30)])
+        runs.append([play(one, 1, measure, size=4) for _ in range(30)])
     assert runs[0] == runs[1]
 
 
@@ -57,7 +57,7 @@ def test_a_file_does_not_grow_with_the_arms(resampling, tmp_path):
     sizes = []
     for num_arms in (100, 10_000):
         bandit = make_bandit(BBKB, random_arms(num_arms), resampling=resampling)
-        play(bandit, 5, max_size=4)
+        play(bandit, 5, size=4)
         bandit.save(tmp_path / f"{num_arms}")
         sizes.append((tmp_path / f"{num_arms}").stat().st_size)
     assert sizes[1] < 1.1 * sizes[0]
@@ -78,7 +78,9 @@ def test_plain_json_keeps_every_digit(value):
 # Interrupts -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, GPThompsonSampling, TVGPUCB])
+@pytest.mark.parametrize(
+    "bandit_class", [BBKB, GPUCB, GPThompsonSampling, TVGPUCB, GPBandit]
+)
 @pytest.mark.parametrize("call", [1, 2, 5, 9, 14])
 def test_an_interrupt_at_any_line_loses_nothing(
     bandit_class, call, monkeypatch, tmp_path
@@ -86,7 +88,7 @@ def test_an_interrupt_at_any_line_loses_nothing(
     """Control-C in an ask: the next ask is the one that would have been."""
     bandits = [make_bandit(bandit_class, random_arms(60)) for _ in range(2)]
     for bandit in bandits:
-        play(bandit, 6, max_size=4)
+        play(bandit, 6, size=4)
         bandit.save(tmp_path / "state", overwrite=True)  # to the last bit alike
     count = 0
 
@@ -105,15 +107,15 @@ def test_an_interrupt_at_any_line_loses_nothing(
             function = getattr(torch.linalg, name)
             patch.setattr(torch.linalg, name, interrupted(function))
         try:
-            bandits[0].fail(bandits[0].ask(max_size=4))
+            bandits[0].fail(bandits[0].ask(4))
             was_interrupted = False
         except KeyboardInterrupt:
             was_interrupted = True
     if not was_interrupted:  # it does less than that
-        bandits[1].fail(bandits[1].ask(max_size=4))
+        bandits[1].fail(bandits[1].ask(4))
     for bandit in bandits:
         bandit.save(tmp_path / "state", overwrite=True)
-    assert play(bandits[0], 8, max_size=4) == play(bandits[1], 8, max_size=4)
+    assert play(bandits[0], 8, size=4) == play(bandits[1], 8, size=4)
     assert torch.equal(bandits[0].counts, bandits[1].counts)
 
 
@@ -210,17 +212,17 @@ def three_bandits(path):
 def test_a_save_of_another_is_not_lost_in_silence(tmp_path):
     path = tmp_path / "state"
     first, second, third = three_bandits(path)
-    first.tell([3], [0.5], external=True)
+    first.add_observations([3], [0.5])
     first.save(path)
     written = path.read_bytes()
-    second.tell([4], [0.7], external=True)
+    second.add_observations([4], [0.7])
     with pytest.raises(InputDataError, match="has saved there since"):
         second.save(path)
     assert path.read_bytes() == written
     second.save(tmp_path / "elsewhere")
     second.load(path)
     assert second.num_pulls == 3
-    second.tell([4], [0.7], external=True)
+    second.add_observations([4], [0.7])
     second.save(path)
     with pytest.raises(InputDataError, match="has saved there since"):
         first.save(path)
@@ -237,7 +239,7 @@ def test_a_file_is_known_by_any_of_its_names(tmp_path, monkeypatch):
     path, link = tmp_path / "state", tmp_path / "link"
     first, second, third = three_bandits(path)
     link.symlink_to(path)
-    second.tell([4], [0.7], external=True)
+    second.add_observations([4], [0.7])
     second.save(link)
     with pytest.raises(InputDataError, match="has saved there since"):
         first.save(link)
@@ -252,7 +254,7 @@ def test_a_copy_knows_what_was_loaded_and_a_file_that_is_gone_is_made_anew(tmp_p
     path = tmp_path / "state"
     first, second, _ = three_bandits(path)
     other = pickle.loads(pickle.dumps(first))
-    other.tell([3], [0.5], external=True)
+    other.add_observations([3], [0.5])
     other.save(path)
     with pytest.raises(InputDataError, match="has saved there since"):
         deepcopy(second).save(path)
@@ -274,7 +276,7 @@ for writer in range(4):
         for number in range(10):
             while True:
                 bandit.load(path)
-                bandit.tell([writer], [1.0], external=True)
+                bandit.add_observations([writer], [1.0])
                 try:
                     bandit.save(path)
                 except InputDataError:
