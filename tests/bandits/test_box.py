@@ -9,34 +9,32 @@ import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.exceptions.warnings import BotorchWarning
-from botorch_bkb.bandits.ledger import PointLedger
 from gpytorch.kernels import RBFKernel
 
-from botorch_bkb.acquisition.confidence import (
-    ChowdhuryGopalanWidth,
-    PracticalBKBWidth,
-)
+from botorch_bkb.acquisition.confidence import ChowdhuryGopalanWidth
 from botorch_bkb.acquisition.deviations import RandomDeviationWidth
 from botorch_bkb.bandits import (
-    BoxBKB,
-    BoxGPUCB,
-    BoxThompsonSampling,
+    BoxBandit,
+    BoxThompsonPolicy,
+    BoxUCBPolicy,
     composite_to_learn,
     rbf_to_learn,
 )
+from botorch_bkb.bandits.observations import PointObservations
 from botorch_bkb.generation import VarianceStoppingRule
 from botorch_bkb.models.utils.draws import seed_of, seeded_generator, UPDATES
-from tests.bandits import assert_same
+from tests.bandits import assert_same, LEARNED
 from tests.reference import dtc_posterior, exact_posterior
 
 
 NOISE = 0.01
 BOUNDS = torch.tensor([[-1.0, 0.0], [3.0, 2.0]], dtype=torch.double)
-ALL_BOX_BANDITS = (BoxThompsonSampling, BoxBKB, BoxGPUCB)
-LEARNED = {"covar_module": None, "noise_variance": None}
-each = pytest.mark.parametrize(
-    "bandit_class", ALL_BOX_BANDITS, ids=lambda item: item.__name__
-)
+KINDS = {
+    "thompson": {"policy": BoxThompsonPolicy(0.05, 1.0), "oversampling": 2.0},
+    "sparse": {"oversampling": 2.0},
+    "exact": {"policy": BoxUCBPolicy(ChowdhuryGopalanWidth())},
+}
+each = pytest.mark.parametrize("kind", KINDS)
 
 
 def rbf(lengthscale=1.0):
@@ -45,7 +43,7 @@ def rbf(lengthscale=1.0):
     return kernel
 
 
-def make_bandit(bandit_class, seed=0, bounds=BOUNDS, **options):
+def make_bandit(kind, seed=0, bounds=BOUNDS, **options):
     options = {
         "covar_module": rbf(),
         "noise_variance": NOISE,
@@ -53,9 +51,10 @@ def make_bandit(bandit_class, seed=0, bounds=BOUNDS, **options):
         "raw_samples": 64,
         "num_restarts": 2,
         "generator": torch.Generator().manual_seed(seed),
+        **KINDS[kind],
         **options,
     }
-    return bandit_class(bounds, **options)
+    return BoxBandit(bounds, **options)
 
 
 def truth(points):
@@ -88,17 +87,17 @@ def play(bandit, num_rounds, measure=None):
 
 
 @each
-def test_same_seed_same_points_and_nothing_from_the_global_generator(bandit_class):
+def test_same_seed_same_points_and_nothing_from_the_global_generator(kind):
     before = torch.get_rng_state()
-    runs = [torch.cat(play(make_bandit(bandit_class, seed), 3)) for seed in (0, 0, 1)]
+    runs = [torch.cat(play(make_bandit(kind, seed), 3)) for seed in (0, 0, 1)]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @each
-def test_the_first_points_are_uniform(bandit_class):
-    points = make_bandit(bandit_class, batch_size=4000).ask()
+def test_the_first_points_are_uniform(kind):
+    points = make_bandit(kind, batch_size=4000).ask()
     cell = ((points - BOUNDS[0]) / (BOUNDS[1] - BOUNDS[0]) * 3).long()
     counts = np.bincount(cell[:, 0] * 3 + cell[:, 1], minlength=9)
     expected = 4000 / 9
@@ -107,21 +106,21 @@ def test_the_first_points_are_uniform(bandit_class):
 
 
 @pytest.mark.parametrize(
-    ("bandit_class", "learned", "maximize", "dtype"),
+    ("kind", "learned", "maximize", "dtype"),
     [
-        (BoxThompsonSampling, False, True, torch.float64),
-        (BoxBKB, False, False, torch.float64),
-        (BoxGPUCB, False, True, torch.float64),
-        (BoxThompsonSampling, True, False, torch.float32),
-        (BoxBKB, True, True, torch.float64),
+        ("thompson", False, True, torch.float64),
+        ("sparse", False, False, torch.float64),
+        ("exact", False, True, torch.float64),
+        ("thompson", True, False, torch.float32),
+        ("sparse", True, True, torch.float64),
     ],
 )
 def test_points_lie_in_the_box_and_gather_at_the_optimum(
-    bandit_class, learned, maximize, dtype
+    kind, learned, maximize, dtype
 ):
     options = {**LEARNED, "batch_size": 4} if learned else {}
     bounds = BOUNDS.to(dtype)
-    bandit = make_bandit(bandit_class, bounds=bounds, maximize=maximize, **options)
+    bandit = make_bandit(kind, bounds=bounds, maximize=maximize, **options)
     measure = measurement(sign=1 if maximize else -1)
     offset, unit = (50, 10) if learned else (0, 1)
     batches = play(bandit, 10, lambda points: offset + unit * measure(points))
@@ -136,13 +135,13 @@ def test_points_lie_in_the_box_and_gather_at_the_optimum(
 
 
 @pytest.mark.parametrize(
-    ("bandit_class", "maximize"),
-    [(BoxThompsonSampling, False), (BoxBKB, True), (BoxGPUCB, False)],
+    ("kind", "maximize"),
+    [("thompson", False), ("sparse", True), ("exact", False)],
 )
-def test_predictions_are_the_dense_posterior(bandit_class, maximize):
-    bandit = make_bandit(bandit_class, maximize=maximize, **exact(bandit_class))
+def test_predictions_are_the_dense_posterior(kind, maximize):
+    bandit = make_bandit(kind, maximize=maximize, **exact(kind))
     X = torch.cat(play(bandit, 4))
-    y = bandit.state_dict()["told_rewards"]
+    y = bandit.state_dict()["observations"]["told_rewards"]
     bandit.ask()  # pending points do not count
     test_X = torch.tensor([[0.0, 0.5], [2.5, 1.9], [1.0, 1.0]], dtype=torch.double)
     K = [
@@ -157,14 +156,14 @@ def test_predictions_are_the_dense_posterior(bandit_class, maximize):
     assert bandit.noise_variance == pytest.approx(NOISE)
 
 
-def exact(bandit_class):
+def exact(kind):
     """Return options that make every told point inducing."""
-    return {} if bandit_class is BoxGPUCB else {"oversampling": 1e9}
+    return {} if kind == "exact" else {"oversampling": 1e9}
 
 
 @each
-def test_before_any_reward_the_prior_is_predicted(bandit_class):
-    bandit = make_bandit(bandit_class)
+def test_before_any_reward_the_prior_is_predicted(kind):
+    bandit = make_bandit(kind)
     mean, variance = bandit.predict(BOUNDS)
     assert mean.tolist() == [0, 0]
     assert variance.tolist() == [1, 1]
@@ -173,10 +172,10 @@ def test_before_any_reward_the_prior_is_predicted(bandit_class):
 
 
 @each
-def test_rewards_come_late_in_any_order_or_never(bandit_class):
-    bandit = make_bandit(bandit_class, batch_size=3)
+def test_rewards_come_late_in_any_order_or_never(kind):
+    bandit = make_bandit(kind, batch_size=3)
     first = bandit.ask()
-    second = bandit.ask(size=2)
+    second = bandit.ask(2)
     assert torch.equal(bandit.pending_points, torch.cat([first, second]))
     bandit.tell(second.flip(0), torch.tensor([0.1, 0.2]))
     bandit.fail(first[1:2])
@@ -187,27 +186,27 @@ def test_rewards_come_late_in_any_order_or_never(bandit_class):
     assert third.shape == (3, 2)
     with pytest.raises(InputDataError, match="it has none left to settle"):
         bandit.tell(first[1:2], [0.0])
-    bandit.tell(first[1:2], [0.0], external=True)
-    bandit.tell(torch.ones(1, 2), [[5.0]], external=True)
+    bandit.add_observations(first[1:2], [0.0])
+    bandit.add_observations(torch.ones(1, 2), [[5.0]])
     assert bandit.num_pulls == 5
     assert torch.equal(bandit.pending_points, torch.cat([first[:1], third]))
 
 
 @each
-def test_pending_points_push_the_next_ones_away(bandit_class):
+def test_pending_points_push_the_next_ones_away(kind):
     """Pulls pending at 1 leave nothing to learn there."""
     box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
     options = {"covar_module": rbf(0.3), "bounds": box}
-    if bandit_class is BoxThompsonSampling:
-        options.update(uniform_probability=0.0, batch_size=300)
+    if kind == "thompson":
+        options.update(policy=BoxThompsonPolicy(0.0, 1.0), batch_size=300)
     else:  # all width, no mean
-        options.update(confidence=100.0, batch_size=1)
+        options.update(policy=BoxUCBPolicy(100.0), batch_size=1)
     shares = []
     for is_pending in (False, True):
-        bandit = make_bandit(bandit_class, **options)
-        bandit.tell([[0.45]], [0.0], external=True)
+        bandit = make_bandit(kind, **options)
+        bandit.add_observations([[0.45]], [0.0])
         if is_pending:
-            bandit._ledger.ask_points(box.new_ones(40, 1))
+            bandit._observations.ask_points(box.new_ones(40, 1))
         shares.append((bandit.ask() > 0.85).double().mean().item())
     # Of the two ends 1 is the farther one from the data.
     assert shares[0] > 0.2
@@ -215,15 +214,15 @@ def test_pending_points_push_the_next_ones_away(bandit_class):
 
 
 @each
-def test_a_saved_state_goes_on(bandit_class):
-    bandit = make_bandit(bandit_class)
+def test_a_saved_state_goes_on(kind):
+    bandit = make_bandit(kind)
     play(bandit, 3)
     pending = bandit.ask()
     bandit.tell(pending[:1], [0.4])
     file = io.BytesIO()
     torch.save(bandit.state_dict(), file)
     file.seek(0)
-    other = make_bandit(bandit_class, seed=9)
+    other = make_bandit(kind, seed=9)
     other.load_state_dict(torch.load(file))
     assert_same(other.state_dict(), bandit.state_dict())
     measures = measurement(3), measurement(3)
@@ -234,22 +233,20 @@ def test_a_saved_state_goes_on(bandit_class):
         ]
         torch.testing.assert_close(batches[0], batches[1])
     with pytest.raises(InputDataError, match="over the same box"):
-        make_bandit(bandit_class, bounds=BOUNDS + 1).load_state_dict(other.state_dict())
+        make_bandit(kind, bounds=BOUNDS + 1).load_state_dict(other.state_dict())
 
 
 @each
 @pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
-def test_predictions_and_failed_asks_change_no_later_point(
-    bandit_class, learned, monkeypatch
-):
+def test_predictions_and_failed_asks_change_no_later_point(kind, learned, monkeypatch):
     generator = torch.Generator().manual_seed(2)
     before = generator.get_state()
     options = {"generator": generator, **(LEARNED if learned else {})}
-    quiet, other = (make_bandit(bandit_class, **options) for _ in range(2))
+    quiet, other = (make_bandit(kind, **options) for _ in range(2))
     for _ in range(3):
         interrupt = Mock(side_effect=KeyboardInterrupt)
         with monkeypatch.context() as patch:
-            patch.setattr(PointLedger, "ask_points", interrupt)
+            patch.setattr(PointObservations, "ask_points", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 other.ask(3)
         points = quiet.ask(3)
@@ -266,11 +263,9 @@ def test_predictions_and_failed_asks_change_no_later_point(
 def test_starts_at_one_corner_are_no_trouble():
     """The best of all points again and again: their values have no spread."""
     box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
-    bandit = make_bandit(
-        BoxThompsonSampling, bounds=box, num_restarts=4, oversampling=1e9
-    )
+    bandit = make_bandit("thompson", bounds=box, num_restarts=4, oversampling=1e9)
     points = torch.tensor([[0.0], [0.5]] + 8 * [[1.0]])
-    bandit.tell(points, 5 * points.squeeze(-1), external=True)
+    bandit.add_observations(points, 5 * points.squeeze(-1))
     assert bandit.ask(1).item() > 0.9
 
 
@@ -307,13 +302,13 @@ def kept_in_blocks(points, oversampling, generator):
 
 
 @pytest.mark.parametrize(
-    ("bandit_class", "options", "num_points"),
-    [(BoxBKB, {"covar_module": rbf(0.2)}, 300), (BoxThompsonSampling, LEARNED, 40)],
+    ("kind", "options", "num_points"),
+    [("sparse", {"covar_module": rbf(0.2)}, 300), ("thompson", LEARNED, 40)],
 )
-def test_a_ceiling_holds_on_a_box(bandit_class, options, num_points):
-    bandit = make_bandit(bandit_class, max_inducing=15, oversampling=1e6, **options)
+def test_a_ceiling_holds_on_a_box(kind, options, num_points):
+    bandit = make_bandit(kind, max_inducing=15, oversampling=1e6, **options)
     points = uniform_points(num_points)
-    bandit.tell(points, truth(points), external=True)
+    bandit.add_observations(points, truth(points))
     bandit.predict(points[:1])  # says nothing
     with pytest.warns(BotorchWarning, match=f"took effect: 15 of {num_points} "):
         asked = bandit.ask(1)
@@ -323,16 +318,12 @@ def test_a_ceiling_holds_on_a_box(bandit_class, options, num_points):
     assert len(bandit.inducing_points) == 15
 
 
-@pytest.mark.parametrize(
-    ("bandit_class", "num_points"), [(BoxBKB, 700), (BoxThompsonSampling, 257)]
-)
-def test_the_inducing_points_of_a_warm_start_are_drawn_in_blocks(
-    bandit_class, num_points
-):
+@pytest.mark.parametrize(("kind", "num_points"), [("sparse", 700), ("thompson", 257)])
+def test_the_inducing_points_of_a_warm_start_are_drawn_in_blocks(kind, num_points):
     """All at once, every point would have the prior's score and would be kept."""
-    bandit = make_bandit(bandit_class)
+    bandit = make_bandit(kind)
     points = uniform_points(num_points)
-    bandit.tell(points, truth(points), external=True)
+    bandit.add_observations(points, truth(points))
     seed = seed_of(torch.Generator().manual_seed(0))
     kept = kept_in_blocks(points, 2.0, seeded_generator(seed, UPDATES, 0))
     mean, variance = bandit.predict(BOUNDS)  # from the draws of the next ask
@@ -362,11 +353,6 @@ def uniform_points(num_points):
 
 
 NUM_DESIGN = 4
-some_learned = pytest.mark.parametrize(
-    "options",
-    [LEARNED, {"covar_module": None}, {"noise_variance": None}],
-    ids=["both", "kernel", "noise"],
-)
 
 
 def unit(points):
@@ -383,30 +369,28 @@ def asked_one_by_one(bandit, num_points):
 
 
 @pytest.mark.parametrize(
-    ("bandit_class", "options"),
+    ("kind", "options"),
     [
-        (BoxThompsonSampling, LEARNED),
-        (BoxBKB, {"covar_module": None}),
-        (BoxGPUCB, {"noise_variance": None}),
+        ("thompson", LEARNED),
+        ("sparse", {"covar_module": None}),
+        ("exact", {"noise_variance": None}),
     ],
 )
-def test_where_something_is_learned_the_first_points_fill_the_box(
-    bandit_class, options
-):
-    design = make_bandit(bandit_class, **options).ask(NUM_DESIGN)
+def test_where_something_is_learned_the_first_points_fill_the_box(kind, options):
+    design = make_bandit(kind, **options).ask(NUM_DESIGN)
     assert ((design >= BOUNDS[0]) & (design <= BOUNDS[1])).all()
     # Four points of a Sobol sequence: one in each quarter of every side.
     for side in (unit(design) * NUM_DESIGN).long().mT:
         assert sorted(side.tolist()) == [0, 1, 2, 3]
     # However they are asked for.
-    others = asked_one_by_one(make_bandit(bandit_class, **options), NUM_DESIGN)
+    others = asked_one_by_one(make_bandit(kind, **options), NUM_DESIGN)
     assert torch.equal(others, design)
-    another = make_bandit(bandit_class, seed=1, **options).ask(NUM_DESIGN)
+    another = make_bandit(kind, seed=1, **options).ask(NUM_DESIGN)
     assert not torch.isclose(another, design).any()
 
 
 def test_pending_and_told_points_count_in_the_first_design():
-    bandit, whole = (make_bandit(BoxBKB, **LEARNED) for _ in range(2))
+    bandit, whole = (make_bandit("sparse", **LEARNED) for _ in range(2))
     design = whole.ask(NUM_DESIGN)
     first = bandit.ask(2)
     bandit.tell(first[:1], [0.3])
@@ -418,25 +402,25 @@ def test_pending_and_told_points_count_in_the_first_design():
 
 
 def test_outside_data_stand_for_the_first_design(monkeypatch):
-    bandit, whole = (make_bandit(BoxBKB, **LEARNED) for _ in range(2))
+    bandit, whole = (make_bandit("sparse", **LEARNED) for _ in range(2))
     design = whole.ask(NUM_DESIGN)
     history = BOUNDS[0] + torch.rand(3, 2, dtype=torch.double)
-    bandit.tell(history, truth(history), external=True)
+    bandit.add_observations(history, truth(history))
     point = bandit.ask(1)
     assert torch.equal(point, design[:1])
     center = torch.full((1, 2), 0.5, dtype=torch.double)
-    monkeypatch.setattr(bandit.policy, "choose", lambda decision: center)
+    monkeypatch.setattr(bandit.policy, "select", lambda *args: center)
     assert torch.equal(bandit.ask(1), BOUNDS.mean(dim=0, keepdim=True))
 
 
 def test_a_state_in_the_middle_of_the_first_design_goes_on(tmp_path):
-    bandit = make_bandit(BoxBKB, **LEARNED)
+    bandit = make_bandit("sparse", **LEARNED)
     points = bandit.ask(2)
     bandit.tell(points[:1], [0.3])
     bandit.save(tmp_path / "state")
-    other = make_bandit(BoxBKB, seed=9, **LEARNED)
+    other = make_bandit("sparse", seed=9, **LEARNED)
     other.load(tmp_path / "state")
-    assert other.confidence == bandit.confidence  # drawn with the seed
+    assert other.policy.confidence == bandit.policy.confidence  # drawn with the seed
     assert_same(other.state_dict(), bandit.state_dict())
     for _ in range(2):
         batches = [one.ask(2) for one in (bandit, other)]
@@ -445,34 +429,35 @@ def test_a_state_in_the_middle_of_the_first_design_goes_on(tmp_path):
             one.tell(batches[0], truth(batches[0]))
 
 
-@some_learned
-def test_the_width_is_in_deviations_where_something_is_learned(options):
-    widths = [make_bandit(BoxBKB, seed, **options).confidence for seed in (0, 1)]
+@pytest.mark.parametrize("options", [LEARNED, {}], ids=["learned", "given"])
+def test_the_default_width_is_drawn_with_the_seed(options):
+    widths = [
+        make_bandit("sparse", seed, **options).policy.confidence for seed in (0, 1)
+    ]
     assert all(isinstance(width, RandomDeviationWidth) for width in widths)
     assert [width.mean_deviations for width in widths] == [1.0, 1.0]
     assert widths[0].seed != widths[1].seed
-    given = make_bandit(BoxBKB, confidence=PracticalBKBWidth(2.0), **options)
-    assert given.confidence == PracticalBKBWidth(2.0)
-    assert make_bandit(BoxGPUCB).confidence == ChowdhuryGopalanWidth()
-    assert make_bandit(BoxBKB).confidence == PracticalBKBWidth()
+    given = make_bandit("exact", **options).policy
+    assert given.confidence == ChowdhuryGopalanWidth()
 
 
 def test_what_is_learned_over_a_box_where_no_kernel_is_given():
     unit = torch.zeros(2, 2, dtype=torch.double)
-    for new_kernel, expected in (
+    for covar_module, expected in (
         (None, composite_to_learn(unit)),
         (rbf_to_learn, rbf_to_learn(unit)),
     ):
-        bandit = make_bandit(BoxThompsonSampling, new_kernel=new_kernel, **LEARNED)
+        learned = {"covar_module": covar_module, "noise_variance": None}
+        bandit = make_bandit("thompson", **learned)
         found = bandit.covar_module
         assert list(map(type, found.modules())) == list(map(type, expected.modules()))
         assert_same(found.state_dict(), expected.double().state_dict())
         bandit.ask(3)
         points = BOUNDS[:1] + torch.rand(6, 2, dtype=torch.double)
-        bandit.tell(points, truth(points), external=True)
+        bandit.add_observations(points, truth(points))
         # Draws, for which the kernel needs Fourier features, and a state.
         assert bandit.maximizer_distribution(3).maximizers.shape == (3, 2)
-        other = make_bandit(BoxThompsonSampling, new_kernel=new_kernel, **LEARNED)
+        other = make_bandit("thompson", **learned)
         other.load_state_dict(bandit.state_dict())
         assert torch.equal(other.ask(1), bandit.ask(1))
 
@@ -484,15 +469,15 @@ def test_points_follow_the_distribution_of_the_maximizer():
     """Against the argmax of dense draws on a fine grid, by quantiles."""
     box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
     bandit = make_bandit(
-        BoxThompsonSampling,
+        "thompson",
         bounds=box,
         covar_module=rbf(0.3),
-        uniform_probability=0.0,
+        policy=BoxThompsonPolicy(0.0, 1.0),
         batch_size=1500,
     )
     X = torch.tensor([[0.1], [0.45], [0.8]], dtype=torch.double)
     y = torch.tensor([0.0, 0.6, 0.4])
-    bandit.tell(X, y, external=True)
+    bandit.add_observations(X, y)
     points = np.sort(bandit.ask().squeeze(-1))
     grid = torch.linspace(0, 1, 201, dtype=torch.double).unsqueeze(-1)
     K = [
@@ -512,20 +497,18 @@ def test_points_follow_the_distribution_of_the_maximizer():
     assert gap < 1.95 * np.sqrt(1 / 1500 + 1 / 20_000) + 0.02
 
 
-def test_draws_go_less_far_where_anything_is_learned():
-    for options, spread in (({}, 1.0), (LEARNED, 0.7), ({"noise_variance": None}, 0.7)):
-        assert make_bandit(BoxThompsonSampling, **options).policy.spread == spread
-    given = make_bandit(BoxThompsonSampling, spread=0.4, **LEARNED)
-    assert given.policy.spread == 0.4
+def test_draws_go_as_far_as_is_said():
+    assert BoxThompsonPolicy().spread == 0.7
+    assert BoxThompsonPolicy().uniform_probability == 0.0
     with pytest.raises(InputDataError, match=r"`spread` to be a number from 0\.001"):
-        make_bandit(BoxThompsonSampling, spread=0.0)
+        BoxThompsonPolicy(spread=0.0)
 
 
 # The distribution of the maximizer ----------------------------------------------------
 
 
 def test_the_distribution_of_the_maximizer_closes_in():
-    bandit = make_bandit(BoxThompsonSampling, batch_size=4)
+    bandit = make_bandit("thompson", batch_size=4)
     generator = torch.Generator().manual_seed(0)
     rule = VarianceStoppingRule(0.5)
     before = bandit.maximizer_distribution(300, generator)
@@ -554,21 +537,20 @@ def test_the_distribution_of_the_maximizer_closes_in():
 )
 def test_bad_boxes_are_refused(bounds, error, message):
     with pytest.raises(error, match=message):
-        make_bandit(BoxBKB, bounds=bounds)
+        make_bandit("sparse", bounds=bounds)
 
 
 def test_bad_arguments_are_refused():
     for name in ("batch_size", "num_restarts", "raw_samples"):
         with pytest.raises(InputDataError, match=f"`{name}` to be an integer"):
-            make_bandit(BoxGPUCB, **{name: 0})
-    with pytest.raises(InputDataError, match="`uniform_probability` between"):
-        make_bandit(BoxThompsonSampling, uniform_probability=2)
-    for bandit_class in (BoxThompsonSampling, BoxBKB):
-        with pytest.raises(InputDataError, match="`oversampling` to be positive"):
-            make_bandit(bandit_class, oversampling=0)
+            make_bandit("exact", **{name: 0})
+    with pytest.raises(InputDataError, match="`uniform_probability` to be between"):
+        BoxThompsonPolicy(uniform_probability=2)
+    with pytest.raises(InputDataError, match="`oversampling` to be positive"):
+        make_bandit("sparse", oversampling=0)
     with pytest.raises(InputDataError, match=r"`max_inducing` to be None.*but got 5"):
-        make_bandit(BoxGPUCB, max_inducing=5)
-    bandit = make_bandit(BoxGPUCB)
+        make_bandit("exact", max_inducing=5)
+    bandit = make_bandit("exact")
     with pytest.raises(InputDataError, match="`size` to be an integer"):
         bandit.ask(0)
     points = bandit.ask()
@@ -576,7 +558,7 @@ def test_bad_arguments_are_refused():
     with pytest.raises(BotorchTensorDimensionError, match="`points` of shape q x 2"):
         bandit.tell(points[0], [0.0])
     with pytest.raises(InputDataError, match="inside `bounds`, but row 1"):
-        bandit.tell([[0.0, 0.0], [9.0, 0.0]], [0.0, 0.0], external=True)
+        bandit.add_observations([[0.0, 0.0], [9.0, 0.0]], [0.0, 0.0])
     with pytest.raises(InputDataError, match="Expected finite `rewards`"):
         bandit.tell(points, [0.0, torch.nan])
     with pytest.raises(BotorchTensorDimensionError, match="one number per index"):
@@ -587,7 +569,7 @@ def test_bad_arguments_are_refused():
 
 
 def test_pulls_are_settled_once_by_id():
-    bandit = make_bandit(BoxBKB, batch_size=3)
+    bandit = make_bandit("sparse", batch_size=3)
     first = bandit.ask()
     assert list(bandit.pending) == [0, 1, 2]
     assert torch.equal(torch.stack(list(bandit.pending.values())), first)

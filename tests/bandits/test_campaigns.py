@@ -22,9 +22,16 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from botorch_bkb import BBKB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb import (
+    BBKB,
+    GPBandit,
+    GPThompsonSampling,
+    GPUCB,
+    RGPUCB,
+    TVGPUCB,
+)
 from botorch_bkb.bandits import FiniteArmBandit, storage
-from tests.bandits import make_bandit, NOISE, rbf, unchanged
+from tests.bandits import LEARNED, make_bandit, NOISE, rbf, unchanged
 
 
 # Rows to take arms from, so few that they meet again.
@@ -114,14 +121,14 @@ class Campaign(RuleBasedStateMachine):
     @precondition(lambda self: self.record.active)
     @rule(size=st.integers(1, 6))
     def ask(self, size):
-        indices = self.call("ask", max_size=size)
+        indices = self.call("ask", size)
         assert 1 <= len(indices) <= size
         assert not set(indices.tolist()) & self.record.retired
         self.asked(indices)
 
     @rule(rows=some_rows, size=st.integers(1, 4))
     def ask_visitors(self, rows, size):
-        indices = self.call("ask", max_size=size, arms=tensor(rows))
+        indices = self.call("ask", size, arms=tensor(rows))
         assert 1 <= len(indices) <= size
         table = [tuple(row) for row in self.bandit.arms.tolist()]
         known = len(self.record.rows)
@@ -160,12 +167,11 @@ class Campaign(RuleBasedStateMachine):
         self.record.failed.add(key)
 
     @rule(number=numbers, told=st.lists(values, min_size=1, max_size=4))
-    def tell_from_outside(self, number, told):
-        free = set(range(len(self.record.rows))) - set(self.record.pending.values())
-        if free:
-            arm = self.pick(sorted(free), number)
-            self.call("tell", len(told) * [arm], told, external=True)
-            self.record.external += [(arm, value) for value in told]
+    def add_observations(self, number, told):
+        """Whether pulls of that arm are pending or not."""
+        arm = number % len(self.record.rows)
+        self.call("add_observations", len(told) * [arm], told)
+        self.record.external += [(arm, value) for value in told]
 
     @precondition(lambda self: self.record.asked)
     @rule(number=numbers, offset=st.integers(-2, 4), value=values)
@@ -263,7 +269,7 @@ class Campaign(RuleBasedStateMachine):
         assert set(bandit.is_retired.nonzero().flatten().tolist()) == record.retired
         assert bandit.pending == record.pending
         assert bandit.num_pulls == len(record.told)
-        ledger = bandit.state_dict()["ledger"]
+        ledger = bandit.state_dict()["observations"]
         kept = zip(ledger["told_indices"], ledger["told_rewards"], strict=True)
         assert sorted(kept) == sorted(record.told)
         mean, variance = (moment.numpy() for moment in bandit.predict())
@@ -309,9 +315,9 @@ class ResettingCampaign(Campaign):
 
 
 class LearningCampaign(Campaign):
-    bandit_class = BBKB
+    bandit_class = GPBandit
     is_exact = False
-    options: ClassVar[dict[str, Any]] = {"covar_module": None, "noise_variance": None}
+    options: ClassVar[dict[str, Any]] = LEARNED
 
 
 def case(machine, num_examples):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel
 
-from botorch_bkb import BBKB
+from botorch_bkb import GPBandit
 from botorch_bkb.bandits import composite_to_learn
 from botorch_bkb.bandits.learned_kernels import lengthscales
 from botorch_bkb.models.kernels import TanimotoKernel
@@ -34,10 +34,10 @@ def test_a_bandit_learns_both_parts():
     stream = torch.Generator().manual_seed(1)
     arms = torch.rand(60, 3, generator=stream)
     rewards = arms.sum(dim=-1) + 0.3 * torch.sin(40 * arms[:, 0])
-    bandit = BBKB(arms, generator=stream)
+    bandit = GPBandit(arms, generator=stream)
     start = composite_to_learn(arms).state_dict()
-    bandit.tell(torch.arange(20), rewards[:20], external=True)
-    bandit.ask(size=5)
+    bandit.add_observations(torch.arange(20), rewards[:20])
+    bandit.ask(5)
     fitted = bandit.covar_module.state_dict()
     moved = [name for name in start if not start[name].to(arms).equal(fitted[name])]
     assert {name.split(".")[1] for name in moved} == {"0", "1"}

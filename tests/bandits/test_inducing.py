@@ -11,13 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb import BBKB, GPUCB
-from botorch_bkb.bandits import (
-    BlockLearner,
-    DriftingBandit,
-    FiniteArmBandit,
-    inducing,
-    SparseLearner,
-)
+from botorch_bkb.bandits import FiniteArmBandit, inducing, LeverageScoreSampling
+from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     make_bandit,
@@ -42,7 +38,7 @@ ROUGH = {"noise_variance": 1e-4, "lengthscale": 0.15}
 def told_bandit(told, bandit_class=BBKB, seed=0, **options):
     """Return a bandit that knows some results, repeats included."""
     bandit = make_bandit(bandit_class, ARMS, seed, **{**ROUGH, **options})
-    bandit.tell(told, true_rewards(ARMS)[told], external=True)
+    bandit.add_observations(told, true_rewards(ARMS)[told])
     return bandit
 
 
@@ -66,7 +62,7 @@ def test_a_ceiling_keeps_those_that_say_most_of_those_that_are_drawn(
         told_bandit(told, max_inducing=most, **options) for most in (None, ceiling)
     ]
     for bandit in bandits:
-        bandit.ask(max_size=1)
+        bandit.ask(1)
     drawn, kept = (sorted(bandit.inducing_indices.tolist()) for bandit in bandits)
     assert len(kept) == min(ceiling, len(drawn))
     assert set(kept) <= set(drawn)
@@ -93,7 +89,7 @@ def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
         max_inducing=12,
         resampling=resampling,
         batch_rule=FixedSize(5),
-        goal="best_arm",
+        max_repeats=2,
         **ROUGH,
     )
     measure = noisy_rewards(ARMS)
@@ -101,13 +97,13 @@ def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
         bandit.ask()
         arms = torch.tensor(list(bandit.pending.values())[:-2])
         bandit.tell(arms, measure(arms))
-        posterior = bandit._belief.posterior
+        posterior = bandit._surrogate._posterior
         assert len(posterior.inducing_indices) <= 12
         # The cache has room for the basis, in which inducing arms come and go.
         (shard,) = posterior.shards.parts
         assert len(shard._features) <= 12 + 32
-    bandit.ask(max_size=5)
-    history, counts = bandit._ledger.totals(bandit.num_pulls), bandit.counts
+    bandit.ask(5)
+    history, counts = bandit._observations.totals(bandit.num_pulls), bandit.counts
     S, pulled = bandit.inducing_indices, history.arms
     assert len(S) == 12 < int((counts > 0).sum())
     K = gram_matrix(rbf(ROUGH["lengthscale"]), ARMS)
@@ -140,8 +136,8 @@ def test_many_old_results_stay_under_the_ceiling(resampling, monkeypatch):
     monkeypatch.setattr(inducing, "leverage_pivots", counted)
     bandit = told_bandit(torch.arange(80), max_inducing=10, resampling=resampling)
     before = bandit.predict()
-    assert len(bandit._preview.posterior.inducing_indices) == 10
-    bandit.ask(max_size=1)
+    assert len(bandit._preview.state.inducing_indices) == 10
+    bandit.ask(1)
     assert len(bandit.inducing_indices) == 10
     assert set(sizes) == {10}
     assert len(sizes) >= 6  # twice at 16, 32, 64 and 80 rows, or almost
@@ -152,20 +148,23 @@ def test_many_old_results_stay_under_the_ceiling(resampling, monkeypatch):
 def test_a_ceiling_says_once_that_it_took_effect():
     bandit = told_bandit(torch.arange(30), max_inducing=10)
     with pytest.warns(BotorchWarning, match="`max_inducing` took effect: 10 of 30"):
-        bandit.ask(max_size=1)
+        bandit.ask(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         play(bandit, 3)
         bandit.predict()
     other = told_bandit(torch.arange(30), max_inducing=10)
     with pytest.warns(BotorchWarning, match="noise variance is not too small"):
-        other.ask(max_size=1)
+        other.ask(1)
 
 
 @silently
-def test_blocks_of_time_have_the_ceiling_of_their_learner():
-    learner = BlockLearner(9.0, within=SparseLearner(max_inducing=4))
-    bandit = make_bandit(DriftingBandit, ARMS, learner=learner, **ROUGH)
+def test_blocks_of_time_have_the_ceiling_of_their_sampling():
+    hyperparameters = Hyperparameters(ARMS, rbf(0.15), 1e-4)
+    sampling = LeverageScoreSampling(max_inducing=4)
+    surrogate = PosteriorSurrogate(hyperparameters, 2**31, sampling, 9.0)
+    generator = torch.Generator().manual_seed(0)
+    bandit = FiniteArmBandit(ARMS, surrogate, confidence=10.0, generator=generator)
     sizes = []
     for _ in range(30):
         play(bandit, 1)
@@ -178,7 +177,7 @@ def test_ceilings_out_of_range_are_refused(value):
     with pytest.raises(InputDataError, match=r"`max_inducing`.*integer of at least 1"):
         make_bandit(BBKB, ARMS, max_inducing=value)
     with pytest.raises(InputDataError, match="`min_inducing` to be an integer from 0"):
-        SparseLearner(min_inducing=-1)
+        LeverageScoreSampling(min_inducing=-1)
 
 
 def test_an_exact_bandit_takes_no_ceiling():
@@ -195,20 +194,22 @@ def test_what_learns_keeps_few_arms_all(resampling, ceiling):
     rewards = arms.sum(dim=-1) + torch.randn(60, generator=generator).double()
     sizes = []
     for least in (8, 0):
-        learner = SparseLearner(
+        sampling = LeverageScoreSampling(
             oversampling=0.05,
             resampling=resampling,
             max_inducing=ceiling,
             min_inducing=least,
         )
-        bandit = FiniteArmBandit(arms, learner=learner, generator=generator)
+        hyperparameters = Hyperparameters(arms, None, None)
+        surrogate = PosteriorSurrogate(hyperparameters, 2**31, sampling)
+        bandit = FiniteArmBandit(arms, surrogate, generator=generator)
         sizes.append([])
         for number in range(12):
             told = torch.tensor([5 * number])
-            bandit.tell(told, rewards[told], external=True)
+            bandit.add_observations(told, rewards[told])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", BotorchWarning)  # of the ceiling
-                bandit.ask(size=1)
+                bandit.ask(1)
             sizes[-1].append(len(bandit.inducing_indices))
     most = min(8, ceiling or 8)
     assert sizes[0][:most] == list(range(1, most + 1))

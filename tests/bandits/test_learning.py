@@ -6,6 +6,7 @@ from botorch_bkb import (
     BBKB,
     BKB,
     EpsilonGreedy,
+    GPBandit,
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
@@ -23,10 +24,12 @@ def mean_regret(bandit_class, seed, maximize=True):
     arms = random_arms(NUM_ARMS)
     truth = true_rewards(arms)
     sign = 1 if maximize else -1
-    bandit = make_bandit(bandit_class, arms, seed, maximize=maximize)
+    options = {"goal": "regret"} if bandit_class is GPBandit else {}
+    bandit = make_bandit(bandit_class, arms, seed, maximize=maximize, **options)
     measure = noisy_rewards(arms, seed)
     while bandit.num_pulls < NUM_PULLS:
-        indices = bandit.ask(max_size=NUM_PULLS - bandit.num_pulls)
+        size = 4 if bandit_class is GPBandit else NUM_PULLS - bandit.num_pulls
+        indices = bandit.ask(size)
         bandit.tell(indices, sign * measure(indices))
     regrets = truth.max() - truth
     pulled = (bandit.counts * regrets).sum() / NUM_PULLS
@@ -38,7 +41,7 @@ def uniform_regret():
     return (truth.max() - truth).mean().item()
 
 
-@each([BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy, GPThompsonSampling])
+@each([BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy, GPThompsonSampling, GPBandit])
 @pytest.mark.parametrize(("seed", "maximize"), [(0, True), (1, False)])
 def test_every_bandit_beats_uniform_choice(bandit_class, seed, maximize):
     cumulative, simple = mean_regret(bandit_class, seed, maximize)

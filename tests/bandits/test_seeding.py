@@ -2,11 +2,21 @@
 
 import pytest
 import torch
-from botorch_bkb.bandits.ledger import PullLedger
 
-from botorch_bkb import BBKB, EpsilonGreedy, GPThompsonSampling, GPUCB, TVGPUCB
+from botorch_bkb import (
+    BBKB,
+    EpsilonGreedy,
+    GPBandit,
+    GPThompsonSampling,
+    GPUCB,
+    RGPUCB,
+    TVGPUCB,
+)
+from botorch_bkb.bandits import ThompsonPolicy
+from botorch_bkb.bandits.observations import Observations
 from tests.bandits import (
     ALL_BANDITS,
+    LEARNED,
     make_bandit,
     noisy_rewards,
     play,
@@ -15,9 +25,6 @@ from tests.bandits import (
     unchanged,
 )
 from tests.bandits.contract import each
-
-
-LEARNED = {"covar_module": None, "noise_variance": None}
 
 
 @each(ALL_BANDITS)
@@ -37,7 +44,7 @@ def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class):
 def test_the_first_arm_is_the_first_integer_of_the_generator(bandit_class):
     for seed in range(20):
         stream = torch.Generator().manual_seed(seed)
-        indices = make_bandit(bandit_class, random_arms(23), seed=seed).ask(max_size=1)
+        indices = make_bandit(bandit_class, random_arms(23), seed=seed).ask(1)
         assert indices.tolist() == torch.randint(23, (1,), generator=stream).tolist()
 
 
@@ -46,7 +53,7 @@ def test_a_first_pull_that_fails_is_followed_by_one_of_another_arm(bandit_class)
     bandit = make_bandit(bandit_class)
     first = []
     for _ in range(8):
-        indices = bandit.ask(max_size=1)
+        indices = bandit.ask(1)
         bandit.fail(indices)
         first += indices.tolist()
     assert len(set(first)) > 4
@@ -60,47 +67,49 @@ def test_every_ask_and_every_update_draws_anew(bandit_class):
     measure = noisy_rewards(bandit.arms)
     inducing = set()
     for _ in range(3):
-        bandit.tell(indices, measure(indices), external=True)
-        bandit.ask(max_size=1)
+        bandit.add_observations(indices, measure(indices))
+        bandit.ask(1)
         inducing.add(tuple(bandit.inducing_indices.sort().values.tolist()))
     assert len(inducing) == 3
     if bandit_class is GPThompsonSampling:
-        assert len({tuple(bandit.ask(size=8).tolist()) for _ in range(3)}) == 3
+        batches = [[bandit.ask().item() for _ in range(8)] for _ in range(3)]
+        assert len(set(map(tuple, batches))) == 3
 
 
 @pytest.mark.parametrize(
     ("bandit_class", "options"),
     [
-        *((kind, {}) for kind in (GPUCB, EpsilonGreedy, GPThompsonSampling, TVGPUCB)),
-        (BBKB, LEARNED),
+        *((kind, {}) for kind in (GPUCB, EpsilonGreedy, GPThompsonSampling)),
+        *((kind, {}) for kind in (TVGPUCB, RGPUCB)),
+        (GPBandit, LEARNED),
+        (GPBandit, {**LEARNED, "policy": ThompsonPolicy()}),
         (BBKB, {"resampling": "coupled"}),
     ],
 )
-@pytest.mark.parametrize("part", ["learner", "policy", "ledger"])
+@pytest.mark.parametrize("part", ["surrogate", "policy", "observations"])
 def test_an_ask_that_fails_changes_no_later_pick(
     bandit_class, options, part, monkeypatch
 ):
     quiet, other = (make_bandit(bandit_class, **options) for _ in range(2))
     owner, name = {
-        "learner": (type(other.learner), "learn"),
-        "policy": (type(other.policy), "choose"),
-        "ledger": (PullLedger, "ask"),
+        "surrogate": (type(other._surrogate), "update"),
+        "policy": (type(other.policy), "select"),
+        "observations": (Observations, "ask"),
     }[part]
     method = getattr(owner, name)
 
     def interrupted(*args, **named):
-        if part != "ledger":
+        if part != "observations":
             method(*args, **named)  # draws
         raise KeyboardInterrupt
 
     measure = noisy_rewards(quiet.arms)
-    for number in range(8):
-        if number > 0 or part != "learner":  # which has nothing to learn yet
-            with monkeypatch.context() as patch:
-                patch.setattr(owner, name, interrupted)
-                with unchanged(other), pytest.raises(KeyboardInterrupt):
-                    other.ask(size=2)
-        expected, indices = quiet.ask(size=2), other.ask(size=2)
+    for _ in range(8):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, interrupted)
+            with unchanged(other), pytest.raises(KeyboardInterrupt):
+                other.ask(2)
+        expected, indices = quiet.ask(2), other.ask(2)
         assert indices.tolist() == expected.tolist()
         rewards = measure(indices)
         quiet.tell(indices, rewards)

@@ -8,20 +8,15 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import MaternKernel
 
-from botorch_bkb import BBKB, GPBUCB, GPUCB
+from botorch_bkb import BBKB, GPBandit, GPBUCB
 from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
-from botorch_bkb.bandits import (
-    ExactLearner,
-    FiniteArmBandit,
-    matern_to_learn,
-    rbf_to_learn,
-    SparseLearner,
-)
+from botorch_bkb.bandits import matern_to_learn, rbf_to_learn, ThompsonPolicy
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     ALL_BANDITS,
     assert_same,
+    LEARNED,
     make_bandit,
     noisy_rewards,
     play,
@@ -29,9 +24,6 @@ from tests.bandits import (
     unchanged,
 )
 from tests.bandits.contract import each
-
-
-LEARNED = {"covar_module": None, "noise_variance": None}
 
 
 # The kernel rows that a bandit keeps were evaluated in other company than those that a
@@ -53,8 +45,8 @@ def through_a_file(state):
 def start(bandit):
     """Leave pulls told and not yet used, failed and pending."""
     play(bandit, 6)
-    bandit.tell([3, 3, 8], [0.1, 1 / 3, -0.7], external=True)
-    bandit.ask(max_size=3)
+    bandit.add_observations([3, 3, 8], [0.1, 1 / 3, -0.7])
+    bandit.ask(3)
     bandit.add_pending([11, 12])
     bandit.fail([11])
     first = next(iter(bandit.pending.values()))
@@ -80,9 +72,9 @@ def compare_runs(bandit, other, num_asks=10):
         assert bandit.num_batches == other.num_batches
     states = [one.state_dict() for one in (bandit, other)]
     rtol = TOLERANCE[bandit.arms.dtype]
-    scores = [state["ledger"].pop("told_scores") for state in states]
+    scores = [state["observations"].pop("told_scores") for state in states]
     assert scores[1] == pytest.approx(scores[0], rel=rtol, abs=rtol)
-    pending = (state["ledger"].pop("pending").values() for state in states)
+    pending = (state["observations"].pop("pending").values() for state in states)
     for pulls in zip(*pending, strict=True):
         assert pulls[0] == pytest.approx(pulls[1], rel=rtol, abs=rtol)
     assert_same(*states)
@@ -124,11 +116,16 @@ def test_a_round_trip_continues_the_run_with_other_options(make_options):
     compare_runs(bandit, reload(BBKB, bandit, make_options))
 
 
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB])
-def test_a_round_trip_keeps_learned_hyper_parameters(bandit_class):
-    bandit = make_bandit(bandit_class, random_arms(30), **LEARNED)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"policy": ThompsonPolicy()}, {"forgetting_rate": "learn"}],
+    ids=["ucb", "thompson", "drift"],
+)
+def test_a_round_trip_keeps_learned_hyper_parameters(options):
+    options = {**LEARNED, **options}
+    bandit = make_bandit(GPBandit, random_arms(30), **options)
     start(bandit)
-    compare_runs(bandit, reload(bandit_class, bandit, lambda: LEARNED), num_asks=4)
+    compare_runs(bandit, reload(GPBandit, bandit, lambda: options), num_asks=4)
 
 
 def matern(nu=2.5, lengthscale=0.3):
@@ -138,14 +135,7 @@ def matern(nu=2.5, lengthscale=0.3):
 
 
 def given(kernel, noise_variance=0.1, **options):
-    return FiniteArmBandit(random_arms(30), kernel, noise_variance, **options)
-
-
-def learning(new_kernel, arms=None, learner=SparseLearner):
-    arms = random_arms(30) if arms is None else arms
-    return FiniteArmBandit(
-        arms, noise_variance=0.1, learner=learner(new_kernel=new_kernel)
-    )
+    return GPBandit(random_arms(30), kernel, noise_variance, **options)
 
 
 FORMS = r"'nu': 2\.5.*with.*'nu': 1\.5"
@@ -162,22 +152,19 @@ STRANGERS = {
     ),
     "another smoothness": (lambda: (given(matern()), given(matern(1.5))), FORMS),
     "learned": (
-        lambda: (given(matern()), learning(lambda arms: matern())),
+        lambda: (given(matern()), given(lambda features: matern())),
         "kernel was given, but it was learned",
     ),
     "another kernel to learn": (
-        lambda: (learning(matern_to_learn), learning(rbf_to_learn)),
+        lambda: (given(matern_to_learn), given(rbf_to_learn)),
         "kernel and noise",
     ),
     "that of fingerprints": (
-        lambda: (learning(None, BITS), learning(rbf_to_learn, BITS)),
+        lambda: (GPBandit(BITS, None, 0.1), GPBandit(BITS, rbf_to_learn, 0.1)),
         "kernel and noise",
     ),
     "another smoothness to learn": (
-        lambda: [
-            learning(lambda arms, nu=nu: matern(nu), learner=ExactLearner)
-            for nu in (2.5, 1.5)
-        ],
+        lambda: [given(lambda features, nu=nu: matern(nu)) for nu in (2.5, 1.5)],
         FORMS,
     ),
 }

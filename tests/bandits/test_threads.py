@@ -14,14 +14,12 @@ from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import RBFKernel
 from typing_extensions import override
 
-from botorch_bkb import BBKB, RGPUCB, TVGPUCB
-from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
+from botorch_bkb import BBKB, BoxBandit, GPBandit, RGPUCB, TVGPUCB
 from tests.bandits import assert_same, make_bandit, random_arms
 
 
 NUM_THREADS = 8
 NUM_ROUNDS = 3
-BOX_BANDITS = (BoxBKB, BoxGPUCB, BoxThompsonSampling)
 
 
 class Visitors:
@@ -57,7 +55,7 @@ class GuestBook(RBFKernel):
 
 
 def make_any(bandit_class, kernel, seed=0):
-    if bandit_class not in BOX_BANDITS:
+    if bandit_class is not BoxBandit:
         return make_bandit(
             bandit_class, random_arms(20), seed=seed, covar_module=kernel
         )
@@ -65,7 +63,6 @@ def make_any(bandit_class, kernel, seed=0):
         torch.tensor([[0.0], [1.0]]).double(),
         kernel,
         0.1,
-        batch_size=1,
         raw_samples=16,
         num_restarts=4,
         generator=torch.Generator().manual_seed(seed),
@@ -79,13 +76,13 @@ def measure(pulled):
 
 def tasks(bandit):
     """What workers do beside asking and telling."""
-    if isinstance(bandit, BOX_BANDITS):
+    if isinstance(bandit, BoxBandit):
         points = bandit.bounds
         return [bandit.state_dict, lambda: bandit.predict(points), bandit.best_point]
     return [bandit.state_dict, bandit.predict, bandit.best_arm]
 
 
-@pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB, BoxBKB])
+@pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB, BoxBandit])
 def test_eight_threads_ask_and_tell(bandit_class):
     visitors = Visitors()
     bandit = make_any(bandit_class, GuestBook(visitors).double())
@@ -112,11 +109,12 @@ def test_eight_threads_ask_and_tell(bandit_class):
     assert bandit.num_pulls == len(told)
     assert not bandit.pending
     state = bandit.state_dict()
-    ledger = state.get("ledger", state)
-    known = torch.tensor(ledger["told_indices"])
-    known = known if "ledger" in state else state["points"][known]
+    observations = state["observations"]
+    known = torch.tensor(observations["told_indices"])
+    if bandit_class is BoxBandit:
+        known = observations["points"][known]
     assert sorted(known.tolist()) == sorted(told)
-    assert ledger["told_rewards"] == pytest.approx(measure(known).tolist())
+    assert observations["told_rewards"] == pytest.approx(measure(known).tolist())
     # All of one piece: another bandit goes on from there.
     other = make_any(bandit_class, GuestBook(Visitors()).double(), seed=9)
     other.load_state_dict(state)
@@ -136,7 +134,7 @@ class CountingLock:
         pass
 
 
-@pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB, BoxThompsonSampling])
+@pytest.mark.parametrize("bandit_class", [BBKB, GPBandit, TVGPUCB, BoxBandit])
 def test_every_public_method_takes_the_lock(bandit_class):
     bandit = make_any(bandit_class, GuestBook(Visitors()).double())
     names = [name for name in dir(bandit_class) if not name.startswith("_")]
@@ -154,7 +152,7 @@ def through_a_pickle(bandit):
 
 
 @pytest.mark.parametrize("make_copy", [deepcopy, through_a_pickle])
-@pytest.mark.parametrize("bandit_class", [BBKB, RGPUCB, BoxBKB])
+@pytest.mark.parametrize("bandit_class", [BBKB, RGPUCB, BoxBandit])
 def test_a_copy_has_a_lock_of_its_own(bandit_class, make_copy):
     bandit = make_any(bandit_class, RBFKernel().double())
     pulled = bandit.ask(1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
-from botorch_bkb import BBKB, GPUCB, TVGPUCB
+from botorch_bkb import BBKB, GPBandit, GPUCB, TVGPUCB
 from tests.bandits import identity_bandit, make_bandit, NOISE, play, unchanged
 
 
@@ -18,9 +18,9 @@ def test_results_settle_the_oldest_pull_of_their_arm_or_the_one_named():
     bandit.tell([3], [3.0], pull_ids=[3])
     bandit.fail([3])
     assert bandit.pending == {4: 0}
-    # Before outside data, if any are pending.
-    bandit.tell([0, 0, 2], [4.0, 5.0, 6.0], external=True)
-    assert bandit.pending == {}
+    # Results that were never asked for settle no pending pull.
+    bandit.add_observations([0, 0, 2], [4.0, 5.0, 6.0])
+    assert bandit.pending == {4: 0}
     assert bandit.counts.tolist() == [2, 1, 1, 2, 0, 0, 0, 0]
     bandit.ask()
     means = [4.5, 2.0, 6.0, 2.0]
@@ -29,7 +29,7 @@ def test_results_settle_the_oldest_pull_of_their_arm_or_the_one_named():
     assert bandit.predict(range(4))[0].tolist() == pytest.approx(expected)
 
 
-@pytest.fixture(params=[BBKB, TVGPUCB], ids=lambda item: item.__name__)
+@pytest.fixture(params=[BBKB, TVGPUCB, GPBandit], ids=lambda item: item.__name__)
 def bandit(request):
     """A bandit that has told, failed and pending pulls; the last are 2, 3 and 4."""
     bandit = identity_bandit(request.param)
@@ -45,6 +45,7 @@ def test_telling_or_failing_nothing_is_fine(bandit):
     with unchanged(bandit):
         bandit.tell([], [])
         bandit.tell(torch.tensor([], dtype=torch.long), torch.tensor([]))
+        bandit.add_observations([], [])
         bandit.fail([])
 
 
@@ -65,7 +66,7 @@ def test_a_wrong_pull_id_is_an_error_that_changes_nothing(bandit):
 
 
 def test_more_rewards_than_pending_pulls_are_an_error_that_changes_nothing(bandit):
-    message = "pending pull of arm 2.*`external=True`"
+    message = "pending pull of arm 2.*`add_observations`"
     with unchanged(bandit), pytest.raises(InputDataError, match=message):
         bandit.tell([4, 2, 2, 2], [1.0] * 4)
     with (
@@ -88,7 +89,7 @@ def test_more_rewards_than_pending_pulls_are_an_error_that_changes_nothing(bandi
 def test_unknown_arms_are_an_error_that_changes_nothing(bandit, indices, message):
     for call in (
         lambda: bandit.tell(indices, [1.0]),
-        lambda: bandit.tell(indices, [1.0], external=True),
+        lambda: bandit.add_observations(indices, [1.0]),
         lambda: bandit.fail(indices),
         lambda: bandit.add_pending(indices),
         lambda: bandit.predict(indices),
@@ -110,9 +111,9 @@ def test_unknown_arms_are_an_error_that_changes_nothing(bandit, indices, message
     ],
 )
 def test_rewards_that_are_none_change_nothing(bandit, rewards, error, message):
-    for options in ({}, {"external": True}):
+    for call in (bandit.tell, bandit.add_observations):
         with unchanged(bandit), pytest.raises(error, match=message):
-            bandit.tell([2, 4], rewards, **options)
+            call([2, 4], rewards)
 
 
 def test_any_form_of_rewards_and_ids_is_taken(bandit):
@@ -128,7 +129,7 @@ def test_any_form_of_rewards_and_ids_is_taken(bandit):
 def test_float32_cannot_hold_every_finite_reward():
     bandit = make_bandit(BBKB, torch.rand(4, 2))
     with unchanged(bandit), pytest.raises(InputDataError, match="finite `rewards`"):
-        bandit.tell([2], [1e39], external=True)
+        bandit.add_observations([2], [1e39])
 
 
 def test_counts_are_a_copy():
