@@ -457,7 +457,7 @@ def bound_gap(run: Run, number: int, before: Batch, pick: Any, old: Any) -> str:
         return "an arm of this round alone"
     out = [*bandit.pending.values(), *before]
     if out:
-        bandit.tell(out, bandit.predict(out)[0], external=True)
+        bandit.add_observations(out, bandit.predict(out)[0])
     new, other = bandit.confidence_bound([pick, old]).tolist()
     word = "a near-tie" if abs(new - other) < NEAR_TIE else "no tie"
     return f"bounds {abs(new - other):.1e} apart, {word}"

@@ -27,7 +27,9 @@ from torch import Tensor
 from botorch_bkb import (
     BBKB,
     BKB,
+    BoxBandit,
     EpsilonGreedy,
+    GPBandit,
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
@@ -41,7 +43,7 @@ from botorch_bkb.acquisition import (
     DeviationWidth,
 )
 from botorch_bkb.arms import BitArms
-from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling
+from botorch_bkb.bandits import BoxThompsonPolicy, ThompsonPolicy
 from botorch_bkb.generation import draw_eigenfeature_paths, draw_weight_paths
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 from botorch_bkb.models.kernels import TanimotoKernel
@@ -94,12 +96,12 @@ def given(device: torch.device, **options: Any) -> dict[str, Any]:
 
 
 def play(
-    bandit: Any, rewards: Tensor, rounds: int = ROUNDS, **options: Any
+    bandit: Any, rewards: Tensor, rounds: int = ROUNDS, size: int | None = None
 ) -> list[Any]:
     """Ask and tell; return all picks, and the moments in the end."""
-    picks = []
+    picks, sizes = [], [] if size is None else [size]
     for number in range(rounds):
-        indices = bandit.ask(**options)
+        indices = bandit.ask(*sizes)
         assert indices.device.type == bandit.arms.device.type
         told = indices if number % 2 else indices.cpu()  # from either device
         bandit.tell(told, rewards[indices.cpu()])
@@ -112,36 +114,36 @@ def play(
 
 def campaign(bandit_class: Any, learns: bool, **options: Any) -> Use:
     """Return the use of a bandit from the first ask to its predictions."""
-    play_options = {"size": options.pop("size")} if "size" in options else {}
+    size = options.pop("size", None)
 
     def use(device: torch.device) -> Any:
         arms = some_arms(device)
         known = {} if learns else given(device)
         bandit = bandit_class(arms, generator=seeded(), **known, **options)
-        return play(bandit, rewards_of(arms), **play_options)
+        return play(bandit, rewards_of(arms), size=size)
 
     return use
 
 
 def masks_and_changing_arms(device: torch.device) -> Any:
     arms = some_arms(device)
-    bandit = BBKB(arms, generator=seeded(), max_repeats=2)
+    bandit = GPBandit(arms, generator=seeded(), max_repeats=2)
     offered = torch.arange(40) % 2 == 0
-    first = bandit.ask(size=4, available=offered)  # a mask from the CPU
-    second = bandit.ask(size=4, available=~offered.to(device))
+    first = bandit.ask(4, available=offered)  # a mask from the CPU
+    second = bandit.ask(4, available=~offered.to(device))
     bandit.tell(first, rewards_of(arms[first]))
     bandit.fail(second[:1])
-    bandit.tell([0, 1, 2], [0.1, 0.2, 0.3], external=True)
+    bandit.add_observations([0, 1, 2], [0.1, 0.2, 0.3])
     bandit.add_pending([5, 6])
     bandit.retire_arms(first[:1])
     bandit.retire_arms(first[1:2].cpu())
     added = bandit.add_arms(some_arms(device, 5, seed=4))
     again = bandit.add_arms(some_arms(torch.device("cpu"), 5, seed=4))
-    third = bandit.ask(size=4)
+    third = bandit.ask(4)
     rows = torch.cat([some_arms(device, 3, seed=5), arms[:2]])
-    context = bandit.ask(size=2, arms=rows)
+    context = bandit.ask(2, arms=rows)
     bandit.withdraw([0])
-    fourth = bandit.ask(max_size=3)
+    fourth = bandit.ask(3)
     picks = [first, second, added, again, third, context, fourth, bandit.counts]
     best = bandit.maximizer_distribution(64, seeded()).mode
     return [*(pick.tolist() for pick in picks), best]
@@ -155,24 +157,24 @@ def state_of(source: str, target: str) -> Use:
         arms = some_arms(device)
         rewards = rewards_of(arms)
         picks = []
-        for bandit_class in (BBKB, GPThompsonSampling, TVGPUCB):
+        for bandit_class in (GPBandit, GPThompsonSampling, TVGPUCB):
             saved, loaded = (
                 bandit_class(
                     arms.to(places[where]),
                     generator=seeded(),
-                    **({} if bandit_class is BBKB else given(places[where])),
+                    **({} if bandit_class is GPBandit else given(places[where])),
                     **RATE.get(bandit_class, {}),
                 )
                 for where in (source, target)
             )
             play(saved, rewards, rounds=2, size=3)
-            saved.ask(size=2)
+            saved.ask(2)
             saved.add_arms(some_arms(device, 3, seed=6))
             with TemporaryDirectory() as folder:
                 saved.save(f"{folder}/state")
                 loaded.load(f"{folder}/state")
-            expected = saved.ask(size=3).tolist()
-            found = loaded.ask(size=3)
+            expected = saved.ask(3).tolist()
+            found = loaded.ask(3)
             assert found.device.type == places[target].type
             assert found.tolist() == expected
             picks.append(expected)
@@ -181,14 +183,14 @@ def state_of(source: str, target: str) -> Use:
     return use
 
 
-def box(bandit_class: Any, learns: bool, **options: Any) -> Use:
+def box(learns: bool, **options: Any) -> Use:
     """Return the use of a bandit on a box."""
 
     def use(device: torch.device) -> Any:
         bounds = torch.tensor([[0.0, -1.0], [1.0, 2.0]], dtype=torch.double).to(device)
         known = {} if learns else given(device)
         known |= {"num_restarts": 2, "raw_samples": 32, **options}
-        bandit = bandit_class(bounds, generator=seeded(), **known)
+        bandit = BoxBandit(bounds, generator=seeded(), **known)
         found = []
         for _ in range(2):
             points = bandit.ask(2)
@@ -197,11 +199,11 @@ def box(bandit_class: Any, learns: bool, **options: Any) -> Use:
             found.append(points.cpu())
         found += [moment.cpu() for moment in bandit.predict(points)]
         found.append(bandit.best_point().cpu())
-        copy = bandit_class(bounds, generator=seeded(), **known)
+        copy = BoxBandit(bounds, generator=seeded(), **known)
         copy.load_state_dict(bandit.state_dict())
         found.append(copy.ask(1).cpu())
         # BoTorch draws paths from the generator of the device: other numbers.
-        is_drawn = bandit_class is BoxThompsonSampling
+        is_drawn = "policy" in options
         return [list(value.shape) if is_drawn else value for value in found]
 
     return use
@@ -212,7 +214,7 @@ def bits(device: torch.device) -> Any:
     arms = BitArms.of(fingerprints.to(torch.uint8)).to(device)
     assert arms.device.type == device.type
     rewards = fingerprints[:, :8].double().sum(dim=-1)
-    learned = play(BBKB(arms, generator=seeded()), rewards, size=4)
+    learned = play(GPBandit(arms, generator=seeded()), rewards, size=4)
     kernel = ScaleKernel(TanimotoKernel()).double().to(device)
     known = GPUCB(arms, kernel, 0.1, generator=seeded())
     return learned + play(known, rewards)
@@ -313,21 +315,29 @@ USES: dict[str, Use] = {
     "uniform choice": campaign(UniformRandom, learns=True, size=3),
     "BBKB, coupled": campaign(BBKB, learns=False, resampling="coupled"),
     "BBKB, deviations": campaign(BBKB, learns=False, confidence=DeviationWidth(2.0)),
-    "BBKB, regret": campaign(BBKB, learns=True, goal="regret", size=5),
+    "GPBandit": campaign(GPBandit, learns=True, size=4),
+    "GPBandit, regret": campaign(GPBandit, learns=True, goal="regret", size=5),
+    "GPBandit, draws": campaign(GPBandit, True, policy=ThompsonPolicy(), size=4),
+    "GPBandit, drift": campaign(GPBandit, True, forgetting_rate="learn", size=4),
     "BBKB, few features": campaign(BBKB, learns=False, max_feature_bytes=2000),
     "TVGPUCB, sparse": campaign(TVGPUCB, False, forgetting_rate=0.05, sparse=True),
-    "BoxGPUCB, learned": box(BoxGPUCB, learns=True),
-    "BoxBKB, given": box(BoxBKB, learns=False),
-    "BoxThompsonSampling, learned": box(BoxThompsonSampling, True, batch_size=2),
+    "box, learned": box(learns=True),
+    "box, given": box(learns=False, oversampling=2.0),
+    "box, draws": box(learns=True, policy=BoxThompsonPolicy()),
 }
 bandit_class: Any
-for bandit_class in (BBKB, GPUCB, GPThompsonSampling, TVGPUCB, RGPUCB):
+for bandit_class in (
+    BBKB,
+    BKB,
+    EpsilonGreedy,
+    GPBUCB,
+    GPUCB,
+    GPThompsonSampling,
+    TVGPUCB,
+    RGPUCB,
+):
     name, rate = bandit_class.__name__, RATE.get(bandit_class, {})
-    USES[f"{name}, learned"] = campaign(bandit_class, learns=True, size=4, **rate)
-    USES[f"{name}, given"] = campaign(bandit_class, learns=False, **rate)
-USES["BKB, given"] = campaign(BKB, learns=False)
-USES["GPBUCB, given"] = campaign(GPBUCB, learns=False)
-USES["EpsilonGreedy, given"] = campaign(EpsilonGreedy, learns=False)
+    USES[name] = campaign(bandit_class, learns=False, **rate)
 
 
 def assert_alike(found: Any, expected: Any) -> None:
@@ -358,10 +368,10 @@ def test_bandits_on_a_device_know_the_exact_posterior(bandit_class, dtype, devic
     bandit = bandit_class(arms.to(device), kernel, 0.1, generator=seeded(), **options)
     told = []
     for _ in range(6):
-        indices = bandit.ask(max_size=5).tolist()
+        indices = bandit.ask(5).tolist()
         bandit.tell(indices, rewards[indices])
         told += indices
-    bandit.fail(bandit.ask(max_size=1))  # all observed arms become inducing
+    bandit.fail(bandit.ask(1))  # all observed arms become inducing
     mean, variance = (moment.cpu().double().numpy() for moment in bandit.predict())
     points = arms.double().numpy()
     squared = ((points[:, None] - points[None]) ** 2).sum(axis=-1)

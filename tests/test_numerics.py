@@ -8,7 +8,7 @@ import torch
 from botorch.exceptions.warnings import NumericsWarning
 from gpytorch.kernels import LinearKernel, RBFKernel
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPUCB, TVGPUCB
+from botorch_bkb import BBKB, EpsilonGreedy, GPBandit, GPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import ConstantWidth
 from botorch_bkb.models.utils.rounding import RoundingReport
 from botorch_bkb.optim import FixedSize
@@ -217,7 +217,7 @@ def test_exact_filters_over_arms_of_float32_lose_nothing_in_a_long_run(
     kernel = kernel_of(0.3, torch.float32)
     bandit = TVGPUCB(arms, kernel, noise, forgetting_rate=0.0)
     pulled = torch.as_tensor(rng.integers(num_pulled, size=num_pulls))
-    bandit.tell(pulled, torch.full((num_pulls,), 0.5), external=True)
+    bandit.add_observations(pulled, torch.full((num_pulls,), 0.5))
     _, posterior = bandit._present()
     gaps = (arms.double().unsqueeze(1) - arms.double()).square().sum(dim=-1).numpy()
     K = np.exp(-gaps / (2 * kernel.lengthscale.item() ** 2))[:num_pulled, :num_pulled]
@@ -249,7 +249,7 @@ def test_a_million_results_of_one_arm_add_up(dtype, offset):
     arms = torch.tensor(SPREAD[:5]).to(dtype)
     bandit = bandit_over(BBKB, arms, 1.0)
     rewards = offset + np.random.default_rng(0).standard_normal(10**6)
-    bandit.tell(torch.full((10**6,), 2), rewards, external=True)
+    bandit.add_observations(torch.full((10**6,), 2), rewards)
     bandit.ask()
     mean, variance = bandit.predict([2])
     assert bandit.num_pulls == bandit.counts[2] == 10**6
@@ -276,7 +276,7 @@ def test_whole_runs_stay_finite(bandit_class, noise, dtype):
             )
             rng = np.random.default_rng(0)
             for _ in range(6):
-                indices = bandit.ask(max_size=5)
+                indices = bandit.ask(5)
                 rewards = np.sin(4 * TWINS[indices.numpy()].sum(axis=1))
                 rewards += min(noise, 1.0) ** 0.5 * rng.standard_normal(len(indices))
                 bandit.tell(indices, size * rewards)
@@ -289,22 +289,24 @@ def test_whole_runs_stay_finite(bandit_class, noise, dtype):
 # The noise that is learned from rewards without noise is too little for float32.
 @pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
 @pytest.mark.parametrize(
-    ("bandit_class", "dtype", "learned"),
+    ("bandit_class", "dtype"),
     [
-        (BKB, torch.float32, True),
-        (BBKB, torch.float64, False),
-        (GPUCB, torch.float32, False),
-        (GPUCB, torch.float64, True),
+        (GPBandit, torch.float32),
+        (GPBandit, torch.float64),
+        (BBKB, torch.float64),
+        (GPUCB, torch.float32),
     ],
 )
 @pytest.mark.parametrize("value", [0.0, -1e12, 1e-12])
-def test_constant_rewards_are_learned(bandit_class, value, learned, dtype):
+def test_constant_rewards_are_learned(bandit_class, value, dtype):
     arms = torch.tensor(SPREAD).to(dtype)
-    bandit = bandit_over(bandit_class, arms, 0.1)
+    learned = bandit_class is GPBandit
     if learned:
-        bandit = bandit_class(arms, generator=torch.Generator().manual_seed(0))
+        bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
+    else:
+        bandit = bandit_over(bandit_class, arms, 0.1)
     for _ in range(5):
-        indices = bandit.ask(max_size=4)
+        indices = bandit.ask(4)
         bandit.tell(indices, torch.full((len(indices),), value).double())
     mean, variance = bandit.predict()
     assert mean.isfinite().all()
@@ -319,19 +321,21 @@ def test_constant_rewards_are_learned(bandit_class, value, learned, dtype):
 
 
 @pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
-def test_an_offset_of_the_rewards_is_not_rounded_away(bandit_class):
+@pytest.mark.parametrize("forgetting_rate", [0.0, "learn"])
+def test_an_offset_of_the_rewards_is_not_rounded_away(forgetting_rate):
     """In float32 numbers around 1e7 are 1 apart: units are taken out in double."""
     arms = torch.tensor(SPREAD)
     values = torch.sin(4 * arms.sum(dim=-1))
     means = []
     for dtype, offset in ((torch.float64, 0.0), (torch.float32, 1e7)):
-        bandit = bandit_class(
-            arms.to(dtype), generator=torch.Generator().manual_seed(0)
+        bandit = GPBandit(
+            arms.to(dtype),
+            forgetting_rate=forgetting_rate,
+            generator=torch.Generator().manual_seed(0),
         )
-        bandit.tell(range(30), offset + values, external=True)
-        belief, posterior = bandit._present()
-        prior = belief.hyperparameters
+        bandit.add_observations(range(30), offset + values)
+        surrogate, posterior = bandit._present()
+        prior = surrogate.hyperparameters
         means.append(posterior.mean.double() * prior.scale + prior.offset - offset)
     torch.testing.assert_close(means[0], means[1], rtol=0, atol=0.02)
 
@@ -347,7 +351,7 @@ def test_lengthscales_at_their_bounds(lengthscale):
         generator=torch.Generator().manual_seed(0),
     )
     for _ in range(6):
-        indices = bandit.ask(max_size=5)
+        indices = bandit.ask(5)
         bandit.tell(indices, indices.double())
     mean, variance = bandit.predict()
     n, s = bandit.counts.double(), bandit.counts * torch.arange(30).double()

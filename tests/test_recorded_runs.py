@@ -9,7 +9,7 @@ from tests import recorded_runs
 from tests.recorded_runs import ARMS, main, RUNS
 
 
-QUICK = ["GPUCB, late", "TVGPUCB, timed", "BBKB, coupled", "EpsilonGreedy", "BoxBKB"]
+QUICK = ["GPUCB, late", "TVGPUCB, timed", "BBKB, coupled", "EpsilonGreedy", "BoxGPUCB"]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_the_first_difference_is_shown_with_the_gap_of_the_bounds(recorded, caps
     other = (now + 1) % len(ARMS)
     picks["GPUCB, late"][5][1:] = [other, other]
     picks["EpsilonGreedy"][3] = [other]
-    picks["BoxBKB"][2][0][1] += 1e-6
+    picks["BoxGPUCB"][2][0][1] += 1e-6
     picks["TVGPUCB, timed"][4].pop()
     del picks["BBKB, coupled"]
     recorded.write_text(json.dumps(picks))
@@ -47,7 +47,7 @@ def test_the_first_difference_is_shown_with_the_gap_of_the_bounds(recorded, caps
     assert lines[1] == "TVGPUCB, timed: batch 4 has 1 picks, now 2"
     assert lines[2] == "BBKB, coupled: not recorded"
     assert lines[3].endswith("; no bounds are compared")
-    assert lines[4].startswith("BoxBKB: batch 2, pick 0: [")
+    assert lines[4].startswith("BoxGPUCB: batch 2, pick 0: [")
     assert lines[5] == "0 of 5 campaigns have the same picks"
 
 

@@ -13,7 +13,14 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 import botorch_bkb
-from botorch_bkb import BBKB, EpsilonGreedy, GPBUCB, GPThompsonSampling, TVGPUCB
+from botorch_bkb import (
+    BBKB,
+    EpsilonGreedy,
+    GPBandit,
+    GPBUCB,
+    GPThompsonSampling,
+    TVGPUCB,
+)
 from botorch_bkb.arms import ArrayArms
 from botorch_bkb.models.utils import lazy_rows
 from botorch_bkb.models.utils.lazy_rows import LazyRows
@@ -68,13 +75,13 @@ class Makers(TorchDispatchMode):
 
 def learning(arms, *given, **options):
     """Return a bandit of no kernel and noise: it learns them."""
-    return BBKB(arms, **options)
+    return GPBandit(arms, **options)
 
 
 BANDITS: dict[str, Any] = {
     "bbkb": (BBKB, {}),
     "coupled": (BBKB, {"resampling": "coupled"}),
-    "best_arm": (BBKB, {"goal": "best_arm"}),
+    "best_arm": (GPBandit, {}),
     "repeats": (GPBUCB, {"max_repeats": 2}),
     "thompson": (GPThompsonSampling, {}),
     "correlated": (GPThompsonSampling, {"residual": "correlated"}),
@@ -103,13 +110,13 @@ def test_only_posteriors_and_tables_hold_a_number_per_arm(name, monkeypatch):
         bandit = bandit_class(arms, kernel, 0.1, generator=generator, **options)
         with Makers() as asking:
             for _ in range(4):
-                picks = bandit.ask(size=8, available=available)
+                picks = bandit.ask(8, available=available)
                 told = picks[: (len(picks) + 1) // 2]  # the others stay pending
                 bandit.tell(told, rows[told].sum(dim=-1))
                 bandit.best_arm()
             bandit.maximizer_distribution(4, generator)
         bandit.retire_arms(picks[:2])
-        bandit.tell(bandit.ask(size=4), torch.ones(4))
+        bandit.tell(picks := bandit.ask(4), torch.ones(len(picks)))
         bandit.load_state_dict(bandit.state_dict())
     assert asking.files  # it sees them
     if name != "masked":  # a mask has an entry per arm

@@ -26,11 +26,11 @@ TEST_X = torch.rand(
 )
 
 
-def test_score_is_the_mean_plus_the_width_times_the_scaled_deviation():
+def test_score_is_the_mean_plus_a_number_of_deviations():
     X, Y = standardized_data(10)
     acqf = BudgetedUpperConfidenceBound(fixed_gp(X, Y), confidence=1.5)
     mean, variance = exact_moments(X, Y, TEST_X)
-    expected = mean + 1.5 * np.sqrt(variance / NOISE)
+    expected = mean + 1.5 * np.sqrt(variance)
     np.testing.assert_allclose(acqf(TEST_X.unsqueeze(-2)).detach(), expected, atol=1e-6)
 
 
@@ -48,7 +48,7 @@ def test_score_is_that_of_botorch_with_the_same_beta():
     model = SingleTaskGP(X, 100 + 7 * Y)
     model.likelihood.noise = NOISE
     acqf = BudgetedUpperConfidenceBound(model, confidence=1.5)
-    stock = UpperConfidenceBound(model, beta=1.5**2 / NOISE)
+    stock = UpperConfidenceBound(model, beta=1.5**2)
     test_X = TEST_X.view(3, 3, 1, 2)
     torch.testing.assert_close(acqf(test_X), stock(test_X))
 
@@ -57,7 +57,7 @@ def test_both_ways_to_minimize_score_the_negative_mean():
     X, Y = standardized_data(10)
     model = fixed_gp(X, Y)
     mean, variance = exact_moments(X, Y, TEST_X)
-    expected = -mean + 1.5 * np.sqrt(variance / NOISE)
+    expected = -mean + 1.5 * np.sqrt(variance)
     weights = torch.tensor([-1.0], dtype=torch.float64)
     for acqf in (
         BudgetedUpperConfidenceBound(model, 1.5, maximize=False),
@@ -71,7 +71,7 @@ def test_both_ways_to_minimize_score_the_negative_mean():
 
 def test_unsupported_confidence_and_models_are_refused():
     X, Y = standardized_data(10)
-    with pytest.raises(InputDataError, match="`width` to be finite and not negative"):
+    with pytest.raises(InputDataError, match="`num_deviations` to be finite"):
         BudgetedUpperConfidenceBound(fixed_gp(X, Y), -1.0)
     with pytest.raises(UnsupportedError, match="one noise variance"):
         BudgetedUpperConfidenceBound(SingleTaskGP(X, Y, 0.1 + Y.square()), 1.0)

@@ -21,12 +21,12 @@ TEST_X = torch.rand(9, 2, dtype=torch.float64, generator=GENERATOR)
 PENDING = torch.rand(4, 2, dtype=torch.float64, generator=GENERATOR)[[0, 1, 1, 1, 2]]
 
 
-def hallucinated_scores(X, Y, pending, width, sign=1.0):
+def hallucinated_scores(X, Y, pending, num_deviations, sign=1.0):
     """Return GP-BUCB's scores of TEST_X by dense algebra."""
     mean, _ = exact_moments(X, Y, TEST_X)
     both = torch.cat([X, pending])
     _, variance = exact_moments(both, torch.zeros(len(both), 1), TEST_X)
-    return sign * mean + width * np.sqrt(variance / NOISE)
+    return sign * mean + num_deviations * np.sqrt(variance)
 
 
 def scores(acqf):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from botorch_bkb.acquisition import BudgetedUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
     ArmObservations,
-    as_schedule,
     BBKBWidth,
     beta_from_confidence_width,
     BKBWidth,
@@ -27,7 +26,11 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBKBWidth,
     SrinivasWidth,
 )
-from botorch_bkb.acquisition.deviations import DeviationWidth, RandomDeviationWidth
+from botorch_bkb.acquisition.deviations import (
+    as_schedule,
+    DeviationWidth,
+    RandomDeviationWidth,
+)
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.models.utils.leverage_scores import bbkb_oversampling, bkb_oversampling
@@ -354,11 +357,11 @@ def test_stateless_schedules_save_nothing_and_refuse_foreign_state(schedule):
         schedule.load_state_dict({"num_doublings": 2})
 
 
-def test_as_schedule_takes_numbers_for_constant_widths():
+def test_a_number_counts_posterior_deviations():
     schedule = BKBWidth()
     assert as_schedule(schedule) is schedule
-    assert as_schedule(2) == ConstantWidth(2.0)
-    assert as_schedule(0.5)(STATE) == 0.5
+    assert as_schedule(2) == DeviationWidth(2.0)
+    assert as_schedule(0.5)(STATE) == 0.5 * math.sqrt(STATE.noise_variance)
     with pytest.raises(UnsupportedError, match="number or a ConfidenceSchedule"):
         as_schedule("wide")  # type: ignore[arg-type]
 

@@ -135,7 +135,7 @@ def test_a_pickle_knows_what_the_files_were(folder):
 def test_a_file_that_changes_under_a_bandit_is_named(folder):
     arms = ParquetArms(folder / "*.parquet", COLUMNS)
     bandit = BBKB(arms, rbf(), 0.1, generator=torch.Generator().manual_seed(0))
-    indices = bandit.ask(size=5)
+    indices = bandit.ask(5)
     bandit.tell(indices, arms[indices].sum(dim=-1))
     path = folder / "arms-2.parquet"
     os.utime(path, ns=(1, 1))

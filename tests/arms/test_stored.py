@@ -187,14 +187,14 @@ def campaign(bandit, dense):
     picks = []
     available = torch.arange(NUM_ARMS) % 4 > 0
     for step in range(4):
-        indices = bandit.ask(size=4, available=None if step % 2 else available)
+        indices = bandit.ask(4, available=None if step % 2 else available)
         told = indices[indices < NUM_ARMS][1:]
         bandit.tell(told, rewards[told])
         picks.append(indices)
     picks.append(bandit.add_arms(torch.cat([dense[3:5], 1.5 - dense[:2]])))
     bandit.retire_arms([0, NUM_ARMS])
-    picks.append(bandit.ask(size=3, arms=torch.cat([dense[7:9], dense[:4] / 2])))
-    picks.append(bandit.ask(size=2))
+    picks.append(bandit.ask(3, arms=torch.cat([dense[7:9], dense[:4] / 2])))
+    picks.append(bandit.ask(2))
     return torch.cat(picks)
 
 
@@ -240,7 +240,7 @@ def test_a_state_has_no_stored_arms_and_loads_with_them(place, run, tmp_path):
     other = BBKB(place(table, tmp_path / "copy"), **options)
     other.load(tmp_path / "state.bkb")
     assert isinstance(other.arms, StoredArms)
-    assert torch.equal(other.ask(size=4), bandit.ask(size=4))
+    assert torch.equal(other.ask(4), bandit.ask(4))
     # The state is that of a bandit on the tensor as well.
     BBKB(dense, **options).load(tmp_path / "state.bkb")
     changed = table.copy()

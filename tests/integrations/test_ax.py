@@ -120,7 +120,7 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
         news, abandoned = [], []
         new = client.get_next_trials(max_trials=8 - len(out))
         for number, parameters in new.items():
-            (expected,) = alone.ask(max_size=1).tolist()
+            (expected,) = alone.ask(1).tolist()
             assert parameters == {"arm": expected}
             out[number] = expected
         num_trials += len(new)

@@ -145,7 +145,7 @@ def test_fixed_parameters_and_constraints_are_a_mask_over_the_arms(fixed, constr
     )
     alone = users_bkb(arms, True, torch.Generator().manual_seed(3))
     for parameters in chosen:
-        index = int(alone.ask(max_size=1, available=torch.tensor(allowed)))
+        index = int(alone.ask(1, available=torch.tensor(allowed)))
         assert (parameters["T"], parameters["solvent"]) == everything[index]
         alone.tell([index], [reward(parameters)])
 
@@ -279,13 +279,13 @@ def test_a_result_that_is_corrected_replaces_the_one_before(tmp_path):
     assert not bandit.pending
     state = bandit.state_dict()
     assert sorted(state["times"]) == [1.0, 2.0, 3.0]
-    assert state["ledger"]["told_rewards"][-1] == 0.75
+    assert state["observations"]["told_rewards"][-1] == 0.75
     assert state["times"][-1] == 2.0
     client.save_to_json_file(str(tmp_path / "e.json"))
     client = Client.load_from_json_file(str(tmp_path / "e.json"))
     client.attach_data(0, raw_data={"y": 0.25})
     state = find_bandit_node(client).update().state_dict()
-    assert state["ledger"]["told_rewards"][-1] == 0.25
+    assert state["observations"]["told_rewards"][-1] == 0.25
     assert state["times"][-1] == 1.0
     client.attach_data(0, raw_data={"y": (0.5, 0.1)})
     with pytest.raises(UnsupportedError, match="without a standard error"):
@@ -431,7 +431,7 @@ def test_real_times_are_those_of_ax_or_of_the_trial(monkeypatch):
     client.get_next_trials(1)
     Clock.hours = 9.0
     client.get_next_trials(1)
-    pulls = node.bandit.state_dict()["ledger"]["pending"].values()
+    pulls = node.bandit.state_dict()["observations"]["pending"].values()
     assert [pull[2] for pull in pulls] == pytest.approx([7.0, 9.0])
 
 
@@ -727,7 +727,7 @@ def takes_the_objective_of_several_metrics():
     number = client.attach_trial({"T": 60.0, "solvent": "C"})
     client.complete_trial(number, raw_data={"cost": 7.0, "y": 0.25})
     bandit = find_bandit_node(client).update()
-    assert bandit.state_dict()["ledger"]["told_rewards"] == [0.25]
+    assert bandit.state_dict()["observations"]["told_rewards"] == [0.25]
 
 
 def takes_the_last_step():
@@ -737,7 +737,7 @@ def takes_the_last_step():
     client.attach_data(number, raw_data={"y": 0.1}, progression=1)
     client.complete_trial(number)
     bandit = find_bandit_node(client).update()
-    assert bandit.state_dict()["ledger"]["told_rewards"] == [0.5]
+    assert bandit.state_dict()["observations"]["told_rewards"] == [0.5]
 
 
 HIERARCHY = [

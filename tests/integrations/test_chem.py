@@ -123,7 +123,7 @@ def test_a_bandit_finds_the_molecule_that_is_most_like_one():
     generator = torch.Generator().manual_seed(0)
     bandit = BBKB(arms, TanimotoKernel(), 1e-3, confidence=1.0, generator=generator)
     for _ in range(10):
-        indices = bandit.ask(size=4)
+        indices = bandit.ask(4)
         bandit.tell(indices, truth[indices])
     assert bandit.best_arm() == 40
 

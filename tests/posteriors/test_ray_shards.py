@@ -16,7 +16,7 @@ from botorch.exceptions.errors import UnsupportedError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, RGPUCB, TVGPUCB
+from botorch_bkb import GPBandit, RGPUCB, TVGPUCB
 from botorch_bkb.arms import (
     ArrayArms,
     ParquetArms,
@@ -91,7 +91,7 @@ def test_runs_have_the_bits_of_this_process(two, path, bandit):
 def test_learned_units_go_to_the_workers(two, path):
     runs = []
     for arms in (ArrayArms(path), two):
-        bandit = BBKB(arms, generator=seeded(1))
+        bandit = GPBandit(arms, generator=seeded(1))
         runs.append(campaign(bandit, num_asks=3))
     assert_same(*runs)
 
@@ -123,7 +123,7 @@ class Killer:
     def __getattr__(self, name):
         return getattr(self.bandit, name)
 
-    def ask(self, **options):
+    def ask(self, *sizes, **options):
         delay = next(self.delays)
         pids = [pid_of(self.workers, shard) for shard in next(self.victims)]
         self.pids.update(pids)
@@ -134,7 +134,7 @@ class Killer:
             timer.start()
             if delay is None:
                 timer.join()
-        asked = self.bandit.ask(**options)
+        asked = self.bandit.ask(*sizes, **options)
         for timer in timers:
             timer.join()
         return asked
@@ -213,10 +213,10 @@ def test_arms_cannot_be_added_and_nothing_has_changed(two, path):
     assert bandit.add_arms(two[3:6]).tolist() == [3, 4, 5]
     some = two[20:100]
     for one in (bandit, expected):
-        one.tell(torch.arange(5), torch.arange(5).double(), external=True)
+        one.add_observations(torch.arange(5), torch.arange(5).double())
         one.retire_arms([21])
-    assert bandit.ask(size=3, arms=some).tolist() == (
-        expected.ask(size=3, arms=some).tolist()
+    assert bandit.ask(3, arms=some).tolist() == (
+        expected.ask(3, arms=some).tolist()
     )
 
 
@@ -228,7 +228,7 @@ def test_a_filter_over_time_is_refused_and_blocks_are_not(two, path):
     for arms in (ArrayArms(path), two):
         bandit = RGPUCB(arms, kernel(), 0.1, block_size=2, generator=seeded(1))
         for _ in range(4):
-            asked = bandit.ask(size=3)
+            asked = bandit.ask(3)
             bandit.tell(asked, table()[asked].sum(dim=-1))
             runs.append(asked.tolist())
     assert runs[:4] == runs[4:]

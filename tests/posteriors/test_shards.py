@@ -9,7 +9,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling
+from botorch_bkb import BBKB, BKB, GPBandit, GPBUCB, GPThompsonSampling
 from botorch_bkb.bandits import EpsilonGreedy
 from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
@@ -69,9 +69,7 @@ BANDITS = {
     "bkb": lambda arms: BKB(
         arms, kernel(), 0.1, batch_rule=FixedSize(3), generator=seeded(1)
     ),
-    "best-arm": lambda arms: BBKB(
-        arms, kernel(), 0.1, goal="best_arm", generator=seeded(1)
-    ),
+    "best-arm": lambda arms: GPBandit(arms, kernel(), 0.1, generator=seeded(1)),
     "gpbucb": lambda arms: GPBUCB(arms, kernel(0.15), 0.02, generator=seeded(1)),
     "epsilon-greedy": lambda arms: EpsilonGreedy(
         arms, kernel(), 0.1, generator=seeded(1)
@@ -90,16 +88,13 @@ def campaign(bandit, num_asks=5, add_arms=False):
                 torch.rand(20, 2, generator=environment, dtype=torch.double)
             )
         available = torch.rand(len(bandit.arms), generator=environment) < 0.7
-        said.append(bandit.ask(max_size=12, available=available))
+        said.append(bandit.ask(12, available=available))
         pending = bandit.pending
         keys = [key for key in pending if torch.rand((), generator=environment) < 0.6]
         arms = torch.tensor([pending[key] for key in keys], dtype=torch.long)
         noise = torch.randn(len(arms), generator=environment).to(bandit.arms)
         bandit.tell(arms, bandit.arms[arms].sin().sum(dim=-1) + 0.3 * noise, keys)
-        said += bandit.predict()
-        moments = bandit._moments
-        said += [moments.residual.clone(), moments.projected.clone()]
-        said.append(torch.tensor([moments.log_det, moments.effective_dimension]))
+        said += [*bandit.predict(), bandit.confidence_bound()]
     said.append(bandit.maximizer_distribution(8, seeded(3)).indices)
     return said
 

@@ -11,7 +11,7 @@ from gpytorch.kernels import ScaleKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB, GPThompsonSampling, GPUCB, RGPUCB
+from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, GPUCB, RGPUCB
 from botorch_bkb.arms import ArmTable, BitArms
 from botorch_bkb.bandits.hyperparameters import Hyperparameters
 from botorch_bkb.bandits.learned_kernels import lengthscales
@@ -214,7 +214,7 @@ def test_any_bandit_does_with_bytes_what_it_does_with_floats(bandit_class, most)
             **({"block_size": 3} if bandit_class is RGPUCB else {}),
         )
         for _ in range(4):
-            picks = bandit.ask(max_size=5)
+            picks = bandit.ask(5)
             bandit.tell(picks, rewards[picks])
         indices = bandit.add_arms(1 - counts[:1].clamp(max=1).to(arms.dtype))
         assert indices.tolist() == [NUM_ARMS]
@@ -229,9 +229,9 @@ def test_any_bandit_does_with_bytes_what_it_does_with_floats(bandit_class, most)
 def test_what_is_learned_of_bits_is_a_variance_noise_and_lengthscales():
     packed, dense = packed_and_dense(1, True)
     rewards = 3 * dense[:, :NUM_BITS].sum(dim=-1) + dense[:, NUM_BITS] / 10
-    bandit = BBKB(packed, generator=torch.Generator().manual_seed(0))
-    bandit.tell(torch.arange(40), rewards[:40], external=True)
-    bandit.ask(size=2)
+    bandit = GPBandit(packed, generator=torch.Generator().manual_seed(0))
+    bandit.add_observations(torch.arange(40), rewards[:40])
+    bandit.ask(2)
     kernel = bandit.covar_module
     assert isinstance(kernel, ScaleKernel)
     assert kernel.outputscale.item() != 1.0
@@ -266,8 +266,10 @@ def test_no_dense_copy_of_the_arms_is_made(kernel, monkeypatch):
         return dense(arms)
 
     monkeypatch.setattr(BitArms, "dense", spied)
-    bandit = BBKB(counts, kernel, noise, generator=torch.Generator().manual_seed(0))
-    bandit.tell(torch.arange(8), torch.linspace(0, 1, 8), external=True)
-    bandit.ask(size=3)
+    bandit = GPBandit(
+        counts, kernel, noise, generator=torch.Generator().manual_seed(0)
+    )
+    bandit.add_observations(torch.arange(8), torch.linspace(0, 1, 8))
+    bandit.ask(3)
     bandit.state_dict()
     assert 0 < max(made_dense) <= num_arms / 4
