@@ -119,7 +119,7 @@ def test_a_bandit_runs_on_a_table_of_covariances(table):
     arms = torch.arange(6).double().unsqueeze(-1)
     bandit = BBKB(arms, covar_module=PrecomputedKernel(table), noise_variance=0.1)
     while bandit.num_pulls < 30:
-        indices = bandit.ask(max_size=5)
+        indices = bandit.ask(5)
         bandit.tell(indices, indices.double())
     assert bandit.best_arm() == 5
 

@@ -266,9 +266,7 @@ def test_no_dense_copy_of_the_arms_is_made(kernel, monkeypatch):
         return dense(arms)
 
     monkeypatch.setattr(BitArms, "dense", spied)
-    bandit = GPBandit(
-        counts, kernel, noise, generator=torch.Generator().manual_seed(0)
-    )
+    bandit = GPBandit(counts, kernel, noise, generator=torch.Generator().manual_seed(0))
     bandit.add_observations(torch.arange(8), torch.linspace(0, 1, 8))
     bandit.ask(3)
     bandit.state_dict()
