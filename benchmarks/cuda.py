@@ -9,7 +9,7 @@ the others go on. `cpu_seconds` are those of the same step on the processor, wit
   counts 2 A m^2 operations. `rows kept`: the kernel rows are in memory.
 - `million`: BBKB, d = 16, RBF kernel of lengthscale 4, `resampling="coupled"`, at most
   6 GB of features and kernel rows.
-- `learned ask`: telling 300 results and `ask(size=96)` of `BBKB(arms)`, d = 16.
+- `learned ask`: 300 results and `ask(96)` of `GPBandit(arms)`, d = 16.
   `cpu_seconds` are those over the measured arms and 96 more, which is little more than
   the fit of kernel and noise.
 - `abalone`, `argmax`, `draws`: the tasks `pulls BBKB` (to 2,000 pulls) and `argmax ...`
@@ -45,7 +45,7 @@ from benchmarks.speed import (
     uniform_arms,
 )
 from benchmarks.thompson import draw_ours, draw_paths
-from botorch_bkb import BBKB
+from botorch_bkb import BBKB, GPBandit
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
@@ -85,19 +85,19 @@ def million(device: str, num_arms: int, horizon: int) -> Call:
 
 
 def learned_ask(device: str, num_arms: int, num_results: int, size: int) -> Call:
-    """Tell results, and ask for a batch with kernel and noise learned."""
+    """Add results, and ask for a batch with kernel and noise learned."""
     arms = uniform_arms(num_arms, 16).to(device)
     measured = torch.arange(num_results)
     rewards = noisy_rewards(arms[:num_results].cpu())
 
     def ask() -> str:
-        bandit = BBKB(
+        bandit = GPBandit(
             arms,
             max_feature_bytes=MAX_FEATURE_BYTES,
             generator=torch.Generator().manual_seed(0),
         )
-        bandit.tell(measured, rewards, external=True)
-        return f"{len(bandit.ask(size=size))} arms"
+        bandit.add_observations(measured, rewards)
+        return f"{len(bandit.ask(size))} arms"
 
     return ask
 

@@ -2,10 +2,10 @@
 
 Four parameters of 10, 12, 8 and 5 evenly spaced values, 4,800 choices in all, and 60
 trials, one at a time, whose results carry Gaussian noise of standard deviation 0.1. The
-node drives a bandit by the plainest factory, `BBKB(arms, maximize=...)`; `centered` is
-the same node after Ax's own of one trial at the center, where `ax` begins as well: Ax
-chooses by itself what `get_next_trials` does without a generation strategy. Parameters
-are ordered choices of floats for all.
+node drives a `GPBandit` with its defaults; `centered` is the same node after Ax's own
+of one trial at the center, where `ax` begins as well: Ax chooses by itself what
+`get_next_trials` does without a generation strategy. Parameters are ordered choices of
+floats for all.
 
 Functions of BoTorch, to be minimized over [0, 1]^4, are scaled to a standard deviation
 of 1 over the choices: `hartmann4`, and `levy4`, whose valleys the grid samples poorly.
@@ -37,8 +37,6 @@ from torch import Tensor
 
 from benchmarks.record import Record
 from benchmarks.rows import RowFile
-from botorch_bkb import BBKB
-from botorch_bkb.bandits import FiniteArmBandit
 
 
 NUM_LEVELS = (10, 12, 8, 5)
@@ -58,13 +56,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def plain_bandit(
-    arms: Tensor, maximize: bool, generator: torch.Generator
-) -> FiniteArmBandit:
-    """Return a bandit with every option left alone."""
-    return BBKB(arms, maximize=maximize, generator=generator)
-
-
 def configure(method: str, seed: int) -> Any:
     """Return a client of Ax with the experiment and, but for `ax`, a strategy."""
     from ax.api.client import Client
@@ -73,7 +64,7 @@ def configure(method: str, seed: int) -> Any:
     from ax.generation_strategy.generation_node import GenerationNode
     from ax.generation_strategy.generation_strategy import GenerationStrategy
 
-    from botorch_bkb.integrations.ax import BanditNode, ChoiceGrid, register_bandit
+    from botorch_bkb.integrations.ax import BanditNode, ChoiceGrid
 
     client = Client(random_seed=seed)
     parameters = [
@@ -88,8 +79,7 @@ def configure(method: str, seed: int) -> Any:
     client.configure_experiment(name="practice", parameters=parameters)
     client.configure_optimization(objective="-loss")
     if method != "ax":
-        register_bandit(plain_bandit)
-        node = BanditNode("plain_bandit", ChoiceGrid(), seed=seed)
+        node = BanditNode(ChoiceGrid(), seed=seed)
         nodes: list[GenerationNode] = [node]
         if method == "centered":
             nodes.insert(0, CenterGenerationNode(next_node_name=node.name))

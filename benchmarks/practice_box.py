@@ -54,7 +54,7 @@ from torch import Tensor
 from benchmarks.practice_tables import percent, span
 from benchmarks.record import print_table, Record, write_page_table
 from benchmarks.rows import RowFile
-from botorch_bkb.bandits import BoxBKB, BoxGPUCB, BoxThompsonSampling, rbf_to_learn
+from botorch_bkb.bandits import BoxBandit, BoxThompsonPolicy, rbf_to_learn
 
 
 ROWS = Path(__file__).parent / "results" / "practice_box" / "rows.csv.gz"
@@ -180,18 +180,17 @@ def thompson(model: SingleTaskGP, bounds: Tensor, largest: Tensor) -> Tensor:
 METHODS: dict[str, Callable[..., Any]] = {
     "LogEI": partial(StockPeer, log_ei),
     "Thompson": partial(StockPeer, thompson),
-    "BoxGPUCB": BoxGPUCB,
-    "BoxBKB": BoxBKB,
-    "BoxThompsonSampling": BoxThompsonSampling,
-    # What was the default before.
-    "BoxGPUCB, RBF": partial(BoxGPUCB, new_kernel=rbf_to_learn),
-    "BoxThompsonSampling, full draws": partial(BoxThompsonSampling, spread=1.0),
-    "BoxThompsonSampling, RBF, full draws": partial(
-        BoxThompsonSampling, new_kernel=rbf_to_learn, spread=1.0
+    "BoxBandit": BoxBandit,
+    "BoxBandit, Thompson": partial(BoxBandit, policy=BoxThompsonPolicy()),
+    # Other kernels and spreads than the default.
+    "BoxBandit, RBF": partial(BoxBandit, covar_module=rbf_to_learn),
+    "BoxBandit, Thompson, full draws": partial(
+        BoxBandit, policy=BoxThompsonPolicy(spread=1.0)
+    ),
+    "BoxBandit, Thompson, RBF, full draws": partial(
+        BoxBandit, covar_module=rbf_to_learn, policy=BoxThompsonPolicy(spread=1.0)
     ),
 }
-# With whom ours are compared, by the first word of their names.
-PEERS = {"BoxGPUCB": "LogEI", "BoxBKB": "LogEI", "BoxThompsonSampling": "Thompson"}
 
 
 class Run(NamedTuple):
@@ -307,8 +306,8 @@ def _cell(runs: pd.DataFrame, method: str) -> str:
     text = np.format_float_positional(
         runs[method].median(), precision=2, fractional=False, trim="-"
     )
-    peer = PEERS.get(method.split(",")[0])
-    if peer not in runs:
+    peer = "Thompson" if "Thompson" in method else "LogEI"
+    if method == peer or peer not in runs:
         return text
     ours, theirs = runs[[method, peer]].dropna().median()
     return f"{text} ({ours / theirs:.2f})" if theirs > 0 else text

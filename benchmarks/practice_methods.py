@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,14 +33,9 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb import BBKB, GPBUCB, GPThompsonSampling
+from botorch_bkb import GPBandit
 from botorch_bkb.acquisition import DeviationWidth
-from botorch_bkb.bandits import (
-    FiniteArmBandit,
-    matern_to_learn,
-    rbf_to_learn,
-    SparseLearner,
-)
+from botorch_bkb.bandits import matern_to_learn, rbf_to_learn, ThompsonPolicy
 from botorch_bkb.cli.suggest import SuggestLoop
 
 
@@ -181,19 +177,21 @@ class StockThompson(StockPeer):
 
 
 class BanditPlayer:
-    """A bandit; the first candidates come from outside."""
+    """A ``GPBandit``; the first candidates were not asked for."""
 
-    def __init__(self, bandit: Any) -> None:
-        self.bandit = bandit
-        self.best_arm = bandit.best_arm
-
-    def ask(self, size: int) -> Tensor:
-        """Ask for exactly ``size``, or all that are left."""
-        return self.bandit.ask(size=size)
+    def __init__(
+        self, arms: Tensor, generator: torch.Generator, **options: Any
+    ) -> None:
+        self.bandit = GPBandit(arms, generator=generator, **options)
+        self.ask = self.bandit.ask
+        self.best_arm = self.bandit.best_arm
 
     def tell(self, indices: Tensor, rewards: Tensor) -> None:
         """Bring measurements."""
-        self.bandit.tell(indices, rewards, external=True)
+        if self.bandit.pending:
+            self.bandit.tell(indices, rewards)
+        else:
+            self.bandit.add_observations(indices, rewards)
 
 
 # What takes part, and what makes it from the candidates and the source of randomness.
@@ -211,25 +209,6 @@ PEERS: dict[str, PlayerFactory] = {
 # Ours
 
 
-def ours(kind: Callable[..., Any], **options: Any) -> PlayerFactory:
-    """Return a maker of one of our bandits."""
-    return lambda arms, generator: BanditPlayer(
-        kind(arms, generator=generator, **options)
-    )
-
-
-def bbkb_that_learns(new_kernel: Callable[[Tensor], Kernel]) -> PlayerFactory:
-    """Return a maker of ``BBKB(arms)`` with another kernel to learn."""
-    return lambda arms, generator: BanditPlayer(
-        FiniteArmBandit(
-            arms,
-            learner=SparseLearner(new_kernel=new_kernel),
-            batch_rule=BBKB.default_batch_rule,
-            generator=generator,
-        )
-    )
-
-
 def suggest(arms: Tensor, generator: torch.Generator) -> Player:
     """Return the command `suggest`, called for one batch after another."""
     seed = int(torch.randint(2**31, (1,), generator=generator))
@@ -237,15 +216,14 @@ def suggest(arms: Tensor, generator: torch.Generator) -> Player:
 
 
 OURS: dict[str, PlayerFactory] = {
-    "BBKB": ours(BBKB),
-    "BBKB, regret": ours(BBKB, goal="regret"),
-    "GPBUCB": ours(GPBUCB),
-    "GPThompsonSampling": ours(GPThompsonSampling),
+    "GPBandit": BanditPlayer,
+    "GPBandit, regret": partial(BanditPlayer, goal="regret"),
+    "GPBandit, Thompson": partial(BanditPlayer, policy=ThompsonPolicy()),
     "suggest": suggest,
-    "BBKB, 1.5 deviations": ours(
-        BBKB, confidence=DeviationWidth(1.5, noise_deviations=1.0)
+    "GPBandit, 1.5 deviations": partial(
+        BanditPlayer, confidence=DeviationWidth(1.5, noise_deviations=1.0)
     ),
-    "BBKB, Matern": bbkb_that_learns(matern_to_learn),
-    "BBKB, RBF": bbkb_that_learns(rbf_to_learn),
+    "GPBandit, Matern": partial(BanditPlayer, covar_module=matern_to_learn),
+    "GPBandit, RBF": partial(BanditPlayer, covar_module=rbf_to_learn),
 }
 METHODS = PEERS | OURS

@@ -34,6 +34,7 @@ from benchmarks.measure import in_own_process, peak_memory
 from benchmarks.record import Record
 from botorch_bkb import BBKB
 from botorch_bkb.arms import ParquetArms
+from botorch_bkb.optim import FixedSize
 
 
 DIM = 32
@@ -89,13 +90,17 @@ def ask(
         arms,
         kernel,
         0.1,
+        batch_rule=FixedSize(options["batch_size"]),
         max_feature_bytes=options["max_feature_bytes"],
         generator=torch.Generator().manual_seed(0),
     )
     for number in range(options["asks"]):
         rewards = (3 * arms[indices][:, :4]).sin().sum(dim=-1)
-        bandit.tell(indices, rewards, external=number == 0)
-        indices = bandit.ask(size=options["batch_size"])
+        if number == 0:
+            bandit.add_observations(indices, rewards)
+        else:
+            bandit.tell(indices, rewards)
+        indices = bandit.ask()
         seconds.append(time.perf_counter() - start)
         picks += indices.tolist()
         start = time.perf_counter()

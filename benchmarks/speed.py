@@ -291,8 +291,8 @@ for name, horizon in {
     TASKS[f"pulls {name}"] = Task(pulls, (name, 4177, horizon), (name, 300, 30))
 for name, stock in {
     "suggest": "ask qLogEI",
-    "BBKB": "ask qLogEI",
-    "GPThompsonSampling": "ask Thompson",
+    "GPBandit": "ask qLogEI",
+    "GPBandit, Thompson": "ask Thompson",
     "qLogEI": "",
     "Thompson": "",
 }.items():

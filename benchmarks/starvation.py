@@ -62,7 +62,7 @@ class Line:
             )
             for step in range(num_evaluations):
                 now = slice(step, step + 1)
-                bandit.tell(self.evaluated[now], self.rewards[now], external=True)
+                bandit.add_observations(self.evaluated[now], self.rewards[now])
                 bandit.fail(bandit.ask())  # a step: resample, then choose otherwise
             found[name] = (*bandit.predict(), bandit.inducing_indices)
         mean, variance, inducing = found["BKB (DTC)"]

@@ -46,7 +46,7 @@ from torch import Tensor
 
 from benchmarks.record import Report
 from botorch_bkb import BBKB, BKB
-from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
+from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth, ConstantWidth
 from botorch_bkb.models.utils.leverage_scores import (
     bbkb_oversampling,
     bkb_oversampling,
@@ -62,7 +62,7 @@ BKB_EPS = 2**0.5 - 1
 BKB_ALPHA = (1 + BKB_EPS) / (1 - BKB_EPS)
 BBKB_ALPHA = 3.0  # of Lemma 3
 NOISE_STD = 0.05
-CONFIDENCE = 0.1  # Theorem 1 holds for any width
+CONFIDENCE = ConstantWidth(0.1)  # Theorem 1 holds for any width
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def late_run(num_arms: int, num_steps: int, seed: int) -> dict[str, float]:
         generator=generator,
     )
     outside = torch.randperm(num_arms, generator=generator)[num_steps + 1 :]
-    bandit.tell(outside, line.rewards[outside], external=True)
+    bandit.add_observations(outside, line.rewards[outside])
     worst = Worst(line, BKB_ALPHA, 3 * BKB_ALPHA * oversampling)
     for step in range(num_steps + 1):
         indices = bandit.ask()

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.record import Report
-from botorch_bkb.bandits import BoxThompsonSampling, rbf_to_learn
+from botorch_bkb.bandits import BoxBandit, BoxThompsonPolicy, rbf_to_learn
 from botorch_bkb.plotting import blank_figure, tidy_axes
 
 
@@ -192,16 +192,16 @@ class ThompsonMaximizer:
 
 def campaign(
     function: Bumps, noise_std: float, rounds: int, seed: int
-) -> Iterator[tuple[int, Tensor, BoxThompsonSampling]]:
+) -> Iterator[tuple[int, Tensor, BoxBandit]]:
     """Yield the number of each round, its points, and the bandit; round 0 is empty.
 
     The first round is one uniform point, as in the paper's algorithm.
     """
-    bandit = BoxThompsonSampling(
+    bandit = BoxBandit(
         function.bounds,
-        new_kernel=rbf_to_learn,
-        uniform_probability=0.0,
-        spread=1.0,
+        rbf_to_learn,
+        policy=BoxThompsonPolicy(uniform_probability=0.0, spread=1.0),
+        oversampling=2.0,
         raw_samples=256,
         num_restarts=2,
         generator=torch.Generator().manual_seed(seed),

@@ -79,7 +79,7 @@ def test_all_methods_share_first_candidates_and_noise(made_up):
 
         return new_player
 
-    methods = ["uniform", "Thompson", "BBKB", "suggest"]
+    methods = ["uniform", "Thompson", "GPBandit", "suggest"]
     for name in methods:
         run = Run("made up", "batches", 0.5, name, 7)
         play(run, made_up, PROTOCOL, spied(name))
