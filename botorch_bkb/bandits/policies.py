@@ -39,7 +39,7 @@ class Policy(ABC):
         width: Callable[[], float],
         generator: torch.Generator,
     ) -> Choices:
-        """Return arms to choose one by one; arguments as in :meth:`select`."""
+        """Return arms to choose one by one; arguments as in :meth:`Policy.select`."""
 
     def select(
         self,

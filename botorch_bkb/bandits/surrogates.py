@@ -266,7 +266,7 @@ class ArmSurrogate(Surrogate):
     def fitted(self, observations: Observations) -> Hyperparameters:
         """Return the hyperparameters after all told pulls, fitted if that is due.
 
-        A fit of :meth:`preview` is that of the next :meth:`update`, which finds it.
+        The next :meth:`Surrogate.update` uses a fit of :meth:`Surrogate.preview`.
         """
         before, num_told = self.hyperparameters, observations.num_pulls
         if not before.is_due(num_told):

@@ -222,7 +222,7 @@ class SparseArmFilter:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every arm can stay inducing: equations (7) and (8) of the paper."""
+        """Whether every arm can stay inducing, equations (7) and (8) of the paper."""
         return self.tolerance == 0 and self.max_inducing >= len(self.arms)
 
     @property
