@@ -49,10 +49,8 @@ napoleon_use_ivar = True
 _inventories = tempfile.TemporaryDirectory()
 # BoTorch's word for "not given"; private, so no page of theirs has it.
 nitpick_ignore = [("py:class", "_DefaultType")]
-# The kind of belief of a learner, a type variable.
-nitpick_ignore += [
-    (kind, "botorch_bkb.bandits.learners.B") for kind in ("py:class", "py:obj")
-]
+# The kind of shards, a type variable.
+nitpick_ignore += [("py:class", "S"), ("py:obj", "botorch_bkb.posteriors.shards.S")]
 # Private bases have no entry of their own.
 nitpick_ignore_regex = [("py:class", r"botorch_bkb\..*\._\w+")]
 intersphinx_mapping = write_inventories(Path(_inventories.name))
