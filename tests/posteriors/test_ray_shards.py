@@ -215,9 +215,7 @@ def test_arms_cannot_be_added_and_nothing_has_changed(two, path):
     for one in (bandit, expected):
         one.add_observations(torch.arange(5), torch.arange(5).double())
         one.retire_arms([21])
-    assert bandit.ask(3, arms=some).tolist() == (
-        expected.ask(3, arms=some).tolist()
-    )
+    assert bandit.ask(3, arms=some).tolist() == (expected.ask(3, arms=some).tolist())
 
 
 def test_a_filter_over_time_is_refused_and_blocks_are_not(two, path):
