@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import botorch_bkb
-from botorch_bkb import models, posteriors
 
 
 PACKAGE = Path(botorch_bkb.__file__).parent
@@ -28,8 +27,6 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
     if path != PACKAGE / "__init__.py"  # exports from every layer
 }
-# Names that a layer below promises since before there was one above it.
-MOVED = {"models/__init__.py": {"posteriors"}}
 HEAVY = ["pandas", "pyarrow", "matplotlib", "jinja2", "tqdm", "ax", "ray"]
 
 
@@ -53,14 +50,7 @@ def test_imports_point_down(module):
     rank = RANK[layer_of(module)]
     allowed = {name for name in RANK if RANK[name] >= rank}
     found = imported_layers(MODULES[module].read_text())
-    assert found - MOVED.get(module, set()) <= allowed
-
-
-def test_filters_are_found_by_their_old_names():
-    for name in ("ArmFilter", "SparseArmFilter"):
-        assert getattr(models, name) is getattr(posteriors, name)
-    with pytest.raises(AttributeError, match="has no attribute 'KalmanFilter'"):
-        models.KalmanFilter  # noqa: B018
+    assert found <= allowed
 
 
 def test_every_layer_is_known():

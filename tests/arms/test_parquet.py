@@ -16,7 +16,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from botorch_bkb import BBKB
+from botorch_bkb import BBKB, GPBandit
 from botorch_bkb.arms import parquet, ParquetArms, ShardDataError
 from tests.arms.test_stored import write_parquet
 from tests.bandits import rbf
@@ -210,7 +210,7 @@ def test_missing_numbers_are_named(tmp_path, value, match, is_list):
     rewrite(tmp_path / "arms-1.parquet", with_column(name, change))
     arms = ParquetArms(tmp_path / "*.parquet", "x" if is_list else COLUMNS)
     with pytest.raises(ShardDataError, match=match.replace("'x1'", f"'{name}'")):
-        BBKB(arms)
+        GPBandit(arms)
 
 
 def test_an_empty_list_is_named(tmp_path):
@@ -237,7 +237,7 @@ def test_damaged_files_are_named(folder):
     path.write_bytes(content)
     arms = ParquetArms(folder / "*.parquet", COLUMNS)
     with pytest.raises(ShardDataError, match=r"row group 1 of .*-1.parquet cannot be"):
-        BBKB(arms)
+        GPBandit(arms)
     path.write_bytes(content[:100])
     with pytest.raises(ShardDataError, match=r"arms-1.parquet cannot be read"):
         ParquetArms(folder / "*.parquet", COLUMNS)

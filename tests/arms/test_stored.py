@@ -18,7 +18,14 @@ from botorch.models import SingleTaskGP
 from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import RBFKernel
 
-from botorch_bkb import BBKB, BKB, EpsilonGreedy, GPBUCB, GPThompsonSampling
+from botorch_bkb import (
+    BBKB,
+    BKB,
+    EpsilonGreedy,
+    GPBandit,
+    GPBUCB,
+    GPThompsonSampling,
+)
 from botorch_bkb.arms import (
     ArmTable,
     ArrayArms,
@@ -181,6 +188,12 @@ RUNS = {
 }
 
 
+def make(run, arms, bandit_class=BBKB):
+    """Return a bandit, which learns what the run does not give."""
+    bandit_class = bandit_class if RUNS[run] else GPBandit
+    return bandit_class(arms, generator=torch.Generator().manual_seed(0), **RUNS[run])
+
+
 def campaign(bandit, dense):
     """Ask with masks and pulls pending, and for arms that come and go."""
     rewards = (5 * dense).sin().sum(dim=-1)
@@ -212,8 +225,7 @@ def test_runs_are_those_of_the_tensor(place, run, bandit_class, tmp_path):
     table = table_of("float32" if run == "recomputed" else "float64")
     dense = torch.from_numpy(table)
     bandits = [
-        bandit_class(arms, generator=torch.Generator().manual_seed(0), **RUNS[run])
-        for arms in (place(table, tmp_path), dense)
+        make(run, arms, bandit_class) for arms in (place(table, tmp_path), dense)
     ]
     found, expected = (campaign(bandit, dense) for bandit in bandits)
     assert torch.equal(found, expected)
@@ -228,26 +240,26 @@ def test_runs_are_those_of_the_tensor(place, run, bandit_class, tmp_path):
     [(array_arms, "given"), (scalar_arms, "learned"), (list_arms, "given")],
 )
 def test_a_state_has_no_stored_arms_and_loads_with_them(place, run, tmp_path):
-    table, options = table_of(), RUNS[run]
+    table = table_of()
     dense = dense_of(table)
     arms = place(table, tmp_path)
-    bandit = BBKB(arms, generator=torch.Generator().manual_seed(0), **options)
+    bandit = make(run, arms)
     campaign(bandit, dense)
     state = bandit.state_dict()
     assert len(state["added_arms"]) == len(bandit.arms) - NUM_ARMS > 0
     bandit.save(tmp_path / "state.bkb")
     (tmp_path / "copy").mkdir()
-    other = BBKB(place(table, tmp_path / "copy"), **options)
+    other = make(run, place(table, tmp_path / "copy"))
     other.load(tmp_path / "state.bkb")
     assert isinstance(other.arms, StoredArms)
     assert torch.equal(other.ask(4), bandit.ask(4))
     # The state is that of a bandit on the tensor as well.
-    BBKB(dense, **options).load(tmp_path / "state.bkb")
+    make(run, dense).load(tmp_path / "state.bkb")
     changed = table.copy()
     changed[100, 1] += 1e-6
     (tmp_path / "other").mkdir()
     with pytest.raises(InputDataError, match="over others, or in another order"):
-        BBKB(place(changed, tmp_path / "other"), **options).load(tmp_path / "state.bkb")
+        make(run, place(changed, tmp_path / "other")).load(tmp_path / "state.bkb")
 
 
 @each_place
@@ -280,7 +292,7 @@ def test_a_row_that_is_not_finite_is_named(place, value, run, tmp_path):
     with pytest.raises(
         ShardDataError, match=r"features.* of arm 131, .*row .* of .*arms"
     ):
-        BBKB(place(table, tmp_path), **RUNS[run])
+        make(run, place(table, tmp_path))
 
 
 @each_place

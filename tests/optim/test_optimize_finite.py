@@ -19,7 +19,7 @@ from torch import Tensor
 
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.optim.optimize_finite import optimize_acqf_finite, top_k_choices
-from tests.acquisition import exact_moments, fixed_gp, NOISE, standardized_data
+from tests.acquisition import exact_moments, fixed_gp, standardized_data
 from tests.helpers import LargestTensor
 
 
@@ -39,7 +39,7 @@ def random_choices(num_choices: int, num_features: int = 2, seed: int = 11) -> T
     )
 
 
-def greedy_gp_bucb(X, Y, choices, width, q, unique, pending=None):
+def greedy_gp_bucb(X, Y, choices, num_deviations, q, unique, pending=None):
     """Choose greedily by GP-BUCB, recomputing everything by dense algebra."""
     mean, _ = exact_moments(X, Y, choices)
     hallucinated = X if pending is None else torch.cat([X, pending])
@@ -48,7 +48,7 @@ def greedy_gp_bucb(X, Y, choices, width, q, unique, pending=None):
     for _ in range(q):
         targets = torch.zeros(len(hallucinated), 1)
         _, variance = exact_moments(hallucinated, targets, choices)
-        bound = mean + width * np.sqrt(variance / NOISE)
+        bound = mean + num_deviations * np.sqrt(variance)
         if unique:
             bound[picks] = -np.inf
         picks.append(int(bound.argmax()))
