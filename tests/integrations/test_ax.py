@@ -13,7 +13,16 @@ import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import RBFKernel
 
-from botorch_bkb import BBKB, BKB, GPBUCB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb import (
+    BBKB,
+    BKB,
+    GPBandit,
+    GPBUCB,
+    GPThompsonSampling,
+    GPUCB,
+    RGPUCB,
+    TVGPUCB,
+)
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.optim import FixedSize
 
@@ -103,7 +112,7 @@ def new_client(nodes, parameters, objective="y"):
 def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
     """Eight pending, results in any order, 5 % failed, 5 % abandoned; repeats."""
     arms = np.load(arm_file)
-    node = BanditNode(name, ArmFile(arm_file), seed=3)
+    node = BanditNode(ArmFile(arm_file), factory=name, seed=3)
     client = new_client([node], len(arms))
     alone = factory(name)(torch.as_tensor(arms), True, torch.Generator().manual_seed(3))
     rng, out, num_trials = random.Random(0), {}, 0
@@ -156,6 +165,20 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
     assert reward(node.bandit.best_arm(), arms) > best - 0.2
 
 
+def test_without_a_factory_a_gpbandit_learns(arm_file):
+    arms = np.load(arm_file)
+    node = BanditNode(ArmFile(arm_file), seed=1)
+    client = new_client([node], len(arms))
+    generator = torch.Generator().manual_seed(1)
+    alone = GPBandit(torch.as_tensor(arms), generator=generator)
+    for _ in range(6):
+        ((number, parameters),) = client.get_next_trials(max_trials=1).items()
+        (expected,) = alone.ask().tolist()
+        assert parameters == {"arm": expected}
+        client.complete_trial(number, raw_data={"y": reward(expected, arms)})
+        alone.tell([expected], [reward(expected, arms)])
+
+
 def test_trials_of_others_count(arm_file):
     """A Sobol node first, a trial attached by hand, and one that is pending."""
     sobol = GenerationNode(
@@ -165,7 +188,7 @@ def test_trials_of_others_count(arm_file):
             MinTrials(threshold=3, transition_to="Bandit", use_all_trials_in_exp=True)
         ],
     )
-    node = BanditNode("BBKB", ArmFile(arm_file))
+    node = BanditNode(ArmFile(arm_file), factory="BBKB")
     client = new_client([sobol, node], 300)
     for _ in range(3):
         for number in client.get_next_trials(max_trials=1):
@@ -180,7 +203,7 @@ def test_trials_of_others_count(arm_file):
 
 
 def test_results_without_a_number_stay_pending(arm_file):
-    node = BanditNode("BBKB", ArmFile(arm_file))
+    node = BanditNode(ArmFile(arm_file), factory="BBKB")
     client = new_client([node], 300)
     (number,) = client.get_next_trials(max_trials=1)
     client.complete_trial(number, raw_data={"y": math.nan})
@@ -191,14 +214,14 @@ def test_results_without_a_number_stay_pending(arm_file):
 
 def test_what_does_not_fit_is_refused(tmp_path, arm_file):
     with pytest.raises(InputDataError, match=r"`factory` to be registered, but 'none'"):
-        BanditNode("none", ArmFile(arm_file))
-    node = BanditNode("BKB", ArmFile(arm_file))
+        BanditNode(ArmFile(arm_file), factory="none")
+    node = BanditNode(ArmFile(arm_file), factory="BKB")
     with pytest.raises(UnsupportedError, match="a trial before the bandit"):
         _ = node.bandit
     with pytest.raises(InputDataError, match=r"'arm' from 0 to 299"):
         new_client([node], 200).get_next_trials(max_trials=1)
     with pytest.raises(UnsupportedError, match=r"'arm' is a RangeParameter"):
-        new_client([BanditNode("BKB", ChoiceGrid())], 300).get_next_trials(1)
+        new_client([BanditNode(ChoiceGrid(), factory="BKB")], 300).get_next_trials(1)
     with pytest.raises(FileNotFoundError):
         ArmFile(tmp_path / "none.npy")
     source = ArmFile(arm_file)
@@ -242,7 +265,7 @@ def test_without_ax_the_error_names_the_extra():
 
 
 def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file):
-    node = BanditNode("BBKB", ArmFile(arm_file), seed=1)
+    node = BanditNode(ArmFile(arm_file), factory="BBKB", seed=1)
     client = new_client([node], 300)
     for _ in range(12):
         out = client.get_next_trials(max_trials=2)

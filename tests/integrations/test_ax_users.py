@@ -92,7 +92,7 @@ def new_client(
     client.configure_experiment(parameters=parameters, name=name, **options)
     client.configure_optimization(objective=objective, **(goal or {}))
     if node is None:
-        node = BanditNode("users_bkb", ChoiceGrid())
+        node = BanditNode(ChoiceGrid(), factory="users_bkb")
     if isinstance(node, BanditNode):
         node = GenerationStrategy(name="s", nodes=[node])
     client.set_generation_strategy(node)
@@ -128,7 +128,7 @@ def play(client, num_trials, **options):
 )
 def test_fixed_parameters_and_constraints_are_a_mask_over_the_arms(fixed, constraints):
     """As the bandit outside, asked with the arms that plain Python lets through."""
-    node = BanditNode("users_bkb", ChoiceGrid(), seed=3)
+    node = BanditNode(ChoiceGrid(), factory="users_bkb", seed=3)
     client = new_client(node, parameter_constraints=constraints)
     chosen = play(client, 6, fixed_parameters=fixed)
     everything = list(itertools.product(TEMPERATURES, SOLVENTS))
@@ -153,7 +153,7 @@ def test_fixed_parameters_and_constraints_are_a_mask_over_the_arms(fixed, constr
 def test_constraints_of_integers_and_equality(tmp_path):
     np.save(tmp_path / "arms.npy", np.linspace(0, 1, 20)[:, None])
     arm = RangeParameterConfig(name="arm", bounds=(0, 19), parameter_type="int")
-    node = BanditNode("users_bkb", ArmFile(tmp_path / "arms.npy"))
+    node = BanditNode(ArmFile(tmp_path / "arms.npy"), factory="users_bkb")
     client = new_client(node, [arm], parameter_constraints=["arm >= 7", "arm <= 8"])
     assert {
         client.get_next_trials(max_trials=1).popitem()[1]["arm"] for _ in range(6)
@@ -175,7 +175,7 @@ def test_limits_that_leave_nothing_are_named():
 
 
 def test_a_second_experiment_needs_a_second_node(tmp_path):
-    node = BanditNode("users_bkb", ChoiceGrid())
+    node = BanditNode(ChoiceGrid(), factory="users_bkb")
     client = new_client(node, name="first")
     play(client, 2)
     client.save_to_json_file(str(tmp_path / "e.json"))
@@ -184,10 +184,10 @@ def test_a_second_experiment_needs_a_second_node(tmp_path):
         with pytest.raises(UnsupportedError, match=r"'first'.* but got 'second'"):
             new_client(known, name="second").get_next_trials(1)
     grid = ChoiceGrid()
-    play(new_client(BanditNode("users_bkb", grid)), 1)
+    play(new_client(BanditNode(grid, factory="users_bkb")), 1)
     other = [choices("pH", [1.0, 2.0, 3.0], is_ordered=True)]
     with pytest.raises(UnsupportedError, match="Use a new one"):
-        new_client(BanditNode("users_bkb", grid), other).get_next_trials(1)
+        new_client(BanditNode(grid, factory="users_bkb"), other).get_next_trials(1)
 
 
 @pytest.mark.parametrize("objective", ["-y", "z"])
@@ -209,7 +209,7 @@ def test_choices_that_change_are_refused():
 
 def test_a_result_is_of_the_pull_that_its_trial_asked_for(tmp_path):
     """Two trials of one arm, the later completed first: also after a reload."""
-    node = BanditNode("users_drifting", ChoiceGrid())
+    node = BanditNode(ChoiceGrid(), factory="users_drifting")
     client = new_client(node, [choices("T", [1.0, 2.0, 3.0], is_ordered=True)])
     for _ in range(3):  # of times 1, 2 and 3
         client.get_next_trials(1, fixed_parameters={"T": 2.0})
@@ -217,11 +217,11 @@ def test_a_result_is_of_the_pull_that_its_trial_asked_for(tmp_path):
     for each in (client, Client.load_from_json_file(str(tmp_path / "e.json"))):
         each.complete_trial(2, raw_data={"y": 0.5})
         node = find_bandit_node(each)
-        assert node.update().state_dict()["times"] == [3.0]
+        assert node.update().state_dict()["observations"]["told_times"] == [3.0]
         each.complete_trial(0, raw_data={"y": 0.1})
         each.mark_trial_failed(1)
         bandit = node.update()
-        assert bandit.state_dict()["times"] == [3.0, 1.0]
+        assert bandit.state_dict()["observations"]["told_times"] == [3.0, 1.0]
         assert not bandit.pending
 
 
@@ -270,7 +270,7 @@ def test_a_trial_that_stopped_early_is_named():
 
 def test_a_result_that_is_corrected_replaces_the_one_before(tmp_path):
     """As if it had been told right at once, in the same pull; after a reload too."""
-    client = new_client(BanditNode("users_drifting", ChoiceGrid()))
+    client = new_client(BanditNode(ChoiceGrid(), factory="users_drifting"))
     play(client, 3)
     find_bandit_node(client).update()
     client.attach_data(1, raw_data={"y": 0.75})
@@ -278,15 +278,15 @@ def test_a_result_that_is_corrected_replaces_the_one_before(tmp_path):
     assert bandit.num_pulls == 3
     assert not bandit.pending
     state = bandit.state_dict()
-    assert sorted(state["times"]) == [1.0, 2.0, 3.0]
+    assert sorted(state["observations"]["told_times"]) == [1.0, 2.0, 3.0]
     assert state["observations"]["told_rewards"][-1] == 0.75
-    assert state["times"][-1] == 2.0
+    assert state["observations"]["told_times"][-1] == 2.0
     client.save_to_json_file(str(tmp_path / "e.json"))
     client = Client.load_from_json_file(str(tmp_path / "e.json"))
     client.attach_data(0, raw_data={"y": 0.25})
     state = find_bandit_node(client).update().state_dict()
     assert state["observations"]["told_rewards"][-1] == 0.25
-    assert state["times"][-1] == 1.0
+    assert state["observations"]["told_times"][-1] == 1.0
     client.attach_data(0, raw_data={"y": (0.5, 0.1)})
     with pytest.raises(UnsupportedError, match="without a standard error"):
         client.get_next_trials(1)
@@ -341,7 +341,7 @@ def test_the_best_arm_is_that_of_the_mean_not_of_one_lucky_value():
 
 
 def test_what_there_is_not_yet_is_said():
-    node = BanditNode("users_bkb", ChoiceGrid())
+    node = BanditNode(ChoiceGrid(), factory="users_bkb")
     with pytest.raises(UnsupportedError, match="part of an experiment"):
         node.update()
     client = new_client(node)
@@ -368,7 +368,7 @@ def test_a_relative_path_outlives_a_change_of_folder_and_a_move(tmp_path, monkey
     monkeypatch.chdir(tmp_path / "here")
     np.save("my_arms.npy", np.linspace(0, 1, 20)[:, None])
     client = new_client(
-        BanditNode("users_bkb", ArmFile("my_arms.npy")), arm_parameter(20)
+        BanditNode(ArmFile("my_arms.npy"), factory="users_bkb"), arm_parameter(20)
     )
     client.get_next_trials(1)
     file = str(tmp_path / "e.json")
@@ -398,7 +398,7 @@ def test_a_factory_that_this_process_does_not_know_is_named(tmp_path, monkeypatc
 
 def test_real_times_are_those_of_ax_or_of_the_trial(monkeypatch):
     """An hour is the unit; the lab writes down when one trial was measured."""
-    node = BanditNode("users_drifting", ChoiceGrid(), time_unit=3600.0)
+    node = BanditNode(ChoiceGrid(), factory="users_drifting", time_unit=3600.0)
     client = new_client(node, [choices("T", [1.0, 2.0, 3.0], is_ordered=True)])
     start = client._experiment.time_created
 
@@ -418,7 +418,9 @@ def test_real_times_are_those_of_ax_or_of_the_trial(monkeypatch):
         client.complete_trial(number, raw_data={"y": 0.1})
         trials[number]._time_completed = start + timedelta(hours=hours)
     trials[0].update_run_metadata({"time": (start + timedelta(hours=3)).isoformat()})
-    assert node.update().state_dict()["times"] == pytest.approx([3.0, 7.0])
+    assert node.update().state_dict()["observations"]["told_times"] == pytest.approx(
+        [3.0, 7.0]
+    )
     (number,) = client.get_next_trials(1)
     client.complete_trial(number, raw_data={"y": 0.1})
     for wrong in ("yesterday", 3.5):
@@ -426,7 +428,9 @@ def test_real_times_are_those_of_ax_or_of_the_trial(monkeypatch):
         with pytest.raises(InputDataError, match=f"of trial {number} to be a datetime"):
             node.update()
     trials[number].update_run_metadata({"time": start + timedelta(hours=4)})
-    assert node.update().state_dict()["times"] == pytest.approx([3.0, 7.0, 4.0])
+    assert node.update().state_dict()["observations"]["told_times"] == pytest.approx(
+        [3.0, 7.0, 4.0]
+    )
     Clock.hours = 6.0  # in autumn
     client.get_next_trials(1)
     Clock.hours = 9.0
@@ -436,7 +440,7 @@ def test_real_times_are_those_of_ax_or_of_the_trial(monkeypatch):
 
 
 def test_a_long_pause_is_no_typing_error(monkeypatch):
-    node = BanditNode("users_drifting", ChoiceGrid(), time_unit=1.0)
+    node = BanditNode(ChoiceGrid(), factory="users_drifting", time_unit=1.0)
     client = new_client(node, [choices("T", [1.0, 2.0, 3.0], is_ordered=True)])
     for _ in range(9):
         for number in client.get_next_trials(1):
@@ -449,11 +453,11 @@ def test_a_long_pause_is_no_typing_error(monkeypatch):
 
 def test_times_are_of_bandits_that_drift(tmp_path):
     with pytest.raises(InputDataError, match=r"`time_unit` .* but got 0"):
-        BanditNode("users_drifting", ChoiceGrid(), time_unit=0)
-    node = BanditNode("users_bkb", ChoiceGrid(), time_unit=60.0)
+        BanditNode(ChoiceGrid(), factory="users_drifting", time_unit=0)
+    node = BanditNode(ChoiceGrid(), factory="users_bkb", time_unit=60.0)
     with pytest.raises(InputDataError, match="'users_bkb' makes a BKB"):
         new_client(node).get_next_trials(1)
-    node = BanditNode("users_drifting", ChoiceGrid(), time_unit=60.0)
+    node = BanditNode(ChoiceGrid(), factory="users_drifting", time_unit=60.0)
     client = new_client(node)
     client.get_next_trials(1)
     client.save_to_json_file(str(tmp_path / "e.json"))
@@ -482,7 +486,7 @@ def test_a_pandas_table_whose_arms_have_names(tmp_path, suffix):
     write[suffix](path, index=False)
     arms = ArmFile(path, id="compound")
     assert arms.ids == ["007", "008", "abc"]
-    node = BanditNode("users_bkb", arms)
+    node = BanditNode(arms, factory="users_bkb")
     client = new_client(node, arm_parameter(3))
     client.attach_trial(parameters={"arm": 3})
     with pytest.warns(InputDataWarning, match="Trial 0 is none.*'arm' among 0.*got 3"):
@@ -499,7 +503,8 @@ def test_ids_that_are_none_are_named(tmp_path):
     named = tmp_path / "named.csv"
     table.assign(name=["x", "y", "z"]).to_csv(named, index=False)
     client = new_client(
-        BanditNode("users_bkb", ArmFile(tmp_path / "arms.csv")), arm_parameter(3)
+        BanditNode(ArmFile(tmp_path / "arms.csv"), factory="users_bkb"),
+        arm_parameter(3),
     )
     with pytest.warns(InputDataWarning) as caught:
         client.get_next_trials(1)
@@ -518,7 +523,12 @@ def test_ids_that_are_none_are_named(tmp_path):
     with pytest.raises(
         InputDataError, match=r"numbers only, but column 'name' has 'x'"
     ):
-        play(new_client(BanditNode("users_bkb", ArmFile(named)), arm_parameter(3)), 1)
+        play(
+            new_client(
+                BanditNode(ArmFile(named), factory="users_bkb"), arm_parameter(3)
+            ),
+            1,
+        )
     np.save(tmp_path / "arms.npy", np.zeros((3, 2)))
     with pytest.raises(InputDataError, match="is an array"):
         _ = ArmFile(tmp_path / "arms.npy", id="id").ids
@@ -535,7 +545,7 @@ def test_the_order_of_choices_counts():
         choices("c", ["x", "y"], "str"),
         choices("d", [False, True], "bool"),
     ]
-    node = BanditNode("users_bkb", ChoiceGrid())
+    node = BanditNode(ChoiceGrid(), factory="users_bkb")
     client = new_client(node, parameters)
     client.get_next_trials(1)
     arms = node.bandit.arms
@@ -677,7 +687,7 @@ def refuses_row(match, *others, **options):
 
     def walk(tmp_path):
         np.save(tmp_path / "arms.npy", np.linspace(0, 1, 20)[:, None])
-        node = BanditNode("users_bkb", ArmFile(tmp_path / "arms.npy"))
+        node = BanditNode(ArmFile(tmp_path / "arms.npy"), factory="users_bkb")
         client = new_client(node, [*row(**options), *others])
         with pytest.raises((UnsupportedError, InputDataError), match=match):
             client.get_next_trials(1)
@@ -690,7 +700,7 @@ def honours_row(*others, **options):
 
     def walk(tmp_path):
         np.save(tmp_path / "arms.npy", np.linspace(0, 1, 20)[:, None])
-        node = BanditNode("users_bkb", ArmFile(tmp_path / "arms.npy"))
+        node = BanditNode(ArmFile(tmp_path / "arms.npy"), factory="users_bkb")
         client = new_client(node, [*row(**options), *others])
         assert client.get_next_trials(1)[0]["arm"] in range(20)
 
@@ -698,7 +708,7 @@ def honours_row(*others, **options):
 
 
 def minimizes():
-    node = BanditNode("users_bkb", ChoiceGrid())
+    node = BanditNode(ChoiceGrid(), factory="users_bkb")
     client = new_client(node, objective="-y")
     for value, parameters in ((0.0, {"T": 20.0}), (1.0, {"T": 60.0})):
         number = client.attach_trial({**parameters, "solvent": "A"})
