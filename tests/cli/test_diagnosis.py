@@ -25,8 +25,8 @@ def measured():
     rewards = 3 * np.sin(arms[indices, 0]) + rng.normal(scale=0.5, size=len(indices))
     bandit = BBKB(torch.tensor(arms), generator=torch.Generator().manual_seed(0))
     told = torch.tensor(indices), torch.tensor(rewards)
-    bandit.tell(*told, external=True)
-    bandit.ask(size=1)
+    bandit.add_observations(*told)
+    bandit.ask(1)
     return bandit, *told
 
 
@@ -175,8 +175,8 @@ def test_a_far_candidate_that_was_not_measured_tells_what_it_does_to_the_fit(mea
     unmeasured = ~torch.isin(torch.arange(60), indices)
     arms[unmeasured.nonzero()[0], 0] = 1e5
     typo = BBKB(arms, generator=torch.Generator().manual_seed(0))
-    typo.tell(indices, rewards, external=True)
-    typo.ask(size=1)
+    typo.add_observations(indices, rewards)
+    typo.ask(1)
     found = diagnose(typo, indices, rewards, ["a", "b"])
     assert good > 0.9
     assert found.held_out.correlation < 0.5

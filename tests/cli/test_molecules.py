@@ -73,7 +73,7 @@ def test_a_library_of_smiles_gives_the_next_plate(tmp_path, library, capsys):
     bandit.tell(
         torch.tensor(rows), torch.tensor(results["reward"].to_numpy()), None, True
     )
-    picks = bandit.ask(size=5)
+    picks = bandit.ask(5)
     assert found["id"].tolist() == library["id"].iloc[picks.tolist()].tolist()
     mean, variance = bandit.predict(picks)
     np.testing.assert_allclose(found["mean"], mean)
@@ -321,8 +321,8 @@ def test_a_table_of_bits_is_compared_as_fingerprints(tmp_path, capsys):
     bits = torch.tensor(table.drop(columns="id").to_numpy()).to(torch.uint8)
     bandit = GPBUCB(BitArms.of(bits), generator=torch.Generator().manual_seed(0))
     told = torch.arange(0, 60, 3)
-    bandit.tell(told, torch.tensor(results["reward"].to_numpy()), external=True)
-    picks = bandit.ask(size=5)
+    bandit.add_observations(told, torch.tensor(results["reward"].to_numpy()))
+    picks = bandit.ask(5)
     assert found["id"].tolist() == table["id"].iloc[picks.tolist()].tolist()
     np.testing.assert_allclose(found["mean"], bandit.predict(picks)[0])
 

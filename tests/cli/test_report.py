@@ -364,8 +364,8 @@ def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
     measured = torch.arange(0, 30, 3)
     indices = torch.cat([measured, measured.flip(0)])
     rewards = torch.tensor(arms[indices].sum(axis=1) + rng.normal(size=20))
-    bandit.tell(indices, rewards, external=True)
-    picks = bandit.ask(size=5)
+    bandit.add_observations(indices, rewards)
+    picks = bandit.ask(5)
     nearest = nearest_measured(bandit, picks, indices, rewards)
     x, z = arms[picks], arms[measured]
     if is_learned:

@@ -18,10 +18,9 @@ from botorch_bkb.acquisition.confidence import (
     PracticalBBKBWidth,
     PracticalBKBWidth,
 )
-from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
 from botorch_bkb.arms import BitArms
-from botorch_bkb.bandits import BBKB, DriftingBandit, FiniteArmBandit
+from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.cli.arguments import BANDIT_NAMES, build_parser
 from botorch_bkb.cli.simulate import BANDITS, build_bandit, load_rehearsal
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
@@ -85,8 +84,8 @@ def test_every_bandit_over_arms_can_be_named():
             if not inspect.isabstract(kind) and kind.__module__.startswith("botorch"):
                 yield kind
 
-    composed = {DriftingBandit}  # of parts that only a program names
-    assert set(BANDITS.values()) == set(concrete(FiniteArmBandit)) - composed
+    # The command `suggest`, and its name here, play a GPBandit.
+    assert set(BANDITS.values()) == set(concrete(FiniteArmBandit)) - {GPBandit}
     assert set(BANDIT_NAMES) == {"suggest", *BANDITS}
 
 
@@ -111,34 +110,20 @@ def test_rounds_tell_the_width(bandit, path, tmp_path):
         (["--kernel", "matern"], 0.01, 92),
     ],
 )
-def test_the_drift_follows_the_options(path, words, rate, size):
+def test_the_drift_follows_the_options(path, words, rate, size, monkeypatch):
     words = ["--drop", "kind", "--bandit", "tvgpucb", "rgpucb", *words]
     args = arguments(path, *words)
     rehearsal = load_rehearsal(args)
     smooth = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
     assert smooth.forgetting_rate == rate
-    assert not smooth.learner.sparse
+    assert not smooth._surrogate.sparse
     assert smooth.confidence == TVWidth(failure_probability=1e-3)
     resetting = build_bandit("rgpucb", args, rehearsal, torch.Generator())
-    assert resetting.block_size == size
+    assert resetting._surrogate.block_size == size
     assert resetting.confidence == RTVWidth(failure_probability=1e-3)
-
-
-def test_where_the_model_is_learned_so_is_the_forgetting_rate(path, monkeypatch):
     monkeypatch.setattr("botorch_bkb.cli.simulate.MAX_FILTERED_ARMS", 59)
-    args = arguments(path, "--bandit", "tvgpucb", "--learn")
-    rehearsal = load_rehearsal(args)
-    bandit = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
-    before = bandit.forgetting_rate
-    assert bandit.learner.sparse  # of 60 arms
-    for _ in range(6):
-        asked = bandit.ask()
-        bandit.tell(asked, rehearsal.problem.mean_rewards[asked])
-    bandit.ask()
-    assert bandit.forgetting_rate != before
-    args = arguments(path, "--learn", "--forgetting-rate", "0.2")
-    bandit = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
-    assert bandit.forgetting_rate == 0.2
+    large = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
+    assert large._surrogate.sparse  # of 60 arms
 
 
 def test_regret_is_in_standard_deviations_of_the_reward(table, path, tmp_path, capsys):
@@ -225,7 +210,8 @@ def test_the_batch_rule_and_the_ceiling_follow_the_options(path, words, expected
     (name,) = args.bandit
     bandit = build_bandit(name, args, rehearsal, torch.Generator())
     assert bandit.batch_rule == expected
-    assert getattr(bandit.learner, "max_inducing", None) == args.max_inducing
+    sampling = bandit._surrogate.sampling
+    assert getattr(sampling, "max_inducing", None) == args.max_inducing
 
 
 @pytest.mark.parametrize(
@@ -245,11 +231,10 @@ def test_the_batch_rule_and_the_ceiling_follow_the_options(path, words, expected
             ["--workers", "2", "--bandit", "bbkb", "uniform"],
             "--bandit uniform, only to",
         ),
-        (["--kernel", "rbf", "--learn"], "--kernel means nothing beside --learn"),
         (["--kernel", "tanimoto"], "--kernel tanimoto means nothing to --bandit bbkb"),
-        (["--smiles", "kind"], "Pass --learn, or only --bandit suggest"),
-        (["--smiles", "text", "--learn"], "has no column 'text'"),
-        (["--norm-bound", "2", "--learn"], "or name a width by --confidence"),
+        (["--smiles", "kind"], "--smiles means nothing to --bandit bbkb"),
+        (["--goal", "regret", "--bandit", "suggest", "bkb"], "nothing to --bandit bkb"),
+        (["--smiles", "text", "--bandit", "suggest"], "has no column 'text'"),
         (["--max-repeats", "2", "--horizon", "121"], "allows 120 pulls of the 60 arms"),
         (["--seed", str(2**63 - 1), "--repetitions", "2"], "leaves no 2 seeds"),
     ],
@@ -396,15 +381,6 @@ def test_one_molecule_written_twice_is_one_arm_of_their_mean(tmp_path, capsys):
     assert f"which is {gains.std():.4g}" in said
 
 
-@pytest.mark.parametrize("bandit", BANDIT_NAMES)
-def test_every_bandit_that_learns_plays_molecules(tmp_path, bandit):
-    molecules_and_gains().to_csv(tmp_path / "table.csv", index=False)
-    words = ["--smiles", "smiles", "--id", "id", "--num-bits", "64", "--learn"]
-    words += ["--bandit", bandit, "--horizon", "12", "--batch-size", "4"]
-    rounds = simulate(tmp_path / "table.csv", tmp_path / "out", *words)
-    assert rounds["num_pulls"].iloc[-1] == 12
-
-
 def test_suggest_plays_whole_plates_of_distinct_arms(path, tmp_path, capsys):
     rounds = simulate(path, tmp_path, "--bandit", "suggest", "--horizon", "50")
     assert rounds["batch_size"].tolist() == [50]
@@ -415,12 +391,9 @@ def test_suggest_plays_whole_plates_of_distinct_arms(path, tmp_path, capsys):
     assert "suggest on table.csv, 60 arms, 20 pulls" in capsys.readouterr().out
 
 
-def test_the_goal_reaches_every_bandit(path):
-    words = ["--bandit", "suggest", "thompson", "--goal", "regret", "--learn"]
-    args = arguments(path, *words)
+def test_the_goal_reaches_suggest(path):
+    args = arguments(path, "--bandit", "suggest", "--goal", "regret")
     rehearsal = load_rehearsal(args)
-    thompson = build_bandit("thompson", args, rehearsal, torch.Generator())
-    assert thompson.goal == "regret"
     loop = build_bandit("suggest", args, rehearsal, torch.Generator())
     arms = []
     for _ in range(3):
@@ -428,24 +401,6 @@ def test_the_goal_reaches_every_bandit(path):
         loop.tell(asked, rehearsal.problem.mean_rewards[asked])
         arms += asked.tolist()
     assert len(set(arms)) < len(arms)
-
-
-def test_bandits_learn_by_their_own_defaults(path):
-    args = arguments(path, "--learn")
-    rehearsal = load_rehearsal(args)
-    bandit = build_bandit("bbkb", args, rehearsal, torch.Generator())
-    expected = BBKB(rehearsal.problem.arms)
-    assert bandit.confidence == expected.confidence
-    assert isinstance(bandit.confidence, DeviationWidth)
-    assert bandit.goal == expected.goal
-    before = bandit.noise_variance
-    bandit.tell(range(20), rehearsal.problem.mean_rewards[:20], external=True)
-    bandit.ask()
-    assert bandit.noise_variance != pytest.approx(before)
-    args = arguments(path, "--learn", "--confidence", "constant:2")
-    assert build_bandit(
-        "bbkb", args, rehearsal, torch.Generator()
-    ).confidence == ConstantWidth(2.0)
 
 
 def test_bandits_and_repetitions_are_compared(path, tmp_path, capsys):
