@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from botorch_bkb.bandits import BBKB
+from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.diagnosis import (
     diagnose,
@@ -23,7 +23,7 @@ def measured():
     arms = rng.uniform(5, 9, size=(60, 2))
     indices = np.repeat(rng.permutation(60)[:30], rng.integers(1, 4, 30))
     rewards = 3 * np.sin(arms[indices, 0]) + rng.normal(scale=0.5, size=len(indices))
-    bandit = BBKB(torch.tensor(arms), generator=torch.Generator().manual_seed(0))
+    bandit = GPBandit(torch.tensor(arms), generator=torch.Generator().manual_seed(0))
     told = torch.tensor(indices), torch.tensor(rewards)
     bandit.add_observations(*told)
     bandit.ask(1)
@@ -174,7 +174,7 @@ def test_a_far_candidate_that_was_not_measured_tells_what_it_does_to_the_fit(mea
     arms = bandit.arms.clone()
     unmeasured = ~torch.isin(torch.arange(60), indices)
     arms[unmeasured.nonzero()[0], 0] = 1e5
-    typo = BBKB(arms, generator=torch.Generator().manual_seed(0))
+    typo = GPBandit(arms, generator=torch.Generator().manual_seed(0))
     typo.add_observations(indices, rewards)
     typo.ask(1)
     found = diagnose(typo, indices, rewards, ["a", "b"])

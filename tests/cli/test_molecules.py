@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdFingerprintGenerator, rdMolDescriptors
 
-from botorch_bkb import GPBUCB
+from botorch_bkb import GPBandit
 from botorch_bkb.__main__ import main
 from botorch_bkb.arms import BitArms
 from botorch_bkb.cli import molecules, suggest
@@ -66,13 +66,11 @@ def test_a_library_of_smiles_gives_the_next_plate(tmp_path, library, capsys):
         generator.GetFingerprintAsNumPy(Chem.MolFromSmiles(text))
         for text in library["smiles"]
     ]
-    bandit = GPBUCB(
+    bandit = GPBandit(
         BitArms(np.packbits(np.stack(bits), axis=1)),
         generator=torch.Generator().manual_seed(0),
     )
-    bandit.tell(
-        torch.tensor(rows), torch.tensor(results["reward"].to_numpy()), None, True
-    )
+    bandit.add_observations(rows, torch.tensor(results["reward"].to_numpy()))
     picks = bandit.ask(5)
     assert found["id"].tolist() == library["id"].iloc[picks.tolist()].tolist()
     mean, variance = bandit.predict(picks)
@@ -319,7 +317,7 @@ def test_a_table_of_bits_is_compared_as_fingerprints(tmp_path, capsys):
     )
     assert "why" in found
     bits = torch.tensor(table.drop(columns="id").to_numpy()).to(torch.uint8)
-    bandit = GPBUCB(BitArms.of(bits), generator=torch.Generator().manual_seed(0))
+    bandit = GPBandit(BitArms.of(bits), generator=torch.Generator().manual_seed(0))
     told = torch.arange(0, 60, 3)
     bandit.add_observations(told, torch.tensor(results["reward"].to_numpy()))
     picks = bandit.ask(5)
@@ -358,25 +356,6 @@ def test_counts_are_compared_if_asked(tmp_path, capsys):
     table = (counts / 2).assign(id=table["id"])
     run(tmp_path, table, results, "--kernel", "tanimoto", code=2)
     assert "--kernel tanimoto needs columns of 0 and 1" in capsys.readouterr().err
-
-
-def test_very_many_measurements_have_few_inducing_ones(monkeypatch):
-    monkeypatch.setattr(suggest, "MAX_EXACT", 3)
-    table, _ = bit_table(64)
-    bits = torch.tensor(table.drop(columns="id").to_numpy()).to(torch.uint8)
-    kinds = [
-        type(
-            suggest.suggestion_bandit(
-                BitArms.of(bits),
-                torch.arange(number),
-                torch.linspace(0, 1, number),
-                seed=0,
-                kernel="tanimoto",
-            )
-        ).__name__
-        for number in (3, 4)
-    ]
-    assert kinds == ["GPBUCB", "BBKB"]
 
 
 # --- what people have

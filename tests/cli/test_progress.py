@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 from typing_extensions import override
 
-from botorch_bkb import BBKB
+from botorch_bkb import GPBandit
 from botorch_bkb.__main__ import main
 from botorch_bkb.cli import progress
 from botorch_bkb.cli.simulation import run_bandit
@@ -107,11 +107,11 @@ def test_simulate_says_that_it_fits(monkeypatch):
     arms = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
     problem = FiniteArmProblem(arms, arms.squeeze(-1), 0.1)
 
-    class Slow(BBKB):
+    class Slow(GPBandit):
         @override
-        def ask(self, max_size=None):
+        def ask(self, n=1):
             assert screen.is_shown.wait(600)
-            return super().ask(max_size)
+            return super().ask(n)
 
     generator = torch.Generator().manual_seed(0)
     run_bandit(Slow(arms, generator=generator), problem, 4, generator=generator)

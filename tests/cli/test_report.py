@@ -14,7 +14,7 @@ from gpytorch.kernels import ScaleKernel
 from typing_extensions import override
 
 from botorch_bkb.__main__ import main
-from botorch_bkb.bandits import BBKB
+from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.diagnosis import HeldOut
@@ -360,7 +360,7 @@ def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
     else:
         arms = rng.integers(1, 5, size=(30, 64)).astype(float)
         kernel = ScaleKernel(TanimotoKernel())
-    bandit = BBKB(torch.tensor(arms), covar_module=kernel)
+    bandit = GPBandit(torch.tensor(arms), covar_module=kernel)
     measured = torch.arange(0, 30, 3)
     indices = torch.cat([measured, measured.flip(0)])
     rewards = torch.tensor(arms[indices].sum(axis=1) + rng.normal(size=20))
@@ -384,7 +384,7 @@ def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
 
 
 def test_a_kernel_is_told_by_its_parts_and_hyperparameters():
-    bandit = BBKB(torch.rand(9, 12, dtype=torch.double))
+    bandit = GPBandit(torch.rand(9, 12, dtype=torch.double))
     trend = bandit.covar_module.kernels[0].base_kernel
     trend.lengthscale = torch.arange(12.0, 0.0, -1.0).double()
     names = [f"column {number}" for number in range(12)]
