@@ -122,15 +122,15 @@ def test_unknown_ids_and_missing_columns_are_refused(
     assert "has no column 'name'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("bandit", ["bbkb", "suggest"])
 def test_a_simulation_is_that_of_the_table(
-    learns, tmp_path, library, reads, capsys, monkeypatch
+    bandit, tmp_path, library, reads, capsys, monkeypatch
 ):
     library["gain"] = -((library["x"] - 60) ** 2) / 100 + library["y"]
     path = tmp_path / "arms.parquet"
     library.to_parquet(path, row_group_size=7, index=False)
     words = ["simulate", str(path), "--reward", "gain", "--id", "id", "--horizon", "24"]
-    words += ["--drop", "supplier", *(["--learn"] if learns else []), "--output"]
+    words += ["--drop", "supplier", "--bandit", bandit, "--batch-size", "6", "--output"]
     assert main([*words, str(tmp_path / "table")]) == 0
     assert "too large" not in capsys.readouterr().out
     reads.clear()
