@@ -1,6 +1,7 @@
 """Bandits whose pulls have times, against the dense posterior over space and time."""
 
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from gpytorch.kernels import MaternKernel
 from botorch_bkb import GPBandit, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import ConstantWidth, LogWidth, SrinivasWidth, TVWidth
 from botorch_bkb.bandits import matern_block_size, rbf_block_size
+from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
     identity_bandit,
@@ -449,3 +451,32 @@ def test_defaults_are_the_papers():
     for one in (bandit, still):
         one.add_observations([1, 2], [0.5, 1.0])
     torch.testing.assert_close(bandit.confidence_bound(), still.confidence_bound())
+
+
+@pytest.mark.parametrize("event", ["predict", "interrupt", "save"])
+def test_blocks_that_turn_without_results_go_on_as_if_nothing_had_happened(
+    event, tmp_path, monkeypatch
+):
+    bandit, other = (make_bandit(RGPUCB, block_size=5) for _ in range(2))
+    for one in (bandit, other):
+        play(one, 4)
+    for time in (7.0, 8.0, 12.0, 13.0, 21.0):
+        if event == "predict":
+            with unchanged(other):
+                other.predict()
+                other.best_arm()
+                other.confidence_bound()
+        elif event == "interrupt":
+            with monkeypatch.context() as patch:
+                interrupt = Mock(side_effect=KeyboardInterrupt)
+                patch.setattr(Observations, "ask", interrupt)
+                with unchanged(other), pytest.raises(KeyboardInterrupt):
+                    other.ask(time=time)
+        else:
+            other.save(tmp_path / "state", overwrite=True)
+            other = make_bandit(RGPUCB, block_size=5, seed=9)
+            other.load(tmp_path / "state")
+        assert torch.equal(other.ask(time=time), bandit.ask(time=time))
+    for one in (bandit, other):  # late, of three blocks
+        one.tell(list(one.pending.values()), [0.3, 0.1, 0.7, 0.2, 0.5])
+    assert play(other, 8) == play(bandit, 8)
