@@ -24,7 +24,7 @@ from botorch_bkb.arms import ArmTable, Capacity
 from botorch_bkb.arms.table import as_arms, fingerprint, has_fingerprint
 from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.observations import Observations
-from botorch_bkb.bandits.policies import Policy, UCBPolicy
+from botorch_bkb.bandits.policies import check_policy, Policy, UCBPolicy
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorAt
 from botorch_bkb.checks import (
     check_available,
@@ -134,6 +134,7 @@ class FiniteArmBandit(Bandit):
             check_size("max_repeats", max_repeats)
         check_generator(generator)
         check_batch_rule(batch_rule)
+        check_policy(policy)
         self.policy = UCBPolicy() if policy is None else policy
         if confidence is None:
             confidence = self.default_confidence

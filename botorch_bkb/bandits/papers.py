@@ -293,6 +293,7 @@ class RGPUCB(FiniteArmBandit):
             hyperparameters, max_feature_bytes, block_size=block_size
         )
         super().__init__(arms, surrogate, **options)
+        self.block_size = block_size
 
 
 class GPThompsonSampling(FiniteArmBandit):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
@@ -67,6 +68,15 @@ class Policy(ABC):
         choices = self.choices(posterior, rule, capacity, width, generator)
         batch = rule.open(moments, moments.like.new_tensor(posterior.pending_scores()))
         return fill_batch(choices, batch, first, moments.pulled_indices)
+
+
+def check_policy(policy: Policy | None) -> None:
+    """Raise an ``InputDataError`` unless this is a policy, or None."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise InputDataError(
+            "Expected `policy` to be a Policy, such as `ThompsonPolicy()`, but got "
+            f"{policy!r}."
+        )
 
 
 @dataclass(frozen=True)

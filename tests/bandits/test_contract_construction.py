@@ -221,3 +221,8 @@ def test_a_kernel_that_is_not_psd_is_an_error_that_changes_nothing(
 def test_prior_variances_that_are_none_are_named(name, message):
     with pytest.raises(InputDataError, match=message):
         make_bandit(BBKB, covar_module=Function(NO_KERNELS[name]))
+
+
+def test_a_policy_is_an_object():
+    with pytest.raises(InputDataError, match=r"`policy` to be a Policy, .*'thompson'"):
+        GPBandit(random_arms(5), policy="thompson")

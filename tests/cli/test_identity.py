@@ -151,3 +151,20 @@ def test_the_tables_may_name_their_ids_differently(
     assert next(iter(batch)) == of_arms
     batch, _ = suggest(tmp_path, capsys, *tables, *words, "--per-measurement")
     assert list(batch) == [of_results, "reward"]
+
+
+def test_several_tables_of_results_name_their_ids_and_settings(tmp_path, capsys):
+    first = HISTORY.head(4).drop(columns="id")
+    first["reward"] += 0.5
+    first.to_csv(tmp_path / "first.csv", index=False)
+    more = ["--observations", tmp_path / "first.csv", "--max-repeats", 1]
+    _, said = suggest(tmp_path, capsys, GRID, HISTORY.drop(columns="id"), *more)
+    assert "18 candidates, 10 of them measured, 14 measurements in all" in said
+    pd.DataFrame({"Id": ["K-1"], "reward": [3.0]}).to_csv(
+        tmp_path / "first.csv", index=False
+    )
+    (tmp_path / "next.csv").unlink()
+    results = pd.DataFrame({"ID": ["K-2"], "reward": [5.0]})
+    batch, said = suggest(tmp_path, capsys, ARMS, results, *more, "--per-measurement")
+    assert "18 candidates, 2 of them measured, 2 measurements in all" in said
+    assert list(batch) == ["Id", "reward"]

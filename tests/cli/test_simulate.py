@@ -119,7 +119,7 @@ def test_the_drift_follows_the_options(path, words, rate, size, monkeypatch):
     assert not smooth._surrogate.sparse
     assert smooth.confidence == TVWidth(failure_probability=1e-3)
     resetting = build_bandit("rgpucb", args, rehearsal, torch.Generator())
-    assert resetting._surrogate.block_size == size
+    assert resetting.block_size == size
     assert resetting.confidence == RTVWidth(failure_probability=1e-3)
     monkeypatch.setattr("botorch_bkb.cli.simulate.MAX_FILTERED_ARMS", 59)
     large = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
