@@ -36,6 +36,7 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "https://numpy.org/doc/stable/",
         {
             "numpy.dtype": ("class", "reference/generated/numpy.dtype.html#$"),
+            "numpy.float64": ("class", "reference/arrays.scalars.html#$"),
             "numpy.int64": ("class", "reference/arrays.scalars.html#$"),
             "numpy.ndarray": ("class", "reference/generated/numpy.ndarray.html#$"),
             "numpy.uint8": ("class", "reference/arrays.scalars.html#$"),
