@@ -452,10 +452,11 @@ class ArmShard:
                 self._features[: Z.shape[0], rows] = Z
             Z = factor.project(Z)
             torch.mv(Z.mT, factor.weights, out=self.mean[rows])
-            # Takes a third of the time of squaring and summing.
-            self.residual[rows] -= torch.linalg.vector_norm(Z, dim=0).square()
+            # On rows that are stored one after another, a third to a tenth of the time
+            # of `vector_norm`.
+            self.residual[rows] -= Z.square().sum(dim=0)
             solver.solve_(Z)
-            self.projected[rows] = torch.linalg.vector_norm(Z, dim=0).square()
+            self.projected[rows] = Z.square().sum(dim=0)
 
     def _finish(self, inducing: Tensor) -> None:
         """Make no residual negative; remember how far below zero they were."""
