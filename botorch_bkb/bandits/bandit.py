@@ -63,10 +63,10 @@ class FiniteArmBandit(Bandit):
     learns from new rewards; the *policy* chooses a batch; its pulls become pending.
     :class:`~botorch_bkb.GPBandit` and the papers' algorithms are subclasses.
 
-    An arm is its row number in ``arms``, for good: rows are added at the end, and arms
-    that can no longer be pulled are *retired* where they are. What was told of them
-    keeps informing about the others, as Appendix A of [calandriello2019bkb]_ says of
-    arm sets that change.
+    An arm is identified by its row number in ``arms``, which never changes. New arms
+    get the next numbers. An arm that can no longer be pulled is *retired*: it keeps its
+    number, and the posterior still uses its rewards, as in Appendix A of
+    [calandriello2019bkb]_ on arm sets that change.
 
     Every pull asked for has an id, counted from zero; ``pending`` lists those that are
     out. A pull is settled once: ``tell`` and ``fail`` by ``pull_ids`` refuse a result
