@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,8 @@ class Record:
 
     rows: list[tuple[float, float]]
     retired: set[int] = field(default_factory=set)
+    # Of arms, since their last reward.
+    failures: Counter[int] = field(default_factory=Counter)
     asked: list[int] = field(default_factory=list)  # the arm of every pull id
     results: dict[int, float] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
@@ -149,6 +152,8 @@ class Campaign(RuleBasedStateMachine):
         told = told[: len(chosen)]
         arms = [self.record.asked[key] for key in chosen]
         self.call("tell", arms, told, pull_ids=chosen)
+        for arm in arms:
+            del self.record.failures[arm]
         self.record.results.update(zip(chosen, told, strict=True))
 
     @precondition(lambda self: self.record.pending)
@@ -156,6 +161,7 @@ class Campaign(RuleBasedStateMachine):
     def tell_the_oldest(self, number, value):
         arm = self.pick(list(self.record.pending.values()), number)
         self.call("tell", [arm], [value])
+        del self.record.failures[arm]
         oldest = next(key for key, it in self.record.pending.items() if it == arm)
         self.record.results[oldest] = value
 
@@ -163,14 +169,20 @@ class Campaign(RuleBasedStateMachine):
     @rule(number=numbers)
     def fail(self, number):
         key = self.pick(list(self.record.pending), number)
-        self.call("fail", [self.record.asked[key]], pull_ids=[key])
+        arm = self.record.asked[key]
+        self.call("fail", [arm], pull_ids=[key])
         self.record.failed.add(key)
+        self.record.failures[arm] += 1
+        if self.bandit_class is GPBandit and self.record.failures[arm] == 2:
+            self.record.retired.add(arm)
+            del self.record.failures[arm]
 
     @rule(number=numbers, told=st.lists(values, min_size=1, max_size=4))
     def add_observations(self, number, told):
         """Whether pulls of that arm are pending or not."""
         arm = number % len(self.record.rows)
         self.call("add_observations", len(told) * [arm], told)
+        del self.record.failures[arm]
         self.record.external += [(arm, value) for value in told]
 
     @precondition(lambda self: self.record.asked)
