@@ -185,10 +185,10 @@ METHODS: dict[str, Callable[..., Any]] = {
     # Other kernels and spreads than the default.
     "BoxBandit, RBF": partial(BoxBandit, covar_module=rbf_to_learn),
     "BoxBandit, Thompson, full draws": partial(
-        BoxBandit, policy=BoxThompsonPolicy(spread=1.0)
+        BoxBandit, policy=BoxThompsonPolicy(scale=1.0)
     ),
     "BoxBandit, Thompson, RBF, full draws": partial(
-        BoxBandit, covar_module=rbf_to_learn, policy=BoxThompsonPolicy(spread=1.0)
+        BoxBandit, covar_module=rbf_to_learn, policy=BoxThompsonPolicy(scale=1.0)
     ),
 }
 

@@ -200,7 +200,7 @@ def campaign(
     bandit = BoxBandit(
         function.bounds,
         rbf_to_learn,
-        policy=BoxThompsonPolicy(uniform_probability=0.0, spread=1.0),
+        policy=BoxThompsonPolicy(uniform_probability=0.0, scale=1.0),
         oversampling=2.0,
         raw_samples=256,
         num_restarts=2,

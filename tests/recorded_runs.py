@@ -367,7 +367,7 @@ SAMPLED_RUNS = {
     "GPThompsonSampling, joint": given(
         GPThompsonSampling,
         few,
-        residual="correlated",
+        covariance="full",
         max_repeats=2,
         batch_rule=FixedSize(4),
     ),

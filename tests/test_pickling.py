@@ -67,7 +67,7 @@ MAKERS = {
         forgetting_rate_prior=UniformPrior(0.0, 1.0)
     ),
     "TanimotoKernel": kernels.TanimotoKernel,
-    "BudgetedUpperConfidenceBound": lambda: acquisition.BudgetedUpperConfidenceBound(
+    "ScheduledUpperConfidenceBound": lambda: acquisition.ScheduledUpperConfidenceBound(
         dtc_model(X[:4]), acquisition.PracticalBKBWidth()
     ),
     "BatchUpperConfidenceBound": lambda: acquisition.BatchUpperConfidenceBound(
@@ -113,7 +113,7 @@ def answers(thing):
         return thing.posterior(X).mean, thing.posterior(X).variance
     if isinstance(thing, acquisition.TimeVaryingUpperConfidenceBound):
         return (thing(X[:, None, :1]),)
-    if isinstance(thing, acquisition.BudgetedUpperConfidenceBound):
+    if isinstance(thing, acquisition.ScheduledUpperConfidenceBound):
         return (thing(X.unsqueeze(-2)),)
     return tuple(
         value if isinstance(value, Tensor) else torch.tensor(float(value))

@@ -84,7 +84,7 @@ BANDITS: dict[str, Any] = {
     "best_arm": (GPBandit, {}),
     "repeats": (GPBUCB, {"max_repeats": 2}),
     "thompson": (GPThompsonSampling, {}),
-    "correlated": (GPThompsonSampling, {"residual": "correlated"}),
+    "joint": (GPThompsonSampling, {"covariance": "full"}),
     "greedy": (EpsilonGreedy, {}),
     "drifting": (TVGPUCB, {"forgetting_rate": 0.1, "sparse": True}),
     "learning": (learning, {}),

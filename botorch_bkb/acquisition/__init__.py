@@ -1,7 +1,7 @@
 """Confidence schedules, and acquisition functions that take them."""
 
 from botorch_bkb.acquisition import input_constructors  # noqa: F401, registers
-from botorch_bkb.acquisition.analytic import BudgetedUpperConfidenceBound
+from botorch_bkb.acquisition.analytic import ScheduledUpperConfidenceBound
 from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
     ArmObservations,
@@ -39,7 +39,6 @@ __all__ = [
     "BBKBWidth",
     "BKBWidth",
     "BatchUpperConfidenceBound",
-    "BudgetedUpperConfidenceBound",
     "ChowdhuryGopalanWidth",
     "ConfidenceSchedule",
     "ConfidenceState",
@@ -52,6 +51,7 @@ __all__ = [
     "PracticalBKBWidth",
     "RTVWidth",
     "RandomDeviationWidth",
+    "ScheduledUpperConfidenceBound",
     "SmoothBox",
     "SrinivasWidth",
     "TVWidth",

@@ -16,7 +16,7 @@ from botorch_bkb.acquisition.deviations import as_schedule
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
 
 
-class BudgetedUpperConfidenceBound(UpperConfidenceBound):
+class ScheduledUpperConfidenceBound(UpperConfidenceBound):
     r"""Upper confidence bound whose width comes from a confidence schedule.
 
     ``mean(x) + w * sqrt(var(x) / lambda)``: equation (4) of [calandriello2019bkb]_. The
@@ -27,7 +27,7 @@ class BudgetedUpperConfidenceBound(UpperConfidenceBound):
 
     Example:
         >>> model = SingleTaskDTCGP(train_X, train_Y)
-        >>> acqf = BudgetedUpperConfidenceBound(model, confidence=PracticalBKBWidth())
+        >>> acqf = ScheduledUpperConfidenceBound(model, confidence=PracticalBKBWidth())
         >>> index, value = optimize_acqf_finite(acqf, choices=arms)
 
     Attributes:

@@ -15,7 +15,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.acquisition.analytic import BudgetedUpperConfidenceBound
+from botorch_bkb.acquisition.analytic import ScheduledUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.checks import check_tensors
 
@@ -23,7 +23,7 @@ from botorch_bkb.checks import check_tensors
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
-class BatchUpperConfidenceBound(BudgetedUpperConfidenceBound):
+class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
     r"""Upper confidence bound that accounts for pending pulls by hallucination.
 
     ``mean(x) + w * sqrt(var(x | pending) / lambda)``: mean and width are frozen at

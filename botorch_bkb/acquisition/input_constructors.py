@@ -17,7 +17,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_bkb.acquisition.analytic import BudgetedUpperConfidenceBound
+from botorch_bkb.acquisition.analytic import ScheduledUpperConfidenceBound
 from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
@@ -31,7 +31,7 @@ from botorch_bkb.acquisition.time_varying import (
 
 
 def _register(
-    acqf_class: type[BudgetedUpperConfidenceBound], width: type[ConfidenceSchedule]
+    acqf_class: type[ScheduledUpperConfidenceBound], width: type[ConfidenceSchedule]
 ) -> None:
     """Register what makes the arguments of a class.
 
@@ -72,6 +72,6 @@ def _register(
         return {name: value for name, value in inputs.items() if name in accepted}
 
 
-_register(BudgetedUpperConfidenceBound, PracticalBKBWidth)
+_register(ScheduledUpperConfidenceBound, PracticalBKBWidth)
 _register(BatchUpperConfidenceBound, PracticalBBKBWidth)
 _register(TimeVaryingUpperConfidenceBound, TVWidth)

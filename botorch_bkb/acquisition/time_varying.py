@@ -14,7 +14,7 @@ from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.acquisition.analytic import BudgetedUpperConfidenceBound
+from botorch_bkb.acquisition.analytic import ScheduledUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
     confidence_width_from_beta,
     ConfidenceSchedule,
@@ -23,7 +23,7 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.checks import as_number
 
 
-class TimeVaryingUpperConfidenceBound(BudgetedUpperConfidenceBound):
+class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
     r"""Upper confidence bound at a decision time: line 3 of TV-GP-UCB.
 
     Algorithm 2 of [bogunovic2016tvgpucb]_. The candidates are points of space; the

@@ -1,8 +1,8 @@
 """Where arms live, and which of them may be pulled."""
 
 from botorch_bkb.arms.array import ArrayArms
-from botorch_bkb.arms.capacity import Capacity, PullCounts
 from botorch_bkb.arms.parquet import ParquetArms
+from botorch_bkb.arms.pull_limits import PullCounts, PullLimits
 from botorch_bkb.arms.stored import ShardDataError, StoredArms
 from botorch_bkb.arms.table import ArmTable
 from botorch_bkb.arms.workers import ShardLostError, ShardTimeoutError
@@ -13,9 +13,9 @@ __all__ = [
     "ArmTable",
     "ArrayArms",
     "BitArms",
-    "Capacity",
     "ParquetArms",
     "PullCounts",
+    "PullLimits",
     "ShardDataError",
     "ShardLostError",
     "ShardTimeoutError",

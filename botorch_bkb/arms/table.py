@@ -10,17 +10,17 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.arms.capacity import Capacity, PullCounts
+from botorch_bkb.arms.pull_limits import PullCounts, PullLimits
 from botorch_bkb.arms.stored import StoredArms
 from botorch_bkb.checks import check_arms
 from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.lazy_rows import row_blocks
 from botorch_bkb.models.utils.replicates import (
-    find_twins,
-    later_twins,
+    Duplicates,
+    find_duplicates,
+    later_duplicates,
     row_hashes,
     rows_of_hashes,
-    Twins,
 )
 
 
@@ -31,18 +31,18 @@ class ArmTable:
     Attributes:
         rows: The ``A x d`` features.
         is_retired: An ``A``-dim boolean tensor.
-        twins: The rows that are equal to others. Rows that are added later are not.
+        duplicates: The rows that are equal to others, except those added later.
     """
 
     rows: Tensor
     is_retired: Tensor
-    twins: Twins
+    duplicates: Duplicates
 
     @classmethod
     def of(cls, rows: Tensor) -> Self:
         """Return the table of ``A x d`` rows, none of them retired."""
         is_retired = rows.new_zeros(len(rows), dtype=torch.bool)
-        return cls(rows, is_retired, find_twins(comparable_rows(rows)))
+        return cls(rows, is_retired, find_duplicates(comparable_rows(rows)))
 
     @property
     def num_arms(self) -> int:
@@ -105,16 +105,16 @@ class ArmTable:
 
     def distinct(self, allowed: Tensor) -> Tensor:
         """Return the arms among those allowed that have no equal of lower index."""
-        if not len(self.twins.rows):
+        if not len(self.duplicates.rows):
             return allowed
-        later = later_twins(self.twins, allowed[self.twins.rows])
+        later = later_duplicates(self.duplicates, allowed[self.duplicates.rows])
         allowed = allowed.clone()
         allowed[later] = False
         return allowed
 
-    def capacity(
+    def pull_limits(
         self, offered: Tensor | None, max_repeats: int | None, used: PullCounts
-    ) -> Capacity:
+    ) -> PullLimits:
         """Return how many more pulls each arm allows.
 
         Args:
@@ -124,18 +124,18 @@ class ArmTable:
         """
         num_arms = self.num_arms if offered is None else len(offered)
         if max_repeats is None:
-            return Capacity(num_arms, offered=offered, device=used.arms.device)
+            return PullLimits(num_arms, offered=offered, device=used.arms.device)
         arms, counts = used.merged()
         left = PullCounts(arms, (max_repeats - counts).clamp_min(0))
-        return Capacity(num_arms, max_repeats, offered, left, arms.device)
+        return PullLimits(num_arms, max_repeats, offered, left, arms.device)
 
-    def merged_twins(self, capacity: Capacity, min_size: int) -> Capacity:
+    def merged_duplicates(self, limits: PullLimits, min_size: int) -> PullLimits:
         """Close arms with an equal one of lower index, if enough pulls are left."""
-        if not len(self.twins.rows):
-            return capacity
-        later = later_twins(self.twins, capacity.allows(self.twins.rows))
-        merged = capacity.with_listed(later, torch.zeros_like(later))
-        return merged if merged.total(min_size) >= min_size else capacity
+        if not len(self.duplicates.rows):
+            return limits
+        later = later_duplicates(self.duplicates, limits.allows(self.duplicates.rows))
+        merged = limits.with_listed(later, torch.zeros_like(later))
+        return merged if merged.total(min_size) >= min_size else limits
 
 
 def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,18 +207,18 @@ def comparable_rows(rows: Tensor) -> Tensor:
     return rows.words() if isinstance(rows, BitArms) else rows
 
 
-def fingerprint(arms: Tensor) -> Tensor:
+def checksum(arms: Tensor) -> Tensor:
     """Return ``d`` numbers that tell tables of arms apart, and their order."""
     return _weighted_sum(arms)
 
 
-def has_fingerprint(arms: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Whether arms have this fingerprint, up to relative changes of their numbers."""
+def has_checksum(arms: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Whether arms have this checksum, up to relative changes of their numbers."""
     allowed = tolerance * _weighted_sum(arms, is_absolute=True)
     expected = expected.to(allowed)
     if expected.shape != allowed.shape:
         return False
-    return bool(((fingerprint(arms) - expected).abs() <= allowed).all())
+    return bool(((checksum(arms) - expected).abs() <= allowed).all())
 
 
 def _weighted_sum(arms: Tensor, is_absolute: bool = False) -> Tensor:

@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.acquisition.deviations import as_schedule, DeviationWidth
-from botorch_bkb.arms import ArmTable, Capacity
-from botorch_bkb.arms.table import as_arms, fingerprint, has_fingerprint
+from botorch_bkb.arms import ArmTable, PullLimits
+from botorch_bkb.arms.table import as_arms, checksum, has_checksum
 from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.policies import check_policy, Policy, UCBPolicy
@@ -261,7 +261,7 @@ class FiniteArmBandit(Bandit):
         """Choose the next batch under a rule; its pulls become pending."""
         now = self._time_of_ask(time)
         offered, new = self._offered(available, arms)
-        capacity = self._capacity(offered, rule)
+        limits = self._pull_limits(offered, rule)
         self._surrogate.refresh(self._observations)
         with (
             threads_for(self._surrogate.feature_bytes),
@@ -273,7 +273,7 @@ class FiniteArmBandit(Bandit):
                 surrogate = surrogate.extended(new, self._observations)
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
             is_first = self.num_pulls == 0 and not self._observations.pending
-            indices = self._select(surrogate, rule, capacity, now, generator)
+            indices = self._select(surrogate, rule, limits, now, generator)
             indices = self._keep_chosen(new, indices)
             moments = self._surrogate.at(self._observations, now).moments
             scores = moments.leverage_scores_of(indices.to(self.arms.device)).tolist()
@@ -290,7 +290,7 @@ class FiniteArmBandit(Bandit):
         self,
         surrogate: ArmSurrogate,
         rule: BatchRule,
-        capacity: Capacity,
+        limits: PullLimits,
         time: float,
         generator: torch.Generator,
     ) -> Tensor:
@@ -299,22 +299,22 @@ class FiniteArmBandit(Bandit):
         Args:
             surrogate: The surrogate of all arms on offer, updated.
             rule: When the batch closes.
-            capacity: How many pulls each arm allows.
+            limits: How many pulls each arm allows.
             time: The time of the decision.
             generator: The source of randomness.
         """
-        first = self._opening_arm(capacity)
+        first = self._opening_arm(limits)
         if first is not None and rule.opens_with_one_pull:
             rule = FixedSize(1)
         pending = list(self._observations.pending.values())
         posterior = surrogate.at(self._observations, time, pending)
-        return self._select_from(posterior, rule, capacity, first, time, generator)
+        return self._select_from(posterior, rule, limits, first, time, generator)
 
     def _select_from(
         self,
         posterior: PosteriorAt,
         rule: BatchRule,
-        capacity: Capacity,
+        limits: PullLimits,
         first: int | None,
         time: float,
         generator: torch.Generator,
@@ -323,7 +323,7 @@ class FiniteArmBandit(Bandit):
             return self._width(self._surrogate, posterior.moments, time)
 
         return self.policy.select(
-            posterior, rule, capacity.copy(), first, width, generator
+            posterior, rule, limits.copy(), first, width, generator
         )
 
     def _width(
@@ -351,12 +351,12 @@ class FiniteArmBandit(Bandit):
             )
         )
 
-    def _opening_arm(self, capacity: Capacity) -> int | None:
+    def _opening_arm(self, limits: PullLimits) -> int | None:
         """Return a uniformly drawn arm if this ask opens the run, else None."""
         if self.num_pulls or self._observations.pending:
             return None
         number = opening_number(self._surrogate.seed, self.num_batches)
-        return capacity.numbered(number % capacity.num_open)
+        return limits.numbered(number % limits.num_open)
 
     @contextmanager
     def _restored_after_errors(self) -> Iterator[None]:
@@ -409,16 +409,16 @@ class FiniteArmBandit(Bandit):
         indices, new = self._match(arms)
         return self._table.offered_rows(indices, len(new)), new
 
-    def _capacity(self, offered: Tensor | None, rule: BatchRule) -> Capacity:
+    def _pull_limits(self, offered: Tensor | None, rule: BatchRule) -> PullLimits:
         """Return how many pulls each arm allows; raise if none does."""
         used = self._observations.used()
-        capacity = self._table.capacity(offered, self.max_repeats, used)
-        if capacity.is_used_up:
+        limits = self._table.pull_limits(offered, self.max_repeats, used)
+        if limits.is_used_up:
             raise InputDataError(
                 "Expected an arm that may be pulled, but all are unavailable, retired "
                 "or have had their repeats. Allow more repeats, or add arms."
             )
-        return self._table.merged_twins(capacity, rule.min_size)
+        return self._table.merged_duplicates(limits, rule.min_size)
 
     def _keep_chosen(self, new: Tensor, indices: Tensor) -> Tensor:
         """Add the new arms that were chosen to the table; return their indices in it.
@@ -724,7 +724,7 @@ class FiniteArmBandit(Bandit):
             best = arms[best.to(arms.device)]
         else:
             posterior = self._predictor().at(self._observations, self._next_time)
-            sampler = posterior.sampler(None)
+            sampler = posterior.sampler()
             best = sampler.draw_best_arms(num_draws, generator, competing)
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
 
@@ -739,7 +739,7 @@ class FiniteArmBandit(Bandit):
         return {
             "bandit": type(self).__name__,
             "num_arms": self._num_given,
-            "fingerprint": fingerprint(self.arms[: self._num_given]),
+            "checksum": checksum(self.arms[: self._num_given]),
             "maximize": self.maximize,
             "added_arms": as_dense(self.arms[self._num_given :]).clone(),
             "retired": self._table.retired,
@@ -765,7 +765,7 @@ class FiniteArmBandit(Bandit):
         given, saved = self.arms[: self._num_given], state["added_arms"]
         # Rounding to float32 changes a number by 6e-8 of itself.
         tolerance = 1e-12 if saved.dtype == given.dtype else 1.2e-7
-        if not has_fingerprint(given, state["fingerprint"], tolerance):
+        if not has_checksum(given, state["checksum"], tolerance):
             raise InputDataError(
                 "Expected the state of a bandit over these arms, but it is that of one "
                 "over others, or in another order: its results would go to wrong arms. "

@@ -27,7 +27,7 @@ from botorch_bkb.models.utils.draws import draw_seed, draw_uniforms
 
 
 # Rewards are divided by it.
-LEAST_SPREAD = 1e-3
+LEAST_SCALE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -182,16 +182,16 @@ class BoxThompsonPolicy(BoxPolicy):
     Args:
         uniform_probability: The paper's xi: the probability of a uniform point in place
             of a draw's maximizer.
-        spread: How far draws go from the posterior mean: of each, ``mean + spread (draw
+        scale: How far draws go from the posterior mean: of each, ``mean + scale (draw
             - mean)`` is maximized, the posterior reshaping of [chapelle2011]_. At least
             0.001; the paper's law is 1.
     """
 
-    def __init__(self, uniform_probability: float = 0.0, spread: float = 0.7) -> None:
+    def __init__(self, uniform_probability: float = 0.0, scale: float = 0.7) -> None:
         check_probability("uniform_probability", uniform_probability)
-        check_number("spread", spread, least=LEAST_SPREAD)
+        check_number("scale", scale, least=LEAST_SCALE)
         self.uniform_probability = uniform_probability
-        self.spread = spread
+        self.scale = scale
 
     @override
     def select(
@@ -203,11 +203,11 @@ class BoxThompsonPolicy(BoxPolicy):
         search: BoxSearch,
         generator: torch.Generator,
     ) -> Tensor:
-        if self.spread != 1:
+        if self.scale != 1:
             # Draws have the deviation from a mean that is so many times larger: this
-            # many times such a draw is `mean + spread (draw - mean)`.
+            # many times such a draw is `mean + scale (draw - mean)`.
             model = deepcopy(model)
-            model.set_train_data(targets=model.train_targets / self.spread)
+            model.set_train_data(targets=model.train_targets / self.scale)
         if len(pending):
             # Its variance falls; its mean stays, or nearly where it is sparse.
             model = condition_on_means(model, pending)

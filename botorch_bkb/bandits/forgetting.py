@@ -12,14 +12,14 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import Capacity, StoredArms
+from botorch_bkb.arms import PullLimits, StoredArms
 from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
 from botorch_bkb.bandits.observations import Observations, Pull
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorAt
 from botorch_bkb.posteriors import (
     ArmMoments,
+    DrawCovariance,
     ReplayedFilter,
-    ResidualPart,
     SparseArmFilter,
 )
 from botorch_bkb.posteriors.replay import FilterSampler, Observation
@@ -51,24 +51,24 @@ class FilteredPosteriorAt(PosteriorAt):
 
     @override
     def upper_bounds(
-        self, scale: float, grow: bool, capacity: Capacity
+        self, scale: float, grow: bool, limits: PullLimits
     ) -> DriftingUpperBounds:
         now = self.hyperparameters.steps(self.time)
         return DriftingUpperBounds(
-            self.moments, scale, self.replayed, self._pending_steps(), now, capacity
+            self.moments, scale, self.replayed, self._pending_steps(), now, limits
         )
 
     @override
     def sampler(
-        self, residual: ResidualPart | None, spread: float = 1.0
+        self, covariance: DrawCovariance = "full", scale: float = 1.0
     ) -> FilterSampler:
-        if residual is not None:
+        if covariance != "full":
             raise UnsupportedError(
-                "Expected `residual` to be None where the objective drifts by a "
-                f"filter, whose draws have one law, but got {residual!r}."
+                "Expected `covariance` to be 'full' where the objective drifts by a "
+                f"filter, whose draws have one law, but got {covariance!r}."
             )
         now = self.hyperparameters.steps(self.time)
-        return FilterSampler(self.replayed, self._pending_steps(), now, spread)
+        return FilterSampler(self.replayed, self._pending_steps(), now, scale)
 
     def _pending_steps(self) -> list[tuple[float, int]]:
         """Return times, in steps, and arms of pending pulls."""

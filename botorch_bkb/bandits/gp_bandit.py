@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ConfidenceSchedule
 from botorch_bkb.acquisition.deviations import DeviationWidth
-from botorch_bkb.arms import Capacity, PullCounts
+from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import locked
@@ -29,7 +29,7 @@ from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
 from botorch_bkb.checks import check_choice, check_size
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 from botorch_bkb.posteriors import ArmPosterior, Moments
-from botorch_bkb.posteriors.knowledge_gain import best_arm_capacity
+from botorch_bkb.posteriors.knowledge_gain import best_arm_limits
 from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 
 
@@ -237,28 +237,28 @@ class GPBandit(FiniteArmBandit):
             )
 
     @override
-    def _capacity(self, offered: Tensor | None, rule: BatchRule) -> Capacity:
-        capacity = super()._capacity(offered, rule)
+    def _pull_limits(self, offered: Tensor | None, rule: BatchRule) -> PullLimits:
+        limits = super()._pull_limits(offered, rule)
         failed = self._indices(sorted(self._observations.failed_lately))
-        others = capacity.with_listed(failed, torch.zeros_like(failed))
-        return capacity if others.is_used_up else others
+        others = limits.with_listed(failed, torch.zeros_like(failed))
+        return limits if others.is_used_up else others
 
     @override
     def _select(
         self,
         surrogate: ArmSurrogate,
         rule: BatchRule,
-        capacity: Capacity,
+        limits: PullLimits,
         time: float,
         generator: torch.Generator,
     ) -> Tensor:
-        size = min(rule.min_size, capacity.total(rule.min_size))
+        size = min(rule.min_size, limits.total(rule.min_size))
         pending = list(self._observations.pending.values())
         posterior = surrogate.at(self._observations, time, pending)
         chosen = self._indices([])
         while (missing := size - len(chosen)) > 0:
             # Where the arms of a batch are distinct, more passes once all came.
-            left = self._open_for_goal(posterior.moments, capacity, missing, chosen)
+            left = self._open_for_goal(posterior.moments, limits, missing, chosen)
             first = None
             if not len(chosen):
                 first = self._opening_arm(left)
@@ -266,7 +266,7 @@ class GPBandit(FiniteArmBandit):
                     first = self._new_arm(surrogate, left, time, generator)
             rule = FixedSize(missing)
             more = self._select_from(posterior, rule, left, first, time, generator)
-            capacity = capacity.without(more)
+            limits = limits.without(more)
             chosen = torch.cat([chosen, more])
             scores = posterior.moments.leverage_scores_of(more).tolist()
             arms = zip(more.tolist(), scores, strict=True)
@@ -275,25 +275,25 @@ class GPBandit(FiniteArmBandit):
         return chosen
 
     def _open_for_goal(
-        self, moments: Moments, capacity: Capacity, size: int, chosen: Tensor
-    ) -> Capacity:
+        self, moments: Moments, limits: PullLimits, size: int, chosen: Tensor
+    ) -> PullLimits:
         """Return how often a batch may pull each arm, where the goal allows fewer.
 
         Args:
             moments: Those of all arms.
-            capacity: How many pulls each arm allows.
+            limits: How many pulls each arm allows.
             size: How many are wanted.
             chosen: What the batch has already; as if pending.
         """
         if self.goal == "regret":
-            return capacity
+            return limits
         used = self._observations.used()
         arms = torch.cat([used.arms, chosen])
         counts = torch.cat([used.counts, torch.ones_like(chosen)])
         pending = torch.cat([self._observations.pending_arms(), chosen])
         used = PullCounts(arms, counts)
         posterior = cast(ArmPosterior, moments)  # other moments drift
-        return best_arm_capacity(posterior, capacity, used, pending, size)
+        return best_arm_limits(posterior, limits, used, pending, size)
 
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled.
@@ -314,13 +314,13 @@ class GPBandit(FiniteArmBandit):
     def _new_arm(
         self,
         surrogate: ArmSurrogate,
-        capacity: Capacity,
+        limits: PullLimits,
         time: float,
         generator: torch.Generator,
     ) -> int | None:
         """Return what is chosen of the arms that nobody tried; None if none is left."""
         tried = self._indices(sorted(self._observations.tried))
-        new = capacity.with_listed(tried, torch.zeros_like(tried))
+        new = limits.with_listed(tried, torch.zeros_like(tried))
         if new.is_used_up:
             return None
         return int(super()._select(surrogate, FixedSize(1), new, time, generator))

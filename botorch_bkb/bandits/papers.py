@@ -30,7 +30,7 @@ from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.checks import as_number, check_size
 from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
-from botorch_bkb.posteriors import ResidualPart
+from botorch_bkb.posteriors import DrawCovariance
 from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 
 
@@ -315,10 +315,10 @@ class GPThompsonSampling(FiniteArmBandit):
             chosen arm in place of a draw. (The epsilon-greedy Thompson sampling of
             later papers mixes with the mean of several draws instead.) The theorem
             needs it to be positive; the paper names no value.
-        residual: How draws treat what the inducing arms do not explain: ``"omitted"``,
-            the draw of the paper's weights, or ``"correlated"``; see
-            :mod:`botorch_bkb.posteriors.arm_sampler` for what each gets wrong.
-        spread: How far draws go from the posterior mean: of each, ``mean + spread (draw
+        covariance: The covariance of the draws: ``"projected"``, that of the paper's
+            weights, or ``"full"``, that of the posterior; see
+            :mod:`botorch_bkb.posteriors.arm_sampler`.
+        scale: How far draws go from the posterior mean: of each, ``mean + scale (draw
             - mean)`` is maximized, the posterior reshaping of [chapelle2011]_.
         options: All other arguments of :class:`BKB`. The default ``batch_rule`` is
             ``FixedSize(30)``; BBKB's rules are welcome too. The confidence schedule
@@ -342,15 +342,15 @@ class GPThompsonSampling(FiniteArmBandit):
         noise_variance: float | None = None,
         *,
         uniform_probability: float = 0.05,
-        residual: ResidualPart = "omitted",
-        spread: float = 1.0,
+        covariance: DrawCovariance = "projected",
+        scale: float = 1.0,
         **options: Any,
     ) -> None:
         hyperparameters = _given(
             "GPThompsonSampling", arms, covar_module, noise_variance
         )
         surrogate = _sparse_surrogate(hyperparameters, options)
-        policy = ThompsonPolicy(uniform_probability, residual, spread)
+        policy = ThompsonPolicy(uniform_probability, covariance, scale)
         super().__init__(arms, surrogate, policy, **options)
 
 

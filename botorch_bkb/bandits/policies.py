@@ -12,14 +12,14 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import Capacity
+from botorch_bkb.arms import PullLimits
 from botorch_bkb.bandits.surrogates import PosteriorAt
 from botorch_bkb.checks import check_number, check_probability
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.optim.batch_ucb import fill_batch
-from botorch_bkb.posteriors import ArmSampler, ResidualPart
-from botorch_bkb.posteriors.arm_sampler import check_residual_part
+from botorch_bkb.posteriors import ArmSampler, DrawCovariance
+from botorch_bkb.posteriors.arm_sampler import check_draw_covariance
 from botorch_bkb.posteriors.upper_bounds import Choices
 
 
@@ -36,7 +36,7 @@ class Policy(ABC):
         self,
         posterior: PosteriorAt,
         rule: BatchRule,
-        capacity: Capacity,
+        limits: PullLimits,
         width: Callable[[], float],
         generator: torch.Generator,
     ) -> Choices:
@@ -46,7 +46,7 @@ class Policy(ABC):
         self,
         posterior: PosteriorAt,
         rule: BatchRule,
-        capacity: Capacity,
+        limits: PullLimits,
         first: int | None,
         width: Callable[[], float],
         generator: torch.Generator,
@@ -56,7 +56,7 @@ class Policy(ABC):
         Args:
             posterior: The posterior at the time of the decision, with pending pulls.
             rule: When the batch closes.
-            capacity: How many pulls each arm allows; kept up to date between picks.
+            limits: How many pulls each arm allows; kept up to date between picks.
             first: The first arm of the batch, if it is already chosen.
             width: Returns the confidence width. Ask once: some schedules remember.
             generator: The source of randomness.
@@ -65,7 +65,7 @@ class Policy(ABC):
             A long tensor of arms in order of choice, one at least.
         """
         moments = posterior.moments
-        choices = self.choices(posterior, rule, capacity, width, generator)
+        choices = self.choices(posterior, rule, limits, width, generator)
         batch = rule.open(moments, moments.like.new_tensor(posterior.pending_scores()))
         return fill_batch(choices, batch, first, moments.pulled_indices)
 
@@ -90,12 +90,12 @@ class UCBPolicy(Policy):
         self,
         posterior: PosteriorAt,
         rule: BatchRule,
-        capacity: Capacity,
+        limits: PullLimits,
         width: Callable[[], float],
         generator: torch.Generator,
     ) -> Choices:
         scale = width() / math.sqrt(posterior.moments.noise_variance)
-        return posterior.upper_bounds(scale, not rule.keeps_inducing_points, capacity)
+        return posterior.upper_bounds(scale, not rule.keeps_inducing_points, limits)
 
 
 class DrawingPolicy(Policy):
@@ -103,7 +103,7 @@ class DrawingPolicy(Policy):
 
     @abstractmethod
     def picks(
-        self, posterior: PosteriorAt, capacity: Capacity, generator: torch.Generator
+        self, posterior: PosteriorAt, limits: PullLimits, generator: torch.Generator
     ) -> Iterator[int]:
         """Yield arms that allow a pull, without end."""
 
@@ -112,25 +112,25 @@ class DrawingPolicy(Policy):
         self,
         posterior: PosteriorAt,
         rule: BatchRule,
-        capacity: Capacity,
+        limits: PullLimits,
         width: Callable[[], float],
         generator: torch.Generator,
     ) -> Choices:
-        return _Picks(self.picks(posterior, capacity, generator), capacity)
+        return _Picks(self.picks(posterior, limits, generator), limits)
 
 
 class _Picks(Choices):
-    def __init__(self, picks: Iterator[int], capacity: Capacity) -> None:
+    def __init__(self, picks: Iterator[int], limits: PullLimits) -> None:
         self.picks = picks
-        self.capacity = capacity
+        self.limits = limits
 
     @override
     def best(self) -> int | None:
-        return None if self.capacity.is_used_up else next(self.picks)
+        return None if self.limits.is_used_up else next(self.picks)
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
-        self.capacity.take(index, num_pulls)
+        self.limits.take(index, num_pulls)
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,13 @@ class EpsilonGreedyPolicy(DrawingPolicy):
 
     @override
     def picks(
-        self, posterior: PosteriorAt, capacity: Capacity, generator: torch.Generator
+        self, posterior: PosteriorAt, limits: PullLimits, generator: torch.Generator
     ) -> Iterator[int]:
         while True:
             if draw_uniforms(1, generator) < self.uniform_probability:
-                yield capacity.draw(generator)
+                yield limits.draw(generator)
             else:
-                yield posterior.moments.best_mean(capacity.allowed)
+                yield posterior.moments.best_mean(limits.allowed)
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,10 @@ class ThompsonPolicy(DrawingPolicy):
     Args:
         uniform_probability: The paper's xi: the probability of a uniform draw in place
             of the best arm of one from the posterior.
-        residual: What draws do beside the inducing arms, see
+        covariance: What draws do beside the inducing arms, see
             :mod:`botorch_bkb.posteriors.arm_sampler`. None: the joint law of the
             posterior; a filter has no other.
-        spread: How far draws go from the posterior mean: of each, ``mean + spread
+        scale: How far draws go from the posterior mean: of each, ``mean + scale
             (draw - mean)`` is what counts, the posterior reshaping of [chapelle2011]_.
             0.7 found more of the best arms in a hundred pulls with learned
             hyperparameters; the papers' law is 1.
@@ -191,8 +191,8 @@ class ThompsonPolicy(DrawingPolicy):
     """
 
     uniform_probability: float = 0.0
-    residual: ResidualPart | None = None
-    spread: float = 0.7
+    covariance: DrawCovariance = "full"
+    scale: float = 0.7
     # Where the prior mean is the rewards' average, which rises as the bandit gets
     # better, the best of many draws is an arm of which nothing is known.
     learns_mean = True
@@ -200,51 +200,50 @@ class ThompsonPolicy(DrawingPolicy):
     def __post_init__(self) -> None:
         """Check the options."""
         check_probability("uniform_probability", self.uniform_probability)
-        check_number("spread", self.spread, least=0.0)
-        if self.residual is not None:
-            check_residual_part(self.residual)
+        check_number("scale", self.scale, least=0.0)
+        check_draw_covariance(self.covariance)
 
     @override
     def picks(
-        self, posterior: PosteriorAt, capacity: Capacity, generator: torch.Generator
+        self, posterior: PosteriorAt, limits: PullLimits, generator: torch.Generator
     ) -> Iterator[int]:
         while posterior.num_told == 0:
-            yield capacity.draw(generator)
-        sampler = posterior.sampler(self.residual, self.spread)
-        if isinstance(sampler, ArmSampler) and sampler.residual == "correlated":
-            yield from self._joint(sampler, capacity, generator)
+            yield limits.draw(generator)
+        sampler = posterior.sampler(self.covariance, self.scale)
+        if isinstance(sampler, ArmSampler) and sampler.covariance == "full":
+            yield from self._joint(sampler, limits, generator)
         size = 1
         # Draws of one block share a pass over all arms. Blocks double whatever the size
         # of the batch, so that a capped batch is the beginning of the longer one.
         while True:
             # Small enough that no arm uses up its repeats within a block.
-            block = min(size, capacity.least)
+            block = min(size, limits.least)
             is_uniform = self._is_uniform(block, generator)
             best = iter(())
             if not all(is_uniform):
                 num_draws = block - sum(is_uniform)
-                draws = sampler.draw_best_arms(num_draws, generator, capacity.allowed)
+                draws = sampler.draw_best_arms(num_draws, generator, limits.allowed)
                 best = iter(draws.tolist())
             for uniform in is_uniform:
-                yield capacity.draw(generator) if uniform else next(best)
+                yield limits.draw(generator) if uniform else next(best)
             size *= 2
 
     def _joint(
-        self, sampler: ArmSampler, capacity: Capacity, generator: torch.Generator
+        self, sampler: ArmSampler, limits: PullLimits, generator: torch.Generator
     ) -> Iterator[int]:
         """Yield the best arms, of those left, of joint draws over promising ones."""
         size = 1
-        pool = sampler.promising_arms(capacity.allowed)
+        pool = sampler.promising_arms(limits.allowed)
         while True:
             draws = sampler.draw_values(size, generator, pool)
             is_uniform = self._is_uniform(size, generator)
             for values, uniform in zip(draws, is_uniform, strict=True):
-                allowed = capacity.allows(pool)
+                allowed = limits.allows(pool)
                 if not allowed.any():
-                    pool = sampler.promising_arms(capacity.allowed)
+                    pool = sampler.promising_arms(limits.allowed)
                     break
                 if uniform:
-                    yield capacity.draw(generator)
+                    yield limits.draw(generator)
                 else:
                     best = values.masked_fill(~allowed, -torch.inf).argmax()
                     yield int(pool[best])

@@ -24,7 +24,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ArmObservations, ConfidenceState
-from botorch_bkb.arms import Capacity
+from botorch_bkb.arms import PullLimits
 from botorch_bkb.bandits.hyperparameters import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import (
     in_stable_order,
@@ -40,7 +40,7 @@ from botorch_bkb.checks import (
     check_max_feature_bytes,
     check_number,
 )
-from botorch_bkb.posteriors import ArmPosterior, ArmSampler, Moments, ResidualPart
+from botorch_bkb.posteriors import ArmPosterior, ArmSampler, DrawCovariance, Moments
 from botorch_bkb.posteriors.kernel_rows import positions_in
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
 
@@ -76,25 +76,27 @@ class PosteriorAt(ABC):
         """Return the leverage scores of pending pulls, as batch rules count them."""
 
     @abstractmethod
-    def upper_bounds(self, scale: float, grow: bool, capacity: Capacity) -> Choices:
+    def upper_bounds(self, scale: float, grow: bool, limits: PullLimits) -> Choices:
         """Return the arms in order of their upper bounds, as pulls are added.
 
         Args:
             scale: The number of standard deviations.
             grow: Whether chosen arms join the inducing ones. They always do where the
                 GP is exact.
-            capacity: How many pulls arms still allow; kept up to date.
+            limits: How many pulls arms still allow; kept up to date.
         """
 
     @abstractmethod
-    def sampler(self, residual: ResidualPart | None, spread: float = 1.0) -> Sampler:
+    def sampler(
+        self, covariance: DrawCovariance = "full", scale: float = 1.0
+    ) -> Sampler:
         """Return draws from the posterior, whose variances count pending pulls.
 
         Args:
-            residual: What draws do beside the inducing arms, see
+            covariance: What draws do beside the inducing arms, see
                 :mod:`~botorch_bkb.posteriors.arm_sampler`. None: the joint law, as far
                 as this posterior has it.
-            spread: How far draws go from the mean, see there.
+            scale: How far draws go from the mean, see there.
         """
 
 
@@ -369,14 +371,15 @@ class StaticPosteriorAt(PosteriorAt):
         return [pull.score for pull in self.pending]
 
     @override
-    def upper_bounds(self, scale: float, grow: bool, capacity: Capacity) -> UpperBounds:
+    def upper_bounds(self, scale: float, grow: bool, limits: PullLimits) -> UpperBounds:
         grow |= self.grows
-        return UpperBounds(self.moments, scale, grow, self._pending_arms(), capacity)
+        return UpperBounds(self.moments, scale, grow, self._pending_arms(), limits)
 
     @override
-    def sampler(self, residual: ResidualPart | None, spread: float = 1.0) -> ArmSampler:
-        residual = residual or "correlated"
-        return ArmSampler(self.moments, self._pending_arms(), residual, spread)
+    def sampler(
+        self, covariance: DrawCovariance = "full", scale: float = 1.0
+    ) -> ArmSampler:
+        return ArmSampler(self.moments, self._pending_arms(), covariance, scale)
 
     def _pending_arms(self) -> Tensor:
         arms = [pull.arm for pull in self.pending]

@@ -59,7 +59,7 @@ from botorch_bkb.cli.results import check_left, COLUMNS_OF_NEXT
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.models.utils.replicates import find_twins
+from botorch_bkb.models.utils.replicates import find_duplicates
 
 
 NUM_ROWS_SHOWN = 10
@@ -529,11 +529,11 @@ def _size_notes(
 
 def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:
     """Say which candidates the model cannot tell apart, if there are any."""
-    twins = find_twins(comparable_rows(table))
-    copies = (twins.rows != twins.first).nonzero().squeeze(-1)
+    duplicates = find_duplicates(comparable_rows(table))
+    copies = (duplicates.rows != duplicates.first).nonzero().squeeze(-1)
     if not len(copies):
         return []
-    row, first = int(twins.rows[copies[0]]), int(twins.first[copies[0]])
+    row, first = int(duplicates.rows[copies[0]]), int(duplicates.first[copies[0]])
     return [
         f"Candidates with the features of an earlier one: {len(copies):,}, such as "
         f"{ids[row]} with those of {ids[first]}; the earliest that may be measured is "

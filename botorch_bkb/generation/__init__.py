@@ -12,15 +12,15 @@ from botorch_bkb.generation.paths import (
     EigenfeatureMap,
     maximize_paths,
 )
-from botorch_bkb.posteriors import ArmSampler, ResidualPart
+from botorch_bkb.posteriors import ArmSampler, DrawCovariance
 
 
 __all__ = [
     "ArmSampler",
     "BoxMaximizerDistribution",
+    "DrawCovariance",
     "EigenfeatureMap",
     "MaximizerDistribution",
-    "ResidualPart",
     "VarianceStoppingRule",
     "draw_eigenfeature_paths",
     "draw_posterior_paths",

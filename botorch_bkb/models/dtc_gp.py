@@ -58,8 +58,8 @@ from botorch_bkb.models.utils.noise import (
     train_noise,
 )
 from botorch_bkb.models.utils.prediction import (
+    DTCPredictionStrategy,
     ExactPosterior,
-    FactoredPosterior,
     nystrom_features,
     Observations,
     SparsePosterior,
@@ -105,7 +105,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         >>> posterior = model.posterior(test_X)
     """
 
-    prediction_strategy: FactoredPosterior | None
+    prediction_strategy: DTCPredictionStrategy | None
     _inducing_points: Tensor | None
     _original_train_inputs: Tensor
     covar_module: Kernel
@@ -643,7 +643,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         S = self._inducing_inputs(self._inducing_points)
         return None if covers(S, self._unbatched_inputs()) else S
 
-    def _posterior_factors(self) -> FactoredPosterior:
+    def _posterior_factors(self) -> DTCPredictionStrategy:
         factors, targets = self.prediction_strategy, self.train_targets
         # `Module.to` moves data and parameters, not factors.
         if factors is not None and (
@@ -657,7 +657,7 @@ class SingleTaskDTCGP(SingleTaskGP):
                 self.prediction_strategy = self._factorize()
         return self.prediction_strategy
 
-    def _factorize(self) -> FactoredPosterior:
+    def _factorize(self) -> DTCPredictionStrategy:
         observations, S = self.merged_observations(), self.sparse_inducing_inputs()
         if S is None:
             return ExactPosterior.from_observations(self.covar_module, observations)

@@ -15,7 +15,7 @@ from botorch.exceptions.errors import (
 from torch import Tensor
 
 from botorch_bkb.checks import check_size
-from botorch_bkb.models.utils.replicates import find_twins, Twins
+from botorch_bkb.models.utils.replicates import Duplicates, find_duplicates
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def optimize_acqf_finite(
     _check_acquisition(acq_function, q)
     candidates = _available_indices(choices, available, chunk_size)
     _check_number("q", q, candidates.shape[0] if unique else None)
-    twins = find_twins(choices)
+    duplicates = find_duplicates(choices)
     picked: list[Tensor] = []
     picked_values: list[Tensor] = []
     X_pending = getattr(acq_function, "X_pending", None)
@@ -78,7 +78,7 @@ def optimize_acqf_finite(
             if step > 0:
                 acq_function.set_X_pending(pending)
             values = _evaluate(acq_function, choices, candidates, chunk_size)
-            _tie_twins(values, candidates, twins)
+            _tie_duplicates(values, candidates, duplicates)
             best = values.argmax()
             index = candidates[best]
             picked.append(index)
@@ -135,7 +135,7 @@ def top_k_choices(
     candidates = _available_indices(choices, available, chunk_size)
     _check_number("k", k, candidates.shape[0])
     values = _evaluate(acq_function, choices, candidates, chunk_size)
-    _tie_twins(values, candidates, find_twins(choices))
+    _tie_duplicates(values, candidates, find_duplicates(choices))
     values, order = values.sort(descending=True, stable=True)
     return candidates[order[:k]], values[:k]
 
@@ -179,13 +179,13 @@ def _evaluate_chunk(acq_function: AcquisitionFunction, X: Tensor) -> Tensor:
     return values
 
 
-def _tie_twins(values: Tensor, candidates: Tensor, twins: Twins) -> None:
+def _tie_duplicates(values: Tensor, candidates: Tensor, duplicates: Duplicates) -> None:
     """Give candidates of identical rows the value of the first of them.
 
     Rounding depends on where in its chunk a row stands.
     """
-    position = torch.isin(candidates, twins.rows).nonzero().squeeze(-1)
-    group = twins.first[torch.searchsorted(twins.rows, candidates[position])]
+    position = torch.isin(candidates, duplicates.rows).nonzero().squeeze(-1)
+    group = duplicates.first[torch.searchsorted(duplicates.rows, candidates[position])]
     group, inverse = group.unique(return_inverse=True)
     first = torch.full_like(group, len(candidates))
     first = first.scatter_reduce(0, inverse, position, reduce="amin")

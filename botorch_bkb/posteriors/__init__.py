@@ -1,7 +1,7 @@
 """What is known of all arms: posteriors that stand still, and those that drift."""
 
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
-from botorch_bkb.posteriors.arm_sampler import ArmSampler, ResidualPart
+from botorch_bkb.posteriors.arm_sampler import ArmSampler, DrawCovariance
 from botorch_bkb.posteriors.moments import ArmMoments, Moments
 from botorch_bkb.posteriors.replay import ReplayedFilter
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmFilter
@@ -11,8 +11,8 @@ __all__ = [
     "ArmMoments",
     "ArmPosterior",
     "ArmSampler",
+    "DrawCovariance",
     "Moments",
     "ReplayedFilter",
-    "ResidualPart",
     "SparseArmFilter",
 ]

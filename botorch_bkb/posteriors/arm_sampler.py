@@ -12,13 +12,13 @@ where the inducing arms span all arms, and too small by the residual ``k(x, x') 
 z(x)^T z(x')`` elsewhere, which makes draws **over-confident far from the inducing
 arms**.
 
-With ``residual="correlated"`` draws have the joint law of the posterior, residual
+With ``covariance="full"`` draws have the joint law of the posterior, residual
 included, among the ``POOL_SIZE`` arms of the largest optimistic bounds, at ``O(A)``
 to find them and ``O(k^3)`` for ``k`` of them; never ``A x A``. Other arms are never
 best in such a draw: :meth:`ArmSampler.outside_probability` bounds how often they should
 be.
 
-A ``spread`` of ``a`` replaces each draw by ``mean(x) + a (f(x) - mean(x))``: the
+A ``scale`` of ``a`` replaces each draw by ``mean(x) + a (f(x) - mean(x))``: the
 posterior reshaping of [chapelle2011]_, which explores less below 1.
 """
 
@@ -39,7 +39,7 @@ from botorch_bkb.posteriors.arm_shard import ArmShard, Draws
 from botorch_bkb.posteriors.shards import PerArm
 
 
-ResidualPart = Literal["omitted", "correlated"]
+DrawCovariance = Literal["projected", "full"]
 # Joint draws are over this many arms: their covariance takes 8 MiB, its factor 20 ms.
 POOL_SIZE = 1024
 JITTER = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -47,14 +47,14 @@ JITTER = {torch.float64: 1e-10, torch.float32: 1e-5}
 POOL_DEVIATIONS = 3.0
 
 
-def check_residual_part(residual: str) -> None:
-    """Raise an ``InputDataError`` unless this way to treat the residual exists."""
+def check_draw_covariance(covariance: str) -> None:
+    """Raise an ``InputDataError`` unless this covariance of draws exists."""
     check_choice(
-        "residual",
-        residual,
+        "covariance",
+        covariance,
         {
-            "omitted": "over-confident far from the inducing arms",
-            "correlated": "the posterior's law among the promising arms",
+            "projected": "over-confident far from the inducing arms",
+            "full": "the posterior's law among the promising arms",
         },
     )
 
@@ -73,11 +73,11 @@ class ArmSampler:
         posterior: The posterior given all rewards; it is not changed.
         pending_indices: A long tensor of the pulls still without reward, repeats
             included. None for none.
-        residual: ``"omitted"`` or ``"correlated"``; see the module.
-        spread: How far draws go from the mean, see the module; 1 for the posterior's.
+        covariance: ``"projected"`` or ``"full"``; see the module.
+        scale: How far draws go from the mean, see the module; 1 for the posterior's.
 
     Raises:
-        InputDataError: If ``residual`` is something else, or ``spread`` is negative.
+        InputDataError: If ``covariance`` is something else, or ``scale`` is negative.
 
     Example:
         >>> sampler = ArmSampler(posterior)
@@ -88,13 +88,13 @@ class ArmSampler:
         self,
         posterior: ArmPosterior,
         pending_indices: Tensor | None = None,
-        residual: ResidualPart = "omitted",
-        spread: float = 1.0,
+        covariance: DrawCovariance = "projected",
+        scale: float = 1.0,
     ) -> None:
-        check_residual_part(residual)
+        check_draw_covariance(covariance)
         self.posterior = posterior
-        self.residual = residual
-        self.spread = check_number("spread", spread, least=0.0)
+        self.covariance = covariance
+        self.scale = check_number("scale", scale, least=0.0)
         self._L_v = posterior.L_v
         # The arms of the last joint draws, their features, and the residual's root.
         self._factored: tuple[Tensor, Tensor, Tensor] | None = None
@@ -114,14 +114,14 @@ class ArmSampler:
             num_draws: The number of draws.
             generator: The source of randomness.
             indices: A ``k``-dim long tensor of the arms to return; all if None. The
-                values do not depend on it, but with ``residual="correlated"``, where a
+                values do not depend on it, but with ``covariance="full"``, where a
                 draw takes ``O(k^2)`` memory and ``O(k^3)`` time.
 
         Returns:
             A ``num_draws x k`` tensor, in the units of the posterior.
         """
         posterior = self.posterior
-        if self.residual == "correlated":
+        if self.covariance == "full":
             if indices is None:
                 indices = torch.arange(posterior.num_arms, device=posterior.like.device)
             return self._draw_joint(num_draws, generator, indices)
@@ -150,7 +150,7 @@ class ArmSampler:
             InputDataError: If no arm is allowed.
         """
         self._check_allowed(allowed)
-        if self.residual == "correlated":
+        if self.covariance == "full":
             pool = self.promising_arms(allowed)
             return pool[self._draw_joint(num_draws, generator, pool).argmax(dim=-1)]
         draws = self._draws(num_draws, generator)
@@ -179,7 +179,7 @@ class ArmSampler:
         For every level ``b`` it is at most ``P(f(x) < b)``, for any promising ``x``,
         and the sum of ``P(f(x') > b)`` over the arms outside; the least of these bounds
         over a grid of levels, at most one. By the posterior's variances without pending
-        pulls, whatever the spread.
+        pulls, whatever the scale.
 
         Args:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
@@ -267,4 +267,4 @@ class ArmSampler:
 
     def _normals(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
         normals = draw_normals(rows, columns, generator=generator)
-        return self.spread * normals.to(self.posterior.like)
+        return self.scale * normals.to(self.posterior.like)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from botorch_bkb.arms import Capacity, PullCounts
+from botorch_bkb.arms import PullCounts, PullLimits
 
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from botorch_bkb.posteriors.shards import Ranked
 
 
-def best_arm_capacity(
+def best_arm_limits(
     posterior: ArmPosterior,
-    capacity: Capacity,
+    limits: PullLimits,
     used: PullCounts,
     pending: Tensor,
     size: int,
-) -> Capacity:
+) -> PullLimits:
     """Return the capacities of a batch of distinct arms that tell most of the best one.
 
     Arms that were never pulled, and of the others those whose next pull gains more than
@@ -31,21 +31,21 @@ def best_arm_capacity(
 
     Args:
         posterior: What is known of the arms.
-        capacity: How many pulls each arm allows; the best is sought of those on offer.
+        limits: How many pulls each arm allows; the best is sought of those on offer.
         used: The pulls so far, told and pending.
         pending: The arms of the pending ones, an arm as often as it is out.
         size: The size of the batch.
     """
     pulled, _ = used.merged()
-    capacity = capacity.with_listed(pulled, capacity.of_arms(pulled))
+    limits = limits.with_listed(pulled, limits.of_arms(pulled))
     # Arms that are not listed are new, and alike but for their gain.
-    arms, pulls = capacity.listed
-    most, gain = posterior.knowledge_gains(capacity.offered, arms)
+    arms, pulls = limits.listed
+    most, gain = posterior.knowledge_gains(limits.offered, arms)
     if len(pending):
         out, counts = pending.unique(return_counts=True)
         place = torch.searchsorted(arms, out)
-        gain[place] = _gain_when_told(posterior, capacity.offered, out, counts)
-    num_new = capacity.num_usual if capacity.usual > 0 else 0
+        gain[place] = _gain_when_told(posterior, limits.offered, out, counts)
+    num_new = limits.num_usual if limits.usual > 0 else 0
     allowed = pulls > 0
     is_open = allowed & ~torch.isin(arms, pulled)
     most = max([most if num_new else -math.inf, *gain[is_open].tolist()])
@@ -56,8 +56,8 @@ def best_arm_capacity(
         # Stable: the lowest index among ties.
         is_open[rest.sort(descending=True, stable=True).indices[:missing]] = True
     listed = PullCounts(arms, is_open * pulls.clamp(max=1))
-    usual = min(capacity.usual, 1)
-    return Capacity(capacity.num_arms, usual, capacity.offered, listed, arms.device)
+    usual = min(limits.usual, 1)
+    return PullLimits(limits.num_arms, usual, limits.offered, listed, arms.device)
 
 
 def _gain_when_told(

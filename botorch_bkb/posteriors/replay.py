@@ -103,7 +103,7 @@ class FilterSampler:
         replayed: The filter; it is not changed.
         pending: Times and arms of pulls without reward.
         time: When.
-        spread: How far draws go from the mean, as of
+        scale: How far draws go from the mean, as of
             :class:`~botorch_bkb.posteriors.ArmSampler`.
     """
 
@@ -112,9 +112,9 @@ class FilterSampler:
         replayed: ReplayedFilter,
         pending: Sequence[tuple[float, int]],
         time: float,
-        spread: float = 1.0,
+        scale: float = 1.0,
     ) -> None:
-        self.spread = check_number("spread", spread, least=0.0)
+        self.scale = check_number("scale", scale, least=0.0)
         if pending:
             self._drifting = replayed.hallucinate(pending)
             self._drifting.advance(time)
@@ -138,7 +138,7 @@ class FilterSampler:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
         """
         values = self._drifting.draw_values(num_draws, generator)
-        values = torch.lerp(self._drifting.mean, values, self.spread)
+        values = torch.lerp(self._drifting.mean, values, self.scale)
         if allowed is not None:
             values = values.masked_fill(~allowed, -torch.inf)
         return values.argmax(dim=-1)

@@ -11,7 +11,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import Capacity
+from botorch_bkb.arms import PullLimits
 from botorch_bkb.models.utils.crossing import first_crossing
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.hallucination import HallucinatedPosterior, PoolPosterior
@@ -60,12 +60,12 @@ class UpperBounds(Choices):
         scale: float,
         grow: bool,
         pending_indices: Tensor,
-        capacity: Capacity,
+        limits: PullLimits,
     ) -> None:
         self.posterior = posterior
         self.scale = scale
         self.grow = grow
-        self.capacity = capacity
+        self.limits = limits
         self.outside = (-math.inf, -1)
         self.pulls: dict[int, int] = {}
         # None before there is a pull: the choice that ends a batch needs no more.
@@ -81,7 +81,7 @@ class UpperBounds(Choices):
         if (grow and posterior.is_exact) or not (grow or pending):
             self.pulls = pending
             # The stale bounds are those of the start, but of arms that left a pool.
-            self.allowed = self.capacity.allowed
+            self.allowed = self.limits.allowed
             self.known = Ranked(posterior.like, posterior.pulled_indices[:0])
             return self._pool(POOL_SIZE)
         # Pending arms join the inducing arms, whatever the rule.
@@ -89,7 +89,7 @@ class UpperBounds(Choices):
 
     def _first(self) -> tuple[float, int]:
         """Return the largest bound and its arm before there is a pull."""
-        allowed = self.capacity.allowed
+        allowed = self.limits.allowed
         values, arms = self.posterior.largest_bounds(self.scale, 1, allowed)
         return values.item(), int(arms)
 
@@ -114,7 +114,7 @@ class UpperBounds(Choices):
 
     @override
     def num_repeats(self, index: int) -> int:
-        """Return how many pulls in a row keep the arm best; at most its capacity.
+        """Return how many pulls in a row keep the arm best; at most its limits.
 
         One at least. With ``n`` pulls the bound is ``mean + scale sqrt(residual +
         p lambda / (lambda + n p))``, against bounds that can only fall.
@@ -136,7 +136,7 @@ class UpperBounds(Choices):
             room = ((rival[0] - mean) / self.scale) ** 2 - residual
             limit = noise / room - noise / p if room > 0 and p > 0 else math.inf
         pulls = first_crossing(overtaken, limit) if limit > 0 else 1
-        return min(pulls, self.capacity.of(index))
+        return min(pulls, self.limits.of(index))
 
     def _append(self, index: int) -> PoolPosterior | HallucinatedPosterior:
         """Let a chosen arm join the inducing arms, if they grow."""
@@ -154,8 +154,8 @@ class UpperBounds(Choices):
         else:
             # The uniformly drawn first arm need not be in the pool.
             tracked = self._pool(POOL_SIZE)
-        self.capacity.take(index, num_pulls)
-        if self.capacity.of(index) <= 0 and index in tracked:
+        self.limits.take(index, num_pulls)
+        if self.limits.of(index) <= 0 and index in tracked:
             tracked.close(index)
 
     def _enlarge(self, indices: Tensor, bounds: Tensor) -> None:
@@ -192,7 +192,7 @@ class UpperBounds(Choices):
         """Make the arms of the largest bounds exact."""
         arms = self._largest(size)
         pool = PoolPosterior(self.posterior, self.scale, arms, self.pulls, self.grow)
-        for closed in arms[~self.capacity.allows(arms)].tolist():
+        for closed in arms[~self.limits.allows(arms)].tolist():
             pool.close(closed)
         self.tracked = pool
         return pool
@@ -204,7 +204,7 @@ class UpperBounds(Choices):
         if arms is None:
             self.outside = (-math.inf, -1)
         tracked = HallucinatedPosterior(
-            self.posterior, self.scale, self.capacity.allowed, arms
+            self.posterior, self.scale, self.limits.allowed, arms
         )
         for index, num_pulls in pulls.items():
             if append:
@@ -223,7 +223,7 @@ class DriftingUpperBounds(Choices):
         replayed: The filter; it is not changed.
         pending: Times and arms of pulls without reward.
         time: That time, in the filter's units.
-        capacity: How many pulls each arm allows; kept up to date.
+        limits: How many pulls each arm allows; kept up to date.
     """
 
     def __init__(
@@ -233,13 +233,13 @@ class DriftingUpperBounds(Choices):
         replayed: ReplayedFilter,
         pending: Sequence[tuple[float, int]],
         time: float,
-        capacity: Capacity,
+        limits: PullLimits,
     ) -> None:
         self.mean, self.variance = moments.mean, moments.variance
         self.scale = scale
         self.replayed = replayed
         self.time = time
-        self.capacity = capacity
+        self.limits = limits
         self.hallucinated: SparseArmFilter | None = None
         if pending:
             self.hallucinated = replayed.hallucinate(pending)
@@ -248,16 +248,16 @@ class DriftingUpperBounds(Choices):
     @override
     def best(self) -> int | None:
         bounds = self.mean + self.scale * self.variance.sqrt()
-        if self.capacity.is_used_up:
+        if self.limits.is_used_up:
             return None
-        allowed = self.capacity.allowed
+        allowed = self.limits.allowed
         if allowed is not None:
             bounds = bounds.masked_fill(~allowed, -math.inf)
         return int(bounds.argmax())
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
-        self.capacity.take(index, num_pulls)
+        self.limits.take(index, num_pulls)
         if self.hallucinated is None:
             self.hallucinated = self.replayed.filter.copy()
         for _ in range(num_pulls):

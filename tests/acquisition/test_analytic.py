@@ -9,8 +9,8 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 
 from botorch_bkb.acquisition import (
-    BudgetedUpperConfidenceBound,
     ChowdhuryGopalanWidth,
+    ScheduledUpperConfidenceBound,
 )
 from tests.acquisition import (
     exact_moments,
@@ -28,7 +28,7 @@ TEST_X = torch.rand(
 
 def test_score_is_the_mean_plus_a_number_of_deviations():
     X, Y = standardized_data(10)
-    acqf = BudgetedUpperConfidenceBound(fixed_gp(X, Y), confidence=1.5)
+    acqf = ScheduledUpperConfidenceBound(fixed_gp(X, Y), confidence=1.5)
     mean, variance = exact_moments(X, Y, TEST_X)
     expected = mean + 1.5 * np.sqrt(variance)
     np.testing.assert_allclose(acqf(TEST_X.unsqueeze(-2)).detach(), expected, atol=1e-6)
@@ -36,7 +36,7 @@ def test_score_is_the_mean_plus_a_number_of_deviations():
 
 def test_width_comes_from_the_schedule_and_beta_from_the_width():
     X, Y = standardized_data(10)
-    acqf = BudgetedUpperConfidenceBound(fixed_gp(X, Y), ChowdhuryGopalanWidth())
+    acqf = ScheduledUpperConfidenceBound(fixed_gp(X, Y), ChowdhuryGopalanWidth())
     log_det = np.linalg.slogdet(np.eye(10) + rbf_gram(X.numpy(), X.numpy()) / NOISE)[1]
     width = math.sqrt(NOISE) * (1 + math.sqrt(2 * (log_det + math.log(20))))
     assert acqf.confidence_width == pytest.approx(width, rel=1e-6)
@@ -47,7 +47,7 @@ def test_score_is_that_of_botorch_with_the_same_beta():
     X, Y = standardized_data(10)
     model = SingleTaskGP(X, 100 + 7 * Y)
     model.likelihood.noise = NOISE
-    acqf = BudgetedUpperConfidenceBound(model, confidence=1.5)
+    acqf = ScheduledUpperConfidenceBound(model, confidence=1.5)
     stock = UpperConfidenceBound(model, beta=1.5**2)
     test_X = TEST_X.view(3, 3, 1, 2)
     torch.testing.assert_close(acqf(test_X), stock(test_X))
@@ -60,8 +60,8 @@ def test_both_ways_to_minimize_score_the_negative_mean():
     expected = -mean + 1.5 * np.sqrt(variance)
     weights = torch.tensor([-1.0], dtype=torch.float64)
     for acqf in (
-        BudgetedUpperConfidenceBound(model, 1.5, maximize=False),
-        BudgetedUpperConfidenceBound(
+        ScheduledUpperConfidenceBound(model, 1.5, maximize=False),
+        ScheduledUpperConfidenceBound(
             model, 1.5, posterior_transform=ScalarizedPosteriorTransform(weights)
         ),
     ):
@@ -72,12 +72,12 @@ def test_both_ways_to_minimize_score_the_negative_mean():
 def test_unsupported_confidence_and_models_are_refused():
     X, Y = standardized_data(10)
     with pytest.raises(InputDataError, match="`num_deviations` to be finite"):
-        BudgetedUpperConfidenceBound(fixed_gp(X, Y), -1.0)
+        ScheduledUpperConfidenceBound(fixed_gp(X, Y), -1.0)
     with pytest.raises(UnsupportedError, match="one noise variance"):
-        BudgetedUpperConfidenceBound(SingleTaskGP(X, Y, 0.1 + Y.square()), 1.0)
+        ScheduledUpperConfidenceBound(SingleTaskGP(X, Y, 0.1 + Y.square()), 1.0)
 
 
 def test_pending_points_are_refused():
-    acqf = BudgetedUpperConfidenceBound(fixed_gp(*standardized_data(10)), 1.0)
+    acqf = ScheduledUpperConfidenceBound(fixed_gp(*standardized_data(10)), 1.0)
     with pytest.raises(UnsupportedError, match="do not account for X_pending"):
         acqf.set_X_pending(TEST_X)

@@ -10,8 +10,8 @@ from botorch.models.transforms import Normalize
 
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
-    BudgetedUpperConfidenceBound,
     LogWidth,
+    ScheduledUpperConfidenceBound,
 )
 from tests.acquisition import exact_moments, fixed_gp, NOISE, standardized_data
 
@@ -47,7 +47,7 @@ def test_without_pending_points_it_is_the_plain_bound(nothing):
     model = fixed_gp(*standardized_data(10))
     acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=PENDING)
     acqf.set_X_pending(nothing)
-    plain = BudgetedUpperConfidenceBound(model, 1.5)
+    plain = ScheduledUpperConfidenceBound(model, 1.5)
     np.testing.assert_allclose(scores(acqf), scores(plain), atol=1e-12)
     assert acqf.X_pending is None
 

@@ -11,7 +11,7 @@ from botorch.models.deterministic import GenericDeterministicModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.acquisition import BudgetedUpperConfidenceBound
+from botorch_bkb.acquisition import ScheduledUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
     ArmObservations,
     BBKBWidth,
@@ -283,7 +283,7 @@ def test_norm_doubling_tells_a_large_function_from_one_within_the_bound(norm):
     noise = 0.1 * torch.randn(40, dtype=torch.float64, generator=generator)
     schedule = NormDoubling(PracticalBKBWidth(noise_std=0.1))
     model = fixed_gp(X[repeats], (values[repeats] + noise).unsqueeze(-1), 1.0)
-    acqf = BudgetedUpperConfidenceBound(model, schedule)
+    acqf = ScheduledUpperConfidenceBound(model, schedule)
     assert (schedule.num_doublings > 0) == (norm > 1)
     _, variance = exact_moments(X[repeats], noise.unsqueeze(-1), X, 1.0)
     deviation = (model.posterior(X).mean.squeeze(-1) - values).abs().detach().numpy()

@@ -9,9 +9,9 @@ from botorch.utils.datasets import SupervisedDataset
 
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
-    BudgetedUpperConfidenceBound,
     PracticalBBKBWidth,
     PracticalBKBWidth,
+    ScheduledUpperConfidenceBound,
     SrinivasWidth,
 )
 from tests.acquisition import fixed_gp, standardized_data
@@ -51,10 +51,10 @@ def test_batch_bound_takes_what_ax_passes():
 
 
 def test_budgeted_bound_takes_what_ax_passes():
-    construct = get_acqf_input_constructor(BudgetedUpperConfidenceBound)
+    construct = get_acqf_input_constructor(ScheduledUpperConfidenceBound)
     inputs = construct(**arguments_of_ax(confidence=SrinivasWidth(), num_arms=100))
-    acqf = BudgetedUpperConfidenceBound(**inputs)
-    expected = BudgetedUpperConfidenceBound(
+    acqf = ScheduledUpperConfidenceBound(**inputs)
+    expected = ScheduledUpperConfidenceBound(
         fixed_gp(X, Y), SrinivasWidth(), num_arms=100, maximize=False
     )
     torch.testing.assert_close(acqf(TEST_X), expected(TEST_X))
@@ -63,7 +63,7 @@ def test_budgeted_bound_takes_what_ax_passes():
 @pytest.mark.parametrize(
     ("acqf_class", "schedule"),
     [
-        (BudgetedUpperConfidenceBound, PracticalBKBWidth()),
+        (ScheduledUpperConfidenceBound, PracticalBKBWidth()),
         (BatchUpperConfidenceBound, PracticalBBKBWidth()),
     ],
 )
@@ -73,7 +73,7 @@ def test_default_confidence_is_the_practical_width(acqf_class, schedule):
 
 
 def test_budgeted_bound_refuses_pending_points():
-    construct = get_acqf_input_constructor(BudgetedUpperConfidenceBound)
+    construct = get_acqf_input_constructor(ScheduledUpperConfidenceBound)
     construct(**arguments_of_ax(X_pending=PENDING[:0]))
     with pytest.raises(UnsupportedError, match="Use BatchUpperConfidenceBound"):
         construct(**arguments_of_ax(X_pending=PENDING))

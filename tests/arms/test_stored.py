@@ -161,9 +161,9 @@ def test_twins_known_rows_and_units_are_found_in_blocks(place, tmp_path):
     table = table_of()
     arms, dense = place(table, tmp_path), dense_of(table)
     found, expected = ArmTable.of(arms), ArmTable.of(dense)
-    assert found.twins.rows.tolist() == [5, 40, 41, 77, NUM_ARMS - 1]
-    assert torch.equal(found.twins.rows, expected.twins.rows)
-    assert torch.equal(found.twins.first, expected.twins.first)
+    assert found.duplicates.rows.tolist() == [5, 40, 41, 77, NUM_ARMS - 1]
+    assert torch.equal(found.duplicates.rows, expected.duplicates.rows)
+    assert torch.equal(found.duplicates.first, expected.duplicates.first)
     new = torch.cat([dense[[77, 0, 5]], -dense[:1]])
     indices, added = found.find(new)
     assert indices.tolist() == [5, 0, 5, NUM_ARMS]

@@ -498,10 +498,10 @@ def test_points_follow_the_distribution_of_the_maximizer():
 
 
 def test_draws_go_as_far_as_is_said():
-    assert BoxThompsonPolicy().spread == 0.7
+    assert BoxThompsonPolicy().scale == 0.7
     assert BoxThompsonPolicy().uniform_probability == 0.0
-    with pytest.raises(InputDataError, match=r"`spread` to be a number from 0\.001"):
-        BoxThompsonPolicy(spread=0.0)
+    with pytest.raises(InputDataError, match=r"`scale` to be a number from 0\.001"):
+        BoxThompsonPolicy(scale=0.0)
 
 
 # The distribution of the maximizer ----------------------------------------------------

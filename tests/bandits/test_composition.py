@@ -160,7 +160,7 @@ NAMED = {
     "GPThompsonSampling": (
         GPThompsonSampling,
         on_posterior(SPARSE),
-        ThompsonPolicy(0.05, "omitted", 1.0),
+        ThompsonPolicy(0.05, "projected", 1.0),
         PracticalBKBWidth(),
     ),
 }
@@ -202,18 +202,18 @@ def test_only_surrogates_that_drift_have_times(name):
 # Drift --------------------------------------------------------------------------------
 
 
-def shares_of_best(bandit, num_draws, spread):
+def shares_of_best(bandit, num_draws, scale):
     """Return how often each arm is the best of a draw that a policy may ask for."""
     picks = []
 
     @dataclass(frozen=True)
     class Many(DrawingPolicy):
         @override
-        def picks(self, posterior, capacity, generator):
-            sampler = posterior.sampler(None, spread)
+        def picks(self, posterior, limits, generator):
+            sampler = posterior.sampler("full", scale)
             generator = torch.Generator().manual_seed(0)
             picks.extend(
-                sampler.draw_best_arms(num_draws, generator, capacity.allowed)
+                sampler.draw_best_arms(num_draws, generator, limits.allowed)
                 .bincount(minlength=bandit.arms.shape[0])
                 .tolist()
             )
@@ -224,9 +224,9 @@ def shares_of_best(bandit, num_draws, spread):
     return np.array(picks) / num_draws
 
 
-@pytest.mark.parametrize("spread", [1.0, 0.5])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
 @pytest.mark.parametrize("num_pending", [0, 2])
-def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending, spread):
+def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending, scale):
     """Equations (7) and (8), pending pulls as told at their means, by rejection."""
     bandit = compose(on_filter(0.2), UCBPolicy(), num_arms=6)
     arms, kernel = bandit.arms, rbf()
@@ -251,33 +251,35 @@ def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending, spre
     mean = cross[:, told] @ np.linalg.solve(gram[told, told], rewards)
     covariance = K - cross @ np.linalg.solve(gram, cross.T)
     stream = np.random.default_rng(0)
-    covariance *= spread**2
+    covariance *= scale**2
     values = stream.multivariate_normal(mean, covariance, size=200_000)
     expected = np.bincount(values.argmax(axis=1), minlength=6) / len(values)
-    got = shares_of_best(bandit, 4000, spread)
+    got = shares_of_best(bandit, 4000, scale)
     assert np.abs(got - expected).max() < 4 * math.sqrt(0.25 / 4000)
 
 
 @pytest.mark.parametrize(
-    ("surrogate", "residual"),
+    ("surrogate", "covariance"),
     [
-        (on_filter(0.1), None),
-        (on_posterior(SPARSE), None),
-        (on_posterior(SPARSE), "omitted"),
+        (on_filter(0.1), "full"),
+        (on_posterior(SPARSE), "full"),
+        (on_posterior(SPARSE), "projected"),
     ],
 )
-def test_draws_without_spread_are_the_mean(surrogate, residual):
-    bandit = compose(surrogate, ThompsonPolicy(0.0, residual, spread=0.0), num_arms=30)
+def test_draws_of_scale_zero_are_the_mean(surrogate, covariance):
+    bandit = compose(surrogate, ThompsonPolicy(0.0, covariance, scale=0.0), num_arms=30)
     bandit.add_observations([0, 7, 21], [0.3, 1.0, -0.5])
     best = int(bandit.predict()[0].argmax())
     assert bandit.ask().tolist() == [best] * len(bandit.pending)
 
 
 def test_a_filter_has_one_law_of_draws():
-    bandit = compose(on_filter(0.1), ThompsonPolicy(residual="omitted"))
+    bandit = compose(on_filter(0.1), ThompsonPolicy(covariance="projected"))
     bandit.add_observations([0], [1.0])
     before = bandit.state_dict()
-    with pytest.raises(UnsupportedError, match=r"`residual` to be None.*got 'omitted'"):
+    with pytest.raises(
+        UnsupportedError, match=r"`covariance` to be 'full'.*got 'projected'"
+    ):
         bandit.ask()
     assert_same(bandit.state_dict(), before)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from botorch_bkb import GPBandit
 from botorch_bkb.acquisition.deviations import DeviationWidth
-from botorch_bkb.arms import Capacity, PullCounts
+from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.bandits import (
     composite_to_learn,
     EpsilonGreedyPolicy,
@@ -22,7 +22,7 @@ from botorch_bkb.bandits import (
     UniformPolicy,
 )
 from botorch_bkb.posteriors.knowledge_gain import (
-    best_arm_capacity,
+    best_arm_limits,
     split_gain,
 )
 from tests.bandits import (
@@ -35,15 +35,15 @@ from tests.bandits import (
 )
 
 
-def dense_capacities(capacity, used, gain, size):
+def dense_capacities(limits, used, gain, size):
     """Return capacities of a batch, by lists of all arms."""
-    allowed, is_new = capacity > 0, (capacity > 0) & (used == 0)
+    allowed, is_new = limits > 0, (limits > 0) & (used == 0)
     most = gain[is_new].max() if is_new.any() else -np.inf
     is_open = is_new | (allowed & (gain > most))
     rest = [arm for arm in np.argsort(-gain, kind="stable") if not is_open[arm]]
     missing = max(min(size, allowed.sum()) - is_open.sum(), 0)
     is_open[[arm for arm in rest if allowed[arm]][:missing]] = True
-    return np.where(is_open, np.minimum(capacity, 1), 0)
+    return np.where(is_open, np.minimum(limits, 1), 0)
 
 
 class Gains:
@@ -56,12 +56,12 @@ class Gains:
         return split_gain(self.gain, competes, listed)
 
 
-def capacities_for_best_arm(capacity, used, gain, size):
+def capacities_for_best_arm(limits, used, gain, size):
     """Return the capacities of a batch, as numbers of all arms."""
     arms = used.nonzero().squeeze(-1)
     none = torch.empty(0, dtype=torch.long)
     used = PullCounts(arms, used[arms])
-    found = best_arm_capacity(Gains(gain), capacity, used, none, size)
+    found = best_arm_limits(Gains(gain), limits, used, none, size)
     return found.of_arms(torch.arange(len(gain)))
 
 
@@ -73,19 +73,19 @@ def capacities_for_best_arm(capacity, used, gain, size):
 def test_a_batch_is_of_distinct_arms_that_tell_most(seed, num_arms, size):
     generator = torch.Generator().manual_seed(seed)
     draw = lambda high: torch.randint(high, (num_arms,), generator=generator)  # noqa: E731
-    capacity, used, gain = draw(3), draw(3), draw(5).double()
+    limits, used, gain = draw(3), draw(3), draw(5).double()
     closed = draw(2).bool()
     offered = None if closed.all() else ~closed
-    arms = capacity.nonzero().squeeze(-1)
-    listed = PullCounts(arms, capacity[arms])
-    sparse = Capacity(num_arms, 0, offered, listed)
+    arms = limits.nonzero().squeeze(-1)
+    listed = PullCounts(arms, limits[arms])
+    sparse = PullLimits(num_arms, 0, offered, listed)
     if offered is not None:
-        capacity = capacity * offered
+        limits = limits * offered
     found = capacities_for_best_arm(sparse, used, gain, size)
-    expected = dense_capacities(capacity.numpy(), used.numpy(), gain.numpy(), size)
+    expected = dense_capacities(limits.numpy(), used.numpy(), gain.numpy(), size)
     assert found.tolist() == expected.tolist()
     if offered is None:
-        same = Capacity.of_pulls(capacity)  # other numbers are listed
+        same = PullLimits.of_pulls(limits)  # other numbers are listed
         again = capacities_for_best_arm(same, used, gain, size)
         assert again.tolist() == expected.tolist()
 

@@ -31,7 +31,7 @@ from tests.bandits import (
 
 
 TIED_ARMS = {
-    "twins": torch.cat([random_arms(15)] * 2),
+    "duplicates": torch.cat([random_arms(15)] * 2),
     "factorial": torch.cartesian_prod(*[torch.linspace(0, 1, 3).double()] * 3),
 }
 

@@ -33,9 +33,7 @@ def told_bandit(num_arms=12, **options):
     return bandit
 
 
-def dense_probabilities(
-    bandit, pending=(), allowed=None, num_draws=100_000, spread=1.0
-):
+def dense_probabilities(bandit, pending=(), allowed=None, num_draws=100_000, scale=1.0):
     """Return how often each arm is best in dense Gaussian draws of the weights."""
     K = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
     pulled, counts = np.unique([1, 5, 5, 9], return_counts=True)
@@ -52,7 +50,7 @@ def dense_probabilities(
         K[np.ix_(S, S)], K[np.ix_(S, p)], K[S], K, weights, np.zeros(len(p))
     )[2]
     rng = np.random.default_rng(0)
-    draws = rng.multivariate_normal(mean, spread**2 * covariance, num_draws)
+    draws = rng.multivariate_normal(mean, scale**2 * covariance, num_draws)
     if allowed is not None:
         draws[:, ~allowed] = -np.inf
     return np.bincount(draws.argmax(axis=1), minlength=len(K)) / num_draws
@@ -64,11 +62,11 @@ def largest_z(counts, probabilities, num_picks, num_draws=100_000):
     return (np.abs(counts / num_picks - p) / error).max()
 
 
-@pytest.mark.parametrize("spread", [0.4, 2.0])
-def test_picks_follow_draws_whose_deviations_are_scaled(spread):
-    bandit = told_bandit(batch_rule=FixedSize(8000), spread=spread)
+@pytest.mark.parametrize("scale", [0.4, 2.0])
+def test_picks_follow_draws_whose_deviations_are_scaled(scale):
+    bandit = told_bandit(batch_rule=FixedSize(8000), scale=scale)
     picks = np.bincount(bandit.ask(), minlength=12)
-    assert largest_z(picks, dense_probabilities(bandit, spread=spread), 8000) < MAX_Z
+    assert largest_z(picks, dense_probabilities(bandit, scale=scale), 8000) < MAX_Z
     assert largest_z(picks, dense_probabilities(bandit), 8000) > 2 * MAX_Z
     # What is said of the maximizer is the posterior's all the same.
     plain = told_bandit(batch_rule=FixedSize(8000))
@@ -80,8 +78,10 @@ def test_picks_follow_draws_whose_deviations_are_scaled(spread):
 
 
 def test_draws_go_less_far_in_practice_than_in_the_paper():
-    assert make_bandit(GPThompsonSampling).policy == ThompsonPolicy(0.05, "omitted", 1)
-    assert ThompsonPolicy() == ThompsonPolicy(0.0, None, spread=0.7)
+    assert make_bandit(GPThompsonSampling).policy == ThompsonPolicy(
+        0.05, "projected", 1
+    )
+    assert ThompsonPolicy() == ThompsonPolicy(0.0, "full", scale=0.7)
 
 
 def test_pending_pulls_shrink_the_draws():
@@ -176,10 +176,10 @@ def test_any_bandit_has_a_distribution_of_the_maximizer(bandit_class, maximize):
 def test_bad_options_are_refused():
     with pytest.raises(InputDataError, match="`uniform_probability` to be between"):
         make_bandit(GPThompsonSampling, uniform_probability=1.5)
-    with pytest.raises(InputDataError, match="Expected `residual`"):
-        make_bandit(GPThompsonSampling, residual="none")
-    with pytest.raises(InputDataError, match="`spread` to be a number from 0"):
-        make_bandit(GPThompsonSampling, spread=-1.0)
+    with pytest.raises(InputDataError, match="Expected `covariance`"):
+        make_bandit(GPThompsonSampling, covariance="none")
+    with pytest.raises(InputDataError, match="`scale` to be a number from 0"):
+        make_bandit(GPThompsonSampling, scale=-1.0)
     bandit = told_bandit()
     with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
         bandit.maximizer_distribution(0)

@@ -10,7 +10,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.arms import Capacity
+from botorch_bkb.arms import PullLimits
 from botorch_bkb.optim import (
     ArmPosterior,
     FixedSize,
@@ -195,7 +195,7 @@ def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, ex
     monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
     for seed in range(5):
         problem = Problem(seed, exact=exact)
-        posterior, rule, left = problem.posterior, RULES[name](8.0, 30), Capacity(60)
+        posterior, rule, left = problem.posterior, RULES[name](8.0, 30), PullLimits(60)
         scale, none = 1.0 / math.sqrt(problem.noise), posterior.pulled_indices[:0]
         for first in (0, 17, 59):
             bounds = UpperBounds(posterior, scale, exact, none, left)

@@ -100,7 +100,7 @@ def test_correlated_draws_have_the_moments_of_the_posterior(
     problem = Problem()
     inducing = problem.pulled[:num_inducing]
     posterior = problem.posterior(inducing, dtype, max_bytes)
-    sampler = ArmSampler(posterior, torch.tensor(pending).long(), "correlated")
+    sampler = ArmSampler(posterior, torch.tensor(pending).long(), "full")
     draws = sampler.draw_values(NUM_DRAWS, problem.generator)
     assert draws.dtype == dtype
     mean = problem.dense(inducing)[0]  # pending pulls bring the mean, and leave it
@@ -116,7 +116,7 @@ def test_promising_arms_are_those_of_the_largest_bounds(monkeypatch):
     monkeypatch.setattr(arm_sampler, "POOL_SIZE", 6)
     problem = Problem()
     posterior = problem.posterior(problem.pulled)
-    sampler = ArmSampler(posterior, residual="correlated")
+    sampler = ArmSampler(posterior, covariance="full")
     mean, covariance, _ = problem.dense(problem.pulled)
     bounds = mean + 3 * np.sqrt(np.diag(covariance))
     assert sampler.promising_arms().tolist() == sorted(bounds.argsort()[-6:])
@@ -135,7 +135,7 @@ def test_the_probability_outside_is_bounded(monkeypatch, pool_size):
         posterior = problem.posterior(problem.pulled[:6])
         with monkeypatch.context() as patch:
             patch.setattr(arm_sampler, "POOL_SIZE", pool_size)
-            sampler = ArmSampler(posterior, residual="correlated")
+            sampler = ArmSampler(posterior, covariance="full")
             bound, pool = sampler.outside_probability(), sampler.promising_arms()
             draws = sampler.draw_values(4000, problem.generator)
         share = (~torch.isin(draws.argmax(dim=-1), pool)).double().mean().item()
@@ -197,24 +197,24 @@ def test_a_posterior_without_inducing_arms_is_its_mean():
 
 
 @both_dtypes
-@pytest.mark.parametrize("residual", ["omitted", "correlated"])
+@pytest.mark.parametrize("part", ["projected", "full"])
 @pytest.mark.parametrize("pending", [(), (2, 2, 19)], ids=["none", "pending"])
-def test_a_spread_scales_the_deviations_from_the_mean(dtype, residual, pending):
+def test_a_scale_multiplies_the_deviations_from_the_mean(dtype, part, pending):
     problem = Problem()
     posterior = problem.posterior(problem.pulled[:5], dtype)
     pending = torch.tensor(pending, dtype=torch.long)
     mean = posterior.means(torch.arange(25))
-    full = ArmSampler(posterior, pending, residual)
+    full = ArmSampler(posterior, pending, part)
     full = full.draw_values(40, torch.Generator().manual_seed(3))
-    for spread in (0.0, 0.7, 2.0):
-        sampler = ArmSampler(posterior, pending, residual, spread)
+    for scale in (0.0, 0.7, 2.0):
+        sampler = ArmSampler(posterior, pending, part, scale)
         values = sampler.draw_values(40, torch.Generator().manual_seed(3))
-        expected = mean + spread * (full - mean)
+        expected = mean + scale * (full - mean)
         torch.testing.assert_close(values, expected, rtol=0, atol=100 * EPS[dtype])
         best = sampler.draw_best_arms(40, torch.Generator().manual_seed(3))
-        if residual != "correlated":  # whose draws depend on the arms that compete
+        if part != "full":  # whose draws depend on the arms that compete
             assert torch.equal(best, values.argmax(dim=-1))
-    best = ArmSampler(posterior, pending, residual, spread=0.0).draw_best_arms(
+    best = ArmSampler(posterior, pending, part, scale=0.0).draw_best_arms(
         3, problem.generator
     )
     assert torch.equal(best, mean.argmax().expand(3))
@@ -269,10 +269,10 @@ def test_no_tensor_is_larger_than_the_features():
 def test_bad_arguments_are_refused():
     problem = Problem()
     posterior = problem.posterior(problem.pulled)
-    with pytest.raises(InputDataError, match="Expected `residual` to be 'omitted'"):
-        ArmSampler(posterior, residual="exact")
-    with pytest.raises(InputDataError, match="`spread` to be a number from 0"):
-        ArmSampler(posterior, spread=-0.1)
+    with pytest.raises(InputDataError, match="Expected `covariance` to be 'projected'"):
+        ArmSampler(posterior, covariance="exact")
+    with pytest.raises(InputDataError, match="`scale` to be a number from 0"):
+        ArmSampler(posterior, scale=-0.1)
     sampler = ArmSampler(posterior)
     with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
         sampler.draw_values(0, problem.generator)

@@ -10,10 +10,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.arms import Capacity, PullCounts
+from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.posteriors import ArmMoments
 from botorch_bkb.posteriors.knowledge_gain import (
-    best_arm_capacity,
+    best_arm_limits,
     knowledge_gain,
     split_gain,
 )
@@ -94,15 +94,15 @@ class Gaining(ArmMoments):
         return split_gain(gain, competes, listed)
 
 
-def batch(mean, variance, used, size, capacity=None, dtype=torch.float64, pending=()):
+def batch(mean, variance, used, size, limits=None, dtype=torch.float64, pending=()):
     """Return the capacities of a batch of a given size."""
     mean, variance = (torch.tensor(x, dtype=dtype) for x in (mean, variance))
     none = longs()
     moments = Gaining(mean, variance, variance, NOISE, none, none, 0.0, 0.0)
-    if capacity is None:
-        capacity = Capacity(len(mean))
+    if limits is None:
+        limits = PullLimits(len(mean))
     used = PullCounts(longs(*used), torch.ones(len(used), dtype=torch.long))
-    found = best_arm_capacity(moments, capacity, used, longs(*pending), size)
+    found = best_arm_limits(moments, limits, used, longs(*pending), size)
     return found.of_arms(torch.arange(len(mean))).tolist()
 
 

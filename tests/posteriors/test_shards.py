@@ -47,9 +47,9 @@ def kernel(lengthscale=0.3):
     return kernel
 
 
-def make_ts(residual, **options):
+def make_ts(covariance, **options):
     return lambda arms: GPThompsonSampling(
-        arms, kernel(0.15), 0.1, residual=residual, generator=seeded(1), **options
+        arms, kernel(0.15), 0.1, covariance=covariance, generator=seeded(1), **options
     )
 
 
@@ -74,8 +74,8 @@ BANDITS = {
     "epsilon-greedy": lambda arms: EpsilonGreedy(
         arms, kernel(), 0.1, generator=seeded(1)
     ),
-    "ts": make_ts("correlated"),
-    "ts-weights": make_ts("omitted"),
+    "ts": make_ts("full"),
+    "ts-weights": make_ts("projected"),
 }
 
 

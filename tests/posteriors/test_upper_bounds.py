@@ -10,7 +10,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb.arms import Capacity
+from botorch_bkb.arms import PullLimits
 from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.posteriors import ArmMoments, SparseArmFilter
 from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
@@ -24,8 +24,8 @@ SCALE = 1.5
 
 @pytest.mark.parametrize("pending", [[], [2]])
 def test_bounds_that_are_no_numbers_are_an_error(pending):
-    capacity, posterior = Capacity(NUM_ARMS), Problem(6).posterior
-    bounds = UpperBounds(posterior, math.nan, False, longs(*pending), capacity)
+    limits, posterior = PullLimits(NUM_ARMS), Problem(6).posterior
+    bounds = UpperBounds(posterior, math.nan, False, longs(*pending), limits)
     with pytest.raises(InputDataError, match=r"to be numbers, but got NaN. Check"):
         bounds.best()
 
@@ -37,7 +37,7 @@ TOLD = [(0.0, 1, 0.5), (1.0, 4, -1.0), (2.5, 1, 1.0), (2.5, 9, 0.0), (5.0, 3, 2.
 class Drift:
     """A filter that was told a few rewards, and the choices at a time."""
 
-    def __init__(self, dtype=torch.float64, pending=(), capacity=None):
+    def __init__(self, dtype=torch.float64, pending=(), limits=None):
         self.gram, self.pending = Problem(0).gram, list(pending)
         kernel = PrecomputedKernel(torch.tensor(self.gram, dtype=dtype))
         arms = torch.arange(NUM_ARMS, dtype=dtype).unsqueeze(-1)
@@ -49,9 +49,9 @@ class Drift:
         self.moments = ArmMoments(
             mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0
         )
-        self.capacity = capacity or Capacity(NUM_ARMS)
+        self.limits = limits or PullLimits(NUM_ARMS)
         self.bounds = DriftingUpperBounds(
-            self.moments, SCALE, self.replayed, self.pending, NOW, self.capacity
+            self.moments, SCALE, self.replayed, self.pending, NOW, self.limits
         )
 
     def dense(self, pulls):
@@ -88,10 +88,10 @@ def test_drifting_arms_are_chosen_by_their_bounds_at_the_decision(dtype, pending
 def test_drifting_arms_are_used_up_as_others_are(pending):
     offered = torch.zeros(NUM_ARMS, dtype=torch.bool)
     offered[[2, 8]] = True
-    capacity = Capacity(NUM_ARMS, 2, offered)
-    drift, chosen = Drift(pending=pending, capacity=capacity), []
+    limits = PullLimits(NUM_ARMS, 2, offered)
+    drift, chosen = Drift(pending=pending, limits=limits), []
     while (arm := drift.bounds.best()) is not None:
         drift.bounds.pull(arm, 1)
         chosen.append(arm)
     assert sorted(chosen) == [2, 2, 8, 8]
-    assert capacity.is_used_up
+    assert limits.is_used_up

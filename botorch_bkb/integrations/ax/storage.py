@@ -15,7 +15,7 @@ from ax.storage.json_store.registry import CORE_DECODER_REGISTRY, CORE_ENCODER_R
 
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
-    BudgetedUpperConfidenceBound,
+    ScheduledUpperConfidenceBound,
     TimeVaryingUpperConfidenceBound,
 )
 from botorch_bkb.integrations.ax.arms import ArmFile, ChoiceGrid
@@ -30,7 +30,7 @@ def register_all() -> None:
     for model_class in (SingleTaskDTCGP, TimeVaryingGP):
         register_model(model_class)
     for acqf_class in (
-        BudgetedUpperConfidenceBound,
+        ScheduledUpperConfidenceBound,
         BatchUpperConfidenceBound,
         TimeVaryingUpperConfidenceBound,
     ):

@@ -59,7 +59,7 @@ class Observations(NamedTuple):
     means: Tensor
 
 
-class FactoredPosterior(ABC):
+class DTCPredictionStrategy(ABC):
     """A centered GP posterior over factors; conditioning returns a new one.
 
     Args:
@@ -107,7 +107,7 @@ class FactoredPosterior(ABC):
     @abstractmethod
     def condition(
         self, observations: Observations, reproject: bool = True
-    ) -> FactoredPosterior:
+    ) -> DTCPredictionStrategy:
         """Append ``... x q`` observations, and their inputs to the inducing points.
 
         The means may carry further leading (fantasy) dimensions. What is shared by a
@@ -135,7 +135,7 @@ class FactoredPosterior(ABC):
         """Add the part of the explained covariance that noise leaves uncertain."""
 
 
-class ExactPosterior(FactoredPosterior):
+class ExactPosterior(DTCPredictionStrategy):
     """The exact GP, from the factor of ``K + W^{-1}``."""
 
     @classmethod
@@ -186,7 +186,7 @@ class ExactPosterior(FactoredPosterior):
         return covariance
 
 
-class SparsePosterior(FactoredPosterior):
+class SparsePosterior(DTCPredictionStrategy):
     """The DTC posterior over a set of inducing points.
 
     Args:

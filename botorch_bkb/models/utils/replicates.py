@@ -51,7 +51,7 @@ def covers(points: Tensor, inputs: Tensor) -> bool:
     return both.shape[0] == points.shape[0]
 
 
-class Twins(NamedTuple):
+class Duplicates(NamedTuple):
     """The rows of an ``A x d`` table that are equal to another one, ``k`` of them.
 
     Attributes:
@@ -64,7 +64,7 @@ class Twins(NamedTuple):
 
 
 @torch.no_grad()
-def find_twins(table: Tensor) -> Twins:
+def find_duplicates(table: Tensor) -> Duplicates:
     """Find the rows that are equal, in every number, to another row of a large table.
 
     Of floats, or of 64-bit integers.
@@ -81,8 +81,8 @@ def find_twins(table: Tensor) -> Twins:
     _, inverse = table[suspects].unique(dim=0, return_inverse=True)
     first = torch.full_like(suspects, table.shape[0])
     first = first.scatter_reduce(0, inverse, suspects, reduce="amin")[inverse]
-    has_twin = inverse.bincount()[inverse] > 1
-    return Twins(suspects[has_twin], first[has_twin])
+    has_duplicate = inverse.bincount()[inverse] > 1
+    return Duplicates(suspects[has_duplicate], first[has_duplicate])
 
 
 def row_hashes(table: Tensor) -> Tensor:
@@ -116,14 +116,14 @@ def _hashes(block: Tensor) -> Tensor:
     return torch.cat(hashes)
 
 
-def later_twins(twins: Twins, is_allowed: Tensor) -> Tensor:
+def later_duplicates(duplicates: Duplicates, is_allowed: Tensor) -> Tensor:
     """Return the rows that are allowed beside an allowed equal one of lower number.
 
     Args:
-        twins: The ``k`` twins of a table.
+        duplicates: The ``k`` duplicates of a table.
         is_allowed: Which of these are, a ``k``-dim boolean tensor.
     """
-    rows, first = twins.rows[is_allowed], twins.first[is_allowed]
+    rows, first = duplicates.rows[is_allowed], duplicates.first[is_allowed]
     groups, place = first.unique(return_inverse=True)
     lowest = groups.scatter_reduce(0, place, rows, "amin", include_self=False)[place]
     return rows[rows != lowest]

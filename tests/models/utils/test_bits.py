@@ -189,8 +189,8 @@ def test_only_bits_whose_number_is_a_multiple_of_eight_are_packed(
 def test_twins_and_known_rows_are_found(with_numbers):
     packed, dense = packed_and_dense(1, with_numbers)
     found, expected = ArmTable.of(packed), ArmTable.of(dense)
-    assert torch.equal(found.twins.rows, expected.twins.rows)
-    assert torch.equal(found.twins.first, expected.twins.first)
+    assert torch.equal(found.duplicates.rows, expected.duplicates.rows)
+    assert torch.equal(found.duplicates.first, expected.duplicates.first)
     new = dense[[5, 0, 7]].clone()
     new[1, :8] = 1
     for rows in (new, torch.cat([packed[:0], new])):

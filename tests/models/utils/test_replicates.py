@@ -3,7 +3,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.models.utils.replicates import covers, find_twins, later_twins
+from botorch_bkb.models.utils.replicates import (
+    covers,
+    find_duplicates,
+    later_duplicates,
+)
 
 
 def equal_rows(table):
@@ -28,9 +32,9 @@ def test_twins_are_the_equal_rows(seed, num_rows, num_columns, num_values, dtype
     table = values[torch.randint(num_values, shape, generator=generator)]
     table *= torch.randint(2, shape, generator=generator) * 2 - 1  # zeros of both signs
     groups = equal_rows(table)
-    twins = find_twins(table)
-    assert twins.rows.tolist() == [i for i, g in enumerate(groups) if len(g) > 1]
-    assert twins.first.tolist() == [g[0] for g in groups if len(g) > 1]
+    duplicates = find_duplicates(table)
+    assert duplicates.rows.tolist() == [i for i, g in enumerate(groups) if len(g) > 1]
+    assert duplicates.first.tolist() == [g[0] for g in groups if len(g) > 1]
     allowed = torch.randint(2, (num_rows,), generator=generator).bool()
     expected = [
         bool(allowed[i]) and i == min(j for j in group if allowed[j])
@@ -38,7 +42,7 @@ def test_twins_are_the_equal_rows(seed, num_rows, num_columns, num_values, dtype
     ]
     before = allowed.clone()
     found = allowed.clone()
-    found[later_twins(twins, allowed[twins.rows])] = False
+    found[later_duplicates(duplicates, allowed[duplicates.rows])] = False
     assert found.tolist() == expected
     assert torch.equal(allowed, before)
 

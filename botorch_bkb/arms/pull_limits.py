@@ -33,7 +33,7 @@ class PullCounts(NamedTuple):
         return PullCounts(arms, counts)
 
 
-class Capacity:
+class PullLimits:
     """How many more pulls each of ``A`` arms allows.
 
     Most arms allow the same number, and the others are listed: memory is that of the
