@@ -31,10 +31,10 @@ from benchmarks.practice import play_all, PROTOCOLS, Run, SMOKE_PROTOCOL
 from benchmarks.practice_methods import Peer, PlayerFactory, QLogEI, Uniform
 from benchmarks.record import Record
 from botorch_bkb.arms import BitArms
-from botorch_bkb.bandits.learned_kernels import tanimoto_to_learn
 from botorch_bkb.cli.suggest import SuggestLoop
 from botorch_bkb.integrations.chem import read_molecules
 from botorch_bkb.models.kernels import PrecomputedKernel
+from botorch_bkb.models.kernels.learned import tanimoto_to_learn
 
 
 # Files of MoleculeNet, and their columns of what is to be maximized.

@@ -5,11 +5,6 @@ from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.bandits.box_policies import BoxThompsonPolicy, BoxUCBPolicy
 from botorch_bkb.bandits.gp_bandit import GPBandit
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
-from botorch_bkb.bandits.learned_kernels import (
-    composite_to_learn,
-    matern_to_learn,
-    rbf_to_learn,
-)
 from botorch_bkb.bandits.papers import (
     BBKB,
     BKB,
@@ -29,6 +24,11 @@ from botorch_bkb.bandits.policies import (
     ThompsonPolicy,
     UCBPolicy,
     UniformPolicy,
+)
+from botorch_bkb.models.kernels.learned import (
+    composite_to_learn,
+    matern_to_learn,
+    rbf_to_learn,
 )
 
 

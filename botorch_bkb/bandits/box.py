@@ -24,7 +24,7 @@ from botorch_bkb.bandits.box_policies import (
     draw_points,
 )
 from botorch_bkb.bandits.box_surrogate import BoxSurrogate
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
 from botorch_bkb.bandits.observations import PointObservations
 from botorch_bkb.checks import (
@@ -130,9 +130,9 @@ class BoxBandit(Bandit):
         self.num_batches = 0
         sign = 1.0 if maximize else -1.0
         self._observations: PointObservations = PointObservations(self.bounds, sign)
-        hyperparameters = Hyperparameters(
-            self.bounds, covar_module, noise_variance, learns_mean=True
-        )
+        hyperparameters = Hyperparameters(self.bounds, covar_module, noise_variance)
+        if hyperparameters.learns:
+            hyperparameters.prior_mean = "fitted"
         self.search = BoxSearch(
             num_restarts, raw_samples, prior_sampler, hyperparameters.learns
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import replace
 from typing import Self
 
@@ -11,7 +11,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import (
     is_bulk,
     LeverageScoreSampling,
@@ -159,17 +159,15 @@ class BoxSurrogate(Surrogate):
             inducing: The rows on which the likelihood stands; None for all, or evenly
                 chosen ones.
         """
-        hyperparameters, points = (
-            deepcopy(self.hyperparameters),
-            observations.told_points,
-        )
+        points = observations.told_points
+        hyperparameters = copy(self.hyperparameters)
         hyperparameters.features = hyperparameters.to_features(points)
         is_empty = inducing is not None and not inducing.numel()
         if is_empty or self._keeps_all(len(points)):
             inducing = None
         everything = torch.arange(len(points), device=points.device)
-        hyperparameters.fit(everything, observations.history()[1], inducing)
-        return hyperparameters
+        _, rewards, times = observations.history()
+        return hyperparameters.refitted(everything, rewards, times, inducing)
 
     def _keeps_all(self, num_points: int) -> bool:
         """Whether the posterior is exact."""

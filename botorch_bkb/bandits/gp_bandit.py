@@ -19,9 +19,12 @@ from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import locked
-from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
-from botorch_bkb.bandits.forgetting import exact_filter_bytes, FilterSurrogate
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.drifting import (
+    DriftHyperparameters,
+    exact_filter_bytes,
+    FilterSurrogate,
+)
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
 from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.bandits.policies import check_policy, Policy, UCBPolicy
@@ -138,7 +141,7 @@ class GPBandit(FiniteArmBandit):
         surrogate: ArmSurrogate
         if drifts:
             hyperparameters = DriftHyperparameters(
-                arms, covar_module, noise_variance, rate
+                arms, covar_module, noise_variance, rate, "average"
             )
             surrogate = FilterSurrogate(
                 hyperparameters,
@@ -147,7 +150,7 @@ class GPBandit(FiniteArmBandit):
             )
         else:
             hyperparameters = Hyperparameters(
-                arms, covar_module, noise_variance, policy.learns_mean
+                arms, covar_module, noise_variance, policy.prior_mean
             )
             sampling = LeverageScoreSampling(
                 max_inducing=max_inducing, min_inducing=MIN_INDUCING

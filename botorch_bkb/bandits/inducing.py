@@ -10,7 +10,7 @@ import torch
 from botorch.exceptions.warnings import BotorchWarning
 from torch import Tensor
 
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.checks import check_count
 from botorch_bkb.models.utils.draws import (
     draw_uniforms,

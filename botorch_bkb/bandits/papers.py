@@ -17,9 +17,8 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
-from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
-from botorch_bkb.bandits.forgetting import FilterSurrogate
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.policies import (
     EpsilonGreedyPolicy,
@@ -399,7 +398,9 @@ class UniformRandom(FiniteArmBandit):
         noise_variance: float | None = None,
         **options: Any,
     ) -> None:
-        hyperparameters = Hyperparameters(as_arms(arms), covar_module, noise_variance)
+        hyperparameters = Hyperparameters(
+            as_arms(arms), covar_module, noise_variance, "average"
+        )
         surrogate = _sparse_surrogate(hyperparameters, options)
         super().__init__(arms, surrogate, UniformPolicy(), **options)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits
+from botorch_bkb.bandits.fitting import PriorMean
 from botorch_bkb.bandits.surrogates import PosteriorAt
 from botorch_bkb.checks import check_number, check_probability
 from botorch_bkb.models.utils.draws import draw_uniforms
@@ -28,8 +29,8 @@ class Policy(ABC):
 
     # Whether it may choose the same arms for good, whatever a wrong fit says of others.
     may_settle = False
-    # Whether the prior mean is to be fitted with what is learned.
-    learns_mean = False
+    # The prior mean of a GPBandit.
+    prior_mean: PriorMean = "average"
 
     @abstractmethod
     def choices(
@@ -195,7 +196,7 @@ class ThompsonPolicy(DrawingPolicy):
     scale: float = 0.7
     # Where the prior mean is the rewards' average, which rises as the bandit gets
     # better, the best of many draws is an arm of which nothing is known.
-    learns_mean = True
+    prior_mean = "fitted"
 
     def __post_init__(self) -> None:
         """Check the options."""

@@ -4,7 +4,7 @@ A surrogate has a small state, :class:`SurrogateState`, and a posterior, which i
 and computed from state and observations. An update changes both; an error restores the
 state, and the posterior is computed anew when it is next needed.
 :class:`PosteriorSurrogate` models a function that stays as it is, or starts afresh with
-every block of time; :class:`~botorch_bkb.bandits.forgetting.FilterSurrogate` one that
+every block of time; :class:`~botorch_bkb.bandits.drifting.FilterSurrogate` one that
 drifts.
 """
 
@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ArmObservations, ConfidenceState
 from botorch_bkb.arms import PullLimits
-from botorch_bkb.bandits.hyperparameters import Hyperparameters, MIN_PULLS_TO_FIT
+from botorch_bkb.bandits.fitting import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import (
     in_stable_order,
     is_bulk,
@@ -283,13 +283,15 @@ class ArmSurrogate(Surrogate):
         """Forget told pulls at these places, which ``observations`` has already."""
         state, num_pulls = self.state, observations.num_pulls
         self._last_fit = None
+        start, log_det = state.restart
+        start -= sum(place < start for place in places)
         known = min([state.num_told, *places])
         if known == state.num_told:
+            self.state = replace(state, restart=(start, log_det))
             return
         # The fit may have used the withdrawn results.
         hyperparameters = copy(state.hyperparameters)
         hyperparameters.next_fit = min(hyperparameters.next_fit, num_pulls)
-        start, log_det = state.restart
         if num_pulls < MIN_PULLS_TO_FIT:
             # No fit would replace the one to what was withdrawn.
             hyperparameters, start, log_det = hyperparameters.unfitted(), 0, 0.0
@@ -303,7 +305,7 @@ class ArmSurrogate(Surrogate):
                 hyperparameters=hyperparameters,
                 inducing_indices=inducing[torch.isin(inducing, pulled)],
                 num_told=num_told,
-                restart=(min(start, num_pulls), log_det),
+                restart=(start, log_det),
             )
         )
 

@@ -19,17 +19,17 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.bandits import GPBandit
-from botorch_bkb.bandits.hyperparameters import (
+from botorch_bkb.bandits.fitting import (
     extreme_arms,
     feature_units,
     MIN_PULLS_TO_FIT,
 )
-from botorch_bkb.bandits.learned_kernels import (
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.kernels.learned import (
     fingerprint_columns,
     lengthscales,
     variance_shares,
 )
-from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.lazy_rows import as_dense
 from botorch_bkb.models.utils.replicates import sum_replicates
 

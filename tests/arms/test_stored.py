@@ -35,7 +35,7 @@ from botorch_bkb.arms import (
     stored,
     StoredArms,
 )
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.models.utils import lazy_rows
 from botorch_bkb.optim import optimize_acqf_finite
 from botorch_bkb.posteriors import arm_shard, upper_bounds

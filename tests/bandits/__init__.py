@@ -31,7 +31,8 @@ from botorch_bkb.optim import FixedSize
 EXACT_BANDITS = (GPUCB, GPBUCB)
 UCB_BANDITS = (BKB, BBKB, GPUCB, GPBUCB)
 DRAWN_BANDITS = (EpsilonGreedy, UniformRandom, GPThompsonSampling)
-SPARSE_BANDITS = (BKB, BBKB, *DRAWN_BANDITS)
+# Sparse, with a prior mean of zero.
+SPARSE_BANDITS = (BKB, BBKB, EpsilonGreedy, GPThompsonSampling)
 DRIFTING_BANDITS = (TVGPUCB, RGPUCB)
 # Those of the papers for which time does not matter.
 STILL_BANDITS = (*UCB_BANDITS, *DRAWN_BANDITS)

@@ -9,8 +9,8 @@ from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import GPBandit
 from botorch_bkb.bandits import composite_to_learn
-from botorch_bkb.bandits.learned_kernels import lengthscales
 from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.kernels.learned import lengthscales
 from tests.reference import composite_covariance
 
 

@@ -34,9 +34,8 @@ from botorch_bkb.bandits import (
     ThompsonPolicy,
     UCBPolicy,
 )
-from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
-from botorch_bkb.bandits.forgetting import FilterSurrogate
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.policies import DrawingPolicy
 from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
@@ -349,7 +348,10 @@ def test_gpbandit_takes_the_sparse_filter_where_the_exact_one_has_no_room():
 
 @pytest.mark.parametrize("forgetting_rate", [0.0, 0.1])
 def test_a_kernel_to_learn_has_to_be_one(forgetting_rate):
-    for kernel, message in ((None, "but got None"), (2.5, "GPyTorch kernel object")):
+    for kernel, message in (
+        (None, "but got None"),
+        (2.5, "GPyTorch kernel, but got 2.5"),
+    ):
         with pytest.raises(InputDataError, match=message):
             GPBandit(
                 random_arms(8),

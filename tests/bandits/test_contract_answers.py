@@ -210,7 +210,11 @@ def test_a_number_counts_posterior_deviations_and_a_width_does_not(
         mean, variance = bandit.predict()
         bonus = 1.5 * variance.sqrt()
         if confidence != 1.5:  # in the units of the rewards
-            scale = bandit.state_dict()["prior"]["scale"]
+            scale = (
+                bandit.state_dict()["prior"]["unit"]
+                if "covar_module" in options
+                else 1.0
+            )
             bonus = bonus / bandit.noise_variance**0.5 * scale
         expected = mean + bonus if maximize else mean - bonus
         torch.testing.assert_close(bandit.confidence_bound(), expected)

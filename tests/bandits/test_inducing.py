@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from botorch_bkb import BBKB, GPUCB
 from botorch_bkb.bandits import FiniteArmBandit, inducing, LeverageScoreSampling
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (

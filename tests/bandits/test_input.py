@@ -262,10 +262,10 @@ def test_numbers_that_cannot_be_are_no_state(forgetting_rate):
     prior = state["prior"]
     wrong = [
         {"prior": {**prior, name: value}}
-        for name in ("scale", "offset")
+        for name in ("unit", "offset")
         for value in (-1e200, 10**400, math.nan, None, "1")
     ]
-    wrong += [{"prior": {**prior, "scale": value}} for value in (0.0, -1.0, 1e-200)]
+    wrong += [{"prior": {**prior, "unit": value}} for value in (0.0, -1.0, 1e-200)]
     wrong += [{"restart": value} for value in ((0, -1e308), (0, 10**400), (99, 0.0), 3)]
     wrong += [{"opening_score": value} for value in (-1.0, 1e300, 10**400)]
     wrong += [{"seed": value} for value in (-1, 2**64, 0.5, "1", True)]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, GPUCB, RGPUCB
 from botorch_bkb.arms import ArmTable, BitArms
-from botorch_bkb.bandits.hyperparameters import Hyperparameters
-from botorch_bkb.bandits.learned_kernels import lengthscales
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.kernels.learned import lengthscales
 from botorch_bkb.models.utils.covariance import dense_covariance
 
 

@@ -1,21 +1,33 @@
-"""A surrogate of a function that drifts, by a filter over time."""
+"""Surrogate of a function that drifts: hyperparameters, and a filter over time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
-from typing import cast, Self
+from typing import Any, cast, Self
 
+import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
+from gpytorch.kernels import Kernel
+from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits, StoredArms
-from botorch_bkb.bandits.drift_hyperparameters import DriftHyperparameters
+from botorch_bkb.bandits.fitting import (
+    fit_or_warn,
+    for_fits,
+    Hyperparameters,
+    PriorMean,
+)
 from botorch_bkb.bandits.observations import Observations, Pull
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorAt
+from botorch_bkb.checks import check_number
+from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
 from botorch_bkb.posteriors import (
     ArmMoments,
     DrawCovariance,
@@ -23,7 +35,146 @@ from botorch_bkb.posteriors import (
     SparseArmFilter,
 )
 from botorch_bkb.posteriors.replay import FilterSampler, Observation
+from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 from botorch_bkb.posteriors.upper_bounds import DriftingUpperBounds
+
+
+# A rate is fitted to at most this many of the latest pulls.
+MAX_FIT_PULLS = 512
+
+
+class DriftHyperparameters(Hyperparameters):
+    r"""Kernel, noise, prior mean, units and forgetting rate in which a bandit works.
+
+    What is not given is fitted by the marginal likelihood over space and time, equation
+    (24) of [bogunovic2016tvgpucb]_. A rate that is learned is one per step, about
+    the gap between the times of pulls.
+
+    Args:
+        arms: The ``A x d`` arms.
+        covar_module: The kernel over space, as in :class:`Hyperparameters`.
+        noise_variance: lambda; None to learn it.
+        forgetting_rate: ``eps``; None to learn it.
+        prior_mean: ``"zero"`` or ``"average"``.
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | Callable[[Tensor], Kernel] | None,
+        noise_variance: float | None,
+        forgetting_rate: float | None,
+        prior_mean: PriorMean = "zero",
+    ) -> None:
+        if forgetting_rate is not None:
+            check_forgetting_rate(forgetting_rate)
+        super().__init__(arms, covar_module, noise_variance, prior_mean)
+        self.given_rate = forgetting_rate
+        self.temporal_kernel = default_temporal_kernel().double()
+        self.step = 1.0  # in units of time
+
+    @property
+    def forgetting_rate(self) -> float:
+        """``eps``, per unit of time; 1 up to rounding if steps are small against it."""
+        if self.step == 1:
+            return self.step_rate
+        return 1 - (1 - self.step_rate) ** (1 / self.step)
+
+    @property
+    def step_rate(self) -> float:
+        """``eps``, per step, in which filters count time."""
+        if self.given_rate is not None:
+            return self.given_rate
+        return self.temporal_kernel.forgetting_rate.item()
+
+    @property
+    @override
+    def learns(self) -> bool:
+        return super().learns or self.given_rate is None
+
+    def steps(self, time: float) -> float:
+        """Return a time in steps."""
+        return time / self.step
+
+    @override
+    def unfitted(self) -> Self:
+        other = super().unfitted()
+        other.temporal_kernel, other.step = default_temporal_kernel().double(), 1.0
+        return other
+
+    @override
+    def _fit(
+        self, indices: Tensor, rewards: Tensor, times: Tensor, inducing: Tensor | None
+    ) -> None:
+        latest = times.argsort(stable=True)[-MAX_FIT_PULLS:]
+        times = for_fits(times[latest])
+        step = 1.0 if self.given_rate is not None else typical_step(times)
+        model = self._model_over_time(
+            indices[latest], self._targets(rewards[latest]), times / step
+        )
+        if not fit_or_warn(model, len(rewards)):
+            return
+        self.step = step
+        # Not strict: the model's kernels store active dimensions, ours do not.
+        if self.learns_kernel:
+            self.covar_module.load_state_dict(
+                model.spatial_kernel.state_dict(), strict=False
+            )
+        if self.given_noise is None:
+            self.likelihood.load_state_dict(model.likelihood.state_dict())
+        if self.given_rate is None:
+            self.temporal_kernel.load_state_dict(
+                model.temporal_kernel.state_dict(), strict=False
+            )
+
+    def _model_over_time(
+        self, indices: Tensor, targets: Tensor, times: Tensor
+    ) -> TimeVaryingGP:
+        # From the start: few pulls may give a rate of 0 or 1, whose gradient is 0.
+        temporal_kernel = default_temporal_kernel().double()
+        if self.given_rate is not None:
+            # The ends of the interval have no finite raw value.
+            temporal_kernel.forgetting_rate = min(max(self.given_rate, 1e-9), 1 - 1e-9)
+        X = torch.cat([for_fits(self.features[indices]), times.unsqueeze(-1)], dim=-1)
+        with warnings.catch_warnings():
+            # Times are not scaled by design, nor are features of a given kernel.
+            warnings.simplefilter("ignore", InputDataWarning)
+            return TimeVaryingGP(
+                X,
+                targets,
+                covar_module=self.kernel_to_fit(),
+                temporal_kernel=temporal_kernel.requires_grad_(self.given_rate is None),
+                mean_module=ZeroMean(),
+                outcome_transform=None,
+                **self.noise_to_fit(targets),
+            )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **super().state_dict(),
+            "temporal_kernel": self.temporal_kernel.state_dict(),
+            "step": self.step,
+        }
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.temporal_kernel.load_state_dict(state["temporal_kernel"])
+        self.step = check_number("step", state["step"], least=1e-150)
+
+
+def typical_step(times: Tensor) -> float:
+    """Return the mean gap between distinct times, of the middle half of them.
+
+    Bursts and single times far off hardly change it. To a power of two: dividing by it
+    rounds nothing, and asks one unit apart, some without a result, have a step of 1.
+    """
+    times = times.unique()
+    if len(times) < 2:
+        return 1.0
+    low, high = times.quantile(0.25).item(), times.quantile(0.75).item()
+    return 2.0 ** round(math.log2((high - low) / (0.5 * (len(times) - 1))))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The kernels that bandits learn, and what is asked of any kernel."""
+"""Kernels with priors, to be learned, and the parts of any kernel."""
 
 from __future__ import annotations
 
@@ -109,16 +109,19 @@ def _scaled_to_learn(
     )
 
 
-def kernel_form(covar_module: Kernel) -> list[dict[str, float]]:
-    """Return the numbers of each part that are no parameters, such as ``nu``."""
+def kernel_form(covar_module: Kernel) -> list[tuple[str, dict[str, float]]]:
+    """Return each part's class, and its numbers that are no parameters (``nu``)."""
     return [
-        {
-            name: float(value)
-            for name, value in vars(part).items()
-            if isinstance(value, Real)
-            and not isinstance(value, bool)
-            and not name.startswith("_")
-        }
+        (
+            type(part).__name__,
+            {
+                name: float(value)
+                for name, value in vars(part).items()
+                if isinstance(value, Real)
+                and not isinstance(value, bool)
+                and not name.startswith("_")
+            },
+        )
         for part in covar_module.modules()
     ]
 

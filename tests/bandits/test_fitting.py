@@ -5,17 +5,16 @@ import pytest
 import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import ScaleKernel
 
 from botorch_bkb import BBKB, GPBandit
 from botorch_bkb.arms import ArrayArms, BitArms
 from botorch_bkb.bandits import (
     composite_to_learn,
-    hyperparameters,
-    matern_to_learn,
+    fitting,
     ThompsonPolicy,
 )
-from botorch_bkb.bandits.hyperparameters import (
+from botorch_bkb.bandits.fitting import (
     extreme_arms,
     feature_units,
     Hyperparameters,
@@ -69,7 +68,7 @@ def fit_times(bandit, num_rounds, size):
 @pytest.fixture
 def only_doubling(monkeypatch):
     """Let fits come at doubling numbers of pulls from the first one on."""
-    monkeypatch.setattr(hyperparameters, "FIT_ALWAYS_UNTIL", 0)
+    monkeypatch.setattr(fitting, "FIT_ALWAYS_UNTIL", 0)
 
 
 @pytest.mark.parametrize(
@@ -89,33 +88,10 @@ def test_a_fit_that_explains_nothing_says_so_once():
     prior = Hyperparameters(arms, None, None)
     # The prior of the noise is in favour of little: many repeats overrule it.
     indices = torch.arange(60) % 4
+    times = torch.zeros(60)
     with pytest.warns(BotorchWarning, match="no better than noise alone"):
-        prior.fit(indices, noise)
-    prior.fit(indices, noise)
-
-
-def independent_arms():
-    """Return arms of which none tells of another, three pulls of each, and rewards."""
-    stream = torch.Generator().manual_seed(0)
-    arms = torch.rand(60, 1, generator=stream, dtype=torch.double)
-    means = torch.randn(30, generator=stream, dtype=torch.double)
-    indices = torch.arange(30).repeat(3)
-    noise = torch.randn(90, generator=stream, dtype=torch.double)
-    return arms, indices, means[indices] + 0.05 * noise
-
-
-@pytest.mark.parametrize("new_kernel", [composite_to_learn, matern_to_learn])
-def test_a_fit_in_which_no_arm_tells_of_another_says_so(new_kernel):
-    arms = torch.linspace(0, 1, 60, dtype=torch.double).unsqueeze(-1)
-    rewards = (-1.0) ** torch.arange(60).double()
-    message = r"has \d+% of its variance at lengthscales of at most 0.026 of"
-    prior = Hyperparameters(arms, new_kernel, 1e-4)
-    with pytest.warns(BotorchWarning, match=message):
-        prior.fit(torch.arange(60), rewards)
-    arms, indices, rewards = independent_arms()
-    prior = Hyperparameters(arms, new_kernel, 0.0025)
-    with pytest.warns(BotorchWarning, match=message):
-        prior.fit(indices, rewards)
+        prior = prior.refitted(indices, noise, times)
+    prior.refitted(indices, noise, times)
 
 
 def test_units_come_first_and_hyper_parameters_from_four_pulls_on():
@@ -139,7 +115,7 @@ def test_one_fit_an_ask_and_none_by_asking_twice(monkeypatch):
         fits.append(mll)
         return mll
 
-    monkeypatch.setattr(hyperparameters, "fit_gpytorch_mll", counting)
+    monkeypatch.setattr(fitting, "fit_gpytorch_mll", counting)
     bandit = make_bandit(GPBandit, **LEARNED)
     indices = torch.arange(10)
     bandit.add_observations(indices, true_rewards(bandit.arms)[indices])
@@ -175,22 +151,6 @@ def test_what_is_given_stays_while_the_rest_is_learned(options, given_kernel):
 
 
 # Units --------------------------------------------------------------------------------
-
-
-def test_counts_have_no_units():
-    """A bit that all have counts in a similarity; so does how many bonds there are."""
-    generator = torch.Generator().manual_seed(0)
-    counts = torch.randint(0, 5, (30, 12), generator=generator).double()
-    counts[:, 0] = 3
-    arms = torch.cat([100 + 50 * torch.rand(30, 2, generator=generator), counts], dim=1)
-    wet = TanimotoKernel(active_dims=tuple(range(2, 14)))
-    for kernel in (wet * RBFKernel(active_dims=(0, 1)), ScaleKernel(wet)):
-        bandit = GPBandit(arms, kernel, generator=generator)
-        assert torch.equal(bandit._surrogate.hyperparameters.features[:, 2:], counts)
-        assert bandit._surrogate.hyperparameters.features[:, :2].aminmax() == (0, 1)
-    plain = GPBandit(arms, rbf(), generator=generator)
-    assert plain._surrogate.hyperparameters.features[:, 2:].amax() == 1
-    assert not plain._surrogate.hyperparameters.features[:, 2].any()
 
 
 @each_model
@@ -248,17 +208,41 @@ def test_given_hyper_parameters_take_features_and_rewards_as_they_come():
     assert bandit.predict([0])[0].item() == pytest.approx(100 * 50 / 50.1)
 
 
-def test_without_information_learned_bandits_predict_the_mean_reward():
-    """Far from everything measured, in the user's units."""
+def scaled(kernel, outputscale):
+    kernel = ScaleKernel(kernel).double()
+    kernel.outputscale = outputscale
+    return kernel
+
+
+def test_far_from_everything_measured_a_gp_bandit_predicts_the_mean_reward():
     arms = torch.cat([torch.linspace(0, 1, 9), torch.tensor([1000.0])]).double()
-    bandit = make_bandit(
-        GPBandit, arms.unsqueeze(-1), covar_module=rbf(1e-2), noise_variance=None
-    )
-    bandit.add_observations([0, 1, 2, 3], [10.0, 12.0, 14.0, 16.0])
-    bandit.ask()
-    mean, variance = bandit.predict([9])
-    assert mean.item() == pytest.approx(13.0)
-    assert variance.item() == pytest.approx(5.0)  # that of the rewards
+    for noise_variance in (None, 0.1):
+        bandit = GPBandit(arms.unsqueeze(-1), scaled(rbf(1e-2), 7.0), noise_variance)
+        bandit.add_observations([0, 1, 2, 3], [10.0, 12.0, 14.0, 16.0])
+        bandit.ask()
+        mean, variance = bandit.predict([9])
+        assert mean.item() == pytest.approx(13.0)
+        assert variance.item() == pytest.approx(7.0)  # that of the kernel
+
+
+def test_a_given_kernel_is_in_the_units_of_the_user():
+    """Its features are not scaled, and its outputscale is in squared rewards."""
+    arms, factor = 10 * random_arms(30), 300.0
+    plain = GPBandit(arms, scaled(rbf(2.0), 1.0))
+    changed = GPBandit(arms, scaled(rbf(2.0), factor**2))
+    indices = torch.arange(20)
+    rewards = noisy_rewards(arms / 10, noise_std=0.3)(indices)
+    plain.add_observations(indices, rewards)
+    changed.add_observations(indices, factor * rewards)
+    for bandit in (plain, changed):
+        bandit.ask()
+    assert torch.equal(plain._surrogate.hyperparameters.features, arms)
+    noise = changed.noise_variance / factor**2
+    assert noise == pytest.approx(plain.noise_variance, rel=1e-3)
+    mean, variance = plain.predict()
+    got_mean, got_variance = changed.predict()
+    assert torch.allclose(got_mean / factor, mean, atol=1e-3)
+    assert torch.allclose(got_variance / factor**2, variance, atol=1e-4)
 
 
 def hump_told(**options):
@@ -333,7 +317,7 @@ def test_the_learned_noise_is_close_to_the_truth(noise_std):
 
 
 def test_many_pulled_arms_are_fitted_on_a_part_of_them(monkeypatch):
-    monkeypatch.setattr(hyperparameters, "MAX_FIT_POINTS", 12)
+    monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 12)
     bandit = make_bandit(GPBandit, random_arms(60), **LEARNED)
     indices = torch.arange(60).repeat(3)
     measure = noisy_rewards(bandit.arms, noise_std=0.3)
@@ -360,7 +344,7 @@ def test_a_fit_that_fails_keeps_the_hyper_parameters_with_a_warning(monkeypatch)
                 parameter.fill_(float("nan"))
         raise ModelFittingError("No luck.")
 
-    monkeypatch.setattr(hyperparameters, "fit_gpytorch_mll", fail)
+    monkeypatch.setattr(fitting, "fit_gpytorch_mll", fail)
     bandit = make_bandit(GPBandit, **LEARNED)
     kernel = bits(bandit.covar_module)
     indices = torch.arange(10)

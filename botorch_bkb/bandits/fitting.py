@@ -1,0 +1,464 @@
+"""Kernel, noise, prior mean and units of a bandit, given or fitted."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from typing import Any, Literal, Self
+
+import torch
+from botorch.exceptions.errors import InputDataError, ModelFittingError
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.utils.gpytorch_modules import (
+    get_gaussian_likelihood_with_lognormal_prior,
+)
+from botorch.utils.constraints import LogTransformedInterval
+from botorch.utils.sampling import manual_seed
+from gpytorch import Module
+from gpytorch.constraints import Interval
+from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean, ZeroMean
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from botorch_bkb.arms import StoredArms
+from botorch_bkb.checks import (
+    check_count,
+    check_covar_module,
+    check_noise_variance,
+    check_number,
+)
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.kernels.learned import (
+    composite_to_learn,
+    kernel_form,
+    tanimoto_to_learn,
+)
+from botorch_bkb.models.utils.bits import BitArms
+from botorch_bkb.models.utils.lazy_rows import as_dense, row_blocks
+
+
+# With fewer pulls the marginal likelihood is too flat to fit anything.
+MIN_PULLS_TO_FIT = 4
+# Up to this many pulls every update refits: a fit takes less time than a measurement.
+FIT_ALWAYS_UNTIL = 128
+# Search again from the first start when the pulls have grown by this factor.
+SEARCH_GROWTH = 1.25
+# From this many pulls on, a fit that explains nothing deserves a warning.
+MIN_PULLS_TO_JUDGE = 16
+# Rewards of pure noise get a fitted noise of 70 to 90 %, since the prior favors less.
+NOISE_SHARE = 0.5
+# The square of a smaller unit would be no number that divides.
+MIN_UNIT = 1e-150
+# Stands for no upper bound of a hyperparameter while it is fitted.
+LARGEST_PARAMETER = 1e10
+# The likelihood is fitted on at most this many inducing points.
+MAX_FIT_POINTS = 256
+
+PriorMean = Literal["zero", "average", "fitted"]
+
+
+class Hyperparameters:
+    r"""Kernel, noise, prior mean and units in which a bandit works.
+
+    A kernel that is learned works on features normalized to the unit cube and on
+    standardized rewards. A given kernel takes features and rewards as they come. The
+    units change from the first observation on. Everything else is fitted by maximum a
+    posteriori from the fourth on: at every update up to 128 observations, then when
+    their number reaches 256, 512, ... A fit starts from the optimum of the last one.
+    Whenever the observations are a quarter more, it also starts from the initial
+    values, and the larger likelihood counts, since it has several modes. Fits run on
+    the CPU in double precision: an accelerator is slow for many small operations.
+
+    Args:
+        arms: The ``A x d`` arms.
+        covar_module: The kernel. A function of the features: the kernel that it returns
+            is learned. None: the default is learned, a Tanimoto kernel for packed
+            fingerprints, else :func:`~botorch_bkb.bandits.composite_to_learn`.
+        noise_variance: lambda, in squared units of the reward. None: learned, with
+            BoTorch's prior.
+        prior_mean: ``"zero"``; ``"average"``, the mean of the observed rewards, which
+            rises as the bandit improves, so that arms without observations stay
+            attractive; or ``"fitted"``. Over a box the average leads from corner to
+            corner, and with it the best of many Thompson draws is an arm far from all
+            observations.
+
+    Attributes:
+        features: The ``A x d`` arms in the units of the kernel.
+        covar_module: The kernel.
+        offset: The prior mean, which is subtracted from rewards.
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | Callable[[Tensor], Kernel] | None,
+        noise_variance: float | None,
+        prior_mean: PriorMean = "zero",
+    ) -> None:
+        default: Any = composite_to_learn
+        if isinstance(arms, BitArms):
+            default = tanimoto_to_learn
+        self.new_kernel: Callable[[Tensor], Kernel] = default
+        given: Any = covar_module
+        if callable(covar_module) and not isinstance(covar_module, Kernel):
+            self.new_kernel, given = covar_module, None
+        check_covar_module(given)
+        check_noise_variance(noise_variance)
+        self.learns_kernel = given is None
+        self.given_noise = noise_variance
+        self.prior_mean = prior_mean
+        self.offset, self._unit = 0.0, 1.0
+        self.next_fit, self._next_search = 1, 0
+        self._is_warned = False
+        self._low, self._width = feature_units(arms)
+        self.features = self.to_features(arms)
+        if given is None:
+            given = self.new_kernel(self.features)
+            if not isinstance(given, Kernel):
+                raise InputDataError(
+                    "Expected the function `covar_module` to return a GPyTorch kernel, "
+                    f"but got {given!r}."
+                )
+            check_covar_module(given)
+        self.covar_module = deepcopy(given).to(arms).requires_grad_(False)
+        self.likelihood = _new_likelihood(arms)
+
+    def to_features(self, points: Tensor) -> Tensor:
+        """Return ``... x d`` points in the units of the kernel."""
+        if not self.learns_kernel:
+            return points
+        if isinstance(points, StoredArms):
+            return points.scaled(self._low, self._width)
+        if isinstance(points, BitArms):
+            bits = points.num_bits
+            scaled = (points.numbers - self._low[bits:]) / self._width[bits:]
+            return points.with_numbers(scaled)
+        return (points - self._low) / self._width
+
+    def to_points(self, features: Tensor) -> Tensor:
+        """Undo :meth:`to_features`."""
+        return features * self._width + self._low if self.learns_kernel else features
+
+    @property
+    def learns(self) -> bool:
+        """Whether kernel or noise are fitted."""
+        return self.learns_kernel or self.given_noise is None
+
+    @property
+    def has_detail(self) -> bool:
+        """Whether the kernel is a sum, such as a trend with rough detail."""
+        return isinstance(self.covar_module, AdditiveKernel)
+
+    @property
+    def scale(self) -> float:
+        """What rewards are divided by: the unit of the kernel."""
+        return self._unit if self.learns_kernel else 1.0
+
+    @property
+    def noise_variance(self) -> float:
+        """Lambda, in the units of the kernel."""
+        if self.given_noise is not None:
+            return self.given_noise / self.scale**2
+        return self.likelihood.noise.item() * (self._unit / self.scale) ** 2
+
+    def is_due(self, num_pulls: int) -> bool:
+        """Whether the schedule asks for a fit."""
+        return (self.learns or self.prior_mean != "zero") and num_pulls >= self.next_fit
+
+    def extended(self, arms: Tensor) -> Self:
+        """Return a copy with more arms."""
+        other = copy(self)
+        other.features = torch.cat([self.features, self.to_features(arms)])
+        return other
+
+    def refitted(
+        self,
+        indices: Tensor,
+        rewards: Tensor,
+        times: Tensor,
+        inducing: Tensor | None = None,
+    ) -> Self:
+        """Return a copy that is fitted to ``n`` observations.
+
+        It keeps the hyperparameters, with a warning, if the optimizer fails.
+
+        Args:
+            indices: The arms, rows of ``features``.
+            rewards: Their rewards.
+            times: When they were measured.
+            inducing: The arms on which the likelihood stands. None: all, or evenly
+                spaced ones if they are too many.
+        """
+        other = deepcopy(self)
+        other._set_units(rewards)
+        fits_any = other.learns or other.prior_mean == "fitted"
+        if len(rewards) >= MIN_PULLS_TO_FIT and fits_any:
+            other._fit(indices, rewards, times, inducing)
+        return other
+
+    def _fit(
+        self, indices: Tensor, rewards: Tensor, times: Tensor, inducing: Tensor | None
+    ) -> None:
+        num_pulls = len(rewards)
+        starts = [self]
+        if num_pulls >= self._next_search:
+            # Before any fit, the present values are the initial ones.
+            starts += [self._initial()] if self._next_search > 0 else []
+            self._next_search = math.ceil(SEARCH_GROWTH * num_pulls)
+        models = [
+            start._model(indices, self._targets(rewards), inducing) for start in starts
+        ]
+        fitted = [model for model in models if fit_or_warn(model, num_pulls)]
+        if fitted:
+            best = max(fitted, key=_log_likelihood)
+            self._take_over(best)
+            self._judge(best)
+
+    def _initial(self) -> Self:
+        """Return a copy with the hyperparameters before any fit."""
+        other = copy(self)
+        other.likelihood = _new_likelihood(self.features)
+        if self.learns_kernel:
+            kernel = self.new_kernel(self.features)
+            other.covar_module = kernel.to(self.features).requires_grad_(False)
+        return other
+
+    def unfitted(self) -> Self:
+        """Return a copy as it was before any observation."""
+        other = self._initial()
+        other.offset, other._unit = 0.0, 1.0
+        other.next_fit, other._next_search = 1, 0
+        return other
+
+    def _take_over(self, model: SingleTaskDTCGP) -> None:
+        if self.learns_kernel:
+            self.covar_module.load_state_dict(model.covar_module.state_dict())
+        if self.given_noise is None:
+            self.likelihood.load_state_dict(model.likelihood.state_dict())
+        if self.prior_mean == "fitted":
+            self.offset += self._unit * model.mean_module.constant.item()
+
+    def _judge(self, model: SingleTaskDTCGP) -> None:
+        """Warn once if the fit explains the rewards no better than noise does."""
+        num_pulls, noise = len(model.train_targets), self.likelihood.noise.item()
+        is_noisy = self.given_noise is None and noise > NOISE_SHARE
+        if self._is_warned or num_pulls < MIN_PULLS_TO_JUDGE or not is_noisy:
+            return
+        with torch.no_grad():
+            model.train()
+            marginal = model.likelihood(model(*model.train_inputs), *model.train_inputs)
+            gain = marginal.log_prob(model.train_targets).item()
+        gain += num_pulls * (1 + math.log(2 * math.pi)) / 2
+        if gain <= 0:
+            self._is_warned = True
+            warnings.warn(
+                f"The fit to {num_pulls} observations explains the rewards no better "
+                f"than noise alone (its noise is {noise:.0%} of their variance). The "
+                "model cannot rank arms without observations. Check that features and "
+                "rewards belong together, or pass a kernel.",
+                BotorchWarning,
+                stacklevel=2,
+            )
+
+    def _set_units(self, rewards: Tensor) -> None:
+        num_pulls = len(rewards)
+        self.next_fit = num_pulls + 1
+        if num_pulls >= FIT_ALWAYS_UNTIL:
+            self.next_fit = 2 ** num_pulls.bit_length()
+        std, average = rewards.std(correction=0).item(), rewards.mean().item()
+        # Relative: rewards may be in units of any size.
+        least = max(1e-12 * abs(average), MIN_UNIT)
+        self._unit = std if std > least else 1.0
+        self.offset = 0.0 if self.prior_mean == "zero" else average
+
+    def _targets(self, rewards: Tensor) -> Tensor:
+        targets = (for_fits(rewards) - self.offset) / self._unit
+        return targets.unsqueeze(-1)
+
+    def kernel_to_fit(self) -> Kernel:
+        """Return the kernel of standardized rewards, in double on the CPU."""
+        kernel = deepcopy(self.covar_module).cpu().double()
+        if self.learns_kernel:
+            return kernel.requires_grad_(True)
+        kernel = ScaleKernel(kernel).double()
+        kernel.outputscale = 1 / self._unit**2
+        return kernel.requires_grad_(False)
+
+    def noise_to_fit(self, targets: Tensor) -> dict[str, Any]:
+        """Return the noise of standardized rewards, as models take it."""
+        if self.given_noise is None:
+            return {"likelihood": deepcopy(self.likelihood).double()}
+        known = self.given_noise / self._unit**2
+        return {"train_Yvar": torch.full_like(targets, known)}
+
+    def _model(
+        self, indices: Tensor, targets: Tensor, inducing: Tensor | None
+    ) -> SingleTaskDTCGP:
+        pulled = indices.unique()
+        if inducing is None and len(pulled) > MAX_FIT_POINTS:
+            # Evenly spaced row numbers, so that no random number is drawn.
+            places = torch.linspace(0, len(pulled) - 1, MAX_FIT_POINTS)
+            inducing = pulled[places.round().long()]
+        return SingleTaskDTCGP(
+            for_fits(self.features[indices]),
+            targets,
+            inducing_points=(
+                None if inducing is None else for_fits(self.features[inducing])
+            ),
+            covar_module=self.kernel_to_fit(),
+            mean_module=(
+                ConstantMean().double() if self.prior_mean == "fitted" else ZeroMean()
+            ),
+            outcome_transform=None,
+            **self.noise_to_fit(targets),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return hyperparameters and units."""
+        return {
+            "form": self._form(),
+            "covar_module": self.covar_module.state_dict(),
+            "likelihood": self.likelihood.state_dict(),
+            "offset": self.offset,
+            "unit": self._unit,
+            "next_fit": self.next_fit,
+            "next_search": self._next_search,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        saved = state["covar_module"]
+        is_same = state["form"] == self._form()
+        if is_same and not self.learns_kernel:
+            is_same = all(
+                value.shape == saved[name].shape
+                and torch.allclose(saved[name].to(value), value, 1e-5, equal_nan=True)
+                for name, value in self.covar_module.state_dict().items()
+            )
+        if not is_same:
+            raise InputDataError(
+                "Expected the state of a bandit with the same kernel and noise, but "
+                "those of the saved one differ. Construct the bandit with the options "
+                "of the saved one."
+            )
+        self.covar_module.load_state_dict(saved)
+        self.likelihood.load_state_dict(state["likelihood"])
+        self.offset = check_number("offset", state["offset"])
+        self._unit = check_number("unit", state["unit"], least=MIN_UNIT)
+        self.next_fit = check_count("next_fit", state["next_fit"])
+        self._next_search = check_count("next_search", state["next_search"])
+
+    def _form(self) -> list[Any]:
+        """Return what is given: the kernel's parts, and the noise."""
+        noise = self.given_noise
+        known = None if noise is None else float(noise)
+        return [self.learns_kernel, known, kernel_form(self.covar_module)]
+
+
+def _new_likelihood(arms: Tensor) -> GaussianLikelihood:
+    """Return the likelihood of the learned noise, on the CPU in the arms' dtype."""
+    return get_gaussian_likelihood_with_lognormal_prior().to(arms.dtype)
+
+
+def for_fits(values: Tensor) -> Tensor:
+    """Return data to fit to: the line search needs double precision."""
+    return as_dense(values).cpu().double()
+
+
+@torch.no_grad()
+def _log_likelihood(model: SingleTaskGP) -> float:
+    """Return what a fit maximizes: the log likelihood per pull, with the priors."""
+    mll = ExactMarginalLogLikelihood(model.likelihood, model).train()
+    return mll(model(*model.train_inputs), model.train_targets).item()
+
+
+def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ``d`` lowest numbers and ranges of features, where they are learned.
+
+    Packed fingerprints have no units to take out: 0 and 1. A constant feature becomes
+    0.
+    """
+    numbers = arms.numbers if isinstance(arms, BitArms) else arms
+    limits = [(rows.amin(dim=0), rows.amax(dim=0)) for _, rows in row_blocks(numbers)]
+    low, high = (torch.stack(ends) for ends in zip(*limits, strict=True))
+    low, high = low.amin(dim=0), high.amax(dim=0)
+    width = torch.where(high > low, high - low, 1.0).to(low)
+    num_bits = arms.shape[-1] - numbers.shape[-1]
+    zeros = low.new_zeros(num_bits)
+    return torch.cat([zeros, low]), torch.cat([zeros + 1, width])
+
+
+def extreme_arms(arms: Tensor) -> Tensor:
+    """Return few arms, ascending, that have the :func:`feature_units` of all."""
+    numbers = arms.numbers if isinstance(arms, BitArms) else arms
+    if numbers.shape[-1] == 0:
+        return torch.empty(0, dtype=torch.long)
+    found = []
+    for rows, block in row_blocks(numbers):
+        ends = torch.stack([block.argmin(dim=0), block.argmax(dim=0)]).unique()
+        found.append((rows.start + ends, block[ends]))
+    indices, extremes = (torch.cat(parts) for parts in zip(*found, strict=True))
+    ends = torch.stack([extremes.argmin(dim=0), extremes.argmax(dim=0)]).unique()
+    return indices[ends]
+
+
+@contextmanager
+def _logarithms(model: SingleTaskGP) -> Iterator[None]:
+    """Let a fit search over logarithms where BoTorch's modules have plain numbers.
+
+    Of lengthscales, variances and noise only ratios matter. In thirty dimensions L-BFGS
+    takes a tenth to a fiftieth of the steps that it takes over the numbers themselves.
+    """
+    plain = [
+        (*name.rpartition("."), constraint)
+        for name, parameter, constraint in Module.named_parameters_and_constraints(
+            model
+        )
+        if parameter.requires_grad and constraint is not None
+        if not constraint.enforced and (constraint.lower_bound > 0).all()
+    ]
+    for owner, _, name, constraint in plain:
+        upper = constraint.upper_bound.clamp_max(LARGEST_PARAMETER)
+        logarithm = LogTransformedInterval(constraint.lower_bound, upper)
+        _replace_constraint(model.get_submodule(owner), name, logarithm)
+    try:
+        yield
+    finally:
+        for owner, _, name, constraint in plain:
+            _replace_constraint(model.get_submodule(owner), name, constraint)
+
+
+@torch.no_grad()
+def _replace_constraint(module: Module, name: str, constraint: Interval) -> None:
+    """Give a parameter another constraint, and the same value."""
+    parameter: Tensor = getattr(module, name)
+    constraint = constraint.to(parameter)
+    # The logarithm of a bound and back may miss it by the last bit.
+    value = getattr(module, f"{name}_constraint").transform(parameter)
+    value = value.clamp(constraint.lower_bound, constraint.upper_bound)
+    module.register_constraint(name, constraint)  # may set an initial value
+    parameter.copy_(constraint.inverse_transform(value))
+
+
+def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:
+    """Fit a model; return whether that worked, and warn if not."""
+    try:
+        # Retries start from draws of the global generator, which is seeded here.
+        with manual_seed(num_pulls), _logarithms(model):
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    except ModelFittingError as error:
+        warnings.warn(
+            f"Fitting the hyperparameters to {num_pulls} pulls failed; the "
+            f"previous ones stay. {error}",
+            BotorchWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
