@@ -7,14 +7,14 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms.pull_limits import PullCounts, PullLimits
 from botorch_bkb.arms.stored import StoredArms
-from botorch_bkb.checks import check_arms
+from botorch_bkb.checks import check_arms, check_indices
 from botorch_bkb.models.utils.bits import BitArms
-from botorch_bkb.models.utils.lazy_rows import row_blocks
+from botorch_bkb.models.utils.lazy_rows import as_dense, row_blocks
 from botorch_bkb.models.utils.replicates import (
     Duplicates,
     find_duplicates,
@@ -32,17 +32,20 @@ class ArmTable:
         rows: The ``A x d`` features.
         is_retired: An ``A``-dim boolean tensor.
         duplicates: The rows that are equal to others, except those added later.
+        num_given: The number of rows at the beginning; the others were added later.
     """
 
     rows: Tensor
     is_retired: Tensor
     duplicates: Duplicates
+    num_given: int
 
     @classmethod
     def of(cls, rows: Tensor) -> Self:
         """Return the table of ``A x d`` rows, none of them retired."""
         is_retired = rows.new_zeros(len(rows), dtype=torch.bool)
-        return cls(rows, is_retired, find_duplicates(comparable_rows(rows)))
+        duplicates = find_duplicates(comparable_rows(rows))
+        return cls(rows, is_retired, duplicates, len(rows))
 
     @property
     def num_arms(self) -> int:
@@ -59,9 +62,58 @@ class ArmTable:
         """Which arms are not retired; all if all are."""
         return ~self.is_retired | self.is_retired.all()
 
-    def find(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices of rows, new ones at the end, and the new rows."""
-        return match_rows(self.rows, rows)
+    def find(self, arms: Any) -> tuple[Tensor, Tensor]:
+        """Return the indices of arms, new ones at the end, and the new rows.
+
+        Raises:
+            BotorchTensorDimensionError: If they have another number of features.
+            InputDataError: If they are of another dtype, or a number is not finite.
+        """
+        arms = as_arms(arms)
+        if arms.shape[-1] != self.rows.shape[-1]:
+            raise BotorchTensorDimensionError(
+                f"Expected `arms` of {self.rows.shape[-1]} features, like those that "
+                f"are there, but got {arms.shape[-1]}."
+            )
+        if arms.dtype != self.rows.dtype:
+            # A row that is rounded would not be found in the table.
+            raise InputDataError(
+                f"Expected `arms` of dtype {self.rows.dtype}, like those that are "
+                f"there, but got {arms.dtype}."
+            )
+        return match_rows(self.rows, arms.to(self.rows.device))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows that were added, and what identifies the others."""
+        return {
+            "num_given": self.num_given,
+            "checksum": checksum(self.rows[: self.num_given]),
+            "added": as_dense(self.rows[self.num_given :]).clone(),
+            "retired": self.retired,
+        }
+
+    def loaded(self, state: dict[str, Any]) -> Self:
+        """Return the table in the state that :meth:`state_dict` returned.
+
+        Raises:
+            InputDataError: If it is the state of other arms.
+        """
+        given, added = self.rows[: self.num_given], state["added"]
+        # Rounding to float32 changes a number by 6e-8 of itself.
+        tolerance = 1e-12 if added.dtype == given.dtype else 1.2e-7
+        if state["num_given"] != self.num_given or not has_checksum(
+            given, state["checksum"], tolerance
+        ):
+            raise InputDataError(
+                f"Expected the state of a bandit over these {self.num_given} arms, but "
+                f"it is that of {state['num_given']} arms, of others, or in another "
+                "order. Construct the bandit with the arms of the saved one."
+            )
+        rows = as_arms(torch.cat([given, added.to(given)]))
+        retired = check_indices(state["retired"], len(rows))
+        is_retired = rows.new_zeros(len(rows), dtype=torch.bool)
+        is_retired[torch.tensor(retired, dtype=torch.long, device=rows.device)] = True
+        return replace(self, rows=rows, is_retired=is_retired)
 
     def appended(self, rows: Tensor, is_retired: bool) -> Self:
         """Return a table of more arms, after the others."""

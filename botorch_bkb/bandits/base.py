@@ -88,18 +88,14 @@ class Bandit(ABC):
         """The kernel, given or fitted so far, in the units that it works in."""
         return self._surrogate.hyperparameters.covar_module
 
-    @property
-    def _next_time(self) -> float:
-        """The time of the next decision, where pulls have times."""
-        return 1.0
-
     def _predictor(self) -> Any:
         """Return the surrogate that knows all told pulls, without a draw or a commit.
 
         It has the hyperparameters that the next ask will have, and, if these are
         learned, the inducing points.
         """
-        observations, time = self._observations, self._next_time
+        observations = self._observations
+        time = observations.next_time
         for surrogate in (self._surrogate, self._preview):
             if surrogate is not None and surrogate.is_current(observations, time):
                 return surrogate
@@ -114,9 +110,13 @@ class Bandit(ABC):
         that were added later are part of it.
         """
 
-    @abstractmethod
     def _check_state(self, state: dict[str, Any]) -> None:
         """Raise an ``InputDataError`` unless this is the state of such a bandit."""
+        if state.get("bandit") != type(self).__name__:
+            raise InputDataError(
+                f"Expected the state of a {type(self).__name__}, but got that of a "
+                f"{state.get('bandit')}. Construct the bandit that was saved."
+            )
         if state["maximize"] is not self.maximize:
             raise InputDataError(
                 f"Expected the state of a bandit with maximize={self.maximize}, but it "

@@ -327,16 +327,13 @@ class BoxBandit(Bandit):
 
     @override
     def _check_state(self, state: dict[str, Any]) -> None:
-        expected, found = type(self).__name__, state.get("bandit")
-        if found != expected or not torch.equal(
-            self.bounds, state["bounds"].to(self.bounds)
-        ):
-            raise InputDataError(
-                f"Expected the state of a {expected} over the same box, but got that "
-                f"of a {found}, or its `bounds` differ. Construct the bandit with the "
-                "box and options of the saved one."
-            )
         super()._check_state(state)
+        if not torch.equal(self.bounds, state["bounds"].to(self.bounds)):
+            raise InputDataError(
+                f"Expected the state of a bandit over the box {self.bounds.tolist()}, "
+                f"but it is that of one over {state['bounds'].tolist()}. Construct the "
+                "bandit with the box of the saved one."
+            )
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
@@ -380,7 +377,7 @@ class BoxBandit(Bandit):
         if size == 0:
             return others[:0]
         observations, surrogate = self._observations, self._surrogate
-        surrogate.update(observations, self._next_time)
+        surrogate.update(observations, observations.next_time)
         generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
         if self.num_pulls == 0:
             return draw_points(size, self.bounds, generator)

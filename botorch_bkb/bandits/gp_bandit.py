@@ -27,7 +27,7 @@ from botorch_bkb.bandits.drifting import (
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
 from botorch_bkb.bandits.observations import Pull
-from botorch_bkb.bandits.policies import check_policy, Policy, UCBPolicy
+from botorch_bkb.bandits.policies import as_policy, Policy
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
 from botorch_bkb.checks import check_choice, check_size
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
@@ -135,8 +135,7 @@ class GPBandit(FiniteArmBandit):
         drifts = rate is None or rate > 0
         self.goal = _checked_goal(goal, drifts)
         arms = as_arms(arms)
-        check_policy(policy)
-        policy = UCBPolicy() if policy is None else policy
+        policy = as_policy(policy)
         hyperparameters: Hyperparameters
         surrogate: ArmSurrogate
         if drifts:

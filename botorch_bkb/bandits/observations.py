@@ -99,6 +99,7 @@ class Observations:
             in the order in which they were asked for, or told from outside.
         failures: How often the pulls of arms have failed since the last reward.
         failed_lately: The arms whose pulls have failed since the last ask.
+        now: The last time of an ask or a reward; None before the first.
     """
 
     def __init__(self, num_arms: int, like: Tensor, sign: float = 1.0) -> None:
@@ -124,6 +125,7 @@ class Observations:
         self.num_since_new = 0
         self.failures: Mapping[int, int] = {}
         self.failed_lately: frozenset[int] = frozenset()
+        self.now: float | None = None
 
     @property
     def num_pulls(self) -> int:
@@ -138,10 +140,27 @@ class Observations:
         counts[totals.arms] = totals.counts
         return counts
 
+    @property
+    def last_time(self) -> float:
+        """The last time known, of an ask or a reward; 0 if there is none."""
+        return 0.0 if self.now is None else self.now
+
+    @property
+    def next_time(self) -> float:
+        """The time of the next decision, unless ``ask`` names another."""
+        return self.last_time + 1.0
+
     def ask(
-        self, indices: Sequence[int], scores: Sequence[float], time: float = 0.0
+        self,
+        indices: Sequence[int],
+        scores: Sequence[float],
+        time: float | None = None,
     ) -> None:
-        """Make pulls pending."""
+        """Make pulls pending, by default at the last time known."""
+        if time is None:
+            time = self.last_time
+        else:
+            self.now = time
         asked = zip(indices, scores, strict=True)
         pulls = [Pull(index, score, time) for index, score in asked]
         new = dict(enumerate(pulls, self.next_id))
@@ -177,7 +196,7 @@ class Observations:
         indices: Any,
         rewards: Any,
         scores: Callable[[Tensor], Tensor],
-        time: float = 0.0,
+        time: float | None = None,
     ) -> None:
         """Take in rewards of pulls that were never asked for.
 
@@ -185,8 +204,9 @@ class Observations:
             indices: The arms, ``q`` of them.
             rewards: Their ``q`` rewards.
             scores: The leverage scores of arms.
-            time: When the rewards were measured.
+            time: When the rewards were measured; if None, at the last time known.
         """
+        time = self.last_time if time is None else time
         arms = check_indices(indices, self.num_arms)
         values = check_rewards(rewards, len(arms), self.dtype)
         indices = torch.tensor(arms, dtype=torch.long, device=self.device)
@@ -212,6 +232,8 @@ class Observations:
         self.told_ids.extend(ids)
         self.told_asked.extend(pull.time for pull in pulls)
         self.told_times.extend(times)
+        last = [] if self.now is None else [self.now]
+        self.now = max([*last, *times], default=None)
 
     def _try(self, arms: Sequence[int]) -> None:
         """Count pulls that nobody has asked for before."""
@@ -282,6 +304,8 @@ class Observations:
             setattr(self, f"told_{name}", array(column.typecode, left))
         self.pending = dict(sorted(pending.items()))
         self.first_is_told &= 0 in self.told_ids
+        times = [pull.time for pull in pending.values()]
+        self.now = max([*self.told_times, *times], default=None)
         self._totals, self._num_summed = self._nothing, 0
 
     def pending_arms(self) -> Tensor:
@@ -369,6 +393,7 @@ class Observations:
             "num_since_new": self.num_since_new,
             "failures": dict(self.failures),
             "failed_lately": sorted(self.failed_lately),
+            "now": self.now,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -413,6 +438,7 @@ class Observations:
         }
         check_indices(list(failures), num_arms)
         lately = check_indices(state["failed_lately"], num_arms)
+        now = None if state["now"] is None else check_time(state["now"])
         self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
         self.told_scores, self.pending = array("d", scores), pending
         self.told_ids, self.told_asked = array("q", ids), array("d", asked)
@@ -422,6 +448,7 @@ class Observations:
         self._totals, self._num_summed = self._nothing, 0
         self.tried, self.num_since_new = frozenset(tried), since
         self.failures, self.failed_lately = failures, frozenset(lately)
+        self.now = now
 
 
 class PointObservations(Observations):

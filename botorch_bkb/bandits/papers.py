@@ -27,7 +27,6 @@ from botorch_bkb.bandits.policies import (
 )
 from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.checks import as_number, check_size
-from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
 from botorch_bkb.posteriors import DrawCovariance
 from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
@@ -41,21 +40,17 @@ class BKB(FiniteArmBandit):
     """Budgeted kernel bandit: GP-UCB on the sparse posterior, one arm at a time.
 
     Algorithm 1 of [calandriello2019bkb]_, resampled at every step. The theorems assume
-    that every reward comes before the next pull.
+    that every reward is observed before the next pull.
 
     Args:
         arms: An ``A x d`` tensor of features.
         covar_module: Any GPyTorch kernel, used as it is.
         noise_variance: lambda, the variance of the rewards' noise.
-        oversampling: q-bar, as all options that follow, of
-            :class:`~botorch_bkb.bandits.LeverageScoreSampling`.
-        resampling: Whether inducing arms are drawn afresh.
-        inclusion: The law of these draws.
-        max_inducing: A ceiling for inducing arms.
-        max_feature_bytes: The byte budget of the cached features.
-        options: Those of :class:`~botorch_bkb.bandits.FiniteArmBandit`:
+        options: ``oversampling`` (q-bar), ``resampling``, ``inclusion`` and
+            ``max_inducing`` of :class:`~botorch_bkb.bandits.LeverageScoreSampling`;
+            ``max_feature_bytes``, the byte budget of the cached features, 2 GiB; and
             ``confidence``, ``batch_rule``, ``maximize``, ``max_repeats`` and
-            ``generator``.
+            ``generator`` of :class:`~botorch_bkb.bandits.FiniteArmBandit`.
 
     Raises:
         InputDataError: If kernel or noise is not given; ``GPBandit`` learns them.
@@ -73,20 +68,10 @@ class BKB(FiniteArmBandit):
         arms: Tensor,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
-        *,
-        oversampling: float = 2.0,
-        resampling: Resampling = "independent",
-        inclusion: Inclusion = "merged",
-        max_inducing: int | None = None,
-        max_feature_bytes: int = 2**31,
         **options: Any,
     ) -> None:
-        hyperparameters = _given("BKB", arms, covar_module, noise_variance)
-        sampling = LeverageScoreSampling(
-            oversampling, resampling, inclusion, max_inducing
-        )
-        surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes, sampling)
-        super().__init__(arms, surrogate, **options)
+        given = _given("BKB", arms, covar_module, noise_variance)
+        super().__init__(arms, _sparse_surrogate(given, options), **options)
 
 
 class BBKB(FiniteArmBandit):
@@ -95,13 +80,11 @@ class BBKB(FiniteArmBandit):
     Algorithm 1 of [calandriello2020bbkb]_, resampled once a batch. All arguments are
     those of :class:`BKB`.
 
-    Batches may overlap: an ``ask`` while pulls are pending starts its batch rule from
-    what they have used up. So a variance given the rewards so far is, on the exact
-    posterior, at most ``ratio_threshold`` times the one that counts pending pulls, up
+    Batches may overlap: an ``ask`` with pending pulls starts its batch rule from what
+    these have used up. So, on the exact posterior, a variance given the observed
+    rewards is at most ``ratio_threshold`` times the one that counts pending pulls, up
     to the pull that closes a batch and the one arm that every ``ask`` returns. The
-    theorems assume that all rewards of a batch come before the next batch is asked for.
-    For rewards that are later than their batch, and for those that never come, there is
-    no theorem.
+    theorems assume that all rewards of a batch are observed before the next ask.
 
     Example:
         >>> bandit = BBKB(arms, covar_module=RBFKernel(), noise_variance=0.2)
@@ -117,20 +100,10 @@ class BBKB(FiniteArmBandit):
         arms: Tensor,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
-        *,
-        oversampling: float = 2.0,
-        resampling: Resampling = "independent",
-        inclusion: Inclusion = "merged",
-        max_inducing: int | None = None,
-        max_feature_bytes: int = 2**31,
         **options: Any,
     ) -> None:
-        hyperparameters = _given("BBKB", arms, covar_module, noise_variance)
-        sampling = LeverageScoreSampling(
-            oversampling, resampling, inclusion, max_inducing
-        )
-        surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes, sampling)
-        super().__init__(arms, surrogate, **options)
+        given = _given("BBKB", arms, covar_module, noise_variance)
+        super().__init__(arms, _sparse_surrogate(given, options), **options)
 
 
 class GPUCB(FiniteArmBandit):
@@ -151,8 +124,8 @@ class GPUCB(FiniteArmBandit):
         max_feature_bytes: int = 2**31,
         **options: Any,
     ) -> None:
-        hyperparameters = _given("GPUCB", arms, covar_module, noise_variance)
-        surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes)
+        given = _given("GPUCB", arms, covar_module, noise_variance)
+        surrogate = PosteriorSurrogate(given, max_feature_bytes)
         super().__init__(arms, surrogate, **options)
 
 
@@ -161,8 +134,8 @@ class GPBUCB(FiniteArmBandit):
 
     [desautels2014gpbucb]_. Its theorem multiplies the width by the bound on the
     variance ratio; the default width does not. It also covers rewards that are late by
-    a bounded number of pulls, for a width multiplied by the exponential of what that
-    many pulls can tell. The arguments are those of :class:`GPUCB`.
+    a bounded number of pulls, for a wider bound. The arguments are those of
+    :class:`GPUCB`.
     """
 
     default_confidence = ChowdhuryGopalanWidth()
@@ -177,8 +150,8 @@ class GPBUCB(FiniteArmBandit):
         max_feature_bytes: int = 2**31,
         **options: Any,
     ) -> None:
-        hyperparameters = _given("GPBUCB", arms, covar_module, noise_variance)
-        surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes)
+        given = _given("GPBUCB", arms, covar_module, noise_variance)
+        surrogate = PosteriorSurrogate(given, max_feature_bytes)
         super().__init__(arms, surrogate, **options)
 
 
@@ -186,26 +159,22 @@ class TVGPUCB(FiniteArmBandit):
     r"""TV-GP-UCB: forgets smoothly. Algorithm 2 of [bogunovic2016tvgpucb]_.
 
     The posterior is that of ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``,
-    equations (7) and (8), filtered from step to step at a cost that does not grow with
-    time, by :class:`~botorch_bkb.posteriors.SparseArmFilter`: a step takes ``O(A m)``
-    for ``m`` inducing arms, which are all pulled arms unless ``sparse``. It computes in
-    double precision then. Batches are picked one by one with
-    the variance of those before, as if each had brought its mean; so are pulls still
-    pending, each as if it had at the time at which it was asked for: a pull that is
-    lost is forgotten like any other. The bandit keeps a filter of the rewards up to the
-    time of the oldest pull that is pending, and replays those after it at every
-    decision: fail what is lost. Only a reward that is older still replays the whole
-    history.
-    The theorem covers single pulls at times 1, 2, 3, ...
+    equations (7) and (8), by a Kalman filter over the inducing arms at ``O(A m)`` a
+    step. All pulled arms are inducing unless ``sparse``. Batches are chosen one by one;
+    chosen and pending pulls count as if each had brought its posterior mean at the time
+    at which it was asked for. The filter stands at the time of the oldest pending pull,
+    and later rewards are replayed at every decision, so ``fail`` pulls that are lost. A
+    reward that is older replays all rewards. The theorem covers single pulls at times
+    1, 2, 3, ...
 
     Args:
         arms: An ``A x d`` tensor of features.
         covar_module: Any GPyTorch kernel over the features, used as it is.
         noise_variance: lambda, the variance of the rewards' noise.
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time.
-        sparse: Whether arms of little leverage are inducing no longer.
+        sparse: Whether arms of little leverage leave the inducing arms.
         tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
-        max_inducing: The most inducing arms, if ``sparse``; fewer, two at least, where
+        max_inducing: The most inducing arms, if ``sparse``; fewer, two at least, if
             ``max_feature_bytes`` does not hold their features.
         max_feature_bytes: The byte budget of a filter.
         options: Those of :class:`~botorch_bkb.bandits.FiniteArmBandit`. The default
@@ -215,7 +184,7 @@ class TVGPUCB(FiniteArmBandit):
     Raises:
         InputDataError: If an argument is missing or out of range, or
             ``max_feature_bytes`` does not hold a filter on which all arms are inducing
-            (2 GiB, if not given, hold that of 16,384 arms).
+            (2 GiB hold that of 16,384 arms).
 
     Example:
         >>> bandit = TVGPUCB(arms, RBFKernel(), 0.01, forgetting_rate=0.03)
@@ -250,12 +219,11 @@ class TVGPUCB(FiniteArmBandit):
 
 
 class RGPUCB(FiniteArmBandit):
-    r"""R-GP-UCB: GP-UCB that starts afresh with every block of time.
+    r"""R-GP-UCB: GP-UCB that restarts with every block of time.
 
-    Algorithm 1 of [bogunovic2016tvgpucb]_. A block is ``block_size`` long, the first
-    starts at time 1, and a decision uses the rewards of its own block; pulls of earlier
-    ones that are still pending do not count. The width goes on with the number of all
-    pulls. Where nothing is known, as at the start of a block, the lowest index wins.
+    Algorithm 1 of [bogunovic2016tvgpucb]_. A decision uses the rewards and pending
+    pulls of its own block; the first block starts at time 1. The width goes on with the
+    number of all pulls. Ties, as at the start of a block, go to the lowest index.
 
     Args:
         arms: An ``A x d`` tensor of features.
@@ -287,10 +255,8 @@ class RGPUCB(FiniteArmBandit):
         max_feature_bytes: int = 2**31,
         **options: Any,
     ) -> None:
-        hyperparameters = _given("RGPUCB", arms, covar_module, noise_variance)
-        surrogate = PosteriorSurrogate(
-            hyperparameters, max_feature_bytes, block_size=block_size
-        )
+        given = _given("RGPUCB", arms, covar_module, noise_variance)
+        surrogate = PosteriorSurrogate(given, max_feature_bytes, block_size=block_size)
         super().__init__(arms, surrogate, **options)
         self.block_size = block_size
 
@@ -298,30 +264,26 @@ class RGPUCB(FiniteArmBandit):
 class GPThompsonSampling(FiniteArmBandit):
     r"""Thompson sampling: each pull is the best arm of a draw from the posterior.
 
-    Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, which leverage
-    scores keep small, at ``O(A m)`` a draw. The draws of one batch come from the
-    posterior at its start, as the paper's thirty per round do; pulls still pending from
-    earlier batches lower the variance of the draws. Before the first reward all pulls
-    are uniform, the paper's ``F_0``. The paper's algorithm that estimates
-    hyperparameters in every round (section 2.3) is ``GPBandit(arms,
-    policy=ThompsonPolicy())``.
+    Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, at ``O(A m)`` a
+    draw. The draws of one batch come from the posterior at its start, as the paper's
+    thirty per round do; pending pulls of earlier batches lower the variance of the
+    draws. Before the first reward all pulls are uniform, the paper's ``F_0``. The
+    paper's algorithm that estimates hyperparameters in every round (section 2.3) is
+    ``GPBandit(arms, policy=ThompsonPolicy())``.
 
     Args:
         arms: An ``A x d`` tensor of features.
         covar_module: Any GPyTorch kernel, used as it is.
         noise_variance: lambda, the variance of the rewards' noise.
         uniform_probability: The paper's xi: with this probability a pull is a uniformly
-            chosen arm in place of a draw. (The epsilon-greedy Thompson sampling of
-            later papers mixes with the mean of several draws instead.) The theorem
-            needs it to be positive; the paper names no value.
+            drawn arm. The theorem needs it to be positive; the paper names no value.
         covariance: The covariance of the draws: ``"projected"``, that of the paper's
             weights, or ``"full"``, that of the posterior; see
             :mod:`botorch_bkb.posteriors.arm_sampler`.
-        scale: How far draws go from the posterior mean: of each, ``mean + scale (draw
-            - mean)`` is maximized, the posterior reshaping of [chapelle2011]_.
-        options: All other arguments of :class:`BKB`. The default ``batch_rule`` is
-            ``FixedSize(30)``; BBKB's rules are welcome too. The confidence schedule
-            only serves ``confidence_bound``.
+        scale: Of each draw, ``mean + scale (draw - mean)`` is maximized, the posterior
+            reshaping of [chapelle2011]_.
+        options: Those of :class:`BKB`. The default ``batch_rule`` is ``FixedSize(30)``.
+            The confidence schedule only serves ``confidence_bound``.
 
     The paper's answer is ``maximizer_distribution().mode``.
 
@@ -345,12 +307,9 @@ class GPThompsonSampling(FiniteArmBandit):
         scale: float = 1.0,
         **options: Any,
     ) -> None:
-        hyperparameters = _given(
-            "GPThompsonSampling", arms, covar_module, noise_variance
-        )
-        surrogate = _sparse_surrogate(hyperparameters, options)
+        given = _given("GPThompsonSampling", arms, covar_module, noise_variance)
         policy = ThompsonPolicy(uniform_probability, covariance, scale)
-        super().__init__(arms, surrogate, policy, **options)
+        super().__init__(arms, _sparse_surrogate(given, options), policy, **options)
 
 
 class EpsilonGreedy(FiniteArmBandit):
@@ -361,8 +320,8 @@ class EpsilonGreedy(FiniteArmBandit):
         covar_module: Any GPyTorch kernel, used as it is.
         noise_variance: lambda, the variance of the rewards' noise.
         uniform_probability: The probability of a uniform draw, for each pull.
-        options: All other arguments of :class:`BKB`. The confidence schedule only
-            serves ``confidence_bound``.
+        options: Those of :class:`BKB`. The confidence schedule only serves
+            ``confidence_bound``.
     """
 
     default_confidence = PracticalBKBWidth()
@@ -376,17 +335,16 @@ class EpsilonGreedy(FiniteArmBandit):
         uniform_probability: float = 0.1,
         **options: Any,
     ) -> None:
-        hyperparameters = _given("EpsilonGreedy", arms, covar_module, noise_variance)
-        surrogate = _sparse_surrogate(hyperparameters, options)
+        given = _given("EpsilonGreedy", arms, covar_module, noise_variance)
         policy = EpsilonGreedyPolicy(uniform_probability)
-        super().__init__(arms, surrogate, policy, **options)
+        super().__init__(arms, _sparse_surrogate(given, options), policy, **options)
 
 
 class UniformRandom(FiniteArmBandit):
-    """Every arm drawn uniformly: what any bandit has to beat.
+    """The uniform baseline: every arm is drawn with the same probability.
 
     The arguments are those of :class:`BKB`. Kernel and noise only serve predictions,
-    and are learned where they are None.
+    whose prior mean is the average of the rewards; they are learned if they are None.
     """
 
     default_confidence = PracticalBKBWidth()
@@ -398,17 +356,17 @@ class UniformRandom(FiniteArmBandit):
         noise_variance: float | None = None,
         **options: Any,
     ) -> None:
-        hyperparameters = Hyperparameters(
+        learned = Hyperparameters(
             as_arms(arms), covar_module, noise_variance, "average"
         )
-        surrogate = _sparse_surrogate(hyperparameters, options)
+        surrogate = _sparse_surrogate(learned, options)
         super().__init__(arms, surrogate, UniformPolicy(), **options)
 
 
 def _sparse_surrogate(
     hyperparameters: Hyperparameters, options: dict[str, Any]
 ) -> PosteriorSurrogate:
-    """Return a sparse surrogate, whose options leave those of a bandit."""
+    """Return a sparse surrogate; its options are taken out of a bandit's."""
     names = {"oversampling", "resampling", "inclusion", "max_inducing"} & options.keys()
     sampling = LeverageScoreSampling(**{name: options.pop(name) for name in names})
     max_feature_bytes = options.pop("max_feature_bytes", 2**31)
@@ -430,9 +388,9 @@ def _check_given(name: str, *values: Any) -> None:
     if any(value is None for value in values):
         names = ("covar_module", "noise_variance", "forgetting_rate")[: len(values)]
         raise InputDataError(
-            f"Expected {', '.join(f'`{key}`' for key in names)} to be given, since "
-            f"{name} is the algorithm of a paper and learns nothing of them. Use "
-            "`GPBandit(arms)` to learn them."
+            f"Expected {', '.join(f'`{key}`' for key in names)}, since {name} is the "
+            "algorithm of a paper and does not learn them. Use `GPBandit(arms)` to "
+            "learn them."
         )
 
 

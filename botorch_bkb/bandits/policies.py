@@ -71,13 +71,16 @@ class Policy(ABC):
         return fill_batch(choices, batch, first, moments.pulled_indices)
 
 
-def check_policy(policy: Policy | None) -> None:
-    """Raise an ``InputDataError`` unless this is a policy, or None."""
-    if policy is not None and not isinstance(policy, Policy):
+def as_policy(policy: Policy | None) -> Policy:
+    """Return the policy, upper confidence bounds for None."""
+    if policy is None:
+        return UCBPolicy()
+    if not isinstance(policy, Policy):
         raise InputDataError(
             "Expected `policy` to be a Policy, such as `ThompsonPolicy()`, but got "
             f"{policy!r}."
         )
+    return policy
 
 
 @dataclass(frozen=True)
