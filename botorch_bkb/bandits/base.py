@@ -1,22 +1,28 @@
-"""What bandits over arms and over a box share: a lock, and a state kept in a file."""
+"""Base classes of bandits and surrogates, over arms and over a box."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy, deepcopy
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 
+import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
+from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
+from botorch_bkb.checks import check_count, check_indices, check_number
 
 
 P = ParamSpec("P")
@@ -33,6 +39,128 @@ def locked(method: Callable[P, R]) -> Callable[P, R]:
             return method(*args, **options)
 
     return call
+
+
+@dataclass(frozen=True)
+class SurrogateState:
+    """The state of a surrogate, beside its posterior.
+
+    Attributes:
+        hyperparameters: Kernel, noise and units.
+        inducing_indices: The inducing arms of the last update.
+        num_told: The number of told pulls that it knows, the first ones.
+        num_updates: The number of updates so far.
+        restart: The number of told pulls at the last fit of hyperparameters, and the
+            log determinant then. Frozen sums start there.
+        block: The block of time.
+    """
+
+    hyperparameters: Hyperparameters
+    inducing_indices: Tensor
+    num_told: int = 0
+    num_updates: int = 0
+    restart: tuple[int, float] = (0, 0.0)
+    block: int = 0
+
+
+class Surrogate(ABC):
+    """A state and a posterior, learned from observations, over arms or over a box.
+
+    The posterior is large, and a function of state and observations. An update changes
+    both. An error restores the state, and the posterior is computed when it is next
+    needed.
+
+    Args:
+        hyperparameters: Kernel, noise and units.
+
+    Attributes:
+        state: The state, which is saved.
+        seed: The seed of all random numbers.
+    """
+
+    def __init__(self, hyperparameters: Hyperparameters) -> None:
+        device = hyperparameters.features.device
+        none = torch.empty(0, dtype=torch.long, device=device)
+        self.state = SurrogateState(hyperparameters, none)
+        self.seed = 0
+
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """Kernel, noise and units."""
+        return self.state.hyperparameters
+
+    def is_current(self, observations: Any, time: float) -> bool:
+        """Whether an update would change nothing."""
+        return bool(self.state.num_told == observations.num_pulls)
+
+    @abstractmethod
+    def update(self, observations: Any, time: float) -> None:
+        """Learn from all told pulls: fit what is due, choose the inducing points."""
+
+    @abstractmethod
+    def preview(self, observations: Any, time: float) -> Self:
+        """Return a copy that has learned from all told pulls."""
+
+    @abstractmethod
+    def refresh(self, observations: Any) -> None:
+        """Compute the posterior from the state, unless it is there."""
+
+    @abstractmethod
+    def mark_stale(self) -> None:
+        """Drop the posterior, which is computed when it is next needed."""
+
+    def restore(self, state: SurrogateState) -> None:
+        """Go back to an earlier state."""
+        self.state = state
+        self.mark_stale()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as tensors and numbers."""
+        state = self.state
+        return {
+            "seed": self.seed,
+            "num_updates": state.num_updates,
+            "prior": deepcopy(state.hyperparameters.state_dict()),
+            "inducing_indices": state.inducing_indices.clone(),
+            "num_processed": state.num_told,
+            "restart": state.restart,
+            "block": state.block,
+        }
+
+    def loaded(
+        self, state: dict[str, Any], observations: Observations, rows: Tensor
+    ) -> Self:
+        """Return a copy in the state that :meth:`state_dict` returned.
+
+        Args:
+            state: The state.
+            observations: Those that were saved with it.
+            rows: The rows that inducing indices count, in the user's units: the
+                ``A x d`` arms, or the told points of a box.
+        """
+        num_pulls = observations.num_pulls
+        hyperparameters = deepcopy(self.hyperparameters)
+        hyperparameters.load_state_dict(state["prior"])
+        hyperparameters.features = hyperparameters.to_features(rows)
+        inducing = check_indices(state["inducing_indices"], len(rows))
+        start, log_det = state["restart"]
+        other = copy(self)
+        other.seed = check_count("seed", state["seed"], 2**64 - 1)
+        other.restore(
+            SurrogateState(
+                hyperparameters,
+                torch.tensor(inducing, dtype=torch.long, device=rows.device),
+                check_count("num_processed", state["num_processed"], num_pulls),
+                check_count("num_updates", state["num_updates"]),
+                (
+                    check_count("restart", start, num_pulls),
+                    check_number("restart", log_det, least=-1e-6),
+                ),
+                int(state["block"]),
+            )
+        )
+        other.refresh(observations)
+        return other
 
 
 class Bandit(ABC):

@@ -23,10 +23,9 @@ from botorch_bkb.bandits.box_policies import (
     BoxUCBPolicy,
     draw_points,
 )
-from botorch_bkb.bandits.box_surrogate import BoxSurrogate
+from botorch_bkb.bandits.box_surrogate import BoxSurrogate, PointObservations
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
-from botorch_bkb.bandits.observations import PointObservations
 from botorch_bkb.checks import (
     check_bounds,
     check_count,

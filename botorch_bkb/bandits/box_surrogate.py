@@ -4,22 +4,83 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms.table import match_rows
+from botorch_bkb.bandits.base import Surrogate, SurrogateState
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import (
     is_bulk,
     LeverageScoreSampling,
-    warn_of_ceiling,
 )
-from botorch_bkb.bandits.observations import PointObservations
-from botorch_bkb.bandits.surrogates import Surrogate, SurrogateState
+from botorch_bkb.bandits.observations import Observations
+from botorch_bkb.checks import check_points
 from botorch_bkb.models import SingleTaskDTCGP
+
+
+class PointObservations(Observations):
+    """The pulls of a bandit on a box, whose arms are the points of its pulls.
+
+    Args:
+        bounds: The ``2 x d`` corners of the box, in double.
+        sign: As for arms.
+
+    Attributes:
+        points: The ``A x d`` points that were asked for or told, each once.
+    """
+
+    def __init__(self, bounds: Tensor, sign: float = 1.0) -> None:
+        super().__init__(0, bounds, sign)
+        self.bounds = bounds
+        self.points = bounds[:0]
+
+    @property
+    def told_points(self) -> Tensor:
+        """The ``n x d`` points of told pulls, in order of telling."""
+        return self.points[self.history()[0]]
+
+    @property
+    def pending_points(self) -> Tensor:
+        """The ``n x d`` points of pending pulls, in order of asking."""
+        return self.points[[pull.arm for pull in self.pending.values()]]
+
+    def find(self, points: Any) -> Tensor:
+        """Return the arms of ``q x d`` points, new ones among them.
+
+        Raises:
+            BotorchTensorDimensionError: If ``points`` is not ``q x d``.
+            InputDataError: If a point is not finite, or not in the box.
+        """
+        return self._add(check_points(points, self.bounds))
+
+    def ask_points(self, points: Tensor) -> None:
+        """Make pulls of ``q x d`` points pending; rounding may put one off the box."""
+        self.ask(self._add(points).tolist(), [0.0] * len(points))
+
+    def _add(self, points: Tensor) -> Tensor:
+        arms, new = match_rows(self.points, points)
+        self.points = torch.cat([self.points, new])
+        self.num_arms = len(self.points)
+        return arms
+
+    @override
+    def _name(self, arm: int) -> str:
+        return str(self.points[arm].tolist())
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the points as well."""
+        return {**super().state_dict(), "points": self.points}
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.find(state["points"])
+        super().load_state_dict(state)
 
 
 class BoxSurrogate(Surrogate):
@@ -40,17 +101,10 @@ class BoxSurrogate(Surrogate):
         self._model: SingleTaskDTCGP | None = None
 
     @override
-    def is_current(self, observations: PointObservations, time: float) -> bool:
-        return self.state.num_told == observations.num_pulls
-
-    @override
     def update(self, observations: PointObservations, time: float) -> None:
         if self.is_current(observations, time):
             return
-        before = self.state
         self.restore(self._learned(observations))
-        if self.state.is_capped and not before.is_capped:
-            warn_of_ceiling(len(self.state.inducing_indices), self.state.num_told)
 
     @override
     def preview(self, observations: PointObservations, time: float) -> Self:
@@ -102,7 +156,7 @@ class BoxSurrogate(Surrogate):
         if by_fit:
             # As over arms: by the scores of hyperparameters that know them.
             hyperparameters = self._refitted(observations, None)
-        inducing, is_capped = self._choose_inducing(hyperparameters, observations)
+        inducing = self._choose_inducing(hyperparameters, observations)
         if is_due and not by_fit:
             hyperparameters = self._refitted(observations, inducing)
         return replace(
@@ -111,21 +165,16 @@ class BoxSurrogate(Surrogate):
             inducing_indices=inducing,
             num_told=num_told,
             num_updates=state.num_updates + 1,
-            is_capped=state.is_capped or is_capped,
         )
 
     def _choose_inducing(
         self, hyperparameters: Hyperparameters, observations: PointObservations
-    ) -> tuple[Tensor, bool]:
-        """Choose inducing points among the told ones, by the posterior before them.
-
-        Returns:
-            Their rows, and whether the ceiling took effect.
-        """
+    ) -> Tensor:
+        """Return the inducing rows of told points, by the posterior before them."""
         points, sampling = observations.told_points, self.sampling
         everything = torch.arange(len(points), device=points.device)
         if sampling is None or sampling.keeps_all(len(points)):
-            return everything, False
+            return everything
         x = hyperparameters.to_features(points)
         noise_variance = hyperparameters.noise_variance
         scores = None

@@ -56,18 +56,14 @@ class LeverageScoreSampling:
             ``"per_pull"`` for ``1 - (1 - min(1, oversampling * var / lambda))^n``, as
             the papers print it; see
             ``models.utils.leverage_scores.inclusion_probabilities`` for why not.
-        max_inducing: A ceiling, None for none. Time and memory of an ask are then
-            bounded whatever the noise: where more points are drawn, so many of them are
-            kept, each in turn the one of the largest leverage score that is left
-            (``models.utils.leverage_scores.leverage_pivots``). What they leave of the
-            others counts as never measured: means are smoother, variances are no
-            longer within the theorems' factor of the exact ones, mostly larger, and a
-            ``BotorchWarning`` says so once. Inside an ask, arms that are pending or
-            chosen may join beside them, as many as these are.
+        max_inducing: A ceiling, None for none. It bounds time and memory of an ask. If
+            more points are drawn, those of the largest leverage scores given the ones
+            before are kept (``models.utils.leverage_scores.leverage_pivots``). Means
+            are smoother then, variances mostly larger, the theorems' factor does not
+            hold, and there is a ``BotorchWarning``. Inside an ask, pending and chosen
+            arms join beside them.
         min_inducing: Up to this many observed points all are inducing, if the ceiling
-            allows it; 0 for the papers' law from the first pull on. Where they are few,
-            sampling saves nothing worth the accuracy, and under fitted noise of next to
-            nothing a point that is left out may be the optimum lost.
+            allows it; 0 for the papers' law from the first pull on.
 
     Raises:
         InputDataError: If an option is out of range.
@@ -104,7 +100,7 @@ class LeverageScoreSampling:
         seed: int,
         num_updates: int,
         max_feature_bytes: int = 2**31,
-    ) -> tuple[Tensor, bool]:
+    ) -> Tensor:
         """Draw the inducing points of one update.
 
         Args:
@@ -112,21 +108,19 @@ class LeverageScoreSampling:
             features: The ``n x d`` observed points, in its units.
             counts: The ``n`` numbers of their pulls.
             keys: ``n`` integers that coupled numbers are a function of: the arms.
-            scores: The ``n`` leverage scores before the update. None where many points
-                are new: as if these had come in doubling blocks.
+            scores: The ``n`` leverage scores before the update. None if many points
+                are new: these are sampled in doubling blocks.
             seed: The bandit's seed.
             num_updates: How many updates there were before.
             max_feature_bytes: The byte budget of cached features.
 
         Returns:
-            The rows that are inducing, ascending, and whether the ceiling took effect.
+            The rows that are inducing, ascending.
         """
-        is_capped = False
         generator = seeded_generator(seed, UPDATES, num_updates)
 
         def sample(scores: Tensor) -> Tensor:
             """Return which of the first points are inducing, by their scores."""
-            nonlocal is_capped
             seen = slice(len(scores))
             probabilities = inclusion_probabilities(
                 scores, counts[seen], self.oversampling, self.inclusion
@@ -138,18 +132,24 @@ class LeverageScoreSampling:
             rows = sample_inducing_indices(probabilities, scores, numbers.to(scores))
             if self.max_inducing is None or len(rows) <= self.max_inducing:
                 return rows
-            is_capped = True
+            # Without numbers, so that Python shows it once.
+            warnings.warn(
+                "`max_inducing` took effect: fewer points are inducing than leverage "
+                "scores would keep, so variances may be further from the exact ones "
+                "than the theorems allow. Raise it, or check that the noise variance "
+                "is not too small.",
+                BotorchWarning,
+                stacklevel=2,
+            )
             kernel, most = hyperparameters.covar_module, self.max_inducing
             best = leverage_pivots(kernel, features[rows], counts[rows], most)
             return rows[best.sort().values]
 
-        if scores is None:
-            rows = _sample_in_blocks(
-                hyperparameters, features, counts, sample, max_feature_bytes
-            )
-        else:
-            rows = sample(scores)
-        return rows, is_capped
+        if scores is not None:
+            return sample(scores)
+        return _sample_in_blocks(
+            hyperparameters, features, counts, sample, max_feature_bytes
+        )
 
 
 def is_bulk(num_new: int) -> bool:
@@ -183,18 +183,6 @@ def _sample_in_blocks(
         posterior.update(inducing, seen, weights, torch.zeros_like(weights))
         stop *= 2
     return sample(posterior.leverage_scores)
-
-
-def warn_of_ceiling(num_inducing: int, num_points: int) -> None:
-    """Say that fewer points are inducing than the law of leverage scores keeps."""
-    warnings.warn(
-        f"`max_inducing` took effect: {num_inducing:,} of {num_points:,} measured "
-        "points are inducing, fewer than leverage scores would keep. Variances may be "
-        "further from the exact ones than the theorems allow. Raise the ceiling, or "
-        "check that the noise variance is not too small.",
-        BotorchWarning,
-        stacklevel=2,
-    )
 
 
 def in_stable_order(before: Tensor, after: Tensor) -> Tensor:

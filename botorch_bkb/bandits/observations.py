@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
-from typing_extensions import override
 
 from botorch_bkb.arms import PullCounts
-from botorch_bkb.arms.table import match_rows
 from botorch_bkb.checks import (
     check_count,
     check_indices,
-    check_points,
     check_pull_ids,
     check_rewards,
     check_score,
@@ -27,6 +24,17 @@ from botorch_bkb.checks import (
     wrong_pull,
 )
 from botorch_bkb.posteriors.kernel_rows import positions_in_ascending
+
+
+# Arrays: a number is 8 bytes, and a million become a tensor at once.
+TOLD_COLUMNS = {
+    "told_indices": "q",
+    "told_rewards": "d",
+    "told_scores": "d",
+    "told_ids": "q",
+    "told_asked": "d",
+    "told_times": "d",
+}
 
 
 class Pull(NamedTuple):
@@ -93,7 +101,6 @@ class Observations:
         told_times: The times of the rewards, by default when they were asked for.
         pending: Pulls by id, in order of asking.
         next_id: The id of the next pull.
-        first_is_told: Whether pull 0 brought a reward.
         tried: The arms of all pulls, told, pending and failed.
         num_since_new: The number of pulls since the last one of an arm that had none,
             in the order in which they were asked for, or told from outside.
@@ -111,7 +118,6 @@ class Observations:
         # In double for any dtype of the arms: sums of a million rewards stay accurate.
         self._nothing = Totals(none, none, none.double())
         self._totals, self._num_summed = self._nothing, 0  # of the first told pulls
-        # Arrays: a number is 8 bytes, and a million become a tensor at once.
         self.told_indices = array("q")
         self.told_rewards = array("d")
         self.told_scores = array("d")
@@ -120,7 +126,6 @@ class Observations:
         self.told_times = array("d")
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
-        self.first_is_told = False
         self.tried: frozenset[int] = frozenset()
         self.num_since_new = 0
         self.failures: Mapping[int, int] = {}
@@ -131,6 +136,11 @@ class Observations:
     def num_pulls(self) -> int:
         """The number of told pulls."""
         return len(self.told_indices)
+
+    @property
+    def first_is_told(self) -> bool:
+        """Whether pull 0 brought a reward."""
+        return 0 in self.told_ids
 
     @property
     def counts(self) -> Tensor:
@@ -185,9 +195,7 @@ class Observations:
         pulls = [self.pending[key] for key in settled]
         out = set(settled)
         pending = {key: pull for key, pull in self.pending.items() if key not in out}
-        # Replaced in one assignment, so that an interrupt cannot leave half a change.
         self.pending = pending
-        self.first_is_told |= 0 in out
         times = [pull.time if time is None else time for pull in pulls]
         self._extend(pulls, values, settled, times)
 
@@ -260,32 +268,26 @@ class Observations:
         """Return the places of told pulls; without ids the latest of those arms."""
         arms = check_indices(indices, self.num_arms)
         if pull_ids is None:
-            places: dict[int, list[int]] = {arm: [] for arm in arms}
-            for place, arm in enumerate(self.told_indices):
-                if arm in places:
-                    places[arm].append(place)
-            for arm, wished in Counter(arms).items():
-                if len(places[arm]) < wished:
-                    raise InputDataError(
-                        f"Expected {wished} told results of arm {arm} to withdraw, but "
-                        f"it has {len(places[arm])}. Use `fail` for pending pulls."
-                    )
-            return [places[arm].pop() for arm in arms]
-        ids = check_pull_ids(pull_ids, len(arms))
-        wanted = set(ids)
-        place_of = {
-            pull_id: place
-            for place, pull_id in enumerate(self.told_ids)
-            if pull_id in wanted and pull_id >= 0
-        }
-        for arm, pull_id in zip(arms, ids, strict=True):
-            found = place_of.get(pull_id)
-            if found is None or self.told_indices[found] != arm:
+            latest = reversed(list(enumerate(self.told_indices)))
+            return _match_arms(
+                latest,
+                arms,
+                lambda arm: (
+                    f"Expected another told result of arm {arm} to withdraw, but it "
+                    "has none. Use `fail` for pending pulls."
+                ),
+            )
+        place_of = {pull_id: place for place, pull_id in enumerate(self.told_ids)}
+        places = []
+        for arm, pull_id in zip(arms, check_pull_ids(pull_ids, len(arms)), strict=True):
+            place = place_of.get(pull_id, -1) if pull_id >= 0 else -1
+            if place < 0 or self.told_indices[place] != arm:
                 raise InputDataError(
                     f"Expected pull {pull_id} to be one of arm {arm} whose result was "
-                    "told, but it is none. `pending` lists what is out, by id."
+                    "told, but it is none. `pending` lists pending pulls, by id."
                 )
-        return [place_of[pull_id] for pull_id in ids]
+            places.append(place)
+        return places
 
     def withdraw(self, places: Sequence[int]) -> None:
         """Take told pulls back: those that were asked are pending again."""
@@ -298,12 +300,11 @@ class Observations:
                     self.told_scores[place],
                     self.told_asked[place],
                 )
-        for name in ("indices", "rewards", "scores", "ids", "asked", "times"):
-            column: array[Any] = getattr(self, f"told_{name}")
-            left = [value for place, value in enumerate(column) if place not in out]
-            setattr(self, f"told_{name}", array(column.typecode, left))
+        for name, typecode in TOLD_COLUMNS.items():
+            column = enumerate(getattr(self, name))
+            left = [value for place, value in column if place not in out]
+            setattr(self, name, array(typecode, left))
         self.pending = dict(sorted(pending.items()))
-        self.first_is_told &= 0 in self.told_ids
         times = [pull.time for pull in pending.values()]
         self.now = max([*self.told_times, *times], default=None)
         self._totals, self._num_summed = self._nothing, 0
@@ -350,45 +351,34 @@ class Observations:
 
     def _match(self, arms: list[int], pull_ids: Any) -> list[int]:
         """Return the pending pulls that arms stand for, by id or the oldest ones."""
-        if pull_ids is not None:
-            return self._match_ids(arms, check_pull_ids(pull_ids, len(arms)))
-        waiting: dict[int, deque[int]] = {arm: deque() for arm in arms}
-        for pull_id, pull in self.pending.items():
-            if pull.arm in waiting:
-                waiting[pull.arm].append(pull_id)
-        for arm, wished in Counter(arms).items():
-            if len(waiting[arm]) < wished:
-                raise InputDataError(
+        if pull_ids is None:
+            return _match_arms(
+                ((pull_id, pull.arm) for pull_id, pull in self.pending.items()),
+                arms,
+                lambda arm: (
                     f"Expected a pending pull of {self._name(arm)}, but it has none "
                     "left to settle. Ask first, and tell what `ask` returned; or pass "
                     "results that were never asked for to `add_observations`."
-                )
-        return [waiting[arm].popleft() for arm in arms]
+                ),
+            )
+        ids = check_pull_ids(pull_ids, len(arms))
+        for arm, pull_id in zip(arms, ids, strict=True):
+            pull = self.pending.get(pull_id)
+            if pull is None or pull.arm != arm:
+                found = None if pull is None else self._name(pull.arm)
+                raise wrong_pull(pull_id, self._name(arm), found, self.next_id)
+        return ids
 
     def _name(self, arm: int) -> str:
         """Return how messages name an arm."""
         return f"arm {arm}"
 
-    def _match_ids(self, arms: list[int], pull_ids: list[int]) -> list[int]:
-        for arm, pull_id in zip(arms, pull_ids, strict=True):
-            pull = self.pending.get(pull_id)
-            if pull is None or pull.arm != arm:
-                found = None if pull is None else self._name(pull.arm)
-                raise wrong_pull(pull_id, self._name(arm), found, self.next_id)
-        return pull_ids
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and lists."""
         return {
-            "told_indices": list(self.told_indices),
-            "told_rewards": list(self.told_rewards),
-            "told_scores": list(self.told_scores),
-            "told_ids": list(self.told_ids),
-            "told_asked": list(self.told_asked),
-            "told_times": list(self.told_times),
+            **{name: list(getattr(self, name)) for name in TOLD_COLUMNS},
             "pending": {key: tuple(pull) for key, pull in self.pending.items()},
             "next_id": self.next_id,
-            "first_is_told": self.first_is_told,
             "tried": sorted(self.tried),
             "num_since_new": self.num_since_new,
             "failures": dict(self.failures),
@@ -404,108 +394,61 @@ class Observations:
                 then.
         """
         num_arms = self.num_arms
-        told = check_indices(state["told_indices"], num_arms)
-        rewards = check_rewards(state["told_rewards"], len(told), self.dtype)
-        scores = [check_score(score) for score in state["told_scores"]]
-        if len(scores) != len(told):
-            raise InputDataError(
-                f"Expected a score per told pull, but got {len(scores)} of them for "
-                f"{len(told)} pulls."
-            )
         next_id = check_count("next_id", state["next_id"])
-        ids = [
-            check_count("told_ids", key + 1, next_id) - 1 for key in state["told_ids"]
-        ]
-        asked = [check_time(time) for time in state["told_asked"]]
-        times = [check_time(time) for time in state["told_times"]]
-        if not len(ids) == len(asked) == len(times) == len(told):
-            raise InputDataError(
-                f"Expected an id and two times per told pull, but got {len(ids)}, "
-                f"{len(asked)} and {len(times)} for {len(told)} pulls."
-            )
+        indices = check_indices(state["told_indices"], num_arms)
+        told: dict[str, list[Any]] = {
+            "told_indices": indices,
+            "told_rewards": check_rewards(
+                state["told_rewards"], len(indices), self.dtype
+            ),
+            "told_scores": [check_score(score) for score in state["told_scores"]],
+            "told_ids": [
+                check_count("told_ids", key + 1, next_id) - 1
+                for key in state["told_ids"]
+            ],
+            "told_asked": [check_time(time) for time in state["told_asked"]],
+            "told_times": [check_time(time) for time in state["told_times"]],
+        }
+        for name, column in told.items():
+            if len(column) != len(indices):
+                raise InputDataError(
+                    f"Expected `{name}` to have a number per told pull, but got "
+                    f"{len(column)} for {len(indices)} pulls."
+                )
         pending = {
             check_count("pending", key, next_id - 1): Pull(
                 arm, check_score(score), check_time(time)
             )
             for key, (arm, score, time) in state["pending"].items()
         }
-        check_indices([pull.arm for pull in pending.values()], num_arms)
-        tried = check_indices(state["tried"], num_arms)
-        since = check_count("num_since_new", state["num_since_new"])
         failures = {
             arm: check_count("failures", count)
             for arm, count in state["failures"].items()
         }
-        check_indices(list(failures), num_arms)
+        check_indices([*failures, *(pull.arm for pull in pending.values())], num_arms)
+        tried = check_indices(state["tried"], num_arms)
         lately = check_indices(state["failed_lately"], num_arms)
+        num_since_new = check_count("num_since_new", state["num_since_new"])
         now = None if state["now"] is None else check_time(state["now"])
-        self.told_indices, self.told_rewards = array("q", told), array("d", rewards)
-        self.told_scores, self.pending = array("d", scores), pending
-        self.told_ids, self.told_asked = array("q", ids), array("d", asked)
-        self.told_times = array("d", times)
-        self.next_id = next_id
-        self.first_is_told = bool(state["first_is_told"])
+        for name, typecode in TOLD_COLUMNS.items():
+            setattr(self, name, array(typecode, told[name]))
         self._totals, self._num_summed = self._nothing, 0
-        self.tried, self.num_since_new = frozenset(tried), since
+        self.pending, self.next_id, self.now = pending, next_id, now
+        self.tried, self.num_since_new = frozenset(tried), num_since_new
         self.failures, self.failed_lately = failures, frozenset(lately)
-        self.now = now
 
 
-class PointObservations(Observations):
-    """The pulls of a bandit on a box, whose arms are the points of its pulls.
-
-    Args:
-        bounds: The ``2 x d`` corners of the box, in double.
-        sign: As for arms.
-
-    Attributes:
-        points: The ``A x d`` points that were asked for or told, each once.
-    """
-
-    def __init__(self, bounds: Tensor, sign: float = 1.0) -> None:
-        super().__init__(0, bounds, sign)
-        self.bounds = bounds
-        self.points = bounds[:0]
-
-    @property
-    def told_points(self) -> Tensor:
-        """The ``n x d`` points of told pulls, in order of telling."""
-        return self.points[self.history()[0]]
-
-    @property
-    def pending_points(self) -> Tensor:
-        """The ``n x d`` points of pending pulls, in order of asking."""
-        return self.points[[pull.arm for pull in self.pending.values()]]
-
-    def find(self, points: Any) -> Tensor:
-        """Return the arms of ``q x d`` points, new ones among them.
-
-        Raises:
-            BotorchTensorDimensionError: If ``points`` is not ``q x d``.
-            InputDataError: If a point is not finite, or not in the box.
-        """
-        return self._add(check_points(points, self.bounds))
-
-    def ask_points(self, points: Tensor) -> None:
-        """Make pulls of ``q x d`` points pending; rounding may put one off the box."""
-        self.ask(self._add(points).tolist(), [0.0] * len(points))
-
-    def _add(self, points: Tensor) -> Tensor:
-        arms, new = match_rows(self.points, points)
-        self.points = torch.cat([self.points, new])
-        self.num_arms = len(self.points)
-        return arms
-
-    @override
-    def _name(self, arm: int) -> str:
-        return str(self.points[arm].tolist())
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return the points as well."""
-        return {**super().state_dict(), "points": self.points}
-
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.find(state["points"])
-        super().load_state_dict(state)
+def _match_arms(
+    candidates: Iterable[tuple[int, int]],
+    arms: list[int],
+    missing: Callable[[int], str],
+) -> list[int]:
+    """Return the keys of the first pairs (key, arm) of each arm, repeats included."""
+    keys: dict[int, deque[int]] = {arm: deque() for arm in arms}
+    for key, arm in candidates:
+        if arm in keys:
+            keys[arm].append(key)
+    for arm, wished in Counter(arms).items():
+        if len(keys[arm]) < wished:
+            raise InputDataError(missing(arm))
+    return [keys[arm].popleft() for arm in arms]

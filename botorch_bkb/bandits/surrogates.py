@@ -1,9 +1,6 @@
-"""Surrogates: what is learned of the rewards of all arms from the observations.
+"""Surrogates: models of the rewards of all arms, given the observations.
 
-A surrogate has a small state, :class:`SurrogateState`, and a posterior, which is large
-and computed from state and observations. An update changes both; an error restores the
-state, and the posterior is computed anew when it is next needed.
-:class:`PosteriorSurrogate` models a function that stays as it is, or starts afresh with
+:class:`PosteriorSurrogate` models a function that does not change, or restarts with
 every block of time; :class:`~botorch_bkb.bandits.drifting.FilterSurrogate` one that
 drifts.
 """
@@ -13,9 +10,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -25,20 +22,17 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import ArmObservations, ConfidenceState
 from botorch_bkb.arms import PullLimits
+from botorch_bkb.bandits.base import Surrogate, SurrogateState
 from botorch_bkb.bandits.fitting import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import (
     in_stable_order,
     is_bulk,
     LeverageScoreSampling,
-    warn_of_ceiling,
 )
 from botorch_bkb.bandits.observations import Observations, Pull, Totals
 from botorch_bkb.checks import (
     as_number,
-    check_count,
-    check_indices,
     check_max_feature_bytes,
-    check_number,
 )
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, DrawCovariance, Moments
 from botorch_bkb.posteriors.kernel_rows import positions_in
@@ -64,7 +58,7 @@ class PosteriorAt(ABC):
     Attributes:
         moments: Means and variances given the told pulls alone.
         num_told: The number of told pulls.
-        pending: Pulls without reward, those that count.
+        pending: The pending pulls that count.
     """
 
     moments: Moments
@@ -81,8 +75,7 @@ class PosteriorAt(ABC):
 
         Args:
             scale: The number of standard deviations.
-            grow: Whether chosen arms join the inducing ones. They always do where the
-                GP is exact.
+            grow: Whether chosen arms become inducing. They always do in an exact GP.
             limits: How many pulls arms still allow; kept up to date.
         """
 
@@ -92,137 +85,12 @@ class PosteriorAt(ABC):
     ) -> Sampler:
         """Return draws from the posterior, whose variances count pending pulls.
 
-        Args:
-            covariance: What draws do beside the inducing arms, see
-                :mod:`~botorch_bkb.posteriors.arm_sampler`. None: the joint law, as far
-                as this posterior has it.
-            scale: How far draws go from the mean, see there.
+        The arguments are those of :class:`~botorch_bkb.posteriors.ArmSampler`.
         """
-
-
-@dataclass(frozen=True)
-class SurrogateState:
-    """What a surrogate keeps between updates, beside its posterior.
-
-    Attributes:
-        hyperparameters: Kernel, noise and units.
-        inducing_indices: The inducing arms of the last update.
-        num_told: How many told pulls it knows, the first ones.
-        num_updates: The number of updates so far.
-        restart: How many told pulls the last fit of hyperparameters knew, and the log
-            determinant then: frozen sums go on from there.
-        block: Which block of time this is of.
-        is_capped: Whether a ceiling of inducing arms has ever taken effect.
-    """
-
-    hyperparameters: Hyperparameters
-    inducing_indices: Tensor
-    num_told: int = 0
-    num_updates: int = 0
-    restart: tuple[int, float] = (0, 0.0)
-    block: int = 0
-    is_capped: bool = False
-
-
-class Surrogate(ABC):
-    """A state and a posterior, learned from observations, over arms or over a box.
-
-    Args:
-        hyperparameters: Kernel, noise and units.
-
-    Attributes:
-        state: What a file keeps.
-        seed: What all random numbers are a function of.
-    """
-
-    def __init__(self, hyperparameters: Hyperparameters) -> None:
-        device = hyperparameters.features.device
-        none = torch.empty(0, dtype=torch.long, device=device)
-        self.state = SurrogateState(hyperparameters, none)
-        self.seed = 0
-
-    @property
-    def hyperparameters(self) -> Hyperparameters:
-        """Kernel, noise and units."""
-        return self.state.hyperparameters
-
-    @abstractmethod
-    def is_current(self, observations: Any, time: float) -> bool:
-        """Whether an update would change nothing."""
-
-    @abstractmethod
-    def update(self, observations: Any, time: float) -> None:
-        """Learn from all told pulls: fit what is due, choose the inducing points."""
-
-    @abstractmethod
-    def preview(self, observations: Any, time: float) -> Self:
-        """Return a copy that has learned from all told pulls; this one stays."""
-
-    @abstractmethod
-    def refresh(self, observations: Any) -> None:
-        """Compute the posterior from the state, unless it is there."""
-
-    @abstractmethod
-    def mark_stale(self) -> None:
-        """Forget the posterior, which is computed anew when it is next needed."""
-
-    def restore(self, state: SurrogateState) -> None:
-        """Go back to an earlier state."""
-        self.state = state
-        self.mark_stale()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a saved bandit has of its surrogate."""
-        state = self.state
-        return {
-            "seed": self.seed,
-            "num_updates": state.num_updates,
-            "prior": deepcopy(state.hyperparameters.state_dict()),
-            "inducing_indices": state.inducing_indices.clone(),
-            "num_processed": state.num_told,
-            "restart": state.restart,
-            "block": state.block,
-        }
-
-    def loaded(
-        self, state: dict[str, Any], observations: Observations, rows: Tensor
-    ) -> Self:
-        """Return a copy in the state that :meth:`state_dict` returned.
-
-        Args:
-            state: The state.
-            observations: Those that were saved with it.
-            rows: What inducing indices count, in the user's units: the ``A x d`` arms,
-                those that were added among them, or the told points.
-        """
-        num_pulls = observations.num_pulls
-        hyperparameters = deepcopy(self.hyperparameters)
-        hyperparameters.load_state_dict(state["prior"])
-        hyperparameters.features = hyperparameters.to_features(rows)
-        inducing = check_indices(state["inducing_indices"], len(rows))
-        start, log_det = state["restart"]
-        other = copy(self)
-        other.seed = check_count("seed", state["seed"], 2**64 - 1)
-        other.restore(
-            SurrogateState(
-                hyperparameters,
-                torch.tensor(inducing, dtype=torch.long, device=rows.device),
-                check_count("num_processed", state["num_processed"], num_pulls),
-                check_count("num_updates", state["num_updates"]),
-                (
-                    check_count("restart", start, num_pulls),
-                    check_number("restart", log_det, least=-1e-6),
-                ),
-                int(state["block"]),
-                self.state.is_capped,
-            )
-        )
-        other.refresh(observations)
-        return other
 
 
 class ArmSurrogate(Surrogate):
-    """Learns the rewards of all arms.
+    """A model of the rewards of all arms.
 
     Args:
         hyperparameters: Kernel, noise and units, with the features of the arms.
@@ -230,9 +98,11 @@ class ArmSurrogate(Surrogate):
 
     Attributes:
         drifts: Whether pulls have times, on which the posterior depends.
+        feature_bytes: The size of the data that a choice reads.
     """
 
     drifts = False
+    feature_bytes = 0
 
     def __init__(
         self, hyperparameters: Hyperparameters, max_feature_bytes: int
@@ -241,11 +111,6 @@ class ArmSurrogate(Surrogate):
         super().__init__(hyperparameters)
         self.max_feature_bytes = max_feature_bytes
         self._last_fit: tuple[Hyperparameters, int, Hyperparameters] | None = None
-
-    @property
-    def feature_bytes(self) -> int:
-        """How much data a choice passes over."""
-        return 0
 
     @abstractmethod
     def at(
@@ -268,7 +133,7 @@ class ArmSurrogate(Surrogate):
     def fitted(self, observations: Observations) -> Hyperparameters:
         """Return the hyperparameters after all told pulls, fitted if that is due.
 
-        The next :meth:`Surrogate.update` uses a fit of :meth:`Surrogate.preview`.
+        A fit of :meth:`Surrogate.preview` serves the next :meth:`Surrogate.update`.
         """
         before, num_told = self.hyperparameters, observations.num_pulls
         if not before.is_due(num_told):
@@ -280,7 +145,7 @@ class ArmSurrogate(Surrogate):
         return known[2]
 
     def withdraw(self, observations: Observations, places: list[int]) -> None:
-        """Forget told pulls at these places, which ``observations`` has already."""
+        """Forget told pulls at these places, which left ``observations`` already."""
         state, num_pulls = self.state, observations.num_pulls
         self._last_fit = None
         start, log_det = state.restart
@@ -326,13 +191,13 @@ class ArmSurrogate(Surrogate):
             time: That time.
             ratio_threshold: That of the batch rule.
             opening_score: The leverage score of the uniform draw that opened the run.
-            num_pending: How many pulls are pending.
+            num_pending: The number of pending pulls.
         """
         hyperparameters = self.hyperparameters
         pulled, counts, sums = self.totals(observations)
         sample_means = (sums / counts - hyperparameters.offset) / hyperparameters.scale
         start, log_det_start = self.state.restart
-        in_sum = observations.first_is_told and start == 0
+        in_sum = start == 0 and observations.first_is_told
         return ConfidenceState(
             num_pulls=observations.num_pulls,
             num_arms=moments.num_arms,
@@ -359,10 +224,10 @@ class ArmSurrogate(Surrogate):
 
 @dataclass(frozen=True)
 class StaticPosteriorAt(PosteriorAt):
-    """A posterior of a function that stays as it is.
+    """A posterior of a function that does not change.
 
     Attributes:
-        grows: Whether every chosen arm joins the inducing ones.
+        grows: Whether every chosen arm becomes inducing.
     """
 
     moments: ArmPosterior
@@ -399,9 +264,9 @@ class PosteriorSurrogate(ArmSurrogate):
             inducing, ``O(A P^2)`` an update for ``P`` distinct pulled arms.
         block_size: The length of a block, in units of time, the ``N`` of
             algorithm 1 of [bogunovic2016tvgpucb]_; None for one block. The first starts
-            at time 1 (at 0 for what was told before the first decision), and blocks
-            before it have negative times. Only the rewards and pending pulls of a
-            decision's own block count; hyperparameters are fitted to all rewards.
+            at time 1 (at 0 for rewards before the first decision), and blocks before it
+            have negative times. Only the rewards and pending pulls of a decision's own
+            block count.
 
     Raises:
         InputDataError: If ``block_size`` is out of range.
@@ -426,22 +291,17 @@ class PosteriorSurrogate(ArmSurrogate):
 
     @property
     @override
-    def feature_bytes(self) -> int:
+    def feature_bytes(self) -> int:  # type: ignore[override]
         return 0 if self._posterior is None else self._posterior.feature_bytes
 
     @override
     def is_current(self, observations: Observations, time: float) -> bool:
-        state = self.state
-        is_known = state.num_told == observations.num_pulls
-        return is_known and state.block == self._block(time)
+        is_known = super().is_current(observations, time)
+        return is_known and self.state.block == self._block(time)
 
     @override
     def update(self, observations: Observations, time: float) -> None:
-        was_capped = self.state.is_capped
         self._learn(observations, time, in_place=True)
-        if self.state.is_capped and not was_capped:
-            num_pulled = len(self.totals(observations).arms)
-            warn_of_ceiling(len(self.state.inducing_indices), num_pulled)
 
     @override
     def preview(self, observations: Observations, time: float) -> Self:
@@ -463,11 +323,10 @@ class PosteriorSurrogate(ArmSurrogate):
     def at(
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> StaticPosteriorAt:
-        pending = [pull for pull in pending if pull.time >= self._since]
         return StaticPosteriorAt(
             self._known(observations),
             observations.num_pulls,
-            pending,
+            [pull for pull in pending if pull.time >= self._since],
             self.sampling is None,
         )
 
@@ -478,10 +337,9 @@ class PosteriorSurrogate(ArmSurrogate):
     def _known(self, observations: Observations) -> ArmPosterior:
         """Return the posterior of the state."""
         if self._posterior is None:
-            state = self.state
-            posterior = self._empty(state.hyperparameters)
-            if state.num_told:
-                self._bring_up_to_date(posterior, state, observations)
+            posterior = self._empty(self.hyperparameters)
+            if self.state.num_told:
+                self._observe(posterior, self.state, observations)
             self._posterior = posterior
         return self._posterior
 
@@ -490,7 +348,6 @@ class PosteriorSurrogate(ArmSurrogate):
         """Pulls of earlier times do not count."""
         if self.block_size is None:
             return -math.inf
-        # What was known before the first decision is of time 0.
         block = self.state.block
         return 1.0 + block * self.block_size if block else 0.0
 
@@ -501,59 +358,51 @@ class PosteriorSurrogate(ArmSurrogate):
         return math.floor((time - 1) / self.block_size)
 
     def _learn(self, observations: Observations, time: float, in_place: bool) -> None:
-        self.refresh(observations)
         if (block := self._block(time)) != self.state.block:
             # Nothing of earlier blocks counts, and scores are those of the prior.
             none = self.state.inducing_indices[:0]
-            self.state = replace(
-                self.state, block=block, num_told=0, inducing_indices=none
+            self.restore(
+                replace(self.state, block=block, num_told=0, inducing_indices=none)
             )
-            self._posterior = self._empty(self.hyperparameters)
+        posterior = self._known(observations)
         if self.state.num_told == observations.num_pulls:
             return
         state, num_told = self.state, observations.num_pulls
         hyperparameters = self.fitted(observations)
-        posterior = self._known(observations)
         is_refitted = hyperparameters is not state.hyperparameters
-        inducing, is_capped = self._choose_inducing(hyperparameters, observations)
+        state = replace(
+            state,
+            hyperparameters=hyperparameters,
+            inducing_indices=self._choose_inducing(hyperparameters, observations),
+            num_told=num_told,
+            num_updates=state.num_updates + 1,
+        )
         if not in_place:
             posterior = self._empty(hyperparameters, max_feature_bytes=0)
         elif is_refitted:
             posterior = self._empty(hyperparameters)
-        state = replace(
-            state,
-            hyperparameters=hyperparameters,
-            inducing_indices=inducing,
-            num_told=num_told,
-            num_updates=state.num_updates + 1,
-            is_capped=state.is_capped or is_capped,
-        )
-        self._bring_up_to_date(posterior, state, observations)
+        self._observe(posterior, state, observations)
         if is_refitted:
             state = replace(state, restart=(num_told, posterior.log_det))
         self.state, self._posterior = state, posterior
 
     def _choose_inducing(
         self, hyperparameters: Hyperparameters, observations: Observations
-    ) -> tuple[Tensor, bool]:
-        """Choose inducing arms among the pulled ones.
+    ) -> Tensor:
+        """Return inducing arms among the pulled ones, by the posterior before them.
 
         Args:
-            hyperparameters: Those that the posterior will have.
+            hyperparameters: Those that the next posterior will have.
             observations: The told pulls.
-
-        Returns:
-            The arms, and whether a ceiling took effect.
         """
         before, sampling = self.state.inducing_indices, self.sampling
         arms, counts, _ = self.totals(observations)
-        num_arms = len(arms)
-        if sampling is None or not num_arms or sampling.keeps_all(num_arms):
-            return in_stable_order(before, arms), False
+        if sampling is None or not len(arms) or sampling.keeps_all(len(arms)):
+            return in_stable_order(before, arms)
         posterior = self._known(observations)
         new = positions_in(posterior.pulled_indices, arms) < 0
         scores = None if is_bulk(int(new.sum())) else posterior.leverage_scores_of(arms)
-        rows, is_capped = sampling.draw(
+        rows = sampling.draw(
             hyperparameters,
             hyperparameters.features[arms],
             counts,
@@ -563,7 +412,7 @@ class PosteriorSurrogate(ArmSurrogate):
             self.state.num_updates,
             self.max_feature_bytes,
         )
-        return in_stable_order(before, arms[rows]), is_capped
+        return in_stable_order(before, arms[rows])
 
     def _empty(
         self, hyperparameters: Hyperparameters, max_feature_bytes: int | None = None
@@ -578,10 +427,10 @@ class PosteriorSurrogate(ArmSurrogate):
             max_feature_bytes,
         )
 
-    def _bring_up_to_date(
+    def _observe(
         self, posterior: ArmPosterior, state: SurrogateState, observations: Observations
     ) -> None:
-        """Let a posterior have the told pulls and inducing arms of a state."""
+        """Update a posterior to the told pulls and inducing arms of a state."""
         hyperparameters = state.hyperparameters
         arms, counts, sums = self.totals(observations, state.num_told)
         counts = counts.to(sums)

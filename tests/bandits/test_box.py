@@ -20,7 +20,7 @@ from botorch_bkb.bandits import (
     composite_to_learn,
     rbf_to_learn,
 )
-from botorch_bkb.bandits.observations import PointObservations
+from botorch_bkb.bandits.box_surrogate import PointObservations
 from botorch_bkb.generation import VarianceStoppingRule
 from botorch_bkb.models.utils.draws import seed_of, seeded_generator, UPDATES
 from tests.bandits import assert_same, LEARNED
@@ -310,7 +310,7 @@ def test_a_ceiling_holds_on_a_box(kind, options, num_points):
     points = uniform_points(num_points)
     bandit.add_observations(points, truth(points))
     bandit.predict(points[:1])  # says nothing
-    with pytest.warns(BotorchWarning, match=f"took effect: 15 of {num_points} "):
+    with pytest.warns(BotorchWarning, match="took effect: fewer"):
         asked = bandit.ask(1)
     assert len(bandit.inducing_points) == 15
     bandit.tell(asked, truth(asked))
