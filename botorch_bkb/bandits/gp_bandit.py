@@ -39,11 +39,9 @@ from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 Goal = Literal["best_arm", "regret"]
 
 PRACTICAL_WIDTH = DeviationWidth(1.0, noise_deviations=1.0)
-# Rough detail adds the same variance to every arm that is not measured, which leaves
-# bounds less to tell arms apart by.
+# Rough detail adds the same variance to every arm without measurements.
 DETAIL_WIDTH = DeviationWidth(1.25, noise_deviations=1.0)
-# The longest that bounds may choose known arms only: a share of all pulls, and not
-# fewer than some.
+# The longest run of pulls without a new arm: a share of all pulls, and a least number.
 NEW_ARM_SHARE = 1 / 8
 NEW_ARM_PATIENCE = 5
 # So many failures in a row retire an arm.
@@ -53,54 +51,52 @@ MOST_FAILURES = 2
 class GPBandit(FiniteArmBandit):
     r"""Finds the best of many candidates from few, noisy and late measurements.
 
-    A Gaussian process learns the rewards of all arms. What is None is fitted by
-    marginal likelihood: at every update up to 128 told pulls, then when their number
-    reaches 256, 512, ... The posterior is exact up to 256 measured arms, then sparse,
-    on inducing arms drawn by ridge leverage scores. **Fitted hyperparameters void the
+    A Gaussian process models the rewards of all arms. What is None is fitted by maximum
+    a posteriori: at every update up to 128 observations, then when their number reaches
+    256, 512, ... The posterior is exact up to 256 measured arms, then sparse, on
+    inducing arms drawn by ridge leverage scores. **Fitted hyperparameters void the
     regret guarantees** of the papers; their algorithms, such as
     :class:`~botorch_bkb.BBKB`, take kernel and noise as given.
 
-    Batches may overlap: an ``ask`` while pulls are pending counts them as if each had
-    brought its posterior mean, and so does a pick those before it in its batch.
+    Batches may overlap: pending pulls, and the earlier arms of a batch, count as if
+    each had brought its posterior mean.
 
     Args:
         arms: An ``A x d`` tensor of features, one row per arm (a DataFrame of numbers
             will do), or arms that are stored elsewhere, :mod:`botorch_bkb.arms`.
-        covar_module: None: a trend with rough detail,
+        covar_module: None: the default kernel, learned: a trend with rough detail,
             :func:`~botorch_bkb.bandits.composite_to_learn`, or a Tanimoto kernel of
-            packed fingerprints, learned. A function from ``A x d`` features to a
-            kernel: that kernel, learned. A kernel: used as it is, its outputscale in
-            squared units of the reward.
+            packed fingerprints. A function from ``A x d`` features to a kernel: that
+            kernel, learned, on features normalized to the unit cube and standardized
+            rewards. A kernel: used as it is, on the features as given, its outputscale
+            in squared units of the reward.
         noise_variance: The variance of the rewards' noise, in squared units of the
             reward. None: learned.
-        goal: ``"best_arm"`` finds the best arm: the arms of a batch are distinct, and
-            one that was pulled or is pending is pulled again only where that gains more
-            knowledge of the best arm than any new one. ``"regret"`` collects reward:
-            what looks best is pulled again and again, and under bounds a batch opens
-            with an arm that was never pulled if the last eighth of all pulls, five at
-            least, had none. None: ``"best_arm"``, or ``"regret"`` where the objective
-            drifts, which is the only goal there.
+        goal: ``"best_arm"``: the arms of a batch are distinct, and an arm is measured
+            again only if its knowledge gradient exceeds that of every new arm.
+            ``"regret"``: repeats are allowed; under upper confidence bounds a batch
+            opens with a new arm if the last eighth of all pulls, five at least, had
+            none. None: ``"best_arm"``, or ``"regret"`` if the objective drifts, which
+            is the only goal there.
         policy: How arms are chosen. None: :class:`~botorch_bkb.bandits.UCBPolicy`, the
             largest upper confidence bounds.
         confidence: The width of these bounds: a schedule of
             ``botorch_bkb.acquisition.confidence``, or a number of posterior standard
-            deviations. None: 1.25 where the kernel has a part for rough detail, else
-            1.0, and with noise up to one more, ``DeviationWidth(1.25,
-            noise_deviations=1.0)``.
+            deviations. None: 1.25 if the kernel is a sum, such as the default with its
+            rough detail, else 1.0, plus up to one more for noise.
         max_inducing: A ceiling for inducing arms, None for none; see
             :class:`~botorch_bkb.bandits.LeverageScoreSampling`.
-        forgetting_rate: ``eps`` of a function that drifts, per unit of time, as in
-            :class:`~botorch_bkb.TVGPUCB`; ``"learn"``: learned. 0: nothing drifts.
+        forgetting_rate: 0: the objective does not change. A number in ``(0, 1)``:
+            ``eps`` per unit of time, as in :class:`~botorch_bkb.TVGPUCB`. ``"learn"``:
+            learned.
         maximize: Whether large rewards are good.
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
         generator: Gives the seed of all random numbers, and stays in its state. None: a
             random seed.
         max_feature_bytes: The byte budget of the cached features.
 
-    Features are scaled to the unit cube (but for the columns of a given
-    ``TanimotoKernel``) and rewards standardized inside, unless both kernel and noise
-    are given. Every answer is in the user's units. The prior mean is the mean of the
-    rewards under bounds, and fitted for Thompson sampling.
+    The prior mean is the average of the rewards, or fitted for Thompson sampling. Every
+    answer is in the original scale.
 
     Raises:
         BotorchTensorDimensionError: If ``arms`` is not ``A x d`` with ``A, d >= 1``.
@@ -175,11 +171,7 @@ class GPBandit(FiniteArmBandit):
 
     @property
     def forgetting_rate(self) -> float:
-        """``eps`` per unit of time, given or learned so far; 0 if nothing drifts.
-
-        One that was learned from steps that are small against the unit is 1 up to
-        rounding.
-        """
+        """``eps`` per unit of time, given or learned so far; 0 if nothing drifts."""
         hyperparameters = self._surrogate.hyperparameters
         if isinstance(hyperparameters, DriftHyperparameters):
             return hyperparameters.forgetting_rate
@@ -195,7 +187,7 @@ class GPBandit(FiniteArmBandit):
         arms: Tensor | None = None,
         time: float | None = None,
     ) -> Tensor:
-        """Choose ``n`` pulls, fewer only where fewer are left; they become pending.
+        """Choose ``n`` pulls, fewer only if fewer are left; they become pending.
 
         The very first arm is drawn uniformly; afterwards ties go to the lowest index.
         The other arguments, and what is raised, are those of
@@ -259,7 +251,7 @@ class GPBandit(FiniteArmBandit):
         posterior = surrogate.at(self._observations, time, pending)
         chosen = self._indices([])
         while (missing := size - len(chosen)) > 0:
-            # Where the arms of a batch are distinct, more passes once all came.
+            # If the arms of a batch are distinct, another pass starts after all came.
             left = self._open_for_goal(posterior.moments, limits, missing, chosen)
             first = None
             if not len(chosen):
@@ -279,13 +271,9 @@ class GPBandit(FiniteArmBandit):
     def _open_for_goal(
         self, moments: Moments, limits: PullLimits, size: int, chosen: Tensor
     ) -> PullLimits:
-        """Return how often a batch may pull each arm, where the goal allows fewer.
+        """Return the pull limits of a batch of some size, given the goal.
 
-        Args:
-            moments: Those of all arms.
-            limits: How many pulls each arm allows.
-            size: How many are wanted.
-            chosen: What the batch has already; as if pending.
+        The arms that the batch has already, ``chosen``, count as pending.
         """
         if self.goal == "regret":
             return limits
@@ -300,11 +288,10 @@ class GPBandit(FiniteArmBandit):
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled.
 
-        A fit to few arms may be wrong and sure of it. Repeating the best of these shows
-        nothing new, and under bounds of a constant width no other arm is ever chosen. A
-        new arm in every eighth of all pulls makes their number grow with the logarithm
-        of all pulls, as slowly as the pulls of inferior arms under the rules of
-        [lai1985]_.
+        A fit to few arms may be wrong, and bounds of a constant width may then choose
+        these arms for ever. A new arm in every eighth of all pulls makes their number
+        grow with the logarithm of all pulls, as slowly as the pulls of inferior arms
+        under the rules of [lai1985]_.
         """
         if self.goal != "regret" or self.drifts or not self.policy.may_settle:
             return False
@@ -320,7 +307,7 @@ class GPBandit(FiniteArmBandit):
         time: float,
         generator: torch.Generator,
     ) -> int | None:
-        """Return what is chosen of the arms that nobody tried; None if none is left."""
+        """Return the choice among the new arms; None if none is left."""
         tried = self._indices(sorted(self._observations.tried))
         new = limits.with_listed(tried, torch.zeros_like(tried))
         if new.is_used_up:
