@@ -279,8 +279,8 @@ class FilterSurrogate(ArmSurrogate):
         hyperparameters = self.state.hyperparameters
         return cast(DriftHyperparameters, hyperparameters)
 
+    @override
     def _known(self, observations: Observations) -> ReplayedFilter:
-        """Return the filter of the state; a stale one observes the told pulls anew."""
         if self._filter is None:
             replayed = ReplayedFilter(self._empty())
             told = self._observed(observations, 0)
@@ -289,22 +289,7 @@ class FilterSurrogate(ArmSurrogate):
         return self._filter
 
     @override
-    def is_current(self, observations: Observations, time: float) -> bool:
-        return self.state.num_told == observations.num_pulls
-
-    @override
-    def update(self, observations: Observations, time: float) -> None:
-        self._learn(observations, in_place=True)
-
-    @override
-    def preview(self, observations: Observations, time: float) -> Self:
-        self.refresh(observations)
-        self.fitted(observations)  # which the next update finds
-        other = copy(self)
-        other._learn(observations, in_place=False)
-        return other
-
-    def _learn(self, observations: Observations, in_place: bool) -> None:
+    def _learn(self, observations: Observations, time: float, in_place: bool) -> None:
         known, before = self._known(observations), self.state
         num_told = observations.num_pulls
         if before.num_told == num_told:
@@ -326,10 +311,6 @@ class FilterSurrogate(ArmSurrogate):
             restart=(num_told, drifting.log_det) if is_refitted else before.restart,
             inducing_indices=drifting.inducing_indices,
         )
-
-    @override
-    def refresh(self, observations: Observations) -> None:
-        self._known(observations)
 
     @override
     def mark_stale(self) -> None:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -117,6 +117,30 @@ class ArmSurrogate(Surrogate):
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> PosteriorAt:
         """Return the posterior of the state at a time, given pending pulls."""
+
+    @abstractmethod
+    def _known(self, observations: Observations) -> Any:
+        """Return the posterior of the state; compute it if it is not there."""
+
+    @abstractmethod
+    def _learn(self, observations: Observations, time: float, in_place: bool) -> None:
+        """Learn from all told pulls, in the present posterior or in another one."""
+
+    @override
+    def refresh(self, observations: Observations) -> None:
+        self._known(observations)
+
+    @override
+    def update(self, observations: Observations, time: float) -> None:
+        self._learn(observations, time, in_place=True)
+
+    @override
+    def preview(self, observations: Observations, time: float) -> Self:
+        self.refresh(observations)
+        self.fitted(observations)  # the next update uses this fit
+        other = copy(self)
+        other._learn(observations, time, in_place=False)
+        return other
 
     def extended(self, rows: Tensor, observations: Observations) -> Self:
         """Return a copy of more arms, after the others; ``rows`` in user's units."""
@@ -300,22 +324,6 @@ class PosteriorSurrogate(ArmSurrogate):
         return is_known and self.state.block == self._block(time)
 
     @override
-    def update(self, observations: Observations, time: float) -> None:
-        self._learn(observations, time, in_place=True)
-
-    @override
-    def preview(self, observations: Observations, time: float) -> Self:
-        self.refresh(observations)
-        self.fitted(observations)  # which the next update finds
-        other = copy(self)
-        other._learn(observations, time, in_place=False)
-        return other
-
-    @override
-    def refresh(self, observations: Observations) -> None:
-        self._known(observations)
-
-    @override
     def mark_stale(self) -> None:
         self._posterior = None
 
@@ -334,8 +342,8 @@ class PosteriorSurrogate(ArmSurrogate):
     def totals(self, observations: Observations, num_told: int | None = None) -> Totals:
         return observations.totals(num_told, self._since)
 
+    @override
     def _known(self, observations: Observations) -> ArmPosterior:
-        """Return the posterior of the state."""
         if self._posterior is None:
             posterior = self._empty(self.hyperparameters)
             if self.state.num_told:
@@ -357,6 +365,7 @@ class PosteriorSurrogate(ArmSurrogate):
             return 0
         return math.floor((time - 1) / self.block_size)
 
+    @override
     def _learn(self, observations: Observations, time: float, in_place: bool) -> None:
         if (block := self._block(time)) != self.state.block:
             # Nothing of earlier blocks counts, and scores are those of the prior.
