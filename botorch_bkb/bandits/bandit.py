@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -297,21 +296,10 @@ class FiniteArmBandit(Bandit):
         number = opening_number(self._surrogate.seed, self.num_batches)
         return limits.numbered(number % limits.num_open)
 
-    @contextmanager
-    def _restored_after_errors(self) -> Iterator[None]:
-        """Undo what an error, or an interrupt, would leave half done."""
-        surrogate, state = self._surrogate, self._surrogate.state
-        before = vars(self).copy()
-        observed = vars(self._observations).copy()
-        width_state = self.confidence.state_dict()
-        try:
-            yield
-        except BaseException:
-            vars(self).update(before)
-            vars(self._observations).update(observed)
-            self.confidence.load_state_dict(width_state)
-            surrogate.restore(state)
-            raise
+    @property
+    @override
+    def _schedule(self) -> ConfidenceSchedule:
+        return self.confidence
 
     def _checked_time(
         self, time: float | None, earliest: float | None = None

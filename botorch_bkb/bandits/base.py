@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import wraps
@@ -229,6 +230,26 @@ class Bandit(ABC):
                 return surrogate
         self._preview = self._surrogate.preview(observations, time)
         return self._preview
+
+    @property
+    @abstractmethod
+    def _schedule(self) -> Any:
+        """The object whose ``state_dict`` an ask may change."""
+
+    @contextmanager
+    def _restored_after_errors(self) -> Iterator[None]:
+        """Undo what an error, or an interrupt, would leave half done."""
+        surrogate, state = self._surrogate, self._surrogate.state
+        before, schedule_state = vars(self).copy(), self._schedule.state_dict()
+        observed = vars(self._observations).copy()
+        try:
+            yield
+        except BaseException:
+            vars(self).update(before)
+            vars(self._observations).update(observed)
+            self._schedule.load_state_dict(schedule_state)
+            surrogate.restore(state)
+            raise
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -310,19 +309,10 @@ class BoxBandit(Bandit):
             **self.policy.state_dict(),
         }
 
-    @contextmanager
-    def _restored_after_errors(self) -> Iterator[None]:
-        """Undo what an error, or an interrupt, would leave half done."""
-        before, policy_state = vars(self).copy(), self.policy.state_dict()
-        observed, state = vars(self._observations).copy(), self._surrogate.state
-        try:
-            yield
-        except BaseException:
-            vars(self).update(before)
-            vars(self._observations).update(observed)
-            self.policy.load_state_dict(policy_state)
-            self._surrogate.restore(state)
-            raise
+    @property
+    @override
+    def _schedule(self) -> BoxPolicy:
+        return self.policy
 
     @override
     def _check_state(self, state: dict[str, Any]) -> None:
