@@ -3,9 +3,13 @@
 from botorch_bkb.arms.array import ArrayArms
 from botorch_bkb.arms.parquet import ParquetArms
 from botorch_bkb.arms.pull_limits import PullCounts, PullLimits
-from botorch_bkb.arms.stored import ShardDataError, StoredArms
+from botorch_bkb.arms.stored import (
+    ShardDataError,
+    ShardLostError,
+    ShardTimeoutError,
+    StoredArms,
+)
 from botorch_bkb.arms.table import ArmTable
-from botorch_bkb.arms.workers import ShardLostError, ShardTimeoutError
 from botorch_bkb.models.utils.bits import BitArms
 
 

@@ -12,7 +12,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from botorch_bkb.arms.stored import dtype_of, RowSource, ShardDataError, StoredArms
+from botorch_bkb.arms.stored import RowSource, stamp_of, StoredArms
 
 
 class ArrayArms(StoredArms):
@@ -21,8 +21,8 @@ class ArrayArms(StoredArms):
     Args:
         array: The path of a ``.npy`` file, or an ``A x d`` array of numbers, such as a
             ``numpy.memmap``. A pickle holds the path, or else the array.
-        dtype: What rows are when they are taken. None: what is stored, if that is
-            float32 or float64, or else float64.
+        dtype: What rows are when they are taken. None: what is stored if that is
+            float32, or else float64.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -41,20 +41,26 @@ class ArrayArms(StoredArms):
         dtype: torch.dtype | None = None,
     ) -> ArrayArms:
         """Map the file; nothing of it is read."""
-        source = ArraySource(array)
-        return cls.of(source, dtype_of(source.array.dtype, dtype))
+        return cls.of(ArraySource(array), dtype)
 
 
 class ArraySource(RowSource):
-    """An array of two dimensions.
-
-    Args:
-        array: The path of a ``.npy`` file, or the array.
-    """
+    """The rows of an array, or of a ``.npy`` file."""
 
     def __init__(self, array: str | os.PathLike[str] | NDArray[Any]) -> None:
         self.path = None if isinstance(array, np.ndarray) else Path(array).resolve()
-        self.array = _mapped(array)
+        self.stamps = {} if self.path is None else {self.path: stamp_of(self.path)}
+        try:
+            self.array = (
+                np.asanyarray(array)
+                if self.path is None
+                else np.load(self.path, mmap_mode="r", allow_pickle=False)
+            )
+        except ValueError as error:
+            raise InputDataError(
+                f"Expected {array} to be an array as `numpy.save` writes it, but it "
+                f"cannot be mapped: {error}"
+            ) from error
         if self.array.ndim != 2:
             raise BotorchTensorDimensionError(
                 f"Expected {self} of shape A x d, but got {self.array.shape}."
@@ -64,29 +70,10 @@ class ArraySource(RowSource):
                 f"Expected {self} to hold numbers, but got {self.array.dtype}."
             )
         self.num_rows, self.num_columns = self.array.shape
-        self._stamp = self._present_stamp()
-
-    def _present_stamp(self) -> tuple[int, int] | None:
-        """Return the size of the file and when it was written."""
-        if self.path is None:
-            return None
-        status = self.path.stat()
-        return status.st_size, status.st_mtime_ns
+        self.dtype = self.array.dtype
 
     @override
-    def verify(self) -> None:
-        if self._present_stamp() != self._stamp:
-            raise ShardDataError(
-                f"Expected {self} to stay as it was, but it has changed. Make the arms "
-                "anew."
-            )
-
-    @override
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        return self.array[start:stop]
-
-    @override
-    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def take(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
         return self.array[rows]
 
     @override
@@ -96,20 +83,8 @@ class ArraySource(RowSource):
     @override
     def __reduce__(self) -> Any:
         array = self.array if self.path is None else self.path
-        return ArraySource, (array,), {"_stamp": self._stamp}
+        return ArraySource, (array,), {"stamps": self.stamps}
 
     @override
     def __str__(self) -> str:
         return "the array" if self.path is None else str(self.path)
-
-
-def _mapped(array: str | os.PathLike[str] | NDArray[Any]) -> NDArray[Any]:
-    if isinstance(array, np.ndarray):
-        return array
-    try:
-        return np.load(array, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise InputDataError(
-            f"Expected {array} to be an array as `numpy.save` writes it, but it cannot "
-            f"be mapped: {error}"
-        ) from error

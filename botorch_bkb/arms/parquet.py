@@ -5,10 +5,9 @@ from __future__ import annotations
 import glob
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import RLock
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms.stored import dtype_of, RowSource, ShardDataError, StoredArms
+from botorch_bkb.arms.stored import RowSource, ShardDataError, stamp_of, StoredArms
 from botorch_bkb.checks import check_indices
 
 
@@ -28,6 +27,8 @@ CACHE_BYTES = 2**28
 MAX_GROUP_BYTES = 2**30
 # Of rows that were taken from here and there: what is pulled is needed again.
 KEPT_BYTES = 2**24
+# What Python needs of memory for each of them.
+ROW_OVERHEAD = 200
 # Rows this much further apart than rows in a row are not part of a sweep.
 FAR_APART = 64
 # A pass over the files shows how far it is when it has taken so long.
@@ -83,7 +84,7 @@ class ParquetArms(StoredArms):
     ) -> ParquetArms:
         """Read the footers."""
         source = ParquetSource(_files(paths), columns, ids, quiet)
-        return cls.of(source, dtype_of(source.dtype, dtype))
+        return cls.of(source, dtype)
 
     def ids(self, indices: Tensor | Sequence[int]) -> list[Any]:
         """Return the ids of some arms, read from the files.
@@ -98,43 +99,12 @@ class ParquetArms(StoredArms):
         return self.source.ids(np.array(rows, dtype="int64"))
 
 
-@dataclass(frozen=True)
-class ParquetFile:
-    """A file as it was when its footer was read.
+class ParquetSource(RowSource):
+    """The rows of Parquet files; the arguments are those of ``ParquetArms``.
 
     Attributes:
-        path: Where it is.
-        stamp: Its size and time of change.
-    """
-
-    path: Path
-    stamp: tuple[int, int]
-
-    def require_unchanged(self) -> None:
-        """Refuse a file that is not what it was.
-
-        Raises:
-            ShardDataError: If it has changed.
-        """
-        try:
-            found = _stamp(self.path)
-        except OSError as error:
-            raise ShardDataError(f"{self.path} cannot be read: {error}") from error
-        if found != self.stamp:
-            raise ShardDataError(
-                f"Expected {self.path} to stay as it is, but it has changed since its "
-                "footer was read. Construct arms and bandit anew."
-            )
-
-
-class ParquetSource(RowSource):
-    """The rows of Parquet files.
-
-    Args:
-        paths: The files.
-        columns: As in ``ParquetArms``.
-        id_column: The column of ids.
-        is_quiet: Whether there are no progress bars.
+        groups: File and number of every row group that has rows.
+        starts: The first row of each of these, and the number of rows.
     """
 
     def __init__(
@@ -146,31 +116,25 @@ class ParquetSource(RowSource):
     ) -> None:
         self.id_column = id_column
         self.is_quiet = is_quiet
-        self.files: list[ParquetFile] = []
-        # Of every row group that has rows: its file, its number there, its first row.
-        self.group_files: list[int] = []
-        self.group_numbers: list[int] = []
+        self.stamps = {}
+        self.groups: list[tuple[Path, int]] = []
         sizes: list[int] = []
         dtypes: list[np.dtype[Any]] = []
         for path in paths:
-            file = ParquetFile(path, _stamp(path))
-            try:
-                with _pyarrow_parquet().ParquetFile(path) as opened:
-                    schema, footer = opened.schema_arrow, opened.metadata
-            except ImportError:
-                raise
-            except Exception as error:  # one of pyarrow's many
-                raise ShardDataError(f"{path} cannot be read: {error}") from error
-            if not self.files:
+            self.stamps[path] = stamp_of(path)
+            schema, footer = _read(
+                path, lambda file: (file.schema_arrow, file.metadata), str(path)
+            )
+            if not dtypes:
                 self.columns = _chosen(columns, schema, id_column)
             wanted = self.columns if id_column is None else [*self.columns, id_column]
-            missing = [name for name in wanted if name not in schema.names]
-            if missing:
-                raise ShardDataError(
-                    f"{path} has no column {missing[0]!r}, only {schema.names}."
-                )
+            for name in wanted:
+                if name not in schema.names:
+                    raise ShardDataError(
+                        f"{path} has no column {name!r}, only {schema.names}."
+                    )
             width, file_dtypes = _width_of(schema, self.columns, path)
-            if self.files and width != self.num_columns:
+            if dtypes and width != self.num_columns:
                 raise ShardDataError(
                     f"Expected {self.num_columns} features in {path}, as in the files "
                     f"before it, but got {width}."
@@ -180,73 +144,54 @@ class ParquetSource(RowSource):
             for number in range(footer.num_row_groups):
                 num_rows = footer.row_group(number).num_rows
                 if num_rows:
-                    self.group_files.append(len(self.files))
-                    self.group_numbers.append(number)
+                    self.groups.append((path, number))
                     sizes.append(num_rows)
-            self.files.append(file)
         self.dtype = np.result_type(*dtypes)
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype("int64")
         self.num_rows = int(self.starts[-1])
+        self._row_bytes = self.num_columns * self.dtype.itemsize
         largest = max(sizes, default=0) * self._row_bytes
         if largest > MAX_GROUP_BYTES:
-            group = int(np.argmax(sizes))
             raise ShardDataError(
                 f"Expected row groups of at most {MAX_GROUP_BYTES:,} bytes, but "
-                f"{self._group_name(group)} has {largest:,}. Write the file with a "
-                "smaller `row_group_size`."
+                f"{self._name(int(np.argmax(sizes)))} has {largest:,}. Write the file "
+                "with a smaller `row_group_size`."
             )
         self._forget()
 
-    @override
-    def verify(self) -> None:
-        for file in self.files:
-            file.require_unchanged()
-
     def _forget(self) -> None:
         """Begin with nothing in memory."""
-        self._lock = RLock()
+        self._lock = Lock()
         self._bar: Any = None
-        self._groups: OrderedDict[int, NDArray[Any]] = OrderedDict()
-        self._kept = np.empty(0, dtype="int64")  # ascending
-        self._kept_rows = np.empty((0, self.num_columns), self.dtype)
-
-    @property
-    def _row_bytes(self) -> int:
-        return self.num_columns * self.dtype.itemsize
+        self._cache: OrderedDict[int, NDArray[Any]] = OrderedDict()
+        self._kept: dict[int, NDArray[Any]] = {}
 
     @override
-    def read(self, start: int, stop: int) -> NDArray[Any]:
+    def take(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+        with self._lock:
+            if isinstance(rows, slice):
+                return self._run(rows.start, rows.stop)
+            is_sweep = len(rows) == 0 or np.ptp(rows) < FAR_APART * len(rows)
+            most = KEPT_BYTES // (self._row_bytes + ROW_OVERHEAD)
+            if is_sweep or len(rows) > most:
+                return self._gathered(rows)
+            missing = set(rows.tolist()) - self._kept.keys()
+            if len(self._kept) + len(missing) > most:
+                self._kept.clear()
+                missing = set(rows.tolist())
+            if missing:
+                found = self._gathered(np.array(sorted(missing)))
+                self._kept.update(zip(sorted(missing), found, strict=True))
+            return np.stack([self._kept[row] for row in rows.tolist()])
+
+    def _run(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows that follow one another."""
         first, last = self._group_of(np.array([start, stop - 1])).tolist()
         parts = []
         for group in range(first, last + 1):
             offset = self.starts[group]
-            rows = slice(max(start - offset, 0), stop - offset)
-            parts.append(self._group(group)[rows])
+            parts.append(self._group(group)[max(start - offset, 0) : stop - offset])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    @override
-    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        if not len(rows):
-            return np.empty((0, self.num_columns), self.dtype)
-        is_sweep = np.ptp(rows) < FAR_APART * len(rows)
-        with self._lock:
-            if is_sweep or len(rows) * self._row_bytes > KEPT_BYTES:
-                return self._gathered(rows)
-            self._keep(rows)
-            return self._kept_rows[np.searchsorted(self._kept, rows)]
-
-    def _keep(self, rows: NDArray[np.int64]) -> None:
-        """Keep rows in memory; where that is too much, these only."""
-        missing = np.setdiff1d(rows, self._kept)
-        if not len(missing):
-            return
-        if (len(self._kept) + len(missing)) * self._row_bytes > KEPT_BYTES:
-            self._kept, self._kept_rows = self._kept[:0], self._kept_rows[:0]
-            missing = np.unique(rows)
-        found = self._gathered(missing)
-        places = np.searchsorted(self._kept, missing)
-        self._kept = np.insert(self._kept, places, missing)
-        self._kept_rows = np.insert(self._kept_rows, places, found, axis=0)
 
     def _gathered(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows, one row group after the other."""
@@ -268,99 +213,87 @@ class ParquetSource(RowSource):
         found = np.empty(len(rows), dtype=object)
         for group in np.unique(groups).tolist():
             here = groups == group
-            column = self._read_group(group, [self.id_column]).column(0)
+            column = self._table(group, [self.id_column]).column(0)
             found[here] = column.take(rows[here] - self.starts[group]).to_pylist()
         return found.tolist()
 
     @override
     def place(self, row: int) -> str:
         group = int(self._group_of(np.array([row]))[0])
-        return f"row {row - self.starts[group]} of {self._group_name(group)}"
+        return f"row {row - self.starts[group]} of {self._name(group)}"
 
     def _group_of(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         return np.searchsorted(self.starts, rows, side="right") - 1
 
-    def _group_name(self, group: int) -> str:
-        path = self.files[self.group_files[group]].path
-        return f"row group {self.group_numbers[group]} of {path}"
+    def _name(self, group: int) -> str:
+        path, number = self.groups[group]
+        return f"row group {number} of {path}"
 
     def _group(self, group: int) -> NDArray[Any]:
         """Return the features of a row group, from memory if they are there."""
-        with self._lock:
-            if group in self._groups:
-                self._groups.move_to_end(group)
-                return self._groups[group]
-            num_bytes = self._row_bytes * int(np.diff(self.starts)[group])
-            while self._groups and num_bytes + self._cached_bytes > CACHE_BYTES:
-                self._groups.popitem(last=False)
-            self._move_bar(group)
-            self._groups[group] = self._decoded(group)
-            return self._groups[group]
+        if group in self._cache:
+            self._cache.move_to_end(group)
+            return self._cache[group]
+        num_bytes = self._row_bytes * int(np.diff(self.starts)[group])
+        cached = sum(rows.nbytes for rows in self._cache.values())
+        while self._cache and num_bytes + cached > CACHE_BYTES:
+            cached -= self._cache.popitem(last=False)[1].nbytes
+        self._move_bar(group)
+        self._cache[group] = self._decoded(group)
+        return self._cache[group]
 
     def _move_bar(self, group: int) -> None:
         """Show how far a pass over the files is, if that takes some time."""
-        if self._bar is not None and group != self._bar.n:
-            self._bar.close()
-            self._bar = None
         if group == 0 and not self.is_quiet:
-            self._bar = _new_bar(len(self.group_files))
+            self._bar = _new_bar(len(self.groups))
+        elif self._bar is not None and group != self._bar.n:
+            self._bar.close()  # no pass
+            self._bar = None
         if self._bar is not None:
             self._bar.update()
             if self._bar.n == self._bar.total:
                 self._bar.close()
 
-    @property
-    def _cached_bytes(self) -> int:
-        return sum(rows.nbytes for rows in self._groups.values())
-
     def _decoded(self, group: int) -> NDArray[Any]:
         """Read the features of a row group."""
-        table = self._read_group(group, self.columns)
-        values = []
-        for name, column in zip(self.columns, table.columns, strict=True):
+        columns = self._table(group, self.columns).columns
+        for name, column in zip(self.columns, columns, strict=True):
             self._require_filled(column, name, group)
-            values.append(column)
-        if len(values) == 1 and hasattr(values[0].type, "list_size"):
-            numbers = values[0].combine_chunks().flatten()
+        if hasattr(columns[0].type, "list_size"):
+            numbers = columns[0].combine_chunks().flatten()
             self._require_filled(numbers, self.columns[0], group, self.num_columns)
             return numbers.to_numpy(zero_copy_only=False).reshape(-1, self.num_columns)
-        # A column after the other is how they come; rows are gathered as they are read.
-        rows = np.empty((self.num_columns, len(table)), self.dtype)
-        for place, column in enumerate(values):
+        # Column by column, as they are stored; rows are gathered as they are read.
+        rows = np.empty((self.num_columns, len(columns[0])), self.dtype)
+        for place, column in enumerate(columns):
             rows[place] = column.to_numpy()
         return rows.T
 
     def _require_filled(
         self, column: Any, name: str, group: int, width: int = 1
     ) -> None:
-        if not column.null_count:
-            return
-        is_null = np.asarray(column.is_null())
-        row = int(self.starts[group]) + int(np.flatnonzero(is_null)[0]) // width
-        raise ShardDataError(
-            f"Expected a number in every row of column {name!r}, but that of arm {row},"
-            f" {self.place(row)}, is missing. Impute or drop such rows."
-        )
-
-    def _read_group(self, group: int, columns: list[str]) -> Any:
-        """Read columns of a row group, as a table of pyarrow's."""
-        file = self.files[self.group_files[group]]
-        file.require_unchanged()
-        try:
-            with _pyarrow_parquet().ParquetFile(
-                file.path, page_checksum_verification=True
-            ) as opened:
-                number = self.group_numbers[group]
-                return opened.read_row_group(number, columns=columns).select(columns)
-        except Exception as error:  # one of pyarrow's many
+        if column.null_count:
+            null = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            row = int(self.starts[group]) + null // width
             raise ShardDataError(
-                f"{self._group_name(group)} cannot be read: {error}"
-            ) from error
+                f"Expected a number in every row of column {name!r}, but that of arm "
+                f"{row}, {self.place(row)}, is missing. Impute or drop such rows."
+            )
+
+    def _table(self, group: int, columns: list[str]) -> Any:
+        """Read columns of a row group, as a table of pyarrow's."""
+        path, number = self.groups[group]
+        self.verify(path)
+        return _read(
+            path,
+            lambda file: file.read_row_group(number, columns=columns).select(columns),
+            self._name(group),
+        )
 
     @override
     def __getstate__(self) -> dict[str, Any]:
         state = vars(self).copy()
-        for name in ("_lock", "_bar", "_groups", "_kept", "_kept_rows"):
+        for name in ("_lock", "_bar", "_cache", "_kept"):
             del state[name]
         return state
 
@@ -369,15 +302,25 @@ class ParquetSource(RowSource):
         self._forget()
 
 
-def _pyarrow_parquet() -> Any:
+def _read(path: Path, part: Callable[[Any], Any], name: str) -> Any:
+    """Return a part of a Parquet file.
+
+    Raises:
+        ImportError: If pyarrow is missing.
+        ShardDataError: If the file cannot be read.
+    """
     try:
-        import pyarrow.parquet
+        from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise ImportError(
             "ParquetArms needs pyarrow, which is not installed. Install with pip "
             'install "botorch_bkb[parquet]", or use ArrayArms.'
         ) from error
-    return pyarrow.parquet
+    try:
+        with ParquetFile(path, page_checksum_verification=True) as file:
+            return part(file)
+    except Exception as error:  # one of pyarrow's many
+        raise ShardDataError(f"{name} cannot be read: {error}") from error
 
 
 def _new_bar(total: int) -> Any:
@@ -386,9 +329,8 @@ def _new_bar(total: int) -> Any:
         from tqdm import tqdm
     except ImportError:
         return None
-    text = "Passing over the arms"
     return tqdm(
-        desc=text,
+        desc="Passing over the arms",
         total=total,
         unit=" row groups",
         delay=BAR_SECONDS,
@@ -402,23 +344,17 @@ def _files(
 ) -> list[Path]:
     """Return the files that are meant, sorted."""
     if not isinstance(paths, str | os.PathLike):
-        found = [Path(path).resolve() for path in paths]
+        found = list(paths)
     elif Path(paths).is_file():
-        found = [Path(paths).resolve()]
+        found = [paths]
     else:
-        matches = glob.glob(str(paths), recursive=True)
-        found = [Path(path).resolve() for path in matches]
+        found = list(glob.glob(str(paths), recursive=True))
     if not found:
         raise FileNotFoundError(
             f"Expected Parquet files at {paths}, but there are none. Pass a pattern "
             'such as "library/*.parquet", or a list of files.'
         )
-    return sorted(found)
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
+    return sorted(Path(path).resolve() for path in found)
 
 
 def _chosen(

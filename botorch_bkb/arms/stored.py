@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from botorch.exceptions.errors import (
+    BotorchError,
     BotorchTensorDimensionError,
     InputDataError,
     UnsupportedError,
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms.workers import Workers
+from botorch_bkb.checks import check_count, check_positive, check_size
 from botorch_bkb.models.utils.lazy_rows import LazyRows
 
 
@@ -29,34 +31,91 @@ class ShardDataError(InputDataError):
     """What is stored of some arms cannot be read, or has no meaning as features."""
 
 
+class ShardLostError(BotorchError):
+    """A worker was lost, and is not replaced any more."""
+
+
+class ShardTimeoutError(BotorchError):
+    """A worker gave no answer in time."""
+
+
 class RowSource(ABC):
     """A table of ``A x d`` numbers of any real type, which does not change.
 
     Attributes:
         num_rows: A.
         num_columns: d.
+        dtype: NumPy's dtype of the numbers.
+        stamps: Size and time of change of each file, when the source was made.
     """
 
     num_rows: int
     num_columns: int
+    dtype: np.dtype[Any]
+    stamps: dict[Path, tuple[int, int]]
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows that follow one another."""
-
-    @abstractmethod
-    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the rows of these numbers, in this order."""
+    def take(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows that follow one another, or those of some numbers in order."""
 
     @abstractmethod
     def place(self, row: int) -> str:
-        """Say where a row is."""
+        """Return where a row is, for messages."""
 
-    def verify(self) -> None:  # noqa: B027
-        """Raise a ``ShardDataError`` if it is known to have changed since it was made.
+    def verify(self, *paths: Path) -> None:
+        """Raise a ``ShardDataError`` if one of some files, or of all, has changed."""
+        for path in paths or self.stamps:
+            try:
+                stamp = stamp_of(path)
+            except OSError as error:
+                raise ShardDataError(f"{path} cannot be read: {error}") from error
+            if stamp != self.stamps[path]:
+                raise ShardDataError(
+                    f"Expected {path} to stay as it was, but it has changed. Construct "
+                    "arms and bandit again."
+                )
 
-        Of a copy from a pickle, since the first one was made.
-        """
+
+def stamp_of(path: Path) -> tuple[int, int]:
+    """Return the size of a file and when it was written."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+class Workers:
+    """Ray's workers for some arms, which start when they are first needed.
+
+    Args:
+        num_workers: How many, at most.
+        timeout: The longest wait for an answer, in seconds.
+        max_restarts: How often each one that is lost is replaced.
+
+    Attributes:
+        pool: What runs; None before that and after :meth:`close`.
+
+    Raises:
+        InputDataError: If a number is out of range.
+    """
+
+    def __init__(self, num_workers: int, timeout: float, max_restarts: int) -> None:
+        check_size("workers", num_workers)
+        check_positive("timeout", timeout)
+        check_count("max_restarts", max_restarts)
+        self.num_workers = num_workers
+        self.timeout = timeout
+        self.max_restarts = max_restarts
+        self.pool: Any = None
+        self._end: Callable[[], object] | None = None
+
+    def started(self, pool: Any, end: Callable[[], object]) -> None:
+        """Keep what runs, and the function that ends it."""
+        self.pool, self._end = pool, end
+
+    def close(self) -> None:
+        """End the workers, and Ray if it was started for them."""
+        if self._end is not None:
+            self._end()
+        self.pool = self._end = None
 
 
 class StoredArms(LazyRows):
@@ -68,13 +127,11 @@ class StoredArms(LazyRows):
     256 MiB of rows dense at once is an error. Every row is checked as it is read. It
     must not change where it is stored, as long as it is in use.
 
-    Memory: the rows that are taken, and what the place keeps of them.
-
     Attributes:
         source: Where the rows are.
         added: The ``k x d`` rows after them.
-        units: What is subtracted from rows of the source, and what they are divided by
-            then, ``d`` numbers each: such pairs, one after the other.
+        units: Pairs of ``d`` numbers, what is subtracted from rows of the source and
+            what they are then divided by, one pair after the other.
         workers: Who computes what there is per arm; None for this process.
     """
 
@@ -100,17 +157,20 @@ class StoredArms(LazyRows):
         return arms
 
     @classmethod
-    def of(cls, source: RowSource, dtype: torch.dtype) -> Self:
+    def of(cls, source: RowSource, dtype: torch.dtype | None) -> Self:
         """Return all rows of a source.
 
         Args:
             source: Where they are.
-            dtype: What they are when they are taken.
+            dtype: What they are when they are taken. None: what is stored if that is
+                float32, or else float64.
 
         Raises:
             BotorchTensorDimensionError: If there are no rows or no columns.
             InputDataError: If ``dtype`` is no float32 or float64.
         """
+        if dtype is None:
+            dtype = torch.float32 if source.dtype == np.float32 else torch.float64
         if dtype not in (torch.float32, torch.float64):
             raise InputDataError(
                 f"Expected `dtype` to be float32 or float64, but got {dtype}."
@@ -169,13 +229,9 @@ class StoredArms(LazyRows):
     def _rows(self, rows: Tensor | slice) -> Tensor:
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
-            if start == 0 and step == 1 and stop >= self.source.num_rows:
+            if (start, step) == (0, 1) and stop >= self.source.num_rows:
                 kept = self.added[: stop - self.source.num_rows]
                 return self.over(self.source, kept, self.units, self.workers)
-            self._check_size(len(range(start, stop, step)))
-            if step == 1 and start < stop <= self.source.num_rows:
-                run = range(start, stop)
-                return self._checked(self.source.read(start, stop), run)
             rows = torch.arange(start, max(start, stop), step)
         elif rows.dtype == torch.bool:
             rows = rows.nonzero().squeeze(-1)
@@ -197,19 +253,9 @@ class StoredArms(LazyRows):
         return values
 
     def _read(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return stored rows by their numbers."""
-        source = self.source
+        """Return stored rows by their numbers, checked, in the kernel's units."""
         is_run = len(rows) > 0 and bool((np.diff(rows) == 1).all())
-        if is_run:
-            found = source.read(int(rows[0]), int(rows[-1]) + 1)
-        else:
-            found = source.take(rows)
-        return self._checked(found, rows)
-
-    def _checked(
-        self, found: NDArray[Any], rows: Sequence[int] | NDArray[np.int64]
-    ) -> Tensor:
-        """Return what was found of stored rows, in the kernel's units."""
+        found = self.source.take(slice(rows[0], rows[-1] + 1) if is_run else rows)
         dtype = "float32" if self.dtype == torch.float32 else "float64"
         with np.errstate(over="ignore"):  # an infinity is refused below
             values = torch.from_numpy(np.array(found, dtype=dtype, order="C"))
@@ -236,7 +282,7 @@ class StoredArms(LazyRows):
 
     @override
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _over, (type(self), self.source, self.added, self.units)
+        return type(self).over, (self.source, self.added, self.units)
 
     @override
     def __repr__(self) -> str:  # type: ignore[override]
@@ -245,20 +291,3 @@ class StoredArms(LazyRows):
             f"{type(self).__name__} of {self.source.num_rows:,} rows{more}, "
             f"{self.source.num_columns} features of {self.dtype}"
         )
-
-
-def _over(cls: type[StoredArms], *args: Any) -> StoredArms:
-    return cls.over(*args)
-
-
-def dtype_of(stored: Any, dtype: torch.dtype | None) -> torch.dtype:
-    """Return the dtype of rows: that which is asked for, or else of what is stored.
-
-    Args:
-        stored: The dtype that is stored.
-        dtype: The one that is asked for. None: that which is stored if it is float32
-            or float64, else float64.
-    """
-    if dtype is not None:
-        return dtype
-    return torch.float32 if np.dtype(stored) == np.float32 else torch.float64

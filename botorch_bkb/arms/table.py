@@ -175,18 +175,19 @@ class ArmTable:
             used: The pulls so far.
         """
         num_arms = self.num_arms if offered is None else len(offered)
+        limits = PullLimits.unlimited(used.arms, num_arms)
         if max_repeats is None:
-            return PullLimits(num_arms, offered=offered, device=used.arms.device)
-        arms, counts = used.merged()
-        left = PullCounts(arms, (max_repeats - counts).clamp_min(0))
-        return PullLimits(num_arms, max_repeats, offered, left, arms.device)
+            return PullLimits(limits.left, offered)
+        left = limits.left.clamp_max(max_repeats)
+        left = left.index_add(0, used.arms, -used.counts.to(left)).clamp_min(0)
+        return PullLimits(left, offered)
 
     def merged_duplicates(self, limits: PullLimits, min_size: int) -> PullLimits:
         """Close arms with an equal one of lower index, if enough pulls are left."""
         if not len(self.duplicates.rows):
             return limits
         later = later_duplicates(self.duplicates, limits.allows(self.duplicates.rows))
-        merged = limits.with_listed(later, torch.zeros_like(later))
+        merged = limits.closed(later)
         return merged if merged.total(min_size) >= min_size else limits
 
 

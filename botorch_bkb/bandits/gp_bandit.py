@@ -234,7 +234,7 @@ class GPBandit(FiniteArmBandit):
     def _pull_limits(self, offered: Tensor | None, rule: BatchRule) -> PullLimits:
         limits = super()._pull_limits(offered, rule)
         failed = self._indices(sorted(self._observations.failed_lately))
-        others = limits.with_listed(failed, torch.zeros_like(failed))
+        others = limits.closed(failed)
         return limits if others.is_used_up else others
 
     @override
@@ -309,7 +309,7 @@ class GPBandit(FiniteArmBandit):
     ) -> int | None:
         """Return the choice among the new arms; None if none is left."""
         tried = self._indices(sorted(self._observations.tried))
-        new = limits.with_listed(tried, torch.zeros_like(tried))
+        new = limits.closed(tried)
         if new.is_used_up:
             return None
         return int(super()._select(surrogate, FixedSize(1), new, time, generator))

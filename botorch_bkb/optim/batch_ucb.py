@@ -19,6 +19,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms import PullLimits
+from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize, OpenBatch
 from botorch_bkb.posteriors import ArmPosterior
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
@@ -68,10 +69,11 @@ def optimize_batch_ucb(
     if first is not None and batch_rule.opens_with_one_pull:
         batch_rule = FixedSize(1)
     scale = confidence_width / math.sqrt(posterior.noise_variance)
-    left = PullLimits(posterior.num_arms, device=posterior.like.device)
-    if capacity is not None:
-        left = PullLimits.of_pulls(capacity)
-    bounds = UpperBounds(posterior, scale, grow, pending_indices, left)
+    if capacity is None:
+        limits = PullLimits.unlimited(posterior.like, posterior.num_arms)
+    else:
+        limits = PullLimits(capacity.clamp_max(UNLIMITED).int())
+    bounds = UpperBounds(posterior, scale, grow, pending_indices, limits)
     batch = batch_rule.open(posterior, pending_scores)
     return fill_batch(bounds, batch, first, posterior.pulled_indices)
 

@@ -36,28 +36,26 @@ def best_arm_limits(
         pending: The arms of the pending ones, an arm as often as it is out.
         size: The size of the batch.
     """
-    pulled, _ = used.merged()
-    limits = limits.with_listed(pulled, limits.of_arms(pulled))
-    # Arms that are not listed are new, and alike but for their gain.
-    arms, pulls = limits.listed
+    is_open = limits.left > 0
+    is_known = ~is_open if limits.offered is None else limits.offered & ~is_open
+    is_known[used.arms] = True
+    # The others are new, and alike but for their gain.
+    arms = is_known.nonzero().squeeze(-1)
+    allowed = is_open[arms]
     most, gain = posterior.knowledge_gains(limits.offered, arms)
     if len(pending):
         out, counts = pending.unique(return_counts=True)
         place = torch.searchsorted(arms, out)
         gain[place] = _gain_when_told(posterior, limits.offered, out, counts)
-    num_new = limits.num_usual if limits.usual > 0 else 0
-    allowed = pulls > 0
-    is_open = allowed & ~torch.isin(arms, pulled)
-    most = max([most if num_new else -math.inf, *gain[is_open].tolist()])
-    is_open |= allowed & (gain > most)
-    missing = min(size, num_new + int(allowed.sum())) - num_new - int(is_open.sum())
+    num_new = limits.num_open - int(allowed.sum())
+    chosen = allowed & (gain > (most if num_new else -math.inf))
+    missing = min(size, limits.num_open) - num_new - int(chosen.sum())
     if missing > 0:
-        rest = gain.masked_fill(is_open | ~allowed, -math.inf)
+        rest = gain.masked_fill(chosen | ~allowed, -math.inf)
         # Stable: the lowest index among ties.
-        is_open[rest.sort(descending=True, stable=True).indices[:missing]] = True
-    listed = PullCounts(arms, is_open * pulls.clamp(max=1))
-    usual = min(limits.usual, 1)
-    return PullLimits(limits.num_arms, usual, limits.offered, listed, arms.device)
+        chosen[rest.sort(descending=True, stable=True).indices[:missing]] = True
+    is_open[arms] = chosen
+    return PullLimits(is_open.int())
 
 
 def _gain_when_told(

@@ -32,8 +32,13 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms.stored import RowSource, StoredArms
-from botorch_bkb.arms.workers import ShardLostError, ShardTimeoutError, Workers
+from botorch_bkb.arms.stored import (
+    RowSource,
+    ShardLostError,
+    ShardTimeoutError,
+    StoredArms,
+    Workers,
+)
 from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.shards import (
     Args,

@@ -88,13 +88,13 @@ def with_column(name, values, place=None):
 
 def test_row_groups_are_read_once_and_only_wanted_columns(folder, monkeypatch):
     read = []
-    decoded = parquet.ParquetSource._read_group
+    decoded = parquet.ParquetSource._table
 
     def spied(source, group, columns):
         read.append((group, *columns))
         return decoded(source, group, columns)
 
-    monkeypatch.setattr(parquet.ParquetSource, "_read_group", spied)
+    monkeypatch.setattr(parquet.ParquetSource, "_table", spied)
     arms = ParquetArms(folder / "*.parquet", COLUMNS)
     assert read == []
     for start in range(0, 90, 7):

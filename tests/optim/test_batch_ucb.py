@@ -195,7 +195,8 @@ def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, ex
     monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
     for seed in range(5):
         problem = Problem(seed, exact=exact)
-        posterior, rule, left = problem.posterior, RULES[name](8.0, 30), PullLimits(60)
+        posterior, rule = problem.posterior, RULES[name](8.0, 30)
+        left = PullLimits.unlimited(posterior.like, 60)
         scale, none = 1.0 / math.sqrt(problem.noise), posterior.pulled_indices[:0]
         for first in (0, 17, 59):
             bounds = UpperBounds(posterior, scale, exact, none, left)

@@ -100,10 +100,10 @@ def batch(mean, variance, used, size, limits=None, dtype=torch.float64, pending=
     none = longs()
     moments = Gaining(mean, variance, variance, NOISE, none, none, 0.0, 0.0)
     if limits is None:
-        limits = PullLimits(len(mean))
+        limits = PullLimits.unlimited(mean, len(mean))
     used = PullCounts(longs(*used), torch.ones(len(used), dtype=torch.long))
     found = best_arm_limits(moments, limits, used, longs(*pending), size)
-    return found.of_arms(torch.arange(len(mean))).tolist()
+    return found.left.tolist()
 
 
 def test_pulled_arms_compete_with_the_new_one_that_tells_most():

@@ -24,7 +24,8 @@ SCALE = 1.5
 
 @pytest.mark.parametrize("pending", [[], [2]])
 def test_bounds_that_are_no_numbers_are_an_error(pending):
-    limits, posterior = PullLimits(NUM_ARMS), Problem(6).posterior
+    posterior = Problem(6).posterior
+    limits = PullLimits.unlimited(posterior.like, NUM_ARMS)
     bounds = UpperBounds(posterior, math.nan, False, longs(*pending), limits)
     with pytest.raises(InputDataError, match=r"to be numbers, but got NaN. Check"):
         bounds.best()
@@ -49,7 +50,7 @@ class Drift:
         self.moments = ArmMoments(
             mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0
         )
-        self.limits = limits or PullLimits(NUM_ARMS)
+        self.limits = limits or PullLimits.unlimited(mean, NUM_ARMS)
         self.bounds = DriftingUpperBounds(
             self.moments, SCALE, self.replayed, self.pending, NOW, self.limits
         )
@@ -86,9 +87,9 @@ def test_drifting_arms_are_chosen_by_their_bounds_at_the_decision(dtype, pending
 
 @pytest.mark.parametrize("pending", [[], [(3.0, 12)]])
 def test_drifting_arms_are_used_up_as_others_are(pending):
-    offered = torch.zeros(NUM_ARMS, dtype=torch.bool)
-    offered[[2, 8]] = True
-    limits = PullLimits(NUM_ARMS, 2, offered)
+    left = torch.zeros(NUM_ARMS, dtype=torch.int32)
+    left[[2, 8]] = 2
+    limits = PullLimits(left)
     drift, chosen = Drift(pending=pending, limits=limits), []
     while (arm := drift.bounds.best()) is not None:
         drift.bounds.pull(arm, 1)

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 
 
-UNLIMITED = sys.maxsize
-# The counts that doubles tell apart.
-MOST = 2**53
+UNLIMITED = 2**31 - 1
 
 
 def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:
     """Return the least ``n >= 1`` for which a monotone condition holds.
 
-    ``UNLIMITED`` where it is beyond the numbers that doubles tell apart.
+    ``UNLIMITED`` if it is as large as that.
 
     Args:
         crosses: The condition, false up to some ``n`` and true from there on.
         estimate: The crossing by a closed formula, right up to rounding; NaN or
             infinite where the condition never holds.
     """
-    if not estimate < MOST:
+    if not estimate < UNLIMITED:
         return UNLIMITED
     high = math.floor(max(estimate, 0.0)) + 1
     low, step = high - 1, 1
     # Rounding may swallow many small terms of a sum: steps double.
     while not crosses(high):
-        if high >= MOST:
+        if high >= UNLIMITED:
             return UNLIMITED
         low, high, step = high, high + step, 2 * step
     step = 1
@@ -37,4 +34,4 @@ def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if crosses(middle) else (middle, high)
-    return high
+    return min(high, UNLIMITED)
