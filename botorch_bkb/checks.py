@@ -1,8 +1,8 @@
-"""What is asked of arguments: one function each, all called before any change.
+"""Checks of arguments: one function each, all called before anything changes.
 
-Every one raises an ``InputDataError``, or a ``BotorchTensorDimensionError`` where a
-shape is wrong, that names the argument, what was expected, what came and what to do.
-The table in the documentation lists them.
+Each raises an ``InputDataError``, or a ``BotorchTensorDimensionError`` where a shape is
+wrong, that names the argument, what was expected, what came and what to do. The table
+in the documentation lists them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,16 @@ from torch import Tensor
 LARGEST = 1e150
 
 
+def _require(
+    holds: bool, name: str, expected: str, value: Any, remedy: str = ""
+) -> None:
+    if not holds:
+        remedy = remedy and f" {remedy}"
+        raise InputDataError(
+            f"Expected `{name}` to be {expected}, but got {value!r}.{remedy}"
+        )
+
+
 def as_number(value: Any) -> float:
     """Return a number, or NaN, which no interval holds, for what is none."""
     if isinstance(value, str | bytes):
@@ -37,50 +47,88 @@ def as_number(value: Any) -> float:
         return math.nan
 
 
-def _refused(name: str, expected: str, value: Any) -> InputDataError:
-    return InputDataError(f"Expected `{name}` to be {expected}, but got {value!r}.")
+def is_integer(value: Any) -> bool:
+    """Whether this is a whole number, of Python or NumPy, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+# Numbers and words --------------------------------------------------------------------
+
+
+def check_number(
+    name: str, value: Any, least: float = -LARGEST, most: float = LARGEST
+) -> float:
+    """Return a number between two others."""
+    holds = isinstance(value, Real) and least <= as_number(value) <= most
+    _require(holds, name, f"a number from {least:g} to {most:g}", value)
+    return float(value)
+
+
+def check_positive(name: str, value: Any, remedy: str = "") -> None:
+    """Raise unless an argument is a positive finite number."""
+    holds = 0 < as_number(value) < math.inf
+    _require(holds, name, "positive and finite", value, remedy)
+
+
+def check_not_negative(name: str, value: Any, remedy: str = "") -> None:
+    """Raise unless an argument is a finite number of at least zero."""
+    holds = 0 <= as_number(value) < math.inf
+    _require(holds, name, "finite and not negative", value, remedy)
+
+
+def check_fraction(name: str, value: Any) -> None:
+    """Raise unless an argument is strictly between 0 and 1."""
+    _require(0 < as_number(value) < 1, name, "strictly between 0 and 1", value)
+
+
+def check_count(name: str, value: Any, most: float = math.inf) -> int:
+    """Return a number of something, not above another."""
+    holds = is_integer(value) and 0 <= value <= most
+    _require(holds, name, f"an integer from 0 to {most}", value)
+    return int(value)
+
+
+def check_size(name: str, value: int) -> None:
+    """Raise unless an argument is an integer of at least 1."""
+    holds = is_integer(value) and value >= 1
+    _require(holds, name, "an integer of at least 1", value)
 
 
 def check_choice(name: str, value: Any, meanings: Mapping[str, str]) -> None:
-    """Raise unless an argument is one of a few words.
-
-    Args:
-        name: The argument.
-        value: What came.
-        meanings: What each word stands for.
-    """
-    if isinstance(value, str) and value in meanings:
-        return
+    """Raise unless an argument is one of a few words, which have these meanings."""
     *others, last = [f"{word!r} ({meaning})" for word, meaning in meanings.items()]
-    raise InputDataError(
-        f"Expected `{name}` to be {', '.join(others)} or {last}, but got {value!r}."
-    )
+    holds = isinstance(value, str) and value in meanings
+    _require(holds, name, f"{', '.join(others)} or {last}", value)
 
 
-def check_tensors(**values: Any) -> None:
-    """Raise an ``InputDataError`` unless each argument is a tensor of floats, or None.
-
-    Args:
-        **values: The arguments, by name.
-    """
-    for name, value in values.items():
-        found = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        if value is not None and found not in (torch.float64, torch.float32):
-            raise InputDataError(
-                f"Expected `{name}` to be a tensor of dtype float64 or float32, but "
-                f"got {found}. Use `torch.as_tensor({name}, dtype=torch.double)`."
-            )
+def check_time(time: Any, last: float = -math.inf) -> float:
+    """Return a time as a number; raise if it is not finite or before another."""
+    value = as_number(time)
+    since = f", not before {last:g}, the last that is known" if last > -math.inf else ""
+    holds = max(last, -LARGEST) <= value <= LARGEST
+    _require(holds, "time", f"a finite number{since}", time)
+    return value
 
 
-def check_numbers(**values: Tensor | None) -> None:
-    """Raise an ``InputDataError`` if a tensor of training data holds NaN."""
-    for name, value in values.items():
-        if value is not None and value.isnan().any():
-            first = value.isnan().nonzero()[0].tolist()
-            raise InputDataError(
-                f"Expected `{name}` without NaN, but {name}{first} is NaN. Leave its "
-                "row out of all training data."
-            )
+def check_noise_variance(noise_variance: float | None) -> None:
+    """Raise unless this is a positive number, or None."""
+    if noise_variance is not None:
+        check_positive(
+            "noise_variance",
+            noise_variance,
+            "Pass None to learn it; for rewards without noise, pass a small part of "
+            "their variance, such as 1e-6 of it.",
+        )
+
+
+# Objects ------------------------------------------------------------------------------
+
+
+def check_generator(generator: torch.Generator | None) -> None:
+    """Raise unless this is a generator, or None."""
+    holds = generator is None or isinstance(generator, torch.Generator)
+    expected = "a torch.Generator, such as `torch.Generator().manual_seed(0)`"
+    _require(holds, "generator", expected, generator)
 
 
 def check_modules(kind: type, **values: Any) -> None:
@@ -95,13 +143,8 @@ def check_modules(kind: type, **values: Any) -> None:
         UnsupportedError: If one is a batch of modules.
     """
     for name, value in values.items():
-        if value is None:
-            continue
-        if not isinstance(value, kind):
-            raise InputDataError(
-                f"Expected `{name}` to be a GPyTorch {kind.__name__}, but got "
-                f"{value!r}."
-            )
+        holds = value is None or isinstance(value, kind)
+        _require(holds, name, f"a GPyTorch {kind.__name__} object", value)
         # A mean has the attribute where its parameters come in batches.
         batch_shape = getattr(value, "batch_shape", ())
         if len(batch_shape) > 0:
@@ -112,7 +155,7 @@ def check_modules(kind: type, **values: Any) -> None:
 
 
 def check_device(covar_module: Kernel, arms: Tensor) -> None:
-    """Raise an ``InputDataError`` unless a kernel is on the device of the arms."""
+    """Raise unless a kernel is on the device of the arms."""
     parts = [*covar_module.parameters(), *covar_module.buffers()]
     if any(part.device != arms.device for part in parts):
         raise InputDataError(
@@ -121,14 +164,30 @@ def check_device(covar_module: Kernel, arms: Tensor) -> None:
         )
 
 
-def check_single_output(model: str, train_X: Tensor, train_Y: Tensor) -> None:
-    """Raise an ``UnsupportedError`` unless data are unbatched and of one output.
+# Tensors ------------------------------------------------------------------------------
 
-    Args:
-        model: The name of the model's class.
-        train_X: Training inputs.
-        train_Y: Training observations.
-    """
+
+def check_tensors(**values: Any) -> None:
+    """Raise unless each argument is a dense tensor of floats, or None."""
+    for name, value in values.items():
+        if value is not None:
+            _check_floats(name, value)
+
+
+def _check_floats(name: str, value: Any) -> None:
+    found: Any = type(value).__name__
+    if isinstance(value, Tensor):
+        found = value.dtype if value.layout == torch.strided else value.layout
+    if found not in (torch.float32, torch.float64):
+        raise InputDataError(
+            f"Expected `{name}` to be a dense tensor of dtype float64 or float32, but "
+            f"got {found}. Use `torch.as_tensor({name}, dtype=torch.double)`, or "
+            "`to_dense()` of a sparse tensor."
+        )
+
+
+def check_single_output(model: str, train_X: Tensor, train_Y: Tensor) -> None:
+    """Raise an ``UnsupportedError`` unless data are unbatched and of one output."""
     if train_X.dim() != 2 or train_Y.shape[-1] != 1:
         raise UnsupportedError(
             "Expected unbatched `train_X` (n x d) and one output in `train_Y` "
@@ -138,55 +197,8 @@ def check_single_output(model: str, train_X: Tensor, train_Y: Tensor) -> None:
         )
 
 
-def is_integer(value: Any) -> bool:
-    """Whether this is a whole number, of Python or NumPy, and no truth value."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def check_size(name: str, value: int) -> None:
-    """Raise an ``InputDataError`` unless an argument is an integer of at least 1."""
-    if not is_integer(value) or value < 1:
-        raise _refused(name, "an integer of at least 1", value)
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Raise unless an argument is a positive finite number."""
-    if not 0 < as_number(value) < math.inf:
-        raise _refused(name, "positive and finite", value)
-
-
-def check_fraction(name: str, value: Any) -> None:
-    """Raise unless an argument is strictly between 0 and 1."""
-    if not 0 < as_number(value) < 1:
-        raise _refused(name, "strictly between 0 and 1", value)
-
-
-def _check_floats(name: str, values: Any) -> None:
-    """Raise an ``InputDataError`` unless this is a dense tensor of floats."""
-    if not isinstance(values, Tensor):
-        raise InputDataError(
-            f"Expected `{name}` to be a tensor, but got {type(values).__name__}. Use "
-            f"`torch.tensor({name}, dtype=torch.double)`."
-        )
-    if values.layout != torch.strided:
-        raise InputDataError(
-            f"Expected `{name}` to be a dense tensor, but got {values.layout}. Use "
-            f"`{name}.to_dense()`."
-        )
-    if values.dtype not in (torch.float32, torch.float64):
-        raise InputDataError(
-            f"Expected `{name}` of dtype float64 or float32, but got {values.dtype}. "
-            f"Use `{name}.double()`."
-        )
-
-
 def check_arms(arms: Tensor) -> None:
-    """Raise unless these are the arms of a bandit.
-
-    Raises:
-        BotorchTensorDimensionError: If they are not ``A x d`` with ``A, d >= 1``.
-        InputDataError: If they are no tensor of floats, or one is not finite.
-    """
+    """Raise unless these are ``A x d`` finite features with ``A, d >= 1``."""
     _check_floats("arms", arms)
     if arms.dim() != 2 or 0 in arms.shape:
         raise BotorchTensorDimensionError(
@@ -199,28 +211,6 @@ def check_arms(arms: Tensor) -> None:
             f"Expected finite `arms`, but {bad.shape[0]} rows hold NaN or infinity, "
             f"the first is row {int(bad[0])}. Impute or drop them."
         )
-
-
-def as_tensor(name: str, values: Any, meaning: str) -> Tensor:
-    """Return a dense tensor of real numbers, or raise.
-
-    By NumPy, for what is no tensor: a list of floats stays double, and a column of a
-    table comes in its order, where torch would go by its labels.
-    """
-    try:
-        found = torch.as_tensor(
-            values if isinstance(values, Tensor) else np.array(values)
-        )
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputDataError(
-            f"Expected `{name}` to be {meaning}, but got {values!r}."
-        ) from error
-    if found.is_complex() or found.layout != torch.strided:
-        raise InputDataError(
-            f"Expected `{name}` to be {meaning}, but got a tensor of {found.dtype}, "
-            f"{found.layout}."
-        )
-    return found.detach()
 
 
 def check_bounds(bounds: Any) -> None:
@@ -238,16 +228,16 @@ def check_bounds(bounds: Any) -> None:
 
 
 def check_points(points: Any, bounds: Tensor) -> Tensor:
-    """Return ``q x d`` points as numbers like the bounds, or raise."""
-    points = as_tensor("points", points, "a tensor of points").to(bounds)
+    """Return ``q x d`` points as numbers like the bounds; raise if one is outside."""
+    points = _as_tensor("points", points, "a tensor of points").to(bounds)
     if points.dim() != 2 or points.shape[-1] != bounds.shape[-1]:
         raise BotorchTensorDimensionError(
             f"Expected `points` of shape q x {bounds.shape[-1]}, but got "
             f"{tuple(points.shape)}."
         )
-    inside = (points >= bounds[0]) & (points <= bounds[1])
+    inside = ((points >= bounds[0]) & (points <= bounds[1])).all(dim=-1)
     if not inside.all():
-        row = int((~inside.all(dim=-1)).nonzero()[0])
+        row = int((~inside).nonzero()[0])
         raise InputDataError(
             f"Expected `points` inside `bounds`, but row {row} is "
             f"{points[row].tolist()}."
@@ -255,49 +245,9 @@ def check_points(points: Any, bounds: Tensor) -> Tensor:
     return points
 
 
-def check_covar_module(covar_module: Kernel | None) -> None:
-    """Raise unless this is a kernel, or None."""
-    if covar_module is not None and not isinstance(covar_module, Kernel):
-        raise InputDataError(
-            "Expected `covar_module` to be a GPyTorch kernel object, such as "
-            f"`RBFKernel()`, but got {covar_module!r}. Pass None to learn one."
-        )
-    check_modules(Kernel, covar_module=covar_module)
-
-
-def check_noise_variance(noise_variance: float | None) -> None:
-    """Raise unless this is a positive number, or None."""
-    if noise_variance is not None and not 0 < as_number(noise_variance) < math.inf:
-        raise InputDataError(
-            "Expected `noise_variance` to be a positive number, but got "
-            f"{noise_variance!r}. Pass None to learn it; for rewards without noise, "
-            "pass a small part of their variance, such as 1e-6 of it."
-        )
-
-
-def check_max_feature_bytes(max_feature_bytes: int) -> None:
-    """Raise unless this is a number of bytes."""
-    check_count("max_feature_bytes", max_feature_bytes)
-
-
-def check_generator(generator: torch.Generator | None) -> None:
-    """Raise unless this is a generator, or None."""
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise InputDataError(
-            "Expected `generator` to be a torch.Generator, such as "
-            f"`torch.Generator().manual_seed(0)`, but got {generator!r}."
-        )
-
-
-def check_probability(name: str, value: float) -> None:
-    """Raise unless an argument is a probability."""
-    if not isinstance(value, Real) or not 0 <= value <= 1:
-        raise _refused(name, "between 0 and 1", value)
-
-
 def check_available(available: Any, num_arms: int) -> Tensor:
-    """Return an ``A``-dim boolean tensor, or raise."""
-    mask = as_tensor("available", available, "a boolean tensor")
+    """Return an ``A``-dim boolean tensor."""
+    mask = _as_tensor("available", available, "a boolean tensor")
     if mask.shape != (num_arms,) or mask.dtype != torch.bool:
         raise InputDataError(
             f"Expected `available` to be a boolean tensor of shape ({num_arms},), but "
@@ -307,19 +257,20 @@ def check_available(available: Any, num_arms: int) -> Tensor:
 
 
 def check_indices(indices: Any, num_arms: int) -> list[int]:
-    """Return arm indices as a list, or raise."""
+    """Return arm indices as a list."""
     arms = _integers("indices", indices, "row numbers of `arms`")
     unknown = [arm for arm in arms if not 0 <= arm < num_arms]
     if unknown:
         raise InputDataError(
             f"Expected `indices` between 0 and {num_arms - 1}, but got {unknown[0]}. "
-            "Indices are row numbers of `arms`."
+            "Indices are row numbers of `arms`; `add_arms(rows)` returns those of rows "
+            "of features."
         )
     return arms
 
 
 def check_pull_ids(pull_ids: Any, num_pulls: int) -> list[int]:
-    """Return the ids of pulls as a list, one per pull and each once, or raise."""
+    """Return the ids of pulls as a list, one per pull and each once."""
     ids = _integers("pull_ids", pull_ids, "ids of pending pulls")
     if len(ids) != num_pulls or len(set(ids)) != num_pulls:
         raise InputDataError(
@@ -329,88 +280,15 @@ def check_pull_ids(pull_ids: Any, num_pulls: int) -> list[int]:
     return ids
 
 
-def wrong_pull(
-    pull_id: int, wanted: str, pending: str | None, next_id: int
-) -> InputDataError:
-    """Return the error of a result for a pull that cannot be settled by it.
-
-    Args:
-        pull_id: The id that came with the result.
-        wanted: What the result is of.
-        pending: What the pending pull of that id is of; None if there is none.
-        next_id: The first id that no pull has yet.
-    """
-    if pending is not None:
-        found = f"a pull of {pending}"
-    elif 0 <= pull_id < next_id:
-        found = "settled: its result was told, or it failed"
-    else:
-        found = "no pull that was asked for"
-    return InputDataError(
-        f"Expected pull {pull_id} to be a pending pull of {wanted}, but it is {found}. "
-        "`pending` lists what is out, by id."
-    )
-
-
-def _integers(name: str, values: Any, meaning: str) -> list[int]:
-    found = as_tensor(name, values, meaning)
-    if found.numel() == 0 and found.dim() <= 1:
-        return []
-    if found.dim() > 1 or found.is_floating_point() or found.dtype == torch.bool:
-        hint = ""
-        if found.dim() == 2 and name == "indices":
-            hint = " `add_arms(rows)` returns the indices of rows of features."
-        raise InputDataError(
-            f"Expected `{name}` to be a one-dimensional tensor or list of integers, "
-            f"but got {found.dtype} of shape {tuple(found.shape)}.{hint}"
-        )
-    integers: list[int] = found.reshape(-1).tolist()
-    return integers
-
-
-def check_count(name: str, value: Any, most: float = math.inf) -> int:
-    """Return a number of something, or raise unless it is one and not above another."""
-    if not is_integer(value) or not 0 <= value <= most:
-        raise _refused(name, f"an integer from 0 to {most}", value)
-    return value
-
-
-def check_number(
-    name: str, value: Any, least: float = -LARGEST, most: float = LARGEST
-) -> float:
-    """Return a number, or raise unless it is one between two others."""
-    if not isinstance(value, Real) or not least <= as_number(value) <= most:
-        raise _refused(name, f"a number from {least:g} to {most:g}", value)
-    return float(value)
-
-
-def check_score(score: Any) -> float:
-    """Return a leverage score, or raise."""
-    return check_number("told_scores", score, least=0.0)
-
-
-def check_time(time: Any, last: float = -math.inf) -> float:
-    """Return a time as a number, or raise if it is not finite or before another."""
-    value = as_number(time)
-    if not last <= value <= LARGEST or value < -LARGEST:
-        since = (
-            f" not before {last:g}, the last that is known" if last > -math.inf else ""
-        )
-        raise InputDataError(
-            f"Expected `time` to be a finite number{since}, but got {time!r}."
-        )
-    return value
-
-
 def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[float]:
-    """Return rewards as a list, or raise.
+    """Return rewards as a list.
 
     Raises:
         BotorchTensorDimensionError: If there is not one reward per pull; one output.
         InputDataError: If a reward is no number, NaN, infinite, or so large that
             squares overflow in the dtype of the arms.
     """
-    values = as_tensor("rewards", rewards, "real numbers").double()
+    values = _as_tensor("rewards", rewards, "real numbers").double()
     if values.dim() == 2 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     values = values.reshape(1) if values.dim() == 0 else values
@@ -430,3 +308,38 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
         )
     result: list[float] = values.tolist()
     return result
+
+
+def _integers(name: str, values: Any, meaning: str) -> list[int]:
+    found = _as_tensor(name, values, meaning)
+    if found.numel() == 0 and found.dim() <= 1:
+        return []
+    if found.dim() > 1 or found.is_floating_point() or found.dtype == torch.bool:
+        raise InputDataError(
+            f"Expected `{name}` to be a one-dimensional tensor or list of integers, "
+            f"but got {found.dtype} of shape {tuple(found.shape)}."
+        )
+    integers: list[int] = found.reshape(-1).tolist()
+    return integers
+
+
+def _as_tensor(name: str, values: Any, meaning: str) -> Tensor:
+    """Return a dense tensor of real numbers.
+
+    By NumPy, for what is no tensor: a list of floats stays double, and a column of a
+    table comes in its order, where torch would go by its labels.
+    """
+    try:
+        found = torch.as_tensor(
+            values if isinstance(values, Tensor) else np.array(values)
+        )
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputDataError(
+            f"Expected `{name}` to be {meaning}, but got {values!r}."
+        ) from error
+    if found.is_complex() or found.layout != torch.strided:
+        raise InputDataError(
+            f"Expected `{name}` to be {meaning}, but got a tensor of {found.dtype}, "
+            f"{found.layout}."
+        )
+    return found.detach()

@@ -50,8 +50,9 @@ class ScheduledUpperConfidenceBound(UpperConfidenceBound):
 
         Args:
             model: A fitted single-output GP with one noise variance.
-            confidence: A schedule, or a number: a constant width ``w``. Norm bound and
-                noise are in the model's (outcome-transformed) units.
+            confidence: A schedule, or a number of posterior standard deviations. Norm
+                bound and noise of a schedule are in the model's (outcome-transformed)
+                units.
             num_arms: The number of arms, for schedules that depend on it.
             posterior_transform: As in BoTorch's ``UpperConfidenceBound``.
             maximize: If False, score ``-mean + w * sqrt(var / lambda)``.

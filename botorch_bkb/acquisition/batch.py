@@ -54,22 +54,10 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
     ) -> None:
         r"""Construct the acquisition function.
 
-        Args:
-            model: A fitted single-output GP with one noise variance, which supports
-                ``condition_on_observations``.
-            confidence: A schedule, or a number: a constant width ``w``. Norm bound and
-                noise are in the model's (outcome-transformed) units.
-            X_pending: An ``n x d`` tensor of points that were asked and not yet told;
-                rows may repeat. Where the width depends on the number of the decision,
-                it is that of the one after these.
-            num_arms: The number of arms, for schedules that depend on it.
-            posterior_transform: As in BoTorch's ``UpperConfidenceBound``.
-            maximize: If False, score ``-mean + w * sqrt(var / lambda)``.
-
-        Raises:
-            UnsupportedError: If the model or the schedule is not supported.
-            InputDataError: If ``confidence`` is a negative or infinite number.
-            BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
+        Arguments and errors are those of ``ScheduledUpperConfidenceBound`` and of
+        :meth:`set_X_pending`, but ``model`` must support ``condition_on_observations``.
+        A width that depends on the number of the decision is that of the decision after
+        the pending ones.
         """
         check_tensors(X_pending=X_pending)
         super().__init__(
@@ -87,13 +75,13 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
         r"""Condition the variance on pending points; the mean and width stay.
 
         Args:
-            X_pending: An ``n x d`` tensor of points that were asked and not yet told;
-                rows may repeat. None, or no rows, for no pending points.
+            X_pending: An ``n x d`` tensor of pending points; rows may repeat. None, or
+                no rows, for no pending points.
 
         Raises:
-            BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``. The pending
-                points are then as before.
-            InputDataError: If it is no tensor of floats; the same.
+            BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
+            InputDataError: If it is no tensor of floats. After an error the pending
+                points are as before.
         """
         check_tensors(X_pending=X_pending)
         if X_pending is not None and X_pending.dim() != 2:
@@ -103,9 +91,9 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
                 "every pending pull."
             )
         deviation: PosteriorStandardDeviation | None = None
-        if X_pending is not None and X_pending.shape[0] == 0:
+        if X_pending is None or len(X_pending) == 0:
             X_pending = None
-        if X_pending is not None:
+        else:
             deviation = PosteriorStandardDeviation(
                 model=condition_on_means(self.model, X_pending.detach()),
                 posterior_transform=self.posterior_transform,

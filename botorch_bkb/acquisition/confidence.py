@@ -24,10 +24,12 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import as_number, check_fraction, check_positive
+from botorch_bkb.checks import check_fraction, check_not_negative, check_positive
 
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
+
+MINIMIZE = "Minimize with `maximize=False`, not with a negative width."
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,13 +118,15 @@ class ConfidenceSchedule(ABC):
         """Restore what ``state_dict`` returned.
 
         Raises:
-            InputDataError: If the schedule keeps no state but some is given.
+            InputDataError: If it is the state of a schedule of another kind, or a value
+                is out of range. Nothing has changed then.
         """
-        if state_dict:
+        expected = self.state_dict().keys()
+        if state_dict.keys() != expected:
             raise InputDataError(
-                f"Expected an empty state for the stateless {type(self).__name__}, but "
-                f"got the keys {sorted(state_dict)}. Load it into a schedule of the "
-                "kind that was saved."
+                f"Expected the keys {sorted(expected)} in the state of "
+                f"{type(self).__name__}, but got {sorted(state_dict)}. Load it into a "
+                "schedule of the kind that was saved."
             )
 
 
@@ -137,11 +141,7 @@ class ConstantWidth(ConfidenceSchedule):
     width: float
 
     def __post_init__(self) -> None:
-        if not 0 <= as_number(self.width) < math.inf:
-            raise InputDataError(
-                "Expected `width` to be finite and not negative, but got "
-                f"{self.width!r}. Minimize with `maximize=False`, not a negative width."
-            )
+        check_not_negative("width", self.width, MINIMIZE)
 
     @override
     def __call__(self, state: ConfidenceState) -> float:
@@ -165,12 +165,9 @@ class NormBoundedWidth(ConfidenceSchedule):
 
     def __post_init__(self) -> None:
         check_positive("norm_bound", self.norm_bound)
-        if self.noise_std is not None and not 0 <= as_number(self.noise_std) < math.inf:
-            raise InputDataError(
-                "Expected `noise_std` to be finite and not negative, but got "
-                f"{self.noise_std!r}. Pass None for the square root of the noise "
-                "variance."
-            )
+        if self.noise_std is not None:
+            remedy = "Pass None for the square root of the noise variance."
+            check_not_negative("noise_std", self.noise_std, remedy)
         check_fraction("failure_probability", self.failure_probability)
 
     def resolve_noise_std(self, state: ConfidenceState) -> float:
@@ -185,10 +182,8 @@ class NormBoundedWidth(ConfidenceSchedule):
 
     def _noise_term(self, state: ConfidenceState, information: float) -> float:
         """Return ``xi sqrt(information + log(1 / delta))``."""
-        log_inverse_delta = -math.log(self.failure_probability)
-        return self.resolve_noise_std(state) * math.sqrt(
-            information + log_inverse_delta
-        )
+        inside = information - math.log(self.failure_probability)
+        return self.resolve_noise_std(state) * math.sqrt(inside)
 
 
 @dataclass(frozen=True)
@@ -221,15 +216,13 @@ class BKBWidth(NormBoundedWidth):
     def __call__(self, state: ConfidenceState) -> float:
         eps = self.accuracy
         alpha = (1 + eps) / (1 - eps)
-        information = alpha * self._log_factor(state) * state.effective_dimension
+        total_variance = state.max_prior_variance * state.num_pulls
+        log_factor = 1 + math.log1p(total_variance / state.noise_variance)
+        if self.printed:
+            log_factor = math.log(max(1.0, total_variance))
+        information = alpha * log_factor * state.effective_dimension
         bias = (1 + 1 / math.sqrt(1 - eps)) * self._norm_term(state)
         return 2 * self._noise_term(state, information) + bias
-
-    def _log_factor(self, state: ConfidenceState) -> float:
-        total_variance = state.max_prior_variance * state.num_pulls
-        if self.printed:
-            return math.log(max(1.0, total_variance))
-        return 1 + math.log1p(total_variance / state.noise_variance)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from botorch_bkb.acquisition.confidence import ArmObservations, ConfidenceState
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.replicates import find_replicates, sum_replicates
 
 
 @torch.no_grad()
@@ -22,13 +23,11 @@ def confidence_state_from_model(
 ) -> ConfidenceState:
     r"""Describe a fitted model to the confidence schedules.
 
-    Units are those of the model, after any outcome transform: ``norm_bound`` and
-    ``noise_std`` of a schedule are then in these units too, while ``beta = w^2 /
-    lambda`` fits the posterior in the original units, for both scale alike. A model
-    does not know its batches, so the frozen sums are replaced by its log determinant.
-    ``kappa^2`` is the largest prior variance over the training inputs. For
-    any other model than ``SingleTaskDTCGP`` leverage scores and log determinant cost
-    ``O(n^3)`` time and ``O(n^2)`` memory.
+    Units are those of the model, after any outcome transform; so are those of
+    ``norm_bound`` and ``noise_std`` of a schedule. A model does not know its batches,
+    so its log determinant takes the place of the frozen sums. ``kappa^2`` is the
+    largest prior variance over the training inputs. Costs ``O(n^3)`` time and
+    ``O(n^2)`` memory for any other model than ``SingleTaskDTCGP``.
 
     Args:
         model: A single-output, unbatched GPyTorch ``ExactGP`` with one noise variance,
@@ -94,13 +93,11 @@ def _merge_pulls(
     posterior_means: Tensor,  # n
     leverage_scores: Tensor,  # n
 ) -> ArmObservations:
-    unique, inverse, counts = torch.unique(
-        X, dim=0, return_inverse=True, return_counts=True
-    )
+    inverse = find_replicates(X).inverse
+    counts = inverse.bincount()
 
     def average(values: Tensor) -> Tensor:
-        sums = values.new_zeros(unique.shape[0]).index_add(0, inverse, values)
-        return sums / counts
+        return sum_replicates(values, inverse, len(counts)) / counts
 
     return ArmObservations(
         counts=counts,
@@ -113,17 +110,13 @@ def _merge_pulls(
 def _noise_variance(model: ExactGP) -> float:
     """Return ``lambda``, the one noise variance of the likelihood."""
     noise: Tensor | None = getattr(model.likelihood, "noise", None)
-    if noise is None:
-        raise UnsupportedError(
-            "Expected `model` to have one noise variance, which the confidence widths "
-            f"are about, but its {type(model.likelihood).__name__} names none. Use "
-            "UpperConfidenceBound with a `beta` of your own."
-        )
     # Equal up to the rounding of an outcome transform.
-    if noise.max() - noise.min() > 1e-6 * noise.max():
+    if noise is None or noise.max() - noise.min() > 1e-6 * noise.max():
+        found = "none" if noise is None else f"{noise.numel()} that differ"
         raise UnsupportedError(
             "Expected `model` to have one noise variance, which the confidence widths "
-            f"are about, but got {noise.numel()} that differ. Fit the model without "
-            "`train_Yvar`, or use UpperConfidenceBound with a `beta` of your own."
+            f"need, but got {found} from its {type(model.likelihood).__name__}. Fit "
+            "the model without `train_Yvar`, or use UpperConfidenceBound with a `beta` "
+            "of your own."
         )
     return noise.mean().item()

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from torch import Tensor
+from botorch.exceptions.errors import UnsupportedError
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import (
-    ArmObservations,
     ConfidenceSchedule,
     ConfidenceState,
     NormBoundedWidth,
 )
+from botorch_bkb.checks import check_count
 
 
 # Of a norm bound, by 3e150: what is larger overflows where widths are squared.
@@ -72,20 +71,23 @@ class NormDoubling(ConfidenceSchedule):
         Raises:
             UnsupportedError: If ``state.observations`` is missing.
         """
-        if state.observations is None:
+        observed = state.observations
+        if observed is None:
             raise UnsupportedError(
                 "Expected `state.observations`, the summary of each pulled arm, for "
                 "NormDoubling, but got None. Pass an `ArmObservations`."
             )
-        slack = self._unexplained_deviations(state, state.observations)
-        deviations = state.observations.leverage_scores.sqrt()
+        n = observed.counts.to(observed.sample_means)
+        xi = self.schedule.resolve_noise_std(state)
+        union = math.pi**2 * n.numel() / (3 * self.schedule.failure_probability)
+        noise = xi * (2 * torch.log(union * n.square()) / n).sqrt()
+        # What noise does not explain of the distance between the two means.
+        slack = (observed.sample_means - observed.posterior_means).abs() - noise
+        deviations = observed.leverage_scores.sqrt()
         # An arm without variance cannot be explained by any norm bound.
         slack, deviations = slack[deviations > 0], deviations[deviations > 0]
         width = self._present_width(state)
-        while (
-            self.num_doublings < MAX_DOUBLINGS
-            and (slack > width * deviations).any().item()
-        ):
+        while self.num_doublings < MAX_DOUBLINGS and (slack > width * deviations).any():
             self.num_doublings += 1
             width = self._present_width(state)
         return width
@@ -97,36 +99,10 @@ class NormDoubling(ConfidenceSchedule):
 
     @override
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the number of doublings.
-
-        Raises:
-            InputDataError: If ``state_dict`` is not that of a ``NormDoubling``. Nothing
-                has changed then.
-        """
-        if set(state_dict) != {"num_doublings"}:
-            raise InputDataError(
-                "Expected the key `num_doublings` in the state of NormDoubling, but "
-                f"got {sorted(state_dict)}. Load it into a schedule of the kind that "
-                "was saved."
-            )
+        """Restore the number of doublings."""
+        super().load_state_dict(state_dict)
         count = state_dict["num_doublings"]
-        is_count = isinstance(count, int) and not isinstance(count, bool)
-        if not is_count or not 0 <= count <= MAX_DOUBLINGS:
-            raise InputDataError(
-                "Expected `num_doublings` to be an integer from 0 to "
-                f"{MAX_DOUBLINGS}, but got {count!r}."
-            )
-        self.num_doublings = count
+        self.num_doublings = check_count("num_doublings", count, MAX_DOUBLINGS)
 
     def _present_width(self, state: ConfidenceState) -> float:
         return dataclasses.replace(self.schedule, norm_bound=self.norm_bound)(state)
-
-    def _unexplained_deviations(
-        self, state: ConfidenceState, observations: ArmObservations
-    ) -> Tensor:
-        """Return ``|ybar_i - mu_i|`` less the part that noise explains."""
-        n = observations.counts.to(observations.sample_means)
-        xi = self.schedule.resolve_noise_std(state)
-        union = math.pi**2 * n.numel() / (3 * self.schedule.failure_probability)
-        noise = xi * (2 * torch.log(union * n.square()) / n).sqrt()
-        return (observations.sample_means - observations.posterior_means).abs() - noise

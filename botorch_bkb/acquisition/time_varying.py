@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
@@ -20,7 +20,12 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
     ConfidenceState,
 )
-from botorch_bkb.checks import as_number
+from botorch_bkb.checks import (
+    check_fraction,
+    check_number,
+    check_positive,
+    check_size,
+)
 
 
 class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
@@ -30,18 +35,8 @@ class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
     model's inputs have time as one more, last column, as those of
     :class:`~botorch_bkb.models.TimeVaryingGP`.
 
-    Args:
-        model: A fitted single-output GP over space and time with one noise variance.
-        confidence: A schedule, or a number: a constant width ``w``.
-        decision_time: When the candidate will be evaluated.
-        num_arms: The number of arms, for schedules that depend on it.
-        posterior_transform: As in BoTorch's ``UpperConfidenceBound``.
-        maximize: If False, score ``-mean + w * sqrt(var / lambda)``.
-
-    Raises:
-        UnsupportedError: If the model or the schedule is not supported.
-        InputDataError: If ``decision_time`` is not finite, or ``confidence`` a negative
-            or infinite number.
+    Arguments and errors are those of ``ScheduledUpperConfidenceBound``, and
+    ``decision_time``, a finite number: when the candidate will be evaluated.
 
     Example:
         >>> acqf = TimeVaryingUpperConfidenceBound(model, LogWidth(0.8, 4.0), 17.0)
@@ -57,10 +52,7 @@ class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
     ) -> None:
-        if not math.isfinite(as_number(decision_time)):
-            raise InputDataError(
-                f"Expected a finite `decision_time`, but got {decision_time!r}."
-            )
+        check_number("decision_time", decision_time)
         super().__init__(model, confidence, num_arms, posterior_transform, maximize)
         self.decision_time = decision_time
 
@@ -95,59 +87,13 @@ class SmoothBox:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        numbers = (self.dimension, self.side_length, self.a, self.b)
-        if not all(0 < as_number(number) < math.inf for number in numbers):
-            raise InputDataError(
-                f"Expected the numbers of a SmoothBox to be positive, but got {self}."
-            )
+        check_size("dimension", self.dimension)
+        for name in ("side_length", "a", "b"):
+            check_positive(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
-class _DriftWidth(ConfidenceSchedule):
-    failure_probability: float = 0.05
-    box: SmoothBox | None = None
-
-    def __post_init__(self) -> None:
-        """Check the probability and the box."""
-        if not 0 < as_number(self.failure_probability) < 1:
-            raise InputDataError(
-                "Expected `failure_probability` between 0 and 1, but got "
-                f"{self.failure_probability!r}."
-            )
-        if self.box is not None and not isinstance(self.box, SmoothBox):
-            raise InputDataError(
-                f"Expected `box` to be a SmoothBox or None, but got {self.box!r}."
-            )
-
-    @override
-    def __call__(self, state: ConfidenceState) -> float:
-        """Return the width ``w`` at ``state``.
-
-        Raises:
-            UnsupportedError: If there is no box and the number of arms is unknown.
-        """
-        t, delta = state.decision_number, self.failure_probability
-        if self.box is not None:
-            union = self._union(t)
-            box, d = self.box, self.box.dimension
-            lipschitz = math.sqrt(max(math.log(d * box.a * union), 0.0))
-            cells = box.side_length * d * box.b * t**2 * lipschitz
-            beta = 2 * math.log(union) + 2 * d * max(math.log(max(cells, 1.0)), 0.0)
-        elif state.num_arms is not None:
-            beta = 2 * math.log(state.num_arms * math.pi**2 * t**2 / (6 * delta))
-        else:
-            raise UnsupportedError(
-                f"Expected `box` or the number of arms for {type(self).__name__}, but "
-                "got neither. Pass `num_arms`, or a `SmoothBox`."
-            )
-        return confidence_width_from_beta(beta, state.noise_variance)
-
-    @abstractmethod
-    def _union(self, t: int) -> float:
-        """Return what the union bound over the steps multiplies with."""
-
-
-class TVWidth(_DriftWidth):
+class TVWidth(ConfidenceSchedule):
     r"""Width of TV-GP-UCB, equation (19) of [bogunovic2016tvgpucb]_.
 
         beta_t = 2 log(pi^2 t^2 / (2 delta))
@@ -162,24 +108,47 @@ class TVWidth(_DriftWidth):
         box: The box and its bounds; None for a finite set of arms.
     """
 
+    failure_probability: float = 0.05
+    box: SmoothBox | None = None
+    # The union bound on a box multiplies pi^2 t^2 / delta by it.
+    _factor: ClassVar[float] = 1 / 2
+
+    def __post_init__(self) -> None:
+        """Check the probability."""
+        check_fraction("failure_probability", self.failure_probability)
+
     @override
-    def _union(self, t: int) -> float:
-        return math.pi**2 * t**2 / (2 * self.failure_probability)
+    def __call__(self, state: ConfidenceState) -> float:
+        """Return the width ``w`` at ``state``.
+
+        Raises:
+            UnsupportedError: If there is no box and the number of arms is unknown.
+        """
+        t = state.decision_number
+        union = math.pi**2 * t**2 / self.failure_probability
+        if self.box is not None:
+            union *= self._factor
+            box, d = self.box, self.box.dimension
+            lipschitz = math.sqrt(max(math.log(d * box.a * union), 0.0))
+            cells = box.side_length * d * box.b * t**2 * lipschitz
+            beta = 2 * math.log(union) + 2 * d * math.log(max(cells, 1.0))
+        elif state.num_arms is not None:
+            beta = 2 * math.log(state.num_arms * union / 6)
+        else:
+            raise UnsupportedError(
+                f"Expected `box` or the number of arms for {type(self).__name__}, but "
+                "got neither. Pass `num_arms`, or a `SmoothBox`."
+            )
+        return confidence_width_from_beta(beta, state.noise_variance)
 
 
-class RTVWidth(_DriftWidth):
+class RTVWidth(TVWidth):
     r"""Width of R-GP-UCB, equation (16) of [bogunovic2016tvgpucb]_.
 
         beta_t = 2 log(2 pi^2 t^2 / (3 delta))
                  + 2 d log( r d b t^2 sqrt(log(2 d a pi^2 t^2 / (3 delta))) )
 
     on a box, otherwise as :class:`TVWidth`.
-
-    Attributes:
-        failure_probability: ``delta``.
-        box: The box and its bounds; None for a finite set of arms.
     """
 
-    @override
-    def _union(self, t: int) -> float:
-        return 2 * math.pi**2 * t**2 / (3 * self.failure_probability)
+    _factor = 2 / 3

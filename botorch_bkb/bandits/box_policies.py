@@ -20,7 +20,7 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
 )
 from botorch_bkb.acquisition.deviations import as_schedule, RandomDeviationWidth
-from botorch_bkb.checks import check_number, check_probability, check_size
+from botorch_bkb.checks import check_number, check_size
 from botorch_bkb.generation.paths import draw_posterior_paths, maximize_paths
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.draws import draw_seed, draw_uniforms
@@ -188,7 +188,7 @@ class BoxThompsonPolicy(BoxPolicy):
     """
 
     def __init__(self, uniform_probability: float = 0.0, scale: float = 0.7) -> None:
-        check_probability("uniform_probability", uniform_probability)
+        check_number("uniform_probability", uniform_probability, 0.0, 1.0)
         check_number("scale", scale, least=LEAST_SCALE)
         self.uniform_probability = uniform_probability
         self.scale = scale

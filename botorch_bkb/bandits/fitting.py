@@ -30,7 +30,7 @@ from torch import Tensor
 from botorch_bkb.arms import StoredArms
 from botorch_bkb.checks import (
     check_count,
-    check_covar_module,
+    check_modules,
     check_noise_variance,
     check_number,
 )
@@ -109,7 +109,7 @@ class Hyperparameters:
         given: Any = covar_module
         if callable(covar_module) and not isinstance(covar_module, Kernel):
             self.new_kernel, given = covar_module, None
-        check_covar_module(given)
+        check_modules(Kernel, covar_module=given)
         check_noise_variance(noise_variance)
         self.learns_kernel = given is None
         self.given_noise = noise_variance
@@ -126,7 +126,7 @@ class Hyperparameters:
                     "Expected the function `covar_module` to return a GPyTorch kernel, "
                     f"but got {given!r}."
                 )
-            check_covar_module(given)
+            check_modules(Kernel, covar_module=given)
         self.covar_module = deepcopy(given).to(arms).requires_grad_(False)
         self.likelihood = _new_likelihood(arms)
 

@@ -18,10 +18,9 @@ from botorch_bkb.checks import (
     check_count,
     check_indices,
     check_pull_ids,
+    check_number,
     check_rewards,
-    check_score,
     check_time,
-    wrong_pull,
 )
 from botorch_bkb.posteriors.kernel_rows import positions_in_ascending
 
@@ -365,8 +364,14 @@ class Observations:
         for arm, pull_id in zip(arms, ids, strict=True):
             pull = self.pending.get(pull_id)
             if pull is None or pull.arm != arm:
-                found = None if pull is None else self._name(pull.arm)
-                raise wrong_pull(pull_id, self._name(arm), found, self.next_id)
+                found = "settled, or was never asked for"
+                if pull is not None:
+                    found = f"one of {self._name(pull.arm)}"
+                raise InputDataError(
+                    f"Expected pull {pull_id} to be a pending pull of "
+                    f"{self._name(arm)}, but it is {found}. `pending` lists those that "
+                    "wait for a result, by id."
+                )
         return ids
 
     def _name(self, arm: int) -> str:
@@ -401,7 +406,7 @@ class Observations:
             "told_rewards": check_rewards(
                 state["told_rewards"], len(indices), self.dtype
             ),
-            "told_scores": [check_score(score) for score in state["told_scores"]],
+            "told_scores": [check_number("told_scores", score, 0.0) for score in state["told_scores"]],
             "told_ids": [
                 check_count("told_ids", key + 1, next_id) - 1
                 for key in state["told_ids"]
@@ -417,7 +422,7 @@ class Observations:
                 )
         pending = {
             check_count("pending", key, next_id - 1): Pull(
-                arm, check_score(score), check_time(time)
+                arm, check_number("told_scores", score, 0.0), check_time(time)
             )
             for key, (arm, score, time) in state["pending"].items()
         }

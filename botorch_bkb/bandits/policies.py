@@ -15,7 +15,7 @@ from typing_extensions import override
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.bandits.fitting import PriorMean
 from botorch_bkb.bandits.surrogates import PosteriorAt
-from botorch_bkb.checks import check_number, check_probability
+from botorch_bkb.checks import check_number
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.optim.batch_ucb import fill_batch
@@ -152,7 +152,7 @@ class EpsilonGreedyPolicy(DrawingPolicy):
 
     def __post_init__(self) -> None:
         """Check the probability."""
-        check_probability("uniform_probability", self.uniform_probability)
+        check_number("uniform_probability", self.uniform_probability, 0.0, 1.0)
 
     @override
     def picks(
@@ -203,7 +203,7 @@ class ThompsonPolicy(DrawingPolicy):
 
     def __post_init__(self) -> None:
         """Check the options."""
-        check_probability("uniform_probability", self.uniform_probability)
+        check_number("uniform_probability", self.uniform_probability, 0.0, 1.0)
         check_number("scale", self.scale, least=0.0)
         check_draw_covariance(self.covariance)
 

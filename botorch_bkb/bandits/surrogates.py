@@ -32,7 +32,7 @@ from botorch_bkb.bandits.inducing import (
 from botorch_bkb.bandits.observations import Observations, Pull, Totals
 from botorch_bkb.checks import (
     as_number,
-    check_max_feature_bytes,
+    check_count,
 )
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, DrawCovariance, Moments
 from botorch_bkb.posteriors.kernel_rows import positions_in
@@ -107,7 +107,7 @@ class ArmSurrogate(Surrogate):
     def __init__(
         self, hyperparameters: Hyperparameters, max_feature_bytes: int
     ) -> None:
-        check_max_feature_bytes(max_feature_bytes)
+        check_count("max_feature_bytes", max_feature_bytes)
         super().__init__(hyperparameters)
         self.max_feature_bytes = max_feature_bytes
         self._last_fit: tuple[Hyperparameters, int, Hyperparameters] | None = None

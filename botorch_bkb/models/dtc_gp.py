@@ -35,7 +35,6 @@ from typing_extensions import override
 from botorch_bkb.checks import (
     check_generator,
     check_modules,
-    check_numbers,
     check_single_output,
     check_tensors,
 )
@@ -153,7 +152,6 @@ class SingleTaskDTCGP(SingleTaskGP):
             train_Yvar=train_Yvar,
             inducing_points=inducing_points,
         )
-        check_numbers(train_X=train_X, train_Y=train_Y, train_Yvar=train_Yvar)
         check_modules(Kernel, covar_module=covar_module)
         check_modules(Mean, mean_module=mean_module)
         check_likelihood(likelihood)

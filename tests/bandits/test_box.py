@@ -544,7 +544,7 @@ def test_bad_arguments_are_refused():
     for name in ("batch_size", "num_restarts", "raw_samples"):
         with pytest.raises(InputDataError, match=f"`{name}` to be an integer"):
             make_bandit("exact", **{name: 0})
-    with pytest.raises(InputDataError, match="`uniform_probability` to be between"):
+    with pytest.raises(InputDataError, match="`uniform_probability` to be a num"):
         BoxThompsonPolicy(uniform_probability=2)
     with pytest.raises(InputDataError, match="`oversampling` to be positive"):
         make_bandit("sparse", oversampling=0)
@@ -576,9 +576,9 @@ def test_pulls_are_settled_once_by_id():
     bandit.tell(first[[2, 0]], [2.0, 0.5], pull_ids=[2, 0])
     assert list(bandit.pending) == [1]
     for points, pull_ids, match in (
-        (first[:1], [0], "pull 0 .* but it is settled"),
-        (first[:1], [1], "pull 1 .* but it is a pull of"),
-        (first[1:2], [7], "pull 7 .* but it is no pull that was asked for"),
+        (first[:1], [0], "pull 0 .* but it is settled, or was"),
+        (first[:1], [1], "pull 1 .* but it is one of"),
+        (first[1:2], [7], "pull 7 .* or was never asked for"),
         (first[1:2], [1, 1], "1 different ids"),
     ):
         for call in (

@@ -65,7 +65,7 @@ def test_options_out_of_range_are_refused(option, value, error, message):
         (torch.ones(3, 2).bool(), InputDataError, "torch.bool"),
         (torch.tensor([[0.0], [1], [math.nan]]), InputDataError, "1 rows.*row 2"),
         (torch.tensor([[0.0], [math.inf], [0]]), InputDataError, "1 rows.*row 1"),
-        ([[0.0], [1.0]], InputDataError, "tensor, but got list"),
+        ([[0.0], [1.0]], InputDataError, "dense tensor.*got list"),
     ],
 )
 def test_arms_that_are_no_table_of_numbers_are_refused(arms, error, message):

@@ -174,7 +174,7 @@ def test_any_bandit_has_a_distribution_of_the_maximizer(bandit_class, maximize):
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(InputDataError, match="`uniform_probability` to be between"):
+    with pytest.raises(InputDataError, match="`uniform_probability` to be a num"):
         make_bandit(GPThompsonSampling, uniform_probability=1.5)
     with pytest.raises(InputDataError, match="Expected `covariance`"):
         make_bandit(GPThompsonSampling, covariance="none")
