@@ -207,7 +207,7 @@ class BoxThompsonPolicy(BoxPolicy):
             # Draws have the deviation from a mean that is so many times larger: this
             # many times such a draw is `mean + scale (draw - mean)`.
             model = deepcopy(model)
-            model.set_train_data(targets=model.train_targets / self.scale)
+            model.set_train_data(targets=model.train_targets / self.scale)  # type: ignore[operator]
         if len(pending):
             # Its variance falls; its mean stays, or nearly where it is sparse.
             model = condition_on_means(model, pending)

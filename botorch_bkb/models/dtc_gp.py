@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import torch
 from botorch.cross_validation import efficient_loo_cv
@@ -22,13 +22,9 @@ from botorch.utils.types import _DefaultType, DEFAULT
 from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, Likelihood
+from gpytorch.likelihoods import Likelihood
 from gpytorch.means import Mean
-from linear_operator.operators import (
-    DiagLinearOperator,
-    LowRankRootLinearOperator,
-    to_linear_operator,
-)
+from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from typing_extensions import override
 
@@ -38,18 +34,13 @@ from botorch_bkb.checks import (
     check_single_output,
     check_tensors,
 )
-from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
+from botorch_bkb.models.utils.covariance import lazy_covariance
 from botorch_bkb.models.utils.draws import as_generator, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
-    check_resampling,
     log_exclusion,
-    Resampling,
     sample_inducing_indices,
 )
-from botorch_bkb.models.utils.marginal_likelihood import (
-    repeat_rows,
-    ReplicatedMultivariateNormal,
-)
+from botorch_bkb.models.utils.marginal_likelihood import dtc_prior
 from botorch_bkb.models.utils.noise import (
     check_likelihood,
     new_noise,
@@ -59,15 +50,10 @@ from botorch_bkb.models.utils.noise import (
 from botorch_bkb.models.utils.prediction import (
     DTCPredictionStrategy,
     ExactPosterior,
-    nystrom_features,
     Observations,
     SparsePosterior,
 )
-from botorch_bkb.models.utils.replicates import (
-    covers,
-    find_replicates,
-    sum_replicates,
-)
+from botorch_bkb.models.utils.replicates import covers, find_replicates, sum_replicates
 
 
 class SingleTaskDTCGP(SingleTaskGP):
@@ -83,23 +69,19 @@ class SingleTaskDTCGP(SingleTaskGP):
     where repeated rows of the training inputs are merged (``N`` their counts, ``s``
     their sums); section 3.1 of [calandriello2019bkb]_, whose variance is this one over
     ``lambda``. With ``train_Yvar`` the sum of ``1 / Yvar`` takes the place of
-    ``N / lambda``. It keeps the residual ``k - |z|^2`` at test points, so it does not
-    starve the variance (SoR), and leaves it out in training, so it is not FITC. With
-    every unique input inducing (the default) it is the exact GP of ``SingleTaskGP``.
+    ``N / lambda``. With every unique input inducing (the default) it is the exact GP of
+    ``SingleTaskGP``.
 
     Training maximizes the DTC marginal likelihood through the stock
     ``ExactMarginalLogLikelihood`` in ``O(n m^2)``; inducing points stay as they are.
-    Prediction never expands the training data over a t-batch: ``b x 1 x d`` inputs cost
-    ``O(b m^2)`` time and ``O(b m)`` memory. ``condition_on_observations`` and
-    ``fantasize`` append the new inputs to the inducing points (a sparse posterior would
-    not move away from ``S`` otherwise).
-
-    The ``state_dict`` holds hyper-parameters only, neither data nor inducing points.
+    Prediction of ``b x 1 x d`` inputs costs ``O(b m^2)`` time and ``O(b m)`` memory.
+    ``condition_on_observations`` and ``fantasize`` append the new inputs to the
+    inducing points, so that the posterior moves there. The ``state_dict`` holds
+    hyperparameters only, neither data nor inducing points.
 
     Example:
         >>> model = SingleTaskDTCGP(train_X, train_Y)
-        >>> mll = ExactMarginalLogLikelihood(model.likelihood, model)
-        >>> fit_gpytorch_mll(mll)
+        >>> fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         >>> model.resample_inducing_points(oversampling=2.0, generator=generator)
         >>> posterior = model.posterior(test_X)
     """
@@ -121,7 +103,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
     ) -> None:
-        r"""Construct the model.
+        """Construct the model.
 
         Args:
             train_X: An ``n x d`` tensor of training features; rows may repeat.
@@ -129,22 +111,19 @@ class SingleTaskDTCGP(SingleTaskGP):
             train_Yvar: An optional ``n x 1`` tensor of observed noise variances.
             inducing_points: An ``m x d`` tensor in the units of ``train_X``. If
                 omitted, all unique training inputs: the exact GP.
-            likelihood: As in ``SingleTaskGP``. One without ``noise``, such as BoTorch's
-                ``SparseOutlierGaussianLikelihood``, is called for it.
-            covar_module: Any GPyTorch kernel. If omitted, BoTorch's default with its
-                dimension-scaled prior.
-            mean_module: As in ``SingleTaskGP``, a ``ConstantMean`` if omitted.
+            likelihood: Any Gaussian one of one output.
+            covar_module: Any GPyTorch kernel.
+            mean_module: As in ``SingleTaskGP``.
             input_transform: As in ``SingleTaskGP``.
-            outcome_transform: As in ``SingleTaskGP``: ``Standardize`` if omitted, None
-                for none.
+            outcome_transform: As in ``SingleTaskGP``.
 
         Raises:
             UnsupportedError: If the training data are batched or have more than one
-                output, a kernel or mean is a batch, or the likelihood does not give one
-                noise variance for each row.
+                output, a kernel or mean is a batch, or the likelihood is none of these;
+                later, if it does not give one noise variance for each row.
             BotorchTensorDimensionError: If ``inducing_points`` are not ``m x d``.
-            InputDataError: If ``inducing_points`` hold NaN or there are none, or an
-                argument is no tensor of floats, kernel or mean.
+            InputDataError: If ``inducing_points`` are not finite, or an argument is no
+                tensor of floats, kernel or mean.
         """
         check_tensors(
             train_X=train_X,
@@ -170,12 +149,6 @@ class SingleTaskDTCGP(SingleTaskGP):
         self.register_buffer("_inducing_points", None, persistent=False)
         if inducing_points is not None:
             self.set_inducing_points(inducing_points)
-        if likelihood is not None:
-            # Refuses what the model cannot stand on. A copy: some remember their call.
-            with torch.no_grad():
-                x = self.transform_inputs(train_X)
-                train_noise(deepcopy(likelihood), lambda: self._train_prior(x), x)
-        self._uniforms: dict[bytes, float] = {}
 
     @property
     def inducing_points(self) -> Tensor:
@@ -193,27 +166,23 @@ class SingleTaskDTCGP(SingleTaskGP):
                 all unique training inputs, the exact GP.
 
         Raises:
-            BotorchTensorDimensionError: If the shape is not ``m x d``.
-            InputDataError: If they are not finite or there are none.
+            BotorchTensorDimensionError: If the shape is not ``m x d`` with ``m >= 1``.
+            InputDataError: If they are no tensor of floats or not finite.
         """
         check_tensors(inducing_points=inducing_points)
-        train_X = self._raw_train_X
         if inducing_points is not None:
-            if (
-                inducing_points.dim() != 2
-                or inducing_points.shape[-1] != train_X.shape[-1]
-            ):
+            shape, d = inducing_points.shape, self._raw_train_X.shape[-1]
+            if len(shape) != 2 or shape[0] == 0 or shape[1] != d:
                 raise BotorchTensorDimensionError(
-                    f"Expected `inducing_points` of shape m x {train_X.shape[-1]}, but "
-                    f"got {tuple(inducing_points.shape)}."
+                    f"Expected `inducing_points` of shape m x {d} with at least one "
+                    f"row, but got {tuple(shape)}. Pass None to use every unique "
+                    "training input."
                 )
-            if inducing_points.shape[0] == 0 or not inducing_points.isfinite().all():
+            if not inducing_points.isfinite().all():
                 raise InputDataError(
-                    "Expected `inducing_points` to hold at least one row and finite "
-                    f"numbers only, but got {inducing_points.shape[0]} rows. Pass None "
-                    "to use every unique training input."
+                    "Expected finite `inducing_points`, but they hold NaN or infinity."
                 )
-            inducing_points = inducing_points.to(train_X)
+            inducing_points = inducing_points.to(self._raw_train_X)
         self._inducing_points = inducing_points
         self.prediction_strategy = None
 
@@ -221,61 +190,39 @@ class SingleTaskDTCGP(SingleTaskGP):
         self,
         oversampling: float = 2.0,
         generator: torch.Generator | None = None,
-        resampling: Resampling = "independent",
     ) -> None:
-        r"""Draw the inducing points anew by ridge leverage scores.
+        r"""Draw new inducing points by ridge leverage scores.
 
         Every pull (row of the training data) is kept with probability
-        ``min(1, oversampling * var(x) / noise)``, with the variance of the posterior
-        under the present inducing points; algorithm BKB of [calandriello2019bkb]_. An
-        input repeated ``n`` times is therefore kept with probability
-        ``1 - (1 - p)^n``. If nothing is drawn, the input of the largest score is kept.
+        ``min(1, oversampling * var(x) / noise)``, by the present posterior: algorithm
+        BKB of [calandriello2019bkb]_. If none is kept, the one of the largest score is.
 
         Args:
             oversampling: q-bar. Theorem 1 asks ``6 alpha log(4 T / delta) / eps^2``
                 (``acquisition.bkb_oversampling``); the experiments use 2.
             generator: The source of randomness; None for a new one, never the global.
-            resampling: ``"independent"`` draws afresh, as the theorems assume.
-                ``"coupled"`` keeps the number that this model first drew for an input:
-                same marginals, but the set changes little from call to call, and no
-                theorem covers it.
 
         Raises:
-            InputDataError: If ``oversampling`` is not positive, ``resampling`` is
-                unknown or ``generator`` is none.
+            InputDataError: If ``oversampling`` is not positive or ``generator`` is
+                none.
         """
-        check_resampling(resampling)
         check_generator(generator)
         train_X = self._raw_train_X
-        replicates = find_replicates(train_X)
-        inverse, num_unique = replicates.inverse, replicates.first.shape[0]
+        inverse, first = find_replicates(train_X)
         scores = self.leverage_scores()  # n
-        log_miss = sum_replicates(
-            log_exclusion(scores, oversampling), inverse, num_unique
-        )
+        log_miss = log_exclusion(scores, oversampling)
+        kept = -torch.expm1(sum_replicates(log_miss, inverse, len(first)))
         # In single precision, unlike the other draws: a seed draws what it always drew.
-        generator = as_generator(generator)
-        uniforms = draw_uniforms(num_unique, generator, torch.float32).tolist()
-        if resampling == "coupled":
-            rows = train_X[replicates.first].cpu().numpy()
-            uniforms = [
-                self._uniforms.setdefault(row.tobytes(), fresh)
-                for row, fresh in zip(rows, uniforms, strict=True)
-            ]
-        kept = sample_inducing_indices(
-            -torch.expm1(log_miss),
-            scores[replicates.first],
-            scores.new_tensor(uniforms),
-        )
-        self.set_inducing_points(train_X[replicates.first[kept]])
+        uniforms = draw_uniforms(len(first), as_generator(generator), torch.float32)
+        drawn = sample_inducing_indices(kept, scores[first], uniforms.to(scores))
+        self.set_inducing_points(train_X[first[drawn]])
 
     def leverage_scores(
         self, X: Tensor | None = None, Yvar: Tensor | None = None
     ) -> Tensor:
         r"""Return the ridge leverage scores ``var(x) / noise`` of pulls.
 
-        This is the papers' ``sigma-tilde^2`` (section 3.2 of [calandriello2019bkb]_).
-        It does not depend on the units of the outcome.
+        The papers' ``sigma-tilde^2``, section 3.2 of [calandriello2019bkb]_.
 
         Args:
             X: A ``... x n' x d`` tensor of inputs; the training inputs if omitted.
@@ -296,46 +243,27 @@ class SingleTaskDTCGP(SingleTaskGP):
         else:
             x = self.transform_inputs(X)
         if Yvar is None:
-            if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
-                raise UnsupportedError(
-                    "Expected `Yvar`, the noise variance of a pull at each of `X`, "
-                    "since this model was given `train_Yvar`, but got None."
-                )
             Yvar = new_noise(self.likelihood, x.unsqueeze(-2)).squeeze(-1)
         with torch.no_grad(), gpt_posterior_settings():
             variance = self(x.unsqueeze(-2)).variance
             return variance.squeeze(-1) / Yvar
 
     def effective_dimension(self) -> float:
-        r"""Return the effective dimension, the sum of the pulls' leverage scores.
-
-        Equation (5) of [calandriello2019bkb]_ with the DTC variance.
-        """
+        """Return the pulls' sum of leverage scores, (5) of [calandriello2019bkb]_."""
         return self.leverage_scores().sum().item()
 
     def log_det(self) -> float:
-        r"""Return ``log det(I + K / lambda)`` of the pulls.
-
-        With sparse inducing points ``K`` is its Nystrom approximation, which makes this
-        a lower bound.
-        """
+        """Return ``log det(I + K / lambda)`` of the pulls, with Nystrom's ``K``."""
         self.eval()
         with torch.no_grad():
             return self._posterior_factors().log_det.item()
 
     def loo_posterior(self, observation_noise: bool = True) -> Posterior:
-        r"""Return the posterior of each pull given all others: leave-one-out.
+        """Return the posterior of each pull given all others, in ``O(n m^2)``.
 
-        Hyper-parameters, transforms and inducing points stay. With ``h = z^T V^{-1} z``
-        in the units of the class docstring, ::
-
-            mean_loo = mean - h / (1 - h) (y - mean)
-            var_loo = k - |z|^2 + lambda h / (1 - h)
-
-        in ``O(n m^2)``, by the Sherman-Morrison formula for ``V`` less one pull. With
-        every unique input inducing this is ``botorch.cross_validation.loo_cv``, in
-        ``O(n^3)``; for a sparse model, of which ``loo_cv`` would not be right, that is
-        an error.
+        Hyperparameters, transforms and inducing points stay. With every unique input
+        inducing this is ``botorch.cross_validation.loo_cv``, which is an error for a
+        sparse model.
 
         Args:
             observation_noise: Whether the variance is that of the pull's outcome, as in
@@ -343,54 +271,39 @@ class SingleTaskDTCGP(SingleTaskGP):
 
         Returns:
             A posterior of mean and variance ``n x 1 x 1``, without gradient.
-
-        Raises:
-            UnsupportedError: If the training data are batched (fantasies).
         """
-        X, y = self._unbatched_inputs(), self.train_targets
-        factors = self._posterior_factors()
+        X, factors = self._unbatched_inputs(), self._posterior_factors()
         with torch.no_grad(), gpt_posterior_settings():
             if not isinstance(factors, SparsePosterior):
                 return efficient_loo_cv(self, observation_noise).posterior
-            now = self(X.unsqueeze(-2))
-            mean, variance = now.mean.squeeze(-1), now.variance.squeeze(-1)
-            known = factors.projected_variance(X.unsqueeze(-2)).squeeze(-1)
-            noise = self._train_noise
-            odds = known / (noise - known)
-            mean = mean - odds * (y - mean)
-            variance = variance - known + noise * odds
+            noise, prior_mean = self._train_noise, self.mean_module(X)
+            mean, variance = factors.leave_one_out(
+                X, self.train_targets - prior_mean, noise
+            )
             if observation_noise:
                 variance = variance + noise
             # n distributions of one point each.
             covariance = DiagLinearOperator(variance.unsqueeze(-1))
-            loo = MultivariateNormal(mean.unsqueeze(-1), covariance)
+            loo = MultivariateNormal((prior_mean + mean).unsqueeze(-1), covariance)
             posterior: Posterior = GPyTorchPosterior(loo)
-            outcome_transform = getattr(self, "outcome_transform", None)
-            if outcome_transform is not None:
-                posterior = outcome_transform.untransform_posterior(
-                    posterior, X=X.unsqueeze(-2)
-                )
-            return posterior
+            transform = getattr(self, "outcome_transform", None)
+            if transform is None:
+                return posterior
+            return transform.untransform_posterior(posterior, X=X.unsqueeze(-2))
 
     @override
     def forward(self, x: Tensor) -> MultivariateNormal:
         """Return the prior over ``n x d`` inputs; in training the DTC prior.
 
         Raises:
-            UnsupportedError: If this is not called by ``__call__``, but asked for the
-                covariance of a sparse model's training data, as BoTorch's ``loo_cv``
-                does: there is none on which its posterior stands.
+            UnsupportedError: If BoTorch's ``loo_cv`` asks a sparse model for it, where
+                the results would be those of the exact GP.
         """
         S = self._inducing_points
-        if (
-            x is self.train_inputs[0]
-            and settings.prior_mode.off()
-            and S is not None
-            and not covers(S, self._raw_train_X)
-        ):
+        is_called = settings.prior_mode.on() or x is not self.train_inputs[0]
+        if not is_called and S is not None and not covers(S, self._raw_train_X):
             raise UnsupportedError(
-                "Expected a model whose posterior stands on the covariance of the "
-                "training data, one with every unique input inducing, but got "
+                "Expected a model with every unique input inducing, but got "
                 f"{S.shape[-2]} inducing points of {x.shape[-2]} rows. Use "
                 "`loo_posterior` for leave-one-out."
             )
@@ -399,19 +312,10 @@ class SingleTaskDTCGP(SingleTaskGP):
         covariance = lazy_covariance(self.covar_module, x)
         return MultivariateNormal(self.mean_module(x), covariance)
 
-    def _train_prior(self, x: Tensor) -> ReplicatedMultivariateNormal:
+    def _train_prior(self, x: Tensor) -> MultivariateNormal:
         """Return the DTC prior over ``n x d`` transformed training inputs."""
-        replicates = find_replicates(x)
-        unique = x[replicates.first]
-        if self._inducing_points is None:
-            prior = to_linear_operator(dense_covariance(self.covar_module, unique))
-        else:
-            S = self._inducing_inputs(self._inducing_points)
-            features = nystrom_features(self.covar_module, S)
-            prior = LowRankRootLinearOperator(features(unique).mT)
-        return ReplicatedMultivariateNormal(
-            self.mean_module(x), repeat_rows(prior, replicates.inverse)
-        )
+        S = self._inducing_inputs()
+        return dtc_prior(self.covar_module, self.mean_module, x, S)
 
     @override
     def __call__(self, *args: Any, **kwargs: Any) -> MultivariateNormal:
@@ -430,16 +334,7 @@ class SingleTaskDTCGP(SingleTaskGP):
     def get_fantasy_model(
         self, inputs: Tensor, targets: Tensor, **kwargs: Any
     ) -> SingleTaskDTCGP:
-        r"""Condition on observations, their inputs appended to the inducing points.
-
-        Args:
-            inputs: A ``batch_shape x q x d`` tensor of transformed inputs.
-            targets: A ``batch_shape' x q`` tensor of transformed targets, with any
-                further leading fantasy dimensions.
-            kwargs: ``noise``, a tensor like ``targets`` of noise variances, for models
-                with ``train_Yvar``; ``reproject``, as ``condition_on_observations``
-                takes it.
-        """
+        """Do what :meth:`condition_on_observations` does, on transformed data."""
         likelihood, noise = observed_noise(self.likelihood, kwargs.get("noise"), inputs)
         factors = self._posterior_factors()
         # As with test caches: gradients only where somebody asked for them.
@@ -451,7 +346,12 @@ class SingleTaskDTCGP(SingleTaskGP):
             means = targets - self.mean_module(inputs)
             observations = Observations(inputs, precisions, means)
             conditioned = factors.condition(observations, kwargs.get("reproject", True))
-        new = _copy_sharing_data(self)
+        # Data, factors and likelihood are not copied.
+        shared = [
+            *(self.train_targets, self.prediction_strategy, self.likelihood),
+            *(self._raw_train_X, *self.train_inputs),
+        ]
+        new = deepcopy(self, memo={id(value): value for value in shared})
         new.likelihood = likelihood
         leading = torch.broadcast_shapes(targets.shape[:-1], self.batch_shape)
         new.train_inputs = (_append(self.train_inputs[0], inputs, leading, dim=-2),)
@@ -471,33 +371,23 @@ class SingleTaskDTCGP(SingleTaskGP):
         """Condition the model on new observations; see BoTorch's models.
 
         The new inputs are appended to the inducing points, so that the posterior also
-        moves at points outside them. Neither mean nor variance is recomputed from
-        scratch.
+        moves at points outside them. The factors are extended, not computed again.
 
         Args:
             X: As in BoTorch's models; there may be no points.
             Y: As in BoTorch's models.
-            noise: As in BoTorch's models. Noise under 1e-6 (float32: 1e-4) is rounded
-                up to that with a warning, as GPyTorch's likelihood of known noise does.
-            reproject: Whether the old data speak through the new inducing points too,
-                as in a model built from scratch with them. False is Bayes' rule on the
-                posterior as it is, which :meth:`fantasize` uses. For a model with every
-                unique input inducing the two are the same.
+            noise: As in BoTorch's models, required if this model was given
+                ``train_Yvar``; rounded up to ``gpytorch.settings.min_fixed_noise``.
+            reproject: Whether the old data are projected on the new inducing points
+                too, as in a model built from scratch with them. False is Bayes' rule on
+                the present posterior, which is the same if every unique input is
+                inducing.
             **kwargs: As in BoTorch's models.
-
-        Raises:
-            InputDataError: If ``X``, ``Y`` or ``noise`` is no tensor of floats.
-            UnsupportedError: If this model was given ``train_Yvar`` and there is no
-                ``noise``.
         """
         check_tensors(X=X, Y=Y, noise=noise)
         self.eval()
-        conditioned = cast(
-            SingleTaskDTCGP,
-            super().condition_on_observations(
-                X, Y, noise=noise, reproject=reproject, **kwargs
-            ),
-        )
+        options = {"noise": noise, "reproject": reproject, **kwargs}
+        conditioned: Any = super().condition_on_observations(X, Y, **options)
         if self._inducing_points is not None:
             old = self._inducing_points
             leading = torch.broadcast_shapes(old.shape[:-2], X.shape[:-2])
@@ -515,65 +405,18 @@ class SingleTaskDTCGP(SingleTaskGP):
     ) -> SingleTaskDTCGP:
         r"""Condition the model on draws of its outcomes; see BoTorch's models.
 
-        Fantasies are for looking ahead, and there the mean to be has to average to the
-        mean that is: ``E[mean(x') | y] = mean(x')``. So the present posterior is
-        conditioned by Bayes' rule, ::
+        The present posterior is conditioned by Bayes' rule, ::
 
             mean'(x') = mean(x') + c(x', x) (c(x, x) + noise)^{-1} (y - mean(x))
 
-        with its covariance ``c``, residual included: the posterior moves outside the
-        inducing points, and old data say what they said. A model built from scratch
-        with ``x`` among the inducing points (``reproject=True``) hears more of the old
-        data, whatever ``y`` is: where inducing points are few, a lookahead would take
-        that for information which ``x`` brings.
-
-        Resample before looking ahead: on points that :meth:`resample_inducing_points`
-        drew, a knowledge gradient chooses what it does on the exact GP either way, and
-        on the first few evaluations it does not (``python -m benchmarks lookahead``).
-
-        Args:
-            X: As in BoTorch's models.
-            sampler: As in BoTorch's models.
-            observation_noise: As in BoTorch's models.
-            reproject: As :meth:`condition_on_observations` takes it.
-            **kwargs: As in BoTorch's models.
+        with its covariance ``c``, residual included, so that a lookahead is unbiased:
+        ``E[mean'(x')] = mean(x')``. With ``reproject=True``, see
+        :meth:`condition_on_observations`, the old data move the mean too, whatever
+        ``y`` is.
         """
         return super().fantasize(
             X, sampler, observation_noise, reproject=reproject, **kwargs
         )
-
-    @override
-    def set_train_data(
-        self,
-        inputs: Tensor | None = None,
-        targets: Tensor | None = None,
-        strict: bool = True,
-    ) -> None:
-        """Replace the training data, as in GPyTorch's models.
-
-        In eval mode the inputs are transformed ones, as in BoTorch's models; their
-        originals, which training and ``inducing_points`` go back to, are theirs too.
-
-        Raises:
-            UnsupportedError: If they cannot be transformed back.
-        """
-        super().set_train_data(inputs, targets, strict)
-        # BoTorch calls this itself, to go to eval mode and back.
-        original = self._original_train_inputs
-        if inputs is None or not self._has_transformed_inputs or inputs is original:
-            return
-        (x,) = self.train_inputs
-        if torch.equal(self.input_transform.preprocess_transform(x), x):
-            self._original_train_inputs = x
-            return
-        try:
-            self._original_train_inputs = self.input_transform.untransform(x)
-        except NotImplementedError as error:
-            raise UnsupportedError(
-                "Expected an `input_transform` with `untransform`, to set training "
-                f"inputs in eval mode, but got {type(self.input_transform).__name__}. "
-                "Call `train()` first, and pass inputs that are not transformed."
-            ) from error
 
     @property
     def _raw_train_X(self) -> Tensor:
@@ -586,28 +429,22 @@ class SingleTaskDTCGP(SingleTaskGP):
         x = self.train_inputs[0]
         return train_noise(self.likelihood, lambda: self._train_prior(x), x)
 
-    def _inducing_inputs(self, points: Tensor) -> Tensor:
-        """Transform the inducing points as eval mode transforms training data.
-
-        Not through ``transform_inputs``: in training that would relearn the bounds of a
-        ``Normalize`` from the inducing points.
-        """
-        if not hasattr(self, "input_transform"):
-            return points
-        return self.input_transform.preprocess_transform(points)
+    def _inducing_inputs(self) -> Tensor | None:
+        """Return the inducing points as eval mode transforms training data."""
+        # `transform_inputs` would, in training, relearn the bounds of a `Normalize`.
+        S = self._inducing_points
+        if S is None or not hasattr(self, "input_transform"):
+            return S
+        return self.input_transform.preprocess_transform(S)
 
     def merged_observations(
         self, targets: Tensor | None = None, noise: Tensor | None = None
     ) -> Observations:
-        """Return the training data, repeats merged, without mean and transformed.
+        """Return the transformed training data, repeats merged, without the mean.
 
         Args:
-            targets: ``n`` transformed targets in the place of those of the training
-                data.
-            noise: ``n`` noise variances in the place of the likelihood's.
-
-        Raises:
-            UnsupportedError: If the training data are batched (fantasies).
+            targets: ``n`` transformed targets; None for the training data's.
+            noise: ``n`` noise variances; None for the likelihood's.
         """
         X = self._unbatched_inputs()
         targets = self.train_targets if targets is None else targets
@@ -624,57 +461,36 @@ class SingleTaskDTCGP(SingleTaskGP):
         X = self.train_inputs[0]
         if X.dim() != 2:
             raise UnsupportedError(
-                "Expected unbatched training data to factor the posterior anew, but "
-                f"got shape {tuple(X.shape)}. A batch of fantasy models keeps its "
-                "factors as long as neither its data nor its mode change."
+                f"Expected unbatched training data, but got shape {tuple(X.shape)}. "
+                "Fantasy models have a posterior until their data or mode change."
             )
         return X
 
     def sparse_inducing_inputs(self) -> Tensor | None:
-        """Return the transformed inducing points; None if they span all training data.
-
-        The model is the exact GP then.
-        """
-        self.eval()
-        if self._inducing_points is None:
-            return None
-        S = self._inducing_inputs(self._inducing_points)
-        return None if covers(S, self._unbatched_inputs()) else S
+        """Return the transformed inducing points; None if the model is the exact GP."""
+        X, S = self._unbatched_inputs(), self._inducing_inputs()
+        return None if S is None or covers(S, X) else S
 
     def _posterior_factors(self) -> DTCPredictionStrategy:
-        factors, targets = self.prediction_strategy, self.train_targets
+        factors = self.prediction_strategy
         # `Module.to` moves data and parameters, not factors.
-        if factors is not None and (
-            (factors.weights.device, factors.weights.dtype)
-            != (targets.device, targets.dtype)
+        if factors is None or (
+            factors.weights.to(self.train_targets) is not factors.weights
         ):
-            self.prediction_strategy = None
-        if self.prediction_strategy is None:
             detach = settings.detach_test_caches.on()
             with torch.set_grad_enabled(torch.is_grad_enabled() and not detach):
-                self.prediction_strategy = self._factorize()
-        return self.prediction_strategy
-
-    def _factorize(self) -> DTCPredictionStrategy:
-        observations, S = self.merged_observations(), self.sparse_inducing_inputs()
-        if S is None:
-            return ExactPosterior.from_observations(self.covar_module, observations)
-        return SparsePosterior.from_observations(self.covar_module, observations, S)
+                kernel, data = self.covar_module, self.merged_observations()
+                S = self.sparse_inducing_inputs()
+                factors = (
+                    ExactPosterior.from_observations(kernel, data)
+                    if S is None
+                    else SparsePosterior.from_observations(kernel, data, S)
+                )
+            self.prediction_strategy = factors
+        return factors
 
 
 def _append(old: Tensor, new: Tensor, leading: torch.Size, dim: int) -> Tensor:
     """Concatenate along ``dim`` (negative) after expanding leading dimensions."""
     old = old.expand(*leading, *old.shape[dim:])
     return torch.cat([old, new.expand(*leading, *new.shape[dim:])], dim=dim)
-
-
-def _copy_sharing_data(model: SingleTaskDTCGP) -> SingleTaskDTCGP:
-    """Copy modules and parameters, but not data, factors and likelihood."""
-    shared = [
-        model.train_targets,
-        model.prediction_strategy,
-        model.likelihood,
-        model._raw_train_X,
-        *model.train_inputs,
-    ]
-    return deepcopy(model, memo={id(value): value for value in shared})

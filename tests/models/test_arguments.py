@@ -62,7 +62,7 @@ ONE_NOISE = "one noise variance, or 12, one per"
 )
 def test_models_name_the_argument_that_is_wrong(change, error, match):
     with pytest.raises(error, match=match):
-        SingleTaskDTCGP(**{"train_X": X, "train_Y": Y, **change})
+        SingleTaskDTCGP(**{"train_X": X, "train_Y": Y, **change}).posterior(X)
 
 
 def model():

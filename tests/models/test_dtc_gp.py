@@ -21,7 +21,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.transforms import Normalize, Round, Standardize
+from botorch.models.transforms import Normalize, Standardize
 from botorch.models.utils.assorted import fantasize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -211,7 +211,7 @@ def test_heteroscedastic_noise_enters_as_precisions(generator):
     scores = model.leverage_scores()
     variance = model.posterior(X.unsqueeze(-2)).variance.flatten()
     torch.testing.assert_close(scores, (variance / Yvar.squeeze(-1)).detach())
-    with pytest.raises(UnsupportedError, match="Expected `Yvar`"):
+    with pytest.raises(UnsupportedError, match="or `Yvar` of"):
         model.leverage_scores(X_test)
 
 
@@ -496,9 +496,8 @@ def test_effective_dimension_and_log_det_by_their_definitions(generator):
     torch.testing.assert_close(model.leverage_scores(X), model.leverage_scores())
 
 
-@pytest.mark.parametrize("resampling", ["independent", "coupled"])
-def test_resampling_has_the_stated_marginals(resampling, generator):
-    """Each input is kept with 1 - (1 - p)^n; five standard errors, both laws.
+def test_resampling_has_the_stated_marginals(generator):
+    """Each input is kept with 1 - (1 - p)^n; five standard errors.
 
     A false alarm needs a five-sigma event in one of 30 inputs: under 1e-4 a run.
     """
@@ -513,56 +512,11 @@ def test_resampling_has_the_stated_marginals(resampling, generator):
     draws, kept = 1500, torch.zeros(len(unique)).double()
     for _ in range(draws):
         model.set_inducing_points(None)
-        model._uniforms.clear()  # the coupled law keeps its numbers; here: afresh
-        model.resample_inducing_points(2.0, generator, resampling)
+        model.resample_inducing_points(2.0, generator)
         S = model.inducing_points
         kept += (unique.unsqueeze(1) == S.unsqueeze(0)).all(dim=-1).any(dim=-1)
     error = (expected * (1 - expected) / draws).sqrt().clamp_min(1e-3)
     assert ((kept / draws - expected).abs() < 5 * error).all()
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_data_set_in_eval_mode_are_known_in_both_units(sparse, generator):
-    """In eval mode training inputs are transformed ones, as in BoTorch's models."""
-    X, Y = make_data(generator, repeats=0)
-    new_X = 10 * torch.rand(25, 3, generator=generator, dtype=torch.double)
-    bounds = torch.tensor([[0.0] * 3, [10.0] * 3]).double()
-    model = SingleTaskDTCGP(
-        10 * X,
-        Y,
-        inducing_points=10 * X[:5] if sparse else None,
-        input_transform=Normalize(3, bounds=bounds),
-    )
-    model.eval()
-    model.set_train_data(new_X / 10, model.train_targets[:25], strict=False)
-    if not sparse:
-        torch.testing.assert_close(model.inducing_points, new_X)
-        stock = SingleTaskGP(10 * X, Y, input_transform=Normalize(3, bounds=bounds))
-        stock.load_state_dict(model.state_dict())
-        stock.eval()
-        stock.set_train_data(new_X / 10, model.train_targets[:25], strict=False)
-        ours, theirs = model.posterior(X), stock.posterior(X)
-        torch.testing.assert_close(ours.mean, theirs.mean)
-    model.resample_inducing_points(2.0, generator)
-    rows = (model.inducing_points.unsqueeze(1) - new_X).abs().amax(dim=-1)
-    assert (rows.amin(dim=-1) < 1e-12).all()
-    model.train()
-    torch.testing.assert_close(model.train_inputs[0], new_X)
-
-
-def test_data_that_cannot_be_transformed_back_are_set_in_train_mode(generator):
-    X, Y = make_data(generator)
-    rounded = Round(integer_indices=[0])
-    model = SingleTaskDTCGP(X, Y, input_transform=rounded)
-    model.eval()
-    with pytest.raises(UnsupportedError, match="`input_transform` with `untransform`"):
-        model.set_train_data(0.5 * X, strict=False)
-    model.train()
-    model.set_train_data(0.5 * X, strict=False)
-    assert model.posterior(X).mean.isfinite().all()
-    # What the transform leaves as it is needs no way back.
-    model.set_train_data((0.5 * X).round(), strict=False)
-    assert model.inducing_points.shape == torch.unique((0.5 * X).round(), dim=0).shape
 
 
 @pytest.mark.parametrize(
@@ -655,17 +609,13 @@ def test_bad_input_is_refused(generator):
     X, Y = make_data(generator)
     with pytest.raises(BotorchTensorDimensionError, match="`inducing_points` of shape"):
         SingleTaskDTCGP(X, Y, inducing_points=X[:, :2])
-    with pytest.raises(InputDataError, match="at least one row and finite"):
+    with pytest.raises(BotorchTensorDimensionError, match="at least one row"):
         SingleTaskDTCGP(X, Y, inducing_points=X[:0])
-    with pytest.raises(InputDataError, match="at least one row and finite"):
+    with pytest.raises(InputDataError, match="Expected finite `inducing_points`"):
         SingleTaskDTCGP(X, Y, inducing_points=X[:2] * math.nan)
-    with pytest.raises(InputDataError, match="NaN"):
-        SingleTaskDTCGP(X * math.nan, Y)
     model = SingleTaskDTCGP(X, Y)
     with pytest.raises(InputDataError, match="`oversampling` to be positive"):
         model.resample_inducing_points(0.0, generator)
-    with pytest.raises(InputDataError, match="`resampling` to be 'independent'"):
-        model.resample_inducing_points(resampling="fresh")
     fixed = SingleTaskDTCGP(X, Y, torch.ones_like(Y))
-    with pytest.raises(UnsupportedError, match="Expected `noise`"):
+    with pytest.raises(UnsupportedError, match="noise variance of each new"):
         fixed.condition_on_observations(X[:1], Y[:1])

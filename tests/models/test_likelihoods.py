@@ -163,5 +163,5 @@ def test_relevance_pursuit_finds_the_outliers():
 def test_confidence_widths_ask_for_one_noise_variance():
     X, Y, _ = make_data()
     model = plain(X, Y, robust())
-    with pytest.raises(UnsupportedError, match="SparseOutlierGaussianLikelihood names"):
+    with pytest.raises(UnsupportedError, match="got none from its SparseOutlier"):
         confidence_state_from_model(model)

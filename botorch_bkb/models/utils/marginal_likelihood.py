@@ -12,16 +12,39 @@ import math
 
 import torch
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.means import Mean
 from linear_operator.operators import (
     AddedDiagLinearOperator,
     InterpolatedLinearOperator,
     LinearOperator,
     LowRankRootLinearOperator,
+    to_linear_operator,
 )
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.replicates import sum_replicates
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.prediction import nystrom_features
+from botorch_bkb.models.utils.replicates import find_replicates, sum_replicates
+
+
+def dtc_prior(
+    covar_module: Kernel, mean_module: Mean, X: Tensor, inducing_points: Tensor | None
+) -> ReplicatedMultivariateNormal:
+    """Return the DTC prior over ``n x d`` inputs; None for all of them inducing."""
+    inverse, first = find_replicates(X)
+    base: LinearOperator
+    if inducing_points is None:
+        base = to_linear_operator(dense_covariance(covar_module, X[first]))
+    else:
+        features = nystrom_features(covar_module, inducing_points)
+        base = LowRankRootLinearOperator(features(X[first]).mT)
+    # `B M B^T`, where B repeats the rows of unique inputs.
+    rows = inverse.unsqueeze(-1)
+    ones = torch.ones(rows.shape).to(X)
+    covariance = InterpolatedLinearOperator(base, rows, ones, rows, ones)
+    return ReplicatedMultivariateNormal(mean_module(X), covariance)
 
 
 def low_rank_log_prob(
@@ -72,18 +95,8 @@ def replicated_log_prob(
     return -0.5 * (quadratic + log_det + diff.shape[-1] * math.log(2 * math.pi))
 
 
-def repeat_rows(covariance: LinearOperator, inverse: Tensor) -> LinearOperator:
-    """Return ``B M B^T`` for a ``P x P`` operator ``M`` and ``n`` row numbers."""
-    indices = inverse.unsqueeze(-1)
-    ones = torch.ones(indices.shape).to(covariance.dtype).to(indices.device)
-    return InterpolatedLinearOperator(covariance, indices, ones, indices, ones)
-
-
 class ReplicatedMultivariateNormal(MultivariateNormal):
-    """A multivariate normal over rows that repeat a few unique inputs.
-
-    The covariance is made by :func:`repeat_rows`; a likelihood adds its noise to it.
-    """
+    """A multivariate normal over rows that repeat a few unique inputs."""
 
     @override
     def log_prob(self, value: Tensor) -> Tensor:

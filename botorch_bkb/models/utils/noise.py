@@ -1,8 +1,7 @@
 """The noise variances of pulls, as a likelihood gives them.
 
-Most likelihoods name their noise. Others, such as BoTorch's robust
-``SparseOutlierGaussianLikelihood`` or one with GPyTorch's ``HeteroskedasticNoise``, say
-it only when they are called.
+Most likelihoods have the attribute ``noise``. Others, such as BoTorch's robust
+``SparseOutlierGaussianLikelihood``, give noise only when they are called.
 """
 
 from __future__ import annotations
@@ -47,9 +46,8 @@ def train_noise(
 
     Args:
         likelihood: A likelihood of Gaussian noise.
-        prior: Gives the prior over the training data, as in training: noise may scale
-            with its variances. Called only where the likelihood does not name its
-            noise.
+        prior: Gives the prior over the training data, since noise may scale with its
+            variances. Called only if the likelihood does not name its noise.
         X: The ``n x d`` transformed training inputs.
 
     Raises:
@@ -71,13 +69,20 @@ def train_noise(
 
 
 def new_noise(likelihood: Likelihood, X: Tensor) -> Tensor:
-    """Return noise variances that broadcast to ``... x q``, of pulls yet to come.
+    """Return noise variances that broadcast to ``... x q``, of pulls at new inputs.
 
     Args:
-        likelihood: A likelihood of Gaussian noise that is not that of the training data
-            alone, as ``FixedNoiseGaussianLikelihood`` is.
+        likelihood: A likelihood of Gaussian noise.
         X: A ``... x q x d`` tensor of transformed inputs.
+
+    Raises:
+        UnsupportedError: If it knows the noise of the training data only.
     """
+    if isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        raise UnsupportedError(
+            "Expected the noise variance of each new pull (`noise`, or `Yvar` of "
+            "leverage scores), since this model was given `train_Yvar`, but got None."
+        )
     noise = getattr(likelihood, "noise", None)
     if noise is None:
         noise = likelihood.forward(torch.zeros_like(X[..., 0]), X).variance
@@ -96,21 +101,13 @@ def observed_noise(
         likelihood: The likelihood so far.
         noise: The ``... x q`` noise variances, if they are known.
         X: The ``... x q x d`` transformed inputs of the observations.
-
-    Raises:
-        UnsupportedError: If they are not, and the likelihood knows no other noise than
-            that of its training data.
     """
+    if noise is None:
+        noise = new_noise(likelihood, X)
+        return likelihood.get_fantasy_likelihood(), noise
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
-        if noise is None:
-            raise UnsupportedError(
-                "Expected `noise`, the noise variance of each new observation, since "
-                "this model was given `train_Yvar`, but got None."
-            )
         num_old = likelihood.noise.shape[-1]
         likelihood = likelihood.get_fantasy_likelihood(noise=noise)
         return likelihood, likelihood.noise[..., num_old:]
-    likelihood = likelihood.get_fantasy_likelihood()
-    if noise is None:
-        return likelihood, new_noise(likelihood, X)
-    return likelihood, FixedGaussianNoise(noise=noise).noise
+    noise = FixedGaussianNoise(noise=noise).noise
+    return likelihood.get_fantasy_likelihood(), noise

@@ -270,16 +270,26 @@ class SparsePosterior(DTCPredictionStrategy):
             b = b + (weighted @ block.means.unsqueeze(-1)).squeeze(-1)
         return V, b
 
-    def projected_variance(self, X: Tensor) -> Tensor:
-        """Return ``z^T V^{-1} z``, the variances less their residuals.
+    def leave_one_out(
+        self, X: Tensor, targets: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return ``n`` means and variances of pulls, each given all others.
+
+        With ``h = z^T V^{-1} z / noise`` and the Sherman-Morrison formula for ``V``
+        less one pull, the mean moves by ``-h / (1 - h) (y - mean)`` and the projected
+        variance is ``noise h / (1 - h)``.
 
         Args:
-            X: A ``... x q x d`` tensor of points.
-
-        Returns:
-            A ``... x q`` tensor.
+            X: The ``n x d`` inputs of the pulls.
+            targets: Their ``n`` centered targets.
+            noise: Their ``n`` noise variances.
         """
-        return self._root(self.features(X)).square().sum(dim=-2)
+        now = self(X.unsqueeze(-2))
+        mean, variance = now.mean.squeeze(-1), now.variance.squeeze(-1)
+        root = self._root(self.features(X.unsqueeze(-2)))
+        known = root.square().sum(dim=-2).squeeze(-1)
+        odds = known / (noise - known)
+        return mean - odds * (targets - mean), variance - known + noise * odds
 
     @override
     def _root(self, z: Tensor) -> Tensor:
