@@ -1,4 +1,4 @@
-"""Bandits in Ax experiments: pending pulls, storage, and the traps of Ax."""
+"""Trials and results of the node's route: pending pulls, storage, times."""
 
 import math
 import random
@@ -6,79 +6,44 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from gpytorch.kernels import RBFKernel
+from botorch.exceptions.warnings import InputDataWarning
+from typing_extensions import override
 
-from botorch_bkb import (
-    BBKB,
-    BKB,
-    GPBandit,
-    GPBUCB,
-    GPThompsonSampling,
-    GPUCB,
-    RGPUCB,
-    TVGPUCB,
+from botorch_bkb import GPBandit
+from tests.integrations.ax_clients import (
+    choices,
+    file_node,
+    grid_node,
+    make,
+    new_client,
+    play,
+    reload,
+    rows,
+    three_temperatures,
+    told,
 )
-from botorch_bkb.acquisition import BatchUpperConfidenceBound
-from botorch_bkb.optim import FixedSize
 
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ax.adapter.registry import Generators
     from ax.api.client import Client
-    from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
     from ax.generation_strategy.generation_node import GenerationNode
-    from ax.generation_strategy.generation_strategy import GenerationStrategy
     from ax.generation_strategy.generator_spec import GeneratorSpec
     from ax.generation_strategy.transition_criterion import MinTrials
 
-    from botorch_bkb.integrations.ax import (
-        ArmFile,
-        BanditNode,
-        ChoiceGrid,
-        modular_strategy,
-        register_bandit,
-    )
+    from botorch_bkb.integrations.ax import ArmFile, BanditNode, find_bandit_node
+    from botorch_bkb.integrations.ax.node import _FACTORIES as FACTORIES
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ax and what it imports warn a lot
-NOISE = 0.01
-BANDITS = {
-    "BKB": (BKB, {}),
-    "BBKB": (BBKB, {}),
-    "GPUCB": (GPUCB, {}),
-    "GPThompsonSampling": (GPThompsonSampling, {"batch_rule": FixedSize(1)}),
-    "GPBUCB": (GPBUCB, {}),
-    "TVGPUCB": (TVGPUCB, {"forgetting_rate": 0.01}),
-    "TVGPUCB, sparse": (TVGPUCB, {"forgetting_rate": 0.01, "sparse": True}),
-    "RGPUCB": (RGPUCB, {"block_size": 120}),
-}
-
-
-def rbf():
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.3
-    return kernel
-
-
-def factory(name):
-    bandit_class, options = BANDITS[name]
-
-    def make(arms, maximize, generator):
-        return bandit_class(
-            arms, rbf(), NOISE, maximize=maximize, generator=generator, **options
-        )
-
-    return make
-
-
-for _name in BANDITS:
-    register_bandit(factory(_name), _name)
 
 
 @pytest.fixture
@@ -88,35 +53,16 @@ def arm_file(tmp_path):
     return path
 
 
-def reward(arm, arms):
-    return math.sin(5 * arms[arm].sum())
-
-
-def new_client(nodes, parameters, objective="y"):
-    """Return a client of a strategy, or of nodes; of an ArmFile of so many rows."""
-    if isinstance(parameters, int):
-        bounds = (0, parameters - 1)
-        parameters = [
-            RangeParameterConfig(name="arm", bounds=bounds, parameter_type="int")
-        ]
-    if isinstance(nodes, list):
-        nodes = GenerationStrategy(name="s", nodes=nodes)
-    client = Client(random_seed=0)
-    client.configure_experiment(name="e", parameters=parameters)
-    client.configure_optimization(objective=objective)
-    client.set_generation_strategy(nodes)
-    return client
-
-
-@pytest.mark.parametrize("name", BANDITS)
+@pytest.mark.parametrize("name", ["BBKB", "GPThompsonSampling", "drifting", "RGPUCB"])
 def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
     """Eight pending, results in any order, 5 % failed, 5 % abandoned; repeats."""
     arms = np.load(arm_file)
     node = BanditNode(ArmFile(arm_file), factory=name, seed=3)
-    client = new_client([node], len(arms))
-    alone = factory(name)(torch.as_tensor(arms), True, torch.Generator().manual_seed(3))
+    client = new_client(node, [rows(300)])
+    generator = torch.Generator().manual_seed(3)
+    alone = make(name, torch.as_tensor(arms), True, generator)
     rng, out, num_trials = random.Random(0), {}, 0
-    completed, told, news, abandoned = Counter(), 0, [], []
+    completed, news, abandoned = Counter(), [], []
     while num_trials < 60:
         # What the node does at its next call: results by number, then releases.
         # The node's trials are all there are: their numbers are the pulls'.
@@ -133,53 +79,37 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
             assert parameters == {"arm": expected}
             out[number] = expected
         num_trials += len(new)
-        # The experiment's own records.
-        live = Counter(
-            trial.arm.parameters["arm"]
-            for trial in client._experiment.trials.values()
-            if trial.status.is_running or trial.status.is_candidate
-        )
-        assert live == Counter(out.values())
-        assert Counter(node.bandit.pending.values()) == live
+        assert Counter(node.bandit.pending.values()) == Counter(out.values())
         for number in rng.sample(sorted(out), 3):
-            arm, chance = out.pop(number), rng.random()
+            arm, chance, value = out.pop(number), rng.random(), None
             if chance < 0.05:
                 client.mark_trial_failed(number)
-                news.append((number, arm, None))
             elif chance < 0.1:
                 client.mark_trial_abandoned(number)
-                news.append((number, arm, None))
                 abandoned.append(arm)
             else:
-                value = reward(arm, arms) + 0.1 * rng.gauss(0, 1)
+                value = math.sin(5 * arms[arm].sum()) + 0.1 * rng.gauss(0, 1)
                 client.complete_trial(number, raw_data={"y": value})
-                news.append((number, arm, value))
                 completed[arm] += 1
-                told += 1
-    client.get_next_trials(max_trials=1)
-    assert node.bandit.num_pulls == told  # none lost, none twice
-    counts = node.bandit.counts
-    assert {arm: int(counts[arm]) for arm in completed} == dict(completed)
+            news.append((number, arm, value))
+    bandit = node.update()
+    assert bandit.num_pulls == completed.total()  # none lost, none twice
+    assert {arm: int(bandit.counts[arm]) for arm in completed} == dict(completed)
     assert max(completed.values()) > 1
-    best = max(reward(arm, arms) for arm in range(len(arms)))
-    assert reward(node.bandit.best_arm(), arms) > best - 0.2
 
 
 def test_without_a_factory_a_gpbandit_learns(arm_file):
-    arms = np.load(arm_file)
     node = BanditNode(ArmFile(arm_file), seed=1)
-    client = new_client([node], len(arms))
+    client = new_client(node, [rows(300)])
     generator = torch.Generator().manual_seed(1)
-    alone = GPBandit(torch.as_tensor(arms), generator=generator)
-    for _ in range(6):
-        ((number, parameters),) = client.get_next_trials(max_trials=1).items()
+    alone = GPBandit(torch.as_tensor(np.load(arm_file)), generator=generator)
+    for (parameters,) in (play(client, 1) for _ in range(6)):
         (expected,) = alone.ask().tolist()
         assert parameters == {"arm": expected}
-        client.complete_trial(number, raw_data={"y": reward(expected, arms)})
-        alone.tell([expected], [reward(expected, arms)])
+        alone.tell([expected], [math.sin(expected)])
 
 
-def test_trials_of_others_count(arm_file):
+def test_trials_of_others_count(tmp_path):
     """A Sobol node first, a trial attached by hand, and one that is pending."""
     sobol = GenerationNode(
         name="Sobol",
@@ -188,46 +118,196 @@ def test_trials_of_others_count(arm_file):
             MinTrials(threshold=3, transition_to="Bandit", use_all_trials_in_exp=True)
         ],
     )
-    node = BanditNode(ArmFile(arm_file), factory="BBKB")
-    client = new_client([sobol, node], 300)
-    for _ in range(3):
-        for number in client.get_next_trials(max_trials=1):
-            client.complete_trial(number, raw_data={"y": 1.0})
-    by_hand = client.attach_trial(parameters={"arm": 7})
-    client.get_next_trials(max_trials=1)
+    node = file_node(tmp_path)
+    client = new_client([sobol, node], [rows()])
+    play(client, 3)
+    by_hand = client.attach_trial({"arm": 7}, arm_name="standard")
+    client.get_next_trials(1)
     assert node.bandit.num_pulls == 3
     assert 7 in node.bandit.pending.values()
     client.complete_trial(by_hand, raw_data={"y": 2.0})
-    client.get_next_trials(max_trials=1)
-    assert node.bandit.counts[7] == 1
+    assert node.update().counts[7] == 1
+    assert node.best_parameterization()[3] == "standard"
 
 
-def test_results_without_a_number_stay_pending(arm_file):
-    node = BanditNode(ArmFile(arm_file), factory="BBKB")
-    client = new_client([node], 300)
-    (number,) = client.get_next_trials(max_trials=1)
-    client.complete_trial(number, raw_data={"y": math.nan})
-    client.get_next_trials(max_trials=1)
+def test_a_setting_that_fails_is_not_the_next_trial_and_one_abandoned_never_is_again():
+    node = grid_node("GPBandit")
+    settings = [float(value) for value in range(9)]
+    client = new_client(node, [choices("t", settings, is_ordered=True)])
+    play(client, 3)
+    failed = []
+    for _ in range(4):
+        ((number, parameters),) = client.get_next_trials(1).items()
+        client.mark_trial_failed(number)
+        failed.append(parameters)
+    assert all(first != second for first, second in pairwise(failed))
+    ((number, abandoned),) = client.get_next_trials(1).items()
+    client.mark_trial_abandoned(number)
+    assert abandoned not in play(client, 4)
+    assert node.update().is_retired[node.arms.index(abandoned)]
+
+
+# Results ------------------------------------------------------------------------------
+
+
+def test_a_result_is_of_the_pull_that_its_trial_asked_for(tmp_path):
+    """Trials of one arm, the last completed first: also after a reload."""
+    client = new_client(grid_node("drifting"), three_temperatures())
+    for _ in range(3):  # of times 1, 2 and 3
+        client.get_next_trials(1, fixed_parameters={"T": 2.0})
+    for each in (client, reload(client, tmp_path)):
+        each.complete_trial(2, raw_data={"y": 0.5})
+        node = find_bandit_node(each)
+        assert told(node.update(), "times") == [3.0]
+        each.complete_trial(0, raw_data={"y": 0.1})
+        each.mark_trial_failed(1)
+        assert told(node.update(), "times") == [3.0, 1.0]
+        assert not node.bandit.pending
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e200])
+def test_a_result_that_no_bandit_can_use_blocks_nothing(value):
+    client = new_client()
+    node = find_bandit_node(client)
+    (number,) = client.get_next_trials(1)
+    client.complete_trial(number, raw_data={"y": value})
+    if not math.isnan(value):
+        with pytest.warns(InputDataWarning, match=f"{number} counts as pending"):
+            node.update()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InputDataWarning)  # said once
+        play(client, 2)
+    assert node.update().num_pulls == 2
+    assert len(node.bandit.pending) == 1
+    client.attach_data(number, raw_data={"y": 0.3})  # which replaces it
+    assert node.update().num_pulls == 3
+
+
+def test_a_trial_off_the_grid_blocks_nothing():
+    client = new_client()
+    node = find_bandit_node(client)
+    number = client.attach_trial({"T": 25.0, "solvent": "C"})
+    client.complete_trial(number, raw_data={"y": 0.4})
+    with pytest.warns(
+        InputDataWarning, match=rf"Trial {number} is none.*'T' among 20.*got 25"
+    ):
+        client.get_next_trials(1)
+    play(client, 2)
+    assert node.update().num_pulls == 2
+
+
+def test_a_trial_that_stopped_early_is_named():
+    client = new_client()
+    node = find_bandit_node(client)
+    (number,) = client.get_next_trials(1)
+    client.attach_data(number, raw_data={"y": 0.1}, progression=1)
+    client.mark_trial_early_stopped(number)
+    with pytest.warns(InputDataWarning, match=f"Trial {number} was stopped early: 0.1"):
+        node.update()
     assert node.bandit.num_pulls == 0
-    assert len(node.bandit.pending) == 2
+    assert not node.bandit.pending
 
 
-def test_what_does_not_fit_is_refused(tmp_path, arm_file):
-    with pytest.raises(InputDataError, match=r"`factory` to be registered, but 'none'"):
-        BanditNode(ArmFile(arm_file), factory="none")
-    node = BanditNode(ArmFile(arm_file), factory="BKB")
+def test_a_result_that_is_corrected_replaces_the_one_before(tmp_path):
+    """As if it had been told right at once, in the same pull; after a reload too."""
+    client = new_client(grid_node("drifting"))
+    play(client, 3)
+    find_bandit_node(client).update()
+    client.attach_data(1, raw_data={"y": 0.75})
+    bandit = find_bandit_node(client).update()
+    assert not bandit.pending
+    assert told(bandit)[-1] == 0.75
+    assert told(bandit, "times") == [1.0, 3.0, 2.0]
+    client = reload(client, tmp_path)
+    client.attach_data(0, raw_data={"y": 0.25})
+    bandit = find_bandit_node(client).update()
+    assert told(bandit)[-1] == 0.25
+    assert told(bandit, "times") == [3.0, 2.0, 1.0]
+    client.attach_data(0, raw_data={"y": (0.5, 0.1)})
+    with pytest.raises(UnsupportedError, match=r"trial 0 has \(0.5, 0.1\)"):
+        client.get_next_trials(1)
+    assert told(bandit)[-1] == 0.25  # nothing has changed
+    client.attach_data(0, raw_data={"y": 0.5})  # as the error says
+    assert told(find_bandit_node(client).update())[-1] == 0.5
+
+
+def test_the_last_step_of_the_objective_counts():
+    client = new_client()
+    number = client.attach_trial({"T": 60.0, "solvent": "C"})
+    client.attach_data(number, raw_data={"cost": 7.0, "y": 0.5}, progression=2)
+    client.attach_data(number, raw_data={"cost": 7.0, "y": 0.1}, progression=1)
+    client.complete_trial(number)
+    assert told(find_bandit_node(client).update()) == [0.5]
+
+
+def test_the_best_arm_is_that_of_the_mean_not_of_one_lucky_value():
+    client = new_client()
+    node = find_bandit_node(client)
+    lucky, good = {"T": 20.0, "solvent": "A"}, {"T": 60.0, "solvent": "C"}
+    results = [(lucky, 1.0), *[(lucky, -1.0)] * 4, *[(good, 0.8)] * 4]
+    for parameters, value in results:
+        number = client.attach_trial(parameters=parameters)
+        client.complete_trial(number, raw_data={"y": value})
+    parameters, prediction, number, name = node.best_parameterization()
+    assert parameters == good
+    assert number == len(results) - 1
+    assert name == client._experiment.trials[number].arm.name
+    assert not node.update().pending  # again does no harm
+    # The posterior of independent arms: 4 rewards of 0.8, kernel 1, noise 0.01.
+    mean, variance = prediction["y"]
+    assert mean == pytest.approx(4 * 0.8 / 4.01, abs=0.05)
+    ((predicted, deviation),) = (point["y"] for point in node.predict([good]))
+    assert (predicted, deviation**2) == pytest.approx((mean, variance))
+    client.get_next_trials(1)
+    assert client.get_best_parameterization()[0] == good  # was the lucky one
+
+
+def test_what_there_is_not_yet_is_said():
+    node = grid_node()
     with pytest.raises(UnsupportedError, match="a trial before the bandit"):
         _ = node.bandit
-    with pytest.raises(InputDataError, match=r"'arm' from 0 to 299"):
-        new_client([node], 200).get_next_trials(max_trials=1)
-    with pytest.raises(UnsupportedError, match=r"'arm' is a RangeParameter"):
-        new_client([BanditNode(ChoiceGrid(), factory="BKB")], 300).get_next_trials(1)
-    with pytest.raises(FileNotFoundError):
-        ArmFile(tmp_path / "none.npy")
-    source = ArmFile(arm_file)
-    np.save(arm_file, np.zeros((300, 2)))
-    with pytest.raises(InputDataError, match="has changed"):
-        ArmFile(arm_file, checksum=source.checksum)
+    with pytest.raises(UnsupportedError, match="part of an experiment"):
+        node.update()
+    client = new_client(node)
+    with pytest.raises(UnsupportedError, match="Expected a result"):
+        node.best_parameterization()
+    with pytest.raises(InputDataError, match=r"one BanditNode 'other'.*\['Bandit'\]"):
+        find_bandit_node(client, "other")
+    with pytest.raises(InputDataError, match=r"one BanditNode .*\[\]"):
+        find_bandit_node(Client())
+
+
+# What must not change -----------------------------------------------------------------
+
+
+def test_a_second_experiment_needs_a_second_node(tmp_path):
+    node = grid_node()
+    client = new_client(node, name="first")
+    play(client, 3)
+    for known in (node, find_bandit_node(reload(client, tmp_path))):
+        with pytest.raises(UnsupportedError, match=r"'first'.* but got 'second'"):
+            new_client(known, name="second").get_next_trials(1)
+        same_name_and_second = new_client(known, name="first")
+        same_name_and_second._experiment._time_created = client._experiment.time_created
+        with pytest.raises(UnsupportedError, match="without its trials"):
+            same_name_and_second.get_next_trials(1)
+    with pytest.raises(UnsupportedError, match="Use a new one"):
+        new_client(
+            BanditNode(node.arms, factory="BKB"), three_temperatures()
+        ).get_next_trials(1)
+
+
+def test_what_changes_on_the_way_is_refused():
+    client = new_client()
+    play(client, 2)
+    for objective in ("-y", "z"):
+        client.configure_optimization(objective=objective)
+        with pytest.raises(UnsupportedError, match=f"objective .* got {objective}"):
+            client.get_next_trials(1)
+    client.configure_optimization(objective="y")
+    client._experiment.search_space.parameters["T"].add_values([130.0])
+    with pytest.raises(UnsupportedError, match=r"parameters that the bandit .*130"):
+        client.get_next_trials(1)
 
 
 # Storage ------------------------------------------------------------------------------
@@ -237,17 +317,8 @@ import json, logging, sys, warnings
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
 from ax.api.client import Client
-from gpytorch.kernels import RBFKernel
-from botorch_bkb import BBKB
-from botorch_bkb.integrations.ax import register_all, register_bandit
+from botorch_bkb.integrations.ax import register_bandit
 
-def BBKB_again(arms, maximize, generator):
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.3
-    return BBKB(arms, kernel, 0.01, maximize=maximize, generator=generator)
-
-register_bandit(BBKB_again, "BBKB")
-register_all()  # done by the import; again does no harm
 client = Client.load_from_json_file(sys.argv[1])
 chosen = []
 for _ in range(5):
@@ -258,19 +329,12 @@ print(json.dumps(chosen))
 """
 
 
-def test_without_ax_the_error_names_the_extra():
-    code = "import sys; sys.modules['ax'] = None; import botorch_bkb.integrations.ax"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert 'pip install "botorch_bkb[ax]"' in done.stderr
-
-
 def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file):
-    node = BanditNode(ArmFile(arm_file), factory="BBKB", seed=1)
-    client = new_client([node], 300)
+    client = new_client(BanditNode(ArmFile(arm_file), seed=1), [rows(300)])
     for _ in range(12):
         out = client.get_next_trials(max_trials=2)
-        for number, parameters in list(out.items())[:1]:
-            client.complete_trial(number, raw_data={"y": parameters["arm"] / 300})
+        number, parameters = out.popitem()
+        client.complete_trial(number, raw_data={"y": parameters["arm"] / 300})
     path = tmp_path / "experiment.json"
     client.save_to_json_file(str(path))
     chosen = []
@@ -278,53 +342,68 @@ def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file):
         for number, parameters in client.get_next_trials(max_trials=2).items():
             chosen.append(parameters["arm"])
             client.complete_trial(number, raw_data={"y": parameters["arm"] / 300})
-    done = subprocess.run(
-        [sys.executable, "-c", CONTINUE, str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-c", CONTINUE, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip().split("\n")[-1] == str(chosen)
 
 
-# The modular route --------------------------------------------------------------------
+def test_a_factory_that_this_process_does_not_know_is_named(tmp_path, monkeypatch):
+    client = new_client()
+    monkeypatch.delitem(FACTORIES, "BKB")
+    with pytest.raises(InputDataError, match=r"'BKB' is not among.*`register_"):
+        reload(client, tmp_path)
 
 
-def modular_client(**grid):
-    parameters = [
-        ChoiceParameterConfig(
-            name=name,
-            values=[i / (size - 1) for i in range(size)],
-            parameter_type="float",
-            is_ordered=True,
-        )
-        for name, size in grid.items()
-    ]
-    return new_client(modular_strategy(num_initial=5, seed=0), parameters, "-y")
+def test_without_ax_the_error_names_the_extra():
+    code = "import sys; sys.modules['ax'] = None; import botorch_bkb.integrations.ax"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert 'pip install "botorch_bkb[ax]"' in done.stderr
 
 
-def test_the_modular_route_repeats():
-    """More trials than points."""
-    small = modular_client(a=3, b=2)
-    for _ in range(9):
-        for number, p in small.get_next_trials(max_trials=1).items():
-            small.complete_trial(number, raw_data={"y": p["a"]})
+# Times --------------------------------------------------------------------------------
 
 
-def test_pending_points_count_as_often_as_they_are_pending(monkeypatch):
-    seen = []
-    original = BatchUpperConfidenceBound.set_X_pending
+def test_real_times_are_those_of_ax_or_of_the_trial(monkeypatch, tmp_path):
+    """An hour is the unit; the lab writes down when one trial was measured."""
+    node = grid_node("drifting", time_unit=3600.0)
+    client = new_client(node, three_temperatures())
+    start = client._experiment.time_created
 
-    def spy(self, X_pending=None):
-        seen.append(0 if X_pending is None else len(X_pending))
-        original(self, X_pending)
+    class Clock(datetime):
+        hours = 0.0
 
-    monkeypatch.setattr(BatchUpperConfidenceBound, "set_X_pending", spy)
-    client = modular_client(a=3, b=2)
-    for _ in range(5):
-        for number, p in client.get_next_trials(max_trials=1).items():
-            client.complete_trial(number, raw_data={"y": p["a"]})
-    for _ in range(3):
-        client.attach_trial(parameters={"a": 0.5, "b": 1.0})
-    client.get_next_trials(max_trials=1)
-    assert max(seen) == 3
+        @classmethod
+        @override
+        def now(cls, tz=None):
+            return start + timedelta(hours=cls.hours)
+
+    monkeypatch.setattr("botorch_bkb.integrations.ax.node.datetime", Clock)
+    trials = client._experiment.trials
+    for Clock.hours in (2.0, 5.0):
+        client.get_next_trials(1)
+    for number, hours in ((1, 7.0), (0, 30.0)):
+        client.complete_trial(number, raw_data={"y": 0.1})
+        trials[number]._time_completed = start + timedelta(hours=hours)
+    trials[0].update_run_metadata({"time": (start + timedelta(hours=3)).isoformat()})
+    assert told(node.update(), "times") == pytest.approx([3.0, 7.0])
+    (number,) = client.get_next_trials(1)
+    client.complete_trial(number, raw_data={"y": 0.1})
+    for wrong in ("yesterday", 3.5):
+        trials[number].update_run_metadata({"time": wrong})
+        with pytest.raises(InputDataError, match=f"of trial {number} to be a datetime"):
+            node.update()
+    trials[number].update_run_metadata({"time": start + timedelta(hours=4)})
+    assert told(node.update(), "times") == pytest.approx([3.0, 7.0, 4.0])
+    # An hour back in autumn; a long pause is no typing error.
+    for Clock.hours in (6.0, 9.0, 9000.0):
+        client.get_next_trials(1)
+    pulls = node.bandit.state_dict()["observations"]["pending"].values()
+    assert [pull[2] for pull in pulls] == pytest.approx([7.0, 9.0, 9000.0])
+    assert find_bandit_node(reload(client, tmp_path)).time_unit == 3600.0
+
+
+def test_times_are_of_bandits_that_drift():
+    with pytest.raises(InputDataError, match=r"`time_unit` .* but got 0"):
+        grid_node("drifting", time_unit=0)
+    with pytest.raises(InputDataError, match="'BKB' makes a BKB"):
+        new_client(grid_node("BKB", time_unit=60.0)).get_next_trials(1)

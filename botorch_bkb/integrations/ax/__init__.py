@@ -30,11 +30,11 @@ except ImportError as error:
         'pip install "botorch_bkb[ax]".'
     ) from error
 
+import botorch_bkb.integrations.ax.storage  # noqa: F401
 from botorch_bkb.integrations.ax.arms import (
     ArmFile,
     ArmSource,
     ChoiceGrid,
-    MAX_GRID_SIZE,
     Parameters,
     register_folder,
 )
@@ -47,15 +47,11 @@ from botorch_bkb.integrations.ax.node import (
     BanditFactory,
     BanditNode,
     find_bandit_node,
-    LIVE,
     register_bandit,
 )
-from botorch_bkb.integrations.ax.storage import register_all
 
 
 __all__ = [
-    "LIVE",
-    "MAX_GRID_SIZE",
     "ArmFile",
     "ArmSource",
     "BanditFactory",
@@ -66,9 +62,6 @@ __all__ = [
     "check_modular",
     "find_bandit_node",
     "modular_strategy",
-    "register_all",
     "register_bandit",
     "register_folder",
 ]
-
-register_all()

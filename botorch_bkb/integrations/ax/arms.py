@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from ax.core.parameter import (
     ChoiceParameter,
@@ -24,7 +23,6 @@ from ax.core.parameter import (
 from ax.core.parameter_constraint import ParameterConstraint
 from ax.core.search_space import SearchSpace
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 from typing_extensions import override
 
@@ -39,79 +37,89 @@ _CONSTRAINT_TOLERANCE = 1e-8  # Ax's own
 
 
 class ArmSource(ABC):
-    """Which arms there are, and how Ax's parameters name them."""
+    """Which arms there are: the product of the values of Ax's parameters."""
+
+    # The last parameter varies fastest. Fixed parameters have one value.
+    _values: Mapping[str, Sequence[Any]] = MappingProxyType({})
 
     @abstractmethod
     def load(self, search_space: SearchSpace) -> Tensor:
-        """Return the ``A x d`` arms."""
+        """Return the ``A x d`` arms of an experiment.
 
-    @abstractmethod
+        Raises:
+            UnsupportedError: If these are the arms of another experiment already.
+        """
+
+    def _bind(self, values: Mapping[str, Sequence[Any]]) -> None:
+        if self._values and self._values != values:
+            raise UnsupportedError(
+                f"Expected the parameters that this {type(self).__name__} was loaded "
+                f"with, but got {values}. Use a new one for another experiment."
+            )
+        self._values = values
+
+    def _shape(self) -> list[int]:
+        return [len(values) for values in self._values.values()]
+
     def parameters(self, index: int) -> dict[str, Any]:
         """Return Ax's parameters of an arm."""
+        positions = map(int, np.unravel_index(index, self._shape()))
+        items = zip(self._values.items(), positions, strict=True)
+        return {name: values[position] for (name, values), position in items}
 
-    @abstractmethod
     def index(self, parameters: Parameters) -> int:
         """Return the arm of Ax's parameters.
 
         Raises:
             InputDataError: If no arm has them; it names the parameter.
         """
+        positions = []
+        for name, values in self._values.items():
+            value = parameters.get(name)
+            if value not in values:
+                shown = [str(known) for known in values[:5]]
+                if len(values) > 5:
+                    shown += ["...", str(values[-1])]
+                raise InputDataError(
+                    f"Expected {name!r} among {', '.join(shown)}, but got {value!r}."
+                )
+            positions.append(values.index(value))
+        return int(np.ravel_multi_index(positions, self._shape()))
 
-    def values(self, name: str, num_arms: int) -> tuple[list[Any], Tensor]:
-        """Return the values of a parameter, and which of them every arm has.
+    def allowed(
+        self, fixed: Parameters, constraints: Sequence[ParameterConstraint]
+    ) -> Tensor:
+        """Return which arms have fixed parameters and fulfil constraints.
 
         Args:
-            name: The parameter.
-            num_arms: ``A``.
+            fixed: Values of some parameters.
+            constraints: Linear ones of numeric parameters.
+
+        Returns:
+            ``A`` booleans, at least one of them true.
+
+        Raises:
+            InputDataError: If no arm is left.
         """
-        values = [self.parameters(index)[name] for index in range(num_arms)]
-        return values, torch.arange(num_arms)
-
-
-def allowed_arms(
-    arms: ArmSource,
-    num_arms: int,
-    fixed: Parameters,
-    constraints: Sequence[ParameterConstraint],
-) -> Tensor:
-    """Return which arms have fixed parameters and fulfil constraints, ``A`` booleans.
-
-    Args:
-        arms: What the arms are, loaded.
-        num_arms: ``A``.
-        fixed: Values of some parameters.
-        constraints: Linear ones of numeric parameters.
-
-    Raises:
-        InputDataError: If there is no such parameter or value, or no arm is left.
-    """
-    allowed = torch.ones(num_arms, dtype=torch.bool)
-    names = arms.parameters(0).keys()
-    for name, wanted in fixed.items():
-        if name not in names:
+        grid = np.meshgrid(*self._values.values(), indexing="ij", sparse=True)
+        axes = dict(zip(self._values, grid, strict=True))
+        allowed = np.ones(self._shape(), dtype=bool)
+        for name, value in fixed.items():
+            allowed &= axes[name] == value if name in axes else False
+        for constraint in constraints:
+            terms = constraint.constraint_dict.items()
+            excess = sum(weight * axes[name] for name, weight in terms)
+            excess = excess - constraint.bound
+            if constraint.is_equality:
+                excess = np.abs(excess)
+            allowed &= excess <= _CONSTRAINT_TOLERANCE
+        if not allowed.any():
             raise InputDataError(
-                f"Expected `fixed_parameters` of {sorted(names)}, but got {name!r}."
+                f"Expected an arm with `fixed_parameters` {dict(fixed)} that fulfils "
+                f"`parameter_constraints` {list(constraints)}, but there is none. The "
+                f"parameters are {list(self._values)}."
             )
-        values, positions = arms.values(name, num_arms)
-        if wanted not in values:
-            raise InputDataError(_not_among(name, wanted, values))
-        allowed &= torch.tensor([value == wanted for value in values])[positions]
-    for constraint in constraints:
-        total = torch.zeros(num_arms, dtype=torch.float64)
-        for name, weight in constraint.constraint_dict.items():
-            values, positions = arms.values(name, num_arms)
-            terms = torch.tensor(values, dtype=torch.float64)
-            total += weight * terms[positions]
-        excess = total - constraint.bound
-        if constraint.is_equality:
-            excess = excess.abs()
-        allowed &= excess <= _CONSTRAINT_TOLERANCE
-    if not allowed.any():
-        raise InputDataError(
-            f"Expected an arm with `fixed_parameters` {dict(fixed)} that fulfils "
-            f"`parameter_constraints` {list(constraints)}, but there is none."
-        )
-    return allowed
+        return torch.from_numpy(allowed.ravel())
 
 
 def register_folder(folder: str | os.PathLike[str]) -> None:
@@ -147,7 +155,7 @@ class ArmFile(ArmSource):
     Example:
         >>> table.to_csv("arms.csv", index=False)  # compound, mass, charge
         >>> arms = ArmFile("arms.csv", id="compound")
-        >>> node = BanditNode("my_bandit", arms)
+        >>> node = BanditNode(arms)
         >>> for number, parameters in client.get_next_trials(max_trials=8).items():
         ...     compound = arms.ids[parameters["arm"]]
     """
@@ -170,12 +178,9 @@ class ArmFile(ArmSource):
                 f"{found[:12]}.... Indices of arms would mean other rows."
             )
         self.checksum = found
-        self._num_arms = 0
         self._ids: list[str] = []
-        self._fixed: dict[str, Any] = {}
 
     def _file(self) -> Path:
-        """Return where the file is."""
         places = [Path(self.path), Path(self.folder or "") / self.path]
         places += [folder / Path(self.path).name for folder in _FOLDERS]
         for place in places:
@@ -205,13 +210,17 @@ class ArmFile(ArmSource):
         Raises:
             InputDataError: If the file is no table of numbers, or the parameter does
                 not range over its rows.
-            UnsupportedError: If there are other parameters that are not fixed.
+            UnsupportedError: If there are other parameters that are not fixed, or
+                these are the arms of another experiment already.
         """
         arms = torch.tensor(self._read(), dtype=torch.float64)
+        values: dict[str, Sequence[Any]] = {}
         for name, other in search_space.parameters.items():
             if isinstance(other, FixedParameter):
-                self._fixed[name] = other.value
-            elif name != self.parameter:
+                values[name] = [other.value]
+            elif name == self.parameter:
+                values[name] = range(len(arms))
+            else:
                 raise UnsupportedError(
                     f"Expected {self.parameter!r}, the row of {self.path}, to be the "
                     f"only parameter that is not fixed, but {name!r} is a "
@@ -228,18 +237,13 @@ class ArmFile(ArmSource):
                 f"{len(arms) - 1}, the rows of {self.path}, without `step_size`, but "
                 f"got {parameter}."
             )
-        self._num_arms = len(arms)
+        self._bind(values)
         return arms
 
     def _read(self) -> np.ndarray[Any, Any]:
-        """Return the features, and take the ids."""
+        """Return the features, and keep the ids."""
         file = self._file()
-        if file.suffix == ".npy":
-            if self.id is not None:
-                raise InputDataError(
-                    f"Expected a table with a column `id` {self.id!r}, but {self.path} "
-                    "is an array. Use a *.csv or *.parquet file."
-                )
+        if file.suffix == ".npy" and self.id is None:
             return np.asarray(np.load(file, allow_pickle=False))
         table = read_table(file, [self.id]).frame
         if self.id is not None:
@@ -253,35 +257,7 @@ class ArmFile(ArmSource):
                     f"{name!r} has {column.iloc[0]!r}. A column that names the arms is "
                     "`ArmFile(..., id=...)`."
                 )
-            if self.id is None and _looks_like_ids(column):
-                warnings.warn(
-                    f"Column {name!r} of {self.path} looks like the names of the arms, "
-                    "but is a feature. If it is none, pass "
-                    f"`ArmFile(..., id={name!r})`.",
-                    InputDataWarning,
-                    stacklevel=4,
-                )
         return table.to_numpy(dtype="float64")
-
-    @override
-    def parameters(self, index: int) -> dict[str, Any]:
-        return {self.parameter: index, **self._fixed}
-
-    @override
-    def index(self, parameters: Parameters) -> int:
-        index = _value_of(self.parameter, parameters)
-        if index not in range(self._num_arms):
-            raise InputDataError(
-                _not_among(self.parameter, index, range(self._num_arms))
-            )
-        return int(index)
-
-    @override
-    def values(self, name: str, num_arms: int) -> tuple[list[Any], Tensor]:
-        rows = torch.arange(num_arms)
-        if name in self._fixed:
-            return [self._fixed[name]], torch.zeros_like(rows)
-        return rows.tolist(), rows
 
 
 @dataclass
@@ -293,11 +269,6 @@ class ChoiceGrid(ArmSource):
     ordered whatever they are: of text, they have a column each.)
     """
 
-    def __post_init__(self) -> None:
-        """Start without a search space."""
-        self._values: dict[str, list[Any]] = {}
-        self._fixed: dict[str, Any] = {}
-
     @override
     def load(self, search_space: SearchSpace) -> Tensor:
         """Return the arms, the last parameter fastest.
@@ -307,93 +278,43 @@ class ChoiceGrid(ArmSource):
                 are the arms of another experiment already.
             InputDataError: If there are too many combinations.
         """
-        columns: list[Tensor] = []
-        values: dict[str, list[Any]] = {}
-        fixed: dict[str, Any] = {}
+        features: list[Tensor] = []
+        values: dict[str, Sequence[Any]] = {}
         for name, parameter in search_space.parameters.items():
             if isinstance(parameter, FixedParameter):
-                fixed[name] = parameter.value
+                values[name] = [parameter.value]
+                features.append(torch.empty(1, 0, dtype=torch.float64))
             elif isinstance(parameter, ChoiceParameter):
                 values[name] = list(parameter.values)
-                columns.append(self._features(parameter))
+                features.append(_features(parameter))
             else:
                 raise UnsupportedError(
                     f"Expected choice parameters only, but {name!r} is a "
                     f"{type(parameter).__name__}. Use an ArmFile for a table of arms."
                 )
-        size = math.prod(len(column) for column in columns)
-        if not columns or size > MAX_GRID_SIZE:
+        size = math.prod(len(rows) for rows in features)
+        if size > MAX_GRID_SIZE:
             raise InputDataError(
-                f"Expected 1 to {MAX_GRID_SIZE:,} combinations of choices, but got "
-                f"{size if columns else 0:,}. Use an ArmFile for a part of them."
+                f"Expected at most {MAX_GRID_SIZE:,} combinations of choices, but got "
+                f"{size:,}. Use an ArmFile for a part of them."
             )
-        if self._values and (self._values, self._fixed) != (values, fixed):
-            raise UnsupportedError(
-                "Expected the choices that this ChoiceGrid was loaded with, but got "
-                f"{values}. Use a new one for another experiment."
-            )
-        self._values, self._fixed = values, fixed
-        rows = [torch.arange(len(column)) for column in columns]
-        grid = torch.cartesian_prod(*rows).reshape(size, len(columns))
-        return torch.cat(
-            [column[grid[:, i]] for i, column in enumerate(columns)], dim=-1
-        )
-
-    def _features(self, parameter: ChoiceParameter) -> Tensor:
-        """Return a row of features for each value of a choice parameter."""
-        values = list(parameter.values)
-        is_number = all(isinstance(value, int | float) for value in values)
-        if not (parameter.is_ordered if len(values) > 2 else is_number):
-            return torch.eye(len(values), dtype=torch.float64)
-        numbers = values if is_number else range(len(values))
-        return torch.tensor(list(numbers), dtype=torch.float64).unsqueeze(-1)
-
-    @override
-    def parameters(self, index: int) -> dict[str, Any]:
-        chosen = {}
-        for name, values in reversed(self._values.items()):
-            index, position = divmod(index, len(values))
-            chosen[name] = values[position]
-        return {**self._fixed, **dict(reversed(chosen.items()))}
-
-    @override
-    def index(self, parameters: Parameters) -> int:
-        index = 0
-        for name, values in self._values.items():
-            value = _value_of(name, parameters)
-            if value not in values:
-                raise InputDataError(_not_among(name, value, values))
-            index = index * len(values) + values.index(value)
-        return index
-
-    @override
-    def values(self, name: str, num_arms: int) -> tuple[list[Any], Tensor]:
-        rows = torch.arange(num_arms)
-        if name in self._fixed:
-            return [self._fixed[name]], torch.zeros_like(rows)
-        for other, values in reversed(self._values.items()):
-            if other == name:
-                break
-            rows = rows // len(values)
-        return values, rows % len(values)
+        self._bind(values)
+        return product_rows(features)
 
 
-def _looks_like_ids(column: pd.Series) -> bool:
-    """Whether a column has the name of ids, or counts the rows."""
-    called = str(column.name).casefold()
-    steps = np.diff(column.to_numpy(dtype="float64"))
-    is_count = column.iloc[0] in (0, 1) and bool((steps == 1).all())
-    return called in ("id", "index") or called.endswith("_id") or is_count
+def _features(parameter: ChoiceParameter) -> Tensor:
+    """Return a row of features for each value of a choice parameter."""
+    values = list(parameter.values)
+    is_number = all(isinstance(value, int | float) for value in values)
+    if not (parameter.is_ordered if len(values) > 2 else is_number):
+        return torch.eye(len(values), dtype=torch.float64)
+    numbers = values if is_number else range(len(values))
+    return torch.tensor(list(numbers), dtype=torch.float64).unsqueeze(-1)
 
 
-def _value_of(name: str, parameters: Parameters) -> Any:
-    if name not in parameters:
-        raise InputDataError(f"Expected parameter {name!r}, but got {parameters}.")
-    return parameters[name]
-
-
-def _not_among(name: str, value: Any, values: Sequence[Any]) -> str:
-    shown = [str(known) for known in values[:5]]
-    if len(values) > 5:
-        shown += ["...", str(values[-1])]
-    return f"Expected {name!r} among {', '.join(shown)}, but got {value!r}."
+def product_rows(blocks: Sequence[Tensor]) -> Tensor:
+    """Return all combinations of a row of each block, the last block fastest."""
+    rows = [torch.arange(len(block)) for block in blocks]
+    places = torch.cartesian_prod(*rows).reshape(-1, len(rows)).unbind(-1)
+    pairs = zip(blocks, places, strict=True)
+    return torch.cat([block[place] for block, place in pairs], dim=-1)

@@ -29,17 +29,17 @@ def check_objective(experiment: Experiment) -> Objective:
             f"got {config.objective.expression!r}, which is not linear. Complete "
             "trials with that value, as a metric of its own."
         )
-    if config.all_constraints:
-        raise UnsupportedError(
-            "Expected an experiment without `outcome_constraints`, which a bandit does "
-            f"not honour, but got {config.all_constraints}. Leave them out, and let "
-            "the objective say what a violation costs."
-        )
-    if config.pruning_target_parameterization is not None:
-        raise UnsupportedError(
-            "Expected an experiment without `pruning_target_parameterization`, which a "
-            "bandit does not honour. Leave it out of `configure_optimization`."
-        )
+    extras = {
+        "outcome_constraints": config.all_constraints,
+        "pruning_target_parameterization": config.pruning_target_parameterization,
+    }
+    for name, value in extras.items():
+        if value:
+            raise UnsupportedError(
+                f"Expected an experiment without `{name}`, which a bandit does not "
+                f"honour, but got {value}. Leave it out of `configure_optimization`; "
+                "the objective can say what a violation costs."
+            )
     return config.objective
 
 
@@ -50,8 +50,7 @@ def _is_linear(objective: Objective) -> bool:
         return True  # names that are no symbols too
     parsed = parse_objective_expression(objective.expression)
     (expression,) = parsed if isinstance(parsed, tuple) else (parsed,)
-    (symbol,) = expression.free_symbols
-    return bool(expression.diff(symbol).is_number)
+    return all(term.is_Symbol for term in expression.as_coefficients_dict())
 
 
 def check_search_space(search_space: SearchSpace) -> None:

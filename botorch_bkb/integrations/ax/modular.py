@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.checks import check_size
-from botorch_bkb.integrations.ax.arms import MAX_GRID_SIZE
+from botorch_bkb.integrations.ax.arms import MAX_GRID_SIZE, product_rows
 from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import optimize_acqf_finite
@@ -62,7 +62,11 @@ class FiniteArmAcquisition(Acquisition):
         **kwargs: Any,
     ) -> None:
         if torch_opt_config.outcome_constraints is not None:
-            raise UnsupportedError(_NO_OUTCOME_CONSTRAINTS)
+            raise UnsupportedError(
+                "Expected an experiment without `outcome_constraints`, which the "
+                "acquisition functions of this package do not honour. Leave them out, "
+                "and let the objective say what a violation costs."
+            )
         super().__init__(
             surrogate=surrogate,
             search_space_digest=search_space_digest,
@@ -110,42 +114,28 @@ class FiniteArmAcquisition(Acquisition):
         self, digest: SearchSpaceDigest, fixed_features: dict[int, float]
     ) -> Tensor:
         """Return all points, in the space of the model."""
-        names = digest.feature_names
-
-        def parameter_of(i: int) -> str:
-            # Ax has made a group of columns of a choice without order.
-            return names[i].partition(OH_PARAM_INFIX)[0]
-
+        # Ax makes a group of columns of a choice without order.
+        parameters = [
+            name.partition(OH_PARAM_INFIX)[0] for name in digest.feature_names
+        ]
         blocks = []
-        for _, group in groupby(range(len(names)), parameter_of):
+        for parameter, group in groupby(range(len(parameters)), parameters.__getitem__):
             columns = list(group)
-            first = columns[0]
-            if OH_PARAM_INFIX in names[first]:
+            if parameter != digest.feature_names[columns[0]]:
                 block = torch.eye(len(columns), dtype=self.dtype)
-                for column, i in enumerate(columns):
-                    if i in fixed_features:
-                        block = block[block[:, column] == fixed_features[i]]
-            elif first in fixed_features or first in digest.discrete_choices:
-                values = digest.discrete_choices.get(first, [])
-                if first in fixed_features:
-                    values = [fixed_features[first]]
+            elif columns[0] in digest.discrete_choices:
+                values = digest.discrete_choices[columns[0]]
                 block = torch.tensor(list(values), dtype=self.dtype).unsqueeze(-1)
             else:
                 raise UnsupportedError(
-                    "Expected discrete parameters only, but "
-                    f"{names[first]!r} is continuous."
+                    f"Expected discrete parameters only, but {parameter!r} is "
+                    "continuous."
                 )
+            for place, column in enumerate(columns):
+                if column in fixed_features:
+                    block = block[block[:, place] == fixed_features[column]]
             blocks.append(block)
-        rows = [torch.arange(len(block)) for block in blocks]
-        grid = torch.cartesian_prod(*rows).reshape(-1, len(rows))
-        return torch.cat([block[grid[:, i]] for i, block in enumerate(blocks)], dim=-1)
-
-
-_NO_OUTCOME_CONSTRAINTS = (
-    "Expected an experiment without `outcome_constraints`, which the acquisition "
-    "functions of this package do not honour. Leave them out, and let the objective "
-    "say what a violation costs."
-)
+        return product_rows(blocks)
 
 
 class FiniteArmsOnly(PausingCriterion):

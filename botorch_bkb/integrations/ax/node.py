@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from ax.core.base_trial import BaseTrial
 from ax.core.data import Data
 from ax.core.experiment import Experiment
 from ax.core.generator_run import GeneratorRun
+from ax.core.objective import Objective
 from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.external_generation_node import ExternalGenerationNode
 from ax.generation_strategy.transition_criterion import TransitionCriterion
@@ -25,8 +25,7 @@ from typing_extensions import override
 
 from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.bandits.storage import from_json, to_json
-from botorch_bkb.checks import check_rewards
-from botorch_bkb.integrations.ax.arms import allowed_arms, ArmSource, Parameters
+from botorch_bkb.integrations.ax.arms import ArmSource, Parameters
 from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
 
 
@@ -36,11 +35,7 @@ if TYPE_CHECKING:
 
 BanditFactory = Callable[..., FiniteArmBandit]
 _FACTORIES: dict[str, BanditFactory] = {"GPBandit": GPBandit}
-LIVE = (TrialStatus.CANDIDATE, TrialStatus.STAGED, TrialStatus.RUNNING)
-# Ax stores ten decimals.
-_STORED_PRECISION = {"rel_tol": 1e-9, "abs_tol": 1e-9}
-# Where the record of how Ax came by a trial says which pull it is.
-_PULL = "botorch_bkb_pull"
+_LIVE = (TrialStatus.CANDIDATE, TrialStatus.STAGED, TrialStatus.RUNNING)
 
 
 def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFactory:
@@ -145,17 +140,17 @@ class BanditNode(ExternalGenerationNode):
         self.seed = seed
         self.time_unit = time_unit
         self._state = state
-        # Of trials: the pull, -1 if not known, and the result.
-        self._told: dict[int, tuple[int, float]] = {}
-        self._pulls: dict[int, int] = {}  # of open trials that are in flight
-        self._warned: set[int] = set()
-        self._abandoned: set[int] = set()  # trials whose arms were retired
         self._bandit: FiniteArmBandit | None = None
-        # Of the experiment: what it is, and what must not change.
+        self._pulls: dict[int, int] = {}  # of trials that are in flight, or told
+        self._told: dict[int, float] = {}
+        self._warned: set[int] = set()
         self._origin: dict[str, str] = {}
         self._metric = ""
-        self._created = datetime.min
         self._available: Tensor | None = None
+        if state is not None:
+            self._pulls = dict(state["pulls"])
+            self._told = dict(state["told"])
+            self._origin = state["origin"]
 
     @property
     def bandit(self) -> FiniteArmBandit:
@@ -177,7 +172,7 @@ class BanditNode(ExternalGenerationNode):
         """Tell the bandit all that was completed, and return it.
 
         Every choice does so first; call it before looking at the bandit, and at the end
-        of a campaign. Again does no harm.
+        of a campaign.
 
         Returns:
             The bandit, whose ``pending`` pulls are those of the experiment.
@@ -218,7 +213,7 @@ class BanditNode(ExternalGenerationNode):
             )
         number, mean, variance = self._best_trial(self.experiment)
         (arm,) = self.experiment.trials[number].arms
-        return dict(arm.parameters), {self._metric: (mean, variance)}, number, arm.name
+        return arm.parameters, {self._metric: (mean, variance)}, number, arm.name
 
     def predict(
         self, points: Sequence[Parameters]
@@ -239,28 +234,37 @@ class BanditNode(ExternalGenerationNode):
         """
         bandit = self.update()
         mean, variance = bandit.predict([self.arms.index(point) for point in points])
-        metric = self._metric
         moments = zip(mean.tolist(), variance.sqrt().tolist(), strict=True)
-        return [{metric: pair} for pair in moments]
+        return [{self._metric: pair} for pair in moments]
 
     @override
     def update_generator_state(self, experiment: Experiment, data: Data) -> None:
         """Tell the bandit what is new, and make its pending pulls the experiment's."""
-        self._check_experiment(experiment)
+        objective = check_objective(experiment)
+        origin = self._origin_of(experiment, objective)
         if self._bandit is None:
-            self._start(experiment)
+            self._start(experiment, objective)
+            self._origin = origin
         trials = experiment.trials
         results = self._new_results(data, trials)
-        for number in results.keys() & self._told.keys():
-            self._withdraw(trials[number])
-        arms = self._arms_in_flight(trials)
-        self._reconcile(arms, trials)
+        for number in sorted(results.keys() & self._told.keys()):
+            del self._told[number]
+            arm = self._arm_of(trials[number])
+            self.bandit.withdraw([arm], [self._pulls[number]])
+        arms: dict[int, int] = {}  # of open trials that are pending, or have results
+        for number in sorted(trials.keys() - self._told.keys()):
+            status = trials[number].status
+            if status in _LIVE or status.is_completed or status.is_abandoned:
+                arms |= self._find(trials[number])
+        gone = {n for n in arms if trials[n].status.is_abandoned}
+        self.bandit.retire_arms(sorted({arms.pop(number) for number in gone}))
+        self._reconcile(arms)
         for number in sorted(results.keys() & arms.keys()):
             self._tell(trials[number], arms[number], results[number])
 
     @override
     def _gen(self, experiment: Experiment, *args: Any, **options: Any) -> GeneratorRun:
-        """Generate one trial, whose record says which pull of the bandit it is."""
+        """Generate one trial, and say what the best arm is so far."""
         if options.get("n") not in (None, 1):
             raise UnsupportedError(
                 f"Expected trials of one arm, but got n={options['n']}. Ax merges "
@@ -271,11 +275,8 @@ class BanditNode(ExternalGenerationNode):
         constraints = experiment.search_space.parameter_constraints
         self._available = None
         if fixed or constraints:
-            self._available = allowed_arms(
-                self.arms, len(self.bandit.arms), fixed, constraints
-            )
+            self._available = self.arms.allowed(fixed, constraints)
         run = super()._gen(experiment, *args, **options)
-        run._gen_metadata = {_PULL: [self.name, max(self.bandit.pending)]}
         if self.bandit.num_pulls:
             # What `client.get_best_parameterization` returns.
             number, mean, variance = self._best_trial(experiment)
@@ -288,22 +289,21 @@ class BanditNode(ExternalGenerationNode):
         self, pending_parameters: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """Return the parameters of the arm that the bandit asks for."""
-        bandit = self.bandit
-        if self.time_unit is None:
-            (index,) = bandit.ask(1, available=self._available).tolist()
-            return self.arms.parameters(index)
-        # Clocks go back an hour in autumn.
-        time = max(self._time_of(datetime.now()), bandit.decision_time - 1.0)
-        (index,) = bandit.ask(1, available=self._available, time=time).tolist()
-        return self.arms.parameters(index)
+        options: dict[str, Any] = {}
+        if self.time_unit is not None:
+            # Clocks go back an hour in autumn.
+            last = self.bandit.decision_time - 1.0
+            options["time"] = max(self._time_of(datetime.now()), last)
+        indices = self.bandit.ask(1, available=self._available, **options)
+        return self.arms.parameters(int(indices))
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the bandit's state as plain JSON; None before the first choice."""
         if self._bandit is None:
             return self._state
         return {
-            "told": [[number, *told] for number, told in sorted(self._told.items())],
-            "pulls": sorted(self._pulls.items()),
+            "told": list(self._told.items()),
+            "pulls": list(self._pulls.items()),
             "origin": self._origin,
             "bandit": to_json(self.bandit.state_dict()),
         }
@@ -322,13 +322,32 @@ class BanditNode(ExternalGenerationNode):
             for key, value in args.items()
         }
 
-    def _start(self, experiment: Experiment) -> None:
-        space = experiment.search_space
-        check_search_space(space)
-        arms = self.arms.load(space)
-        objective = check_objective(experiment)
+    def _origin_of(
+        self, experiment: Experiment, objective: Objective
+    ) -> dict[str, str]:
+        """Return what must not change; raise if it is not as at the first choice."""
+        # Databases keep no fractions of a second.
+        created = experiment.time_created.isoformat(timespec="seconds")
+        found = {
+            "experiment": f"{experiment._name!r} of {created}",
+            "objective": f"{'-' * objective.minimize}{objective.metric_names[0]}",
+            "parameters": str(list(experiment.search_space.parameters.values())),
+        }
+        if not self._told.keys() <= experiment.trials.keys():
+            found["experiment"] += " without its trials"
+        for what, known in self._origin.items():
+            if known != found[what]:
+                raise UnsupportedError(
+                    f"Expected the {what} that the bandit began with, {known}, but got "
+                    f"{found[what]}. Make a new BanditNode for another one: it takes "
+                    "in all trials."
+                )
+        return found
+
+    def _start(self, experiment: Experiment, objective: Objective) -> None:
+        check_search_space(experiment.search_space)
         bandit = _FACTORIES[self.factory](
-            arms=arms,
+            arms=self.arms.load(experiment.search_space),
             maximize=not objective.minimize,
             generator=torch.Generator().manual_seed(self.seed),
         )
@@ -339,155 +358,96 @@ class BanditNode(ExternalGenerationNode):
             )
         if self._state is not None:
             bandit.load_state_dict(from_json(self._state["bandit"]))
-            for number, pull, result in self._state["told"]:
-                self._told[number] = (pull, result)
-            self._pulls = dict(self._state["pulls"])
-        self._origin = _origin_of(experiment)
         self._metric = objective.metric_names[0]
-        self._created = experiment.time_created
         self._bandit = bandit
-
-    def _check_experiment(self, experiment: Experiment) -> None:
-        """Raise unless this is the experiment as the bandit knows it."""
-        known = self._origin or (self._state or {}).get("origin", {})
-        for what, value in _origin_of(experiment).items():
-            if not _is_same(known.get(what, value), value):
-                raise UnsupportedError(
-                    f"Expected the {what} that the bandit began with, {known[what]}, "
-                    f"but got {value}. Make a new BanditNode for another one: it takes "
-                    "in all trials."
-                )
 
     def _new_results(
         self, data: Data, trials: Mapping[int, BaseTrial]
     ) -> dict[int, float]:
         """Return the finite results of completed trials that are new, or changed."""
         # Not `data.df`, which sums up the steps of all trials at every call.
-        table = data.full_df
-        if table.empty:
-            return {}
-        rows = table[table["metric_name"] == self._metric]
-        rows = rows.dropna(subset="mean")
+        rows = data.full_df
+        rows = rows[rows["metric_name"] == self._metric].dropna(subset="mean")
         if "step" in rows:
             rows = rows.sort_values("step", kind="stable")  # the last one counts
-        columns = (rows[name].tolist() for name in ("trial_index", "mean", "sem"))
-        last = {number: result for number, *result in zip(*columns, strict=True)}
-        new = (trials.keys() - self._told.keys()) & last.keys()
-        for number, (_, told) in self._told.items():
-            mean, _ = last.get(number, (told, None))
-            if mean != told and not math.isclose(mean, told, **_STORED_PRECISION):
-                new.add(number)
-        results = {}
-        for number in sorted(new):
-            mean, sem = last[number]
+        last = rows.drop_duplicates("trial_index", keep="last")
+        last = last.sort_values("trial_index")
+        results: dict[int, float] = {}
+        columns = (last[name].tolist() for name in ("trial_index", "mean", "sem"))
+        for number, mean, sem in zip(*columns, strict=True):
             status = trials[number].status
+            told = self._told.get(number, math.nan)
+            if math.isclose(mean, told, rel_tol=1e-9, abs_tol=1e-9):
+                continue  # Ax stores ten decimals
             if status.is_early_stopped:
                 self._warn(
                     number,
                     f"was stopped early: {mean:g} is no result, and the bandit goes on "
                     "without it. Complete a trial whose result counts",
                 )
-            if not status.is_completed:
-                continue
-            if sem == sem:  # not NaN
+            if status.is_completed and not math.isnan(sem):
                 raise UnsupportedError(
                     "Expected results without a standard error, since the bandit has "
                     f"one variance of noise for all, but trial {number} has "
                     f"({mean:g}, {sem:g}). Attach it again without: "
-                    f"`client.attach_data({number}, "
-                    f"{{{self._origin['objective']!r}: {mean!r}}})`."
+                    f"`client.attach_data({number}, {{{self._metric!r}: {mean!r}}})`."
                 )
-            try:
-                check_rewards([mean], 1, self.bandit.arms.dtype)
-            except InputDataError as error:
-                self._warn(
-                    number,
-                    "counts as pending until a result is attached that is usable. "
-                    f"{error}",
-                )
-            else:
+            if status.is_completed:
                 results[number] = mean
         return results
 
-    def _withdraw(self, trial: BaseTrial) -> None:
-        """Take back what was told of a trial, which is open again."""
-        pull, _ = self._told.pop(trial.index)
-        self.bandit.withdraw([self._arm_of(trial)], [pull])
-        self._pulls[trial.index] = pull
+    def _find(self, trial: BaseTrial) -> dict[int, int]:
+        """Return the arm of a trial by its number; none, with a warning, if unknown."""
+        try:
+            return {trial.index: self._arm_of(trial)}
+        except InputDataError as error:
+            self._warn(trial.index, f"is none of the arms, and left out. {error}")
+            return {}
 
-    def _arms_in_flight(self, trials: Mapping[int, BaseTrial]) -> dict[int, int]:
-        """Return the arms of open trials that are pending, or have results."""
-        arms = {}
-        for number in sorted(trials.keys() - self._told.keys()):
-            trial = trials[number]
-            if trial.status in LIVE or trial.status.is_completed:
-                try:
-                    arms[number] = self._arm_of(trial)
-                except InputDataError as error:
-                    self._warn(number, f"is none of the arms, and left out. {error}")
-        return arms
-
-    def _reconcile(
-        self, arms: Mapping[int, int], trials: Mapping[int, BaseTrial]
-    ) -> None:
+    def _reconcile(self, arms: Mapping[int, int]) -> None:
         """Give every trial in flight its pull, and fail the pulls of all others."""
         free = self.bandit.pending
-        pulls = {}
-
-        def take(number: int, pull: int | None) -> None:
-            if pull is not None and free.get(pull) == arms[number]:
-                del free[pull]
-                pulls[number] = pull
-
-        for number in arms:
-            take(number, self._pulls.get(number, self._asked_for(trials[number])))
-        for number in sorted(arms.keys() - pulls.keys()):
-            self.bandit.add_pending([arms[number]])
-            pulls[number] = max(self.bandit.pending)
+        pulls = {number: self._pulls[number] for number in self._told}
+        new = free.keys() - self._pulls.values()
+        for number, arm in arms.items():
+            pull = self._pulls.get(number, -1)
+            if free.get(pull) != arm:
+                # Of an arm that was asked for twice, the first trial has the first.
+                asked = [pull for pull in new & free.keys() if free[pull] == arm]
+                if not asked:
+                    self.bandit.add_pending([arm])
+                pull = min(asked or [max(self.bandit.pending)])
+            free.pop(pull, None)
+            pulls[number] = pull
         self.bandit.fail(list(free.values()), pull_ids=list(free))
         self._pulls = pulls
-        self._retire_abandoned(trials)
-
-    def _retire_abandoned(self, trials: Mapping[int, BaseTrial]) -> None:
-        """Retire the arms of trials that were abandoned since the last update."""
-        for number in sorted(trials.keys() - self._abandoned):
-            if trials[number].status.is_abandoned:
-                self._abandoned.add(number)
-                with suppress(InputDataError):  # it is none of the arms
-                    self.bandit.retire_arms([self._arm_of(trials[number])])
-
-    def _asked_for(self, trial: BaseTrial) -> int | None:
-        """Return the pull of a trial that this node has generated."""
-        for run in trial.generator_runs:
-            name, pull = (run.gen_metadata or {}).get(_PULL, (None, None))
-            if name == self.name:
-                return pull
-        return None
 
     def _tell(self, trial: BaseTrial, arm: int, result: float) -> None:
-        pull = self._pulls[trial.index]
         options: dict[str, Any] = {}
         if self.time_unit is not None:
-            options["time"] = self._time_of_result(trial)
-        self.bandit.tell([arm], [result], pull_ids=[pull], **options)
-        del self._pulls[trial.index]
-        self._told[trial.index] = (pull, result)
-
-    def _time_of_result(self, trial: BaseTrial) -> float:
-        stamp = trial.run_metadata.get("time", trial.time_completed)
+            stamp = trial.run_metadata.get("time", trial.time_completed)
+            try:
+                options["time"] = self._time_of(datetime.fromisoformat(str(stamp)))
+            except (TypeError, ValueError) as error:
+                raise InputDataError(
+                    f"Expected `run_metadata['time']` of trial {trial.index} to be a "
+                    f"datetime without time zone, or its ISO text, but got {stamp!r}."
+                ) from error
+        pull = self._pulls[trial.index]
         try:
-            if isinstance(stamp, str):
-                stamp = datetime.fromisoformat(stamp)
-            return self._time_of(stamp)
-        except (TypeError, ValueError) as error:
-            raise InputDataError(
-                f"Expected `run_metadata['time']` of trial {trial.index} to be a "
-                f"datetime without time zone, or its ISO text, but got {stamp!r}."
-            ) from error
+            self.bandit.tell([arm], [result], pull_ids=[pull], **options)
+        except InputDataError as error:
+            self._warn(
+                trial.index,
+                f"counts as pending until a result is attached that is usable. {error}",
+            )
+        else:
+            self._told[trial.index] = result
 
-    def _time_of(self, stamp: Any) -> float:
+    def _time_of(self, stamp: datetime) -> float:
         """Return the bandit's time of a time stamp."""
-        return (stamp - self._created).total_seconds() / (self.time_unit or 1.0)
+        seconds = (stamp - self.experiment.time_created).total_seconds()
+        return seconds / (self.time_unit or 1.0)
 
     def _arm_of(self, trial: BaseTrial) -> int:
         """Return the arm of a trial, which has one unless it is a batch trial."""
@@ -530,33 +490,11 @@ def find_bandit_node(client: Client, name: str | None = None) -> BanditNode:
     """
     strategy = client._maybe_generation_strategy
     nodes = [] if strategy is None else strategy._nodes
-    found = [node for node in nodes if isinstance(node, BanditNode)]
-    if name is not None:
-        found = [node for node in found if node.name == name]
+    bandits = [node for node in nodes if isinstance(node, BanditNode)]
+    found = [node for node in bandits if name in (None, node.name)]
     if len(found) != 1:
-        wanted = "one BanditNode" if name is None else f"a BanditNode {name!r}"
         raise InputDataError(
-            f"Expected {wanted} in the client's generation strategy, but its nodes are "
-            f"{[node.name for node in nodes]}."
+            f"Expected one BanditNode{'' if name is None else f' {name!r}'} in the "
+            f"client's strategy, but its nodes are {[node.name for node in nodes]}."
         )
     return found[0]
-
-
-def _origin_of(experiment: Experiment) -> dict[str, str]:
-    """Return what tells an experiment from others and must not change."""
-    created = experiment.time_created.isoformat(timespec="microseconds")
-    objective = check_objective(experiment)
-    sign = "-" if objective.minimize else ""
-    return {
-        "experiment": f"{experiment._name!r} of {created}",
-        "objective": f"{sign}{objective.metric_names[0]}",
-        "parameters": str(list(experiment.search_space.parameters.values())),
-    }
-
-
-def _is_same(known: str, found: str) -> bool:
-    """Whether these are of one experiment; databases keep no fractions of a second."""
-    known_second, _, known_fraction = known.rpartition(".")
-    second, _, fraction = found.rpartition(".")
-    from_database = "000000" in (known_fraction, fraction)
-    return known == found or (from_database and known_second == second)

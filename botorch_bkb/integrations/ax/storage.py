@@ -1,4 +1,4 @@
-"""What Ax needs to know to store and load experiments with our parts."""
+"""Tells Ax, at import, how to store and load experiments with our parts."""
 
 from __future__ import annotations
 
@@ -24,27 +24,6 @@ from botorch_bkb.integrations.ax.node import BanditNode
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 
 
-def register_all() -> None:
-    """Let Ax store and load what this package brings; again does no harm."""
-    register_acquisition(FiniteArmAcquisition)
-    for model_class in (SingleTaskDTCGP, TimeVaryingGP):
-        register_model(model_class)
-    for acqf_class in (
-        ScheduledUpperConfidenceBound,
-        BatchUpperConfidenceBound,
-        TimeVaryingUpperConfidenceBound,
-    ):
-        register_acquisition_function(acqf_class)
-    CORE_ENCODER_REGISTRY[BanditNode] = _encode_node
-    CORE_DECODER_REGISTRY["BanditNode"] = BanditNode
-    CORE_ENCODER_REGISTRY[FiniteArmsOnly] = pausing_criterion_to_dict
-    CORE_DECODER_REGISTRY["FiniteArmsOnly"] = FiniteArmsOnly
-    CORE_ENCODER_REGISTRY[ArmFile] = _encode_arms
-    CORE_DECODER_REGISTRY["ArmFile"] = ArmFile
-    CORE_ENCODER_REGISTRY[ChoiceGrid] = _encode_arms
-    CORE_DECODER_REGISTRY["ChoiceGrid"] = ChoiceGrid
-
-
 def _encode_node(node: BanditNode) -> dict[str, Any]:
     return {
         "__type": "BanditNode",
@@ -60,3 +39,22 @@ def _encode_node(node: BanditNode) -> dict[str, Any]:
 
 def _encode_arms(arms: ArmFile | ChoiceGrid) -> dict[str, Any]:
     return {"__type": type(arms).__name__, **asdict(arms)}
+
+
+register_acquisition(FiniteArmAcquisition)
+for _model_class in (SingleTaskDTCGP, TimeVaryingGP):
+    register_model(_model_class)
+for _acqf_class in (
+    ScheduledUpperConfidenceBound,
+    BatchUpperConfidenceBound,
+    TimeVaryingUpperConfidenceBound,
+):
+    register_acquisition_function(_acqf_class)
+for _part, _encode in (
+    (BanditNode, _encode_node),
+    (FiniteArmsOnly, pausing_criterion_to_dict),
+    (ArmFile, _encode_arms),
+    (ChoiceGrid, _encode_arms),
+):
+    CORE_ENCODER_REGISTRY[_part] = _encode
+    CORE_DECODER_REGISTRY[_part.__name__] = _part

@@ -1,0 +1,380 @@
+"""Search spaces, objectives and tables of Ax: honoured, or refused by name."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+
+from botorch_bkb.acquisition import BatchUpperConfidenceBound
+from botorch_bkb.optim import optimize_acqf_finite
+from tests.integrations.ax_clients import (
+    choices,
+    file_node,
+    grid_node,
+    make,
+    new_client,
+    play,
+    reload,
+    reward,
+    rows,
+    SOLVENTS,
+    TEMPERATURES,
+    two_parameters,
+)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from ax.api.configs import DerivedParameterConfig, RangeParameterConfig
+
+    from botorch_bkb.integrations.ax import (
+        ArmFile,
+        BanditNode,
+        find_bandit_node,
+        modular_strategy,
+        register_folder,
+    )
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ax and what it imports warn a lot
+
+
+# What limits the arms -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fixed", "constraints"),
+    [
+        ({"solvent": "C"}, None),
+        (None, ["T <= 60"]),
+        ({"solvent": "B"}, ["T >= 40", "2*T <= 160"]),
+    ],
+)
+def test_fixed_parameters_and_constraints_are_a_mask_over_the_arms(fixed, constraints):
+    """As the bandit outside, asked with the arms that plain Python lets through."""
+    client = new_client(grid_node(seed=3), parameter_constraints=constraints)
+    chosen = play(client, 6, fixed_parameters=fixed)
+    everything = list(itertools.product(TEMPERATURES, SOLVENTS))
+    allowed = [
+        (fixed is None or solvent == fixed["solvent"])
+        and (constraints is None or t <= 60 or "T >= 40" in constraints)
+        and (constraints is None or t >= 40 or "T <= 60" in constraints)
+        and (constraints is None or t <= 80)
+        for t, solvent in everything
+    ]
+    arms = torch.tensor(
+        [[t, *(float(s == solvent) for solvent in SOLVENTS)] for t, s in everything],
+        dtype=torch.float64,
+    )
+    alone = make("BKB", arms, True, torch.Generator().manual_seed(3))
+    for parameters in chosen:
+        index = int(alone.ask(1, available=torch.tensor(allowed)))
+        assert (parameters["T"], parameters["solvent"]) == everything[index]
+        alone.tell([index], [reward(parameters)])
+
+
+def test_constraints_of_rows_and_a_fixed_parameter(tmp_path):
+    parameters = [rows(), choices("where", ["here"], "str")]
+    client = new_client(
+        file_node(tmp_path),
+        parameters,
+        parameter_constraints=["arm >= 7", "arm <= 8"],
+    )
+    chosen = [client.get_next_trials(1).popitem()[1] for _ in range(6)]
+    assert all(p["arm"] in (7, 8) and p["where"] == "here" for p in chosen)
+
+
+def test_limits_that_leave_nothing_are_named():
+    client = new_client(parameter_constraints=["T <= 60"])
+    for fixed in ({"solvent": "Z"}, {"solvent": 2.0}, {"pH": 7.0}, {"T": 80.0}):
+        with pytest.raises(InputDataError, match=rf"{fixed}.* there is none"):
+            client.get_next_trials(1, fixed_parameters=fixed)
+    assert client.get_next_trials(1)  # and goes on
+
+
+def test_the_order_of_choices_counts():
+    """Ordered text is a number; numbers without order have a column each."""
+    parameters = [
+        choices("a", [1, 5, 7], "int", is_ordered=False),
+        choices("b", ["low", "mid", "high"], "str", is_ordered=True),
+        choices("c", ["x", "y"], "str"),
+        choices("d", [False, True], "bool"),
+    ]
+    node = grid_node()
+    new_client(node, parameters).get_next_trials(1)
+    arms = node.bandit.arms
+    for index in range(3 * 3 * 2 * 2):
+        p = node.arms.parameters(index)
+        assert arms[index].tolist() == [
+            *(float(p["a"] == value) for value in (1, 5, 7)),
+            ["low", "mid", "high"].index(p["b"]),
+            *(float(p["c"] == value) for value in ("x", "y")),
+            float(p["d"]),
+        ]
+        assert node.arms.index(p) == index
+
+
+# Honoured or refused ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", ["2 * y", "y / 2", "y,", "-y"])
+def test_linear_objectives_are_honoured(objective):
+    client = new_client(objective=objective)
+    for value, temperature in ((0.0, 20.0), (1.0, 60.0)):
+        number = client.attach_trial({"T": temperature, "solvent": "A"})
+        client.complete_trial(number, raw_data={"y": value})
+    best, *_ = find_bandit_node(client).best_parameterization()
+    assert best["T"] == (20.0 if objective == "-y" else 60.0)
+
+
+REFUSED = [
+    ("one objective", {"objective": "y, z"}),
+    ("one objective", {"objective": "y + 2 * z"}),
+    (r"'y\*\*2', which is not linear", {"objective": "y**2"}),
+    ("'1/y', which is not linear", {"objective": "1/y"}),
+    (r"'max\(y, 0\)', which is not linear", {"objective": "max(y, 0)"}),
+    ("`outcome_constraints`", {"goal": {"outcome_constraints": ["z >= 1"]}}),
+    (
+        "`outcome_constraints`",
+        {"goal": {"outcome_constraints": ["z >= 0.9 * baseline"]}},
+    ),
+    (
+        "`pruning_target_parameterization`",
+        {"goal": {"pruning_target_parameterization": {"T": 20.0, "solvent": "A"}}},
+    ),
+    (
+        "'x' is a RangeParameter",
+        {"parameters": [rows(name="x", bounds=(1, 19), scaling="log")]},
+    ),
+    (
+        "'double' is a DerivedParameter",
+        {
+            "parameters": [
+                *two_parameters(),
+                DerivedParameterConfig(
+                    name="double", expression_str="2 * T", parameter_type="float"
+                ),
+            ]
+        },
+    ),
+    (
+        "'a' is hierarchical",
+        {
+            "parameters": [
+                choices("a", ["x", "y"], "str", dependent_parameters={"x": ["T"]}),
+                *two_parameters()[:1],
+            ]
+        },
+    ),
+    (
+        "at most 2,000,000 combinations",
+        {"parameters": [choices(name, list(range(999)), "int") for name in "abc"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("match", "options"), REFUSED)
+def test_what_a_bandit_does_not_honour_is_refused(match, options):
+    client = new_client(**options)
+    with pytest.raises((UnsupportedError, InputDataError), match=match):
+        client.get_next_trials(1)
+    assert not client._experiment.trials
+
+
+@pytest.mark.parametrize(
+    ("match", "parameters"),
+    [
+        ("'x' is a RangeParameter", [rows(), rows(name="x")]),
+        ("Expected 'arm', the row", [rows(name="n")]),
+        ("'arm' from 0 to 19", [rows(bounds=(0, 9))]),
+        ("an integer parameter", [rows(parameter_type="float")]),
+        ("without `step_size`", [rows(step_size=1)]),
+    ],
+)
+def test_rows_of_a_table_are_one_integer_parameter(match, parameters, tmp_path):
+    client = new_client(file_node(tmp_path), parameters)
+    with pytest.raises((UnsupportedError, InputDataError), match=match):
+        client.get_next_trials(1)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "role"), [("_is_fidelity", "a fidelity"), ("_is_task", "a task")]
+)
+def test_roles_that_only_ax_below_the_client_gives_are_refused(attribute, role):
+    client = new_client()
+    setattr(client._experiment.search_space.parameters["T"], attribute, True)
+    with pytest.raises(UnsupportedError, match=f"'T' is {role}"):
+        client.get_next_trials(1)
+    client = new_client()
+    client._experiment.search_space.disable_parameters({"T": 20.0})
+    with pytest.raises(UnsupportedError, match="'T' is disabled"):
+        client.get_next_trials(1)
+
+
+# Tables -------------------------------------------------------------------------------
+
+
+def test_a_relative_path_outlives_a_change_of_folder_and_a_move(tmp_path, monkeypatch):
+    for name in ("here", "there", "moved"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    np.save("my_arms.npy", np.linspace(0, 1, 20)[:, None])
+    client = new_client(BanditNode(ArmFile("my_arms.npy"), factory="BKB"), [rows()])
+    client.get_next_trials(1)
+    monkeypatch.chdir(tmp_path / "there")
+    assert reload(client, tmp_path).get_next_trials(1)
+    (tmp_path / "here" / "my_arms.npy").rename(tmp_path / "moved" / "my_arms.npy")
+    with pytest.raises(FileNotFoundError, match=r"my_arms.npy.*`register_folder`"):
+        reload(client, tmp_path)
+    register_folder(tmp_path / "moved")
+    assert reload(client, tmp_path).get_next_trials(1)
+    np.save(tmp_path / "moved" / "my_arms.npy", np.zeros((20, 1)))
+    with pytest.raises(InputDataError, match="has changed"):
+        reload(client, tmp_path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
+def test_a_pandas_table_whose_arms_have_names(tmp_path, suffix):
+    table = pd.DataFrame(
+        {
+            "compound": ["007", "008", "abc"],
+            "mass": [0.1, 0.2, 0.9],
+            "charge": [1.0, -1.0, 2.0],
+        }
+    )
+    path = tmp_path / f"arms{suffix}"
+    write = {
+        ".csv": table.to_csv,
+        ".parquet": table.to_parquet,
+        ".xlsx": table.to_excel,
+    }
+    write[suffix](path, index=False)
+    arms = ArmFile(path, id="compound")
+    assert arms.ids == ["007", "008", "abc"]
+    node = BanditNode(arms, factory="BKB")
+    client = new_client(node, [rows(3)])
+    client.get_next_trials(1)
+    np.testing.assert_array_equal(node.bandit.arms, table[["mass", "charge"]])
+    again = find_bandit_node(reload(client, tmp_path))
+    assert again.arms.ids == arms.ids
+
+
+@pytest.mark.parametrize(
+    ("id", "match"),
+    [
+        ("id", "the id '9' more than once, again in row 3"),
+        ("b", r"no column 'b'.*\['id', 'a', 'name'\].*`id`"),
+        (None, "numbers only, but column 'name' has 'x'"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(tmp_path, id, match):
+    table = pd.DataFrame({"id": [4, 9, 9], "a": [0.1, 0.2, 0.9], "name": ["x"] * 3})
+    table.to_csv(tmp_path / "arms.csv", index=False)
+    node = BanditNode(ArmFile(tmp_path / "arms.csv", id=id), factory="BKB")
+    with pytest.raises(InputDataError, match=match):
+        new_client(node, [rows(3)]).get_next_trials(1)
+
+
+# The modular route --------------------------------------------------------------------
+
+
+def mixed():
+    return [
+        *two_parameters(),
+        choices("level", ["low", "mid", "high"], "str", is_ordered=True),
+        RangeParameterConfig(name="n", bounds=(1, 2), parameter_type="int"),
+    ]
+
+
+def test_the_modular_route_searches_all_mixed_choices(monkeypatch, tmp_path):
+    """One column per solvent; all combinations, or those that are left."""
+    seen = []
+
+    def spy(acq_function, choices, **options):
+        seen.append(choices)
+        return optimize_acqf_finite(acq_function, choices, **options)
+
+    monkeypatch.setattr("botorch_bkb.integrations.ax.modular.optimize_acqf_finite", spy)
+    client = new_client(modular_strategy(num_initial=3, seed=0), mixed())
+    play(client, 5)
+    (chosen,) = play(client, 1, fixed_parameters={"solvent": "D", "level": "mid"})
+    assert (chosen["solvent"], chosen["level"]) == ("D", "mid")
+    one_hot = {s: [float(s == other) for other in SOLVENTS] for s in SOLVENTS}
+    for points, solvents, levels in (
+        (seen[0], SOLVENTS, (0.0, 1.0, 2.0)),
+        (seen[-1], ["D"], (1.0,)),
+    ):
+        expected = {
+            (t, *one_hot[solvent], level, n)
+            for t in TEMPERATURES
+            for solvent in solvents
+            for level in levels
+            for n in (1.0, 2.0)
+        }
+        assert len(points) == len(expected)
+        assert set(map(tuple, points.tolist())) == expected
+    (best,) = client.predict([chosen])
+    assert set(best) == {"y"}
+    again = reload(client, tmp_path)
+    assert again.get_next_trials(1) == client.get_next_trials(1)
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "match"),
+    [
+        ([], {"parameter_constraints": ["T <= 60"]}, "`parameter_constraints`"),
+        ([], {"goal": {"outcome_constraints": ["z >= 1"]}}, "`outcome_constraints`"),
+        ([], {"objective": "y, z"}, "one objective"),
+        ([("float", (0, 1))], {}, "'a' is a RangeParameter of type FLOAT"),
+        ([("int", (1, 2000))] * 2, {}, "parameters have 600,000,000"),
+    ],
+)
+def test_the_modular_route_refuses_before_the_first_trial(more, options, match):
+    ranges = [
+        RangeParameterConfig(name=name, bounds=bounds, parameter_type=kind)
+        for name, (kind, bounds) in zip("ab", more, strict=False)
+    ]
+    client = new_client(modular_strategy(seed=0), [*mixed(), *ranges], **options)
+    with pytest.raises(UnsupportedError, match=match):
+        client.get_next_trials(1)
+    assert not client._experiment.trials
+
+
+def test_the_modular_route_sees_what_changes_on_the_way(tmp_path):
+    """The direction is followed, and a constraint refused, in a loaded strategy too."""
+    client = new_client(modular_strategy(num_initial=3, seed=0))
+    play(client, 4)
+    client.configure_optimization(objective="-y")
+    (worst,) = play(client, 1)
+    again = new_client(modular_strategy(num_initial=3, seed=0), objective="-y")
+    for trial in list(client._experiment.trials.values())[:4]:
+        number = again.attach_trial(trial.arm.parameters)
+        again.complete_trial(number, raw_data={"y": reward(trial.arm.parameters)})
+    assert play(again, 1) == [worst]  # of a strategy that began so
+    for each in (client, reload(client, tmp_path)):
+        each.configure_optimization(objective="y", outcome_constraints=["z >= 1"])
+        with pytest.raises(UnsupportedError, match="`outcome_constraints`"):
+            each.get_next_trials(1)
+
+
+def test_the_modular_route_repeats_and_counts_pending_points(monkeypatch):
+    """More trials than points; a point counts as often as it is pending."""
+    seen = []
+    original = BatchUpperConfidenceBound.set_X_pending
+
+    def spy(self, X_pending=None):
+        seen.append(0 if X_pending is None else len(X_pending))
+        original(self, X_pending)
+
+    monkeypatch.setattr(BatchUpperConfidenceBound, "set_X_pending", spy)
+    parameters = [choices(name, [0.0, 0.5, 1.0], is_ordered=True) for name in "ab"]
+    client = new_client(modular_strategy(num_initial=5, seed=0), parameters)
+    play(client, 10)
+    for _ in range(3):
+        client.attach_trial(parameters={"a": 0.5, "b": 1.0})
+    client.get_next_trials(max_trials=1)
+    assert max(seen) == 3
