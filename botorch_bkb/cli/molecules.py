@@ -19,7 +19,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from botorch_bkb.cli.progress import note, ticking
-from botorch_bkb.integrations.chem import find_molecules, Molecules
+from botorch_bkb.integrations.chem import Molecules, read_molecules
 
 
 # From so many molecules on it takes seconds: they are kept, and announced.
@@ -130,7 +130,9 @@ def read_fingerprints(
     )
     try:
         with bar, ticking(cast(Any, bar)):
-            found = find_molecules(smiles, **asdict(options), progress=bar.update)
+            found = read_molecules(
+                smiles, **asdict(options), skip_invalid=True, progress=bar.update
+            )
     except RuntimeError as error:
         raise InputDataError(str(error)) from error
     fingerprints = Fingerprints.of(found, len(smiles))

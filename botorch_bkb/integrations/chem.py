@@ -27,8 +27,7 @@ from torch import Tensor
 from botorch_bkb.checks import check_size
 
 
-WORKER = Path(__file__).with_name("morgan_worker.py")
-DRAWING_WORKER = Path(__file__).with_name("drawing_worker.py")
+WORKER = Path(__file__).with_name("rdkit_worker.py")
 # A second or two of work, and a few hundred kilobytes of answer.
 CHUNK_SIZE = 10_000
 # Far above what is of use; RDKit runs out of memory or numbers somewhere above them.
@@ -82,61 +81,30 @@ def read_molecules(
         radius: The number of bonds around an atom, from 1 to 100; 2 is ECFP4.
         num_bits: The length of a fingerprint, a multiple of 8 up to 65,536.
         counts: Whether to count how often a fragment occurs.
-        skip_invalid: Whether rows that are no molecule are left out; they are an error
-            if not.
+        skip_invalid: Whether rows that are no molecule are only reported, even if all
+            are; they are an error if not.
         num_workers: The number of processes. None: one a core.
         progress: Called with the number of rows done since the last call.
 
     Raises:
         ImportError: If RDKit is not installed.
         InputDataError: If a row is no string, cannot be read, or has more than 1,000
-            heavy atoms (with ``skip_invalid``: if no row is left), or an option is out
-            of range.
+            heavy atoms, or an option is out of range.
     """
-    molecules = find_molecules(smiles, radius, num_bits, counts, num_workers, progress)
-    _check_rows(smiles, molecules, skip_invalid)
-    return molecules
-
-
-def find_molecules(
-    smiles: Sequence[str],
-    radius: int = 2,
-    num_bits: int = 2048,
-    counts: bool = False,
-    num_workers: int | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> Molecules:
-    """Do what :func:`read_molecules` does, but refuse no row for what it holds.
-
-    Arguments and errors are the same; rows that are no molecule are only reported, even
-    if all are.
-    """
-    check_size("radius", radius)
-    check_size("num_bits", num_bits)
-    if radius > MAX_RADIUS:
-        raise InputDataError(
-            f"Expected `radius` to be at most {MAX_RADIUS}, but got {radius}."
-        )
-    if num_bits % 8 or num_bits > MAX_BITS:
-        raise InputDataError(
-            f"Expected `num_bits` to be a multiple of 8 up to {MAX_BITS:,}, but got "
-            f"{num_bits:,}."
-        )
+    _check_options(radius, num_bits)
     if num_workers is None:
         num_workers = os.cpu_count() or 1
     check_size("num_workers", num_workers)
     _check_smiles(smiles)
-    kind = "counts" if counts else "bits"
     width = num_bits if counts else num_bits // 8
+    options = ["counts" if counts else "bits", str(radius), str(num_bits)]
 
-    def ask_worker(start: int) -> tuple[list[str | None], list[str | None], bytes]:
+    def ask_worker(start: int) -> tuple[list[tuple[str | None, str | None]], bytes]:
         chunk = [text.strip() for text in smiles[start : start + CHUNK_SIZE]]
-        answer = _run_worker(WORKER, [str(radius), str(num_bits), kind], chunk, start)
-        names, _, codes = answer.partition(b"\n")
+        answers, _, data = _run_worker(options, chunk, start).partition(b"\n")
         if progress is not None:
             progress(len(chunk))
-        canonical, reasons = json.loads(names)
-        return canonical, reasons, codes
+        return json.loads(answers), data
 
     first: dict[str, int] = {}
     duplicates: dict[int, int] = {}
@@ -145,23 +113,28 @@ def find_molecules(
     codes = np.empty((len(smiles), width), dtype=np.uint8)
     starts = range(0, len(smiles), CHUNK_SIZE)
     with ThreadPoolExecutor(num_workers) as threads:
-        for start, answer in zip(starts, threads.map(ask_worker, starts), strict=True):
-            canonical, reasons, data = answer
-            read = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
-            num_before = len(first)
-            new: list[int] = []
-            rows = [row for row, name in enumerate(canonical, start) if name]
-            invalid |= {
-                row: str(reason) for row, reason in enumerate(reasons, start) if reason
-            }
-            for position, row in enumerate(rows):
-                name = str(canonical[row - start])
+        for start, (answers, data) in zip(
+            starts, threads.map(ask_worker, starts), strict=True
+        ):
+            fingerprints = iter(np.frombuffer(data, dtype=np.uint8).reshape(-1, width))
+            for row, (name, reason) in enumerate(answers, start):
+                if name is None:
+                    invalid[row] = str(reason)
+                    continue
+                fingerprint = next(fingerprints)
                 if name in first:
                     duplicates[row] = first[name]
                 else:
+                    codes[len(first)] = fingerprint
                     first[name] = row
-                    new.append(position)
-            codes[num_before : len(first)] = read[new]
+    if invalid and not skip_invalid:
+        row = min(invalid)
+        text = smiles[row] if len(smiles[row]) <= 80 else smiles[row][:77] + "..."
+        raise InputDataError(
+            f"Expected a molecule in every row, but the SMILES {text!r} of row {row} "
+            f"{invalid[row]}; there are {len(invalid):,} such rows of "
+            f"{len(smiles):,}. Correct them, or pass `skip_invalid=True`."
+        )
     return Molecules(
         rows=np.fromiter(first.values(), dtype=np.int64, count=len(first)),
         smiles=list(first),
@@ -194,8 +167,8 @@ def draw_molecules(
     check_size("height", height)
     _check_smiles(smiles)
     stripped = [text.strip() for text in smiles]
-    answer = _run_worker(DRAWING_WORKER, [str(width), str(height)], stripped, 0)
-    pictures: list[Any] = json.loads(answer)
+    options = ["draw", str(width), str(height)]
+    pictures: list[Any] = json.loads(_run_worker(options, stripped, 0))
     if None in pictures:
         row = pictures.index(None)
         raise InputDataError(
@@ -203,6 +176,20 @@ def draw_molecules(
             f"{smiles[row][:80]!r} of row {row}."
         )
     return pictures
+
+
+def _check_options(radius: int, num_bits: int) -> None:
+    check_size("radius", radius)
+    check_size("num_bits", num_bits)
+    if radius > MAX_RADIUS:
+        raise InputDataError(
+            f"Expected `radius` to be at most {MAX_RADIUS}, but got {radius}."
+        )
+    if num_bits % 8 or num_bits > MAX_BITS:
+        raise InputDataError(
+            f"Expected `num_bits` to be a multiple of 8 up to {MAX_BITS:,}, but got "
+            f"{num_bits:,}."
+        )
 
 
 def _check_smiles(smiles: Sequence[str]) -> None:
@@ -218,12 +205,10 @@ def _check_smiles(smiles: Sequence[str]) -> None:
             )
 
 
-def _run_worker(
-    worker: Path, words: Sequence[str], smiles: Sequence[str], start: int
-) -> bytes:
-    """Return what a worker answers to SMILES, of which ``start`` is the first row."""
+def _run_worker(options: Sequence[str], smiles: Sequence[str], start: int) -> bytes:
+    """Return the worker's answer to SMILES, of which ``start`` is the first row."""
     # -P: modules beside the program are no modules of its own.
-    command = [sys.executable, "-P", str(worker), *words]
+    command = [sys.executable, "-P", str(WORKER), *options]
     done = subprocess.run(
         command, input=json.dumps(smiles).encode(), stdout=subprocess.PIPE
     )
@@ -233,19 +218,3 @@ def _run_worker(
             f"{start + len(smiles) - 1}."
         )
     return done.stdout
-
-
-def _check_rows(
-    smiles: Sequence[str], molecules: Molecules, skip_invalid: bool
-) -> None:
-    invalid, is_any = molecules.invalid, len(molecules.rows) > 0
-    if invalid and not (skip_invalid and is_any):
-        row = min(invalid)
-        text = smiles[row] if len(smiles[row]) <= 80 else smiles[row][:77] + "..."
-        raise InputDataError(
-            f"Expected a molecule in every row, but the SMILES {text!r} of row {row} "
-            f"{invalid[row]}; there are {len(invalid):,} such rows of "
-            f"{len(smiles):,}. Correct them, or pass `skip_invalid=True`."
-        )
-    if not is_any:
-        raise InputDataError("Expected at least one SMILES, but got none.")

@@ -112,7 +112,7 @@ def test_fingerprints_are_kept_beside_the_library(
     said = capsys.readouterr().out
     assert f"kept in {kept.name}" in said
     assert "bits of 91 molecules: about" in said
-    monkeypatch.setattr(molecules, "find_molecules", None)
+    monkeypatch.setattr(molecules, "read_molecules", None)
     pd.testing.assert_frame_equal(run(tmp_path, library, None, *words), made)
     reread = capsys.readouterr().out
     assert f"fingerprints are those of {kept.name}" in reread
@@ -469,6 +469,6 @@ def test_a_worker_that_breaks_down_is_an_error_of_one_line(
     def broken(*args, **options):
         raise RuntimeError("RDKit ended with exit code -11 on rows 0 to 88.")
 
-    monkeypatch.setattr(molecules, "find_molecules", broken)
+    monkeypatch.setattr(molecules, "read_molecules", broken)
     run(tmp_path, library, None, "--smiles", "smiles", code=2)
     assert capsys.readouterr().err.count("\n") == 1

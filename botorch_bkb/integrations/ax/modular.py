@@ -42,38 +42,22 @@ class FiniteArmAcquisition(Acquisition):
     ``generator_kwargs={"acquisition_class": FiniteArmAcquisition, ...}``.
 
     Args:
-        surrogate: As Ax passes it, like all others.
-        search_space_digest: The transformed search space.
         torch_opt_config: Holds the pending points with their multiplicity.
-        botorch_acqf_class: A class that takes pending points, such as
-            :class:`~botorch_bkb.acquisition.BatchUpperConfidenceBound`.
-        **kwargs: The others.
+        **kwargs: What else Ax passes. ``botorch_acqf_class`` must take pending points,
+            as :class:`~botorch_bkb.acquisition.BatchUpperConfidenceBound` does.
 
     Raises:
         UnsupportedError: If there are outcome constraints.
     """
 
-    def __init__(
-        self,
-        surrogate: Any,
-        search_space_digest: SearchSpaceDigest,
-        torch_opt_config: Any,
-        botorch_acqf_class: Any,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, torch_opt_config: Any, **kwargs: Any) -> None:
         if torch_opt_config.outcome_constraints is not None:
             raise UnsupportedError(
                 "Expected an experiment without `outcome_constraints`, which the "
                 "acquisition functions of this package do not honour. Leave them out, "
                 "and let the objective say what a violation costs."
             )
-        super().__init__(
-            surrogate=surrogate,
-            search_space_digest=search_space_digest,
-            torch_opt_config=torch_opt_config,
-            botorch_acqf_class=botorch_acqf_class,
-            **kwargs,
-        )
+        super().__init__(torch_opt_config=torch_opt_config, **kwargs)
         pending = torch_opt_config.pending_observations
         if pending is not None and pending[0].numel():
             # Ax has made a set of them.

@@ -1,0 +1,87 @@
+"""A program: SMILES in, fingerprints or pictures out.
+
+Run by its path, so that a process of it loads RDKit and not torch. It reads a JSON list
+of SMILES. ``draw WIDTH HEIGHT`` writes a JSON list of SVG pictures, null where RDKit
+reads no molecule. ``bits RADIUS NUM_BITS``, or ``counts``, writes one JSON line, the
+canonical SMILES of each or the reason why it has none, and then the fingerprints of
+the molecules, packed bits or counts of one byte.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+from rdkit import Chem, rdBase
+from rdkit.Chem import rdFingerprintGenerator
+from rdkit.Chem.Draw import rdMolDraw2D
+
+
+# Canonical SMILES take a time that is quadratic in the number of atoms.
+MAX_ATOMS = 1000
+MAX_LENGTH = 10 * MAX_ATOMS
+
+
+def parse(text: str) -> Chem.Mol | str:
+    """Return a molecule, or what is wrong with its SMILES."""
+    if not text:
+        return "is empty"
+    if text.split() != [text]:
+        return "holds a space, after which RDKit would read nothing"
+    if not (text.isascii() and text.isprintable()):
+        return "holds a character that no SMILES has"
+    if len(text) > MAX_LENGTH:
+        return f"has {len(text):,} characters, more than {MAX_LENGTH:,}"
+    mol = Chem.MolFromSmiles(text)
+    if mol is None:
+        return "cannot be read by RDKit"
+    if mol.GetNumAtoms() == 0:
+        return "has no atoms"
+    if mol.GetNumAtoms() > MAX_ATOMS:
+        return f"has {mol.GetNumAtoms():,} heavy atoms, more than {MAX_ATOMS:,}"
+    return mol
+
+
+def draw(smiles: str, width: int, height: int) -> str | None:
+    """Return a picture without a background; None if there is no molecule."""
+    mol = Chem.MolFromSmiles(smiles)
+    if mol is None or mol.GetNumAtoms() == 0:
+        return None
+    drawing = rdMolDraw2D.MolDraw2DSVG(width, height)
+    options = drawing.drawOptions()
+    options.clearBackground = False  # type: ignore[assignment]
+    # Yellow sulphur can hardly be seen, on white or turned over on black.
+    options.useBWAtomPalette()
+    rdMolDraw2D.PrepareAndDrawMolecule(drawing, mol)
+    drawing.FinishDrawing()
+    return drawing.GetDrawingText()
+
+
+def main(kind: str, first: int, second: int) -> None:
+    """Answer the list of standard input on standard output."""
+    smiles = json.load(sys.stdin)
+    if kind == "draw":
+        json.dump([draw(text, first, second) for text in smiles], sys.stdout)
+        return
+    generator = rdFingerprintGenerator.GetMorganGenerator(first, fpSize=second)
+    answers: list[tuple[str | None, str | None]] = []
+    fingerprints: list[bytes] = []
+    for mol in map(parse, smiles):
+        if isinstance(mol, str):
+            answers.append((None, mol))
+            continue
+        answers.append((Chem.MolToSmiles(mol), None))
+        if kind == "counts":
+            row = np.minimum(generator.GetCountFingerprintAsNumPy(mol), 255)
+            fingerprints.append(row.astype(np.uint8).tobytes())
+        else:
+            row = generator.GetFingerprintAsNumPy(mol)
+            fingerprints.append(np.packbits(row).tobytes())
+    sys.stdout.buffer.write(json.dumps(answers).encode() + b"\n")
+    sys.stdout.buffer.writelines(fingerprints)
+
+
+if __name__ == "__main__":
+    with rdBase.BlockLogs():
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
