@@ -17,8 +17,8 @@ from botorch_bkb.arms import PullCounts
 from botorch_bkb.checks import (
     check_count,
     check_indices,
-    check_pull_ids,
     check_number,
+    check_pull_ids,
     check_rewards,
     check_time,
 )
@@ -406,7 +406,10 @@ class Observations:
             "told_rewards": check_rewards(
                 state["told_rewards"], len(indices), self.dtype
             ),
-            "told_scores": [check_number("told_scores", score, 0.0) for score in state["told_scores"]],
+            "told_scores": [
+                check_number("told_scores", score, 0.0)
+                for score in state["told_scores"]
+            ],
             "told_ids": [
                 check_count("told_ids", key + 1, next_id) - 1
                 for key in state["told_ids"]
