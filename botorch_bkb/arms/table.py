@@ -107,7 +107,8 @@ class ArmTable:
             raise InputDataError(
                 f"Expected the state of a bandit over these {self.num_given} arms, but "
                 f"it is that of {state['num_given']} arms, of others, or in another "
-                "order. Construct the bandit with the arms of the saved one."
+                "order: results would go to wrong arms. Construct the bandit with the "
+                "arms of the saved one."
             )
         rows = as_arms(torch.cat([given, added.to(given)]))
         retired = check_indices(state["retired"], len(rows))

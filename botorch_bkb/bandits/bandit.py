@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
@@ -27,7 +26,6 @@ from botorch_bkb.checks import (
     check_indices,
     check_number,
     check_size,
-    check_time,
 )
 from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.models.utils.draws import (
@@ -163,14 +161,10 @@ class FiniteArmBandit(Bandit):
         return self._surrogate.state.inducing_indices
 
     @property
+    @override
     def drifts(self) -> bool:
         """Whether pulls have times."""
         return self._surrogate.drifts
-
-    @property
-    def decision_time(self) -> float:
-        """The time of the next decision, unless ``ask`` names another."""
-        return self._observations.next_time
 
     @locked
     def ask(
@@ -301,20 +295,6 @@ class FiniteArmBandit(Bandit):
     def _schedule(self) -> ConfidenceSchedule:
         return self.confidence
 
-    def _checked_time(
-        self, time: float | None, earliest: float | None = None
-    ) -> float | None:
-        """Return a time that a user names; raise if pulls have none."""
-        if time is None:
-            return None
-        if not self.drifts:
-            raise UnsupportedError(
-                "Expected no `time`, since the objective of this "
-                f"{type(self).__name__} does not drift. Leave it out, or pass "
-                "`forgetting_rate` to a GPBandit."
-            )
-        return check_time(time, -math.inf if earliest is None else earliest)
-
     def _offered(
         self, available: Tensor | None, arms: Tensor | None
     ) -> tuple[Tensor | None, Tensor]:
@@ -354,68 +334,6 @@ class FiniteArmBandit(Bandit):
         self._append(new[chosen - num_arms], is_retired=True)
         kept = num_arms + torch.searchsorted(chosen, indices)
         return torch.where(indices < num_arms, indices, kept)
-
-    @locked
-    def tell(
-        self,
-        indices: Tensor | Sequence[int],
-        rewards: Tensor | Sequence[float],
-        pull_ids: Tensor | Sequence[int] | None = None,
-        *,
-        time: float | None = None,
-    ) -> None:
-        """Bring rewards of pending pulls, in any order and any part of what was asked.
-
-        Args:
-            indices: The ``q`` arms.
-            rewards: Their ``q`` rewards (or ``q x 1``).
-            pull_ids: Which pulls these are, see ``pending``. If None, the oldest
-                pending pulls of those arms.
-            time: When they were measured, if the objective drifts; if None, when they
-                were asked for. Rewards may come in any order of their times.
-
-        Raises:
-            BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
-            InputDataError: If a reward is not finite, an arm is unknown, a pull is not
-                pending, or ``time`` is not finite. Nothing has changed then.
-            UnsupportedError: If there is a ``time``, but the objective does not drift.
-        """
-        time = self._checked_time(time)
-        self._observations.tell(indices, rewards, pull_ids, time)
-
-    @locked
-    def add_observations(
-        self,
-        indices: Tensor | Sequence[int],
-        rewards: Tensor | Sequence[float],
-        *,
-        time: float | None = None,
-    ) -> None:
-        """Bring results that were never asked for; they settle no pending pull.
-
-        Args:
-            indices: The ``q`` arms, repeats included.
-            rewards: Their ``q`` rewards (or ``q x 1``).
-            time: When they were measured, if the objective drifts; if None, at the time
-                of the last ask.
-
-        Raises:
-            BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
-            InputDataError: If a reward is not finite, an arm is unknown, or ``time`` is
-                not finite. Nothing has changed then.
-            UnsupportedError: If there is a ``time``, but the objective does not drift.
-        """
-        time = self._checked_time(time)
-        self._observations.add(indices, rewards, self._scores_now, time)
-
-    @locked
-    def fail(
-        self,
-        indices: Tensor | Sequence[int],
-        pull_ids: Tensor | Sequence[int] | None = None,
-    ) -> None:
-        """Release pending pulls that will bring no reward; arguments as in ``tell``."""
-        self._observations.fail(indices, pull_ids)
 
     @locked
     def withdraw(
@@ -499,8 +417,8 @@ class FiniteArmBandit(Bandit):
             self._observations.num_arms = self._table.num_arms
             self._surrogate, self._preview = surrogate, None
 
+    @override
     def _scores_now(self, indices: Tensor) -> Tensor:
-        """Return leverage scores at the time of pulls that become pending now."""
         observations = self._observations
         posterior = self._surrogate.at(observations, observations.last_time)
         return posterior.moments.leverage_scores_of(indices.to(self.arms.device))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -23,7 +24,7 @@ from typing_extensions import override
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
-from botorch_bkb.checks import check_count, check_indices, check_number
+from botorch_bkb.checks import check_count, check_indices, check_number, check_time
 
 
 P = ParamSpec("P")
@@ -216,6 +217,101 @@ class Bandit(ABC):
     def covar_module(self) -> Kernel:
         """The kernel, given or fitted so far, in the units that it works in."""
         return self._surrogate.hyperparameters.covar_module
+
+    @property
+    def drifts(self) -> bool:
+        """Whether pulls have times."""
+        return False
+
+    @property
+    def decision_time(self) -> float:
+        """The time of the next decision, unless ``ask`` names another."""
+        return self._observations.next_time
+
+    @locked
+    def tell(
+        self,
+        indices: Tensor | Sequence[int],
+        rewards: Tensor | Sequence[float],
+        pull_ids: Tensor | Sequence[int] | None = None,
+        *,
+        time: float | None = None,
+    ) -> None:
+        """Bring rewards of pending pulls, in any order and any part of what was asked.
+
+        Args:
+            indices: The ``q`` arms; of a box the ``q x d`` points, exactly as asked.
+            rewards: Their ``q`` rewards (or ``q x 1``).
+            pull_ids: Which pulls these are, see ``pending``. If None, the oldest
+                pending pulls of those arms.
+            time: When they were measured, if the objective drifts; if None, when they
+                were asked for. Rewards may come in any order of their times.
+
+        Raises:
+            BotorchTensorDimensionError: If the shapes do not fit.
+            InputDataError: If a reward is not finite, an arm is unknown, a pull is not
+                pending, or ``time`` is not finite. Nothing has changed then.
+            UnsupportedError: If there is a ``time``, but the objective does not drift.
+        """
+        time = self._checked_time(time)
+        self._observations.tell(self._arms_of(indices), rewards, pull_ids, time)
+
+    @locked
+    def add_observations(
+        self,
+        indices: Tensor | Sequence[int],
+        rewards: Tensor | Sequence[float],
+        *,
+        time: float | None = None,
+    ) -> None:
+        """Bring results that were never asked for; they settle no pending pull.
+
+        Args:
+            indices: The ``q`` arms, repeats included; of a box the ``q x d`` points.
+            rewards: Their ``q`` rewards (or ``q x 1``).
+            time: When they were measured, if the objective drifts; if None, at the time
+                of the last ask.
+
+        Raises:
+            BotorchTensorDimensionError: If the shapes do not fit.
+            InputDataError: If a reward is not finite, an arm is unknown, or ``time`` is
+                not finite. Nothing has changed then.
+            UnsupportedError: If there is a ``time``, but the objective does not drift.
+        """
+        time = self._checked_time(time)
+        arms = self._arms_of(indices)
+        self._observations.add(arms, rewards, self._scores_now, time)
+
+    @locked
+    def fail(
+        self,
+        indices: Tensor | Sequence[int],
+        pull_ids: Tensor | Sequence[int] | None = None,
+    ) -> None:
+        """Release pending pulls that will bring no reward; arguments as in ``tell``."""
+        self._observations.fail(self._arms_of(indices), pull_ids)
+
+    def _arms_of(self, indices: Any) -> Any:
+        """Return the arms that a user names."""
+        return indices
+
+    @abstractmethod
+    def _scores_now(self, indices: Tensor) -> Tensor:
+        """Return the leverage scores of pulls that become pending now."""
+
+    def _checked_time(
+        self, time: float | None, earliest: float | None = None
+    ) -> float | None:
+        """Return a time that a user names; raise if pulls have none."""
+        if time is None:
+            return None
+        if not self.drifts:
+            raise UnsupportedError(
+                "Expected no `time`, since the objective of this "
+                f"{type(self).__name__} does not drift. Leave it out, or pass "
+                "`forgetting_rate` to a GPBandit."
+            )
+        return check_time(time, -math.inf if earliest is None else earliest)
 
     def _predictor(self) -> Any:
         """Return the surrogate that knows all told pulls, without a draw or a commit.

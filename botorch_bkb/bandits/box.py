@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -183,53 +183,13 @@ class BoxBandit(Bandit):
             self.num_batches += 1
         return points
 
-    @locked
-    def tell(
-        self,
-        points: Tensor,
-        rewards: Tensor | Sequence[float],
-        pull_ids: Tensor | Sequence[int] | None = None,
-    ) -> None:
-        """Bring rewards of pending pulls, in any order and any part of what was asked.
+    @override
+    def _arms_of(self, indices: Any) -> Tensor:
+        return self._observations.find(indices)
 
-        Args:
-            points: The ``q x d`` points, exactly as they were asked.
-            rewards: Their ``q`` rewards (or ``q x 1``).
-            pull_ids: Which pulls these are, see ``pending``. If None, the oldest
-                pending pulls of those points.
-
-        Raises:
-            BotorchTensorDimensionError: If ``points`` is not ``q x d``, or ``rewards``
-                does not fit it.
-            InputDataError: If a number is not finite, or a point or pull is not
-                pending. Nothing has changed then.
-        """
-        self._observations.tell(self._observations.find(points), rewards, pull_ids)
-
-    @locked
-    def add_observations(
-        self, points: Tensor, rewards: Tensor | Sequence[float]
-    ) -> None:
-        """Bring results that were never asked for; they settle no pending pull.
-
-        Args:
-            points: The ``q x d`` points.
-            rewards: Their ``q`` rewards (or ``q x 1``).
-
-        Raises:
-            BotorchTensorDimensionError: If ``points`` is not ``q x d``, or ``rewards``
-                does not fit it.
-            InputDataError: If a number is not finite. Nothing has changed then.
-        """
-        indices = self._observations.find(points)
-        self._observations.add(indices, rewards, torch.zeros_like)
-
-    @locked
-    def fail(
-        self, points: Tensor, pull_ids: Tensor | Sequence[int] | None = None
-    ) -> None:
-        """Release pending pulls that will bring no reward; arguments as in ``tell``."""
-        self._observations.fail(self._observations.find(points), pull_ids)
+    @override
+    def _scores_now(self, indices: Tensor) -> Tensor:
+        return torch.zeros_like(indices)
 
     @locked
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -232,7 +232,7 @@ def test_a_saved_state_goes_on(kind):
             for one, measure in zip((bandit, other), measures, strict=True)
         ]
         torch.testing.assert_close(batches[0], batches[1])
-    with pytest.raises(InputDataError, match="over the same box"):
+    with pytest.raises(InputDataError, match="over the box"):
         make_bandit(kind, bounds=BOUNDS + 1).load_state_dict(other.state_dict())
 
 

@@ -271,7 +271,10 @@ def test_numbers_that_cannot_be_are_no_state(forgetting_rate):
     wrong += [{"seed": value} for value in (-1, 2**64, 0.5, "1", True)]
     wrong += [{"num_updates": value} for value in (-1, 0.5, None)]
     if bandit.drifts:
-        wrong += [{"now": value} for value in (10**400, math.nan, "noon")]
+        wrong += [
+            {"observations": {**state["observations"], "now": value}}
+            for value in (10**400, math.nan, "noon")
+        ]
     for changes in wrong:
         with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
             bandit.load_state_dict({**state, **changes})
