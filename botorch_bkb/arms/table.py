@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_bkb.arms.pull_limits import PullCounts, PullLimits
 from botorch_bkb.arms.stored import StoredArms
-from botorch_bkb.checks import check_arms, check_indices
+from botorch_bkb.checks import check_arms, check_available, check_indices
 from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.lazy_rows import as_dense, row_blocks
 from botorch_bkb.models.utils.replicates import (
@@ -131,17 +131,34 @@ class ArmTable:
         flags[indices] = is_retired
         return replace(self, is_retired=flags)
 
-    def offered(self, available: Tensor | None) -> Tensor | None:
-        """Return which arms are available and not retired; None for all."""
-        if available is None:
-            return ~self.is_retired if self.is_retired.any() else None
-        return available.to(self.is_retired.device) & ~self.is_retired
+    def offered(
+        self, available: Tensor | None = None, arms: Any = None
+    ) -> tuple[Tensor | None, Tensor]:
+        """Return which arms can be pulled now (None for all), and new rows among them.
 
-    def offered_rows(self, indices: Tensor, num_new: int) -> Tensor:
-        """Return which arms are among these, of the table and of new ones after it."""
-        offered = self.is_retired.new_zeros(self.num_arms + num_new)
+        Args:
+            available: An ``A``-dim boolean tensor; all that are not retired if None.
+            arms: Arms in place of those of the table. New ones are counted from its
+                end.
+
+        Raises:
+            InputDataError: If both are given, or one does not fit the table.
+        """
+        if arms is None:
+            none = self.rows[:0]
+            if available is None:
+                return (~self.is_retired if self.is_retired.any() else None), none
+            available = check_available(available, self.num_arms)
+            return available.to(self.is_retired.device) & ~self.is_retired, none
+        if available is not None:
+            raise InputDataError(
+                "Expected `available` or `arms`, but got both. Leave unavailable arms "
+                "out of `arms`."
+            )
+        indices, new = self.find(arms)
+        offered = self.is_retired.new_zeros(self.num_arms + len(new))
         offered[indices] = True
-        return offered
+        return offered, new
 
     def competing(self, pulled: Tensor | None = None) -> Tensor:
         """Return which arms may be the best: in play, and each row once.

@@ -20,11 +20,9 @@ from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.policies import as_policy, Policy
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorAt
 from botorch_bkb.checks import (
-    check_available,
     check_count,
     check_generator,
     check_indices,
-    check_number,
     check_size,
 )
 from botorch_bkb.generation.maximizer import MaximizerDistribution
@@ -54,27 +52,21 @@ class FiniteArmBandit(Bandit):
     learns from new rewards; the *policy* chooses a batch; its pulls become pending.
     :class:`~botorch_bkb.GPBandit` and the papers' algorithms are subclasses.
 
-    An arm is identified by its row number in ``arms``, which never changes. New arms
-    get the next numbers. A *retired* arm is not pulled any more, but the posterior
-    still uses its rewards, as in Appendix A of [calandriello2019bkb]_.
+    An arm is its row number in ``arms``, which never changes; new arms get the next
+    numbers. A *retired* arm is not pulled any more, but the posterior still uses its
+    rewards, as in Appendix A of [calandriello2019bkb]_. A pull has an id, counted from
+    zero. ``tell`` and ``fail`` settle the pulls of ``pull_ids``, or else the oldest
+    pending pulls of the arms: pass ids if a result may come twice. Hold the lock to see
+    the ids of one's own ask, ``with bandit.lock:``.
 
-    Every pull has an id, counted from zero, and is settled once. ``tell`` and ``fail``
-    settle the pulls of ``pull_ids``, or else the oldest pending pulls of the arms: pass
-    ids if a result may come twice.
+    If the objective drifts, pulls have times, which never decrease from ask to ask. The
+    default is one step after the last time known, starting at 1; a reward is of the
+    time at which its pull was asked for. Predictions are for the next decision time.
 
-    Several threads may ask and tell: a lock lets one in at a time. To see the ids of
-    one's own pulls, hold it for both calls, ``with bandit.lock:``.
-
-    If the objective drifts, pulls have times, real numbers. Those of asks never
-    decrease. The default of ``ask`` is one step after the last time known, starting at
-    1; a reward is of the time at which its pull was asked for, whenever it is told.
-    ``predict``, ``confidence_bound`` and ``best_arm`` are for the next decision time.
-
-    Device and dtype follow ``arms``. Arguments may come from any device; a given kernel
-    is copied to that of the arms. Hyperparameters are fitted on the CPU in double
+    Device and dtype follow ``arms``. Hyperparameters are fitted on the CPU in double
     precision. Memory is that of :class:`~botorch_bkb.posteriors.ArmPosterior`, ``O(A)``
-    and the ``m x A`` features within a byte budget, a byte or two for every arm,
-    ``O(P)`` for ``P`` pulled arms, and 8 bytes of each row during construction.
+    and the ``m x A`` features within a byte budget, ``O(P)`` for ``P`` pulled arms, and
+    8 bytes of each row during construction.
 
     Args:
         arms: An ``A x d`` tensor of features, one row per arm (a DataFrame of numbers
@@ -130,8 +122,6 @@ class FiniteArmBandit(Bandit):
         self._table = ArmTable.of(as_arms(arms))
         sign = 1.0 if maximize else -1.0
         self._observations = Observations(self._table.num_arms, self.arms, sign)
-        # The leverage score of the uniform draw that opened the run.
-        self._opening_score = 0.0
 
     @property
     def arms(self) -> Tensor:
@@ -181,9 +171,8 @@ class FiniteArmBandit(Bandit):
         Pending pulls count for the batch rule; at least one arm is returned.
 
         If arms come and go, as contexts do, pass those of this round as ``arms``. The
-        chosen ones join the table as retired arms, the others are forgotten, and the
-        returned indices are rows of the table. That costs two rebuilds of the
-        posterior, ``O((A + k) m^2)``.
+        chosen ones join the table as retired arms, and the returned indices are rows of
+        the table. That costs two rebuilds of the posterior, ``O((A + k) m^2)``.
 
         Args:
             max_size: A cap on the size of this batch; None: 10,000, for rules that
@@ -225,7 +214,7 @@ class FiniteArmBandit(Bandit):
         observations = self._observations
         time = self._checked_time(time, observations.now)
         now = observations.next_time if time is None else time
-        offered, new = self._offered(available, arms)
+        offered, new = self._table.offered(available, arms)
         limits = self._pull_limits(offered, rule)
         self._surrogate.refresh(observations)
         with (
@@ -237,13 +226,10 @@ class FiniteArmBandit(Bandit):
             if len(new):
                 surrogate = surrogate.extended(new, observations)
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
-            is_first = self.num_pulls == 0 and not observations.pending
             indices = self._select(surrogate, rule, limits, now, generator)
             indices = self._keep_chosen(new, indices)
             moments = self._surrogate.at(observations, now).moments
             scores = moments.leverage_scores_of(indices.to(self.arms.device)).tolist()
-            if is_first:
-                self._opening_score = scores[0]
             observations.ask(indices.tolist(), scores, now)
             observations.failed_lately = frozenset()
             self.num_batches += 1
@@ -295,25 +281,6 @@ class FiniteArmBandit(Bandit):
     def _schedule(self) -> ConfidenceSchedule:
         return self.confidence
 
-    def _offered(
-        self, available: Tensor | None, arms: Tensor | None
-    ) -> tuple[Tensor | None, Tensor]:
-        """Return which arms can be pulled now (None for all), and new rows among them.
-
-        New arms are counted from the end of the table.
-        """
-        if arms is None:
-            if available is not None:
-                available = check_available(available, self._table.num_arms)
-            return self._table.offered(available), self.arms[:0]
-        if available is not None:
-            raise InputDataError(
-                "Expected `available` or `arms`, but got both. Leave unavailable arms "
-                "out of `arms`."
-            )
-        indices, new = self._table.find(arms)
-        return self._table.offered_rows(indices, len(new)), new
-
     def _pull_limits(self, offered: Tensor | None, rule: BatchRule) -> PullLimits:
         """Return how many pulls each arm allows; raise if none does."""
         used = self._observations.used()
@@ -344,9 +311,8 @@ class FiniteArmBandit(Bandit):
         """Take back told results, such as a mistyped reward.
 
         Pulls that were asked for are pending again; results that were added are gone.
-        Earlier picks stay, and so do doublings of ``NormDoubling``. The next ask
-        rebuilds the posterior, and fits what is learned. The time of the next decision
-        follows the times that are left.
+        Earlier picks stay, and so do doublings of ``NormDoubling``. The next ask fits
+        again what is learned, and rebuilds the posterior.
 
         Args:
             indices: The ``q`` arms.
@@ -377,10 +343,9 @@ class FiniteArmBandit(Bandit):
     def add_arms(self, arms: Tensor) -> Tensor:
         """Let more arms be pulled from now on.
 
-        A row that the table has already is that arm, which is no longer retired.
-
         Args:
-            arms: A ``k x d`` tensor.
+            arms: A ``k x d`` tensor. A row of the table is that arm, which is no longer
+                retired.
 
         Returns:
             The ``k`` arm indices of its rows.
@@ -476,9 +441,8 @@ class FiniteArmBandit(Bandit):
             self._observations,
             moments,
             time,
-            ratio_threshold=self.batch_rule.ratio_threshold,
-            opening_score=self._opening_score,
-            num_pending=num_pending,
+            self.batch_rule.ratio_threshold,
+            num_pending,
         )
 
     @locked
@@ -519,9 +483,8 @@ class FiniteArmBandit(Bandit):
         """Return how likely each arm is the best, from draws of the posterior.
 
         Given all told pulls, as in ``predict``; uniform before the first. Retired arms
-        do not compete, unless all are retired. The draws have the joint law of the
-        posterior among the promising arms (on a drifting sparse filter, that of its
-        weights), see :mod:`botorch_bkb.posteriors.arm_sampler`.
+        do not compete, unless all are retired. For the law of the draws see
+        :mod:`botorch_bkb.posteriors.arm_sampler`.
 
         Args:
             num_draws: The number of draws.
@@ -554,7 +517,6 @@ class FiniteArmBandit(Bandit):
             "observations": self._observations.state_dict(),
             "num_batches": self.num_batches,
             "confidence": self.confidence.state_dict(),
-            "opening_score": self._opening_score,
             **self._surrogate.state_dict(),
         }
 
@@ -564,9 +526,7 @@ class FiniteArmBandit(Bandit):
         observations = Observations(table.num_arms, table.rows, self._observations.sign)
         observations.load_state_dict(state["observations"])
         surrogate = self._surrogate.loaded(state, observations, table.rows)
-        opening_score = check_number("opening_score", state["opening_score"], least=0.0)
         num_batches = check_count("num_batches", state["num_batches"])
         self.confidence.load_state_dict(state["confidence"])
         self._table, self._observations = table, observations
-        self._surrogate = surrogate
-        self._opening_score, self.num_batches = opening_score, num_batches
+        self._surrogate, self.num_batches = surrogate, num_batches

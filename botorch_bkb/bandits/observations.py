@@ -106,6 +106,7 @@ class Observations:
         failures: How often the pulls of arms have failed since the last reward.
         failed_lately: The arms whose pulls have failed since the last ask.
         now: The last time of an ask or a reward; None before the first.
+        opening_score: The leverage score of the uniform draw that opened the run.
     """
 
     def __init__(self, num_arms: int, like: Tensor, sign: float = 1.0) -> None:
@@ -130,6 +131,7 @@ class Observations:
         self.failures: Mapping[int, int] = {}
         self.failed_lately: frozenset[int] = frozenset()
         self.now: float | None = None
+        self.opening_score = 0.0
 
     @property
     def num_pulls(self) -> int:
@@ -169,6 +171,8 @@ class Observations:
         if time is None:
             time = self.last_time
         else:
+            if not self.num_pulls and not self.pending:
+                self.opening_score = scores[0]
             self.now = time
         asked = zip(indices, scores, strict=True)
         pulls = [Pull(index, score, time) for index, score in asked]
@@ -389,6 +393,7 @@ class Observations:
             "failures": dict(self.failures),
             "failed_lately": sorted(self.failed_lately),
             "now": self.now,
+            "opening_score": self.opening_score,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -438,10 +443,12 @@ class Observations:
         lately = check_indices(state["failed_lately"], num_arms)
         num_since_new = check_count("num_since_new", state["num_since_new"])
         now = None if state["now"] is None else check_time(state["now"])
+        opening_score = check_number("opening_score", state["opening_score"], 0.0)
         for name, typecode in TOLD_COLUMNS.items():
             setattr(self, name, array(typecode, told[name]))
         self._totals, self._num_summed = self._nothing, 0
         self.pending, self.next_id, self.now = pending, next_id, now
+        self.opening_score = opening_score
         self.tried, self.num_since_new = frozenset(tried), num_since_new
         self.failures, self.failed_lately = failures, frozenset(lately)
 

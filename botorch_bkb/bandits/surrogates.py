@@ -204,7 +204,6 @@ class ArmSurrogate(Surrogate):
         moments: Moments,
         time: float,
         ratio_threshold: float,
-        opening_score: float,
         num_pending: int,
     ) -> ConfidenceState:
         """Return what schedules of confidence widths see.
@@ -214,7 +213,6 @@ class ArmSurrogate(Surrogate):
             moments: Means and variances at the time of the decision.
             time: That time.
             ratio_threshold: That of the batch rule.
-            opening_score: The leverage score of the uniform draw that opened the run.
             num_pending: The number of pending pulls.
         """
         hyperparameters = self.hyperparameters
@@ -233,7 +231,7 @@ class ArmSurrogate(Surrogate):
                 np.array(observations.told_scores[start:])
             ),
             log_det_start=log_det_start,
-            opening_score=opening_score if in_sum else 0.0,
+            opening_score=observations.opening_score if in_sum else 0.0,
             ratio_threshold=ratio_threshold,
             decision_time=time if self.drifts else None,
             observations=ArmObservations(

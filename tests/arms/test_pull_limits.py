@@ -57,10 +57,10 @@ def test_a_table_gives_the_limits_of_what_is_offered():
     used = PullCounts(torch.tensor([1, 3, 2, 3]), torch.tensor([2, 1, 1, 2]))
     assert table.pull_limits(None, None, used).allowed is None
     assert table.pull_limits(None, 2, used).left.tolist() == [2, 0, 1, 0]
-    offered = table.retire(torch.tensor([0])).offered(None)
+    offered, _ = table.retire(torch.tensor([0])).offered()
     assert table.pull_limits(offered, 3, used).left.tolist() == [0, 1, 2, 0]
     # New arms follow those of the table.
-    offered = table.offered_rows(torch.tensor([1, 4]), num_new=1)
+    offered, _ = table.offered(arms=torch.tensor([[1.0], [9.0]]))
     assert table.pull_limits(offered, 4, used).left.tolist() == [0, 2, 0, 0, 4]
 
 

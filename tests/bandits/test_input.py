@@ -267,7 +267,10 @@ def test_numbers_that_cannot_be_are_no_state(forgetting_rate):
     ]
     wrong += [{"prior": {**prior, "unit": value}} for value in (0.0, -1.0, 1e-200)]
     wrong += [{"restart": value} for value in ((0, -1e308), (0, 10**400), (99, 0.0), 3)]
-    wrong += [{"opening_score": value} for value in (-1.0, 1e300, 10**400)]
+    wrong += [
+        {"observations": {**state["observations"], "opening_score": value}}
+        for value in (-1.0, 10**400)
+    ]
     wrong += [{"seed": value} for value in (-1, 2**64, 0.5, "1", True)]
     wrong += [{"num_updates": value} for value in (-1, 0.5, None)]
     if bandit.drifts:
