@@ -11,7 +11,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from torch import Tensor
 
 from botorch_bkb.bandits.fitting import Hyperparameters
-from botorch_bkb.checks import check_count
+from botorch_bkb.checks import check_choice, check_count, check_size
 from botorch_bkb.models.utils.draws import (
     draw_uniforms,
     keyed_uniforms,
@@ -19,13 +19,12 @@ from botorch_bkb.models.utils.draws import (
     UPDATES,
 )
 from botorch_bkb.models.utils.leverage_scores import (
-    check_inclusion,
-    check_max_inducing,
     check_oversampling,
-    check_resampling,
+    INCLUSION,
     Inclusion,
     inclusion_probabilities,
     leverage_pivots,
+    RESAMPLING,
     Resampling,
     sample_inducing_indices,
 )
@@ -78,9 +77,10 @@ class LeverageScoreSampling:
     def __post_init__(self) -> None:
         """Check the options."""
         check_oversampling(self.oversampling)
-        check_resampling(self.resampling)
-        check_inclusion(self.inclusion)
-        check_max_inducing(self.max_inducing)
+        check_choice("resampling", self.resampling, RESAMPLING)
+        check_choice("inclusion", self.inclusion, INCLUSION)
+        if self.max_inducing is not None:
+            check_size("max_inducing", self.max_inducing)
         check_count("min_inducing", self.min_inducing)
 
     def keeps_all(self, num_points: int) -> bool:

@@ -34,15 +34,12 @@ class TimeVaryingGP(SingleTaskGP):
 
     The last column of the inputs is time. With the default kernel over time this is the
     model of equations (3) and (4) of [bogunovic2016tvgpucb]_, and its posterior is that
-    of equations (7) and (8), at ``O(n^3)``; over a finite set of arms
-    :class:`~botorch_bkb.posteriors.SparseArmFilter` gives the same at a cost that does
-    not grow with ``n``. Hyper-parameters, the forgetting rate among them, are learned
-    by the marginal likelihood, equation (24), as in any BoTorch model. At a decision,
-    time is fixed: ``fixed_features={d: time}`` in ``optimize_acqf``, or
-    :class:`~botorch_bkb.acquisition.TimeVaryingUpperConfidenceBound`.
-
-    Mind that an input transform sees the time column too, and that a scaled time
-    changes the unit of the forgetting rate.
+    of equations (7) and (8), at ``O(n^3)``. Hyperparameters, the forgetting rate among
+    them, are learned by the marginal likelihood, equation (24), as in any BoTorch
+    model. At a decision, time is fixed: ``fixed_features={d: time}`` in
+    ``optimize_acqf``, or
+    :class:`~botorch_bkb.acquisition.TimeVaryingUpperConfidenceBound`. An input
+    transform sees the time column too, and changes the unit of the forgetting rate.
 
     Args:
         train_X: An ``n x (d + 1)`` tensor, time last.
@@ -51,8 +48,8 @@ class TimeVaryingGP(SingleTaskGP):
         likelihood: As in ``SingleTaskGP``.
         covar_module: The kernel over the ``d`` columns of space. None: BoTorch's
             default.
-        temporal_kernel: The kernel over the time column, which decays or is stationary.
-            None: :class:`TemporalDecayKernel` with an exponential prior of mean 0.1.
+        temporal_kernel: The kernel over the time column. None:
+            :class:`TemporalDecayKernel` with an exponential prior of mean 0.1.
         mean_module: As in ``SingleTaskGP``.
         outcome_transform: As in ``SingleTaskGP``.
         input_transform: As in ``SingleTaskGP``.

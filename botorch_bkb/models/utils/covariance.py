@@ -1,12 +1,9 @@
 r"""Prior covariances: the one place of the package where kernels are evaluated.
 
 GPyTorch adds the low-rank matrix of a linear kernel to a dense one by updating a
-Cholesky factor, wherever a square block of a sum is evaluated. That is cubic in the
-number of points, warns of a jitter or not by the processor, and with the jitter the
-covariances themselves are off by 1e-8. A product of such a sum does the same. Here sums
-and products are of tensors, and nothing is factorized. Parts are evaluated as GPyTorch
-does, but for the Matern-5/2 kernel without gradients, which takes half the time in
-place.
+Cholesky factor, which is cubic in the number of points and, with a jitter, off by 1e-8.
+Here sums and products are of tensors, and nothing is factorized. The Matern-5/2 kernel
+without gradients is computed in place, in half of GPyTorch's time.
 """
 
 from __future__ import annotations
@@ -35,9 +32,8 @@ def dense_covariance(
 ) -> Tensor:
     """Return the prior covariances of two lists of points, as a tensor.
 
-    Costs what the parts of the kernel cost, and one sum or product a part. Kernels of
-    one's own are evaluated as they are: one that adds linear operators itself should
-    add tensors, or be a sum of kernels.
+    Sums, products and scales of kernels are evaluated part by part, other kernels as
+    they are.
 
     Args:
         covar_module: Any kernel.

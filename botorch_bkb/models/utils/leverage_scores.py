@@ -7,7 +7,6 @@ arm over the noise variance; the papers write it as sigma-tilde squared.
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import Literal
 
 import torch
@@ -15,7 +14,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_bkb.checks import check_choice, check_fraction, check_positive, check_size
+from botorch_bkb.checks import check_choice, check_fraction, check_positive
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.nystrom import span_tolerance
 
@@ -28,28 +27,19 @@ Resampling = Literal["independent", "coupled"]
 Inclusion = Literal["merged", "per_pull"]
 
 
-def check_resampling(resampling: str) -> None:
-    """Raise an ``InputDataError`` unless the law of the draws exists."""
-    check_choice(
-        "resampling",
-        resampling,
-        {
-            "independent": "fresh draws, as the theorems assume",
-            "coupled": "one uniform number per arm for good",
-        },
-    )
+RESAMPLING = {
+    "independent": "fresh draws, as the theorems assume",
+    "coupled": "one uniform number per arm for good",
+}
+INCLUSION = {
+    "merged": "the pulls of an arm are one row",
+    "per_pull": "each pull is kept on its own",
+}
 
 
-def check_inclusion(inclusion: str) -> None:
-    """Raise an ``InputDataError`` unless the law of the probabilities exists."""
-    check_choice(
-        "inclusion",
-        inclusion,
-        {
-            "merged": "the pulls of an arm are one row",
-            "per_pull": "each pull is kept on its own",
-        },
-    )
+def check_oversampling(oversampling: float) -> None:
+    """Raise unless the oversampling factor is positive."""
+    check_positive("oversampling", oversampling, "The papers' experiments use 2.")
 
 
 def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
@@ -73,15 +63,6 @@ def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
     return torch.log1p(-(oversampling * leverage_scores).clamp(0.0, 1.0))
 
 
-def check_oversampling(oversampling: float) -> None:
-    """Raise an ``InputDataError`` unless the oversampling factor is positive."""
-    if not isinstance(oversampling, Real) or not oversampling > 0:
-        raise InputDataError(
-            f"Expected `oversampling` to be positive, but got {oversampling!r}. The "
-            "papers' experiments use 2."
-        )
-
-
 def inclusion_probabilities(
     leverage_scores: Tensor,
     counts: Tensor,
@@ -97,12 +78,8 @@ def inclusion_probabilities(
     probability ``min(1, n * oversampling * score)``, as the authors' released code
     does. It is never smaller, so the guarantees for accuracy carry over, and the
     expected number of inducing points has the same bound, ``oversampling`` times the
-    effective dimension.
-
-    The difference matters for small ``oversampling``: the score of an arm far from all
-    others falls like ``1 / n``. Merged it stays; per pull it is dropped with
-    probability ``exp(-oversampling)`` at every draw, however often it was pulled, and
-    then looks as if it had never been tried.
+    effective dimension. Per pull, an arm far from all others is dropped with
+    probability ``exp(-oversampling)`` however often it was pulled.
 
     Args:
         leverage_scores: A ``P``-dim tensor of ridge leverage scores, one per arm.
@@ -117,7 +94,7 @@ def inclusion_probabilities(
         BotorchTensorDimensionError: If ``counts`` does not fit ``leverage_scores``.
         InputDataError: If ``oversampling`` is not positive or the law is unknown.
     """
-    check_inclusion(inclusion)
+    check_choice("inclusion", inclusion, INCLUSION)
     check_oversampling(oversampling)
     if counts.shape != leverage_scores.shape:
         raise BotorchTensorDimensionError(
@@ -138,11 +115,8 @@ def sample_inducing_indices(
 
     With fresh ``uniforms`` at every call this is the ``independent`` law, which the
     theorems assume. With one number per arm for good it is the ``coupled`` law: the
-    same marginals given the probabilities, and a set that changes by a few points from
-    step to step. Across steps it carries a dependence (the probabilities depend on
-    earlier sets) that the theorems exclude, so no theorem covers it. It is related to,
-    but not, the incremental update that section 3.2 of [calandriello2019bkb]_ leaves
-    open.
+    same marginals, and a set that changes by a few points from step to step. Its sets
+    depend on earlier ones, so no theorem covers it.
 
     Args:
         probabilities: A ``P``-dim tensor of inclusion probabilities.
@@ -157,25 +131,15 @@ def sample_inducing_indices(
     return kept if kept.numel() else leverage_scores.argmax().unsqueeze(0)
 
 
-def check_max_inducing(max_inducing: int | None) -> None:
-    """Raise an ``InputDataError`` unless this is a number of inducing arms, or None."""
-    if max_inducing is not None:
-        check_size("max_inducing", max_inducing)
-
-
 @torch.no_grad()
 def leverage_pivots(
     covar_module: Kernel, points: Tensor, counts: Tensor, size: int
 ) -> Tensor:
     r"""Choose a few points, each in turn the one of the largest leverage that is left.
 
-    What earlier points ``S`` leave of a point's prior variance is ``r(x) = k(x, x) -
-    |z_S(x)|^2``, and ``n r / lambda`` is the part of the leverage score of its ``n``
-    pulls that pulls of ``S`` cannot take away: as if it had never been tried. The
-    largest comes next: the pivoted Cholesky factorization of ``W^{1/2} K W^{1/2}``,
-    greedy in its trace. Nothing is drawn.
-
-    Time ``O(P size^2)``, memory ``O(P size)``.
+    Earlier points ``S`` leave ``r(x) = k(x, x) - |z_S(x)|^2`` of a point's prior
+    variance. The largest ``n r`` comes next: the pivoted Cholesky factorization of
+    ``W^{1/2} K W^{1/2}``. Nothing is drawn. Time ``O(P size^2)``, memory ``O(P size)``.
 
     Args:
         covar_module: The kernel.

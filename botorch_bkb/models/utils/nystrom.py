@@ -17,32 +17,19 @@ from torch import Tensor
 from botorch_bkb.models.utils.covariance import dense_covariance
 
 
-# Points that add less than this share of the prior variance to the span of the
-# inducing points are dropped: below it their coordinate is rounding noise. The result
-# then equals the pseudo-inverse of the papers, without a jitter that moves the answer.
-# A smooth kernel is off by some 30 machine precisions (squared distances cancel), and
-# so is `|z|^2` by that over this share: 4 % in float32, if it were 1e-5.
+# Points that add less than this share of their prior variance to the span of the
+# inducing points are dropped: their coordinate is rounding noise. The result equals the
+# pseudo-inverse of the papers, without a jitter.
 SPAN_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
-
 # Factors that exist are not extended by points that add less than this share: without
 # pivoting, rounding is larger.
 APPEND_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-3}
-
-
 # A residual this far below zero, as a share of the prior variance, is no rounding.
 PSD_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}
 
 
 def check_prior_variance(prior_variance: Tensor, first: int = 0) -> None:
-    """Raise unless the prior variances of arms are those of some kernel.
-
-    Args:
-        prior_variance: The variances of arms in a row.
-        first: The first of these arms.
-
-    Raises:
-        InputDataError: If one is negative or not finite.
-    """
+    """Raise if a prior variance, of arms from ``first`` on, is no finite variance."""
     bad = (~(prior_variance >= 0) | prior_variance.isinf()).nonzero()
     if bad.numel():
         row = int(bad[0])
@@ -54,11 +41,7 @@ def check_prior_variance(prior_variance: Tensor, first: int = 0) -> None:
 
 
 def check_largest_variance(prior_variance: float) -> None:
-    """Raise unless the largest prior variance of arms is positive.
-
-    Raises:
-        InputDataError: If all are zero.
-    """
+    """Raise unless the largest prior variance of arms is positive."""
     if not prior_variance > 0:
         raise InputDataError(
             "Expected `covar_module` to give at least one arm a positive prior "
@@ -67,24 +50,15 @@ def check_largest_variance(prior_variance: float) -> None:
 
 
 def check_residual(residual: Tensor, prior: Tensor) -> None:
-    """Raise unless variances left after conditioning are positive up to rounding.
-
-    Raises:
-        InputDataError: If one is clearly negative, which no positive semi-definite
-            kernel can bring about.
-    """
+    """Raise unless variances left after conditioning are positive up to rounding."""
     if residual.numel():
         worst = (residual / prior.clamp_min(torch.finfo(prior.dtype).tiny)).min()
         check_relative_residual(worst.item(), prior.dtype)
 
 
 def check_relative_residual(worst: float, dtype: torch.dtype) -> None:
-    """Raise unless the least residual over prior variance is positive up to rounding.
-
-    Raises:
-        InputDataError: As :func:`check_residual` does.
-    """
-    if not worst > -PSD_TOLERANCE.get(dtype, 1e-1):
+    """Raise unless the least residual by prior variance is positive, up to rounding."""
+    if not worst > -PSD_TOLERANCE[dtype]:
         raise InputDataError(
             "Expected `covar_module` to be positive semi-definite on these inputs, but "
             f"conditioning left a variance of {worst:.1e} times the prior variance. "
@@ -94,20 +68,19 @@ def check_relative_residual(worst: float, dtype: torch.dtype) -> None:
 
 def span_tolerance(dtype: torch.dtype) -> float:
     """Return the relative Schur residual under which a point is in the span."""
-    return SPAN_TOLERANCE.get(dtype, 1e-3)
+    return SPAN_TOLERANCE[dtype]
 
 
 def append_tolerance(dtype: torch.dtype) -> float:
     """Return the relative Schur residual under which a point is not appended."""
-    return APPEND_TOLERANCE.get(dtype, 1e-1)
+    return APPEND_TOLERANCE[dtype]
 
 
 def is_well_conditioned(inverse: Tensor) -> bool:
     """Return whether rows of ``L^{-1}`` leave features that rounding does not spoil.
 
-    Of points of unit prior variance. The diagonal of ``L`` only hints at it: without
-    pivoting the inverse may be larger by many orders of magnitude, and ``|z|^2`` of an
-    arm that is far from the points is wrong by the machine precision times its square.
+    Of points of unit prior variance. ``|z|^2`` of an arm far from the points is wrong
+    by the machine precision times the square of the inverse.
     """
     return bool(append_tolerance(inverse.dtype) * inverse.square().sum() < 1)
 
@@ -116,10 +89,9 @@ def is_well_conditioned(inverse: Tensor) -> bool:
 def independent_points(K_ss: Tensor) -> Tensor:
     """Select points whose Gram matrix is safely positive definite.
 
-    The points keep their order where an ordinary Cholesky factorization is well
-    conditioned. Otherwise they come in the order of a pivoted Cholesky factorization,
-    which stops when no remaining point adds to the span. What a point adds is measured
-    against its own prior variance, so units of single points do not matter.
+    The points keep their order if an ordinary Cholesky factorization is well
+    conditioned. Otherwise a pivoted one orders them, and stops when no point adds to
+    the span, by a share of its own prior variance.
 
     Args:
         K_ss: An ``m x m`` Gram matrix, possibly singular.
@@ -134,7 +106,7 @@ def independent_points(K_ss: Tensor) -> Tensor:
     scale = K_ss.diagonal().clamp_min(0.0).sqrt()
     # Cauchy-Schwarz, k(x, x')^2 <= k(x, x) k(x', x'): also where variances are zero.
     bound = scale.unsqueeze(-1) * scale
-    bound = (1 + PSD_TOLERANCE.get(K_ss.dtype, 1e-1)) * bound + 1e-30
+    bound = (1 + PSD_TOLERANCE[K_ss.dtype]) * bound + 1e-30
     if not (K_ss.abs() <= bound).all():
         raise InputDataError(
             "Expected `covar_module` to be positive semi-definite on these inputs, but "
@@ -173,8 +145,7 @@ def independent_points(K_ss: Tensor) -> Tensor:
 def psd_root(K: Tensor) -> Tensor:
     """Return ``R`` with ``R R^T = K``, for a matrix that may be singular to rounding.
 
-    The Cholesky factor if there is one, else the symmetric square root: rounding
-    decides which, and no jitter is added.
+    The Cholesky factor if there is one, else the symmetric square root; no jitter.
     """
     L, info = torch.linalg.cholesky_ex(K)
     if info == 0:

@@ -17,14 +17,13 @@ and ``cov(x, x') = k(x, x') - z(x)^T z(x')``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import cast, NamedTuple
 
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from linear_operator.operators import (
     DiagLinearOperator,
-    LinearOperator,
     MatmulLinearOperator,
     to_linear_operator,
 )
@@ -65,8 +64,10 @@ class DTCPredictionStrategy(ABC):
     Args:
         covar_module: The kernel.
         features: The map ``z``.
-        weights: The ``... x m`` coefficients of the mean on the root features.
+        weights: The ``... x m`` coefficients of the mean on the root features,
+            ``L_v^{-1} z``, or ``z`` if there is no ``L_v``.
         log_det: The log determinant of ``I + W^{1/2} K W^{1/2}`` (Nystrom's K).
+        L_v: The ``... x m x m`` Cholesky factor of ``V``; None for the exact GP.
     """
 
     def __init__(
@@ -75,11 +76,13 @@ class DTCPredictionStrategy(ABC):
         features: FeatureMap,
         weights: Tensor,
         log_det: Tensor,
+        L_v: Tensor | None = None,
     ) -> None:
         self.covar_module = covar_module
         self.features = features
         self.weights = weights
         self.log_det = log_det
+        self.L_v = L_v
 
     def __call__(self, X: Tensor) -> MultivariateNormal:
         """Return the centered posterior over ``... x q x d`` points, jointly in ``q``.
@@ -89,17 +92,20 @@ class DTCPredictionStrategy(ABC):
         diagonal stays cheap.
         """
         z = self.features(X)  # ... x m x q
-        root = self._root(z)
+        root = z if self.L_v is None else solve_lower(self.L_v, z)
         mean = (root.mT @ self.weights.unsqueeze(-1)).squeeze(-1)  # ... x q
         if X.shape[-2] == 1:
             variance = self.covar_module(X, diag=True) - z.square().sum(dim=-2)
-            variance = variance.clamp_min(0.0) + self._regained_variance(root)
+            variance = variance.clamp_min(0.0)
+            if self.L_v is not None:
+                variance = variance + root.square().sum(dim=-2)
             covariance = DiagLinearOperator(variance)
         else:
             covariance = lazy_covariance(self.covar_module, X) + MatmulLinearOperator(
                 -z.mT, z
             )
-            covariance = self._regain_covariance(covariance, root)
+            if self.L_v is not None:
+                covariance = covariance + MatmulLinearOperator(root.mT, root)
             if X.shape[-2] <= MAX_DENSE_POINTS:
                 covariance = to_linear_operator(covariance.to_dense())
         return MultivariateNormal(mean, covariance.expand(*mean.shape, X.shape[-2]))
@@ -110,29 +116,14 @@ class DTCPredictionStrategy(ABC):
     ) -> DTCPredictionStrategy:
         """Append ``... x q`` observations, and their inputs to the inducing points.
 
-        The means may carry further leading (fantasy) dimensions. What is shared by a
-        batch of fantasies is not expanded.
+        The means may carry further leading (fantasy) dimensions. What a batch of
+        fantasies shares is not expanded.
 
         Args:
             observations: The new ones.
-            reproject: Whether the old ones speak through the new inducing points too,
-                as when all is factored anew. If not, this is Bayes' rule on the
-                posterior as it is: the mean is a martingale, and variances only fall.
+            reproject: Whether the old ones are projected on the new inducing points
+                too. If not, this is Bayes' rule on the present posterior.
         """
-
-    @abstractmethod
-    def _root(self, z: Tensor) -> Tensor:
-        """Return the features on which the weights act."""
-
-    @abstractmethod
-    def _regained_variance(self, root: Tensor) -> Tensor | float:
-        """Return the part of the explained variance that noise leaves uncertain."""
-
-    @abstractmethod
-    def _regain_covariance(
-        self, covariance: LinearOperator, root: Tensor
-    ) -> LinearOperator:
-        """Add the part of the explained covariance that noise leaves uncertain."""
 
 
 class ExactPosterior(DTCPredictionStrategy):
@@ -171,20 +162,6 @@ class ExactPosterior(DTCPredictionStrategy):
             self.log_det + 2 * log_diagonal + W.log().sum(dim=-1),
         )
 
-    @override
-    def _root(self, z: Tensor) -> Tensor:
-        return z
-
-    @override
-    def _regained_variance(self, root: Tensor) -> float:
-        return 0.0
-
-    @override
-    def _regain_covariance(
-        self, covariance: LinearOperator, root: Tensor
-    ) -> LinearOperator:
-        return covariance
-
 
 class SparsePosterior(DTCPredictionStrategy):
     """The DTC posterior over a set of inducing points.
@@ -195,7 +172,7 @@ class SparsePosterior(DTCPredictionStrategy):
         V: The ``... x m x m`` matrix ``I + Z^T W Z``.
         b: The ``... x m`` vector ``Z^T W y``.
         observations: What ``V`` and ``b`` were made of, in blocks.
-        is_complete: Whether all of them speak through all features.
+        is_complete: Whether all of them are projected on all features.
     """
 
     def __init__(
@@ -210,11 +187,11 @@ class SparsePosterior(DTCPredictionStrategy):
         self.V = V
         self.b = b
         self.is_complete = is_complete
-        self.L_v = torch.linalg.cholesky(V)
         self.observations = observations
-        log_diagonal = self.L_v.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-        weights = solve_lower(self.L_v, b.unsqueeze(-1)).squeeze(-1)
-        super().__init__(covar_module, features, weights, 2 * log_diagonal)
+        L_v = torch.linalg.cholesky(V)
+        log_diagonal = L_v.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        weights = solve_lower(L_v, b.unsqueeze(-1)).squeeze(-1)
+        super().__init__(covar_module, features, weights, 2 * log_diagonal, L_v)
 
     @classmethod
     def from_observations(
@@ -244,8 +221,7 @@ class SparsePosterior(DTCPredictionStrategy):
         corner = torch.eye(X.shape[-2]).to(X)
         b_new = X.new_zeros(X.shape[-2])
         blocks = (*self.observations, observations)
-        # Coordinates that old data say nothing of are independent of the old ones, by
-        # the prior: they are the part of the residual that the new points see.
+        # Without projection, the new coordinates are independent of the old data.
         for block in blocks if reproject else blocks[-1:]:
             z = self.features(block.inputs)
             z_new = features.appended(block.inputs, z)  # ... x q x P
@@ -286,24 +262,10 @@ class SparsePosterior(DTCPredictionStrategy):
         """
         now = self(X.unsqueeze(-2))
         mean, variance = now.mean.squeeze(-1), now.variance.squeeze(-1)
-        root = self._root(self.features(X.unsqueeze(-2)))
+        root = solve_lower(cast(Tensor, self.L_v), self.features(X.unsqueeze(-2)))
         known = root.square().sum(dim=-2).squeeze(-1)
         odds = known / (noise - known)
         return mean - odds * (targets - mean), variance - known + noise * odds
-
-    @override
-    def _root(self, z: Tensor) -> Tensor:
-        return solve_lower(self.L_v, z)
-
-    @override
-    def _regained_variance(self, root: Tensor) -> Tensor:
-        return root.square().sum(dim=-2)
-
-    @override
-    def _regain_covariance(
-        self, covariance: LinearOperator, root: Tensor
-    ) -> LinearOperator:
-        return covariance + MatmulLinearOperator(root.mT, root)
 
 
 def nystrom_features(covar_module: Kernel, inducing_points: Tensor) -> KernelFeatures:

@@ -1,4 +1,4 @@
-"""A warning, with a figure, where rounding comes to matter."""
+"""A warning, with a figure, where rounding matters."""
 
 from __future__ import annotations
 
