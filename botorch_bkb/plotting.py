@@ -1,9 +1,8 @@
-"""Pictures of bandits: functions that draw on axes and return them, and two figures.
+"""Pictures of bandits: functions that draw on axes and return them, and a figure.
 
-Everything needs matplotlib, of the extra ``plot``; :func:`plot_rounds` and
-:func:`plot_repetitions` put whole figures together. Their ``runs`` are tables of rounds
-by the name of their bandit. A table has one row per batch and the columns ``num_pulls``
-(after the round), ``batch_size``, ``cumulative_regret`` and
+Everything needs matplotlib, of the extra ``plot``. ``runs`` are tables of rounds, one
+per repetition, by the name of their bandit. A table has one row per batch and the
+columns ``num_pulls`` (after the round), ``batch_size``, ``cumulative_regret`` and
 ``uniform_cumulative_regret``, as in the command line's ``rounds.csv``;
 :func:`plot_repetitions` also needs ``seconds`` from the start. A ``ValueError`` is
 raised if there is no run, or a run without rounds.
@@ -29,38 +28,6 @@ if TYPE_CHECKING:
 MAX_VECTOR_MARKS = 1_000
 
 
-def plot_rounds(
-    runs: Mapping[str, pd.DataFrame],
-    *,
-    title: str | None = None,
-    reward_unit: str | None = None,
-) -> Figure:
-    """Draw cumulative regret, beside uniform choice, and batch size over pulls.
-
-    Both axes are logarithmic: uniform choice has slope 1, a sublinear regret less.
-
-    Args:
-        runs: A table of rounds by the name of its bandit.
-        title: A title over the picture.
-        reward_unit: The unit of the rewards, and so of the regret.
-
-    Returns:
-        A figure that no global state of matplotlib knows; save it by ``savefig``.
-    """
-    repetitions = {name: [rounds] for name, rounds in runs.items()}
-    figure = blank_figure(7.0, 5.6)
-    panels = figure.subplots(2, 1, sharex=True, height_ratios=(1.7, 1.0))
-    regret_axes, batch_axes = panels
-    plot_regret(regret_axes, repetitions, reward_unit=reward_unit)
-    plot_batch_sizes(batch_axes, repetitions)
-    regret_axes.set(xscale="log", yscale="log", xlabel="", xmargin=0)
-    for axis in (batch_axes.xaxis, regret_axes.yaxis):
-        axis.set_major_formatter("{x:,g}")
-    if title:
-        figure.suptitle(title, fontsize="medium")
-    return figure
-
-
 def plot_repetitions(
     runs: Mapping[str, Sequence[pd.DataFrame]],
     *,
@@ -83,9 +50,7 @@ def plot_repetitions(
     figure = blank_figure(12.0, 4.0)
     regret_axes, seconds_axes, batch_axes = figure.subplots(1, 3)
     plot_regret(regret_axes, runs, reward_unit=reward_unit)
-    _draw_runs(seconds_axes, runs, "seconds", "time (seconds)")
-    seconds_axes.set_yscale("log")
-    seconds_axes.yaxis.set_major_formatter("{x:,g}")
+    _draw_runs(seconds_axes, runs, "seconds", "time (seconds)", scale="log")
     plot_batch_sizes(batch_axes, runs)
     if title:
         figure.suptitle(title, fontsize="medium")
@@ -110,7 +75,8 @@ def plot_regret(
         reward_unit: The unit of the rewards, and so of the regret.
     """
     label = "cumulative regret" + (f"\n({reward_unit})" if reward_unit else "")
-    _draw_runs(axes, runs, "cumulative_regret", label, beside_uniform=True)
+    _draw_uniform(axes, runs, "uniform_cumulative_regret")
+    _draw_runs(axes, runs, "cumulative_regret", label)
     axes.legend(frameon=False, loc="upper left", fontsize="small")
     return axes
 
@@ -126,7 +92,8 @@ def plot_found(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> Axes:
         runs: Tables of rounds, one per repetition, by the name of their bandit.
     """
     label = "found of the best 1 % (arms)"
-    _draw_runs(axes, runs, "num_best_found", label, beside_uniform=True)
+    _draw_uniform(axes, runs, "uniform_num_best_found")
+    _draw_runs(axes, runs, "num_best_found", label)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize="small")
     return axes
@@ -139,9 +106,7 @@ def plot_batch_sizes(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> 
         axes: The axes to draw on.
         runs: Tables of rounds, one per repetition, by the name of their bandit.
     """
-    _draw_runs(axes, runs, "batch_size", "batch size (pulls)")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:,g}")
+    _draw_runs(axes, runs, "batch_size", "batch size (pulls)", scale="log")
     # Below one pull there is no batch, though a band may reach there.
     axes.set_ylim(bottom=0.8)
     return axes
@@ -231,21 +196,19 @@ def plot_maximizer_distribution(
     """
     arms = distribution.credible_set(1.0)
     on_line = distribution.maximizers.shape[-1] == 1
-    if not on_line:
-        arms = arms[:max_arms]
-    height = distribution.probabilities[arms].tolist()
-    error = distribution.standard_errors[arms].tolist()
     if on_line:
         first = [int((distribution.indices == arm).nonzero()[0]) for arm in arms]
         x = distribution.maximizers[first, 0].tolist()
-        axes.vlines(x, 0, height, linewidth=2.5)
-        axes.errorbar(x, height, error, fmt="none", ecolor="0.4", elinewidth=0.8)
         axes.set_xlabel("arm")
     else:
-        places = range(len(arms))
-        axes.bar(places, height, yerr=error, error_kw={"ecolor": "0.4"})
-        axes.set_xticks(places, [str(int(arm)) for arm in arms], rotation=90)
+        arms = arms[:max_arms]
+        x = list(range(len(arms)))
+        axes.set_xticks(x, [str(int(arm)) for arm in arms], rotation=90)
         axes.set_xlabel("arm (index)")
+    height = distribution.probabilities[arms].tolist()
+    error = distribution.standard_errors[arms].tolist()
+    axes.vlines(x, 0, height, linewidth=2.5)
+    axes.errorbar(x, height, error, fmt="none", ecolor="0.4", elinewidth=0.8)
     axes.set_ylabel("probability of being best")
     axes.set_ylim(bottom=0)
     return tidy_axes(axes)
@@ -359,18 +322,10 @@ def _draw_runs(
     runs: Mapping[str, Sequence[pd.DataFrame]],
     column: str,
     label: str,
-    beside_uniform: bool = False,
+    scale: str = "linear",
 ) -> None:
     """Draw the mean and the standard deviation of a column of the tables over pulls."""
-    lengths = {name: list(map(len, tables)) for name, tables in runs.items()}
-    if not lengths or not all(counts and all(counts) for counts in lengths.values()):
-        raise ValueError(
-            "Expected `runs` to hold at least one table per bandit, and each at least "
-            f"one round, but got numbers of rounds {lengths}."
-        )
-    if beside_uniform:
-        everything = [rounds for tables in runs.values() for rounds in tables]
-        _draw_uniform(axes, everything, f"uniform_{column}")
+    _check_runs(runs)
     is_step = column == "batch_size"
     style = "steps" if is_step else "default"
     for name, tables in runs.items():
@@ -383,25 +338,34 @@ def _draw_runs(
         low, high = np.maximum(mean - std, 1e-3 * mean), mean + std
         band = axes.fill_between(pulls, low, high, step="pre" if is_step else None)
         band.set(color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(xlabel="pulls", ylabel=label)
+    axes.set(xlabel="pulls", ylabel=label, yscale=scale)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,g}")
     tidy_axes(axes)
 
 
-def _draw_uniform(axes: Axes, runs: Sequence[pd.DataFrame], column: str) -> None:
+def _draw_uniform(
+    axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]], column: str
+) -> None:
     """Draw what uniform choice can expect, as far as the longest run."""
-    # Of equally long runs the one of most rounds, which has most points.
-    longest = max(runs, key=lambda rounds: (rounds["num_pulls"].iloc[-1], len(rounds)))
-    pulls = np.union1d([1], longest["num_pulls"])
-    axes.plot(
-        pulls,
-        _values_at(pulls, longest, column),
-        color="0.45",
-        linestyle="--",
-        linewidth=1.4,
-        label="uniform choice (expected)",
-    )
+    _check_runs(runs)
+    expected = {0: 0.0}
+    for rounds in (rounds for tables in runs.values() for rounds in tables):
+        expected |= dict(zip(rounds["num_pulls"], rounds[column], strict=True))
+    pulls = np.array(sorted(expected))
+    shown = pulls.clip(min=1)  # zero is on no logarithmic axis
+    values = np.interp(shown, pulls, [expected[n] for n in pulls])
+    (line,) = axes.plot(shown, values, "--", color="0.45")
+    line.set(linewidth=1.4, label="uniform choice (expected)")
+
+
+def _check_runs(runs: Mapping[str, Sequence[pd.DataFrame]]) -> None:
+    lengths = {name: list(map(len, tables)) for name, tables in runs.items()}
+    if not lengths or not all(counts and all(counts) for counts in lengths.values()):
+        raise ValueError(
+            "Expected `runs` to hold at least one table per bandit, and each at least "
+            f"one round, but got numbers of rounds {lengths}."
+        )
 
 
 def _common_pulls(tables: Sequence[pd.DataFrame]) -> np.ndarray:

@@ -10,7 +10,7 @@ from gpytorch.kernels import RBFKernel
 
 from botorch_bkb.acquisition.confidence import LogWidth
 from botorch_bkb.bandits import BBKB
-from botorch_bkb.cli.simulation import report, run_bandit
+from botorch_bkb.cli.simulation import recommendation, report, run_bandit
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
@@ -37,15 +37,21 @@ def run(args: argparse.Namespace) -> None:
         generator=generator,
     )
     rounds = run_bandit(
-        bandit, problem, args.horizon, generator=generator, quiet=args.quiet
-    )
-    report(
         bandit,
         problem,
-        rounds,
-        args.output,
+        args.horizon,
         name="BBKB",
+        seed=args.seed,
+        generator=generator,
+        quiet=args.quiet,
+    )
+    report(
+        rounds,
+        problem,
+        args.output,
         title=f"BBKB on Hartmann-6, {args.num_arms:,} arms, {args.horizon:,} pulls, "
         f"noise {NOISE_STD}",
-        arm_name=lambda arm: f"arm {arm:,}",
+        recommended=recommendation(
+            bandit, problem, [f"arm {arm:,}" for arm in range(args.num_arms)]
+        ),
     )

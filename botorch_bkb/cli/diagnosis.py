@@ -114,110 +114,47 @@ class HeldOut:
         return self.num_inside / len(self.measured)
 
     @property
-    def bounds_of_share(self) -> tuple[float, float]:
-        """The range of that share, up to rare chance, if the intervals are right.
+    def least_share(self) -> float:
+        """The least such share, up to rare chance, if the intervals are right.
 
         Errors of one candidate's measurements are correlated: candidates are counted.
         """
-        error = (0.95 * 0.05 / self.num_candidates) ** 0.5
-        return 0.95 - FAR_OFF * error, 0.95 + FAR_OFF * error
+        return 0.95 - FAR_OFF * (0.95 * 0.05 / self.num_candidates) ** 0.5
+
+    @property
+    def is_too_sure(self) -> bool:
+        """Whether too few measurements lie inside."""
+        return self.share_inside < self.least_share
+
+    @property
+    def beats_mean(self) -> bool:
+        """Whether the predictions are better than the mean of the others."""
+        return self.error < self.error_of_mean
 
 
-@dataclass(frozen=True)
-class FitDiagnosis:
-    """What a fit found.
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What a look at the measurements found.
 
     Attributes:
-        noise_share: The noise variance as a share of the rewards' variance.
-        lengthscales: The shortest lengthscale of each column's features, of the trend
-            where there is rough detail, as a share of their range, ascending.
-        detail_share: Which share of the kernel's variance is rough detail.
+        text: In a line.
+        trouble: Why the choice cannot be trusted, if that is so.
         held_out: Predictions of candidates that are left out; None if too few are
             measured.
     """
 
-    noise_share: float
-    lengthscales: dict[str, float]
-    detail_share: float
-    held_out: HeldOut | None
+    text: str
+    trouble: str | None
+    held_out: HeldOut | None = None
 
     @override
     def __str__(self) -> str:
-        shown = list(self.lengthscales.items())[:NUM_COLUMNS_SHOWN]
-        columns = ", ".join(f"{name} ({scale:.2g})" for name, scale in shown)
-        parts = [f"noise is {self.noise_share:.0%} of the rewards' variance"]
-        if columns:
-            parts.append(
-                f"columns that matter most (lengthscale over range): {columns}"
-            )
-        if self.detail_share > 0:
-            parts.append(
-                f"rough detail beside them is {self.detail_share:.0%} of the kernel's "
-                "variance"
-            )
-        if self.held_out is not None:
-            parts.append(
-                "candidates left out are predicted with a correlation of "
-                f"{self.held_out.correlation:.2f}"
-            )
-        return "; ".join(parts)
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the fit cannot tell candidates apart, if it cannot."""
-        if self.held_out is None or not self.held_out.can_judge:
-            return None
-        correlation = self.held_out.correlation
-        chance = CHANCE_QUANTILE / math.sqrt(self.held_out.num_candidates)
-        if correlation > chance:
-            return None
-        return (
-            "the fit cannot tell candidates apart: those left out are predicted with a "
-            f"correlation of {correlation:.2f}, and chance alone gives up to "
-            f"{chance:.2f}. This batch is hardly better than a random one. Check that "
-            "rewards and candidates belong together, and that the columns hold what "
-            "the reward depends on"
-        )
-
-
-@dataclass(frozen=True)
-class RoundEffect:
-    """What the rounds of measurements explain beside their candidates.
-
-    Attributes:
-        share: A share of the rewards' variance, less what chance alone gives.
-        p_value: The probability that chance alone gives as much.
-        shifts: The lowest and the highest round, in words.
-    """
-
-    share: float
-    p_value: float
-    shifts: str
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"they explain {self.share:.0%} of the rewards' variance beside what the "
-            "candidates do"
-        )
-
-    @property
-    def trouble(self) -> str | None:
-        """Why rewards of different rounds cannot be compared, if they cannot."""
-        if self.share < SHARE_OF_ROUNDS or self.p_value > CHANCE_OF_ROUNDS:
-            return None
-        return (
-            f"rounds differ as a whole, by {self.shifts}, and the fit takes that for "
-            "differences between candidates. Measure the same few candidates in every "
-            "round (shared controls) and write each reward relative to the mean of its "
-            "round's controls; or, of rounds of similar candidates, relative to the "
-            "mean of its round"
-        )
+        return self.text
 
 
 def diagnose(
     bandit: GPBandit, indices: Tensor, rewards: Tensor, sources: Sequence[str]
-) -> FitDiagnosis:
+) -> Finding:
     """Look at a bandit's fit to measurements.
 
     Args:
@@ -227,26 +164,52 @@ def diagnose(
         sources: The column of each feature, of those beside a fingerprint.
     """
     measured, place = indices.unique(return_inverse=True)
-    shortest: dict[str, float] = {}
-    found = lengthscales(bandit.covar_module)
-    for name, lengthscale in zip(sources, found.values(), strict=True):
-        shortest[name] = min(lengthscale, shortest.get(name, math.inf))
-    _, *details = variance_shares(
-        bandit.covar_module, kernel_features(bandit, measured)
-    )
-    return FitDiagnosis(
-        noise_share=bandit.noise_variance / rewards.var(correction=0).item(),
-        lengthscales=dict(sorted(shortest.items(), key=lambda item: item[1])),
-        detail_share=sum(share for _, share in details),
-        held_out=_hold_out(bandit, measured, place, rewards),
+    noise_share = bandit.noise_variance / rewards.var(correction=0).item()
+    parts = [f"noise is {noise_share:.0%} of the rewards' variance"]
+    # Of the trend, where there is rough detail. A column counts by its shortest one.
+    found = lengthscales(bandit.covar_module).values()
+    scales = pd.Series(list(found), index=list(sources), dtype="float64")
+    shown = scales.groupby(level=0).min().nsmallest(NUM_COLUMNS_SHOWN)
+    if len(shown):
+        columns = ", ".join(f"{name} ({scale:.2g})" for name, scale in shown.items())
+        parts.append(f"columns that matter most (lengthscale over range): {columns}")
+    features = kernel_features(bandit, measured)
+    _, *details = variance_shares(bandit.covar_module, features)
+    detail_share = sum(share for _, share in details)
+    if detail_share > 0:
+        parts.append(
+            f"rough detail beside them is {detail_share:.0%} of the kernel's variance"
+        )
+    held_out = _hold_out(bandit, measured, place, rewards)
+    if held_out is not None:
+        parts.append(
+            "candidates left out are predicted with a correlation of "
+            f"{held_out.correlation:.2f}"
+        )
+    trouble = None if held_out is None else fit_trouble(held_out)
+    return Finding("; ".join(parts), trouble, held_out)
+
+
+def fit_trouble(held_out: HeldOut) -> str | None:
+    """Return why the fit cannot tell candidates apart, if it cannot."""
+    chance = CHANCE_QUANTILE / math.sqrt(held_out.num_candidates)
+    if held_out.correlation > chance or not held_out.can_judge:
+        return None
+    return (
+        "the fit cannot tell candidates apart: those left out are predicted with a "
+        f"correlation of {held_out.correlation:.2f}, and chance alone gives up to "
+        f"{chance:.2f}. This batch is hardly better than a random one. Check that "
+        "rewards and candidates belong together, and that the columns hold what "
+        "the reward depends on"
     )
 
 
-def round_effect(held_out: HeldOut, rounds: Sequence[str]) -> RoundEffect | None:
+def round_effect(held_out: HeldOut, rounds: Sequence[str]) -> Finding | None:
     """Return how much of the variance rounds explain beside held-out predictions.
 
     By least squares: rewards go by the predictions, which says that later rounds have
-    better candidates, and by a constant for all rounds, or for each.
+    better candidates, and by a constant for all rounds, or for each. The share is less
+    what chance alone gives.
 
     Args:
         held_out: Predictions of the ``n`` measurements.
@@ -254,8 +217,8 @@ def round_effect(held_out: HeldOut, rounds: Sequence[str]) -> RoundEffect | None
     """
     codes, names = pd.factorize(np.asarray(rounds, dtype=object))
     is_of = (codes[:, None] == np.arange(len(names))).astype("float64")
-    num_free = len(codes) - len(names) - 1
-    if len(names) < 2 or num_free < MIN_FREE:
+    num_more, num_free = len(names) - 1, len(codes) - len(names) - 1
+    if num_more < 1 or num_free < MIN_FREE:
         return None
     y, predicted = held_out.measured, (held_out.mean - held_out.mean.mean())[:, None]
     errors, coefficients = [], np.empty(0)
@@ -265,16 +228,22 @@ def round_effect(held_out: HeldOut, rounds: Sequence[str]) -> RoundEffect | None
         errors.append(((y - x @ coefficients) ** 2).sum())
     by_chance = max(errors[1] / num_free, np.finfo("float64").tiny)
     gain = max(errors[0] - errors[1], 0.0)
+    share = max(0.0, gain - num_more * by_chance) / ((y - y.mean()) ** 2).sum()
+    p_value = stats.f.sf(gain / num_more / by_chance, num_more, num_free)
+    text = f"they explain {share:.0%} of the rewards' variance beside what the "
+    text += "candidates do"
+    if share < SHARE_OF_ROUNDS or p_value > CHANCE_OF_ROUNDS:
+        return Finding(text, None)
     shifts = coefficients[:-1] - y.mean()
     low, high = shifts.argmin(), shifts.argmax()
-    return RoundEffect(
-        share=max(0.0, gain - (len(names) - 1) * by_chance)
-        / ((y - y.mean()) ** 2).sum(),
-        p_value=float(
-            stats.f.sf(gain / (len(names) - 1) / by_chance, len(names) - 1, num_free)
-        ),
-        shifts=f"{shifts[low]:+.2g} ({names[low]}) to {shifts[high]:+.2g} "
-        f"({names[high]})",
+    return Finding(
+        text,
+        f"rounds differ as a whole, by {shifts[low]:+.2g} ({names[low]}) to "
+        f"{shifts[high]:+.2g} ({names[high]}), and the fit takes that for differences "
+        "between candidates. Measure the same few candidates in every round (shared "
+        "controls) and write each reward relative to the mean of its round's "
+        "controls; or, of rounds of similar candidates, relative to the mean of its "
+        "round",
     )
 
 
@@ -396,24 +365,21 @@ def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
         )
     if num_rewards < MIN_CANDIDATES:
         return None
-    squares = (rewards - rewards.mean()).square()
-    place = int(squares.argmax())
-    share = (squares[place] / squares.sum()).item()
-    found = f"the reward {rewards[place].item():g} of {names[place]} alone makes"
-    if share <= DOMINANT_SHARE:
-        far = (rewards - rewards.median()).abs().argsort(descending=True)
-        for number in range(2, max(2, num_rewards // 10) + 1):
-            others = rewards[far[number:]]
-            left = (others - others.mean()).square().sum() / squares.sum()
-            share = 1 - left.item()
-            if share > DOMINANT_SHARE_OF_SEVERAL:
-                break
-        else:
-            return None
-        shown = [f"{rewards[n].item():g} of {names[n]}" for n in far[:number].tolist()]
+    squares = (rewards - rewards.mean()).square().sum()
+    far = (rewards - rewards.median()).abs().argsort(descending=True)
+    for number in range(1, max(2, num_rewards // 10) + 1):
+        others = rewards[far[number:]]
+        share = 1 - ((others - others.mean()).square().sum() / squares).item()
+        if share > (DOMINANT_SHARE if number == 1 else DOMINANT_SHARE_OF_SEVERAL):
+            break
+    else:
+        return None
+    shown = [f"{rewards[n].item():g} of {names[n]}" for n in far[:number].tolist()]
+    found = f"the reward {shown[0]} alone makes"
+    if number > 1:
+        listing = ", ".join(shown[:NUM_REWARDS_SHOWN])
         more = ", ..." if number > NUM_REWARDS_SHOWN else ""
-        listing = ", ".join(shown[:NUM_REWARDS_SHOWN]) + more
-        found = f"{number:,} rewards far from the others ({listing}) make"
+        found = f"{number:,} rewards far from the others ({listing}{more}) make"
     return (
         f"{found} {share:.0%} of the rewards' variance, and the fit sees little else. "
         "Correct what is a slip, or stands for a missing value; if it is right, a "

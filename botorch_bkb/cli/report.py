@@ -23,7 +23,7 @@ from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_bkb._version import __version__
+import botorch_bkb
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.campaign import Campaign, results_name, reward_label
 from botorch_bkb.cli.columns import days, is_numeric, row_name, to_numbers
@@ -46,6 +46,17 @@ from botorch_bkb.plotting import blank_figure, plot_predicted, plot_progress
 NUM_LENGTHSCALES_SHOWN = 10
 # In inches; fonts stay legible where the picture is as wide as a telephone.
 PICTURE_SIZE = (4.5, 3.9)
+# What the page calls the columns of the batch, beside the id; and those of numbers.
+COLUMNS = {
+    "structure": "structure",
+    "repeats": "times",
+    "mean": "mean",
+    "std": "std",
+    "low": "95 % interval",
+    "nearest": "nearest measured",
+    "why": "why",
+}
+NUMBERS = ("times", "mean", "std", "95 % interval", "measurements", "best so far")
 # Numbers with more of them, or before them, are written with an exponent.
 MAX_DECIMALS = 9
 
@@ -116,9 +127,9 @@ def _rounds_of(column: pd.Series, rewards: np.ndarray) -> Rounds:
         names = column.map(str)
         dates = None if column.empty else days(column)
         keys = names if dates is None else dates[0]
-    codes, found = pd.factorize(keys, sort=keys is not names)
-    places = [np.flatnonzero(codes == code) for code in range(len(found))]
-    return [(names.iloc[place[0]], rewards[place]) for place in places]
+    table = pd.DataFrame({"name": names, "reward": rewards, "key": keys})
+    groups = table.groupby("key", sort=keys is not names)
+    return [(part["name"].iloc[0], part["reward"].to_numpy()) for _, part in groups]
 
 
 def report_page(
@@ -157,52 +168,64 @@ def report_page(
         nearest = nearest_measured(bandit, arms, indices, rewards)
         picks["nearest"] = ids[nearest["arm"]]
         picks[["similarity", "measured"]] = nearest[["similarity", "mean"]]
-        content["best"] = _best(bandit, ids)
-        content["kernel"] = describe_kernel(bandit.covar_module, feature_names)
+        best = bandit.best_arm()
+        mean, variance = bandit.predict(torch.tensor([best]))
+        std = variance.sqrt().item() if "std" in picks else None
+        content["best"] = {"id": ids[best], "mean": mean.item(), "std": std}
         content |= _pictures(rounds, held_out, maximize=not args.minimize)
+    columns = {"id": args.id, **COLUMNS}
     return _template().render(
         content,
         args=args,
         reward=reward_label(args),
-        headline=headline(held_out, problems),
         problems=problems,
         held_out=held_out,
         num_candidates=campaign.num_candidates,
-        num_available=int(campaign.available.sum()),
         num_pulls=bandit.num_pulls,
-        num_pending=int((~observed).sum()),
-        num_features=bandit.arms.shape[-1],
-        noise_variance=bandit.noise_variance if "std" in picks else None,
         not_fitted=None if is_fitted(bandit) else NOT_FITTED,
+        assumed=_assumed(args, bandit, campaign, feature_names, "std" in picks),
         options={
             f"--{name.replace('_', '-')}": getattr(value, "name", value)
             for name, value in sorted(vars(args).items())
             if name not in ("arms", "command")
         },
-        columns=list(picks),
+        columns={name: title for name, title in columns.items() if name in picks},
         picks=picks.to_dict("records"),
     )
 
 
-def headline(held_out: HeldOut | None, problems: Sequence[str]) -> str:
-    """Say whether the rest of the page can be believed.
-
-    The model is not to be trusted if there is a problem or if it predicts no better
-    than a mean; its intervals are not if too few measurements lie inside.
-
-    Args:
-        held_out: Predictions of held-out candidates, if there are any.
-        problems: Why it cannot, as far as that is known already.
-    """
-    if problems:
-        return "The model is not to be trusted."
-    if held_out is None or not held_out.can_judge:
-        return "The model cannot be judged yet."
-    if held_out.error >= held_out.error_of_mean:
-        return "The model is not to be trusted."
-    if held_out.share_inside < held_out.bounds_of_share[0]:
-        return "The model's intervals are not to be trusted."
-    return "Nothing speaks against the model."
+def _assumed(
+    args: argparse.Namespace,
+    bandit: GPBandit,
+    campaign: Campaign,
+    feature_names: Sequence[str],
+    has_unit: bool,
+) -> dict[str, str]:
+    """Return what the batch rests on, by name."""
+    assumed = {
+        "candidates": f"{campaign.num_candidates:,} of {args.arms.name}, of which "
+        f"{int(campaign.available.sum()):,} may be chosen",
+        "results used": f"{bandit.num_pulls:,}",
+        "in flight": f"{int(campaign.rewards.isnan().sum()):,}",
+        "features": f"{bandit.arms.shape[-1]:,}",
+    }
+    if bandit.num_pulls > 0:
+        assumed |= describe_kernel(bandit.covar_module, feature_names)
+    if has_unit:
+        variance = bandit.noise_variance
+        assumed["noise of a single measurement"] = (
+            f"standard deviation {variance**0.5:.4g}, variance {variance:.4g}, the "
+            "same for all"
+        )
+    packages = botorch_bkb, botorch, gpytorch, torch
+    versions = [f"{package.__name__} {package.__version__}" for package in packages]
+    return assumed | {
+        "what is best": f"{'small' if args.minimize else 'large'} rewards",
+        "goal": args.goal,
+        "seed": str(args.seed),
+        "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
+        "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+    }
 
 
 def nearest_measured(
@@ -273,12 +296,6 @@ def in_digits_of(value: float, std: float | None) -> str:
     return f"{value:.{max(num_decimals, 0)}f}"
 
 
-def _best(bandit: GPBandit, ids: pd.Index) -> dict[str, Any]:
-    best = bandit.best_arm()
-    mean, variance = bandit.predict(torch.tensor([best]))
-    return {"id": ids[best], "mean": mean.item(), "std": variance.sqrt().item()}
-
-
 def _pictures(
     rounds: Rounds, held_out: HeldOut | None, maximize: bool
 ) -> dict[str, Any]:
@@ -339,9 +356,6 @@ def _template() -> jinja2.Template:
         "NUM_FOLDS": NUM_FOLDS,
         "DEVIATIONS_OF_95_PERCENT": DEVIATIONS_OF_95_PERCENT,
         "MIN_CANDIDATES_TO_JUDGE": MIN_CANDIDATES_TO_JUDGE,
-        "versions": f"botorch_bkb {__version__}, botorch {botorch.__version__}, "
-        f"gpytorch {gpytorch.__version__}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}",
-        "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+        "NUMBERS": NUMBERS,
     }
     return environment.get_template("report.html")

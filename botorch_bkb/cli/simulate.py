@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
-from collections.abc import Callable, Collection
-from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
@@ -48,7 +48,6 @@ from botorch_bkb.cli.arguments import (
 )
 from botorch_bkb.cli.campaign import Campaign, read_by_options, stays_in_file
 from botorch_bkb.cli.candidates import (
-    Candidates,
     fingerprint_columns,
     KernelName,
     library_arms,
@@ -58,7 +57,7 @@ from botorch_bkb.cli.candidates import (
 from botorch_bkb.cli.columns import reward_column
 from botorch_bkb.cli.features import drop_incomplete
 from botorch_bkb.cli.progress import clock, note
-from botorch_bkb.cli.simulation import Player, report, report_comparison, run_bandit
+from botorch_bkb.cli.simulation import Player, recommendation, report, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
 from botorch_bkb.cli.tables import require_column, require_ids
 from botorch_bkb.cli.workers import on_workers, require_ray
@@ -82,21 +81,17 @@ BANDITS: dict[str, type[FiniteArmBandit]] = {
     "rgpucb": RGPUCB,
 }
 FREE_WIDTHS = {"constant": ConstantWidth, "log": LogWidth}
-_EXACT_WIDTHS = {"gpucb": ChowdhuryGopalanWidth, "gpbucb": ChowdhuryGopalanWidth}
-WIDTHS: dict[str, dict[str, Callable[..., ConfidenceSchedule]]] = {
-    "practical": {
-        "bbkb": PracticalBBKBWidth,
-        "bkb": PracticalBKBWidth,
-        **_EXACT_WIDTHS,
-    },
-    "theorem": {"bbkb": BBKBWidth, "bkb": BKBWidth, **_EXACT_WIDTHS},
+# The practical one, and that of the theorem.
+WIDTHS: dict[str, tuple[Callable[..., ConfidenceSchedule], ...]] = {
+    "bbkb": (PracticalBBKBWidth, BBKBWidth),
+    "bkb": (PracticalBKBWidth, BKBWidth),
+    "gpucb": (ChowdhuryGopalanWidth, ChowdhuryGopalanWidth),
+    "gpbucb": (ChowdhuryGopalanWidth, ChowdhuryGopalanWidth),
 }
 # Those that drift know no norm, and have one width on a finite set of arms.
 DRIFT_WIDTHS = {"tvgpucb": TVWidth, "rgpucb": RTVWidth}
 RATIO_RULES = {"bbkb": SumRule, "gpbucb": ProductRule}
 SPARSE_BANDITS = ("bbkb", "bkb", "thompson", "epsilon-greedy")
-MODEL_OPTIONS = ("--kernel", "--lengthscale", "--noise-variance")
-BOUND_OPTIONS = ("--norm-bound", "--failure-probability")
 MATERN_NU = 2.5
 # A column that no table has: those without a name are left out of it, or refused.
 ROW_NAMES = ""
@@ -104,20 +99,20 @@ ROW_NAMES = ""
 MAX_FILTERED_ARMS = 5_000
 # The bandits to which an option means something, where these are not all.
 USES: dict[str, Collection[str]] = {
-    **dict.fromkeys((*MODEL_OPTIONS, "--confidence", *BOUND_OPTIONS), BANDITS),
-    "--kernel": BANDIT_NAMES,
-    "--norm-bound": [name for name in BANDITS if name not in DRIFT_WIDTHS],
-    "--forgetting-rate": DRIFT_WIDTHS,
-    "--block-size": ["rgpucb"],
-    "--workers": [n for n in BANDIT_NAMES if n not in ("uniform", "tvgpucb")],
-    "--ratio-threshold": RATIO_RULES,
     **dict.fromkeys(
-        ("--oversampling", "--resampling", "--max-inducing"), SPARSE_BANDITS
+        ("lengthscale", "noise_variance", "confidence", "failure_probability"), BANDITS
     ),
+    **dict.fromkeys(("smiles", "goal", "kernel tanimoto"), ("suggest",)),
+    **dict.fromkeys(("oversampling", "resampling", "max_inducing"), SPARSE_BANDITS),
+    "norm_bound": [name for name in BANDITS if name not in DRIFT_WIDTHS],
+    "forgetting_rate": DRIFT_WIDTHS,
+    "block_size": ["rgpucb"],
+    "workers": [n for n in BANDIT_NAMES if n not in ("uniform", "tvgpucb")],
+    "ratio_threshold": RATIO_RULES,
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rehearsal:
     """A table whose mean rewards are known, as the bandits see it.
 
@@ -131,13 +126,7 @@ class Rehearsal:
     problem: FiniteArmProblem
     arms: Tensor
     kernel: KernelName | None
-    arm_names: list[str]
-
-    def over(self, arms: Tensor) -> Self:
-        """Return it with the same arms, computed with elsewhere."""
-        problem = copy(self.problem)
-        problem.arms = arms
-        return replace(self, problem=problem, arms=arms)
+    arm_names: Sequence[str]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -148,119 +137,69 @@ def run(args: argparse.Namespace) -> None:
     require_ray(args.workers)
     with clock("Reading the table", args.quiet):
         rehearsal = load_rehearsal(args)
-    check_horizon(args, rehearsal.problem)
-    # Where suggest sees others than the other bandits, these are fingerprints.
-    seen = rehearsal.arms if "suggest" in args.bandit else rehearsal.problem.arms
-    with on_workers(seen, args.workers) as arms:
-        _simulate(args, rehearsal if arms is seen else rehearsal.over(arms))
-
-
-def _simulate(args: argparse.Namespace, rehearsal: Rehearsal) -> None:
-    """Run the bandits over a table that was read."""
-    problem = rehearsal.problem
-    names = list(dict.fromkeys(args.bandit))
-    seeds = range(args.seed, args.seed + args.repetitions)
-    where = (
-        f"on {args.table.name}, {problem.num_arms:,} arms, {args.horizon:,} pulls, "
-        f"noise {args.noise_std:g}"
-    )
-    reward_unit = f"standard deviations of {args.reward}"
-    if len(names) == len(seeds) == 1:
-        bandit, rounds = play(names[0], args.seed, args, rehearsal)
-        name = BANDITS[names[0]].__name__ if names[0] in BANDITS else names[0]
-        report(
-            bandit,
-            problem,
-            rounds,
-            args.output,
-            name=name,
-            title=f"{name} {where}",
-            reward_unit=reward_unit,
-            arm_name=rehearsal.arm_names.__getitem__,
-            seeks_best=isinstance(bandit, SuggestLoop) and bandit.goal == "best_arm",
-        )
-        return
-    report_comparison(
-        {
-            name: [play(name, seed, args, rehearsal)[1] for seed in seeds]
-            for name in names
-        },
+    problem, names = rehearsal.problem, list(dict.fromkeys(args.bandit))
+    check_horizon(args, problem)
+    recommended, rounds = "", []
+    with on_workers(rehearsal.arms, args.workers) as arms:
+        if arms is not rehearsal.arms:
+            rehearsal.arms = problem.arms = arms
+        for name, index in itertools.product(names, range(args.repetitions)):
+            generator = torch.Generator().manual_seed(args.seed + index)
+            with clock(f"Preparing {problem.num_arms:,} arms", args.quiet):
+                bandit = build_bandit(name, args, rehearsal, generator)
+            rounds.append(
+                run_bandit(
+                    bandit,
+                    problem,
+                    args.horizon,
+                    name=name,
+                    seed=args.seed + index,
+                    generator=generator,
+                    quiet=args.quiet,
+                )
+            )
+            recommended = recommendation(bandit, problem, rehearsal.arm_names)
+    report(
+        pd.concat(rounds),
         problem,
         args.output,
-        title=f"{', '.join(names)} {where}, repetitions {len(seeds):,}",
-        reward_unit=reward_unit,
+        title=f"{', '.join(names)} on {args.table.name}, {problem.num_arms:,} arms, "
+        f"{args.horizon:,} pulls, noise {args.noise_std:g}",
+        reward_unit=f"standard deviations of {args.reward}",
+        recommended=recommended if len(rounds) == 1 else "",
     )
-
-
-def play(
-    name: str, seed: int, args: argparse.Namespace, rehearsal: Rehearsal
-) -> tuple[Player, pd.DataFrame]:
-    """Run one bandit at one seed; return it, and its rounds with its name and seed."""
-    generator = torch.Generator().manual_seed(seed)
-    with clock(f"Preparing {rehearsal.problem.num_arms:,} arms", args.quiet):
-        bandit = build_bandit(name, args, rehearsal, generator)
-    rounds = run_bandit(
-        bandit,
-        rehearsal.problem,
-        args.horizon,
-        generator=generator,
-        quiet=args.quiet,
-        label=f"{name}, seed {seed}",
-    )
-    rounds.insert(0, "bandit", name)
-    rounds.insert(1, "seed", seed)
-    return bandit, rounds
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Refuse options that mean nothing to a bandit, or beside another option.
+    """Refuse options that mean nothing to a bandit.
 
     Raises:
         UnsupportedError: If there is one.
     """
-    for option, bandits in USES.items():
+    given = [name for name in USES if getattr(args, name, None) not in (None, [])]
+    if args.kernel == "tanimoto":
+        given.append("kernel tanimoto")
+    for option in given:
         for name in args.bandit:
-            if _is_given(args, option) and name not in bandits:
+            if name not in USES[option]:
                 raise UnsupportedError(
-                    f"{option} means nothing to --bandit {name}, only to "
-                    f"{', '.join(bandits)}. Leave it out."
+                    f"--{option.replace('_', '-')} means nothing to --bandit {name}, "
+                    f"only to {', '.join(USES[option])}. Leave it out."
                 )
-    others = [name for name in args.bandit if name in BANDITS]
-    for option in ("smiles", "goal"):
-        if others and getattr(args, option):
-            raise UnsupportedError(
-                f"--{option} means nothing to --bandit {others[0]}, an algorithm as it "
-                "was published, only to suggest. Leave it out."
-            )
-    if others and args.kernel == "tanimoto":
-        raise UnsupportedError(
-            f"--kernel tanimoto means nothing to --bandit {others[0]}, only to "
-            "suggest. Leave it out."
-        )
-
-
-def _is_given(args: argparse.Namespace, option: str) -> bool:
-    return getattr(args, option.removeprefix("--").replace("-", "_")) is not None
 
 
 def check_horizon(args: argparse.Namespace, problem: FiniteArmProblem) -> None:
-    """Refuse more pulls than arms allow, or more seeds than there are.
+    """Refuse more pulls than arms allow.
 
     Raises:
         InputDataError: If they do not suffice.
     """
-    if args.max_repeats is not None:
-        most = args.max_repeats * problem.num_arms
-        if args.horizon > most:
-            raise InputDataError(
-                f"--max-repeats {args.max_repeats} allows {most:,} pulls of the "
-                f"{problem.num_arms:,} arms, but --horizon is {args.horizon:,}. Lower "
-                "it, or allow more repeats."
-            )
-    if args.seed + args.repetitions > 2**63:
+    most = (args.max_repeats or math.inf) * problem.num_arms
+    if args.horizon > most:
         raise InputDataError(
-            f"--seed {args.seed} leaves no {args.repetitions:,} seeds below 2 to the "
-            "63rd. Start at a smaller one."
+            f"--max-repeats {args.max_repeats} allows {most:,} pulls of the "
+            f"{problem.num_arms:,} arms, but --horizon is {args.horizon:,}. Lower "
+            "it, or allow more repeats."
         )
 
 
@@ -274,17 +213,21 @@ def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
     is_large = stays_in_file(args.table, args)
     columns = [args.reward, args.id] if is_large else None
     table = read_by_options(args.table, args, columns).frame
-    require_column(table, args.reward, args.table, "--reward")
+    for name in (args.reward, args.id, *([] if is_large else args.smiles)):
+        if name is not None:
+            option = {args.reward: "--reward", args.id: "--id"}.get(name, "--smiles")
+            require_column(table, name, args.table, option)
     arm_names = [f"row {row + 1:,}" for row in table.index]
     if args.id is not None:
-        require_column(table, args.id, args.table, "--id")
         require_ids(table[args.id], args.table)
         arm_names = table[args.id].tolist()
     rewards = reward_column(table[args.reward], may_be_empty=False)
     if is_large:
-        return _of_library(table, rewards, arm_names, args)
+        arms = _library_arms(args)
+        return Rehearsal(_problem(arms, rewards, args), arms, args.kernel, arm_names)
     if args.drop_incomplete:
         drop_incomplete(table, args, {args.id, args.reward})
+    # As `suggest` would read it.
     campaign = Campaign(
         arms=table.drop(columns=args.id or []).assign(**{ROW_NAMES: arm_names}),
         num_candidates=len(table),
@@ -297,23 +240,34 @@ def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
         **{**vars(args), "arms": args.table, "id": ROW_NAMES, "available": None}
     )
     if args.smiles:
-        for name in args.smiles:
-            require_column(table, name, args.table, "--smiles")
-        return _of_molecules(read_candidates(campaign, options), args)
-    problem = FiniteArmProblem.from_table(
-        read_features(campaign.arms, options).values.assign(**{args.reward: rewards}),
-        args.reward,
-        noise_std=args.noise_std,
-        maximize=not args.minimize,
-        standardize_reward=True,
-    )
-    note(f"features and reward are standardized; {_unit_note(rewards, args)}")
+        candidates = read_candidates(campaign, options)
+        campaign, arms = candidates.campaign, candidates.arms
+        # A molecule that is in several rows has the mean of their rewards.
+        sums = sum_replicates(campaign.rewards, campaign.indices, len(campaign.arms))
+        rewards = pd.Series(sums / campaign.indices.bincount(), name=args.reward)
+        problem = _problem(arms, rewards, args)
+        arm_names = campaign.arms[ROW_NAMES].tolist()
+        return Rehearsal(problem, arms, candidates.kernel, arm_names)
+    features = read_features(campaign.arms, options).values
+    columns = [standardized(features[name]) for name in features]
+    problem = _problem(torch.stack(columns, dim=-1), rewards, args)
     # That its features are standardized changes nothing: the fit scales them.
     arms, kernel = problem.arms, args.kernel
     if "suggest" in args.bandit and fingerprint_columns(campaign.arms, options):
         candidates = read_candidates(campaign, options)
         arms, kernel = candidates.arms, candidates.kernel
     return Rehearsal(problem, arms, kernel, arm_names)
+
+
+def _problem(
+    arms: Tensor, rewards: pd.Series, args: argparse.Namespace
+) -> FiniteArmProblem:
+    values = standardized(rewards)
+    note(
+        "rewards, regret and --noise-std are in standard deviations of "
+        f"{args.reward!r}, which is {rewards.std(ddof=0):.4g}"
+    )
+    return FiniteArmProblem(arms, values, args.noise_std, not args.minimize)
 
 
 def moments_of_rows(arms: Tensor) -> tuple[Tensor, Tensor]:
@@ -324,13 +278,8 @@ def moments_of_rows(arms: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (torch.stack(squares).sum(dim=0) / len(arms)).sqrt()
 
 
-def _of_library(
-    table: pd.DataFrame,
-    rewards: pd.Series,
-    arm_names: list[str],
-    args: argparse.Namespace,
-) -> Rehearsal:
-    """Return the rehearsal of a table whose features stay in its file.
+def _library_arms(args: argparse.Namespace) -> Tensor:
+    """Return the standardized features of a table that stay in its file.
 
     Raises:
         InputDataError: If an option wants more than numbers as they are, or a column
@@ -345,34 +294,7 @@ def _of_library(
             f"Expected column {column!r} of {args.table} to vary, but it is constant. "
             f"Pass --drop {column}."
         )
-    problem = FiniteArmProblem(
-        arms.scaled(mean, deviation),
-        standardized(rewards),
-        args.noise_std,
-        not args.minimize,
-    )
-    note(f"features and reward are standardized; {_unit_note(rewards, args)}")
-    return Rehearsal(problem, problem.arms, args.kernel, arm_names)
-
-
-def _of_molecules(candidates: Candidates, args: argparse.Namespace) -> Rehearsal:
-    """Return the rehearsal of molecules, each with the mean of its rows' rewards."""
-    campaign = candidates.campaign
-    sums = sum_replicates(campaign.rewards, campaign.indices, len(campaign.arms))
-    rewards = pd.Series(sums / campaign.indices.bincount(), name=args.reward)
-    problem = FiniteArmProblem(
-        candidates.arms, standardized(rewards), args.noise_std, not args.minimize
-    )
-    note(f"the reward is standardized; {_unit_note(rewards, args)}")
-    names = campaign.arms[ROW_NAMES].tolist()
-    return Rehearsal(problem, candidates.arms, candidates.kernel, names)
-
-
-def _unit_note(rewards: pd.Series, args: argparse.Namespace) -> str:
-    return (
-        "rewards, regret and --noise-std are in\n"
-        f"standard deviations of {args.reward!r}, which is {rewards.std(ddof=0):.4g}"
-    )
+    return arms.scaled(mean, deviation)
 
 
 def build_bandit(
@@ -387,7 +309,7 @@ def build_bandit(
         "maximize": problem.maximize,
         "max_repeats": args.max_repeats,
     }
-    if name not in BANDITS:
+    if name == "suggest":
         if args.goal is not None:
             options["goal"] = goal_named(args.goal)
         return SuggestLoop(
@@ -397,6 +319,9 @@ def build_bandit(
             batch_size=args.batch_size or BATCH_SIZE,
             **options,
         )
+    num_features = problem.arms.shape[-1]
+    kernel = MaternKernel(nu=MATERN_NU) if args.kernel == "matern" else RBFKernel()
+    kernel.lengthscale = args.lengthscale or math.sqrt(num_features)
     if args.batch_size is not None:
         options["batch_rule"] = FixedSize(args.batch_size)
     if args.ratio_threshold is not None:
@@ -405,34 +330,20 @@ def build_bandit(
         value = getattr(args, option)
         if value is not None:
             options[option] = value
+    rate = FORGETTING_RATE if args.forgetting_rate is None else args.forgetting_rate
     if name == "tvgpucb":
-        rate = args.forgetting_rate
-        options["forgetting_rate"] = FORGETTING_RATE if rate is None else rate
+        options["forgetting_rate"] = rate
         options["sparse"] = problem.num_arms > MAX_FILTERED_ARMS
     if name == "rgpucb":
-        options["block_size"] = _block_size(args, problem.arms.shape[-1])
-    options["covar_module"] = _kernel(args, problem.arms.shape[-1])
+        size = rbf_block_size(rate, args.horizon)
+        if args.kernel == "matern":
+            size = matern_block_size(rate, args.horizon, MATERN_NU, num_features)
+        options["block_size"] = args.block_size or size
+    options["covar_module"] = kernel
     options["noise_variance"] = args.noise_variance or NOISE_VARIANCE
     return BANDITS[name](
         problem.arms, confidence=_confidence(name, args), generator=generator, **options
     )
-
-
-def _kernel(args: argparse.Namespace, num_features: int) -> Kernel:
-    kernel = MaternKernel(nu=MATERN_NU) if args.kernel == "matern" else RBFKernel()
-    kernel.lengthscale = args.lengthscale or math.sqrt(num_features)
-    return kernel
-
-
-def _block_size(args: argparse.Namespace, num_features: int) -> float:
-    """Return the block size given, or the paper's for a forgetting rate."""
-    if args.block_size is not None:
-        return args.block_size
-    rate = args.forgetting_rate
-    rate = FORGETTING_RATE if rate is None else rate
-    if args.kernel == "matern":
-        return matern_block_size(rate, args.horizon, MATERN_NU, num_features)
-    return rbf_block_size(rate, args.horizon)
 
 
 def _confidence(name: str, args: argparse.Namespace) -> ConfidenceSchedule | None:
@@ -443,8 +354,7 @@ def _confidence(name: str, args: argparse.Namespace) -> ConfidenceSchedule | Non
     delta = args.failure_probability or min(0.5, 1 / args.horizon)
     if name in DRIFT_WIDTHS:
         return DRIFT_WIDTHS[name](failure_probability=delta)
-    if name not in WIDTHS[rule]:
+    if name not in WIDTHS:
         return None
-    return WIDTHS[rule][name](
-        norm_bound=args.norm_bound or 1.0, failure_probability=delta
-    )
+    width = WIDTHS[name][rule == "theorem"]
+    return width(norm_bound=args.norm_bound or 1.0, failure_probability=delta)

@@ -138,7 +138,7 @@ def _suggest(
     with warnings.catch_warnings(), clock(told, args.quiet):
         if int((bandit.counts > 0).sum()) >= MIN_CANDIDATES_TO_JUDGE:
             # The bandit's own verdict on its fit: the line below says more.
-            warnings.filterwarnings("ignore", "The fit to .*: it cannot tell arms")
+            warnings.filterwarnings("ignore", "The fit to .* observations explains")
         picks = bandit.ask(args.batch_size, available=available)
     for text in _size_notes(picks, int(campaign.available.sum()), args):
         note(text)

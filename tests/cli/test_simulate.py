@@ -72,8 +72,7 @@ def test_every_bandit_runs(bandit, path, tmp_path, capsys):
     assert (rounds["bandit"] == bandit).all()
     assert (rounds["seed"] == 0).all()
     printed = capsys.readouterr().out
-    assert (BANDITS[bandit].__name__ if bandit in BANDITS else bandit) in printed
-    assert "standard deviations" in printed
+    assert f"{bandit} on table.csv, 60 arms, 30 pulls, noise 0.1" in printed
     assert "text column 'kind' became 2 columns" in printed
 
 
@@ -142,22 +141,24 @@ def test_regret_is_in_standard_deviations_of_the_reward(table, path, tmp_path, c
 def test_minimizing_finds_a_small_reward(table, path, tmp_path, capsys):
     simulate(path, tmp_path, "--minimize", "--horizon", "60", "--noise-std", "0.01")
     printed = capsys.readouterr().out
-    (line,) = [line for line in printed.splitlines() if "best arm found" in line]
-    row = int(line.split()[-1]) - 1
+    row = int(re.search(r"Best arm found: row (\d+),", printed)[1]) - 1
     assert table["gain"].rank()[row] <= 3
 
 
-def test_the_model_follows_the_options(path):
-    def build(*words):
-        args = arguments(path, "--drop", "kind", *words)
-        rehearsal = load_rehearsal(args)
-        return build_bandit("bbkb", args, rehearsal, torch.Generator())
+def build(path, *words, **changed):
+    args = arguments(path, *words)
+    vars(args).update(changed)
+    (name,) = args.bandit
+    return build_bandit(name, args, load_rehearsal(args), torch.Generator())
 
-    bandit = build()
+
+def test_the_model_follows_the_options(path):
+    bandit = build(path, "--drop", "kind")
     assert isinstance(bandit.covar_module, RBFKernel)
     assert bandit.covar_module.lengthscale.item() == pytest.approx(np.sqrt(2))
     assert bandit.noise_variance == pytest.approx(0.2)
-    bandit = build("--kernel", "matern", "--lengthscale", "3", "--noise-variance", "1")
+    words = ["--kernel", "matern", "--lengthscale", "3", "--noise-variance", "1"]
+    bandit = build(path, *words)
     assert isinstance(bandit.covar_module, MaternKernel)
     assert bandit.covar_module.lengthscale.item() == pytest.approx(3)
     assert bandit.noise_variance == pytest.approx(1)
@@ -188,10 +189,7 @@ def test_the_model_follows_the_options(path):
     ],
 )
 def test_the_confidence_width_follows_the_options(path, words, expected):
-    args = arguments(path, *words)
-    rehearsal = load_rehearsal(args)
-    (name,) = args.bandit
-    assert build_bandit(name, args, rehearsal, torch.Generator()).confidence == expected
+    assert build(path, *words).confidence == expected
 
 
 @pytest.mark.parametrize(
@@ -203,15 +201,13 @@ def test_the_confidence_width_follows_the_options(path, words, expected):
         (["--batch-size", "7"], FixedSize(7)),
     ],
 )
-def test_the_batch_rule_and_the_ceiling_follow_the_options(path, words, expected):
-    args = arguments(path, *words)
-    args.max_inducing = 9 if "bbkb" in args.bandit else None
-    rehearsal = load_rehearsal(args)
-    (name,) = args.bandit
-    bandit = build_bandit(name, args, rehearsal, torch.Generator())
-    assert bandit.batch_rule == expected
-    sampling = bandit._surrogate.sampling
-    assert getattr(sampling, "max_inducing", None) == args.max_inducing
+def test_the_batch_rule_follows_the_options(path, words, expected):
+    assert build(path, *words).batch_rule == expected
+
+
+def test_the_inducing_points_follow_the_options(path):
+    sampling = build(path, max_inducing=9)._surrogate.sampling
+    assert sampling.max_inducing == 9
 
 
 @pytest.mark.parametrize(
@@ -236,7 +232,6 @@ def test_the_batch_rule_and_the_ceiling_follow_the_options(path, words, expected
         (["--goal", "regret", "--bandit", "suggest", "bkb"], "nothing to --bandit bkb"),
         (["--smiles", "text", "--bandit", "suggest"], "has no column 'text'"),
         (["--max-repeats", "2", "--horizon", "121"], "allows 120 pulls of the 60 arms"),
-        (["--seed", str(2**63 - 1), "--repetitions", "2"], "leaves no 2 seeds"),
     ],
 )
 def test_what_means_nothing_or_asks_too_much_is_refused(
@@ -304,31 +299,25 @@ def bits_and_gains(num_rows=80, num_bits=70):
     return table.assign(gain=bits @ rng.normal(size=num_bits))
 
 
-@pytest.mark.parametrize("kernel", [None, "tanimoto", "matern", "rbf"])
+@pytest.mark.parametrize("kernel", [None, "matern"])
 def test_suggest_plays_bits_as_the_command_compares_them(tmp_path, kernel, capsys):
     words = [] if kernel is None else ["--kernel", kernel]
     played, chosen = rehearsed_and_commanded(tmp_path, bits_and_gains(), words)
     assert played == chosen
     said = capsys.readouterr().out
-    is_compared = kernel in (None, "tanimoto")
-    assert said.count("are compared as fingerprints") == (4 if is_compared else 0)
+    assert said.count("are compared as fingerprints") == (4 if kernel is None else 0)
 
 
 def test_the_kernels_of_bits_are_different_ones(tmp_path):
     table = bits_and_gains()
     table.to_csv(tmp_path / "table.csv", index=False)
-    arms = {
-        name: load_rehearsal(
-            arguments(tmp_path / "table.csv", "--bandit", name, "--id", "id")
-        ).arms
-        for name in ("suggest", "bbkb")
-    }
+    words = ["--bandit", "suggest", "bbkb", "--id", "id"]
+    rehearsal = load_rehearsal(arguments(tmp_path / "table.csv", *words))
     bits = table.drop(columns=["id", "gain"]).to_numpy()
-    assert isinstance(arms["suggest"], BitArms)
-    np.testing.assert_array_equal(arms["suggest"].bits()[:, :70], bits)
-    # The others play standardized numbers, as before.
-    assert not isinstance(arms["bbkb"], BitArms)
-    np.testing.assert_allclose(arms["bbkb"].std(dim=0, correction=0), 1)
+    assert isinstance(rehearsal.arms, BitArms)
+    np.testing.assert_array_equal(rehearsal.arms.bits()[:, :70], bits)
+    # The others play standardized numbers.
+    np.testing.assert_allclose(rehearsal.problem.arms.std(dim=0, correction=0), 1)
 
 
 SMILES = [
@@ -349,7 +338,6 @@ def molecules_and_gains():
 @pytest.mark.parametrize(
     "words",
     [
-        ["--num-bits", "64"],
         ["--counts", "--num-bits", "128"],
         ["--num-bits", "64", "--kernel", "rbf"],
     ],
@@ -381,26 +369,17 @@ def test_one_molecule_written_twice_is_one_arm_of_their_mean(tmp_path, capsys):
     assert f"which is {gains.std():.4g}" in said
 
 
-def test_suggest_plays_whole_plates_of_distinct_arms(path, tmp_path, capsys):
+def test_suggest_plays_whole_plates_of_distinct_arms(path, tmp_path):
     rounds = simulate(path, tmp_path, "--bandit", "suggest", "--horizon", "50")
     assert rounds["batch_size"].tolist() == [50]
     assert rounds["num_distinct"].tolist() == [50]
     words = ["--bandit", "suggest", "--batch-size", "8", "--horizon", "20"]
     rounds = simulate(path, tmp_path, *words)
     assert rounds["batch_size"].tolist() == [8, 8, 4]
-    assert "suggest on table.csv, 60 arms, 20 pulls" in capsys.readouterr().out
 
 
 def test_the_goal_reaches_suggest(path):
-    args = arguments(path, "--bandit", "suggest", "--goal", "regret")
-    rehearsal = load_rehearsal(args)
-    loop = build_bandit("suggest", args, rehearsal, torch.Generator())
-    arms = []
-    for _ in range(3):
-        asked = loop.ask(30)
-        loop.tell(asked, rehearsal.problem.mean_rewards[asked])
-        arms += asked.tolist()
-    assert len(set(arms)) < len(arms)
+    assert build(path, "--bandit", "suggest", "--goal", "regret").goal == "regret"
 
 
 def test_bandits_and_repetitions_are_compared(path, tmp_path, capsys):
@@ -409,24 +388,11 @@ def test_bandits_and_repetitions_are_compared(path, tmp_path, capsys):
     rounds = simulate(
         path, tmp_path / "all", "--bandit", *names, "--repetitions", "2", *words
     )
-    assert (tmp_path / "all" / "regret.png").read_bytes().startswith(b"\x89PNG")
     assert rounds["bandit"].unique().tolist() == names
     last = rounds.groupby(["bandit", "seed"], sort=False).last()
     assert last.index.tolist() == [(name, seed) for name in names for seed in (5, 6)]
     assert (last["num_pulls"] == 24).all()
-    printed = capsys.readouterr().out
-    assert "60 arms, 24 pulls, noise 0.1, repetitions 2" in printed
-    table = printed[printed.index("simple regret") :].splitlines()[1:]
-    for name, line in zip([*names, "uniform choice"], table, strict=False):
-        assert line.startswith(name)
-    lines = {name: line.split() for name, line in zip(names, table, strict=False)}
-    for name in names:
-        mean = last.loc[name].mean()
-        assert lines[name][2:5] == [
-            f"{mean['num_best_found']:.1f}",
-            f"{mean['cumulative_regret']:.1f}",
-            f"{mean['num_distinct']:.1f}",
-        ]
+    assert "24 pulls, noise 0.1, repetitions 2\n" in capsys.readouterr().out
     # A run does not depend on what is played beside it.
     alone = simulate(path, tmp_path / "one", "--bandit", "bbkb", *words[:-1], "6")
     among = rounds[(rounds["bandit"] == "bbkb") & (rounds["seed"] == 6)]
@@ -434,15 +400,6 @@ def test_bandits_and_repetitions_are_compared(path, tmp_path, capsys):
         alone.drop(columns="seconds"),
         among.drop(columns="seconds").reset_index(drop=True),
     )
-
-
-def test_threads_are_torchs(path, tmp_path):
-    before = torch.get_num_threads()
-    try:
-        simulate(path, tmp_path, "--horizon", "3", "--threads", "1")
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
 
 
 REWARD = ["--reward", "gain"]
@@ -471,12 +428,12 @@ def test_ids_are_no_feature_and_name_the_best_arm(table, path, tmp_path, capsys)
     ids = [f"{number:04d}" for number in range(len(table))]
     table.assign(well=ids).to_csv(path, index=False)
     expected = simulate(path, tmp_path / "dropped", "--drop", "well", "--horizon", "30")
-    best = int(re.search(r"best arm found +row (\d+)", capsys.readouterr().out)[1])
+    best = int(re.search(r"arm found: row (\d+)", capsys.readouterr().out)[1])
     rounds = simulate(path, tmp_path / "out", "--id", "well", "--horizon", "30")
     pd.testing.assert_frame_equal(
         rounds.drop(columns="seconds"), expected.drop(columns="seconds")
     )
-    assert re.search(rf"best arm found +{best - 1:04d}\b", capsys.readouterr().out)
+    assert f"Best arm found: {best - 1:04d}, " in capsys.readouterr().out
     options = ["--reward", "gain", "--output", str(tmp_path), "--quiet"]
     for name, part in [("plate", "Name it by --id"), ("kind", "more than once")]:
         assert main(["simulate", str(path), *options, "--id", name]) == 2

@@ -481,7 +481,7 @@ def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
     results.loc[results.index[11], "reward"] = 9e5
     suggest(folder, results)
     said = capsys.readouterr().out
-    assert "Warning: the reward 900000 of 011 alone makes 97% of the rewards'" in said
+    assert "Warning: the reward 900000 of 011 alone makes 100% of the rewards'" in said
     assert "Correct what is a slip" in said
     assert "decades" not in said
 
