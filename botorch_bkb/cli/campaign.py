@@ -16,44 +16,37 @@ from torch import Tensor
 
 from botorch_bkb.cli.arguments import DEFAULT_ID
 from botorch_bkb.cli.columns import (
-    bare_id,
-    id_change,
-    id_trouble,
     is_numeric,
+    listing,
+    LOOKS_NUMERIC,
+    NUMBER,
     reward_column,
     row_name,
-    to_numbers,
 )
-from botorch_bkb.cli.features import drop_incomplete
+from botorch_bkb.cli.features import drop_incomplete, feature_columns
 from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns, Table
-from botorch_bkb.cli.identity import (
-    compare_settings,
-    match_settings,
-    nearest_settings,
-    numbered,
-    require_no_ids,
-    TOLERANCE_WORDS,
-)
+from botorch_bkb.cli.identity import match_ids, match_settings
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
     check_copies,
     check_output,
+    log_rewards,
+    note_other_values,
     note_unused_columns,
-    note_words,
+    results_name,
 )
 from botorch_bkb.cli.tables import (
-    FAILED,
     find_column,
     read_table,
     require_column,
-    require_filled,
-    require_header,
     require_ids,
 )
 
 
 NUM_IDS_SHOWN = 3
 AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
+# The column that numbers the rows of a table without ids.
+ROW_COLUMN = "candidate"
 
 
 @dataclass(frozen=True)
@@ -140,10 +133,7 @@ def read_by_options(
         InputDataError: As :func:`read_table`.
     """
     if len(dict(args.code)) < len(args.code):
-        raise InputDataError(
-            "Expected one --code for each column, but a column has two. Write all of "
-            "its codes into one."
-        )
+        raise InputDataError("A column has two --code. Write its codes into one.")
     names = {args.id, *args.smiles, *args.drop, *args.category, *dict(args.code)}
     names.add(getattr(args, "results_id", None))
     table = read_table(
@@ -156,8 +146,6 @@ def read_by_options(
     )
     for text in table.notes:
         note(text)
-    require_header(table.frame, path, [args.id, args.reward])
-    note_words(table.words, args.reward, path.name)
     return table
 
 
@@ -171,111 +159,77 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
             reward is not a number, or it is not clear what is available.
     """
     is_large = stays_in_file(args.arms, args)
-    arms, arms_form, is_numbered = _read_arms(args)
+    arms, form, is_numbered = _read_arms(args, is_large)
     if args.drop_incomplete:
-        drop_incomplete(arms, args, {args.id, args.reward, args.available})
-    others = {args.id, args.reward, args.available, *args.drop}
-    needed = [name for name in arms.columns if name not in others]
-    if is_numbered:
-        named = {*args.category, *dict(args.code), *args.smiles}
-        require_no_ids(arms, [name for name in needed if name not in named], args.arms)
-    available = _available(arms, args)
-    results, is_failed, last = _read_results(args, arms, needed, is_numbered)
+        drop_incomplete(arms, args)
+    settings = feature_columns(arms, args)
+    results, is_failed, last = _read_results(args, settings, is_numbered)
     results_id = None if is_numbered else find_column(results.columns, args.results_id)
-    own = parquet_columns(args.arms) if is_large else arms.columns
-    rewards = _checked_rewards(results, own, results_id, args)
-    ids, said = _identify(results, arms, needed, results_id, args)
-    is_last = ~ids.duplicated(keep="last").to_numpy()
-    failed = _failed_candidates(ids[is_failed & is_last], arms, args)
-    available = available & ~np.isin(np.arange(len(arms)), failed)
-    results, ids, rewards = results[~is_failed], ids[~is_failed], rewards[~is_failed]
-    indices = match_ids(ids, pd.Index(arms[args.id]))
+    own = parquet_columns(args.arms) if is_large else list(arms.columns)
+    note_unused_columns(results, [*own, results_id, args.reward, args.round])
+    check_copies(results, args)
+    check_output(args, results, results_id, own)
+    rewards = reward_column(results[args.reward], may_be_empty=True)
+    if args.log_reward:
+        rewards = log_rewards(rewards, args)
+    indices, removed = _identify(results, arms, settings, results_id, args)
+    note_other_values(results, arms, indices, args)
+    available = np.append(_available(arms, args), np.zeros(len(removed), dtype="bool"))
     num_candidates = len(arms)
-    if not any(_is_table_of_arms(path, args) for path in args.observations):
-        _note_unread_rewards(arms, args)
-    # Molecules are compared where they are read.
-    compared = [name for name in needed if name not in args.smiles]
-    columns = results.columns.intersection(compared)
-    _note_other_values(results, arms, indices, columns, args)
-    if (indices < 0).any():
-        if is_large:
-            raise InputDataError(
-                f"{_unknown_id(ids, indices < 0, args)}. Put it back "
-                "there, or remove the row."
-            )
-        unknown = results.assign(**{args.id: ids})[indices < 0]
-        removed = _removed_candidates(unknown, arms, needed, said, args)
-        if removed.index.nlevels == 1:
-            file = next(path for path in args.observations if path.is_file())
-            removed = pd.concat({file.name: removed})
+    if len(removed):
         arms = pd.concat([pd.concat({args.arms.name: arms}), removed])
-        available = np.append(available, np.zeros(len(removed), dtype="bool"))
-        indices = match_ids(ids, pd.Index(arms[args.id]))
+    is_last = ~pd.Series(indices).duplicated(keep="last").to_numpy()
+    failed = indices[is_failed & is_last]
+    available[failed] = False
+    if len(failed):
+        names = list(arms[args.id].iloc[failed])
+        note(
+            f"the last measurement of {len(failed):,} candidates failed "
+            f"({listing(names, NUM_IDS_SHOWN)}): they are not chosen. Remove such a "
+            "row to let its candidate be chosen again"
+        )
     return Campaign(
         arms=arms,
         num_candidates=num_candidates,
         available=torch.tensor(available),
-        results=results,
-        indices=torch.tensor(indices),
-        rewards=torch.tensor(rewards.to_numpy(dtype="float64")),
+        results=results[~is_failed],
+        indices=torch.tensor(indices[~is_failed]),
+        rewards=torch.tensor(rewards.to_numpy(dtype="float64")[~is_failed]),
         results_id=results_id,
         is_numbered=is_numbered,
-        arms_form=arms_form,
+        arms_form=form,
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
         failed=torch.from_numpy(failed),
     )
 
 
-def reward_label(args: argparse.Namespace) -> str:
-    """Return what is maximized or minimized: the reward, or its logarithm."""
-    return f"log10({args.reward})" if args.log_reward else str(args.reward)
-
-
-def _logarithms(rewards: pd.Series, args: argparse.Namespace) -> pd.Series:
-    """Return the logarithms of rewards, to base 10.
-
-    Raises:
-        InputDataError: If a reward has none.
-    """
-    wrong = rewards <= 0
-    if wrong.any():
-        raise InputDataError(
-            f"{results_name(args)} has the reward {rewards[wrong].iloc[0]:g} in "
-            f"{row_name(wrong)}, which has no logarithm. Write the detection limit if "
-            "it is below, or leave out --log-reward."
-        )
-    note(
-        f"rewards are fitted as {reward_label(args)}, of which mean, std, low and high "
-        "are too: a difference of 1 is a factor of 10"
-    )
-    return np.log10(rewards)
-
-
 def _read_arms(
-    args: argparse.Namespace,
+    args: argparse.Namespace, is_large: bool
 ) -> tuple[pd.DataFrame, CsvFormat | None, bool]:
     """Read the candidates; ``args.id`` becomes their column of ids.
 
     Returns:
         The candidates, how their file is written, and whether they were numbered.
     """
-    is_large = stays_in_file(args.arms, args)
-    table = read_by_options(
-        args.arms, args, [args.id, args.available] if is_large else None
-    )
+    columns = [args.id, args.available] if is_large else None
+    table = read_by_options(args.arms, args, columns)
     arms = table.frame
     name = find_column(list(arms.columns), args.id)
     is_default = args.id == DEFAULT_ID and args.results_id is None
     # One column of text is likelier a header whose separator was not found.
     is_table = len(arms.columns) > 1 or not arms.select_dtypes("number").empty
-    is_numbered = (
-        name is None
-        and is_default
-        and (is_table or any(column in arms for column in args.smiles))
-    )
-    if is_numbered and not is_large:
-        arms, args.id = numbered(arms)
+    is_table |= any(column in arms for column in args.smiles)
+    is_numbered = name is None and is_default and is_table and not is_large
+    for smiles in args.smiles:
+        require_column(arms, smiles, args.arms, "--smiles")
+    if is_numbered:
+        _require_no_ids(arms, args)
+        args.id = ROW_COLUMN
+        while args.id in arms:
+            args.id += "_"
+        names = [f"row {row + 1}" for row in arms.index]
+        arms.insert(0, args.id, pd.Series(names, arms.index, dtype="str"))
         note(
             f"{args.arms.name} has no column {DEFAULT_ID!r}: its rows are numbered, "
             "and results belong to the candidate with their settings"
@@ -285,110 +239,49 @@ def _read_arms(
         args.id = name or args.id
         require_column(arms, args.id, args.arms, "--id")
         require_ids(arms[args.id], args.arms)
-    for smiles in args.smiles:
-        require_column(arms, smiles, args.arms, "--smiles")
     if arms.empty:
         raise InputDataError(
             f"Expected {args.arms} to have at least one row of a candidate, but it has "
             "none."
         )
-    return arms, table.form, is_numbered and not is_large
-
-
-def _identify(
-    results: pd.DataFrame,
-    arms: pd.DataFrame,
-    needed: Sequence[str],
-    results_id: str | None,
-    args: argparse.Namespace,
-) -> tuple[pd.Series, str]:
-    """Return the candidate of each result, by its id, or else by its settings.
-
-    Args:
-        results: The measurements.
-        arms: The candidates, with a column of ids.
-        needed: The columns of their settings.
-        results_id: The column of ids of ``results``, if there is one.
-        args: The options of `suggest`.
-
-    Returns:
-        The id of each result's candidate, which may not be among the candidates, and
-        what is near to one that is not, if that is known.
-    """
-    paths: list[Path] = args.observations
-    if results_id is None and len(paths) == 1 and _is_table_of_arms(paths[0], args):
-        return arms.loc[results.index, args.id], ""
-    if results_id is None:
-        # Results of the same settings are of the same candidate.
-        group = results.groupby(list(needed), sort=False, dropna=False).ngroup()
-        places_in_files = results.index
-        if places_in_files.nlevels == 1:
-            places_in_files = pd.MultiIndex.from_product(
-                [[path.name for path in paths[:1]], results.index]
-            )
-        names = [f"row {row + 1} of {file}" for file, row in places_in_files]
-        ids = pd.Series(names, results.index, dtype="str", name=args.id)
-        ids = ids.groupby(group.to_numpy()).transform("first")
-        open_rows = np.arange(len(ids))
-    else:
-        ids = results[results_id]
-        open_rows = np.flatnonzero(match_ids(ids, pd.Index(arms[args.id])) < 0)
-    if not len(open_rows) or not needed or not {*needed} <= {*results.columns}:
-        return ids, ""
-    settings = compare_settings(results.iloc[open_rows], arms, needed)
-    places = match_settings(settings)
-    is_found = places >= 0
-    own, ids = arms[args.id].to_numpy()[places[is_found]], ids.copy()
-    if is_found.any():
-        said = ids.iloc[open_rows[is_found]].iloc[0]
-        of_ids = "" if results_id is None else " under unknown ids"
+    if args.reward in arms and args.arms.resolve() not in _paths(args):
         note(
-            f"{is_found.sum():,} of {len(results):,} results{of_ids} have the settings "
-            f"of candidates of {args.arms.name}, such as {said} those of {own[0]}: "
-            f"they count as theirs ({TOLERANCE_WORDS})"
+            f"{args.arms.name} has a column {args.reward!r}, which is not read: "
+            "measurements are those of --observations, which may be the same file"
         )
-    if is_found.all():
-        ids.iloc[open_rows] = own
-        return ids, ""
-    rows = open_rows[~is_found]
-    place, row, words = nearest_settings(
-        [column.of(~is_found) for column in settings], results.iloc[rows], arms
-    )
-    name = arms[args.id].iloc[place]
-    said = f"; nearest is {ids.iloc[rows[row]]} to {name}, with {words}"
-    ids.iloc[open_rows[is_found]] = own
-    return ids, said
+    return arms, table.form, is_numbered
 
 
-def match_ids(measured: pd.Series, ids: pd.Index) -> np.ndarray:
-    """Return the places of measured ids among the candidates', -1 of those unknown."""
-    indices = ids.get_indexer(pd.Index(measured))
-    # A column of whole numbers with a gap becomes 1.0, 2.0, ... in many programs.
-    whole = measured.astype("str").str.replace(r"\.0+$", "", regex=True)
-    return np.where(indices < 0, ids.get_indexer(pd.Index(whole)), indices)
-
-
-def _failed_candidates(
-    ids: pd.Series, arms: pd.DataFrame, args: argparse.Namespace
-) -> NDArray[np.int64]:
-    """Return the rows of ``arms`` whose last measurement failed, and say so.
+def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
+    """Refuse candidates without ids if a column seems to hold them, or to be a row.
 
     Raises:
-        InputDataError: If the candidates lack one of them.
+        InputDataError: If a column of words differs in every row, if the first column
+            counts the rows, or if the name of a column is a number.
     """
-    indices = match_ids(ids, pd.Index(arms[args.id]))
-    if (indices < 0).any():
-        raise InputDataError(
-            f"{_unknown_id(ids, indices < 0, args)}. Correct it, or remove the row."
-        )
-    if len(ids):
-        more = ", ..." if len(ids) > NUM_IDS_SHOWN else ""
-        note(
-            f"the last measurement of {len(ids):,} candidates failed "
-            f"({', '.join(ids.head(NUM_IDS_SHOWN))}{more}): they are not chosen. "
-            "Remove such a row to let its candidate be chosen again"
-        )
-    return indices
+    named = {*args.category, *dict(args.code), *args.smiles}
+    columns = [name for name in feature_columns(arms, args) if name not in named]
+    for name in columns:
+        cells = arms[name].astype("str")
+        is_id = 2 < len(arms) == cells.nunique() and len(columns) > 1
+        if is_numeric(arms[name]):
+            is_count = (np.diff(arms[name].astype("float64")) == 1).all()
+            is_id = is_id and name == columns[0] and is_count
+        elif is_id:
+            is_id = not cells.map(LOOKS_NUMERIC.fullmatch).any()
+        if is_id or NUMBER.fullmatch(name.replace(",", ".")):
+            raise InputDataError(
+                f"{args.arms} has no column {DEFAULT_ID!r} in its header, but a column "
+                f"{name!r}. Write a header above the rows if there is none. If the "
+                f"column names or counts the candidates, pass --id {name!r} or --drop "
+                f"{name!r}. If it is a setting, give the table a column 'id', or pass "
+                f"--category {name!r} if it is one of words."
+            )
+
+
+def _paths(args: argparse.Namespace) -> list[Path]:
+    """Return where the tables of measurements are."""
+    return [path.resolve() for path in args.observations]
 
 
 def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_]:
@@ -406,12 +299,10 @@ def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_
     amounts = pd.to_numeric(words.replace(AVAILABLE_WORDS), errors="coerce")
     wrong = ~(amounts >= 0)
     if wrong.any():
-        value = column[wrong].iloc[0]
-        shown = "an empty cell" if pd.isna(value) else repr(str(value))
         raise InputDataError(
-            f"--available names column {column.name!r}, which has {shown} in "
-            f"{row_name(wrong)}. Expected yes or no, true or false, or an amount, of "
-            "which 0 is none."
+            f"--available names column {column.name!r}, which has "
+            f"{str(column[wrong].iloc[0])!r} in {row_name(wrong)}. Expected yes or no, "
+            "true or false, or an amount, of which 0 is none."
         )
     if not amounts.any():
         raise InputDataError(
@@ -421,108 +312,53 @@ def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_
     return (amounts > 0).to_numpy()
 
 
-def _checked_rewards(
-    results: pd.DataFrame,
-    named: Collection[str],
-    results_id: str | None,
-    args: argparse.Namespace,
-) -> pd.Series:
-    """Return the rewards, and say or refuse what is strange about the measurements.
-
-    Args:
-        results: The measurements, failed ones included.
-        named: The columns of the candidates.
-        results_id: The column of ids of ``results``, if there is one.
-        args: The options of `suggest`.
-
-    Raises:
-        InputDataError: If a reward is not a number, if most measurements are copies, or
-            if --output would lose entries.
-    """
-    name = results_name(args)
-    note_unused_columns(results, {*named, results_id, args.reward, args.round}, name)
-    check_copies(results, args, name)
-    check_output(args, results, results_id, named)
-    try:
-        rewards = reward_column(results[args.reward], may_be_empty=True)
-    except InputDataError as error:
-        raise InputDataError(f"{name}: {error}") from error
-    return _logarithms(rewards, args) if args.log_reward else rewards
-
-
-def results_name(args: argparse.Namespace) -> str:
-    """Return how messages name the tables of measurements."""
-    return " and ".join(map(str, args.observations))
-
-
 def _read_results(
-    args: argparse.Namespace,
-    arms: pd.DataFrame,
-    needed: Sequence[str],
-    is_numbered: bool,
+    args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
 ) -> tuple[pd.DataFrame, NDArray[np.bool_], Table]:
     """Read the measurements; no file, a missing or an empty one mean none so far.
 
     Args:
         args: The options of `suggest`.
-        arms: The candidates.
-        needed: The columns of their settings.
-        is_numbered: Whether they have no ids in their file.
+        settings: The columns of the candidates' settings.
+        is_numbered: Whether the candidates have no ids in their file.
 
     Returns:
-        The rows of all files, those of several with the file's name in their index;
-        which of them say that the measurement failed; and the last table.
+        The rows of all files, each with its file's name in the index; which of them say
+        that the measurement failed; and the last table.
     """
     paths: list[Path] = args.observations
-    tables = {path: _read_result(path, args, needed, is_numbered) for path in paths}
-    if len({path.resolve() for path in paths}) < len(paths):
+    if len({*_paths(args)}) < len(paths):
         raise InputDataError(
             f"--observations names a table twice: {results_name(args)}. Name each once."
         )
-    nothing = arms[needed if is_numbered else [args.id]].iloc[:0]
-    nothing = nothing.rename(columns={args.id: args.results_id})
-    nothing = nothing.assign(**{args.reward: 0.0})
-    last = tables[paths[-1]] if paths else Table(nothing)
-    if last.frame.columns.empty:
-        last = replace(last, frame=nothing)
-    frames = {
-        path: table.frame for path, table in tables.items() if len(table.frame.columns)
-    }
-    results = next(iter(frames.values()), nothing)
-    is_failed = [_is_failed(tables[path], args) for path in frames]
-    if len(frames) > 1 and not is_numbered:
+    tables = {path: _read_result(path, args, settings, is_numbered) for path in paths}
+    tables = {path: table for path, table in tables.items() if len(table.frame.columns)}
+    if not tables:
+        columns = [*(settings if is_numbered else [args.results_id]), args.reward]
+        nothing = pd.DataFrame(columns=columns, dtype="float64")
+        return nothing, np.zeros(0, dtype="bool"), Table(nothing)
+    *_, last = tables.values()
+    frames = [table.frame for table in tables.values()]
+    is_failed = [table.frame.index.isin(table.failed) for table in tables.values()]
+    if not is_numbered:
         # They may name the ids in another case.
         ids = find_column(last.frame.columns, args.results_id)
-        frames = {
-            path: frame.rename(
-                columns={find_column(frame.columns, args.results_id): ids}
-            )
-            for path, frame in frames.items()
-        }
-    if len(frames) > 1:
-        are_names_unique = len({path.name for path in frames}) == len(frames)
-        names = [path.name if are_names_unique else str(path) for path in frames]
-        results = pd.concat([*frames.values()], keys=names)
-    return results, np.concatenate([np.zeros(0, dtype="bool"), *is_failed]), last
-
-
-def _is_failed(table: Table, args: argparse.Namespace) -> NDArray[np.bool_]:
-    """Return which rows say that the measurement failed."""
-    words = table.words.get(args.reward, pd.Series(dtype="str"))
-    failed = words.index[words.str.casefold() == FAILED]
-    return np.asarray(table.frame.index.isin(failed))
+        names = [find_column(frame.columns, args.results_id) for frame in frames]
+        renamed = zip(frames, names, strict=True)
+        frames = [frame.rename(columns={name: ids}) for frame, name in renamed]
+    are_names_unique = len({path.name for path in tables}) == len(tables)
+    keys = [path.name if are_names_unique else str(path) for path in tables]
+    return pd.concat(frames, keys=keys), np.concatenate(is_failed), last
 
 
 def _read_result(
-    path: Path, args: argparse.Namespace, needed: Sequence[str], is_numbered: bool
+    path: Path, args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
 ) -> Table:
-    """Read one of the tables of measurements."""
+    """Read one of the tables of measurements; one without columns if there is none."""
     if path.is_dir():
         raise InputDataError(f"{path} is a folder, not a table of measurements.")
     if not path.is_file():
-        is_only = len(args.observations) == 1
-        so = "nothing is measured yet" if is_only else "it is skipped"
-        note(f"there is no file {path}, so {so}")
+        note(f"there is no file {path}: nothing is measured yet, or it is skipped")
         return Table(pd.DataFrame())
     table = read_by_options(path, args)
     frame = table.frame
@@ -530,169 +366,102 @@ def _read_result(
         return table
     require_column(frame, args.reward, path, "--reward")
     column = None if is_numbered else find_column(list(frame.columns), args.results_id)
+    lacks = [name for name in settings if name not in frame.columns]
     if column is not None:
-        require_filled(frame[column], path)
-    elif not needed or not {*needed} <= {*frame.columns}:
-        if not is_numbered:
-            option = (
-                "--id or --results-id, or add the columns of the candidates' settings"
-            )
-            require_column(frame, args.results_id, path, option)
-        lacks = [name for name in needed if name not in frame.columns]
+        require_ids(frame[column], path, may_repeat=True)
+    elif lacks or not settings:
         raise InputDataError(
-            f"{args.arms} has no column 'id', so that results are found by their "
-            f"settings, but {path} lacks the columns {lacks}; it has "
-            f"{list(frame.columns)}. Add them, leave them out by --drop, or name a "
-            "column of ids by --id."
+            f"{path} has no column {args.results_id or DEFAULT_ID!r} of ids, only "
+            f"{list(frame.columns)}, and to find candidates by their settings it lacks "
+            f"the columns {lacks}. Name a column of ids by --id or --results-id, or "
+            "add the columns or leave them out by --drop."
         )
-    if _is_table_of_arms(path, args):
+    if path.resolve() == args.arms.resolve():
         # What is not measured here is a candidate, not a measurement in flight.
-        frame = frame[frame[args.reward].notna() | _is_failed(table, args)]
-    return replace(table, frame=frame)
+        is_measured = frame[args.reward].notna() | frame.index.isin(table.failed)
+        return replace(table, frame=frame[is_measured])
+    return table
 
 
-def _is_table_of_arms(path: Path, args: argparse.Namespace) -> bool:
-    """Whether a table of measurements is the table of candidates."""
-    return path.resolve() == args.arms.resolve()
-
-
-def _note_unread_rewards(arms: pd.DataFrame, args: argparse.Namespace) -> None:
-    """Say that rewards beside the candidates are not read, where there are some."""
-    num_rewards = int(arms[args.reward].notna().sum()) if args.reward in arms else 0
-    if num_rewards:
-        note(
-            f"{args.arms.name} has {num_rewards:,} values in column {args.reward!r}, "
-            "which are not read: measurements are those of --observations, which may "
-            "be the same file"
-        )
-
-
-def _note_other_values(
+def _identify(
     results: pd.DataFrame,
     arms: pd.DataFrame,
-    indices: NDArray[np.int64],
-    columns: Collection[str],
+    settings: Sequence[str],
+    results_id: str | None,
     args: argparse.Namespace,
-) -> None:
-    """Say where measurements have other values than the candidates that they name.
+) -> tuple[NDArray[np.int64], pd.DataFrame]:
+    """Return the candidate of each result: that of its id, or else of its settings.
 
     Args:
         results: The measurements.
-        arms: The candidates.
-        indices: The row of ``arms`` of each measurement, -1 of those unknown.
-        columns: The columns of both tables that are features.
+        arms: The candidates, with a column of ids.
+        settings: The columns of their settings.
+        results_id: The column of ids of ``results``, if there is one.
         args: The options of `suggest`.
+
+    Returns:
+        The row of each result's candidate, and the candidates that are no longer in
+        their table, whose rows follow.
+
+    Raises:
+        InputDataError: If there is such a candidate and its settings are not in the
+            table of measurements, or differ from row to row.
     """
-    is_known = indices >= 0
-    told, own = results[is_known], arms.iloc[indices[is_known]]
-    said = []
-    for name in columns:
-        size = _difference(told[name], own[name])
-        if not size.any():
-            continue
-        row = int(size.argmax())
-        place = row_name(pd.Series(np.arange(len(told)) == row, told.index))
-        text = (
-            f"{results_name(args)} has other values than {args.arms.name} in column "
-            f"{name!r}, in {(size > 0).sum():,} rows, such as {told[name].iloc[row]} "
-            f"where {own[args.id].iloc[row]} has {own[name].iloc[row]}: the fit goes "
-            f"by {args.arms.name}. That is the largest difference, in {place}"
+    if not len(results):
+        return np.zeros(0, dtype="int64"), arms[:0]
+    if results_id is None:
+        # Results of the same settings are of the same candidate.
+        group = results.groupby(list(settings), sort=False, dropna=False).ngroup()
+        names = [f"row {row + 1} of {file}" for file, row in results.index]
+        ids = pd.Series(names, results.index, dtype="str")
+        ids = ids.groupby(group.to_numpy()).transform("first")
+        places = np.full(len(results), -1)
+    else:
+        ids = results[results_id]
+        places = match_ids(ids, arms[args.id])
+    is_open = places < 0
+    has_settings = len(settings) > 0 and {*settings} <= {*results.columns}
+    if is_open.any() and has_settings:
+        places[is_open] = match_settings(results[is_open], arms, settings)
+        is_found = is_open & (places >= 0)
+        if is_found.any():
+            own = arms[args.id].iloc[places[is_found][0]]
+            note(
+                f"{is_found.sum():,} of {len(results):,} results without a known id "
+                f"have the settings of candidates of {args.arms.name}, such as "
+                f"{ids[is_found].iloc[0]} those of {own}: they count as theirs "
+                "(numbers may differ by 0.01 %)"
+            )
+    is_open = places < 0
+    unknown = results.assign(**{args.id: ids})[is_open]
+    if not has_settings and len(unknown):
+        raise InputDataError(_unknown_id(unknown[args.id], "", arms, args))
+    removed = unknown[[args.id, *(settings if has_settings else [])]].drop_duplicates()
+    again = removed[args.id].duplicated()
+    if again.any():
+        ids = removed[args.id][again]
+        raise InputDataError(_unknown_id(ids, " with other settings", arms, args))
+    if len(removed):
+        places[is_open] = len(arms) + match_ids(unknown[args.id], removed[args.id])
+        note(
+            f"{len(removed):,} measured candidates are not in {args.arms.name} any "
+            f"more ({listing(list(removed[args.id]), NUM_IDS_SHOWN)}): they inform by "
+            f"the features in {results_name(args)}, and are not chosen"
         )
-        said.append((size.max() / _scale(arms[name]), text))
-    for _, text in sorted(said, reverse=True):
-        note(text)
-
-
-def _scale(column: pd.Series) -> float:
-    """Return the unit in which differences of columns are compared: their range."""
-    if not is_numeric(column):
-        return 1.0
-    numbers = to_numbers(column)
-    return float(numbers.max() - numbers.min()) or 1.0
-
-
-def _difference(told: pd.Series, own: pd.Series) -> NDArray[np.float64]:
-    """Return how far numbers differ, and 1 where words do; 0 up to rounding."""
-    present = told.notna().to_numpy() & own.notna().to_numpy()
-    if is_numeric(told) != is_numeric(own):
-        return np.zeros(len(told))  # written in two ways
-    if is_numeric(told):
-        first, second = to_numbers(told).to_numpy(), to_numbers(own).to_numpy()
-        differs = present & ~np.isclose(first, second, rtol=1e-6, atol=0)
-        return np.where(differs, np.abs(first - second), 0.0)
-    return 1.0 * (present & (told.map(str).to_numpy() != own.map(str).to_numpy()))
+    return places, removed
 
 
 def _unknown_id(
-    ids: pd.Series, is_unknown: NDArray[np.bool_], args: argparse.Namespace
+    ids: pd.Series, said: str, arms: pd.DataFrame, args: argparse.Namespace
 ) -> str:
-    """Say which measured id the candidates lack."""
-    wrong = pd.Series(is_unknown, ids.index)
-    more = f" and {wrong.sum() - 1:,} more rows" if wrong.sum() > 1 else ""
+    """Say which measured id the candidates lack, and what to do."""
+    more = f" and {len(ids) - 1:,} more rows" if len(ids) > 1 else ""
     return (
-        f"{results_name(args)} measures id {ids[wrong].iloc[0]!r} in "
-        f"{row_name(wrong)}{more}, column {ids.name!r}, which the table of candidates "
-        "lacks"
+        f"{results_name(args)} measures id {ids.iloc[0]!r}{said} in "
+        f"{row_name(ids.notna())}{more}, which the table of candidates lacks; it has "
+        f"ids such as {arms[args.id].iloc[0]!r}. Write ids alike in both tables: "
+        "spreadsheets drop leading zeros, shorten long numbers and make dates of ids, "
+        "so keep their column as text. If the candidate was removed, put it back "
+        "(--available keeps it from being chosen), remove the row, or write the "
+        "candidate's settings, the same in all rows, into the results."
     )
-
-
-def _removed_candidates(
-    unknown: pd.DataFrame,
-    arms: pd.DataFrame,
-    needed: Sequence[str],
-    said: str,
-    args: argparse.Namespace,
-) -> pd.DataFrame:
-    """Return the candidates of measurements whose ids the candidates' table lacks.
-
-    Args:
-        unknown: These measurements.
-        arms: The candidates.
-        needed: The columns of their settings.
-        said: What is near to one of them.
-        args: The options of `suggest`.
-
-    Raises:
-        InputDataError: If such an id is like one that is there, or its features are not
-            in the table of measurements, or differ from row to row.
-    """
-    ids = unknown[args.id].rename(args.results_id)
-    bare = pd.Series(arms[args.id].to_numpy(), index=arms[args.id].map(bare_id))
-    near = ids.map(bare_id).map(bare[~bare.index.duplicated()])
-    if near.notna().any():
-        is_near = near.notna().to_numpy()
-        told, own = ids[is_near].iloc[0], near[is_near].iloc[0]
-        change = id_change(told, own)
-        raise InputDataError(
-            f"{_unknown_id(ids, is_near, args)}; it has {own!r}. {change}"
-        )
-    is_strange = ids.map(id_trouble).ne("").to_numpy()
-    strange = arms[args.id][arms[args.id].map(id_trouble) != ""].head(1)
-    if is_strange.any() and strange.empty:
-        trouble = id_trouble(ids[is_strange].iloc[0])
-        raise InputDataError(f"{_unknown_id(ids, is_strange, args)}.{trouble}")
-    if not {*needed} <= {*unknown.columns}:
-        raise InputDataError(
-            f"{_unknown_id(ids, np.ones(len(ids), dtype='bool'), args)}. Put it back "
-            "there (--available keeps it from being chosen), or remove the row. It "
-            "informs without that where the table of measurements has its features "
-            f"too, the columns {list(needed)}."
-            + "".join(
-                f" The candidates have ids such as {name!r}.{id_trouble(name)}"
-                for name in strange
-            )
-        )
-    removed = unknown[[args.id, *needed]].drop_duplicates()
-    again = removed[args.id].duplicated()
-    if again.any():
-        raise InputDataError(
-            f"{_unknown_id(removed[args.id], again.to_numpy(), args)}, with other "
-            "features than in an earlier row. Correct one of the rows."
-        )
-    names = ", ".join(removed[args.id].head(3))
-    note(
-        f"{len(removed):,} measured candidates are not in {args.arms.name} any more "
-        f"({names}{', ...' if len(removed) > 3 else ''}): they inform by the features "
-        f"in {results_name(args)}, and are not chosen{said}"
-    )
-    return removed

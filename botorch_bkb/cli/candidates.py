@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_bkb.arms import BitArms, ParquetArms
-from botorch_bkb.cli.campaign import Campaign, results_name, stays_in_file
-from botorch_bkb.cli.columns import is_numeric, row_name
-from botorch_bkb.cli.features import feature_table, FeatureTable
+from botorch_bkb.cli.campaign import Campaign, stays_in_file
+from botorch_bkb.cli.columns import is_numeric, listing, row_name
+from botorch_bkb.cli.features import feature_columns, feature_table, FeatureTable
 from botorch_bkb.cli.files import parquet_columns
 from botorch_bkb.cli.molecules import (
     FingerprintOptions,
@@ -33,10 +33,6 @@ from botorch_bkb.cli.progress import note
 MIN_BITS = 64
 MAX_COUNT = 255
 NUM_ROWS_SHOWN = 10
-_NEEDS_MEMORY = (
-    "{} needs the table in memory, but {} is too large for that: its columns are "
-    "features as they are. Compute them beforehand."
-)
 
 KernelName = Literal["tanimoto", "matern", "rbf"]
 
@@ -68,7 +64,9 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
         InputDataError: If a SMILES cannot be read, or a column is no feature.
     """
     if stays_in_file(args.arms, args):
-        return _of_library(campaign, args)
+        arms = library_arms(args.arms, args)
+        columns = tuple(arms.source.columns)
+        return Candidates(campaign, arms, args.kernel, columns, columns)
     if args.smiles:
         return _of_molecules(campaign, args)
     names = fingerprint_columns(campaign.arms, args)
@@ -80,37 +78,20 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     )
 
 
-def _of_library(campaign: Campaign, args: argparse.Namespace) -> Candidates:
-    """Return candidates whose features stay in their file."""
-    arms = library_arms(args.arms, args, [args.id, args.reward, args.available])
-    names = tuple(arms.source.columns)
-    return Candidates(campaign, arms, args.kernel, names, names)
-
-
-def library_arms(
-    path: Path, args: argparse.Namespace, others: Collection[str | None]
-) -> ParquetArms:
+def library_arms(path: Path, args: argparse.Namespace) -> ParquetArms:
     """Return the features of a table that stays in its file, and say so.
-
-    Args:
-        path: The table.
-        args: The options of a command.
-        others: Columns that are no features.
 
     Raises:
         InputDataError: If an option wants more than numbers as they are, or a column
             holds something else.
     """
-    options = {
-        "--code": args.code,
-        "--category": args.category,
-        "--drop-incomplete": args.drop_incomplete,
-    }
-    for option, value in options.items():
-        if value:
-            raise InputDataError(_NEEDS_MEMORY.format(option, path))
-    others = {*others, *args.drop}
-    names = [name for name in parquet_columns(path) if name not in others]
+    if args.code or args.category or args.drop_incomplete:
+        raise InputDataError(
+            "--code, --category and --drop-incomplete need the table in memory, but "
+            f"{path} is too large for that: its columns are features as they are. "
+            "Compute them beforehand."
+        )
+    names = feature_columns(parquet_columns(path), args)
     arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
     note(
         f"{path.name} is too large to be read as a whole: its {len(names):,} columns "
@@ -123,10 +104,10 @@ def read_features(
     table: pd.DataFrame, args: argparse.Namespace, beside: Collection[str] = ()
 ) -> FeatureTable:
     """Return the features of the columns that are no fingerprint, with their notes."""
-    # Measurements are often kept in a copy of the candidates' table.
+    others = {*table.columns} - {*feature_columns(table, args)} - {*args.drop}
     features = feature_table(
         table,
-        exclude=[args.id, args.reward, args.available, *beside],
+        exclude=[*others, *beside],
         drop=args.drop,
         codes=dict(args.code),
         categories=args.category,
@@ -145,8 +126,7 @@ def fingerprint_columns(table: pd.DataFrame, args: argparse.Namespace) -> list[s
     """
     if args.kernel not in (None, "tanimoto"):
         return []
-    others = {args.id, args.reward, args.available, *args.drop}
-    names = [name for name in table.columns if name not in others]
+    names = feature_columns(table, args)
     coded = {*dict(args.code), *args.category}
     bits = [name for name in names if name not in coded and _is_whole(table[name], 1)]
     if args.kernel is None:
@@ -172,12 +152,11 @@ def _is_whole(column: pd.Series, largest: int) -> bool:
 def _of_bits(
     campaign: Campaign, args: argparse.Namespace, names: list[str]
 ) -> Candidates:
-    table = campaign.arms
-    counts = table[names].to_numpy(dtype="uint8", copy=True)
+    counts = campaign.arms[names].to_numpy(dtype="uint8", copy=True)
     is_packed = int(counts.max()) <= 1
     # Rows are filled up with zeros, which no similarity sees.
     codes = np.packbits(counts, axis=-1) if is_packed else counts
-    others = read_features(table, args, beside=names)
+    others = read_features(campaign.arms, args, beside=names)
     kind = "columns of 0 and 1" if is_packed else "columns of counts"
     beside = " times a Matern kernel on the others" if others.sources else ""
     note(
@@ -193,17 +172,15 @@ def _names(features: FeatureTable) -> tuple[str, ...]:
 
 
 def _numbers(features: FeatureTable) -> Tensor:
-    values = features.values.to_numpy(dtype="float64", copy=True)
-    return torch.from_numpy(values)
+    return torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
 
 
 def _of_molecules(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     options = FingerprintOptions(args.radius, args.num_bits, args.counts)
     parts = []
     for column in args.smiles:
-        part = _read_molecules(campaign, args, column, options)
-        _check_results(campaign, args, column, options, part.names)
-        parts.append(part)
+        parts.append(_read_molecules(campaign, args, column, options))
+        _check_results(campaign, args, column, options, parts[-1].names)
     found = side_by_side(parts)
     campaign = _without_invalid(campaign, args, parts, found)
     molecule = pd.factorize(found.names.dropna())[0]
@@ -214,34 +191,32 @@ def _of_molecules(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     group = np.asarray(of_rows, dtype=np.int64)
     rows = _first_rows(campaign, args, group)
     campaign = campaign.regrouped(group, rows)
-    molecule = molecule[rows]
-    codes = found.codes
+    molecule, codes = molecule[rows], found.codes
     if not np.array_equal(molecule, np.arange(len(codes))):
         codes = codes[molecule]
     kernel: KernelName = args.kernel or "tanimoto"
+    is_tanimoto = kernel == "tanimoto"
     beside = " times a Matern kernel on the other columns" if others.sources else ""
-    by = f", compared by a Tanimoto kernel{beside}" if kernel == "tanimoto" else ""
-    columns = ", ".join(map(repr, args.smiles))
-    number = "column" if len(args.smiles) == 1 else "columns"
-    note(f"{number} {columns} became {options}{by}")
-    numbers = _numbers(others)[torch.from_numpy(rows)]
-    arms = BitArms(codes, not options.counts, numbers)
+    by = f", compared by a Tanimoto kernel{beside}" if is_tanimoto else ""
+    note(f"column {', '.join(map(repr, args.smiles))} became {options}{by}")
+    arms = BitArms(codes, not options.counts, _numbers(others)[torch.from_numpy(rows)])
     # Other kernels have a lengthscale per bit.
-    bits = [] if kernel == "tanimoto" else range(args.num_bits)
+    bits = [
+        (name, f"bit {n}")
+        for name in args.smiles
+        for n in range(0 if is_tanimoto else args.num_bits)
+    ]
     return Candidates(
         campaign,
         arms,
         kernel,
-        sources=(*(name for name in args.smiles for _ in bits), *others.sources),
-        names=(*(f"bit {n}" for _ in args.smiles for n in bits), *_names(others)),
+        sources=(*(source for source, _ in bits), *others.sources),
+        names=(*(name for _, name in bits), *_names(others)),
     )
 
 
 def _read_molecules(
-    campaign: Campaign,
-    args: argparse.Namespace,
-    name: str,
-    options: FingerprintOptions,
+    campaign: Campaign, args: argparse.Namespace, name: str, options: FingerprintOptions
 ) -> Fingerprints:
     """Read the SMILES of the candidates, and of those that are no longer there."""
     column, num_candidates = campaign.arms[name], campaign.num_candidates
@@ -251,13 +226,12 @@ def _read_molecules(
     if num_candidates == len(column):
         return found
     more = read_fingerprints(column.iloc[num_candidates:], options, quiet=args.quiet)
-    known = set(found.names.dropna())
-    new = [name not in known for name in more.names.dropna().unique()]
+    is_new = ~np.isin(more.names.dropna().unique(), found.names.dropna())
+    invalid = {num_candidates + row: reason for row, reason in more.invalid.items()}
     return Fingerprints(
         pd.concat([found.names, more.names], ignore_index=True),
-        np.concatenate([found.codes, more.codes[new]]),
-        found.invalid
-        | {num_candidates + row: reason for row, reason in more.invalid.items()},
+        np.concatenate([found.codes, more.codes[is_new]]),
+        found.invalid | invalid,
     )
 
 
@@ -284,17 +258,16 @@ def _check_results(
         return
     told, place = campaign.results[column], campaign.indices.numpy()
     own = campaign.arms[column].to_numpy()[place]
+    canonical = names.to_numpy()[place]
     # Most are written alike, which needs no RDKit.
-    is_open = told.notna() & (told != own) & names.notna().to_numpy()[place]
-    if not is_open.any():
-        return
-    read = read_fingerprints(told[is_open], options, quiet=True).names.to_numpy()
-    is_wrong = is_open.copy()
-    is_wrong[is_open] = read != names.to_numpy()[place[is_open]]
+    is_wrong = told.notna() & (told != own) & names.notna().to_numpy()[place]
+    if is_wrong.any():
+        read = read_fingerprints(told[is_wrong], options, quiet=True).names
+        is_wrong[is_wrong] = read.to_numpy() != canonical[is_wrong]
     if is_wrong.any():
         row = int(np.flatnonzero(is_wrong)[0])
         raise InputDataError(
-            f"{results_name(args)} has the SMILES {told.iloc[row][:80]!r} in "
+            f"The results have the SMILES {told.iloc[row][:80]!r} in "
             f"{row_name(is_wrong)}, but the molecule of "
             f"{campaign.arms[args.id].iloc[place[row]]} is {own[row][:80]!r} in "
             f"{args.arms}. Correct one of them."
@@ -328,27 +301,22 @@ def _without_invalid(
         columns = zip(args.smiles, parts, strict=True)
         column = next(name for name, part in columns if row in part.invalid)
         text = table[column].fillna("").iloc[row]
-        text = text if len(text) <= 80 else f"{text[:77]}..."
-        hint = "Correct them, or pass --skip-invalid." if is_valid.any() else ""
-        name = row_name(pd.Series(np.arange(len(table)) == row, index=table.index))
+        place = row_name(pd.Series(np.arange(len(table)) == row, table.index))
         raise InputDataError(
-            f"Expected a molecule in every row of column {column!r}, but {text!r} "
-            f"in {name} {invalid[row]}; there are {len(invalid):,} such rows of "
-            f"{len(table):,}. {hint}"
+            f"Expected a molecule in every row of column {column!r}, but "
+            f"{text[:80]!r} in {place} {invalid[row]}; there are {len(invalid):,} such "
+            f"rows of {len(table):,}. Correct them, or pass --skip-invalid."
         )
     # As a reader of the file counts.
     numbers = table.index.get_level_values(-1) + 1
     shown = [f"{numbers[row]} ({reason})" for row, reason in invalid.items()]
-    more = len(shown) - NUM_ROWS_SHOWN
     lost = int((~is_valid[campaign.indices.numpy()]).sum())
     note(
-        f"{len(invalid):,} rows without a molecule are skipped"
-        f"{f', with {lost:,} measurements' if lost else ''}: "
-        f"{', '.join(shown[:NUM_ROWS_SHOWN])}"
-        f"{f' and {more:,} more' if more > 0 else ''}"
+        f"{len(invalid):,} rows without a molecule are skipped, with {lost:,} "
+        f"measurements: {listing(shown, NUM_ROWS_SHOWN)}"
     )
-    place = np.where(is_valid, np.cumsum(is_valid) - 1, -1)
-    return campaign.regrouped(place, np.flatnonzero(is_valid))
+    group = np.where(is_valid, np.cumsum(is_valid) - 1, -1)
+    return campaign.regrouped(group, np.flatnonzero(is_valid))
 
 
 def _first_rows(

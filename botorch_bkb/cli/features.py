@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Number
 
@@ -14,12 +14,14 @@ from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.cli.columns import (
     days,
+    is_no_number,
     is_numeric,
-    looks_numeric,
+    listing,
+    LOOKS_NUMERIC,
     MAX_NUMBER,
-    refuse_points,
     row_name,
     to_numbers,
+    WRITE_NUMBERS,
 )
 from botorch_bkb.cli.files import MAX_TABLE_BYTES
 from botorch_bkb.cli.progress import note
@@ -27,15 +29,13 @@ from botorch_bkb.cli.progress import note
 
 # Of a column that nobody has named.
 MAX_ONE_HOT_VALUES = 20
-# Columns of one fault, and faults, that one message names.
-MAX_NAMES_SHOWN, NUM_FAULTS_SHOWN = 20, 5
+# Faults that one message names.
+NUM_FAULTS_SHOWN = 5
 # A crowd are values in so small a share of their column's range, but for so many on
 # either side.
 CROWD_SHARE, FAR_SHARE, MIN_CROWD = 0.01, 0.01, 8
 # A word that occurs once is taken for a slip where others occur that often.
 USUAL_COUNT = 5
-
-Codes = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,19 @@ class FeatureTable:
     sources: tuple[str, ...]
 
 
+def feature_columns(names: Iterable[Hashable], args: argparse.Namespace) -> list[str]:
+    """Return the columns of candidates that are features, by the options."""
+    # Measurements are often kept in a copy of the candidates' table.
+    others = {args.id, args.reward, getattr(args, "available", None), *args.drop}
+    return [str(name) for name in names if name not in others]
+
+
 def feature_table(
     table: pd.DataFrame,
     *,
     exclude: Collection[str],
     drop: Collection[str] = (),
-    codes: Codes | None = None,
+    codes: Mapping[str, Mapping[str, float]] | None = None,
     categories: Collection[str] = (),
     may_be_empty: bool = False,
 ) -> FeatureTable:
@@ -85,35 +92,30 @@ def feature_table(
             ``codes`` or ``categories`` name something that is not there, or no feature
             is left.
     """
-    codes, faults = codes or {}, []
-    for option, named in {
-        "--drop": drop,
-        "--code": codes,
-        "--category": categories,
-    }.items():
+    codes = codes or {}
+    options = {"--drop": drop, "--code": codes, "--category": categories}
+    for option, named in options.items():
         for name in named:
             if name not in table.columns:
                 raise InputDataError(
                     f"{option} names {name!r}, but the table's columns are "
                     f"{list(table.columns)}."
                 )
-    if table.empty:
-        raise InputDataError("Expected a table of at least one row, but it has none.")
     others = {*exclude, *drop}
     columns = [name for name in table.columns if name not in others]
+    _require_complete(table[columns])
     notes: list[str] = []
     features: dict[str, pd.Series] = {}
     sources: dict[str, str] = {}
-    _require_complete(table[columns])
+    faults = []
     for name in columns:
-        column = table[name]
         try:
             if name in codes:
-                coded = {name: _coded(column.astype("str"), codes[name])}
-            elif is_numeric(column) and name not in categories:
-                coded = {name: to_numbers(column)}
+                coded = {name: _coded(table[name].astype("str"), codes[name])}
+            elif is_numeric(table[name]) and name not in categories:
+                coded = {name: to_numbers(table[name])}
             else:
-                coded, said = _read_text(column, name in categories)
+                coded, said = _read_text(table[name], name in categories)
                 notes.append(said)
         except InputDataError as error:
             faults.append(str(error))
@@ -124,7 +126,7 @@ def feature_table(
         more = len(faults) - NUM_FAULTS_SHOWN
         rest = [f"So have {more:,} more columns."] if more > 0 else []
         raise InputDataError(" ".join([*faults[:NUM_FAULTS_SHOWN], *rest]))
-    for name in [name for name, column in features.items() if column.nunique() == 1]:
+    for name in [name for name, column in features.items() if column.nunique() < 2]:
         del features[name]
         notes.append(f"column {name!r} is constant and was dropped")
     notes += filter(None, map(_crowd, features.values()))
@@ -149,53 +151,35 @@ def _crowd(column: pd.Series) -> str | None:
     values = np.sort(column.to_numpy())
     num_far = max(1, int(FAR_SHARE * len(values)))
     inner = values[num_far : len(values) - num_far]
-    if len(inner) < MIN_CROWD:
-        return None
     room = CROWD_SHARE * (values[-1] - values[0])
     # Of one value are columns that say whether something rare is the case.
-    if not 0 < inner[-1] - inner[0] <= room:
+    if len(inner) < MIN_CROWD or not 0 < inner[-1] - inner[0] <= room:
         return None
-    is_far = (column < inner[0] - room) | (column > inner[-1] + room)
     distance = (column - inner.mean()).abs()
     is_farthest = distance == distance.max()
     return (
-        f"column {column.name!r} goes from {values[0]:g} to {values[-1]:g}, and all "
-        f"but {int(is_far.sum()):,} of {len(values):,} values are near "
-        f"{inner.mean():g}, where the model can hardly tell them apart: it scales by "
-        f"the whole range. Correct {column[is_farthest].iloc[0]:g} in "
-        f"{row_name(is_farthest)} if it is a slip; if not, the column's logarithm may "
-        "tell more"
+        f"column {column.name!r} is scaled by its range from {values[0]:g} to "
+        f"{values[-1]:g}, but nearly all of its {len(values):,} values are near "
+        f"{inner.mean():g}, where the model can hardly tell them apart. Correct "
+        f"{column[is_farthest].iloc[0]:g} in {row_name(is_farthest)} if it is a slip; "
+        "if not, the column's logarithm may tell more"
     )
 
 
-def drop_incomplete(
-    arms: pd.DataFrame, args: argparse.Namespace, others: Collection[str | None]
-) -> None:
-    """Add the columns with missing values to ``args.drop``, and say so.
-
-    Args:
-        arms: The candidates.
-        args: The options of a command.
-        others: Columns that are no features.
-    """
-    others = {*others, *args.smiles, *args.drop, *args.category, *dict(args.code)}
-    features = arms[[name for name in arms.columns if name not in others]]
-    names = list(_incomplete_columns(features))
+def drop_incomplete(table: pd.DataFrame, args: argparse.Namespace) -> None:
+    """Add the columns with missing values to ``args.drop``, and say so."""
+    kept = {*args.smiles, *args.category, *dict(args.code)}
+    columns = [name for name in feature_columns(table, args) if name not in kept]
+    names = list(_gaps(table[columns]))
     args.drop = [*args.drop, *names]
     if names:
         note(
             f"--drop-incomplete: {len(names):,} columns with missing values are left "
-            f"out: {_listing(names)}"
+            f"out: {listing(names)}"
         )
 
 
-def _listing(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMES_SHOWN
-    shown = ", ".join(names[:MAX_NAMES_SHOWN])
-    return f"{shown} and {more:,} more" if more > 0 else shown
-
-
-def _incomplete_columns(table: pd.DataFrame) -> dict[str, pd.Series]:
+def _gaps(table: pd.DataFrame) -> dict[str, pd.Series]:
     """Return where columns have a missing, infinite or huge value, if they have one."""
     gaps = {}
     for name, column in table.items():
@@ -208,19 +192,15 @@ def _incomplete_columns(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def _require_complete(table: pd.DataFrame) -> None:
-    gaps = _incomplete_columns(table)
-    if not gaps:
-        return
-    name, bad = next(iter(gaps.items()))
-    more, remedy = "", f"pass --drop {name}"
-    if len(gaps) > 1:
-        more = f"; so have columns {_listing([*gaps][1:])}, {len(gaps):,} in all"
-        remedy = "pass --drop-incomplete, which leaves out all these columns"
-    raise InputDataError(
-        f"Column {name!r} has a missing, infinite or huge value in {row_name(bad)}"
-        f"{more}. Fill it (NA, None and the like count as empty), remove the row, or "
-        f"{remedy}."
-    )
+    gaps = _gaps(table)
+    if gaps:
+        name, bad = next(iter(gaps.items()))
+        raise InputDataError(
+            f"Column {name!r} has a missing, infinite or huge value in {row_name(bad)}"
+            f"; columns with such values are {listing(list(gaps))}. Fill it (NA, None "
+            "and the like count as empty), remove the row, or leave columns out by "
+            f"--drop {name}, all of them by --drop-incomplete."
+        )
 
 
 def _read_text(
@@ -236,11 +216,12 @@ def _read_text(
             f"into one of them, or pass --drop {column.name}."
         )
     text = column.astype("str")
-    found = None if is_category else days(text)
-    if found is None:
-        return _one_hot(text, is_asked=is_category)
-    numbers, said = found
-    return {str(column.name): numbers}, said
+    found = None if is_category or text.empty else days(text)
+    if found is not None:
+        return {str(column.name): found[0]}, found[1]
+    if not is_category:
+        _require_names(text)
+    return _one_hot(text, is_category)
 
 
 def _coded(text: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
@@ -254,80 +235,65 @@ def _coded(text: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
     return coded
 
 
-def _one_hot(text: pd.Series, is_asked: bool) -> tuple[dict[str, pd.Series], str]:
-    """Return a column of 0 and 1 per value, and a note.
-
-    Args:
-        text: The column.
-        is_asked: Whether the user has said that the values are names.
-    """
+def _one_hot(text: pd.Series, is_category: bool) -> tuple[dict[str, pd.Series], str]:
+    """Return a column of 0 and 1 per value, and a note."""
     counts = text.value_counts(sort=False).sort_values(ascending=False, kind="stable")
-    if not is_asked:
-        _require_names(text)
-    if len(counts) > MAX_ONE_HOT_VALUES and not is_asked:
-        raise InputDataError(
-            f"Text column {text.name!r} has {len(counts)} different values, more than "
-            f"the {MAX_ONE_HOT_VALUES} that become columns of 0 and 1 unasked. Pass "
-            f"--category {text.name} if it is a kind, --id {text.name} if it names the "
-            f"rows, --drop {text.name}, or --code {text.name}:VALUE=NUMBER,..."
-        )
     if len(counts) * len(text) * 8 > MAX_TABLE_BYTES:
         raise InputDataError(
             f"--category {text.name} makes {len(counts):,} columns of 0 and 1 in "
             f"{len(text):,} rows, more than 1 GiB. Pass --drop {text.name}, or --code "
             f"{text.name}:VALUE=NUMBER,..."
         )
-    shown = counts.head(MAX_ONE_HOT_VALUES).items()
-    listing = ", ".join(f"{value} ({count})" for value, count in shown)
-    if len(counts) > MAX_ONE_HOT_VALUES:
-        listing += f" and {len(counts) - MAX_ONE_HOT_VALUES:,} more"
-    slip = None if is_asked else _slip(counts)
-    if slip is not None:
-        value, why = slip
-        raise InputDataError(
-            f"Text column {text.name!r} has the values {listing}; {value!r}, first in "
-            f"{row_name(text == value)}, {why}. Correct the table if that is a slip. "
-            f"If not, pass --category {text.name}, or --code {text.name}:VALUE="
-            "NUMBER,... for values with an order."
-        )
     one_hot = {
         f"{text.name}={value}": (text == value).astype("float64")
         for value in sorted(counts.index)
     }
-    kind = "column" if is_asked else "text column"
+    kind = "column" if is_category else "text column"
+    shown = listing([f"{value} ({count})" for value, count in counts.items()])
     return one_hot, (
-        f"{kind} {text.name!r} became {len(one_hot)} columns of 0 and 1: {listing}"
+        f"{kind} {text.name!r} became {len(one_hot)} columns of 0 and 1: {shown}"
     )
 
 
 def _require_names(text: pd.Series) -> None:
-    """Refuse text that is likelier a number than the name of a kind."""
-    name, values = text.name, text.drop_duplicates()
-    is_number = to_numbers(values).notna()
-    if is_number.all():
-        refuse_points(text)
-    if is_number.any():
-        is_word = ~text.isin(values[is_number])
-        raise InputDataError(
-            f"Column {name!r} has the text {text[is_word].iloc[0]!r} in "
-            f"{row_name(is_word)}, and the number {text[~is_word].iloc[0]} elsewhere. "
-            f"Correct one of them, or pass --drop {name}, or --code "
-            f"{name}:VALUE=NUMBER,... or --category {name} if the numbers are names."
+    """Refuse text that is likelier a number, a slip or an id than the name of a kind.
+
+    Raises:
+        InputDataError: If values are numbers, or look like them; if there are too many;
+            or if one is likely misspelt.
+    """
+    values = text.drop_duplicates()
+    is_like_number = values.map(lambda value: bool(LOOKS_NUMERIC.fullmatch(value)))
+    wrong, remedy = None, "Correct it if it is a slip"
+    if to_numbers(values).notna().any():
+        wrong, why = is_no_number(text), "stands among numbers"
+        remedy = WRITE_NUMBERS
+    elif 2 * is_like_number.sum() >= max(1, len(values)):
+        wrong = text.isin(values[is_like_number])
+        why, remedy = "looks like a number or a date", WRITE_NUMBERS
+    elif len(values) > MAX_ONE_HOT_VALUES:
+        wrong = text == values.iloc[-1]
+        why = (
+            f"is one of {len(values)} different values, more than the "
+            f"{MAX_ONE_HOT_VALUES} that become columns of 0 and 1 unasked"
         )
-    number = looks_numeric(values)
-    if number is not None:
+        remedy = f"Pass --id {text.name} if it names the rows"
+    else:
+        slip = _slip(text.value_counts(sort=False))
+        if slip is not None:
+            wrong, why = text == slip[0], slip[1]
+    if wrong is not None:
         raise InputDataError(
-            f"Column {name!r} has text that looks like numbers or dates, such as "
-            f"{number!r} in {row_name(text == number)}. Write bare numbers (the unit "
-            "into the column's name, no mark between thousands, decimals as the file's "
-            "other ones) and dates as 2026-01-31; or pass "
-            f"--code {name}:VALUE=NUMBER,... or --drop {name}, or --category {name} if "
-            "they are names."
+            f"Text column {text.name!r} has {text[wrong].iloc[0]!r} in "
+            f"{row_name(wrong)}, which {why}. {remedy}. Write dates as 2026-01-31, "
+            f"pass --category {text.name} if its values are names, --drop {text.name}, "
+            f"or --code {text.name}:VALUE=NUMBER,..."
         )
 
 
 def _slip(counts: pd.Series) -> tuple[str, str] | None:
     """Return a value that is likely misspelt, and why."""
+    counts = counts.sort_values(ascending=False, kind="stable")
     first: dict[str, str] = {}
     for value in counts.index:
         folded = unicodedata.normalize("NFKC", value).casefold()

@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,14 +26,14 @@ from botorch_bkb.cli.columns import is_text
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 # Of those that split the header into equally many names, the first is taken.
-SEPARATORS = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}
-ENCODINGS = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8", "cp1252": "Windows-1252 (Latin-1)"}
-# Programs write these bytes at the start of files of their own kind.
-SIGNATURES = {
-    b"PAR1": "a Parquet file. Name it *.parquet",
-    b"PK\x03\x04": "a workbook or an archive. Name it *.xlsx if it is of Excel",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook. Save it as *.xlsx or as CSV",
+SEPARATORS = "\t;|,"
+BYTE_ORDER_MARKS = {
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+    b"\xef\xbb\xbf": "utf-8-sig",
 }
+# The first bytes of Parquet files, of workbooks, and of old workbooks.
+SIGNATURES = (b"PAR1", b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 # White space at the ends of a cell. Other invisible characters are refused.
 BLANKS = " \t\r\n\u00a0\u2007\u202f"
 HEAD_BYTES = 2**16
@@ -61,10 +61,10 @@ class CsvFormat:
 
     @override
     def __str__(self) -> str:
-        separator = SEPARATORS.get(self.separator, repr(self.separator))
-        decimal = "commas" if self.decimal == "," else "points"
-        encoding = ENCODINGS.get(self.encoding, self.encoding.upper())
-        return f"{separator} between fields, decimal {decimal}, {encoding}"
+        return (
+            f"{self.separator!r} between fields, {self.decimal!r} before decimals, "
+            f"{self.encoding}"
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -81,13 +81,13 @@ class Table:
         frame: The columns. The index is the number of each row in the file, from zero.
         form: How a CSV file is written; None for other kinds.
         notes: What a user may not expect of how the file was read.
-        words: By column, the cells with a word that counts as empty.
+        failed: The rows (of the index) whose reward says that the measurement failed.
     """
 
     frame: pd.DataFrame
     form: CsvFormat | None = None
     notes: tuple[str, ...] = ()
-    words: Mapping[str, pd.Series] = field(default_factory=dict)
+    failed: pd.Index = field(default_factory=lambda: pd.Index([]))
 
 
 def read_cells(
@@ -119,11 +119,20 @@ def read_cells(
             table = _read_excel(path)
         else:
             table = _read_csv(path, separator)
-    except InputDataError:
-        raise
     # pandas, pyarrow and zlib raise many kinds of errors.
     except Exception as error:
-        raise InputDataError(f"Could not read the table {path}: {error}") from error
+        remedy = "Save it as CSV UTF-8."
+        if kind == "csv":
+            remedy = (
+                "The name of the file has to tell its kind. Of a CSV file the first "
+                "line is the header, with a name for every column; every row begins a "
+                "line; fields with the separator in them, such as decimal commas, are "
+                "in quotation marks; the encoding is UTF-8 or UTF-16."
+            )
+        message = str(error).strip().rstrip(".")
+        raise InputDataError(
+            f"Could not read the table {path}: {message}. {remedy}"
+        ) from error
     names = [str(name).strip() for name in table.frame.columns]
     return replace(table, frame=table.frame.set_axis(names, axis="columns"))
 
@@ -132,22 +141,13 @@ def _read_csv(path: Path, separator: str | None) -> Table:
     form, num_columns = _find_format(path, separator)
     if not num_columns:
         return Table(pd.DataFrame(), form)
-    is_guess = form.encoding == "utf-8"
-    for encoding in ("utf-8", "cp1252") if is_guess else (form.encoding,):
-        form = replace(form, encoding=encoding)
-        try:
-            return Table(_read_parts(path, form, num_columns), form)
-        except pd.errors.ParserError as error:
-            raise ValueError(
-                f"{str(error).strip()}. Is the first line the header, with a name for "
-                "every column, and does every row begin a line? Numbers with decimal "
-                "commas need another separator, or quotation marks."
-            ) from error
-        except UnicodeDecodeError as error:
-            failure = error
-    raise ValueError(
-        f"{failure}. Save it as UTF-8, which spreadsheets call CSV UTF-8."
-    ) from failure
+    try:
+        return Table(_read_parts(path, form, num_columns), form)
+    except UnicodeDecodeError:
+        if form.encoding != "utf-8":
+            raise
+        form = replace(form, encoding="cp1252")
+        return Table(_read_parts(path, form, num_columns), form)
 
 
 def _find_format(path: Path, separator: str | None) -> tuple[CsvFormat, int]:
@@ -160,33 +160,25 @@ def _find_format(path: Path, separator: str | None) -> tuple[CsvFormat, int]:
         The format, and the number of columns.
 
     Raises:
-        InputDataError: If the first bytes are those of another kind of file.
+        ValueError: If the first bytes are those of another kind of file.
     """
     with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
         head: bytes = file.read(HEAD_BYTES) + file.readline()
-    for signature, kind in SIGNATURES.items():
-        if head.startswith(signature):
-            raise InputDataError(f"{path} is named as a CSV file, but is {kind}.")
+    if head.startswith(SIGNATURES):
+        raise ValueError("it is a workbook, an archive or a Parquet file")
     encoding = "utf-8"
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        encoding = "utf-16"
-    elif head.startswith(b"\xef\xbb\xbf"):
-        encoding = "utf-8-sig"
-    elif head[1::2].count(0) > len(head) / 4:
-        encoding = "utf-16-le"
-    elif head[::2].count(0) > len(head) / 4:
-        encoding = "utf-16-be"
-    text = head.decode(encoding, errors="replace")
-    lines = io.StringIO(text, newline="").readlines()
+    if 0 in head[:2]:
+        encoding = "utf-16-le" if head[0] else "utf-16-be"
+    for mark, name in BYTE_ORDER_MARKS.items():
+        encoding = name if head.startswith(mark) else encoding
+    lines = io.StringIO(head.decode(encoding, "replace"), newline="").readlines()
     num_skipped, hint = 0, re.fullmatch(r'"?sep=(.)"?\s*', "".join(lines[:1]))
     if hint is not None:
         separator, num_skipped = separator or hint[1], 1
     while lines[num_skipped:] and not lines[num_skipped].strip(BLANKS + ",;|"):
         num_skipped += 1
-    rows = {
-        mark: _first_rows(lines[num_skipped:], mark)
-        for mark in (*SEPARATORS, *([] if separator is None else [separator]))
-    }
+    marks = [*SEPARATORS] if separator is None else [separator, *SEPARATORS]
+    rows = {mark: _first_rows(lines[num_skipped:], mark) for mark in marks}
     if separator is None or len(rows[separator][0]) < 2:
         separator = max(SEPARATORS, key=lambda mark: len(rows[mark][0]))
         separator = separator if len(rows[separator][0]) > 1 else ","
@@ -197,7 +189,7 @@ def _find_format(path: Path, separator: str | None) -> tuple[CsvFormat, int]:
     return form, num_columns
 
 
-def _first_rows(lines: Sequence[str], separator: str) -> tuple[list[str], list[str]]:
+def _first_rows(lines: list[str], separator: str) -> tuple[list[str], list[str]]:
     """Return the header and the first row below, split."""
     rows = filter(any, csv.reader(lines, delimiter=separator))
     return next(rows, []), next(rows, [])

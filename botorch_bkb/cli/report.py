@@ -25,7 +25,7 @@ from torch import Tensor
 
 import botorch_bkb
 from botorch_bkb.bandits import GPBandit
-from botorch_bkb.cli.campaign import Campaign, results_name, reward_label
+from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.columns import days, is_numeric, row_name, to_numbers
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
@@ -36,6 +36,7 @@ from botorch_bkb.cli.diagnosis import (
     NOT_FITTED,
     NUM_FOLDS,
 )
+from botorch_bkb.cli.results import results_name, reward_label
 from botorch_bkb.cli.tables import require_column
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.replicates import sum_replicates

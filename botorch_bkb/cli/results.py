@@ -3,76 +3,108 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
+from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.cli.columns import row_name, to_numbers
-from botorch_bkb.cli.files import read_cells
+from botorch_bkb.cli.columns import is_numeric, listing, row_name, to_numbers
+from botorch_bkb.cli.features import feature_columns
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import FAILED, read_table, require_column
+from botorch_bkb.cli.tables import read_table, require_column
 
 
 # The columns of a batch, beside the ids.
 COLUMNS_OF_NEXT = ("repeats", "mean", "std", "low", "high", "why")
-NUM_SHOWN = 5
-# In the names of columns that say how exact a measurement is.
-EXACTNESS = re.compile(
-    r"(?<![a-z])(sem|sd|std|std ?dev|std ?err|se|error|err|uncertainty|sigma|variance|"
-    r"var|ci|cv|rsd|n|count|replicates?|weight)(?![a-z])",
-    re.IGNORECASE,
-)
 
 
-def note_unused_columns(
-    results: pd.DataFrame, used: Collection[str | None], name: str
+def results_name(args: argparse.Namespace) -> str:
+    """Return how messages name the tables of measurements."""
+    return " and ".join(map(str, args.observations))
+
+
+def reward_label(args: argparse.Namespace) -> str:
+    """Return what is maximized or minimized: the reward, or its logarithm."""
+    return f"log10({args.reward})" if args.log_reward else str(args.reward)
+
+
+def log_rewards(rewards: pd.Series, args: argparse.Namespace) -> pd.Series:
+    """Return the logarithms of rewards, to base 10.
+
+    Raises:
+        InputDataError: If a reward has none.
+    """
+    wrong = rewards <= 0
+    if wrong.any():
+        raise InputDataError(
+            f"Column {args.reward!r} has the reward {rewards[wrong].iloc[0]:g} in "
+            f"{row_name(wrong)}, which has no logarithm. Write the detection limit if "
+            "it is below, or leave out --log-reward."
+        )
+    note(
+        f"rewards are fitted as {reward_label(args)}, of which mean, std, low and high "
+        "are too: a difference of 1 is a factor of 10"
+    )
+    return np.log10(rewards)
+
+
+def note_unused_columns(results: pd.DataFrame, used: Collection[str | None]) -> None:
+    """Name the columns of the measurements that are not used."""
+    unused = [column for column in results.columns if column not in used]
+    if unused:
+        note(
+            f"columns of the results that are not used: {listing(unused)}. All "
+            "measurements have the same noise, whatever their columns of errors and of "
+            'replicates say: see "Unused columns" of the page "Tables for suggest"'
+        )
+
+
+def note_other_values(
+    results: pd.DataFrame,
+    arms: pd.DataFrame,
+    indices: NDArray[np.int64],
+    args: argparse.Namespace,
 ) -> None:
-    """Name the columns of the measurements that are not used.
+    """Say where measurements have other values than the candidates that they name.
 
     Args:
         results: The measurements.
-        used: The columns that are used, or compared with those of the candidates.
-        name: The name of the table.
+        arms: The candidates.
+        indices: The row of ``arms`` of each measurement, or one beyond.
+        args: The options of `suggest`.
     """
-    unused = [column for column in results.columns if column not in used]
-    if not unused:
-        return
-    said = f"{name} has columns that are not used: {', '.join(unused)}"
-    exactness = ", ".join(filter(EXACTNESS.search, unused))
-    if exactness:
-        said += (
-            f". Whatever {exactness} says, all measurements have the same noise: see "
-            '"Unused columns" of the page "Tables for suggest"'
-        )
-    note(said)
-
-
-def note_words(words: Mapping[str, pd.Series], reward: str, name: str) -> None:
-    """Say which words of a table count as empty.
-
-    Args:
-        words: By column, the cells with such a word.
-        reward: The column of rewards, where failures are said elsewhere.
-        name: The name of the table.
-    """
+    is_known = indices < len(arms)
+    told, own = results[is_known], arms.iloc[indices[is_known]]
+    # Molecules are compared where they are read.
+    names = [name for name in feature_columns(arms, args) if name not in args.smiles]
     said = []
-    for column, cells in words.items():
-        if column == reward:
-            cells = cells[cells.str.casefold() != FAILED]
-        counts = cells.value_counts(sort=False).head(NUM_SHOWN)
-        if len(counts):
-            listing = ", ".join(f"{word!r} ({count})" for word, count in counts.items())
-            said.append(f"{listing} in column {column!r}")
-    more = f" and in {len(said) - NUM_SHOWN:,} more columns" if said[NUM_SHOWN:] else ""
+    is_other = pd.Series(False, told.index)
+    for name in [name for name in names if name in told]:
+        if is_numeric(told[name]) != is_numeric(own[name]):
+            continue  # written in two ways
+        first, second = told[name].to_numpy(), own[name].to_numpy()
+        differs = first.astype("str") != second.astype("str")
+        if is_numeric(told[name]):
+            differs = ~np.isclose(
+                to_numbers(told[name]), to_numbers(own[name]), 1e-6, 0
+            )
+        differs &= told[name].notna().to_numpy() & own[name].notna().to_numpy()
+        is_other |= differs
+        if differs.any():
+            said.append(f"{name!r} (rows: {differs.sum():,})")
     if said:
-        note(f"{name}: empty cells are also {'; '.join(said[:NUM_SHOWN])}{more}")
+        note(
+            f"the results have other values than {args.arms.name} in columns "
+            f"{listing(said)}, first in {row_name(is_other)}: the fit goes by "
+            f"{args.arms.name}"
+        )
 
 
-def check_copies(results: pd.DataFrame, args: argparse.Namespace, name: str) -> None:
+def check_copies(results: pd.DataFrame, args: argparse.Namespace) -> None:
     """Refuse results of which most were entered twice, and name a few that were.
 
     Raises:
@@ -84,19 +116,17 @@ def check_copies(results: pd.DataFrame, args: argparse.Namespace, name: str) -> 
     if args.replicates_are_real or not is_copy.any():
         return
     has_copy = told.duplicated(keep=False)
-    place = f"such as {row_name(is_copy)}"
-    # Of one candidate alone, equal results are likelier true.
-    if 2 * has_copy.sum() <= len(told) or (has_copy & ~is_copy).sum() < 2:
-        note(
-            f"{name}: {is_copy.sum():,} rows are equal to an earlier row, {place}, and "
-            "count as further measurements. Remove them if they were entered twice"
-        )
-        return
-    raise InputDataError(
-        f"{name}: {has_copy.sum():,} of {len(told):,} measurements are equal to "
-        f"another row in every column, {place}. Remove the copies if results were "
-        "entered twice. Pass --replicates-are-real if they are separate measurements."
+    said = (
+        f"{has_copy.sum():,} of {len(told):,} measurements are equal to another row in "
+        f"every column, such as {row_name(is_copy)}"
     )
+    # Of one candidate alone, equal results are likelier true.
+    if 2 * has_copy.sum() > len(told) and (has_copy & ~is_copy).sum() > 1:
+        raise InputDataError(
+            f"{results_name(args)}: {said}. Remove the copies if results were entered "
+            "twice. Pass --replicates-are-real if they are separate measurements."
+        )
+    note(f"{said}, and count as further ones. Remove them if they were entered twice")
 
 
 def check_output(
@@ -107,8 +137,8 @@ def check_output(
 ) -> None:
     """Refuse to write NEXT over a table that somebody has filled in or changed.
 
-    A table may be replaced if it has no other columns than NEXT, and if the columns
-    that `suggest` leaves empty are empty or repeat rows of the measurements.
+    A table may be replaced if the columns that `suggest` leaves empty are empty, or
+    repeat rows of the measurements.
 
     Args:
         args: The options of `suggest`.
@@ -124,34 +154,42 @@ def check_output(
         return
     remedy = "Move that file away, or name another --output."
     try:
-        names = read_cells(path, separator=args.separator).frame.columns
-        table = read_table(path, names, separator=args.separator).frame
-        if results_id is not None and results_id not in names:
-            require_column(table, args.id, path, "--id")
-            table = table.rename(columns={args.id: results_id})
+        table = read_table(
+            path,
+            [args.id, results_id],
+            separator=args.separator,
+            decimal=args.decimal,
+            reward=args.reward,
+        )
+        frame = table.frame
+        if results_id is not None and results_id not in frame:
+            require_column(frame, args.id, path, "--id")
+            frame = frame.rename(columns={args.id: results_id})
     except InputDataError as error:
         raise InputDataError(
             f"--output {path} exists, and is no batch of suggest: {error} {remedy}"
         ) from error
-    others = {*arms} - {args.reward, results_id}
-    own = table.columns.isin([results_id, *COLUMNS_OF_NEXT, *others])
-    entries = table.loc[:, ~own].dropna(how="all")
-    keys = [results_id] if results_id is not None else sorted(others & {*table.columns})
-    if args.reward in entries and {*keys} <= {*results.columns}:
-        keys.append(args.reward)
-        rewards = table[args.reward].str.replace(",", ".")
-        table = table.assign(**{args.reward: to_numbers(rewards)})
-        is_known = _words(table, keys).isin(_words(results, keys))
-        entries = entries[~is_known[entries.index]]
-    if entries.empty:
-        return
-    column = entries.columns[entries.iloc[0].notna()][0]
-    raise InputDataError(
-        f"--output {path} exists, and {len(entries):,} of its rows have entries that "
-        f"the measurements lack, such as {entries[column].iloc[0]!r} in column "
-        f"{column!r}, {row_name(entries[column].notna())}. Append these rows to the "
-        f"measurements first. {remedy}"
-    )
+    own = {results_id, args.id, *COLUMNS_OF_NEXT, *arms} - {args.reward}
+    keys = [name for name in arms if name in frame and name != args.id]
+    keys = keys if results_id is None else [results_id]
+    others = [name for name in frame.columns if name not in own]
+    is_lost = frame[others].notna().any(axis="columns") | frame.index.isin(table.failed)
+    if args.reward in frame and {*keys} <= {*results.columns}:
+        known = {*_rows(results, [*keys, args.reward])}
+        rows = _rows(frame, [*keys, args.reward])
+        is_lost &= np.array([row not in known for row in rows], dtype="bool")
+    if is_lost.any():
+        raise InputDataError(
+            f"--output {path} exists, and {is_lost.sum():,} of its rows have entries "
+            f"that the measurements lack, first in {row_name(is_lost)}. Append these "
+            f"rows to the measurements first. {remedy}"
+        )
+
+
+def _rows(table: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
+    """Return the cells of each row: numbers, words, None."""
+    cells = table[names].astype("object")
+    return [*cells.where(cells.notna(), None).itertuples(index=False, name=None)]
 
 
 def check_left(
@@ -172,26 +210,12 @@ def check_left(
     is_open = available & (counts < (args.max_repeats or len(indices) + 1))
     if is_open.any():
         return
-    num_failed, num_done = len(failed.unique()), int(available.sum())
-    reasons = {
-        f"have had their repeats (--max-repeats {args.max_repeats}), those in flight "
-        "included": (num_done, "allow more repeats"),
-        "failed": (num_failed, "remove their rows from the measurements"),
-        "are not available": (len(available) - num_done - num_failed, "restock"),
-    }
-    said = {why: by for why, by in reasons.items() if by[0]}
+    num_failed, num_done = int((failed < len(available)).sum()), int(available.sum())
     raise InputDataError(
         f"Expected candidates to be left for {args.batch_size:,} measurements, but of "
-        f"{len(available):,} candidates "
-        f"{' and '.join(f'{number:,} {why}' for why, (number, _) in said.items())}. "
-        f"Add candidates, or {', or '.join(remedy for _, remedy in said.values())}."
-    )
-
-
-def _words(table: pd.DataFrame, columns: list[str]) -> pd.Series:
-    """Return one text for each row, which is equal for equal words and numbers."""
-    words = table[columns].astype("str").replace(",", ".", regex=True)
-    numbers = words.apply(to_numbers).map("{:.9g}".format)
-    return (
-        words.where(numbers == "nan", numbers).fillna("").agg(" ".join, axis="columns")
+        f"{len(available):,} candidates {num_done:,} have had their repeats "
+        f"(--max-repeats {args.max_repeats}, those in flight included), "
+        f"{num_failed:,} failed, and {len(available) - num_done - num_failed:,} are "
+        "not available. Add or restock candidates, allow more repeats, or remove the "
+        "rows of those that failed."
     )

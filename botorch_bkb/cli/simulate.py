@@ -226,7 +226,7 @@ def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
         arms = _library_arms(args)
         return Rehearsal(_problem(arms, rewards, args), arms, args.kernel, arm_names)
     if args.drop_incomplete:
-        drop_incomplete(table, args, {args.id, args.reward})
+        drop_incomplete(table, args)
     # As `suggest` would read it.
     campaign = Campaign(
         arms=table.drop(columns=args.id or []).assign(**{ROW_NAMES: arm_names}),
@@ -285,7 +285,7 @@ def _library_arms(args: argparse.Namespace) -> Tensor:
         InputDataError: If an option wants more than numbers as they are, or a column
             is constant or holds something else.
     """
-    arms = library_arms(args.table, args, [args.reward, args.id])
+    arms = library_arms(args.table, args)
     mean, deviation = moments_of_rows(arms)
     is_constant = deviation <= 1e-12 * mean.abs()
     if is_constant.any():

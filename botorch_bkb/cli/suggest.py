@@ -20,12 +20,7 @@ from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
 from botorch_bkb.bandits.gp_bandit import Goal
 from botorch_bkb.cli.arguments import BATCH_SIZE
-from botorch_bkb.cli.campaign import (
-    Campaign,
-    read_campaign,
-    reward_label,
-    stays_in_file,
-)
+from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
 from botorch_bkb.cli.columns import is_numeric
 from botorch_bkb.cli.diagnosis import (
@@ -55,7 +50,7 @@ from botorch_bkb.cli.report import (
     require_other_file,
     Rounds,
 )
-from botorch_bkb.cli.results import check_left, COLUMNS_OF_NEXT
+from botorch_bkb.cli.results import check_left, COLUMNS_OF_NEXT, reward_label
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.covariance import dense_covariance
@@ -117,8 +112,7 @@ def _suggest(
     campaign = candidates.campaign
     ids = pd.Index(campaign.arms[args.id])
     with clock(f"Preparing {len(arms):,} candidates", args.quiet):
-        for text in _twin_notes(candidates.arms[: campaign.num_candidates], ids):
-            note(text)
+        _note_duplicates(candidates.arms[: campaign.num_candidates], ids)
         bandit = suggestion_bandit(
             arms,
             campaign.indices,
@@ -130,8 +124,7 @@ def _suggest(
             kernel=candidates.kernel,
             max_inducing=args.max_inducing,
         )
-    for text in cost_notes(bandit, args.batch_size):
-        note(text)
+    _note_cost(bandit, args.batch_size)
     told = f"Fitting {bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     # As always where nothing is out of stock.
     available = None if campaign.available.all() else campaign.available
@@ -140,8 +133,7 @@ def _suggest(
             # The bandit's own verdict on its fit: the line below says more.
             warnings.filterwarnings("ignore", "The fit to .* observations explains")
         picks = bandit.ask(args.batch_size, available=available)
-    for text in _size_notes(picks, int(campaign.available.sum()), args):
-        note(text)
+    _note_size(picks, int(campaign.available.sum()), args)
     held_out, problems = _print_fit(bandit, campaign, ids, candidates.sources, args)
     batch = describe_batch(
         bandit,
@@ -154,26 +146,27 @@ def _suggest(
     print_summary(bandit, batch, ids, campaign, reward_column=reward_label(args))
     _write_next(args, campaign, picks, batch)
     print(f"\nWrote {args.output}")
-    if args.report is not None and rounds is not None:
-        structures = None
-        if args.smiles:
-            places = ids.get_indexer(pd.Index(batch[args.id]))
-            molecules = campaign.arms[args.smiles].iloc[places]
-            # Several columns as one picture: a dot separates molecules.
-            structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
-        page = report_page(
-            args,
-            bandit,
-            campaign,
-            batch,
-            rounds,
-            candidates.names,
-            held_out,
-            problems,
-            structures,
-        )
-        args.report.write_text(page, encoding="utf-8")
-        print(f"Wrote {args.report}")
+    if args.report is None or rounds is None:
+        return
+    structures = None
+    if args.smiles:
+        places = ids.get_indexer(pd.Index(batch[args.id]))
+        molecules = campaign.arms[args.smiles].iloc[places]
+        # Several columns as one picture: a dot separates molecules.
+        structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
+    page = report_page(
+        args,
+        bandit,
+        campaign,
+        batch,
+        rounds,
+        candidates.names,
+        held_out,
+        problems,
+        structures,
+    )
+    args.report.write_text(page, encoding="utf-8")
+    print(f"Wrote {args.report}")
 
 
 def goal_named(word: str) -> Goal:
@@ -222,32 +215,6 @@ def suggestion_bandit(
     bandit.add_observations(indices[told], rewards[told])
     bandit.add_pending(indices[~told])
     return bandit
-
-
-def cost_notes(bandit: GPBandit, batch_size: int) -> list[str]:
-    """Say how long a choice will take and what it holds in memory, if that is long."""
-    arms, num_inducing = bandit.arms, int((bandit.counts > 0).sum())
-    # While nothing is measured all bounds are equal, and every pick passes over all.
-    num_passes, num_rows = (1, num_inducing) if num_inducing else (batch_size, 1)
-    if not isinstance(arms, BitArms) or len(arms) * num_passes * num_rows < MIN_COST:
-        return []
-    # On a block of the arms: what a pass over all takes.
-    kernel, rows = bandit.covar_module, arms[:NUM_ROWS_TIMED]
-    eye = torch.eye(num_rows, dtype=arms.dtype)
-    start = time.perf_counter()
-    with torch.no_grad():
-        K = dense_covariance(kernel, arms[:num_rows], rows)
-    for _ in range(2):
-        K = torch.linalg.solve_triangular(eye, K, upper=False)
-    seconds = (time.perf_counter() - start) * num_passes * len(arms) / len(rows)
-    num_bytes = arms.codes.nbytes + NUM_VECTORS * 8 * len(arms) + FEATURE_BYTES
-    if seconds < MIN_SECONDS and num_bytes < MIN_BYTES:
-        return []
-    return [
-        f"{len(arms):,} candidates, {num_inducing:,} of them measured: the choice "
-        f"takes about {max(seconds, 1):,.0f} s, and {num_bytes / 1e6:,.0f} MB beside "
-        "the tables"
-    ]
 
 
 class SuggestLoop:
@@ -341,8 +308,7 @@ def describe_batch(
         has_unit: Whether the rewards differ, which gives deviations their unit.
         says_why: Whether a column ``why`` says what speaks for each.
     """
-    picks = picks.cpu()
-    repeats = pd.Series(picks.numpy()).value_counts(sort=False)
+    repeats = pd.Series(picks.cpu().numpy()).value_counts(sort=False)
     arms = torch.tensor(repeats.index.tolist())
     batch = pd.DataFrame({id_column: ids[arms.numpy()], "repeats": repeats.to_numpy()})
     if bandit.num_pulls == 0:
@@ -384,15 +350,14 @@ def print_summary(
     reward_column: str,
 ) -> None:
     """Print what is known and what was chosen."""
-    num_candidates = campaign.num_candidates
+    num_candidates, num_next = campaign.num_candidates, int(batch["repeats"].sum())
     num_out = num_candidates - int(campaign.available.sum())
     num_measured = int((bandit.counts[:num_candidates] > 0).sum())
-    in_flight = len(bandit.pending) - int(batch["repeats"].sum())
     print(
         f"{num_candidates:,} candidates, "
         f"{f'{num_out:,} of them not available, ' if num_out else ''}"
-        f"{num_measured:,} of them measured, "
-        f"{bandit.num_pulls:,} measurements in all, {in_flight:,} in flight."
+        f"{num_measured:,} of them measured, {bandit.num_pulls:,} measurements in all, "
+        f"{len(bandit.pending) - num_next:,} in flight."
     )
     if bandit.num_pulls > 0:
         best = bandit.best_arm()
@@ -406,13 +371,10 @@ def print_summary(
             f"Best measured so far: {ids[best]}, mean {reward_column} "
             f"{in_digits_of(mean.item(), std)}{interval}."
         )
-    print(
-        f"\n{int(batch['repeats'].sum()):,} to measure next, {len(batch):,} distinct:\n"
-    )
+    print(f"\n{num_next:,} to measure next, {len(batch):,} distinct:\n")
     shown = batch.head(NUM_ROWS_SHOWN).dropna(axis="columns", how="all")
-    numbers = shown.columns.intersection(["mean", "std", "low", "high"])
     stds = shown.get("std", pd.Series(np.nan, shown.index))
-    for name in numbers:
+    for name in shown.columns.intersection(["mean", "std", "low", "high"]):
         shown[name] = list(map(in_digits_of, shown[name], stds))
     print(shown.to_string(index=False))
     if len(batch) > NUM_ROWS_SHOWN:
@@ -467,19 +429,21 @@ def _write_next(
     args: argparse.Namespace, campaign: Campaign, picks: Tensor, batch: pd.DataFrame
 ) -> None:
     """Write the batch, as the table is written that it goes with."""
-    arms = campaign.arms
+    ids = campaign.arms[args.id]
     columns, form = list(batch.columns), campaign.arms_form
-    places = pd.Index(arms[args.id]).get_indexer(pd.Index(batch[args.id]))
+    places = pd.Index(ids).get_indexer(pd.Index(batch[args.id]))
     if args.per_measurement:
         places = picks.cpu().numpy()
-        batch = pd.DataFrame(index=range(len(picks)))
         columns = list(campaign.results_columns)
+        batch = pd.DataFrame(index=range(len(picks)))
         if campaign.results_id is not None:
-            batch[campaign.results_id] = arms[args.id].iloc[places].to_numpy()
-        if args.observations and args.observations[-1].is_file():
-            form = campaign.results_form
+            batch[campaign.results_id] = ids.iloc[places].to_numpy()
+        form = campaign.results_form or form
+    elif form is not None and form.encoding != "utf-8":
+        # What every program reads, unless it is to be appended.
+        form = replace(form, encoding="utf-8-sig")
     is_large = stays_in_file(args.arms, args)
-    own = parquet_columns(args.arms) if is_large else list(arms.columns)
+    own = parquet_columns(args.arms) if is_large else list(campaign.arms.columns)
     own = [name for name in own if name not in (args.id, args.reward)]
     if args.with_columns or (campaign.is_numbered and not args.per_measurement):
         taken = [name for name in own if name in batch.columns]
@@ -490,52 +454,74 @@ def _write_next(
             )
         columns += [name for name in own if name not in columns]
     own = [name for name in own if name in columns and name not in batch.columns]
+    source = campaign.arms_form
+    if is_large and own:
+        values = read_rows(args.arms, own, places)
+    elif (
+        own
+        and source is not None
+        and form is not None
+        and (form.decimal != source.decimal)
+    ):
+        values = campaign.arms[own].iloc[places]
+    elif own:
+        # As they stand in the file, by their rows there: leading zeros and all.
+        # `arms` lacks rows that are left out, and may have other types.
+        cells = read_cells(args.arms, separator=args.separator).frame
+        values = cells[own].loc[campaign.arms.index.get_level_values(-1)[places]]
     if own:
-        source = campaign.arms_form
-        if is_large:
-            values = read_rows(args.arms, own, places)
-        elif source is None or (form is not None and form.decimal == source.decimal):
-            # As they stand in the file: leading zeros, percent signs and all. By their
-            # rows there, of which `arms` lacks those of molecules that are left out;
-            # with candidates that have left the table, `arms` has other types as well.
-            cells = read_cells(args.arms, separator=args.separator).frame
-            values = cells[own].loc[arms.index.get_level_values(-1)[places]]
-        else:
-            values = arms[own].iloc[places]
         batch = pd.concat([batch, values.reset_index(drop=True)], axis="columns")
-    if form is not None and not args.per_measurement and form.encoding != "utf-8":
-        # What every program reads, unless it is to be appended.
-        form = replace(form, encoding="utf-8-sig")
     write_table(batch.reindex(columns=columns), args.output, form)
 
 
-def _size_notes(
-    picks: Tensor, num_available: int, args: argparse.Namespace
-) -> list[str]:
+def _note_size(picks: Tensor, num_available: int, args: argparse.Namespace) -> None:
     """Say where a batch is smaller than asked for, or has more than all candidates."""
     if len(picks) < args.batch_size:
-        return [
+        note(
             f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
             f"{args.batch_size:,} measurements"
-        ]
-    if len(picks) > num_available:
-        return [
+        )
+    elif len(picks) > num_available:
+        note(
             f"{len(picks):,} measurements of {num_available:,} candidates are up to "
             f"{int(picks.bincount().max()):,} of each. Pass --batch-size for fewer "
             f"(default: {BATCH_SIZE}), or --max-repeats"
-        ]
-    return []
+        )
 
 
-def _twin_notes(table: Tensor, ids: pd.Index) -> list[str]:
+def _note_duplicates(table: Tensor, ids: pd.Index) -> None:
     """Say which candidates the model cannot tell apart, if there are any."""
     duplicates = find_duplicates(comparable_rows(table))
     copies = (duplicates.rows != duplicates.first).nonzero().squeeze(-1)
-    if not len(copies):
-        return []
-    row, first = int(duplicates.rows[copies[0]]), int(duplicates.first[copies[0]])
-    return [
-        f"Candidates with the features of an earlier one: {len(copies):,}, such as "
-        f"{ids[row]} with those of {ids[first]}; the earliest that may be measured is "
-        "chosen"
-    ]
+    if len(copies):
+        row, first = int(duplicates.rows[copies[0]]), int(duplicates.first[copies[0]])
+        note(
+            f"Candidates with the features of an earlier one: {len(copies):,}, such as "
+            f"{ids[row]} with those of {ids[first]}; the earliest that may be measured "
+            "is chosen"
+        )
+
+
+def _note_cost(bandit: GPBandit, batch_size: int) -> None:
+    """Say how long a choice will take and what it holds in memory, if that is long."""
+    arms, num_inducing = bandit.arms, int((bandit.counts > 0).sum())
+    # While nothing is measured all bounds are equal, and every pick passes over all.
+    num_passes, num_rows = (1, num_inducing) if num_inducing else (batch_size, 1)
+    if not isinstance(arms, BitArms) or len(arms) * num_passes * num_rows < MIN_COST:
+        return
+    # On a block of the arms: what a pass over all takes.
+    rows = arms[:NUM_ROWS_TIMED]
+    eye = torch.eye(num_rows, dtype=arms.dtype)
+    start = time.perf_counter()
+    with torch.no_grad():
+        K = dense_covariance(bandit.covar_module, arms[:num_rows], rows)
+    for _ in range(2):
+        K = torch.linalg.solve_triangular(eye, K, upper=False)
+    seconds = (time.perf_counter() - start) * num_passes * len(arms) / len(rows)
+    num_bytes = arms.codes.nbytes + NUM_VECTORS * 8 * len(arms) + FEATURE_BYTES
+    if seconds >= MIN_SECONDS or num_bytes >= MIN_BYTES:
+        note(
+            f"{len(arms):,} candidates, {num_inducing:,} of them measured: the choice "
+            f"takes about {max(seconds, 1):,.0f} s, and {num_bytes / 1e6:,.0f} MB "
+            "beside the tables"
+        )

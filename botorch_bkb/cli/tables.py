@@ -7,8 +7,7 @@ numbers. Otherwise it stays text, and whoever needs numbers says what is wrong w
 from __future__ import annotations
 
 import datetime
-import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from numbers import Number
 from pathlib import Path
@@ -17,21 +16,8 @@ import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb.cli.columns import (
-    id_trouble,
-    is_numeric,
-    is_text,
-    row_name,
-    to_numbers,
-)
-from botorch_bkb.cli.files import (
-    BLANKS,
-    CsvFormat,
-    read_cells,
-    SEPARATORS,
-    Table,
-    table_kind,
-)
+from botorch_bkb.cli.columns import is_numeric, is_text, listing, row_name
+from botorch_bkb.cli.files import BLANKS, CsvFormat, read_cells, Table
 
 
 # Cells that count as empty.
@@ -50,8 +36,6 @@ IN_FLIGHT = (
 # Numbers whose mark may stand between thousands.
 # [0-9] and not \d, of which pandas takes the slow way.
 THOUSANDS = r"[+-]?[1-9][0-9]?[0-9]?[.,][0-9][0-9][0-9] *%?"
-# So many numbers in order are names of columns, such as wavelengths.
-MIN_NAMES_IN_ORDER = 5
 # Larger ones are not exact as numbers.
 MAX_WHOLE = 2**53
 
@@ -88,12 +72,24 @@ def read_table(
             name, or if it is unclear what the mark in a number such as 1,200 means.
     """
     table = read_cells(path, separator=separator, columns=columns)
-    form, notes = table.form, [*table.notes]
+    notes, form = [*table.notes], table.form
     cells = dict(_named(table.frame, path).items())
     del table  # so that each column's cells go when they have been read
     names = [str(name) for name in cells]
     kept = {find_column(names, name) for name in text_columns if name is not None}
-    frame, words = _plain_columns(cells, kept, reward)
+    plain: dict[str, pd.Series] = {}
+    words: dict[str, None] = {}
+    failed = pd.Index([])
+    for name, key in zip(names, list(cells), strict=True):
+        column = cells.pop(key)
+        plain[name] = _plain(column, name in kept)
+        if name == reward and is_text(plain[name]):
+            folded = plain[name].str.casefold()
+            failed = folded.index[folded == FAILED]
+            plain[name] = plain[name].mask(folded.isin((FAILED, *IN_FLIGHT)))
+        gaps = column[plain[name].isna() & column.notna()]
+        words |= dict.fromkeys(gaps.astype("str").str.strip(BLANKS).unique())
+    frame = pd.DataFrame(plain)
     is_blank = frame.isna().all(axis="columns")
     if is_blank.any():
         frame = frame[~is_blank]
@@ -107,11 +103,19 @@ def read_table(
             notes.append(f"{path.name} is read with {form}")
     for name, text in texts.items():
         numbers = _numbers(text, marks[name])
-        if numbers is not None:
-            frame[name] = numbers
-            said = _note_on_numbers(text, marks[name], form)
-            notes += [f"{path.name}: column {name!r} {said}"] if said else []
-    return Table(frame, form, tuple(notes), words)
+        if numbers is None:
+            continue
+        frame[name] = numbers
+        first = text.first_valid_index()
+        if text[first].endswith("%") or form is None or form.decimal != marks[name]:
+            notes.append(
+                f"{path.name}: column {name!r} of text is read as numbers, such as "
+                f"{text[first]!r} as {numbers[first]:.15g}"
+            )
+    shown = [repr(word) for word in words if word and word.casefold() != FAILED]
+    if shown:
+        notes.append(f"{path.name}: empty cells are also {listing(shown)}")
+    return Table(frame, form, tuple(notes), failed)
 
 
 def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -131,23 +135,6 @@ def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
             "counts rows is no feature."
         )
     return table.loc[:, ~is_unnamed]
-
-
-def _plain_columns(
-    cells: dict[Hashable, pd.Series], kept: Collection[str | None], reward: str | None
-) -> tuple[pd.DataFrame, dict[str, pd.Series]]:
-    """Return columns of numbers and of text, and the words that count as empty."""
-    columns, words = {}, {}
-    for name in list(cells):
-        column = cells.pop(name)
-        plain = _plain(column, name in kept)
-        if name == reward and is_text(plain):
-            plain = plain.mask(plain.str.casefold().isin((FAILED, *IN_FLIGHT)))
-        gaps = column[plain.isna() & column.notna()].astype("str").str.strip(BLANKS)
-        if (gaps != "").any():
-            words[str(name)] = gaps[gaps != ""]
-        columns[str(name)] = plain
-    return pd.DataFrame(columns), words
 
 
 def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
@@ -255,17 +242,6 @@ def _numbers(text: pd.Series, mark: str) -> pd.Series | None:
     return numbers.astype("int64") if is_whole.all() else numbers
 
 
-def _note_on_numbers(text: pd.Series, mark: str, form: CsvFormat | None) -> str:
-    """Say what a user may not expect of a column of text that was read as numbers."""
-    first = text.dropna().iloc[0]
-    if first.endswith("%"):
-        return f"has percent signs; {first} is read as {first[:-1]}"
-    commas = ", with decimal commas" if mark == "," else ""
-    if form is None:
-        return f"holds numbers as text, which are read as numbers{commas}"
-    return "" if mark == form.decimal else f"is read{commas}"
-
-
 def find_column(columns: Collection[str], name: str) -> str | None:
     """Return the column of a name, else the only one of that name in another case."""
     if name in columns:
@@ -280,100 +256,30 @@ def require_column(table: pd.DataFrame, column: str, path: Path, option: str) ->
     Raises:
         InputDataError: If the column is missing.
     """
-    if column in table.columns:
-        return
-    hint = ""
-    is_split = not any(mark in name for name in table.columns for mark in SEPARATORS)
-    if table_kind(path) == "csv" and not (is_split and len(table.columns) > 1):
-        hint = (
-            " If that is the whole header, pass --separator; if it is a title, remove "
-            "the lines above the header."
-        )
-    raise InputDataError(
-        f"{path} has no column {column!r}, only {list(table.columns)}. Name it by "
-        f"{option}.{hint}"
-    )
-
-
-def require_header(
-    table: pd.DataFrame, path: Path, named: Sequence[str | None]
-) -> None:
-    """Refuse a table whose first row of values was taken for the header.
-
-    Args:
-        table: The table.
-        path: Its file.
-        named: The columns of ids and of rewards.
-
-    Raises:
-        InputDataError: If a name is a number, but for numbers in order; if a name is
-            one of the column's values or, of ids, like them; or if a row repeats the
-            header.
-    """
-    if table_kind(path) == "parquet" or table.empty:
-        return
-    names = [str(name) for name in table.columns]
-    texts = {name: table[name] for name in names if is_text(table[name])}
-    equal = pd.DataFrame({name: text == name for name, text in texts.items()})
-    again = equal.sum(axis="columns") > 1
-    if again.any():
+    if column not in table.columns:
         raise InputDataError(
-            f"{path} has the header again in {row_name(again)}. Remove that row."
-        )
-    numbers = to_numbers(pd.Series(names).str.replace(",", ".")).dropna()
-    steps = numbers.diff().dropna()
-    in_order = (steps > 0).all() or (steps < 0).all()
-    is_range = len(numbers) >= MIN_NAMES_IN_ORDER or (
-        numbers.iloc[:1].isin([0, 1]).all() and (steps == 1).all() and len(steps)
-    )
-    wrong = [name for name in equal if equal[name].any() and name not in named]
-    if not (in_order and is_range):
-        wrong += [names[place] for place in numbers.index]
-    for name in filter(named.__contains__, texts):
-        form = re.sub(r"\d+", "0", name)
-        if "0" in form and form == re.sub(r"\d+", "0", str(texts[name].iloc[0])):
-            wrong.append(name)
-    if wrong:
-        lacks = "" if named[0] in [None, *names] else f"no column {named[0]!r}, and "
-        raise InputDataError(
-            f"{path} has {lacks}{wrong[0]!r} in its first line where the name of a "
-            "column is expected. It seems to lack a header: its first row would be "
-            f"lost. Write a line with {len(names)} names above it. If that is the "
-            "header, rename the column."
+            f"{path} has no column {column!r}, only {list(table.columns)}. Name it by "
+            f"{option}. The first line has to be the header; if it is not split into "
+            "columns, pass --separator."
         )
 
 
-def require_filled(ids: pd.Series, path: Path) -> None:
-    """Refuse a column of ids with an empty cell.
+def require_ids(ids: pd.Series, path: Path, *, may_repeat: bool = False) -> None:
+    """Refuse a column of ids with an empty cell, or with an id twice.
 
     Raises:
         InputDataError: If there is one.
     """
-    missing = ids.isna()
-    if missing.any():
-        raise InputDataError(
-            f"{path} has no id in {row_name(missing)}, column {ids.name!r} (NA, None "
-            "and the like count as empty). Fill it, or remove the row."
-        )
-
-
-def require_ids(ids: pd.Series, path: Path) -> None:
-    """Refuse candidates without an id, or with that of another.
-
-    Raises:
-        InputDataError: If there is one.
-    """
-    require_filled(ids, path)
-    broken = ids.str.contains(r"[\r\n]")
-    if broken.any():
-        raise InputDataError(
-            f"{path} has the id {ids[broken].iloc[0]!r} in {row_name(broken)}, column "
-            f"{ids.name!r}, over several lines. Close the quotation mark before it."
-        )
-    repeated = ids.duplicated()
-    if repeated.any():
-        raise InputDataError(
-            f"{path} has the id {ids[repeated].iloc[0]!r} more than once, again in "
-            f"{row_name(repeated)}, column {ids.name!r}. Keep one row per candidate."
-            f"{id_trouble(ids[repeated].iloc[0])}"
-        )
+    faults = {
+        "no id": ids.isna(),
+        "the id {!r} over several lines": ids.str.contains(r"[\r\n]", na=False),
+    }
+    if not may_repeat:
+        faults["the id {!r} more than once, again"] = ids.duplicated()
+    for fault, wrong in faults.items():
+        if wrong.any():
+            raise InputDataError(
+                f"{path} has {fault.format(ids[wrong].iloc[0])} in {row_name(wrong)}, "
+                f"column {ids.name!r}. Correct it or remove the row: every candidate "
+                "needs an id of its own (NA, None and the like count as empty)."
+            )

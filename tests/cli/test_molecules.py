@@ -282,7 +282,7 @@ def test_results_may_write_a_molecule_in_another_way_but_not_another(
         capsys.readouterr()
         run(tmp_path, library, results, "--smiles", "smiles", code=2)
         error = capsys.readouterr().err
-        assert f"has the SMILES {other!r} in row 3 " in error
+        assert f"have the SMILES {other!r} in row 3 " in error
         assert f"but the molecule of m{row} is 'CCOC' in" in error
         assert error.count("\n") == 1
 

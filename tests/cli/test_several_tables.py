@@ -57,7 +57,7 @@ def test_a_fault_names_its_row_and_its_file(tmp_path, capsys):
     assert "names a table twice" in capsys.readouterr().err
     words = *write(tmp_path, RESULTS, "a.csv"), "--observations", tmp_path / "none.csv"
     suggest(tmp_path, *words)
-    assert "none.csv, so it is skipped" in capsys.readouterr().out
+    assert "none.csv: nothing is measured" in capsys.readouterr().out
 
 
 def test_candidates_that_have_left_inform_from_several_tables(tmp_path, capsys):
@@ -90,7 +90,7 @@ def test_every_column_of_molecules_counts(tmp_path, capsys):
     told = write(tmp_path, results[:9], "r.csv")
     batch = suggest(tmp_path, *told, "--smiles", "acid", "--smiles=amine", arms=arms)
     said = capsys.readouterr().out
-    assert "columns 'acid', 'amine' became Morgan fingerprints" in said
+    assert "column 'acid', 'amine' became Morgan fingerprints" in said
     assert "15 candidates" in said
     assert batch["id"].iloc[0] in ("P11", "P14")  # the amine of the best results
     wrong = arms.assign(amine=arms["amine"].mask(arms["id"] == "P7", "N(("))

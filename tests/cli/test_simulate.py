@@ -410,9 +410,9 @@ REWARD = ["--reward", "gain"]
     [
         ({}, ["--reward", "cost"], "no column 'cost'"),
         ({"gain": 1.0}, REWARD, "'gain' to vary, but it is constant. Drop a feature"),
-        ({"gain": "high"}, REWARD, "'gain' has the reward 'high' in row 1"),
-        ({"gain": np.nan}, REWARD, "'gain' has no reward in row 1 ("),
-        ({"gain": 1e308}, REWARD, "is beyond 1e+100. Choose a larger unit"),
+        ({"gain": "high"}, REWARD, "'gain' has 'high' in row 1"),
+        ({"gain": np.nan}, REWARD, "'gain' has an empty cell in row 1 ("),
+        ({"gain": 1e308}, REWARD, "no finite number up to 1e+100"),
     ],
 )
 def test_errors_are_one_line(table, tmp_path, capsys, change, words, message):

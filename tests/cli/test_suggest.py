@@ -170,12 +170,13 @@ def test_candidates_measured_or_in_flight_are_not_repeated(folder, arms, capsys)
 
 
 @pytest.mark.parametrize(
-    ("header", "option"), [("name,reward", "--id"), ("id,gain", "--reward")]
+    ("header", "option"),
+    [("name,reward", "of ids by --id"), ("id,gain", "Name it by --reward")],
 )
 def test_results_without_their_columns_are_refused(folder, capsys, header, option):
     (folder / "results.csv").write_text(f"{header}\n000,1\n")
     error = failed(folder, capsys, "--observations", str(folder / "results.csv"))
-    assert f"Name it by {option}" in error
+    assert option in error
 
 
 def test_files_of_the_wrong_kind_are_refused_before_the_work(folder, capsys):
@@ -258,7 +259,7 @@ def test_what_is_not_available_informs_and_is_not_chosen(folder, arms, capsys, y
 
 
 def test_what_is_available_has_to_be_clear(folder, arms, capsys):
-    for text, part in (("maybe", "'maybe'"), ("", "an empty cell"), ("-1", "'-1'")):
+    for text, part in (("maybe", "'maybe'"), ("", "'nan'"), ("-1", "'-1'")):
         stock = ["yes"] * 6 + [text] + ["no"] * (NUM_ARMS - 7)
         arms.assign(stock=stock).to_csv(folder / "arms.csv", index=False)
         error = failed(folder, capsys, "--available", "stock")
@@ -301,13 +302,14 @@ def test_values_beside_the_results_that_are_not_the_candidates_are_named(
     results["temperature"] *= 1 + 1e-9
     pd.testing.assert_frame_equal(suggest(folder, results), expected)
     said = capsys.readouterr().out
-    assert "other values than arms.csv in column 'temperature', in 1 rows" in said
-    own = arms["solvent"][1]
-    assert f"in 2 rows, such as brine where 001 has {own}: the fit goes by" in said
+    said = " ".join(said.split())
+    assert "other values than arms.csv in columns 'temperature' (rows: 1), 's" in said
+    assert "'solvent' (rows: 2), first in row 1 of results.csv" in said
+    assert "the fit goes by arms.csv" in said
     # Text is not compared with numbers.
     results["temperature"] = results["temperature"].map("{:.3f} C".format)
     suggest(folder, results)
-    assert "column 'temperature', in" not in capsys.readouterr().out
+    assert "columns 'temperature'" not in capsys.readouterr().out
 
 
 def test_candidates_and_measurements_may_be_one_table(folder, arms, capsys):
@@ -325,7 +327,7 @@ def test_candidates_and_measurements_may_be_one_table(folder, arms, capsys):
     pd.testing.assert_frame_equal(batch, expected)
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "arms.csv has 5 values in column 'reward', which are not read" in said
+    assert "arms.csv has a column 'reward', which is not read" in said
 
 
 def test_a_candidate_that_left_without_its_features_is_refused(folder, arms, capsys):
@@ -335,14 +337,12 @@ def test_a_candidate_that_left_without_its_features_is_refused(folder, arms, cap
     measure(arms, [1, 0, 2]).to_csv(path, index=False)
     error = failed(folder, capsys, *words)
     assert "results.csv measures id '000' in row 2 " in error
-    assert "Put it back there (--available keeps it from being chosen)" in error
-    assert "the columns ['temperature', 'solvent']" in error
+    assert "put it back (--available keeps it from being chosen)" in error
     results = measure(arms, [1, 0, 0]).merge(arms, on="id")
     results.loc[2, "temperature"] += 1
     results.to_csv(path, index=False)
     error = failed(folder, capsys, *words)
-    assert "measures id '000' in row 3 " in error
-    assert "with other features than in an earlier row" in error
+    assert "measures id '000' with other settings in row 3 " in error
     results.loc[2, "temperature"] = np.nan
     results.to_csv(path, index=False)
     assert "row 3 " in failed(folder, capsys, *words)

@@ -73,7 +73,7 @@ def test_the_other_columns_tell_the_mark_of_a_column_of_thousands(tmp_path):
     assert read(written(path, "a;b\n1.234;0,5\n"))["a"].tolist() == ["1.234"]
     found = read_table(written(path, "a;b\n1,5;0.5\n"))
     assert found.frame.to_numpy().tolist() == [[1.5, 0.5]]
-    assert "t.csv: column 'a' is read, with decimal commas" in found.notes
+    assert "'a' of text is read as numbers, such as '1,5' as 1.5" in found.notes[1]
     with pytest.raises(InputDataError, match=r"1,234 in column 'a', row 1 .*--decimal"):
         read(written(path, "a;b\n1,234;5\n"))
 
@@ -161,11 +161,8 @@ def test_twenty_values_are_coded_and_more_are_refused():
         return pd.DataFrame({"name": [f"n{i}" for i in range(num_values)]})
 
     assert feature_table(lettered(20), exclude=[]).values.shape == (20, 20)
-    with pytest.raises(
-        InputDataError, match=r"21 different.*--drop name.*--code name:"
-    ):
-        feature_table(lettered(21), exclude=[])
-    with pytest.raises(InputDataError, match=r"--category name if it is a kind"):
+    match = r"21 different.*--id name.*--category name.*--drop name, or --code name:"
+    with pytest.raises(InputDataError, match=match):
         feature_table(lettered(21), exclude=[])
 
 
@@ -228,7 +225,7 @@ def test_a_value_that_leaves_the_others_no_room_is_named(sign):
     assert feature_table(table, exclude=["id"]).notes == ()
     table.loc[17, "heat"] = sign * 1e6
     (note,) = feature_table(table, exclude=["id"]).notes
-    assert "all but 1 of 300 values are near" in note
+    assert "nearly all of its 300 values are near" in note
     assert f"Correct {sign * 1e6:g} in row 18 (the first" in note
 
 
