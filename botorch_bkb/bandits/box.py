@@ -46,18 +46,15 @@ DESIGN_POINTS_PER_DIMENSION = 2
 
 
 class BoxBandit(Bandit):
-    r"""A GP bandit over the points of a box, with delayed and failed pulls.
+    r"""Ask and tell over the points of a box, with late and failed pulls.
 
-    The contract is that of the bandits over arms: ``ask`` returns points, ``tell``
-    brings rewards of any of them in any order, and what is neither told nor failed
-    stays pending and keeps shrinking the variance. The posterior is updated once, in
-    the first ``ask`` after new rewards. A pull is settled once, by its id (``pending``
-    lists them) or its point. Several threads may ask and tell, as there.
+    ``ask`` returns points, ``tell`` brings their rewards in any order. A pull without
+    reward stays pending, and lowers the variance, until it is told or fails. A pull is
+    settled once, by its id (see ``pending``) or its point.
 
     With ``covar_module`` and ``noise_variance`` given, points are uniform until the
-    first reward. Where either is learned, the first ``2 d`` points fill the box, a
-    scrambled Sobol sequence, in batches too; told and pending ones count, and until the
-    first reward all points are of it.
+    first reward. Where either is learned, the first ``2 d`` points, told and pending
+    ones included, are of a scrambled Sobol sequence.
 
     Args:
         bounds: A ``2 x d`` tensor, the lower and the upper corner.
@@ -65,27 +62,26 @@ class BoxBandit(Bandit):
             rough detail, :func:`~botorch_bkb.bandits.composite_to_learn`, learned. A
             function from points of the unit cube to a kernel: that kernel, learned.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
-        policy: What is asked for, :mod:`botorch_bkb.bandits.box_policies`. None: the
-            point of the largest upper confidence bound.
+        policy: How points are chosen, :mod:`botorch_bkb.bandits.box_policies`. None:
+            the point of the largest upper confidence bound.
         oversampling: q-bar: a told point is inducing with probability ``min(1,
             oversampling * var / lambda)``. None: all are, the exact GP.
         max_inducing: A ceiling for points that are drawn so, None for none; see
             :class:`~botorch_bkb.bandits.LeverageScoreSampling`.
-        batch_size: How many points ``ask`` returns if it is not told.
+        batch_size: The default of ``ask``.
         maximize: Whether large rewards are good.
         generator: Gives the seed of all random numbers, and stays in its state. None: a
             random seed.
-        num_restarts: How many points the gradient optimizer improves.
+        num_restarts: The number of points that the gradient optimizer improves.
         raw_samples: The number of points among which these are the best.
         prior_sampler: The prior part of draws from the posterior, see
-            :mod:`botorch_bkb.generation.paths`, in the units that the kernel works in.
-            If omitted, random Fourier features (stationary kernels, products and sums).
+            :mod:`botorch_bkb.generation.paths`, in the units of the kernel. The default
+            is random Fourier features (stationary kernels, products and sums).
 
-    If ``covar_module`` or ``noise_variance`` is None, the box is scaled to the unit
-    cube and rewards are standardized inside, and what is None is fitted by maximum a
-    posteriori: from four told pulls on, at every update up to 128 of them, and when
-    their number reaches 256, 512, ... after that. Every answer is in the user's units.
-    **Fitted hyper-parameters void the regret guarantees.**
+    What is None is fitted by maximum a posteriori, as in
+    :class:`~botorch_bkb.GPBandit`, with a constant prior mean. A kernel that is learned
+    works on the unit cube and on standardized rewards. Every answer is in the original
+    scale. **Fitted hyperparameters void the regret guarantees.**
 
     Raises:
         BotorchTensorDimensionError: If ``bounds`` is not ``2 x d``.

@@ -150,19 +150,17 @@ class BoxSurrogate(Surrogate):
     def _learned(self, observations: PointObservations) -> SurrogateState:
         """Return the state after all told pulls."""
         state, num_told = self.state, observations.num_pulls
-        hyperparameters = state.hyperparameters
-        is_due = hyperparameters.is_due(num_told)
-        by_fit = is_due and self._has_bulk(observations)
-        if by_fit:
-            # As over arms: by the scores of hyperparameters that know them.
-            hyperparameters = self._refitted(observations, None)
-        inducing = self._choose_inducing(hyperparameters, observations)
-        if is_due and not by_fit:
-            hyperparameters = self._refitted(observations, inducing)
+        hyperparameters = copy(state.hyperparameters)
+        if hyperparameters.is_due(num_told):
+            points = observations.told_points
+            hyperparameters.features = hyperparameters.to_features(points)
+            _, rewards, times = observations.history()
+            rows = torch.arange(num_told, device=points.device)
+            hyperparameters = hyperparameters.refitted(rows, rewards, times)
         return replace(
             state,
             hyperparameters=hyperparameters,
-            inducing_indices=inducing,
+            inducing_indices=self._choose_inducing(hyperparameters, observations),
             num_told=num_told,
             num_updates=state.num_updates + 1,
         )
@@ -175,15 +173,17 @@ class BoxSurrogate(Surrogate):
         everything = torch.arange(len(points), device=points.device)
         if sampling is None or sampling.keeps_all(len(points)):
             return everything
-        x = hyperparameters.to_features(points)
-        noise_variance = hyperparameters.noise_variance
+        before = self.hyperparameters
+        x = before.to_features(points)
         scores = None
-        if not self._has_bulk(observations) and self.state.num_told:
-            model = self.model(observations)
-            scores = model.leverage_scores(x, x.new_tensor(noise_variance)).detach()
-        elif not self._has_bulk(observations):
-            prior_variance = hyperparameters.covar_module(x, diag=True).detach()
-            scores = prior_variance / noise_variance
+        if not is_bulk(len(points) - self.state.num_told):
+            if self.state.num_told:
+                model = self.model(observations)
+                noise = x.new_tensor(before.noise_variance)
+                scores = model.leverage_scores(x, noise).detach()
+            else:
+                prior_variance = before.covar_module(x, diag=True).detach()
+                scores = prior_variance / before.noise_variance
         return sampling.draw(
             hyperparameters,
             x,
@@ -194,35 +194,7 @@ class BoxSurrogate(Surrogate):
             self.state.num_updates,
         )
 
-    def _refitted(
-        self, observations: PointObservations, inducing: Tensor | None
-    ) -> Hyperparameters:
-        """Return hyperparameters fitted to all told pulls.
-
-        A few are fitted exactly: a likelihood on inducing points that are drawn anew
-        jumps from fit to fit. Many gather around the optimum: evenly chosen ones would
-        be all but equal, unless many are new.
-
-        Args:
-            observations: The told pulls.
-            inducing: The rows on which the likelihood stands; None for all, or evenly
-                chosen ones.
-        """
-        points = observations.told_points
-        hyperparameters = copy(self.hyperparameters)
-        hyperparameters.features = hyperparameters.to_features(points)
-        is_empty = inducing is not None and not inducing.numel()
-        if is_empty or self._keeps_all(len(points)):
-            inducing = None
-        everything = torch.arange(len(points), device=points.device)
-        _, rewards, times = observations.history()
-        return hyperparameters.refitted(everything, rewards, times, inducing)
-
     def _keeps_all(self, num_points: int) -> bool:
         """Whether the posterior is exact."""
         sampling = self.sampling
         return sampling is None or sampling.keeps_all(num_points)
-
-    def _has_bulk(self, observations: PointObservations) -> bool:
-        """Whether so many points are new that they are sampled block by block."""
-        return is_bulk(observations.num_pulls - self.state.num_told)

@@ -103,9 +103,7 @@ class DriftHyperparameters(Hyperparameters):
         return other
 
     @override
-    def _fit(
-        self, indices: Tensor, rewards: Tensor, times: Tensor, inducing: Tensor | None
-    ) -> None:
+    def _fit(self, indices: Tensor, rewards: Tensor, times: Tensor) -> None:
         latest = times.argsort(stable=True)[-MAX_FIT_PULLS:]
         times = for_fits(times[latest])
         step = 1.0 if self.given_rate is not None else typical_step(times)

@@ -178,13 +178,7 @@ class Hyperparameters:
         other.features = torch.cat([self.features, self.to_features(arms)])
         return other
 
-    def refitted(
-        self,
-        indices: Tensor,
-        rewards: Tensor,
-        times: Tensor,
-        inducing: Tensor | None = None,
-    ) -> Self:
+    def refitted(self, indices: Tensor, rewards: Tensor, times: Tensor) -> Self:
         """Return a copy that is fitted to ``n`` observations.
 
         It keeps the hyperparameters, with a warning, if the optimizer fails.
@@ -193,28 +187,22 @@ class Hyperparameters:
             indices: The arms, rows of ``features``.
             rewards: Their rewards.
             times: When they were measured.
-            inducing: The arms on which the likelihood stands. None: all, or evenly
-                spaced ones if they are too many.
         """
         other = deepcopy(self)
         other._set_units(rewards)
         fits_any = other.learns or other.prior_mean == "fitted"
         if len(rewards) >= MIN_PULLS_TO_FIT and fits_any:
-            other._fit(indices, rewards, times, inducing)
+            other._fit(indices, rewards, times)
         return other
 
-    def _fit(
-        self, indices: Tensor, rewards: Tensor, times: Tensor, inducing: Tensor | None
-    ) -> None:
+    def _fit(self, indices: Tensor, rewards: Tensor, times: Tensor) -> None:
         num_pulls = len(rewards)
         starts = [self]
         if num_pulls >= self._next_search:
             # Before any fit, the present values are the initial ones.
             starts += [self._initial()] if self._next_search > 0 else []
             self._next_search = math.ceil(SEARCH_GROWTH * num_pulls)
-        models = [
-            start._model(indices, self._targets(rewards), inducing) for start in starts
-        ]
+        models = [start._model(indices, self._targets(rewards)) for start in starts]
         fitted = [model for model in models if fit_or_warn(model, num_pulls)]
         if fitted:
             best = max(fitted, key=_log_likelihood)
@@ -298,20 +286,17 @@ class Hyperparameters:
         known = self.given_noise / self._unit**2
         return {"train_Yvar": torch.full_like(targets, known)}
 
-    def _model(
-        self, indices: Tensor, targets: Tensor, inducing: Tensor | None
-    ) -> SingleTaskDTCGP:
-        pulled = indices.unique()
-        if inducing is None and len(pulled) > MAX_FIT_POINTS:
+    def _model(self, indices: Tensor, targets: Tensor) -> SingleTaskDTCGP:
+        pulled, inducing_points = indices.unique(), None
+        if len(pulled) > MAX_FIT_POINTS:
             # Evenly spaced row numbers, so that no random number is drawn.
             places = torch.linspace(0, len(pulled) - 1, MAX_FIT_POINTS)
             inducing = pulled[places.round().long()]
+            inducing_points = for_fits(self.features[inducing])
         return SingleTaskDTCGP(
             for_fits(self.features[indices]),
             targets,
-            inducing_points=(
-                None if inducing is None else for_fits(self.features[inducing])
-            ),
+            inducing_points=inducing_points,
             covar_module=self.kernel_to_fit(),
             mean_module=(
                 ConstantMean().double() if self.prior_mean == "fitted" else ZeroMean()
