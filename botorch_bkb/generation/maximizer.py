@@ -7,6 +7,7 @@ variance of the distribution of F_t becomes considerably small" and returns its 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -37,9 +38,8 @@ class MaximizerSample:
 class MaximizerDistribution(MaximizerSample):
     r"""The distribution of the best arm, estimated by draws.
 
-    All numbers are those of the empirical distribution of ``n`` draws: a probability
-    ``p`` has a standard error of ``sqrt(p (1 - p) / n)``, and the entropy is too small
-    by about ``(number of distinct arms - 1) / (2 n)``.
+    By the empirical distribution of ``n`` draws, so the entropy is too small by about
+    ``(number of distinct arms - 1) / (2 n)``.
 
     Args:
         arms: The ``A x d`` arms.
@@ -120,9 +120,8 @@ class MaximizerDistribution(MaximizerSample):
 class BoxMaximizerDistribution(MaximizerSample):
     r"""The distribution of the best point of a box, estimated by draws.
 
-    No two draws agree, so densities are those of a Gaussian kernel estimate whose
-    bandwidth in each coordinate is ``1.06 min(deviation, quartile range / 1.34)
-    n^{-1/(d + 4)}`` (Silverman's rule).
+    Densities are a Gaussian kernel estimate with the bandwidth ``1.06 min(deviation,
+    quartile range / 1.34) n^{-1/(d + 4)}`` in each coordinate (Silverman's rule).
 
     Args:
         maximizers: An ``n x d`` tensor, the best point of each draw.
@@ -179,7 +178,7 @@ class BoxMaximizerDistribution(MaximizerSample):
             InputDataError: If ``level`` is not in ``(0, 1]``.
         """
         _check_level(level)
-        size = int((torch.arange(self.num_draws) < level * self.num_draws - 1e-9).sum())
+        size = math.ceil(level * self.num_draws - 1e-9)
         order = self.density.argsort(descending=True, stable=True)
         return self.maximizers[order[: max(size, 1)]]
 

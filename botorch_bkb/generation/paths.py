@@ -5,32 +5,26 @@ Importing this module makes ``draw_matheron_paths``, and with it
 ``optimize_posterior_samples``, work with ``SingleTaskDTCGP``, and BoTorch's random
 Fourier features with products and sums of stationary kernels.
 
-A draw from the sparse posterior is a prior draw, moved by what the data say about the
-inducing points alone ("decoupled", section 3.2 of [wilson2020]_):
+A draw from the sparse posterior is a prior draw plus an update at the inducing points
+("decoupled", section 3.2 of [wilson2020]_):
 
     f(x) = f_0(x) + z(x)^T V^{-1} Z^T W (ybar - Z^T u_0 - eps),
     u_0 = L^{-1} f_0(S),    eps ~ N(0, W^{-1}),    V = I + Z^T W Z.
 
 If ``f_0`` is an exact draw from the prior, ``f`` has the posterior's mean and its whole
-covariance ``k - z^T z' + z^T V^{-1} z'`` (DTC with the residual). With every training
-input inducing this is the exact GP, by Matheron's rule. ``f_0`` is approximate:
+covariance. It is approximate:
 
 - Random Fourier features (``draw_kernel_feature_paths``, BoTorch's default; stationary
-  kernels, products and sums) give every point the right prior variance, and
-  covariances wrong by ``O(1 / sqrt(number of features))`` in either direction: right
-  far from the data, and over- or under-confident by that much near them, nowhere
-  systematically.
+  kernels, products and sums): the prior variances are exact, covariances are wrong by
+  ``O(1 / sqrt(number of features))`` in either direction.
 - The feature map of [basu2017]_ (:func:`draw_eigenfeature_paths`; any kernel), the top
-  eigenpairs of the kernel matrix of some points, never has more than the prior
-  covariance: draws are **over-confident away from these points**, and everywhere by
-  the eigenvalues left out.
+  eigenpairs of the kernel matrix of some points: **over-confident away from these
+  points**, and everywhere by the eigenvalues left out.
 - No prior draw at all (:func:`draw_weight_paths`): ``z(x)^T theta``, the paper's draw.
-  Its covariance lacks the whole residual: draws are **over-confident far from the
-  inducing points**, where they fall back to the mean.
+  **Over-confident far from the inducing points**, where it falls back to the mean.
 
-Randomness: BoTorch's own functions, and so ``draw_matheron_paths``, draw from the
-global generator. :func:`draw_posterior_paths` takes a generator and leaves the global
-one as it was.
+BoTorch's own functions draw from the global generator. :func:`draw_posterior_paths`
+takes a generator and leaves the global one as it was.
 """
 
 from __future__ import annotations
@@ -106,9 +100,7 @@ def draw_posterior_paths(
     generator: torch.Generator,
     prior_sampler: TPathwisePriorSampler = draw_kernel_feature_paths,
 ) -> MatheronPath:
-    """Draw functions from the posterior, with randomness from a generator.
-
-    BoTorch's ``draw_matheron_paths`` under a seed that the generator draws.
+    """Draw functions by ``draw_matheron_paths``, with randomness from a generator.
 
     Args:
         model: The model; it is put in eval mode.
@@ -144,8 +136,7 @@ def maximize_paths(
         paths: ``n`` draws: a path that returns ``n x q`` values of ``q x d`` points.
         bounds: A ``2 x d`` tensor.
         generator: The source of randomness.
-        candidates: A ``k x d`` tensor of further points to start from, such as the
-            inducing points: they lie where maximizers are likely.
+        candidates: A ``k x d`` tensor of further points to start from.
         raw_samples: The number of points of the Sobol sequence.
         num_restarts: How many of the best points are improved, for each draw.
 
@@ -154,13 +145,12 @@ def maximize_paths(
     """
     engine = SobolEngine(bounds.shape[-1], scramble=True, seed=draw_seed(generator))
     X = unnormalize(engine.draw(raw_samples).to(bounds), bounds)
-    if candidates is not None:
-        X = torch.cat([X, candidates])
+    X = X if candidates is None else torch.cat([X, candidates])
     with torch.no_grad():
         values = paths(X)
         starts = X[values.topk(min(num_restarts, len(X))).indices]
-        # The sum of all draws is maximized: with its scale the tolerances are right.
-        # Where all starts are one point, such as a corner, theirs is none.
+        # The sum of all draws is maximized, scaled to fit the optimizer's tolerances.
+        # Starts that are one point, such as a corner, have no scale.
         spread = values.std().clamp_min(torch.finfo(X.dtype).tiny)
         scale = paths(starts).std() if starts[..., 0].numel() > 1 else spread
         scale = scale.clamp_min(1e-9 * spread)
@@ -182,19 +172,15 @@ class EigenfeatureMap(FeatureMap):
     r"""The paper's feature map, from the top eigenpairs of a kernel matrix.
 
     Equation (4) of [basu2017]_, ``phi_j(x) = sqrt(lambda_j) psi_j(x)``. With eigenpairs
-    ``K = U D U^T`` of the kernel matrix of some points, the eigenfunctions extend to
-    all ``x`` (Nystrom) as
-
-        phi(x) = D^{-1/2} U^T k(points, x),
-
-    so that ``phi(x)^T phi(x')`` is the kernel on the points, up to the eigenvalues left
-    out, and never has more variance than the kernel elsewhere.
+    ``K = U D U^T`` of the kernel matrix of some points, ``phi(x) = D^{-1/2} U^T
+    k(points, x)``: on the points ``phi(x)^T phi(x')`` is the kernel, up to the
+    eigenvalues left out, and elsewhere it never has more variance.
 
     Args:
         kernel: The kernel.
         points: An ``n x d`` tensor, in the kernel's units.
-        num_features: The paper's ``m*``: at most this many eigenpairs; those that are
-            zero to rounding are left out in any case (its equation (3)). None for all.
+        num_features: The paper's ``m*``: at most this many eigenpairs, of those that
+            are not zero to rounding. None for all.
         input_transform: As in BoTorch's feature maps.
 
     Raises:
@@ -220,8 +206,7 @@ class EigenfeatureMap(FeatureMap):
                 "Expected `points` of shape n x d with at least one point, but got "
                 f"{tuple(points.shape)}."
             )
-        if num_features is None:
-            num_features = points.shape[0]
+        num_features = len(points) if num_features is None else num_features
         check_size("num_features", num_features)
         self.kernel = kernel
         self.input_transform = input_transform
@@ -264,22 +249,13 @@ def draw_eigenfeature_paths(
             units of the training inputs. Draws are over-confident away from them.
         num_features: At most this many eigenpairs; all if None.
         generator: The source of randomness; None for a new one, never the global.
-
-    Raises:
-        BotorchTensorDimensionError: If ``points`` is not ``n x d`` with ``n >= 1``.
     """
     model.eval()
-    feature_map = EigenfeatureMap(
-        model.covar_module, model.transform_inputs(points), num_features
-    )
-    weight = _normals((*sample_shape, feature_map.num_outputs), points, generator)
-    return GeneralizedLinearPath(
-        feature_map=feature_map,
-        weight=weight,
-        bias_module=model.mean_module,
-        input_transform=get_input_transform(model),
-        output_transform=get_output_transform(model),
-    )
+    X = model.transform_inputs(points)
+    feature_map = EigenfeatureMap(model.covar_module, X, num_features)
+    shape = *sample_shape, feature_map.num_outputs
+    weight = draw_normals(*shape, generator=as_generator(generator))
+    return _linear_path(model, feature_map, weight.to(points))
 
 
 def draw_weight_paths(
@@ -294,7 +270,7 @@ def draw_weight_paths(
     The paper's draw, equation (5) of [basu2017]_: ``theta ~ N(A^{-1} Phi^T y, sigma^2
     A^{-1})`` with ``A = Phi^T Phi + sigma^2 I``, ``phi`` the top eigenpairs of the
     kernel matrix of some points. With the inducing points these are the weights of the
-    sparse model. Draws are over-confident far from the points; see the module.
+    sparse model.
 
     Args:
         model: The model.
@@ -305,24 +281,29 @@ def draw_weight_paths(
         generator: The source of randomness; None for a new one, never the global.
 
     Raises:
-        BotorchTensorDimensionError: If ``points`` is not ``n x d`` with ``n >= 1``.
         UnsupportedError: If the training data are batched.
     """
     X, W, means = model.merged_observations()
     points = model.inducing_points if points is None else points
-    feature_map = EigenfeatureMap(
-        model.covar_module, model.transform_inputs(points), num_features
-    )
+    S = model.transform_inputs(points)
+    feature_map = EigenfeatureMap(model.covar_module, S, num_features)
     with torch.no_grad():
         Phi = feature_map.forward(X)  # P x m
         precision = torch.eye(Phi.shape[-1]).to(Phi) + (Phi.mT * W) @ Phi
         L = torch.linalg.cholesky(precision)
         theta = torch.cholesky_solve((Phi.mT @ (W * means)).unsqueeze(-1), L)
-        eps = _normals((*sample_shape, Phi.shape[-1]), Phi, generator)
-        spread = torch.linalg.solve_triangular(L.mT, eps.unsqueeze(-1), upper=True)
+        shape = *sample_shape, Phi.shape[-1], 1
+        eps = draw_normals(*shape, generator=as_generator(generator)).to(Phi)
+        spread = torch.linalg.solve_triangular(L.mT, eps, upper=True)
+    return _linear_path(model, feature_map, (theta + spread).squeeze(-1))
+
+
+def _linear_path(
+    model: SingleTaskDTCGP, feature_map: EigenfeatureMap, weight: Tensor
+) -> GeneralizedLinearPath:
     return GeneralizedLinearPath(
         feature_map=feature_map,
-        weight=(theta + spread).squeeze(-1),
+        weight=weight,
         bias_module=model.mean_module,
         input_transform=get_input_transform(model),
         output_transform=get_output_transform(model),
@@ -362,14 +343,9 @@ def _gaussian_update_dtc(
 ) -> GeneralizedLinearPath:
     """Return the update, given prior values at :func:`_update_points`.
 
-    Args:
-        model: The model.
-        likelihood: Its likelihood.
-        sample_values: Prior values at the points of the update.
-        target_values: ``n`` transformed targets in the place of the training data's.
-        noise_covariance: A diagonal ``n x n`` matrix in the place of the likelihood's.
-            Without noise the exact model interpolates; the sparse one rounds noise up
-            to ``gpytorch.settings.min_fixed_noise``.
+    The targets are transformed, and ``noise_covariance`` is a diagonal ``n x n``
+    matrix; None for the training data's. Without noise the exact model interpolates;
+    the sparse one rounds noise up to ``gpytorch.settings.min_fixed_noise``.
     """
     points = _update_points(model)
     if sample_values.shape[-1] != points.shape[0]:
@@ -381,12 +357,18 @@ def _gaussian_update_dtc(
     sparse = model.sparse_inducing_inputs() is not None
     noise = None
     if noise_covariance is not None:
-        dtype = sample_values.dtype
+        dense = to_dense(noise_covariance).to(sample_values)
+        noise = dense.diagonal()
+        if not torch.equal(dense, torch.diag(noise)):
+            raise UnsupportedError(
+                "Expected a diagonal `noise_covariance`, since repeated rows are "
+                "merged, but got one with correlations. Use `SingleTaskGP`."
+            )
         # Precisions have to be finite.
-        smallest = torch.finfo(dtype).tiny ** 0.5
+        smallest = torch.finfo(noise.dtype).tiny ** 0.5
         if sparse:
-            smallest = settings.min_fixed_noise.value(dtype)
-        noise = _diagonal(noise_covariance).to(dtype).clamp_min(smallest)
+            smallest = settings.min_fixed_noise.value(noise.dtype)
+        noise = noise.clamp_min(smallest)
     observations = model.merged_observations(target_values, noise)
     centered = sample_values - model.mean_module(points)
     if sparse:
@@ -409,26 +391,10 @@ def _gaussian_update_dtc(
 
 
 def _update_points(model: SingleTaskDTCGP) -> Tensor:
-    """Return the transformed points at which the update needs prior values.
-
-    The inducing points, or of an exact model the training inputs as they come, each
-    where it comes first.
-    """
+    """Return the inducing points, or the distinct inputs of an exact model."""
     S = model.sparse_inducing_inputs()
     X = model.train_inputs[0]
     return X[find_replicates(X).first.sort().values] if S is None else S
-
-
-def _diagonal(noise_covariance: Tensor | LinearOperator) -> Tensor:
-    """Return the diagonal of a diagonal matrix, or raise."""
-    dense = to_dense(noise_covariance)
-    noise = dense.diagonal()
-    if not torch.equal(dense, torch.diag(noise)):
-        raise UnsupportedError(
-            "Expected a diagonal `noise_covariance`, since repeated rows are merged, "
-            "but got one with correlations. Use `SingleTaskGP`."
-        )
-    return noise
 
 
 def _exact_update(
@@ -452,8 +418,7 @@ def _sparse_update(
 ) -> tuple[Tensor, Tensor]:  # m' x d, ... x m'
     r"""Return the independent inducing points and, on ``k_S(x)``, the coefficients.
 
-    ``L^{-T} V^{-1} Z^T W (ybar - Z^T u_0 - eps)``. Where the data say nothing the prior
-    draw stays as it is, so that errors of an approximate one are not amplified there.
+    ``L^{-T} V^{-1} Z^T W (ybar - Z^T u_0 - eps)``.
     """
     X, W, means = observations
     K_ss = dense_covariance(covar_module, S)
@@ -470,27 +435,22 @@ def _sparse_update(
     return S, weight.squeeze(-1)
 
 
+@GenKernelFeatures.register(ProductKernel)
 def _gen_kernel_features_product(
     kernel: ProductKernel, *, num_inputs: int, num_outputs: int
 ) -> KernelFeatureMap:
-    r"""Return Fourier features of a product: its frequencies are sums of the factors'.
-
-    The spectral density of a product is the convolution of the factors' densities.
-    """
+    """Return Fourier features of a product; frequencies are sums of the factors'."""
     _check_unbatched(kernel)
     num = num_outputs // 2
     factors = [_frequencies(factor, num_inputs, num) for factor in kernel.kernels]
     return _fourier_features(kernel, torch.stack(factors).sum(dim=0))
 
 
+@GenKernelFeatures.register(AdditiveKernel)
 def _gen_kernel_features_sum(
     kernel: AdditiveKernel, *, num_inputs: int, num_outputs: int
 ) -> KernelFeatureMap:
-    r"""Return Fourier features of a sum: its parts share the frequencies.
-
-    The spectral density of a sum is the mixture of the parts' densities, by their
-    variances.
-    """
+    """Return Fourier features of a sum: its parts share them, by their variances."""
     _check_unbatched(kernel)
     origin = torch.zeros(1, num_inputs, dtype=kernel.dtype, device=kernel.device)
     with torch.no_grad():
@@ -545,16 +505,3 @@ def _frequencies(kernel: Kernel, num_inputs: int, num: int) -> Tensor:
         phases: Tensor = feature_map.forward(eye)
     # BoTorch draws them by scrambled Sobol sequences, and two of these go together.
     return phases[:, torch.randperm(phases.shape[-1], device=phases.device)].mT
-
-
-# Should BoTorch learn these some day, its own features go first.
-if GenKernelFeatures.dispatch(ProductKernel) is None:
-    GenKernelFeatures.register(ProductKernel)(_gen_kernel_features_product)
-if GenKernelFeatures.dispatch(AdditiveKernel) is None:
-    GenKernelFeatures.register(AdditiveKernel)(_gen_kernel_features_sum)
-
-
-def _normals(
-    shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    return draw_normals(*shape, generator=as_generator(generator)).to(like)

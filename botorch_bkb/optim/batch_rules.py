@@ -45,9 +45,8 @@ class OpenBatch(ABC):
             wanted: How many pulls are wanted, at least one; maybe ``UNLIMITED``.
 
         Returns:
-            How many were taken, at least one. If neither the rule nor ``wanted`` ever
-            ends the row (an arm of no variance that no other overtakes), one pull is
-            taken and the batch is closed.
+            How many were taken, at least one. If neither the rule nor ``wanted`` ends
+            the row, one pull is taken and the batch is closed.
         """
 
 
@@ -58,9 +57,8 @@ class BatchRule(ABC):
         ratio_threshold: C-tilde, the bound on ``var_start / var_now`` that the rule
             guarantees, for widths that need it; 1 where there is none.
         keeps_inducing_points: Whether the inducing set stays fixed inside a batch, as
-            the proofs of [calandriello2020bbkb]_ need. Elsewhere chosen arms join it: a
-            pull of an arm outside the set would leave its own residual untouched, and
-            the batch would take one arm again and again.
+            the proofs of [calandriello2020bbkb]_ need. Else chosen arms join it, or the
+            batch could take one arm again and again.
         opens_with_one_pull: Whether the very first batch, before any reward, is the
             uniformly drawn arm alone, as in the papers.
         min_size: The number of pulls below which the rule does not close.
@@ -221,13 +219,7 @@ class _Countdown(OpenBatch):
 
 
 class _Sum(OpenBatch):
-    """Adds up a score of every pull.
-
-    Args:
-        total: The sum at the start.
-        threshold: Where it closes the batch.
-        score: What a pull of an arm adds.
-    """
+    """Adds the scores of pulls to a total, up to a threshold."""
 
     def __init__(
         self, total: float, threshold: float, score: Callable[[int], float]
@@ -241,19 +233,16 @@ class _Sum(OpenBatch):
     def is_closed(self) -> bool:
         return self.total > self.threshold
 
-    def crossing(self, index: int) -> int:
-        """Return the number of pulls of one arm, in a row, that crosses."""
+    @override
+    def take(self, index: int, wanted: int) -> int:
         score = self.score(index)
-        return first_crossing(
+        crossing = first_crossing(
             lambda n: self.total + n * score > self.threshold,
             (self.threshold - self.total) / score if score > 0 else math.inf,
         )
-
-    @override
-    def take(self, index: int, wanted: int) -> int:
-        taken = min(wanted, self.crossing(index))
+        taken = min(wanted, crossing)
         if taken == UNLIMITED:
             self.total = math.inf
             return 1
-        self.total += taken * self.score(index)
+        self.total += taken * score
         return taken

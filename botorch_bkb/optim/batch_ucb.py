@@ -5,10 +5,10 @@ already chosen (hallucination, GP-BUCB). Each pick is the arm of the largest
 
     mean_start(x) + w sqrt(var_now(x) / lambda),
 
-the lowest index among ties: line 4 of algorithm 1 in the BBKB paper. What is done here
-equals a loop that recomputes everything at every pull. It is faster because upper
-bounds only fall, so that a stale one still is a bound and only a small pool of arms has
-to be kept exact, and because consecutive pulls of one arm have a closed form.
+the lowest index among ties: line 4 of algorithm 1 in the BBKB paper. The result is that
+of a loop that recomputes everything at every pull. It is faster because upper bounds
+only fall, so that only a small pool of arms has to be kept exact, and because
+consecutive pulls of one arm have a closed form.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from botorch.exceptions.errors import (
 )
 from torch import Tensor
 
-from botorch_bkb.checks import check_size
+from botorch_bkb.checks import check_available, check_size, check_tensors
 from botorch_bkb.models.utils.replicates import Duplicates, find_duplicates
 
 
@@ -57,17 +57,19 @@ def optimize_acqf_finite(
         - a ``q``-dim tensor of their values, each at the time of its pick.
 
     Raises:
-        BotorchTensorDimensionError: If ``choices``, ``available`` or the values of the
-            acquisition function have the wrong shape.
-        InputDataError: If ``choices`` are not floating point, ``available`` is not
-            boolean, ``q`` or ``chunk_size`` are not positive, no choice (with
+        BotorchTensorDimensionError: If ``choices`` or the values of the acquisition
+            function have the wrong shape.
+        InputDataError: If ``choices`` are no floats, ``available`` is no ``A``-dim
+            boolean tensor, ``q`` or ``chunk_size`` are not positive, no choice (with
             ``unique``: fewer than ``q``) is available, or a value is NaN.
         UnsupportedError: If the acquisition function is a one-shot one, or does not
             account for pending points and ``q > 1``.
     """
+    check_size("q", q)
     _check_acquisition(acq_function, q)
     candidates = _available_indices(choices, available, chunk_size)
-    _check_number("q", q, candidates.shape[0] if unique else None)
+    if unique:
+        _check_number("q", q, len(candidates))
     duplicates = find_duplicates(choices)
     picked: list[Tensor] = []
     picked_values: list[Tensor] = []
@@ -105,8 +107,7 @@ def top_k_choices(
 
     Unlike ``optimize_acqf_finite`` with ``q = k``, no choice accounts for the others.
     Equal values, those of identical rows among them, are in the order of their indices.
-    Memory is that of
-    ``optimize_acqf_finite``.
+    Memory and errors are those of ``optimize_acqf_finite``.
 
     Args:
         acq_function: Any BoTorch acquisition function that takes ``q = 1``, except a
@@ -122,18 +123,11 @@ def top_k_choices(
 
         - a ``k``-dim long tensor of row indices into ``choices``.
         - a ``k``-dim tensor of their values, which never rise.
-
-    Raises:
-        BotorchTensorDimensionError: If ``choices``, ``available`` or the values of the
-            acquisition function have the wrong shape.
-        InputDataError: If ``choices`` are not floating point, ``available`` is not
-            boolean, ``k`` or ``chunk_size`` are not positive, fewer than ``k`` choices
-            are available, or a value is NaN.
-        UnsupportedError: If the acquisition function is a one-shot one.
     """
+    check_size("k", k)
     _check_acquisition(acq_function, q=1)
     candidates = _available_indices(choices, available, chunk_size)
-    _check_number("k", k, candidates.shape[0])
+    _check_number("k", k, len(candidates))
     values = _evaluate(acq_function, choices, candidates, chunk_size)
     _tie_duplicates(values, candidates, find_duplicates(choices))
     values, order = values.sort(descending=True, stable=True)
@@ -196,44 +190,28 @@ def _available_indices(
     choices: Tensor, available: Tensor | None, chunk_size: int
 ) -> Tensor:
     """Check the set of choices; return the long indices that may be picked."""
+    check_tensors(choices=choices)
     if choices.dim() != 2:
         raise BotorchTensorDimensionError(
             f"Expected `choices` of shape A x d, but got {tuple(choices.shape)}. "
             "Flatten batch dimensions, or add a feature dimension with "
             "`unsqueeze(-1)`."
         )
-    if not choices.is_floating_point():
-        raise InputDataError(
-            f"Expected `choices` to be floating point, but got {choices.dtype}. Use "
-            "`choices.double()`."
-        )
-    _check_number("chunk_size", chunk_size, None)
-    num_choices = choices.shape[0]
-    if available is None:
-        indices = torch.arange(num_choices, device=choices.device)
-    else:
-        if available.shape != (num_choices,):
-            raise BotorchTensorDimensionError(
-                f"Expected `available` of shape {(num_choices,)}, one entry for each "
-                f"of `choices`, but got {tuple(available.shape)}."
-            )
-        if available.dtype != torch.bool:
-            raise InputDataError(
-                f"Expected `available` to be boolean, but got {available.dtype}. Make "
-                "a mask of indices with `mask[indices] = True`."
-            )
-        indices = available.nonzero().squeeze(-1).to(choices.device)
+    check_size("chunk_size", chunk_size)
+    indices = torch.arange(len(choices), device=choices.device)
+    if available is not None:
+        mask = check_available(available, len(choices))
+        indices = mask.nonzero().squeeze(-1).to(choices.device)
     if indices.shape[0] == 0:
         raise InputDataError(
             "Expected at least one of `choices` to be available, but got none of "
-            f"{num_choices}. Add choices, or set some of `available` to True."
+            f"{len(choices)}. Add choices, or set some of `available` to True."
         )
     return indices
 
 
-def _check_number(name: str, number: int, num_available: int | None) -> None:
-    check_size(name, number)
-    if num_available is not None and number > num_available:
+def _check_number(name: str, number: int, num_available: int) -> None:
+    if number > num_available:
         raise InputDataError(
             f"Expected `{name}` to be at most the number of available choices, "
             f"{num_available}, but got {number}. Ask for fewer, or allow repeats with "

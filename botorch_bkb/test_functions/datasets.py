@@ -19,34 +19,21 @@ ABALONE_SEX_CODES = {"M": 1, "I": 0, "F": -1}
 
 
 def load_abalone(path: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    r"""Load Abalone: 4,177 molluscs, 8 features, the reward column ``rings``.
+    """Load Abalone: 4,177 molluscs, 8 features, the reward column ``rings``.
 
     The papers count eight features, so ``sex`` is one number: M = 1, I = 0, F = -1.
-
-    Args:
-        path: The CSV file; None for ``abalone.csv`` in the folder that the environment
-            variable ``BOTORCH_BKB_DATA`` names.
-
-    Returns:
-        A table of numbers with 9 columns.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ImportError: If pandas is not installed.
+    ``path`` and errors are those of :func:`load_cadata`, for ``abalone.csv``.
     """
     table = _read_csv(path, "abalone.csv")
     return table.assign(sex=table["sex"].map(ABALONE_SEX_CODES))
 
 
 def load_cadata(path: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    r"""Load Cadata: 20,640 blocks, 8 features, the reward ``median_house_value``.
+    """Load Cadata: 20,640 blocks, 8 features, the reward ``median_house_value``.
 
     Args:
         path: The CSV file; None for ``cadata.csv.gz`` in the folder that the
             environment variable ``BOTORCH_BKB_DATA`` names.
-
-    Returns:
-        A table of numbers with 9 columns.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -56,20 +43,13 @@ def load_cadata(path: str | os.PathLike[str] | None = None) -> pd.DataFrame:
 
 
 def load_intel_temperature(path: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    r"""Load the Intel lab's temperatures: 240 half hours of 5 days, 50 sensors.
+    """Load the Intel lab's temperatures: 240 half hours of 5 days, 50 sensors.
 
-    The TV-GP-UCB paper has 46 sensors at 10 minutes.
-
-    Args:
-        path: The CSV file; None for ``intel_temperature.csv.gz`` in the folder that the
-            environment variable ``BOTORCH_BKB_DATA`` names.
+    The TV-GP-UCB paper has 46 sensors at 10 minutes. ``path`` and errors are those of
+    :func:`load_cadata`, for ``intel_temperature.csv.gz``.
 
     Returns:
         A table in degrees Celsius with a column per sensor, indexed by day and hour.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ImportError: If pandas is not installed.
     """
     return _read_csv(path, "intel_temperature.csv.gz").set_index(["day", "hour"])
 
@@ -79,9 +59,10 @@ def load_traffic_speed(
     stations_path: str | os.PathLike[str] | None = None,
     min_observed: float = 75.0,
 ) -> pd.DataFrame:
-    r"""Load speeds on freeways of San Diego: 14 mornings of 60 slots of 5 minutes.
+    """Load speeds on freeways of San Diego: 14 mornings of 60 slots of 5 minutes.
 
-    The TV-GP-UCB paper has another freeway and a month.
+    The TV-GP-UCB paper has another freeway and a month. Errors are those of
+    :func:`load_cadata`.
 
     Args:
         path: The CSV file of speeds; None for ``traffic_speed.csv.gz`` in the folder
@@ -93,10 +74,6 @@ def load_traffic_speed(
     Returns:
         A table in miles per hour with a column per station that is left, indexed by
         ``day``, a date, and ``slot``, from 0 on.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ImportError: If pandas is not installed.
     """
     import pandas as pd
 
@@ -117,18 +94,8 @@ def _read_csv(path: str | os.PathLike[str] | None, file_name: str) -> pd.DataFra
             "Reading a data set needs pandas, which is not installed. Install it with "
             'pip install "botorch_bkb[cli]".'
         ) from error
-    folder = os.environ.get(DATA_VARIABLE)
-    if path is not None:
-        file = Path(path)
-    elif folder:
-        file = Path(folder) / file_name
-    else:
-        raise FileNotFoundError(
-            f"Expected to be told where {file_name} is, but got no `path` and the "
-            f"environment variable {DATA_VARIABLE} is not set. Pass the file as "
-            f"`path`, or set {DATA_VARIABLE} to the folder that holds it."
-        )
-    if not file.is_file():
+    file = Path(os.environ.get(DATA_VARIABLE, ""), file_name) if path is None else path
+    if not Path(file).is_file():
         raise FileNotFoundError(
             f"Expected a file at {file}, but there is none. Pass the file as `path`, "
             f"or set the environment variable {DATA_VARIABLE} to the folder that "

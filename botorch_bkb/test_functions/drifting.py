@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -15,12 +14,9 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.checks import check_not_negative, check_number
 from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals
-
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class DriftingProblem(ABC):
@@ -44,10 +40,7 @@ class DriftingProblem(ABC):
             raise BotorchTensorDimensionError(
                 f"Expected `arms` of shape A x d, but got {tuple(arms.shape)}."
             )
-        if not 0 <= noise_std < math.inf:
-            raise InputDataError(
-                f"Expected `noise_std` to be zero or more, but got {noise_std}."
-            )
+        check_not_negative("noise_std", noise_std)
         self.arms = arms
         self.noise_std = noise_std
         self.time = 1
@@ -80,10 +73,6 @@ class DriftingProblem(ABC):
         """Return the regrets of pulling some arms now, never negative."""
         return self.mean_rewards.max() - self.mean_rewards[indices]
 
-    def mean_regret(self) -> float:
-        """Return the expected regret of uniform choice, now."""
-        return (self.mean_rewards.max() - self.mean_rewards.mean()).item()
-
 
 class MarkovGPProblem(DriftingProblem):
     r"""The paper's model: a GP that forgets, (3) and (4) of [bogunovic2016tvgpucb]_.
@@ -114,12 +103,7 @@ class MarkovGPProblem(DriftingProblem):
         generator: torch.Generator,
     ) -> None:
         super().__init__(arms, noise_std)
-        if not 0 <= forgetting_rate <= 1:
-            raise InputDataError(
-                "Expected `forgetting_rate` between 0 and 1, but got "
-                f"{forgetting_rate}."
-            )
-        self.forgetting_rate = forgetting_rate
+        self.forgetting_rate = check_number("forgetting_rate", forgetting_rate, 0, 1)
         self._generator = generator
         with torch.no_grad():
             # In double: smooth kernels over many arms are singular to rounding.
@@ -178,14 +162,6 @@ class TimeSeriesProblem(DriftingProblem):
             )
         self.values = values
         self.mean_rewards = values[0]
-
-    @classmethod
-    def from_table(
-        cls, table: pd.DataFrame, noise_std: float = 0.0
-    ) -> TimeSeriesProblem:
-        """Read a table with one row per step and one numeric column per arm."""
-        values = torch.from_numpy(table.to_numpy(dtype="float64", copy=True))
-        return cls(values, noise_std=noise_std)
 
     @property
     def horizon(self) -> int:

@@ -9,6 +9,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.test_functions.base import BaseTestProblem
 from torch import Tensor
 
+from botorch_bkb.checks import check_not_negative
 from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.lazy_rows import row_blocks
 
@@ -23,11 +24,16 @@ class FiniteArmProblem:
     Pulling arm ``i`` returns ``mean_rewards[i] + noise_std * N(0, 1)``; its regret is
     the distance of ``mean_rewards[i]`` from the best mean reward, never negative.
 
-    Attributes:
+    Args:
         arms: An ``A x d``-dim tensor of features.
         mean_rewards: An ``A``-dim tensor.
         noise_std: The standard deviation of the noise, in the rewards' unit.
         maximize: Whether the best arm has the largest mean reward.
+
+    Raises:
+        BotorchTensorDimensionError: If the shapes do not fit.
+        InputDataError: If there is no arm, a value is not finite, or the noise is
+            negative.
     """
 
     def __init__(
@@ -37,19 +43,6 @@ class FiniteArmProblem:
         noise_std: float,
         maximize: bool = True,
     ) -> None:
-        r"""Construct a problem from its arms.
-
-        Args:
-            arms: An ``A x d``-dim tensor of features.
-            mean_rewards: An ``A``-dim tensor.
-            noise_std: The standard deviation of the noise, zero or more.
-            maximize: Whether the best arm has the largest mean reward.
-
-        Raises:
-            BotorchTensorDimensionError: If the shapes do not fit.
-            InputDataError: If there is no arm, a value is not finite, or the noise is
-                negative.
-        """
         if arms.ndim != 2 or mean_rewards.shape != arms.shape[:1]:
             raise BotorchTensorDimensionError(
                 "Expected `arms` to have shape `A x d` and `mean_rewards` to have "
@@ -67,11 +60,7 @@ class FiniteArmProblem:
                 "Expected `arms` and `mean_rewards` to be finite, but got NaN or "
                 "infinite values. Drop or fill those arms."
             )
-        if not 0 <= noise_std < float("inf"):
-            raise InputDataError(
-                "Expected `noise_std` to be finite and at least 0, but got "
-                f"{noise_std}."
-            )
+        check_not_negative("noise_std", noise_std)
         self.arms = arms
         self.mean_rewards = mean_rewards
         self.noise_std = noise_std
@@ -146,13 +135,11 @@ class FiniteArmProblem:
                 f"but got {reward!r}."
             )
         features = [column for column in table.columns if column != reward]
-        if not features:
+        if not features or len(table) == 0:
             raise InputDataError(
-                f"Expected `table` to have features beside the reward {reward!r}, but "
-                "it has no other column."
+                "Expected `table` to have rows, and features beside the reward "
+                f"{reward!r}, but got {len(table)} rows and {len(features)} features."
             )
-        if len(table) == 0:
-            raise InputDataError("Expected `table` to have at least one row, got 0.")
         arms = torch.stack([standardized(table[name]) for name in features], dim=-1)
         read_reward = standardized if standardize_reward else _as_tensor
         return cls(arms, read_reward(table[reward]), noise_std, maximize)
@@ -192,14 +179,7 @@ class FiniteArmProblem:
         return means + self.noise_std * noise
 
     def regret(self, indices: Tensor) -> Tensor:
-        r"""Return how far each arm's mean reward is from the best one.
-
-        Args:
-            indices: A tensor of arm indices of any shape.
-
-        Returns:
-            A tensor of the same shape, nowhere negative.
-        """
+        """Return the regrets of arms, never negative, for indices of any shape."""
         return (self.mean_rewards[indices] - self.best_value).abs()
 
     def uniform_cumulative_regret(self, num_pulls: int) -> float:
@@ -207,11 +187,7 @@ class FiniteArmProblem:
         return num_pulls * self._all_regrets().mean().item()
 
     def uniform_simple_regret(self, num_pulls: int) -> float:
-        r"""Return the expected regret of the best of ``num_pulls`` uniform choices.
-
-        The best is named as if the mean rewards were known, so this is the least that
-        uniform choice can leave, whatever rule picks its best arm from noisy rewards.
-        """
+        """Return the expected regret of the best of ``num_pulls`` uniform choices."""
         regrets = self._all_regrets().sort().values  # A, r_1 <= ... <= r_A
         # With R the least regret seen, P(R >= r_k) = ((A - k + 1) / A)^n, and
         # E[R] = r_1 + sum_{k > 1} (r_k - r_{k - 1}) P(R >= r_k), where r_1 = 0.

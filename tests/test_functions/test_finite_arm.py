@@ -111,8 +111,8 @@ def test_a_table_can_standardize_the_reward_and_minimize():
     ("table", "message"),
     [
         ({"a": [1, 2]}, "one of the columns"),
-        ({"gain": [1, 2]}, "no other column"),
-        ({"a": [], "gain": []}, "at least one row"),
+        ({"gain": [1, 2]}, "2 rows and 0 features"),
+        ({"a": [], "gain": []}, "got 0 rows"),
         ({"a": ["x", "y"], "gain": [1, 2]}, "'a' to be numeric"),
         ({"a": [1.0, None], "gain": [1, 2]}, "'a' to be finite"),
         ({"a": [0.1] * 3, "gain": [1, 2, 3]}, "'a' to vary"),
