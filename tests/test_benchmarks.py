@@ -9,12 +9,18 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import drift_real, regret, speed, thompson_decay
+from benchmarks import figures, practice, practice_box, regret, speed
+from benchmarks.pools import Pool, smoke_pools
+from benchmarks.practice import play, Protocol
+from benchmarks.practice_methods import METHODS, Uniform
 from benchmarks.problems import load_problem, new_kernel
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
 from botorch_bkb import BBKB
 from tests.reference import exact_posterior
+
+
+PROTOCOL = Protocol(4, 3, 12, (12,))
 
 
 class Run(NamedTuple):
@@ -113,37 +119,7 @@ def test_regret_rows_add_up_to_the_regret_of_the_picks(problem):
     assert not rounds["truncated"].any()
 
 
-# --- drift and Thompson sampling
-
-
-def test_the_rate_maximizes_the_marginal_likelihood():
-    """Against the dense Gaussian density of all readings, on a grid."""
-    rng = np.random.default_rng(0)
-    A = rng.normal(size=(4, 4))
-    K, noise = A @ A.T / 4, 0.1
-    root = np.linalg.cholesky(K)
-    days = []
-    for _ in range(3):
-        f, rows = root @ rng.normal(size=4), []
-        for _ in range(25):
-            rows.append(f + math.sqrt(noise) * rng.normal(size=4))
-            f = math.sqrt(0.8) * f + math.sqrt(0.2) * (root @ rng.normal(size=4))
-        days.append(np.array(rows))
-    steps = np.arange(25)
-
-    def loss(rate):
-        D = (1 - rate) ** (np.abs(steps[:, None] - steps) / 2)
-        C = np.kron(D, K) + noise * np.eye(100)
-        _, log_det = np.linalg.slogdet(C)
-        return sum(
-            log_det + day.ravel() @ np.linalg.solve(C, day.ravel()) for day in days
-        )
-
-    grid = np.exp(np.linspace(math.log(0.05), math.log(0.6), 150))
-    best = grid[np.argmin([loss(rate) for rate in grid])]
-    tensors = [torch.as_tensor(day) for day in days]
-    found = drift_real.learn_rate(tensors, torch.as_tensor(K), noise)
-    assert found == pytest.approx(best, rel=0.03)
+# --- Thompson sampling
 
 
 def test_the_functions_are_those_of_the_paper():
@@ -158,26 +134,85 @@ def test_the_functions_are_those_of_the_paper():
     np.testing.assert_allclose(flat(0.5)(points), [0.5 * np.exp(-2), 0.5])
 
 
-@pytest.mark.parametrize("function", [bimodal(1), bimodal(2), flat(2.0)])
-def test_the_maximizer_is_where_the_gradient_vanishes(function):
-    x = function.maximizer.clone().requires_grad_()
-    value = function(x)
-    value.backward()
-    assert x.grad.norm() < 1e-12
-    low, high = function.bounds
-    draws = torch.rand(20_000, len(low), dtype=torch.double)
-    assert function(low + (high - low) * draws).max() <= value
-    assert function.relative_error(function.maximizer) == 0
-    assert 0 < (function.maximizer - 5).norm() < 0.02 or function.name.startswith("f_b")
+# --- practice
 
 
-def test_the_interval_of_a_slope_covers_it():
-    rng = np.random.default_rng(0)
-    truth, covered = -0.05, 0
-    for seed in range(200):
-        errors = truth * np.arange(60) + rng.normal(0, 1, 60)
-        slope, low, high = thompson_decay.slope_interval(errors, seed)
-        assert low < slope < high
-        covered += low <= truth <= high
-    # Blocks of five make it a little too short: 85 to 99 %.
-    assert 170 <= covered <= 198
+def test_the_best_hundredth_and_the_regrets_are_in_deviations():
+    rewards = torch.arange(250, dtype=torch.double)
+    pool = Pool("line", rewards.unsqueeze(-1), rewards)
+    assert pool.is_best.nonzero().squeeze(-1).tolist() == [247, 248, 249]
+    deviation = math.sqrt((250**2 - 1) / 12)
+    assert pool.deviation == pytest.approx(deviation)
+    assert pool.regrets[[0, 248]].tolist() == pytest.approx(
+        [249 / deviation, 1 / deviation]
+    )
+
+
+def test_a_run_has_a_row_a_batch_that_adds_up():
+    """Ten arms on a line with rewards 0 to 9: the best 1 % is the last one."""
+    arms = torch.linspace(0, 1, 10, dtype=torch.double).unsqueeze(-1)
+    pool = Pool("ten", arms, torch.arange(10, dtype=torch.double))
+    told = []
+
+    class Spy(Uniform):
+        @override
+        def tell(self, indices, rewards):
+            told.append((indices, rewards))
+            super().tell(indices, rewards)
+
+    run = practice.Run("ten", "batches", 0.0, "spy", 3)
+    table = play(run, pool, PROTOCOL, Spy)
+    # The pool ends before the protocol does.
+    assert table["num_measured"].tolist() == table["distinct"].tolist() == [4, 7, 10]
+    assert table["asks"].tolist() == [0, 1, 1]
+    assert table["found"].iloc[-1] == 1
+    assert table["simple_regret"].iloc[-1] == 0
+    assert table["cumulative_regret"].iloc[-1] == pytest.approx(45 / math.sqrt(8.25))
+    for indices, rewards in told:
+        torch.testing.assert_close(rewards, indices.double())
+
+
+def test_all_methods_share_first_candidates_and_noise():
+    told, made_up = {}, smoke_pools()["made up, d = 2"]
+
+    def spied(name):
+        def new_player(arms, generator):
+            player = METHODS[name](arms, generator)
+            tell = player.tell
+
+            def record(indices, rewards):
+                told.setdefault(name, []).extend(
+                    zip(indices.tolist(), rewards.tolist(), strict=True)
+                )
+                tell(indices, rewards)
+
+            player.tell = record
+            return player
+
+        return new_player
+
+    methods = ["uniform", "GPBandit", "suggest"]
+    for name in methods:
+        run = practice.Run("made up", "batches", 0.5, name, 7)
+        play(run, made_up, PROTOCOL, spied(name))
+    measured = {}
+    for name in methods:
+        assert told[name][:4] == told["uniform"][:4]
+        counts = {}
+        for arm, reward in told[name]:
+            counts[arm] = counts.get(arm, 0) + 1
+            key = (arm, counts[arm])
+            assert measured.setdefault(key, reward) == reward
+
+
+KEPT = [practice.ROWS, practice_box.ROWS, *figures.RESULTS.glob("*.csv.gz")]
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
+def test_rows_are_traced_and_small(path):
+    table = pd.read_csv(path)
+    assert len(table) > 0
+    assert path.stat().st_size < 5e6
+    traces = ["commit", "torch", "botorch", "threads", "device"]
+    assert table[traces].notna().all(axis=None)
+    assert not table["commit"].str.contains("dirty|unknown").any()
