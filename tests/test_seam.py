@@ -26,14 +26,13 @@ from botorch_bkb.models.utils import lazy_rows
 from botorch_bkb.models.utils.lazy_rows import LazyRows
 from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.hallucination import TrackedShard
-from botorch_bkb.posteriors.kernel_rows import KernelRows
 
 
 PACKAGE = Path(botorch_bkb.__file__).parent
 NUM_ARMS = 1511  # no other size of anything
 ALLOWED = ("arms/", "posteriors/", "models/")
 # What workers hold.
-SHARDS = (ArmShard, KernelRows, TrackedShard)
+SHARDS = (ArmShard, TrackedShard)
 
 
 class Makers(TorchDispatchMode):

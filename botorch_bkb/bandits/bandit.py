@@ -36,7 +36,7 @@ from botorch_bkb.models.utils.draws import (
 )
 from botorch_bkb.optim.batch_rules import BatchRule, Capped, check_batch_rule, FixedSize
 from botorch_bkb.posteriors import Moments
-from botorch_bkb.posteriors.threads import threads_for
+from botorch_bkb.posteriors.shards import threads_for
 
 
 # The default cap of a batch whose rule sets no size.

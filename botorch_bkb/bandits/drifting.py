@@ -34,9 +34,12 @@ from botorch_bkb.posteriors import (
     ReplayedFilter,
     SparseArmFilter,
 )
-from botorch_bkb.posteriors.replay import FilterSampler, Observation
+from botorch_bkb.posteriors.replay import (
+    DriftingUpperBounds,
+    FilterSampler,
+    Observation,
+)
 from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
-from botorch_bkb.posteriors.upper_bounds import DriftingUpperBounds
 
 
 # A rate is fitted to at most this many of the latest pulls.
@@ -185,6 +188,7 @@ class FilteredPosteriorAt(PosteriorAt):
         time: The time.
     """
 
+    moments: ArmMoments
     hyperparameters: DriftHyperparameters
     replayed: ReplayedFilter
     time: float
@@ -323,7 +327,7 @@ class FilterSurrogate(ArmSurrogate):
         mean, variance = drifting.predict(hyperparameters.steps(time))
         moments = ArmMoments(
             mean=mean.to(dtype),
-            all_variances=variance.to(dtype),
+            variance=variance.to(dtype),
             prior_variance=drifting.prior_variance.to(dtype),
             noise_variance=hyperparameters.noise_variance,
             pulled_indices=observations.totals().arms,

@@ -32,8 +32,8 @@ from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
 from botorch_bkb.checks import check_choice, check_size
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 from botorch_bkb.posteriors import ArmPosterior, Moments
-from botorch_bkb.posteriors.knowledge_gain import best_arm_limits
 from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
+from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 
 
 Goal = Literal["best_arm", "regret"]

@@ -29,7 +29,7 @@ from botorch_bkb.models.utils.leverage_scores import (
     sample_inducing_indices,
 )
 from botorch_bkb.posteriors import ArmPosterior
-from botorch_bkb.posteriors.kernel_rows import positions_in_ascending
+from botorch_bkb.posteriors.moments import positions_in
 
 
 # More new points than this in one update are sampled block by block.
@@ -187,7 +187,7 @@ def _sample_in_blocks(
 
 def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
     """Return ascending ``after`` in the order of ``before``, new entries at the end."""
-    place = positions_in_ascending(after, before)
+    place = positions_in(after, before, is_ascending=True)
     stays = place >= 0
     if len(before) == len(after) and stays.all():
         return before

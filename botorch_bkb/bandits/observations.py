@@ -22,7 +22,7 @@ from botorch_bkb.checks import (
     check_rewards,
     check_time,
 )
-from botorch_bkb.posteriors.kernel_rows import positions_in_ascending
+from botorch_bkb.posteriors.moments import positions_in
 
 
 # Arrays: a number is 8 bytes, and a million become a tensor at once.
@@ -63,13 +63,13 @@ class Totals(NamedTuple):
     def plus(self, indices: Tensor, rewards: Tensor) -> Totals:
         """Return the totals of more pulls as well, added in order of telling."""
         arms, counts, sums = self
-        place = positions_in_ascending(arms, indices)
+        place = positions_in(arms, indices, is_ascending=True)
         if (place < 0).any():
             arms = torch.cat([arms, indices]).unique()
-            before = positions_in_ascending(arms, self.arms)
+            before = positions_in(arms, self.arms, is_ascending=True)
             counts = counts.new_zeros(len(arms)).index_copy_(0, before, counts)
             sums = sums.new_zeros(len(arms)).index_copy_(0, before, sums)
-            place = positions_in_ascending(arms, indices)
+            place = positions_in(arms, indices, is_ascending=True)
         return Totals(
             arms,
             counts.index_add(0, place, torch.ones_like(indices)),

@@ -35,7 +35,7 @@ from botorch_bkb.checks import (
     check_count,
 )
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, DrawCovariance, Moments
-from botorch_bkb.posteriors.kernel_rows import positions_in
+from botorch_bkb.posteriors.moments import positions_in
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
 
 

@@ -1,7 +1,7 @@
 """Thompson draws over arms, from the weights of the sparse posterior.
 
 With the features ``z(x)`` of the inducing arms and ``V = I + Z^T W Z`` (see
-:mod:`~botorch_bkb.posteriors.arm_posterior`), the weights are ``theta ~ N(V^{-1} Z^T W
+:mod:`~botorch_bkb.posteriors.basis`), the weights are ``theta ~ N(V^{-1} Z^T W
 ybar, V^{-1})``, equation (5) of [basu2017]_ in the units of the GP, and a draw is
 
     f(x) = z(x)^T theta = mean(x) + z(x)^T L_v^{-T} eps,    eps ~ N(0, I),
@@ -33,10 +33,9 @@ from torch import Tensor
 from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import psd_root
-from botorch_bkb.posteriors.appended import AppendedArms
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import ArmShard, Draws
-from botorch_bkb.posteriors.shards import PerArm
+from botorch_bkb.posteriors.hallucination import AppendedArms
 
 
 DrawCovariance = Literal["projected", "full"]
@@ -95,7 +94,7 @@ class ArmSampler:
         self.posterior = posterior
         self.covariance = covariance
         self.scale = check_number("scale", scale, least=0.0)
-        self._L_v = posterior.L_v
+        self._L_v = posterior.basis.L_v
         # The arms of the last joint draws, their features, and the residual's root.
         self._factored: tuple[Tensor, Tensor, Tensor] | None = None
         self._appended = AppendedArms(posterior)
@@ -154,9 +153,7 @@ class ArmSampler:
             pool = self.promising_arms(allowed)
             return pool[self._draw_joint(num_draws, generator, pool).argmax(dim=-1)]
         draws = self._draws(num_draws, generator)
-        found = self.posterior.shards.ask(
-            ArmShard.best_of_draws, draws, PerArm(allowed)
-        )
+        found = self.posterior.shards.ask(ArmShard.best_of_draws, draws, allowed)
         # The first shard of the largest value: ties go to the lowest index.
         best = torch.stack([values for values, _ in found]).argmax(dim=0)
         arms = torch.stack([arms for _, arms in found])
@@ -171,7 +168,9 @@ class ArmSampler:
         Args:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
         """
-        return self.posterior.promising_arms(POOL_DEVIATIONS, POOL_SIZE, allowed)
+        size = POOL_SIZE if allowed is None else min(POOL_SIZE, int(allowed.sum()))
+        found = self.posterior.largest_bounds(POOL_DEVIATIONS, size, allowed)
+        return found.arms.sort().values
 
     def outside_probability(self, allowed: Tensor | None = None) -> float:
         r"""Bound the probability that an arm outside the promising ones is best.
@@ -195,9 +194,7 @@ class ArmSampler:
         std = std.clamp_min(torch.finfo(std.dtype).tiny)
         best = mean.argmax()
         levels = mean[best] + torch.linspace(-4.0, 4.0, 33).to(mean) * std[best]
-        found = posterior.shards.ask(
-            ArmShard.expected_above, levels, PerArm(allowed), pool
-        )
+        found = posterior.shards.ask(ArmShard.expected_above, levels, allowed, pool)
         if not sum(number for number, _ in found):
             return 0.0
         above = torch.cat([sums for _, sums in found]).sum(dim=0)
@@ -232,7 +229,7 @@ class ArmSampler:
         if self._factored is None or not torch.equal(self._factored[0], arms):
             posterior = self.posterior
             Z = self._appended.features(arms)
-            residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
+            residual = posterior.cache.prior_covariance(arms, arms) - Z.mT @ Z
             # Inducing arms have no residual, and rounding may make it negative: this
             # share of the prior variance is too small to show in a draw.
             jitter = JITTER.get(Z.dtype, 1e-3) * posterior.moments(arms)[0]
@@ -248,7 +245,7 @@ class ArmSampler:
         M = appended.B.shape[1]
         vectors = torch.cat([theta[:M], appended.B.mT], dim=-1)
         return Draws(
-            posterior.project(vectors),
+            posterior.basis.project(vectors),
             posterior.arms[appended.indices],
             appended.C,
             theta[M:],
@@ -260,7 +257,7 @@ class ArmSampler:
         pending, counts = pending_indices.unique(return_counts=True)
         self._appended.append(pending)
         seen = torch.cat([posterior.pulled_indices, pending])
-        W = torch.cat([posterior.precisions, counts / posterior.noise_variance])
+        W = torch.cat([posterior.data[0], counts / posterior.noise_variance])
         Z = self._appended.features(seen)  # (M + f) x P
         V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
         self._L_v = torch.linalg.cholesky(V)

@@ -2,10 +2,10 @@
 
 A shard's state is a function of its arms and of the changes in their order. The
 coordinator keeps these: how the shard was made, which kernel rows were added, the last
-rebuild and what came after it. Every message names the changes up to which it was
-written and holds those that its worker is not known to have; the worker skips what it
-has. So a message may come twice, and a worker that was replaced answers that it is
-behind, gets all changes, and has the same bits again.
+rebuild and what came after it. Every message goes to all workers. It holds the changes
+since the last answered one, and names their numbers; a worker skips what it has. So a
+message may come twice, and a worker that was replaced answers that it is behind, gets
+all changes, and has the same bits again.
 """
 
 from __future__ import annotations
@@ -40,16 +40,7 @@ from botorch_bkb.arms.stored import (
     Workers,
 )
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.shards import (
-    Args,
-    F,
-    part_of,
-    PerArm,
-    plan_shards,
-    S,
-    Shards,
-    T,
-)
+from botorch_bkb.posteriors.shards import Args, F, plan_shards, S, Shards, T
 
 
 logger = logging.getLogger(__name__)
@@ -149,12 +140,12 @@ class Change(NamedTuple):
     Attributes:
         number: Its place in the order.
         method: What is called.
-        calls: It and its arguments, encoded, as each shard gets them.
+        call: It and its arguments, encoded.
     """
 
     number: int
     method: Callable[..., Any]
-    calls: list[Any]
+    call: Any
 
 
 class RayShards(Shards[S]):
@@ -178,8 +169,8 @@ class RayShards(Shards[S]):
         self.limits = pool.limits
         self.base = base
         self.key = uuid.uuid4().hex
-        self.changes = [Change(0, kind, self._calls(kind, args))]
-        self.known = [-1] * len(pool.actors)
+        self.changes = [Change(0, kind, _sent((kind, args)))]
+        self.known = -1  # the last change that all workers have had
         weakref.finalize(self, pool.forget, self.key)
 
     @override
@@ -193,63 +184,33 @@ class RayShards(Shards[S]):
                 for one in self.changes
                 if one.number == 0 or one.method is ArmShard.add_rows
             ]
-        self.changes.append(Change(number, method, self._calls(method, args)))
+        self.changes.append(Change(number, method, _sent((method, args))))
 
     @override
     def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
-        return self._ask(range(len(self.known)), method, args)
-
-    @override
-    def ask_one(self, shard: int, method: Callable[[S, *Args], T], *args: *Args) -> T:
-        return self._ask([shard], method, args)[0]
+        chain, call = self._chain(), _sent((method, args))
+        everyone = range(len(self.limits) - 1)
+        answers = self.pool.answers(
+            everyone, [one._patch(one.known) for one in chain], call
+        )
+        behind = [shard for shard in everyone if answers[shard] is None]
+        if behind:
+            patches = [one._patch(-1) for one in chain]
+            answers |= self.pool.answers(behind, patches, call)
+        for one in chain:
+            one.known = one.changes[-1].number
+        return [decode(answers[shard]) for shard in everyone]
 
     @override
     def fork(self, kind: Callable[[S, *Args], F], *args: *Args) -> RayShards[F]:
         return RayShards(self.pool, self, kind, *args)
 
-    def _calls(self, method: Callable[..., Any], args: Any) -> list[Any]:
-        """Return an encoded call as each shard gets it."""
-        if not any(isinstance(arg, PerArm) for arg in args):
-            return [_sent((method, args))] * (len(self.limits) - 1)
-        return [_sent((method, part_of(args, *ends))) for ends in pairwise(self.limits)]
-
-    def _ask(
-        self, shards: Sequence[int], method: Callable[..., T], args: Any
-    ) -> list[T]:
-        chain = self._chain()
-        calls = self._calls(method, args)
-
-        def send(some: Sequence[int], is_known: bool) -> dict[int, Any]:
-            return self.pool.answers(
-                {
-                    shard: (
-                        [one._patch(shard, is_known) for one in chain],
-                        calls[shard],
-                    )
-                    for shard in some
-                }
-            )
-
-        answers = send(shards, is_known=True)
-        behind = [shard for shard in shards if answers[shard] is None]
-        if behind:
-            answers |= send(behind, is_known=False)
-        for shard in shards:
-            for one in chain:
-                one.known[shard] = one.changes[-1].number
-        return [decode(answers[shard]) for shard in shards]
-
     def _chain(self) -> list[RayShards[Any]]:
         """Return these after what they stand on."""
         return [self] if self.base is None else [*self.base._chain(), self]
 
-    def _patch(self, shard: int, is_known: bool) -> Patch:
-        known = self.known[shard] if is_known else -1
-        changes = [
-            (change.number, change.calls[shard])
-            for change in self.changes
-            if change.number > known
-        ]
+    def _patch(self, known: int) -> Patch:
+        changes = [(one.number, one.call) for one in self.changes if one.number > known]
         return Patch(self.key, known, changes)
 
 
@@ -301,23 +262,24 @@ class Pool:
         )(ShardHost)
         self.source = ray.put(source)
         self.actors = [host.remote(*ends) for ends in pairwise(limits)]
-        self.forgotten: list[list[str]] = [[] for _ in self.actors]
+        self.forgotten: list[str] = []
 
-    def answers(self, messages: dict[int, Any]) -> dict[int, Any]:
-        """Return encoded answers of shards.
+    def answers(
+        self, shards: Sequence[int], patches: list[Patch], call: Any
+    ) -> dict[int, Any]:
+        """Return encoded answers of some shards.
 
         Raises:
             ShardLostError: If a worker is lost for good.
             ShardTimeoutError: If one gives no answer in time.
         """
         ray = _imported()
-        sent = {}
-        for shard, (patches, call) in messages.items():
-            source = [self.source] if patches[0].known < 0 else []
-            forgotten, self.forgotten[shard] = self.forgotten[shard], []
-            sent[shard] = self.actors[shard].answer.remote(
-                forgotten, source, patches, call
-            )
+        source = [self.source] if patches[0].known < 0 else []
+        forgotten, self.forgotten = self.forgotten, []
+        sent = {
+            shard: self.actors[shard].answer.remote(forgotten, source, patches, call)
+            for shard in shards
+        }
         stop = time.monotonic() + self.timeout
         found = {}
         for shard, reference in sent.items():
@@ -341,8 +303,7 @@ class Pool:
 
     def forget(self, key: str) -> None:
         """Let workers hold something no longer, when they are asked next."""
-        for keys in self.forgotten:
-            keys.append(key)
+        self.forgotten.append(key)
 
     def close(self) -> None:
         """End the workers, and Ray if it was started for these and no others."""

@@ -8,9 +8,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
+from botorch_bkb.arms import PullLimits
 from botorch_bkb.checks import check_number
+from botorch_bkb.posteriors.moments import ArmMoments
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmFilter
+from botorch_bkb.posteriors.upper_bounds import Choices
 
 
 class Observation(NamedTuple):
@@ -142,6 +146,57 @@ class FilterSampler:
         if allowed is not None:
             values = values.masked_fill(~allowed, -torch.inf)
         return values.argmax(dim=-1)
+
+
+class DriftingUpperBounds(Choices):
+    """The upper confidence bounds of arms that drift, all at one time.
+
+    Args:
+        moments: What is known at that time.
+        scale: The number of standard deviations of the bounds.
+        replayed: The filter; it is not changed.
+        pending: Times and arms of pulls without reward.
+        time: That time, in the filter's units.
+        limits: How many pulls each arm allows; kept up to date.
+    """
+
+    def __init__(
+        self,
+        moments: ArmMoments,
+        scale: float,
+        replayed: ReplayedFilter,
+        pending: Sequence[tuple[float, int]],
+        time: float,
+        limits: PullLimits,
+    ) -> None:
+        self.mean, self.variance = moments.mean, moments.variance
+        self.scale = scale
+        self.replayed = replayed
+        self.time = time
+        self.limits = limits
+        self.hallucinated: SparseArmFilter | None = None
+        if pending:
+            self.hallucinated = replayed.hallucinate(pending)
+            self.variance = self.hallucinated.predict(time)[1]
+
+    @override
+    def best(self) -> int | None:
+        bounds = self.mean + self.scale * self.variance.sqrt()
+        if self.limits.is_used_up:
+            return None
+        allowed = self.limits.allowed
+        if allowed is not None:
+            bounds = bounds.masked_fill(~allowed, -torch.inf)
+        return int(bounds.argmax())
+
+    @override
+    def pull(self, index: int, num_pulls: int) -> None:
+        self.limits.take(index, num_pulls)
+        if self.hallucinated is None:
+            self.hallucinated = self.replayed.filter.copy()
+        for _ in range(num_pulls):
+            hallucinate_pull(self.hallucinated, index, self.time)
+        self.variance = self.hallucinated.variance
 
 
 def hallucinate_pull(posterior: SparseArmFilter, arm: int, time: float) -> None:

@@ -1,79 +1,45 @@
-"""Storage of per-arm numbers, in shards of whole blocks of arms.
+"""Per-arm numbers in shards of whole blocks of arms, and how many of them are cached.
 
 A shard is an object in this process or in one of Ray's workers. Its methods are passed
-as ``ArmShard.moments``, so that their arguments and answers are typed.
+as ``ArmShard.rebuild``, so that their arguments and answers are typed.
 :meth:`Shards.change` calls a method that changes a shard, on all shards alike.
 :meth:`Shards.ask` calls one that changes nothing. Arguments and answers are small.
 
 Shards are made of whole blocks of arms, passes go over chunks that never cross a block,
-and no number depends on more than its own chunk. So how many shards there are, and
-where, changes no bit.
+and no number depends on more than its own chunk. So the number of shards and their
+places change no bit.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Generic, TypeVar, TypeVarTuple
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
+
+from botorch_bkb.arms import StoredArms
+from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.posteriors.arm_shard import ArmShard
+from botorch_bkb.posteriors.moments import positions_in
 
 
 # Arms of a block. Chunks are of a power of two arms, which divides it.
 BLOCK_SIZE = 2**16
+# Below this many bytes of features, waking and joining threads for the many small
+# operations of an update costs more than they save.
+MIN_SHARED_BYTES = 2**24
 
 
 S = TypeVar("S")
 F = TypeVar("F")
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
-
-
-class PerArm(NamedTuple):
-    """An argument of one number per arm, of which every shard gets its part.
-
-    Attributes:
-        values: The numbers of all arms, or of those of the shard; or None.
-    """
-
-    values: Tensor | None
-
-
-class Ranked(NamedTuple):
-    """Arms in order of their values, largest first, the lowest index among ties."""
-
-    values: Tensor
-    arms: Tensor
-
-    @classmethod
-    def merged(cls, parts: Sequence[Ranked], size: int) -> Ranked:
-        """Return the first of several lists, each over higher indices than before."""
-        if len(parts) == 1:
-            return parts[0]
-        values = torch.cat([part.values for part in parts])
-        arms = torch.cat([part.arms for part in parts])
-        values, order = values.sort(descending=True, stable=True)
-        return cls(values[:size], arms[order[:size]])
-
-
-def largest(values: Tensor, size: int) -> Ranked:
-    """Return the largest values and where they stand, the lowest index among ties.
-
-    NaN is larger than any number.
-    """
-    size = min(size, len(values))
-    if not size:
-        return Ranked(values[:0], torch.arange(0, device=values.device))
-    if size == 1:  # `max` returns the first of the largest
-        return Ranked(*values.max(dim=0, keepdim=True))
-    least = values.topk(size).values[-1:]
-    above = (values.isnan() | (values > least)).nonzero().squeeze(-1)[:size]
-    ties = (values == least).nonzero().squeeze(-1)[: size - len(above)]
-    positions = torch.cat([above, ties]).sort().values
-    found, order = values[positions].sort(descending=True, stable=True)
-    return Ranked(found, positions[order])
 
 
 def plan_shards(num_arms: int, num_shards: int, block_size: int) -> list[int]:
@@ -102,10 +68,6 @@ class Shards(ABC, Generic[S]):
         """Return the answers of all shards, in their order."""
 
     @abstractmethod
-    def ask_one(self, shard: int, method: Callable[[S, *Args], T], *args: *Args) -> T:
-        """Return the answer of one shard."""
-
-    @abstractmethod
     def fork(self, kind: Callable[[S, *Args], F], *args: *Args) -> Shards[F]:
         """Return ``kind(shard, *args)`` of every shard.
 
@@ -118,17 +80,19 @@ class Shards(ABC, Generic[S]):
         indices: Tensor,
         *args: *Args,
     ) -> Tensor:
-        """Return the rows of a table for a few arms, in their order."""
-        if len(self.limits) == 2:
-            return self.ask_one(0, method, indices, *args)
+        """Return the rows of a table for a few arms, in their order.
+
+        Args:
+            method: Returns the rows of those of the arms that are in a shard.
+            indices: The arms.
+            *args: Other arguments of the method.
+        """
+        parts = self.ask(method, indices, *args)
+        if len(parts) == 1:
+            return parts[0]
         inner = torch.tensor(self.limits[1:-1], device=indices.device)
         shard = torch.bucketize(indices, inner, right=True)
-        parts, places = [], []
-        for number in shard.unique().tolist() or [0]:
-            place = (shard == number).nonzero().squeeze(-1)
-            parts.append(self.ask_one(number, method, indices[place], *args))
-            places.append(place)
-        return torch.cat(parts)[torch.cat(places).argsort()]
+        return torch.cat(parts)[shard.argsort(stable=True).argsort()]
 
     def column(self, method: Callable[[S], Tensor]) -> Tensor:
         """Return a number of every arm."""
@@ -150,27 +114,122 @@ class LocalShards(Shards[S]):
 
     @override
     def change(self, method: Callable[[S, *Args], None], *args: *Args) -> None:
-        self.ask(method, *args)
+        for part in self.parts:
+            method(part, *args)
 
     @override
     def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
-        return [self.ask_one(shard, method, *args) for shard in range(len(self.parts))]
-
-    @override
-    def ask_one(self, shard: int, method: Callable[[S, *Args], T], *args: *Args) -> T:
-        own = part_of(args, *self.limits[shard : shard + 2])
-        return method(self.parts[shard], *own)
+        return [method(part, *args) for part in self.parts]
 
     @override
     def fork(self, kind: Callable[[S, *Args], F], *args: *Args) -> LocalShards[F]:
         return LocalShards(self.ask(kind, *args), self.limits)
 
 
-def part_of(args: Any, start: int, stop: int) -> Any:
-    """Return what one shard gets of the arguments of all."""
-    return tuple(
-        PerArm(arg.values[start:stop])
-        if isinstance(arg, PerArm) and arg.values is not None
-        else arg
-        for arg in args
-    )
+class ArmCache:
+    """What shards keep of all arms: features and kernel rows, within a byte budget.
+
+    The ``A x m`` features are kept if they fit half of the budget, and the kernel rows
+    of arms that were ever inducing as far as they fit a third of it (half while they
+    move to more room). What is not kept is computed where it is needed.
+
+    Args:
+        arms: The ``A x d`` arms.
+        covar_module: The kernel.
+        max_bytes: The budget.
+
+    Attributes:
+        shards: The shards.
+        width: How many features the shards have room for; 0 if they keep none.
+    """
+
+    shards: Shards[ArmShard]
+
+    def __init__(self, arms: Tensor, covar_module: Kernel, max_bytes: int) -> None:
+        self.arms = arms
+        self.covar_module = covar_module
+        self.max_bytes = max_bytes
+        self.column_bytes = len(arms) * arms.element_size()
+        self.max_rows = max_bytes // 3 // max(self.column_bytes, 1)
+        self.width = 0
+        # The arms whose kernel rows are kept, in their order.
+        self._held = torch.empty(0, dtype=torch.long, device=arms.device)
+        if isinstance(arms, StoredArms) and arms.workers is not None:
+            from botorch_bkb.posteriors.ray_shards import shards_on_ray
+
+            self.shards = shards_on_ray(
+                arms, arms.workers, covar_module, self.max_rows, BLOCK_SIZE
+            )
+            return
+        limits = plan_shards(len(arms), 1, BLOCK_SIZE)
+        parts = [
+            ArmShard(arms, start, stop, covar_module, self.max_rows, BLOCK_SIZE)
+            for start, stop in pairwise(limits)
+        ]
+        self.shards = LocalShards(parts, limits)
+
+    def reserve(self, size: int) -> int:
+        """Return the room of the shards for so many features and some more."""
+        most = self.max_bytes // (2 * self.column_bytes)
+        room = min(size + max(32, size // 8), most) if 0 < size <= most else 0
+        if room > self.width or room == 0:
+            self.width = room
+        return self.width
+
+    def features(self, indices: Tensor) -> Tensor:
+        """Return the kept ``M x k`` features of a few arms."""
+        return self.shards.ask_of(ArmShard.features, indices).mT
+
+    def solved_features(self, L: Tensor, basis: Tensor, indices: Tensor) -> Tensor:
+        """Compute the ``M x k`` features of a few arms, given the basis arms."""
+        row = positions_in(basis, indices)
+        is_basis = row >= 0
+        Z = L.new_empty(len(L), len(indices))
+        Z[:, is_basis] = L[row[is_basis]].mT
+        K = self.prior_rows(basis, indices[~is_basis])
+        Z[:, ~is_basis] = torch.linalg.solve_triangular(L, K, upper=False)
+        return Z
+
+    def hold(self, indices: Tensor) -> None:
+        """Evaluate and keep the kernel rows of some arms, if the budget allows it."""
+        missing = indices[positions_in(self._held, indices) < 0]
+        if len(missing) and len(self._held) + len(missing) <= self.max_rows:
+            self.shards.change(ArmShard.add_rows, self.arms[missing])
+            self._held = torch.cat([self._held, missing])
+
+    def slots(self, indices: Tensor) -> Tensor | None:
+        """Return which kernel rows are those of some arms; None if one is missing."""
+        slots = positions_in(self._held, indices)
+        return slots if (slots >= 0).all() else None
+
+    def prior_rows(self, indices: Tensor, arms: Tensor) -> Tensor:
+        """Return the prior covariances of inducing arms with a few."""
+        slots = self.slots(indices)
+        if slots is None:
+            return self.prior_covariance(indices, arms)
+        return self.shards.ask_of(ArmShard.held_rows, arms, slots).mT
+
+    @torch.no_grad()
+    def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """Evaluate the prior covariances between two lists of arms."""
+        arms = self.arms
+        covariance = dense_covariance(self.covar_module, arms[left], arms[right])
+        return covariance.to(arms)  # kernels may not keep the dtype
+
+
+@contextmanager
+def threads_for(num_bytes: int) -> Iterator[None]:
+    """Limit PyTorch to one thread for a while, if the work is small.
+
+    Args:
+        num_bytes: How much data the work passes over.
+    """
+    num_threads = torch.get_num_threads()
+    if num_threads == 1 or num_bytes >= MIN_SHARED_BYTES:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)

@@ -1,24 +1,22 @@
-"""Which arm has the largest upper confidence bound, as pulls are added."""
+"""Which arm to choose next, as pulls are added: by upper bounds, by knowledge gains."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from functools import cached_property
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import PullLimits
+from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.models.utils.crossing import first_crossing
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
-from botorch_bkb.posteriors.hallucination import HallucinatedPosterior, PoolPosterior
-from botorch_bkb.posteriors.moments import Moments
-from botorch_bkb.posteriors.replay import hallucinate_pull, ReplayedFilter
-from botorch_bkb.posteriors.shards import Ranked
-from botorch_bkb.posteriors.sparse_arm_filter import SparseArmFilter
+from botorch_bkb.posteriors.hallucination import HallucinatedPosterior
+from botorch_bkb.posteriors.moments import expected_rise, Ranked
 
 
 # The pool starts with this many arms and doubles, up to a limit.
@@ -27,6 +25,9 @@ MAX_POOL_SIZE = 1024
 # Past it so many arms are tracked, at the cost of a pass over their features a pull;
 # then eight times as many, and in the end all arms.
 EXCERPT_SIZE = 2**15
+# So few that a pool's product with them stays below the size from which BLAS libraries
+# start threads, which cost more than the product.
+MAX_DOWNDATES = 64
 
 
 class Choices(ABC):
@@ -45,13 +46,133 @@ class Choices(ABC):
         return 1
 
 
+class Pool:
+    r"""The bounds of a few arms as pulls without reward are added.
+
+    It answers as :class:`HallucinatedPosterior` does, from a covariance matrix. ``n``
+    pulls of an arm turn a covariance ``M`` into ``M - n m m^T / (lambda + n p)``, ``m``
+    the arm's column and ``p`` its variance. With fixed inducing arms ``M`` is the
+    projected covariance, beside which the residual stays; with inducing arms that grow
+    on the exact GP it is the whole covariance, and nothing is left beside it.
+
+    In NumPy on the processor: on a hundred numbers PyTorch's overhead is most of the
+    time, and an accelerator's launches are all of it.
+
+    Args:
+        posterior: The posterior at the start of the batch; it is not changed.
+        scale: The number of standard deviations of the bounds.
+        indices: The ``k`` arms of the pool, ascending.
+        pulls: The pulls so far, by arm.
+        grow: Whether pulled arms join the inducing arms.
+    """
+
+    def __init__(
+        self,
+        posterior: ArmPosterior,
+        scale: float,
+        indices: Tensor,
+        pulls: dict[int, int],
+        grow: bool,
+    ) -> None:
+        self.noise_variance = posterior.noise_variance
+        self.scale = scale
+        self.indices = indices
+        self.arms: list[int] = indices.tolist()
+        self.position = {arm: position for position, arm in enumerate(self.arms)}
+        self._start = posterior, dict(pulls), grow
+        _, mean, residual, projected = posterior.moments(indices)
+        if grow:
+            residual, projected = torch.zeros_like(residual), residual + projected
+        self.mean = mean.cpu().numpy()
+        self.residual = residual.cpu().numpy()
+        self.projected = projected.cpu().numpy()
+        if pulls:
+            # Rounding can leave a variance of zero below it, and a bound that is NaN.
+            self.projected = self.covariance.diagonal().clip(min=0.0)
+        # The downdates m sqrt(n / (lambda + n p)) not yet in `covariance`.
+        self.downdates = np.empty((MAX_DOWNDATES, len(self.arms)), self.mean.dtype)
+        self.num_downdates = 0
+        self._refresh()
+
+    @cached_property
+    def covariance(self) -> np.ndarray:
+        """The covariances of the pool; the choice that ends a batch needs none."""
+        posterior, pulls, grow = self._start
+        indices = self.indices
+        covariance = posterior.covariance(indices, indices, projected=not grow)
+        if pulls:
+            arms = torch.tensor(list(pulls), device=indices.device)
+            counts = covariance.new_tensor(list(pulls.values()))
+            K = posterior.covariance(arms, arms, projected=not grow)
+            cross = posterior.covariance(arms, indices, projected=not grow)
+            L = torch.linalg.cholesky(K + torch.diag(self.noise_variance / counts))
+            root = torch.linalg.solve_triangular(L, cross, upper=False)
+            covariance -= root.mT @ root
+        return covariance.cpu().numpy()
+
+    def bounds(self) -> Tensor:
+        """Return the upper confidence bounds of the pool."""
+        return torch.as_tensor(self._bounds)
+
+    def best(self, other_than: int | None = None) -> tuple[float, int]:
+        """Return the largest bound, of the other arms, and the lowest index of ties."""
+        bounds = self._bounds
+        if other_than is not None:
+            bounds = bounds.copy()
+            bounds[self.position[other_than]] = -math.inf
+        position = int(bounds.argmax())
+        return bounds.item(position), self.arms[position]
+
+    def moments(self, index: int) -> list[float]:
+        """Return the mean, the residual and the projected variance of an arm."""
+        position = self.position[index]
+        columns = self.mean, self.residual, self.projected
+        return [column.item(position) for column in columns]
+
+    def close(self, index: int) -> None:
+        """Let an arm never be the best again."""
+        self.mean[self.position[index]] = -math.inf
+        self._refresh()
+
+    def append(self, index: int) -> None:
+        """Do nothing: the covariance of the exact GP knows arms that join."""
+
+    def pull(self, index: int, num_pulls: int) -> None:
+        """Add pulls of one arm of the pool, without rewards."""
+        position = self.position[index]
+        p = self.projected.item(position)
+        if p <= 0:
+            return
+        if self.num_downdates == MAX_DOWNDATES:
+            self.covariance -= self.downdates.T @ self.downdates
+            self.num_downdates = 0
+        earlier = self.downdates[: self.num_downdates]
+        column = self.covariance[position] - earlier[:, position] @ earlier
+        column *= math.sqrt(num_pulls / (self.noise_variance + num_pulls * p))
+        self.downdates[self.num_downdates] = column
+        self.num_downdates += 1
+        self.projected -= column * column
+        np.maximum(self.projected, 0.0, out=self.projected)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._bounds = self.mean + self.scale * np.sqrt(self.residual + self.projected)
+
+
 class UpperBounds(Choices):
-    """The arms that may be the best: a pool with exact bounds, stale ones outside.
+    """The arms that may be the best: exact bounds of a few, stale ones of the others.
 
     A stale bound holds as long as variances only fall: with fixed inducing arms, and
-    with growing ones where the GP is exact; otherwise all arms are tracked. Where the
-    pool would grow too large, more arms are tracked than its covariances could be kept
-    of, up to a quarter of all and of the byte budget, and then all.
+    with growing ones where the GP is exact; otherwise all arms are tracked. The few are
+    a pool with covariances; where it would grow too large, an excerpt of more arms with
+    their features, up to a quarter of all and of the byte budget; and then all arms.
+
+    Args:
+        posterior: The posterior given all rewards; it is not changed.
+        scale: The number of standard deviations of the bounds.
+        grow: Whether chosen arms join the inducing ones.
+        pending_indices: The pulls without reward, repeats included.
+        limits: How many pulls each arm allows; kept up to date.
     """
 
     def __init__(
@@ -69,48 +190,34 @@ class UpperBounds(Choices):
         self.outside = (-math.inf, -1)
         self.pulls: dict[int, int] = {}
         # None before there is a pull: the choice that ends a batch needs no more.
-        self.tracked: PoolPosterior | HallucinatedPosterior | None = None
-        if len(pending_indices):
-            self._begin(_counts_in_order(pending_indices))
-
-    def _begin(self, pending: dict[int, int]) -> PoolPosterior | HallucinatedPosterior:
-        """Prepare for pulls; return what is tracked."""
-        if self.tracked is not None:
-            return self.tracked
-        posterior, grow = self.posterior, self.grow
-        if (grow and posterior.is_exact) or not (grow or pending):
-            self.pulls = pending
-            # The stale bounds are those of the start, but of arms that left a pool.
-            self.allowed = self.limits.allowed
-            self.known = Ranked(posterior.like, posterior.pulled_indices[:0])
-            return self._pool(POOL_SIZE)
-        # Pending arms join the inducing arms, whatever the rule.
-        return self._track(None, pending, append=True)
-
-    def _first(self) -> tuple[float, int]:
-        """Return the largest bound and its arm before there is a pull."""
-        allowed = self.limits.allowed
-        values, arms = self.posterior.largest_bounds(self.scale, 1, allowed)
-        return values.item(), int(arms)
+        self.tracked: Pool | HallucinatedPosterior | None = None
+        for index in pending_indices.tolist():
+            self.pulls[index] = self.pulls.get(index, 0) + 1
+        if self.pulls:
+            self._begin()
 
     @override
     def best(self) -> int | None:
         """Return the arm of the largest bound, lowest index first; None if none."""
         while True:
             tracked = self.tracked
-            best = self._first() if tracked is None else tracked.best()
-            if math.isnan(best[0]):
+            if tracked is None:
+                top = self.posterior.largest_bounds(self.scale, 1, self.limits.allowed)
+                bound, arm = top.values.item(), int(top.arms)
+            else:
+                bound, arm = tracked.best()
+            if math.isnan(bound):
                 raise InputDataError(
                     "Expected upper confidence bounds to be numbers, but got NaN. "
                     "Check `covar_module` and the confidence schedule."
                 )
-            if best[0] == self.outside[0] == -math.inf:
+            if bound == self.outside[0] == -math.inf:
                 return None
             if tracked is None or tracked.indices is None:
-                return best[1]
-            if not _beats(self.outside, best):
-                return best[1]
-            self._enlarge(tracked.indices, torch.as_tensor(tracked.bounds))
+                return arm
+            if not _beats(self.outside, (bound, arm)):
+                return arm
+            self._enlarge(tracked.indices, tracked.bounds())
 
     @override
     def num_repeats(self, index: int) -> int:
@@ -119,9 +226,9 @@ class UpperBounds(Choices):
         One at least. With ``n`` pulls the bound is ``mean + scale sqrt(residual +
         p lambda / (lambda + n p))``, against bounds that can only fall.
         """
-        tracked = self._append(index)
+        tracked = self._begin(index)
         noise = self.posterior.noise_variance
-        rival = tracked.rival(index)
+        rival = tracked.best(other_than=index)
         if _beats(self.outside, rival):
             rival = self.outside
         mean, residual, p = tracked.moments(index)
@@ -138,45 +245,57 @@ class UpperBounds(Choices):
         pulls = first_crossing(overtaken, limit) if limit > 0 else 1
         return min(pulls, self.limits.of(index))
 
-    def _append(self, index: int) -> PoolPosterior | HallucinatedPosterior:
-        """Let a chosen arm join the inducing arms, if they grow."""
-        tracked = self._begin({})
-        if self.grow:
-            tracked.append(index)
-        return tracked
-
     @override
     def pull(self, index: int, num_pulls: int) -> None:
-        tracked = self._append(index)
+        tracked = self._begin(index)
         self.pulls[index] = self.pulls.get(index, 0) + num_pulls
-        if index in tracked:
+        is_here = (
+            isinstance(tracked, HallucinatedPosterior) or index in tracked.position
+        )
+        if is_here:
             tracked.pull(index, num_pulls)
         else:
             # The uniformly drawn first arm need not be in the pool.
-            tracked = self._pool(POOL_SIZE)
+            self._pool(POOL_SIZE)
         self.limits.take(index, num_pulls)
-        if self.limits.of(index) <= 0 and index in tracked:
+        if is_here and self.limits.of(index) <= 0:
             tracked.close(index)
 
+    def _begin(self, index: int | None = None) -> Pool | HallucinatedPosterior:
+        """Prepare for pulls of an arm, which joins the inducing arms if they grow."""
+        tracked, grow = self.tracked, self.grow
+        if tracked is None:
+            # The stale bounds are those of the start, but of arms that left a pool.
+            self.allowed = self.limits.allowed
+            self.known = Ranked(self.posterior.like, self.posterior.pulled_indices[:0])
+            if grow and self.posterior.pulled_in_span.all():
+                tracked = self._pool(POOL_SIZE)
+            elif grow or self.pulls:
+                # Pending arms join the inducing arms, whatever the rule.
+                tracked = self._track(None, append=True)
+            else:
+                tracked = self._pool(POOL_SIZE)
+        if grow and index is not None:
+            tracked.append(index)
+        return tracked
+
     def _enlarge(self, indices: Tensor, bounds: Tensor) -> None:
-        """Track more arms than these, of which the bounds are known, or all."""
-        is_other = ~torch.isin(self.known.arms, indices)
-        self.known = Ranked(
-            torch.cat([self.known.values[is_other], bounds.to(self.known.values)]),
-            torch.cat([self.known.arms[is_other], indices]),
-        )
+        """Track more arms than these, whose bounds are known, or all."""
+        posterior, known = self.posterior, self.known
+        is_other = ~torch.isin(known.arms, indices)
+        bounds = torch.cat([known.values[is_other], bounds.to(known.values)])
+        self.known = Ranked(bounds, torch.cat([known.arms[is_other], indices]))
         size = 2 * len(indices)
         if size <= MAX_POOL_SIZE:
             self._pool(size)
             return
         size = EXCERPT_SIZE if size <= EXCERPT_SIZE else 4 * size
-        posterior = self.posterior
-        feature_bytes = size * posterior.L_v.shape[0] * posterior.like.element_size()
+        num_bytes = size * len(posterior.basis.L) * posterior.like.element_size()
         is_few = 4 * size <= posterior.num_arms
-        if is_few and 4 * feature_bytes <= posterior.max_feature_bytes:
-            self._track(self._largest(size), self.pulls, append=self.grow)
+        if is_few and 4 * num_bytes <= posterior.max_feature_bytes:
+            self._track(self._largest(size), append=self.grow)
         else:
-            self._track(None, self.pulls, append=self.grow)
+            self._track(None, append=self.grow)
 
     def _largest(self, size: int) -> Tensor:
         """Return the arms of the largest bounds; remember the best one outside."""
@@ -188,25 +307,23 @@ class UpperBounds(Choices):
             self.outside = ranked.values[size].item(), int(ranked.arms[size])
         return ranked.arms[:size].sort().values
 
-    def _pool(self, size: int) -> PoolPosterior:
+    def _pool(self, size: int) -> Pool:
         """Make the arms of the largest bounds exact."""
         arms = self._largest(size)
-        pool = PoolPosterior(self.posterior, self.scale, arms, self.pulls, self.grow)
+        pool = Pool(self.posterior, self.scale, arms, self.pulls, self.grow)
         for closed in arms[~self.limits.allows(arms)].tolist():
             pool.close(closed)
         self.tracked = pool
         return pool
 
-    def _track(
-        self, arms: Tensor | None, pulls: dict[int, int], append: bool
-    ) -> HallucinatedPosterior:
+    def _track(self, arms: Tensor | None, append: bool) -> HallucinatedPosterior:
         """Track some arms, or all."""
         if arms is None:
             self.outside = (-math.inf, -1)
         tracked = HallucinatedPosterior(
             self.posterior, self.scale, self.limits.allowed, arms
         )
-        for index, num_pulls in pulls.items():
+        for index, num_pulls in self.pulls.items():
             if append:
                 tracked.append(index)
             tracked.pull(index, num_pulls)
@@ -214,65 +331,51 @@ class UpperBounds(Choices):
         return tracked
 
 
-class DriftingUpperBounds(Choices):
-    """The upper confidence bounds of arms that drift, all at one time.
-
-    Args:
-        moments: What is known at that time.
-        scale: The number of standard deviations of the bounds.
-        replayed: The filter; it is not changed.
-        pending: Times and arms of pulls without reward.
-        time: That time, in the filter's units.
-        limits: How many pulls each arm allows; kept up to date.
-    """
-
-    def __init__(
-        self,
-        moments: Moments,
-        scale: float,
-        replayed: ReplayedFilter,
-        pending: Sequence[tuple[float, int]],
-        time: float,
-        limits: PullLimits,
-    ) -> None:
-        self.mean, self.variance = moments.mean, moments.variance
-        self.scale = scale
-        self.replayed = replayed
-        self.time = time
-        self.limits = limits
-        self.hallucinated: SparseArmFilter | None = None
-        if pending:
-            self.hallucinated = replayed.hallucinate(pending)
-            self.variance = self.hallucinated.predict(time)[1]
-
-    @override
-    def best(self) -> int | None:
-        bounds = self.mean + self.scale * self.variance.sqrt()
-        if self.limits.is_used_up:
-            return None
-        allowed = self.limits.allowed
-        if allowed is not None:
-            bounds = bounds.masked_fill(~allowed, -math.inf)
-        return int(bounds.argmax())
-
-    @override
-    def pull(self, index: int, num_pulls: int) -> None:
-        self.limits.take(index, num_pulls)
-        if self.hallucinated is None:
-            self.hallucinated = self.replayed.filter.copy()
-        for _ in range(num_pulls):
-            hallucinate_pull(self.hallucinated, index, self.time)
-        self.variance = self.hallucinated.variance
-
-
 def _beats(left: tuple[float, int], right: tuple[float, int]) -> bool:
     """Whether the first (bound, index) goes before the second."""
     return left[0] > right[0] or (left[0] == right[0] and left[1] < right[1])
 
 
-def _counts_in_order(indices: Tensor) -> dict[int, int]:
-    """Count the occurrences of each value, in order of appearance."""
-    counts: dict[int, int] = {}
-    for index in indices.tolist():
-        counts[index] = counts.get(index, 0) + 1
-    return counts
+def best_arm_limits(
+    posterior: ArmPosterior,
+    limits: PullLimits,
+    used: PullCounts,
+    pending: Tensor,
+    size: int,
+) -> PullLimits:
+    """Return the capacities of a batch of distinct arms that tell most of the best one.
+
+    Arms that were never pulled, and of the others those whose next pull gains more than
+    that of any new arm. Where these are fewer than ``size``, the pulled ones of the
+    largest gain fill up, as far as there are any. Every arm allows one pull at most.
+
+    Args:
+        posterior: What is known of the arms.
+        limits: How many pulls each arm allows; the best is sought of those on offer.
+        used: The pulls so far, told and pending.
+        pending: The arms of the pending ones, an arm as often as it is out.
+        size: The size of the batch.
+    """
+    is_open = limits.left > 0
+    is_known = ~is_open if limits.offered is None else limits.offered & ~is_open
+    is_known[used.arms] = True
+    # The others are new, and alike but for their gain.
+    arms = is_known.nonzero().squeeze(-1)
+    allowed = is_open[arms]
+    top = posterior.largest_bounds(0.0, 2, limits.offered)
+    most = posterior.largest_gain(top, limits.offered, arms)
+    noise, variance = posterior.noise_variance, posterior.variances(arms)
+    # Rewards of pending pulls are not known, but the variance that they leave is.
+    out = torch.bincount(torch.searchsorted(arms, pending), minlength=len(arms))
+    variance = variance / (1 + out * variance / noise)
+    is_best = arms == top.arms[0]
+    gain = expected_rise(posterior.means(arms), variance, noise, top, is_best)
+    num_new = limits.num_open - int(allowed.sum())
+    chosen = allowed & (gain > (most if num_new else -math.inf))
+    missing = min(size, limits.num_open) - num_new - int(chosen.sum())
+    if missing > 0:
+        rest = gain.masked_fill(chosen | ~allowed, -math.inf)
+        # Stable: the lowest index among ties.
+        chosen[rest.sort(descending=True, stable=True).indices[:missing]] = True
+    is_open[arms] = chosen
+    return PullLimits(is_open.int())

@@ -2,16 +2,12 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from botorch_bkb import GPBandit
 from botorch_bkb.acquisition.deviations import DeviationWidth
-from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.bandits import (
     composite_to_learn,
     EpsilonGreedyPolicy,
@@ -21,10 +17,6 @@ from botorch_bkb.bandits import (
     UCBPolicy,
     UniformPolicy,
 )
-from botorch_bkb.posteriors.knowledge_gain import (
-    best_arm_limits,
-    split_gain,
-)
 from tests.bandits import (
     LEARNED,
     make_bandit,
@@ -33,53 +25,6 @@ from tests.bandits import (
     true_rewards,
     unchanged,
 )
-
-
-def dense_capacities(limits, used, gain, size):
-    """Return capacities of a batch, by lists of all arms."""
-    allowed, is_new = limits > 0, (limits > 0) & (used == 0)
-    most = gain[is_new].max() if is_new.any() else -np.inf
-    is_open = is_new | (allowed & (gain > most))
-    rest = [arm for arm in np.argsort(-gain, kind="stable") if not is_open[arm]]
-    missing = max(min(size, allowed.sum()) - is_open.sum(), 0)
-    is_open[[arm for arm in rest if allowed[arm]][:missing]] = True
-    return np.where(is_open, np.minimum(limits, 1), 0)
-
-
-class Gains:
-    """A posterior of which only the gains are known."""
-
-    def __init__(self, gain):
-        self.gain = gain
-
-    def knowledge_gains(self, competes, listed):
-        return split_gain(self.gain, competes, listed)
-
-
-def capacities_for_best_arm(limits, used, gain, size):
-    """Return the capacities of a batch, as numbers of all arms."""
-    arms = used.nonzero().squeeze(-1)
-    none = torch.empty(0, dtype=torch.long)
-    used = PullCounts(arms, used[arms])
-    found = best_arm_limits(Gains(gain), limits, used, none, size)
-    return found.left
-
-
-# What a pull tells of the best arm ----------------------------------------------------
-
-
-@given(seed=st.integers(0, 2**31), num_arms=st.integers(1, 12), size=st.integers(1, 20))
-@settings(max_examples=100)
-def test_a_batch_is_of_distinct_arms_that_tell_most(seed, num_arms, size):
-    generator = torch.Generator().manual_seed(seed)
-    draw = lambda high: torch.randint(high, (num_arms,), generator=generator)  # noqa: E731
-    limits, used, gain = draw(3), draw(3), draw(5).double()
-    closed = draw(2).bool()
-    offered = None if closed.all() else ~closed
-    limits = PullLimits(limits.int(), offered)
-    found = capacities_for_best_arm(limits, used, gain, size)
-    expected = dense_capacities(limits.left.numpy(), used.numpy(), gain.numpy(), size)
-    assert found.tolist() == expected.tolist()
 
 
 # Defaults -----------------------------------------------------------------------------

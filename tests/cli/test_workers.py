@@ -8,7 +8,7 @@ import pytest
 
 from botorch_bkb.__main__ import main
 from botorch_bkb.cli import files, workers
-from botorch_bkb.posteriors import arm_posterior
+from botorch_bkb.posteriors import shards
 from botorch_bkb.posteriors.ray_shards import Pool
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path):
 @pytest.fixture
 def pools(monkeypatch):
     """Return the numbers of workers that were started, on blocks of 16 arms."""
-    monkeypatch.setattr(arm_posterior, "BLOCK_SIZE", 16)
+    monkeypatch.setattr(shards, "BLOCK_SIZE", 16)
     seen = []
     begin = Pool.__init__
 

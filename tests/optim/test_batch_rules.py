@@ -135,7 +135,7 @@ def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, grow):
 def test_a_score_that_rounding_swallows_takes_no_time():
     """A sum that stands on its threshold counted its pulls one by one."""
     tiny = moments()
-    tiny.all_variances[:2] = NOISE * torch.tensor([1.0, 1e-22])
+    tiny.variance[:2] = NOISE * torch.tensor([1.0, 1e-22])
     batch = opened(SumRule(2.0), tiny)
     assert (batch.take(0, 1), batch.is_closed) == (1, False)
     assert batch.take(1, UNLIMITED) > 1e6

@@ -13,8 +13,9 @@ from scipy.stats import norm
 from typing_extensions import override
 
 from botorch_bkb.posteriors import arm_shard
-from botorch_bkb.posteriors.arm_shard import ArmShard, Factor
-from botorch_bkb.posteriors.shards import PerArm, Ranked
+from botorch_bkb.posteriors.arm_shard import ArmShard
+from botorch_bkb.posteriors.basis import Basis
+from botorch_bkb.posteriors.moments import expected_rise, largest, Ranked
 from tests.helpers import gram_matrix
 from tests.reference import Arms
 
@@ -64,15 +65,12 @@ class Problem:
         inside = [self.basis.index(arm) for arm in self.S]
         Q = np.linalg.qr(L[inside].T, mode="complete")[0]
         complement = Q[:, len(inside) :]
-        self.Q = np.eye(len(L)) - complement @ complement.T
-        Z, W = self.Q @ self.Z[:, pulled], counts[pulled] / NOISE
-        V = np.eye(len(L)) + (Z * W) @ Z.T
-        weights = np.linalg.solve(V, Z @ (sums[pulled] / NOISE))
-        self.V_inverse = np.linalg.inv(V)
-        small = [L, np.linalg.cholesky(V), complement, weights]
+        Z, W = self.Z[:, pulled], counts[pulled] / NOISE
         indices = torch.tensor(self.basis, dtype=torch.long)
-        small = [torch.as_tensor(matrix).to(dtype) for matrix in small]
-        self.factor = Factor(indices, self.arms[indices], None, *small)
+        is_inside = torch.tensor([arm in self.S for arm in self.basis])
+        sums = (Z * W) @ Z.T, Z @ (sums[pulled] / NOISE)
+        L, complement, *sums = (self.tensor(x) for x in (L, complement, *sums))
+        self.factor = Basis(indices, L, is_inside, complement, *sums)
 
     def tensor(self, values):
         return torch.as_tensor(values).to(self.arms)
@@ -80,16 +78,21 @@ class Problem:
     def shard(self, start, stop):
         return ArmShard(self.arms, start, stop, self.kernel, 8, BLOCK_SIZE)
 
+    def rebuild(self, shard, factor, S, width):
+        inducing = torch.tensor(S, dtype=torch.long)
+        shard.rebuild(factor, self.arms[factor.indices], None, inducing, width)
+
     def shards(self, limits, cached=True):
         shards = [self.shard(*pair) for pair in pairwise(limits)]
         width = len(self.basis) + 2 if cached else 0  # there may be room
         for shard in shards:
-            shard.rebuild(self.factor, torch.tensor(self.S, dtype=torch.long), width)
+            self.rebuild(shard, self.factor, self.S, width)
         return shards
 
 
 def whole(shards, name):
-    return torch.cat([getattr(shard, name) for shard in shards])
+    columns = ("prior", "mean", "residual", "projected")
+    return torch.cat([shard.moments[columns.index(name)] for shard in shards])
 
 
 @each_cut
@@ -106,9 +109,12 @@ def test_moments_are_those_of_the_dense_posterior(limits, cached, dtype):
     assert not whole(shards, "residual")[problem.S].any()
     least = min(shard.soundness()[0] for shard in shards)
     assert least == pytest.approx(np.diag(problem.covariance).min(), abs=ATOL[dtype])
-    found = shards[-1].moments(torch.tensor([20, limits[-2]]))
-    assert torch.equal(found[0], shards[-1]._moments[:, -1])
-    assert torch.equal(found[1], shards[-1]._moments[:, 0])
+    found = [shard.moments_of(torch.tensor([20, 3])) for shard in shards]
+    assert sum(map(len, found)) == 2  # each of its own arms
+    moments = torch.cat([shard.moments for shard in shards], dim=-1)
+    assert {tuple(x.tolist()) for x in torch.cat(found)} == {
+        tuple(moments[:, arm].tolist()) for arm in (20, 3)
+    }
 
 
 @each_cut
@@ -123,7 +129,8 @@ def test_the_largest_bounds_are_those_of_a_sort(limits, size, scale, seed, every
     stream = torch.Generator().manual_seed(seed)
     problem = Problem()
     shards = problem.shards(limits)
-    bounds = whole(shards, "mean") + scale * whole(shards, "variance").sqrt()
+    variance = whole(shards, "residual") + whole(shards, "projected")
+    bounds = whole(shards, "mean") + scale * variance.sqrt()
     competes = None if everyone else torch.rand(21, generator=stream) < 0.6
     arms = torch.randperm(21, generator=stream)[:5]
     known = Ranked(torch.randn(5, generator=stream).double(), arms)
@@ -131,15 +138,7 @@ def test_the_largest_bounds_are_those_of_a_sort(limits, size, scale, seed, every
         bounds[~competes] = -torch.inf
     bounds[known.arms] = known.values
     expected = sorted(range(21), key=lambda i: (-bounds[i].item(), i))[:size]
-    parts = [
-        shard.largest_bounds(
-            size,
-            scale,
-            PerArm(None if competes is None else competes[start:stop]),
-            known,
-        )
-        for shard, (start, stop) in zip(shards, pairwise(limits), strict=True)
-    ]
+    parts = [shard.largest_bounds(size, scale, competes, known) for shard in shards]
     found = Ranked.merged(parts, size)
     assert found.arms.tolist() == expected
     assert torch.equal(found.values, bounds[expected])
@@ -155,14 +154,8 @@ def test_the_expected_number_above_a_level_is_a_sum_of_normal_tails(limits, dtyp
     competes = np.arange(21) % 4 > 0
     for mask in (None, torch.as_tensor(competes)):
         found = [
-            shard.expected_above(
-                problem.tensor(levels),
-                PerArm(None if mask is None else mask[a:b]),
-                without,
-            )
-            for shard, (a, b) in zip(
-                problem.shards(limits), pairwise(limits), strict=True
-            )
+            shard.expected_above(problem.tensor(levels), mask, without)
+            for shard in problem.shards(limits)
         ]
         inside = np.ones(21, dtype=bool) if mask is None else competes.copy()
         inside[without] = False
@@ -196,18 +189,56 @@ def test_chunks_hold_every_arm_once_and_cross_no_block(
     assert sizes <= {1, 2, 4}
 
 
+@each_cut
+def test_the_largest_gain_is_of_arms_that_compete_and_are_not_left_out(limits):
+    shards = Problem().shards(limits)
+    mean = whole(shards, "mean")
+    variance = whole(shards, "residual") + whole(shards, "projected")
+    is_open = torch.arange(21) % 3 > 0
+    for competes in (None, is_open, torch.zeros_like(is_open)):
+        some = mean if competes is None else mean.masked_fill(~competes, -torch.inf)
+        top = largest(some, 2)
+        is_best = torch.arange(21) == top.arms[0]
+        gain = expected_rise(mean, variance, NOISE, top, is_best)
+        gain = gain if competes is None else gain.masked_fill(~competes, -torch.inf)
+        for without in (none, gain.argsort(descending=True)[:4]):
+            expected = gain.index_fill(0, without, -torch.inf).max()
+            args = NOISE, top, competes, without
+            assert max(shard.largest_gain(*args) for shard in shards) == expected
+
+
+@pytest.mark.parametrize("limits", [[0, 21], [0, 8, 21]])
+def test_kernel_rows_are_kept_in_their_order(limits):
+    """Whatever room they move to; a kernel that fails adds none."""
+    problem = Problem()
+    shards = [problem.shard(*pair) for pair in pairwise(limits)]
+    for shard in shards:
+        shard.max_rows = 72
+        for arms in (problem.arms[:2], problem.arms[5:5], problem.arms[2:9]):
+            shard.add_rows(arms)
+        with pytest.raises(RuntimeError, match="number of dimensions"):
+            shard.add_rows(torch.zeros(3, 5).double())
+        for _ in range(3):
+            shard.add_rows(problem.arms[:21])
+    slots, arms = torch.tensor([8, 0, 30, 69, 8]), torch.tensor([3, 20, 3, 9])
+    expected = problem.K[:, [8, 0, 0, 18, 8]]
+    found = [shard.held_rows(arms, slots) for shard in shards]
+    order = [arm for a, b in pairwise(limits) for arm in arms if a <= arm < b]
+    np.testing.assert_allclose(torch.cat(found), expected[order], atol=1e-12)
+
+
 def test_a_residual_below_zero_is_remembered_and_made_zero():
     """Of a factor that is not that of the kernel: features are twice too large."""
     problem = Problem(S=(9, 2, 17, 6))
-    factor = problem.factor._replace(L=problem.factor.L / 2)
+    problem.factor.L /= 2
     shard = problem.shard(8, 21)
-    shard.rebuild(factor, none, 4)
+    problem.rebuild(shard, problem.factor, [], 4)
     Z = 2 * problem.Z[:, 8:]
     Z[:, [1, 9]] /= 4  # arms of the basis have their row of the factor
     residual = 1 - np.square(Z).sum(axis=0)
     assert residual.min() < -0.5
     assert shard.soundness()[1] == pytest.approx(residual.min(), rel=1e-9)
-    np.testing.assert_allclose(shard.residual, residual.clip(min=0), atol=1e-9)
+    np.testing.assert_allclose(shard.moments[2], residual.clip(min=0), atol=1e-9)
 
 
 class BadKernel(Kernel):

@@ -1,9 +1,7 @@
-"""Gains of arms in parts, at their edges, and the batches that they open.
-
-``tests/bandits/test_goal.py`` has their formula, and batches of random capacities.
-"""
+"""Knowledge gains of arms, at their edges, and the batches that they open."""
 
 import math
+from unittest import mock
 
 import numpy as np
 import torch
@@ -11,13 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullCounts, PullLimits
-from botorch_bkb.posteriors import ArmMoments
-from botorch_bkb.posteriors.knowledge_gain import (
-    best_arm_limits,
-    knowledge_gain,
-    split_gain,
-)
-from botorch_bkb.posteriors.shards import largest
+from botorch_bkb.posteriors import ArmMoments, upper_bounds
+from botorch_bkb.posteriors.moments import expected_rise, largest
+from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 from tests.posteriors import ATOL, each_dtype, longs
 
 
@@ -26,7 +20,9 @@ NOISE = 0.5
 
 def gains(mean, variance, dtype=torch.float64):
     mean, variance = (torch.tensor(x, dtype=dtype) for x in (mean, variance))
-    return knowledge_gain(mean, variance, NOISE, largest(mean, 2))
+    top = largest(mean, 2)
+    is_best = torch.arange(len(mean)) == top.arms[0]
+    return expected_rise(mean, variance, NOISE, top, is_best)
 
 
 def integrated_gains(mean, variance):
@@ -65,45 +61,57 @@ def test_rounding_leaves_no_gain_below_zero(dtype):
     assert batch([0.0, -gap, 0.0], [0.0, 1.5, 0.0], [0, 2], 1, dtype=dtype) == [0, 1, 0]
 
 
-def test_the_most_is_of_arms_that_compete_and_are_not_listed():
-    gain = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0])
-    competes = torch.tensor([True, True, False, True, True])
-    cases = [
-        (None, [], 5.0),
-        (None, [0, 2], 3.0),
-        (competes, [0], 3.0),
-        (competes, [2], 5.0),  # what does not compete may be listed
-        (competes, [0, 1, 3, 4], -math.inf),
-        (~competes, [], 4.0),
-        (torch.zeros_like(competes), [1], -math.inf),
-    ]
-    for some, listed, most in cases:
-        found = split_gain(gain, some, longs(*listed))
-        assert found[0] == most
-        assert torch.equal(found[1], gain[listed])
-    assert competes.tolist() == [True, True, False, True, True]
-    assert split_gain(gain[:0], None, longs())[0] == -math.inf
-
-
 class Gaining(ArmMoments):
     """Numbers of all arms that answer as a posterior does."""
 
-    def knowledge_gains(self, competes, listed):
-        top = self.largest_bounds(0.0, 2, competes)
-        gain = knowledge_gain(self.mean, self.variance, self.noise_variance, top)
-        return split_gain(gain, competes, listed)
+    def largest_gain(self, top, competes, without):
+        is_best = torch.arange(len(self.mean)) == top.arms[0]
+        gain = expected_rise(
+            self.mean, self.variance, self.noise_variance, top, is_best
+        )
+        gain = gain if competes is None else gain.masked_fill(~competes, -math.inf)
+        return gain.index_fill(0, without, -math.inf).max().item()
 
 
-def batch(mean, variance, used, size, limits=None, dtype=torch.float64, pending=()):
+def batch(mean, variance, used, size, dtype=torch.float64, pending=(), limits=None):
     """Return the capacities of a batch of a given size."""
-    mean, variance = (torch.tensor(x, dtype=dtype) for x in (mean, variance))
-    none = longs()
-    moments = Gaining(mean, variance, variance, NOISE, none, none, 0.0, 0.0)
-    if limits is None:
-        limits = PullLimits.unlimited(mean, len(mean))
+    mean, variance = (torch.as_tensor(x, dtype=dtype) for x in (mean, variance))
+    moments = Gaining(mean, variance, variance, NOISE, longs(), longs(), 0.0, 0.0)
     used = PullCounts(longs(*used), torch.ones(len(used), dtype=torch.long))
+    limits = limits or PullLimits.unlimited(mean, len(mean))
     found = best_arm_limits(moments, limits, used, longs(*pending), size)
     return found.left.tolist()
+
+
+def dense_capacities(limits, used, gain, size):
+    """Return capacities of a batch, by lists of all arms."""
+    allowed, is_new = limits > 0, (limits > 0) & (used == 0)
+    most = gain[is_new].max() if is_new.any() else -np.inf
+    is_open = is_new | (allowed & (gain > most))
+    rest = [arm for arm in np.argsort(-gain, kind="stable") if not is_open[arm]]
+    missing = max(min(size, allowed.sum()) - is_open.sum(), 0)
+    is_open[[arm for arm in rest if allowed[arm]][:missing]] = True
+    return np.where(is_open, np.minimum(limits, 1), 0).tolist()
+
+
+@given(seed=st.integers(0, 2**31), num_arms=st.integers(1, 12), size=st.integers(1, 20))
+@settings(max_examples=100)
+def test_a_batch_is_of_distinct_arms_that_tell_most(seed, num_arms, size):
+    """Gains are small integers, so that many are equal."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda high: torch.randint(high, (num_arms,), generator=generator)  # noqa: E731
+    limits, used, gain = draw(3), draw(3), draw(5).double()
+    closed = draw(2).bool()
+    offered = None if closed.all() else ~closed
+    limits = PullLimits(limits.int(), offered)
+    expected = dense_capacities(limits.left.numpy(), used.numpy(), gain.numpy(), size)
+    pulled = used.nonzero().squeeze(-1).tolist()
+    gains = mock.Mock(side_effect=lambda mean, *_: mean.clone())
+    with (
+        mock.patch.object(upper_bounds, "expected_rise", gains),
+        mock.patch.dict(globals(), {"expected_rise": gains}),
+    ):
+        assert batch(gain, gain, pulled, size, limits=limits) == expected
 
 
 def test_pulled_arms_compete_with_the_new_one_that_tells_most():

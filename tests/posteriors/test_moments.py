@@ -3,13 +3,12 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.posteriors import ArmMoments
-from botorch_bkb.posteriors.shards import Ranked
+from botorch_bkb.posteriors.moments import positions_in, Ranked
 from tests.posteriors import each_dtype, longs
 
 
@@ -51,6 +50,9 @@ def test_the_largest_bounds_are_those_of_a_sorted_list(dtype, arms, scale, size)
     mask = torch.tensor(competes)
     found = moments.largest_bounds(float(scale), size, mask)
     assert (found.values.tolist(), found.arms.tolist()) == ranked(some, size)
+    if any(competes):
+        best = ranked([m if c else -math.inf for m, _, c in arms], 1)[1]
+        assert moments.best_mean(mask) == best[0]
     # A known bound counts in place of the arm's own, wherever the arm stands.
     known = [len(arms) - 1, 0][: len(arms)]
     for arm in known:
@@ -62,30 +64,6 @@ def test_the_largest_bounds_are_those_of_a_sorted_list(dtype, arms, scale, size)
     assert (found.values.tolist(), found.arms.tolist()) == ranked(some, size)
 
 
-@given(arms=arms_with, scale=st.integers(0, 2), size=st.integers(1, 15))
-@settings(max_examples=25)
-def test_promising_arms_compete_and_ascend(arms, scale, size):
-    mean, deviations, competes = zip(*arms, strict=True)
-    moments = make_moments(mean, np.square(deviations))
-    bounds = [m + scale * s for m, s, _ in arms]
-    assert moments.promising_arms(scale, size).tolist() == sorted(
-        ranked(bounds, size)[1]
-    )
-    some = [arm for arm in ranked(bounds, 99)[1] if competes[arm]]
-    found = moments.promising_arms(scale, size, torch.tensor(competes))
-    assert found.tolist() == sorted(some[:size])
-    if some:
-        best = ranked([m if c else -math.inf for m, _, c in arms], 1)[1]
-        assert moments.best_mean(torch.tensor(competes)) == best[0]
-
-
-@pytest.mark.parametrize("num_arms", [1, 4])
-def test_where_no_arm_competes_none_is_promising(num_arms):
-    moments = make_moments([1.0] * num_arms, [1.0] * num_arms)
-    none = torch.zeros(num_arms, dtype=torch.bool)
-    assert moments.promising_arms(1.0, 3, none).tolist() == []
-
-
 @each_dtype
 def test_few_arms_are_answered_in_their_order_with_repeats(dtype):
     moments = make_moments([3.0, 1.0, 2.0], [0.5, 0.25, 1.0], dtype, [2.0, 4.0, 1.0])
@@ -93,10 +71,26 @@ def test_few_arms_are_answered_in_their_order_with_repeats(dtype):
     assert moments.means(few).tolist() == [2.0, 3.0, 2.0]
     assert moments.variances(few).tolist() == [1.0, 0.5, 1.0]
     assert moments.leverage_scores_of(few).tolist() == [4.0, 2.0, 4.0]
-    assert moments.leverage_scores.tolist() == [2.0, 1.0, 4.0]
     assert moments.leverage_score(1) == 1.0
     assert (moments.num_arms, moments.max_prior_variance) == (3, 4.0)
     assert (moments.like.shape, moments.like.dtype) == ((0,), dtype)
     for ask in (moments.means, moments.variances, moments.leverage_scores_of):
         assert ask(longs()).shape == (0,)
         assert ask(few).dtype == dtype
+
+
+few = st.lists(st.integers(0, 30), max_size=12)
+
+
+@given(arms=few, sought=few)
+@settings(max_examples=25)
+def test_places_are_those_of_a_list(arms, sought):
+    arms = list(dict.fromkeys(arms))
+    expected = [arms.index(arm) if arm in arms else -1 for arm in sought]
+    found = positions_in(longs(*arms), longs(*sought))
+    assert found.tolist() == expected
+    assert found.dtype == torch.long
+    ordered = sorted(arms)
+    expected = [ordered.index(arm) if arm in ordered else -1 for arm in sought]
+    found = positions_in(longs(*ordered), longs(*sought), is_ascending=True)
+    assert found.tolist() == expected

@@ -24,7 +24,7 @@ from botorch_bkb.arms import (
     ShardLostError,
     ShardTimeoutError,
 )
-from botorch_bkb.posteriors import arm_posterior, ArmPosterior
+from botorch_bkb.posteriors import ArmPosterior, shards
 from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.ray_shards import (
     decode,
@@ -53,7 +53,7 @@ PATIENCE = 600
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(arm_posterior, "BLOCK_SIZE", BLOCK_SIZE)
+    monkeypatch.setattr(shards, "BLOCK_SIZE", BLOCK_SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
     posterior.shards.change = noted
     for size in range(3, 7):
         posterior.update(pulled[:size], pulled[:size], ones[:size], ones[:size])
-    everything = encode((ArmShard.moments, (torch.arange(NUM_ARMS),)))
+    everything = encode((ArmShard.moments_of, (torch.arange(NUM_ARMS),)))
 
     def ask(host, known, number):
         patch = Patch("key", known, changes[known + 1 : number + 1])

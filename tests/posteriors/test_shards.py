@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from botorch_bkb import BBKB, BKB, GPBandit, GPBUCB, GPThompsonSampling
 from botorch_bkb.bandits import EpsilonGreedy
 from botorch_bkb.optim import FixedSize
-from botorch_bkb.posteriors import arm_posterior, ArmPosterior, ArmSampler
-from botorch_bkb.posteriors.shards import largest, plan_shards, Ranked
+from botorch_bkb.posteriors import ArmPosterior, ArmSampler, shards
+from botorch_bkb.posteriors.moments import largest, Ranked
+from botorch_bkb.posteriors.shards import MIN_SHARED_BYTES, plan_shards, threads_for
 
 
 BLOCK_SIZE = 16
@@ -23,12 +24,9 @@ NAN = float("nan")
 
 def set_shards(monkeypatch, num_shards):
     """Let every posterior have so many shards, of blocks so small that it can."""
-    monkeypatch.setattr(arm_posterior, "BLOCK_SIZE", BLOCK_SIZE)
-    monkeypatch.setattr(
-        arm_posterior,
-        "plan_shards",
-        lambda A, _, size: plan_shards(A, num_shards, size),
-    )
+    monkeypatch.setattr(shards, "BLOCK_SIZE", BLOCK_SIZE)
+    plan = lambda A, _, size: plan_shards(A, num_shards, size)  # noqa: E731
+    monkeypatch.setattr(shards, "plan_shards", plan)
 
 
 def seeded(seed=0):
@@ -146,10 +144,9 @@ def test_a_number_that_is_none_is_not_hidden_by_another_shard(
     set_shards(monkeypatch, num_shards)
     posterior = ArmPosterior(table(160), kernel(), 0.1)
     assert len(posterior.shards.parts) == num_shards
-    shards = posterior.shards
-    for part, start in zip(shards.parts, shards.limits[:-1], strict=True):
-        if 0 <= place - start < len(part.mean):
-            part.mean[place - start] = NAN
+    for part in posterior.shards.parts:
+        if 0 <= place - part.start < part.num_arms:
+            part.mean[place - part.start] = NAN
     assert posterior.largest_bounds(1.0, 2).arms.tolist()[0] == place
     assert posterior.best_mean() == place
     draws = ArmSampler(posterior).draw_best_arms(5, seeded())
@@ -167,3 +164,23 @@ def test_a_number_that_is_none_is_not_hidden_by_another_shard(
 )
 def test_shards_are_whole_blocks(num_arms, num_shards, limits):
     assert plan_shards(num_arms, num_shards, BLOCK_SIZE) == limits
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "expected"), [(MIN_SHARED_BYTES - 1, 1), (MIN_SHARED_BYTES, 3)]
+)
+def test_small_work_runs_on_one_thread_and_gives_the_others_back(num_bytes, expected):
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+
+    def work():
+        with threads_for(num_bytes):
+            assert torch.get_num_threads() == expected
+            raise ValueError("inside")
+
+    try:
+        with pytest.raises(ValueError, match="inside"):
+            work()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -13,8 +13,13 @@ from botorch.exceptions.errors import InputDataError
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.posteriors import ArmMoments, SparseArmFilter
-from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
-from botorch_bkb.posteriors.upper_bounds import DriftingUpperBounds, UpperBounds
+from botorch_bkb.posteriors.hallucination import excerpt, HallucinatedPosterior
+from botorch_bkb.posteriors.replay import (
+    DriftingUpperBounds,
+    Observation,
+    ReplayedFilter,
+)
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
 from tests.reference import time_varying_posterior
 
@@ -29,6 +34,29 @@ def test_bounds_that_are_no_numbers_are_an_error(pending):
     bounds = UpperBounds(posterior, math.nan, False, longs(*pending), limits)
     with pytest.raises(InputDataError, match=r"to be numbers, but got NaN. Check"):
         bounds.best()
+
+
+def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel():
+    problem = Problem(3)
+    posterior, few = problem.posterior, longs(2, 5, 11, 14)
+    assert posterior.covar_module.raw_lengthscale.requires_grad
+    found = excerpt(posterior, few).prior_rows(posterior.arms[5:7])
+    np.testing.assert_allclose(found, problem.gram[5:7, few], rtol=1e-6)
+    some, all_ = (
+        HallucinatedPosterior(posterior, SCALE, None, arms) for arms in (few, None)
+    )
+    for tracked in (some, all_):
+        tracked.append(5)
+        tracked.pull(5, 2)
+        tracked.close(11)
+    torch.testing.assert_close(some.bounds(), all_.bounds()[few])
+    assert some.moments(14) == pytest.approx(all_.moments(14))
+    best = some.best()[1]
+    assert best == few[some.bounds().argmax()]
+    assert some.best(other_than=best)[1] != best
+    (part,) = some.shards.parts
+    for column in (part.mean, part.residual, part.projected, part.appended):
+        assert not column.requires_grad
 
 
 RATE, NOW = 0.1, 6.0
