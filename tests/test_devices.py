@@ -47,9 +47,9 @@ from botorch_bkb.bandits import BoxThompsonPolicy, ThompsonPolicy
 from botorch_bkb.generation import draw_eigenfeature_paths, draw_weight_paths
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.utils.nystrom import TriangularSolver
 from botorch_bkb.optim import optimize_acqf_finite, top_k_choices
 from botorch_bkb.posteriors import ArmPosterior
-from botorch_bkb.posteriors.basis import TriangularSolver
 from tests.precise_reference import solve_lower
 from tests.pretend_device import pretend_device
 from tests.reference import exact_posterior

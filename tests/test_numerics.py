@@ -10,9 +10,9 @@ from gpytorch.kernels import LinearKernel, RBFKernel
 
 from botorch_bkb import BBKB, EpsilonGreedy, GPBandit, GPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import ConstantWidth
-from botorch_bkb.models.utils.rounding import RoundingReport
+from botorch_bkb.models.utils.nystrom import RoundingReport
 from botorch_bkb.optim import FixedSize
-from botorch_bkb.posteriors import arm_posterior, ArmPosterior, SparseArmFilter
+from botorch_bkb.posteriors import arm_posterior, ArmPosterior, SparseArmKalmanFilter
 from tests.bandits import make_bandit
 from tests.precise_reference import dtc_moments
 
@@ -180,7 +180,7 @@ def test_an_increment_that_would_lose_digits_is_a_rebuild(monkeypatch):
 @pytest.mark.parametrize("name", ["spread", "rewards of 1e12", "rough"])
 def test_filters_are_right(name, noise, dtype):
     case = Case(name, dtype, noise)
-    moving = SparseArmFilter(case.arms, case.kernel, noise, 0.0)
+    moving = SparseArmKalmanFilter(case.arms, case.kernel, noise, 0.0)
     observe_all(case, moving)
     mean, variance, relative = case.errors(moving.mean, moving.variance)
     assert mean <= TOLERANCES[dtype][0]
@@ -198,7 +198,7 @@ def observe_all(case, moving):
 
 def test_filters_say_when_float32_is_too_little():
     case = Case("spread", torch.float32, 1e-8)
-    moving = SparseArmFilter(case.arms, case.kernel, 1e-8, 0.0)
+    moving = SparseArmKalmanFilter(case.arms, case.kernel, 1e-8, 0.0)
     with pytest.warns(NumericsWarning, match="float32 changes the variance of arm"):
         observe_all(case, moving)
     assert (moving.variance >= 0).all()

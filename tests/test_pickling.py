@@ -45,7 +45,7 @@ def time_varying_model():
 
 
 def sparse_arm_filter():
-    posterior = posteriors.SparseArmFilter(ARMS, rbf(), 0.1, 0.2)
+    posterior = posteriors.SparseArmKalmanFilter(ARMS, rbf(), 0.1, 0.2)
     posterior.observe(torch.tensor([0, 3]), torch.ones(2).double(), 1.0)
     return posterior
 
@@ -60,7 +60,7 @@ def arm_posterior():
 # Classes with state, with priors where they take some, and one that is plain data.
 MAKERS = {
     "SingleTaskDTCGP": lambda: dtc_model(X[:4]),
-    "SparseArmFilter": sparse_arm_filter,
+    "SparseArmKalmanFilter": sparse_arm_filter,
     "TimeVaryingGP": time_varying_model,
     "PrecomputedKernel": lambda: kernels.PrecomputedKernel(torch.eye(10).double()),
     "TemporalDecayKernel": lambda: TemporalDecayKernel(
@@ -98,7 +98,7 @@ def by_torch(thing):
 
 def answers(thing):
     """Return what an object says, as numbers to compare."""
-    if isinstance(thing, posteriors.SparseArmFilter):
+    if isinstance(thing, posteriors.SparseArmKalmanFilter):
         return thing.predict(2.0)
     if isinstance(thing, optim.ArmPosterior):
         return thing.mean, thing.variance

@@ -32,7 +32,7 @@ from botorch_bkb.posteriors import (
     ArmMoments,
     DrawCovariance,
     ReplayedFilter,
-    SparseArmFilter,
+    SparseArmKalmanFilter,
 )
 from botorch_bkb.posteriors.replay import (
     DriftingUpperBounds,
@@ -356,7 +356,7 @@ class FilterSurrogate(ArmSurrogate):
         other._filter = self._known(observations).extended(features)
         return other
 
-    def _empty(self) -> SparseArmFilter:
+    def _empty(self) -> SparseArmKalmanFilter:
         """Return a filter that has observed nothing."""
         hyperparameters = self.hyperparameters
         features, kernel = hyperparameters.features, hyperparameters.covar_module
@@ -366,9 +366,11 @@ class FilterSurrogate(ArmSurrogate):
             # In double: of similar arms, single precision would leave some out.
             kernel = deepcopy(kernel).double()
             most = max(len(features), 2)
-            return SparseArmFilter(features.double(), kernel, noise, rate, 0.0, most)
+            return SparseArmKalmanFilter(
+                features.double(), kernel, noise, rate, 0.0, most
+            )
         room = self.max_feature_bytes // (len(features) * features.element_size())
-        sparse = SparseArmFilter(
+        sparse = SparseArmKalmanFilter(
             features, kernel, noise, rate, self.tolerance, self.max_inducing
         )
         sparse.max_inducing = max(2, min(sparse.max_inducing, room))

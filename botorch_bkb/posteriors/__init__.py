@@ -4,7 +4,7 @@ from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_sampler import ArmSampler, DrawCovariance
 from botorch_bkb.posteriors.moments import ArmMoments, Moments
 from botorch_bkb.posteriors.replay import ReplayedFilter
-from botorch_bkb.posteriors.sparse_arm_filter import SparseArmFilter
+from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
 
 
 __all__ = [
@@ -14,5 +14,5 @@ __all__ = [
     "DrawCovariance",
     "Moments",
     "ReplayedFilter",
-    "SparseArmFilter",
+    "SparseArmKalmanFilter",
 ]

@@ -21,8 +21,9 @@ from botorch_bkb.models.utils.nystrom import (
     check_largest_variance,
     check_relative_residual,
     independent_points,
+    ROUNDING_THRESHOLD,
+    RoundingReport,
 )
-from botorch_bkb.models.utils.rounding import ROUNDING_THRESHOLD, RoundingReport
 from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.basis import (
     Basis,
@@ -101,7 +102,7 @@ class ArmPosterior(Moments):
         self.shards = self.cache.shards
         self.max_prior_variance = max(self.shards.ask(lambda shard: shard.scale))
         check_largest_variance(self.max_prior_variance)
-        self._rounding_report = RoundingReport(self.like.dtype)
+        self._report = RoundingReport(self.like.dtype)
         none = torch.empty(0, dtype=torch.long, device=arms.device)
         self.update(none, none, self.like, self.like)
 
@@ -143,7 +144,7 @@ class ArmPosterior(Moments):
             if error > ROUNDING_THRESHOLD:
                 self._rebuild(inducing_indices)
                 error, arm = self._rounding()
-        self._rounding_report.note(error, arm)
+        self._report.note(error, arm)
         self.log_det = 2 * self.basis.L_v.diagonal().log().sum().item()
         self.feature_bytes = self.cache.column_bytes * len(self.basis.L)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from botorch_bkb.arms import BitArms, StoredArms
 from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.models.utils.nystrom import check_prior_variance
-from botorch_bkb.posteriors.basis import Basis, Move, TriangularSolver
+from botorch_bkb.models.utils.nystrom import check_prior_variance, TriangularSolver
+from botorch_bkb.posteriors.basis import Basis, Move
 from botorch_bkb.posteriors.moments import expected_rise, largest, Ranked
 
 

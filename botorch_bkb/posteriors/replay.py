@@ -13,7 +13,7 @@ from typing_extensions import override
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.checks import check_number
 from botorch_bkb.posteriors.moments import ArmMoments
-from botorch_bkb.posteriors.sparse_arm_filter import SparseArmFilter
+from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
 from botorch_bkb.posteriors.upper_bounds import Choices
 
 
@@ -42,13 +42,13 @@ class ReplayedFilter:
         since: Those after them, by time.
     """
 
-    def __init__(self, settled: SparseArmFilter) -> None:
+    def __init__(self, settled: SparseArmKalmanFilter) -> None:
         self.settled = settled
         self.since: list[Observation] = []
-        self._present: SparseArmFilter | None = None
+        self._present: SparseArmKalmanFilter | None = None
 
     @property
-    def filter(self) -> SparseArmFilter:
+    def filter(self) -> SparseArmKalmanFilter:
         """Given all observations, at the time of the last."""
         if not self.since:
             return self.settled
@@ -73,13 +73,17 @@ class ReplayedFilter:
         _observe(self.settled, since[:num_settled])
         self.since, self._present = since[num_settled:], None
 
-    def with_observations(self, observations: Iterable[Observation]) -> SparseArmFilter:
+    def with_observations(
+        self, observations: Iterable[Observation]
+    ) -> SparseArmKalmanFilter:
         """Return a filter that has some more observations; this one stays."""
         posterior = self.settled.copy()
         _observe(posterior, sorted([*self.since, *observations], key=_time_of))
         return posterior
 
-    def hallucinate(self, pending: Sequence[tuple[float, int]]) -> SparseArmFilter:
+    def hallucinate(
+        self, pending: Sequence[tuple[float, int]]
+    ) -> SparseArmKalmanFilter:
         """Return a filter whose variances count pulls that are out, and no mean.
 
         As if each had been told at its own time.
@@ -174,7 +178,7 @@ class DriftingUpperBounds(Choices):
         self.replayed = replayed
         self.time = time
         self.limits = limits
-        self.hallucinated: SparseArmFilter | None = None
+        self.hallucinated: SparseArmKalmanFilter | None = None
         if pending:
             self.hallucinated = replayed.hallucinate(pending)
             self.variance = self.hallucinated.predict(time)[1]
@@ -199,7 +203,7 @@ class DriftingUpperBounds(Choices):
         self.variance = self.hallucinated.variance
 
 
-def hallucinate_pull(posterior: SparseArmFilter, arm: int, time: float) -> None:
+def hallucinate_pull(posterior: SparseArmKalmanFilter, arm: int, time: float) -> None:
     """Let a filter observe its own mean of an arm: only variances change."""
     posterior.advance(time)
     indices = torch.tensor([arm], device=posterior.mean.device)
@@ -210,7 +214,9 @@ def _time_of(observation: Observation) -> float:
     return observation.time
 
 
-def _observe(posterior: SparseArmFilter, observations: Iterable[Observation]) -> None:
+def _observe(
+    posterior: SparseArmKalmanFilter, observations: Iterable[Observation]
+) -> None:
     """Observe in order of time, observations of one time together."""
     for time, group in groupby(observations, key=_time_of):
         _, arms, rewards = zip(*group, strict=True)

@@ -8,8 +8,8 @@ over the arms. That is a linear state-space model, so equations (7) and (8) of
     mean <- (1 - eps)^(D / 2) mean
     C    <- (1 - eps)^D C + (1 - (1 - eps)^D) K
 
-and every observation is an update of rank one. Here this is done for a few inducing
-arms, whose values determine what data on them say of all others.
+and every observation is an update of rank one. Here the state is the weights of a few
+inducing arms.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from botorch_bkb.models.utils.nystrom import (
     check_residual,
     is_well_conditioned,
     psd_root,
+    RoundingReport,
 )
-from botorch_bkb.models.utils.rounding import RoundingReport
 
 
 # Inducing arms are reviewed after this many observations.
@@ -49,33 +49,29 @@ REVIEW_INTERVAL = 64
 CHUNK_BYTES = 2**24
 
 
-class SparseArmFilter:
+class SparseArmKalmanFilter:
     r"""The posterior over drifting arms that stands on a few inducing ones.
 
-    The values of the inducing arms ``S`` drift by the same law, and given them what
-    they were before says nothing more about the other arms. So the filter over ``S``
-    alone, with the features ``z(x) = L^{-1} k_S(x)`` and weights ``theta`` of mean
-    ``mu`` and covariance ``Sigma``, ::
+    With inducing arms ``S``, features ``z(x) = L^{-1} k_S(x)`` and weights ``theta`` of
+    mean ``mu`` and covariance ``Sigma``, ::
 
-        mean(x) = z(x)^T mu,    var(x) = k(x, x) - |z(x)|^2 + z(x)^T Sigma z(x),
+        mean(x) = z(x)^T mu,    var(x) = k(x, x) - |z(x)|^2 + z(x)^T Sigma z(x).
 
-    which is the variance of DTC, is exact while ``S`` holds every arm that was pulled,
-    and an arm joins ``S`` when it is pulled.
+    This is exact while ``S`` holds every arm that was pulled: an arm joins ``S`` when
+    it is pulled. The approximation is that arms leave. The *leverage* of an inducing
+    arm is ``1 - var(d_j | data) / var(d_j)``, with ``d_j`` its value less its
+    prediction from the other inducing arms. A pull of age ``D`` adds about ``(1 -
+    eps)^D r / (r + lambda)``, with ``r`` the variance of ``d_j``. If the leverage is
+    under ``tolerance``, or is the least of too many, the arm leaves: ``d_j`` goes back
+    to its prior and the rest of the posterior stays. An arm that leaves with leverage
+    ``tau`` changes the variance of no arm by more than ``(tau + sqrt(tau)) k(x, x)``,
+    and its mean by no more than ``sqrt(k(x, x))`` times the mean of ``d_j`` over its
+    prior deviation, whose expected square is ``tau``; both errors fade as ``(1 -
+    eps)^D``.
 
-    What is approximate is that arms leave. The *leverage* of an inducing arm is the
-    share of the variance of ``d_j``, its value less what the other inducing arms say of
-    it, that the data have removed: ``1 - var(d_j | data) / var(d_j)``. A single pull
-    starts near ``r / (r + lambda)``, with ``r`` the variance of ``d_j``, and a pull of
-    age ``D`` has ``(1 - eps)^D`` of that. Where the leverage is under ``tolerance``, or
-    is the least of too many, the arm leaves: ``d_j`` goes back to its prior and the
-    rest of the posterior stays. Leaving with leverage ``tau`` changes the variance of
-    no arm by more than ``(tau + sqrt(tau)) k(x, x)``, and its mean by no more than
-    ``sqrt(k(x, x))`` times the mean of ``d_j`` over its prior deviation, whose expected
-    square is ``tau``; both errors fade as ``(1 - eps)^D``.
-
-    An observation costs one pass over the features, ``O(A m)``, whatever was observed
-    before; every 64 observations, and when the variance remembered has halved, the
-    inducing arms are looked through, which is ``O(A m^2)`` if some leave.
+    An observation costs one pass over the features, ``O(A m)``. Every 64 observations,
+    and when the remembered variance has halved, the inducing arms are reviewed, which
+    is ``O(A m^2)`` if some leave.
 
     Args:
         arms: The ``A x d`` arms.
@@ -134,7 +130,7 @@ class SparseArmFilter:
         self.time: float | None = None
         self.mean = torch.zeros_like(prior_variance)
         self.log_det = 0.0
-        self._rounding_report = RoundingReport(prior_variance.dtype)
+        self._report = RoundingReport(prior_variance.dtype)  # copies share it
         self.arms = arms
         self.covar_module = covar_module
         self.tolerance = tolerance
@@ -170,9 +166,8 @@ class SparseArmFilter:
     def extended(self, arms: Tensor) -> Self:
         """Return one over more arms, after the others, that has the same observations.
 
-        Given the arms that were observed, what was observed says nothing more about any
-        other arm, now or before. So nothing is replayed. ``O(k m^2)``, and a copy of
-        the features.
+        Nothing is replayed: given the observed arms, the data say nothing more about
+        any other arm. ``O(k m^2)``, and a copy of the features.
 
         Args:
             arms: The ``k x d`` new arms.
@@ -266,7 +261,12 @@ class SparseArmFilter:
         self.advance(time)
         for index, reward in zip(indices.tolist(), rewards.tolist(), strict=True):
             self._condition(index, reward)
-            self._rounding_report.note(self._rounding(index), index)
+            # A reward does not inform about the residual outside the span: relative to
+            # the variance, that is lost by rounding.
+            prior, finfo = self.prior_variance[index], torch.finfo(self.mean.dtype)
+            residual = (prior - self._squared[index]).clamp_min(finfo.eps * prior)
+            projected = self._projected[index].clamp_min(finfo.tiny)
+            self._report.note((residual / projected).item(), index)
 
     @torch.no_grad()
     def advance(self, time: float) -> None:
@@ -276,9 +276,18 @@ class SparseArmFilter:
             InputDataError: If the time goes back or is not finite.
         """
         retained = self._retained(time)
-        if retained < 1:
-            self._decay(retained)
         self.time = time
+        if retained == 1:
+            return
+        self.mean = math.sqrt(retained) * self.mean
+        self._projected = retained * self._projected + (1 - retained) * self._squared
+        self._mu = math.sqrt(retained) * self._mu
+        self._Sigma = retained * self._Sigma
+        self._Sigma.diagonal().add_(1 - retained)
+        self._retained_since_review *= retained
+        is_due = self._num_since_review >= REVIEW_INTERVAL
+        if is_due or self._retained_since_review < 0.5:
+            self._review(self.max_inducing)
 
     @torch.no_grad()
     def predict(self, time: float) -> tuple[Tensor, Tensor]:
@@ -308,20 +317,6 @@ class SparseArmFilter:
             )
         return float((1 - self.forgetting_rate) ** (time - self.time))
 
-    def _decay(self, retained: float) -> None:
-        """Move on to where ``retained`` of the variance is remembered."""
-        self.mean = math.sqrt(retained) * self.mean
-        self._projected = retained * self._projected + (1 - retained) * self._squared
-        self._mu = math.sqrt(retained) * self._mu
-        self._Sigma = retained * self._Sigma
-        self._Sigma.diagonal().add_(1 - retained)
-        self._retained_since_review *= retained
-        if (
-            self._num_since_review >= REVIEW_INTERVAL
-            or self._retained_since_review < 0.5
-        ):
-            self._review(self.max_inducing)
-
     def _condition(self, index: int, reward: float) -> None:
         """Take in one reward."""
         if index not in self._position:
@@ -346,32 +341,6 @@ class SparseArmFilter:
         self.log_det += math.log1p(variance / self.noise_variance)
         self._num_since_review += 1
 
-    def _rounding(self, index: int) -> float:
-        """Return the relative rounding error of the variance of an arm.
-
-        Args:
-            index: The arm of the last reward.
-        """
-        # A reward does not inform about the residual outside the span.
-        prior, projected = self.prior_variance[index], self._projected[index]
-        rest = (prior - self._squared[index]).clamp_min(
-            torch.finfo(prior.dtype).eps * prior
-        )
-        return (rest / projected.clamp_min(torch.finfo(prior.dtype).tiny)).item()
-
-    def _inverse_row(self, index: int, corner: float) -> Tensor:
-        """Return what joining adds to ``L^{-1}``, in units of the prior variance."""
-        z = self._features[index].unsqueeze(-1)
-        coefficients = torch.linalg.solve_triangular(self._L.mT, z, upper=True)
-        scale = self.prior_variance[self.inducing_indices].sqrt()
-        row = torch.cat(
-            [
-                -coefficients.squeeze(-1) * scale,
-                self.prior_variance[index : index + 1].sqrt(),
-            ]
-        )
-        return row / corner
-
     def _join(self, index: int) -> None:
         """Make an arm inducing; what is new about it has its prior.
 
@@ -391,8 +360,13 @@ class SparseArmFilter:
         try:
             check_residual(self.prior_variance - squared, self.prior_variance)
         except InputDataError:
-            row = self._inverse_row(index, corner.item())
-            if is_well_conditioned(row):
+            # The row that it adds to L^{-1}, in units of the prior variance.
+            row = torch.linalg.solve_triangular(
+                self._L, -z.unsqueeze(0), upper=False, left=False
+            )
+            row = torch.cat([row.squeeze(0), row.new_ones(1)]) / corner
+            arms = torch.cat([self.inducing_indices, joined])
+            if is_well_conditioned(row * self.prior_variance[arms].sqrt()):
                 raise
             return  # rounding alone: the arm's features would spoil those of others
         if m == self._room:

@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import TVGPUCB
-from botorch_bkb.posteriors import SparseArmFilter
+from botorch_bkb.posteriors import SparseArmKalmanFilter
 from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
 from tests.bandits import make_bandit, play
 
@@ -24,7 +24,7 @@ both_filters = pytest.mark.parametrize("sparse", [False, True], ids=["exact", "s
 def new_filter(sparse, num_arms=50):
     # So few and so strict that arms leave, and come back.
     options = (0.01, 12) if sparse else (0.0, 512)
-    return SparseArmFilter(ARMS[:num_arms], KERNEL, NOISE, RATE, *options)
+    return SparseArmKalmanFilter(ARMS[:num_arms], KERNEL, NOISE, RATE, *options)
 
 
 def random_pulls(num_pulls, seed, num_arms=50):
@@ -53,13 +53,13 @@ def assert_same_bits(left, right):
 @pytest.fixture
 def num_observed(monkeypatch):
     """Count the observations that filters take in."""
-    seen, observe = [], SparseArmFilter.observe
+    seen, observe = [], SparseArmKalmanFilter.observe
 
     def counted(self, indices, rewards, time):
         seen.extend(indices.tolist())
         observe(self, indices, rewards, time)
 
-    monkeypatch.setattr(SparseArmFilter, "observe", counted)
+    monkeypatch.setattr(SparseArmKalmanFilter, "observe", counted)
     return seen
 
 

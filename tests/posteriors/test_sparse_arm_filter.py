@@ -1,17 +1,21 @@
-"""The sparse filter: exact while nobody leaves, and within its bound when one does."""
+"""The filter over time: exact while nobody leaves, and within its bound when one does.
+
+Exact means equations (7) and (8) of the TV-GP-UCB paper, solved densely.
+"""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.posteriors import SparseArmFilter
-from tests.helpers import LargestTensor
-from tests.posteriors.test_arm_filter import history
+from botorch_bkb.posteriors import SparseArmKalmanFilter
+from tests.helpers import gram_matrix, LargestTensor
+from tests.reference import time_varying_posterior
 
 
 NOISE = 0.2
@@ -25,19 +29,157 @@ def kernel_of(name):
     return kernel
 
 
+def points(num_arms, seed=0):
+    return torch.as_tensor(np.random.default_rng(seed).uniform(size=(num_arms, 2)))
+
+
 def filters(num_arms=40, rate=0.05, kernel="rbf", **options):
     """Return an exact and a sparse filter over the same arms."""
-    arms = torch.as_tensor(np.random.default_rng(0).uniform(size=(num_arms, 2)))
-    kernel = kernel_of(kernel)
-    exact = SparseArmFilter(arms, kernel, NOISE, rate, tolerance=0.0)
-    return exact, SparseArmFilter(arms, kernel, NOISE, rate, **options)
+    arms, kernel = points(num_arms), kernel_of(kernel)
+    exact = SparseArmKalmanFilter(arms, kernel, NOISE, rate, tolerance=0.0)
+    return exact, SparseArmKalmanFilter(arms, kernel, NOISE, rate, **options)
+
+
+def history(num_arms, num_times, seed):
+    """Return times with real gaps and no, one or several observations at each."""
+    generator = np.random.default_rng(seed)
+    times = np.cumsum(generator.exponential(1.0, size=num_times))
+    sizes = generator.integers(0, 4, size=num_times)
+    return [
+        (time, generator.integers(0, num_arms, size=size), generator.normal(size=size))
+        for time, size in zip(times, sizes, strict=True)
+    ]
 
 
 def bring(filters, steps):
     for time, arms, rewards in steps:
         for one in filters:
             rewards_ = torch.as_tensor(rewards).to(one.mean)
-            one.observe(torch.as_tensor(arms), rewards_, time)
+            one.observe(torch.as_tensor(arms), rewards_, float(time))
+
+
+# Against the dense answer -------------------------------------------------------------
+
+
+def dense(kernel, arms, rate, steps, decision):
+    """Return the moments by equations (7) and (8), from all observations at once."""
+    times = np.concatenate([np.full(len(pulled), time) for time, pulled, _ in steps])
+    pulled = np.concatenate([pulled for _, pulled, _ in steps])
+    rewards = np.concatenate([rewards for *_, rewards in steps])
+    gram = gram_matrix(kernel, arms)
+    return time_varying_posterior(gram, NOISE, rate, pulled, times, rewards, decision)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+def test_300_times_equal_the_dense_answer(kernel):
+    """A linear kernel makes most arms redundant."""
+    (exact, _), steps = filters(60, 0.03, kernel), history(60, 300, 1)
+    bring((exact,), steps)
+    decision = steps[-1][0] + 1.0
+    expected = dense(exact.covar_module, exact.arms, 0.03, steps, decision)
+    for found, wanted in zip(exact.predict(decision), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    rate=st.sampled_from([0.0, 0.01, 0.5, 1.0]),
+    gap=st.sampled_from([0.0, 0.7, 30.0]),
+)
+@settings(max_examples=40, deadline=None)
+def test_random_histories_equal_the_dense_answer(seed, rate, gap):
+    """Predicted, and as the state at that time; a copy leaves the original alone."""
+    arms, kernel, steps = points(12, seed), kernel_of("rbf"), history(12, 15, seed)
+    # Twice the same time: as if it were one.
+    steps.append((steps[-1][0], np.array([3, 3]), np.array([0.5, -0.5])))
+    decision = steps[-1][0] + gap
+    expected = dense(kernel, arms, rate, steps, decision)
+    found = SparseArmKalmanFilter(arms, kernel, NOISE, rate, 0.0)
+    bring((found,), steps)
+    before = state(found)
+    later = found.copy()
+    later.advance(decision)
+    for mean, variance in (found.predict(decision), (later.mean, later.variance)):
+        np.testing.assert_allclose(mean, expected[0], atol=1e-9)
+        np.testing.assert_allclose(variance, expected[1], atol=1e-9)
+    assert_same_state(state(found), before)
+    assert later.log_det == found.log_det
+
+
+def state(filtered):
+    moments = filtered.mean.clone(), filtered.variance.clone()
+    return *moments, filtered.log_det, filtered.time
+
+
+def assert_same_state(found, expected):
+    assert all(torch.equal(*pair) for pair in zip(found[:2], expected[:2], strict=True))
+    assert found[2:] == expected[2:]
+
+
+STEPS = [(0.5, [1, 5], [2.0, -1.0]), (3.25, [0], [1.5]), (4.0, [3], [0.5])]
+
+
+def observed(steps=STEPS, rate=0.1):
+    exact, _ = filters(6, rate)
+    bring((exact,), steps)
+    return exact
+
+
+def test_before_the_first_observation_any_time_has_the_prior():
+    filtered = observed([])
+    assert filtered.time is None
+    for time in (-50.0, 7.0):
+        mean, variance = filtered.predict(time)
+        assert mean.tolist() == [0.0] * 6
+        torch.testing.assert_close(variance, filtered.prior_variance)
+    nothing = torch.empty(0, dtype=torch.long), torch.empty(0).double()
+    filtered.observe(*nothing, -50.0)
+    assert (filtered.time, filtered.log_det) == (-50.0, 0.0)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_the_log_determinant_is_that_of_all_pairs_of_observations(rate):
+    filtered = observed(rate=rate)
+    arms, times = np.array([1, 5, 0, 3]), np.array([0.5, 0.5, 3.25, 4.0])
+    gram = gram_matrix(filtered.covar_module, filtered.arms)[np.ix_(arms, arms)]
+    K = gram * (1 - rate) ** (np.abs(times[:, None] - times) / 2)
+    expected = np.linalg.slogdet(np.eye(len(K)) + K / NOISE)[1]
+    assert filtered.log_det == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_copy_and_a_longer_one_leave_the_original_alone():
+    filtered = observed(STEPS[:1])
+    before = state(filtered)
+    new = torch.tensor([[0.5, 0.5]]).double()
+    for other in (filtered.copy(), filtered.extended(new)):
+        bring((other,), STEPS[1:])
+        assert_same_state(state(filtered), before)
+        arms = filtered.arms
+        expected = dense(filtered.covar_module, arms, 0.1, STEPS, 4.0)
+        np.testing.assert_allclose(other.mean[:6], expected[0], atol=1e-9)
+    assert len(other.mean) == len(other.prior_variance) == 7
+
+
+@pytest.mark.parametrize(
+    ("arms", "rewards", "time", "error", "match"),
+    [
+        ([0, 1], [1.0], 5.0, BotorchTensorDimensionError, "one reward per arm"),
+        ([0, 6], [1.0, 1.0], 5.0, InputDataError, r"from 0 to 5, but got \[0, 6\]"),
+        ([0, 1], [1.0, math.inf], 5.0, InputDataError, "finite `rewards`"),
+        ([], [], 3.9, InputDataError, "`time` not before 4, .* but got 3.9"),
+        ([0], [1.0], math.nan, InputDataError, "`time` to be a finite number"),
+    ],
+)
+def test_bad_observations_change_nothing(arms, rewards, time, error, match):
+    filtered = observed()
+    before = state(filtered)
+    indices, values = torch.tensor(arms).long(), torch.tensor(rewards).double()
+    with pytest.raises(error, match=match):
+        filtered.observe(indices, values, time)
+    assert_same_state(state(filtered), before)
+
+
+# Arms that leave ----------------------------------------------------------------------
 
 
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 12))
@@ -118,7 +260,7 @@ def test_nothing_is_arms_times_arms():
     assert largest.nbytes <= 3000 * 33 * 8
 
 
-@pytest.mark.filterwarnings("ignore::botorch_bkb.models.utils.rounding.NumericsWarning")
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning")
 @pytest.mark.parametrize(("width", "seed"), [(100, 9), (130, 2)])
 def test_an_arm_whose_features_rounding_spoils_stays_out(width, seed):
     """In this order the arms of a line leave features that are wrong far from them: a
@@ -126,7 +268,7 @@ def test_an_arm_whose_features_rounding_spoils_stays_out(width, seed):
     kernel = RBFKernel().double()
     kernel.lengthscale = 0.12
     arms = torch.linspace(0, 1, 200, dtype=torch.double).unsqueeze(-1)
-    posterior = SparseArmFilter(arms, kernel, 0.01, 0.0)
+    posterior = SparseArmKalmanFilter(arms, kernel, 0.01, 0.0)
     stream = torch.Generator().manual_seed(seed)
     pulls = []
     for time in range(60):

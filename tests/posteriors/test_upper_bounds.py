@@ -12,7 +12,7 @@ from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.models.kernels import PrecomputedKernel
-from botorch_bkb.posteriors import ArmMoments, SparseArmFilter
+from botorch_bkb.posteriors import ArmMoments, SparseArmKalmanFilter
 from botorch_bkb.posteriors.hallucination import excerpt, HallucinatedPosterior
 from botorch_bkb.posteriors.replay import (
     DriftingUpperBounds,
@@ -70,7 +70,9 @@ class Drift:
         self.gram, self.pending = Problem(0).gram, list(pending)
         kernel = PrecomputedKernel(torch.tensor(self.gram, dtype=dtype))
         arms = torch.arange(NUM_ARMS, dtype=dtype).unsqueeze(-1)
-        self.replayed = ReplayedFilter(SparseArmFilter(arms, kernel, NOISE, RATE, 0.0))
+        self.replayed = ReplayedFilter(
+            SparseArmKalmanFilter(arms, kernel, NOISE, RATE, 0.0)
+        )
         oldest = min((time for time, _ in self.pending), default=math.inf)
         self.replayed.observe([Observation(*told) for told in TOLD], oldest)
         mean, variance = self.replayed.filter.predict(NOW)
