@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from botorch_bkb.models.utils.crossing import UNLIMITED
 from botorch_bkb.models.utils.draws import draw_integers
+
+
+UNLIMITED = 2**31 - 1
 
 
 class PullCounts(NamedTuple):

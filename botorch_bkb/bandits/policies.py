@@ -17,8 +17,7 @@ from botorch_bkb.bandits.fitting import PriorMean
 from botorch_bkb.bandits.surrogates import PosteriorAt
 from botorch_bkb.checks import check_number
 from botorch_bkb.models.utils.draws import draw_uniforms
-from botorch_bkb.optim.batch_rules import BatchRule
-from botorch_bkb.optim.batch_ucb import fill_batch
+from botorch_bkb.optim.batch_rules import BatchRule, fill_batch
 from botorch_bkb.posteriors import ArmSampler, DrawCovariance
 from botorch_bkb.posteriors.arm_sampler import check_draw_covariance
 from botorch_bkb.posteriors.upper_bounds import Choices

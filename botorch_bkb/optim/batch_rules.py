@@ -18,9 +18,10 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms.pull_limits import UNLIMITED
 from botorch_bkb.checks import check_size
-from botorch_bkb.models.utils.crossing import first_crossing, UNLIMITED
 from botorch_bkb.posteriors import Moments
+from botorch_bkb.posteriors.upper_bounds import Choices, first_crossing
 
 
 class OpenBatch(ABC):
@@ -246,3 +247,39 @@ class _Sum(OpenBatch):
             return 1
         self.total += taken * score
         return taken
+
+
+def fill_batch(
+    choices: Choices, batch: OpenBatch, first: int | None, like: Tensor
+) -> Tensor:
+    """Choose arms one by one until the batch closes.
+
+    Args:
+        choices: What to choose next.
+        batch: The batch.
+        first: The first arm, if it is chosen already.
+        like: A tensor of the dtype and device of the indices.
+
+    Returns:
+        A long tensor of arm indices in order of choice, at least one.
+
+    Raises:
+        InputDataError: If no arm allows a pull.
+    """
+    chosen: list[int] = []
+    index = choices.best() if first is None else first
+    while index is not None:
+        # What ends the batch needs no update that only the next choice would see.
+        is_single = batch.most_left == 1 or (first is not None and not chosen)
+        taken = batch.take(index, 1 if is_single else choices.num_repeats(index))
+        chosen.extend([index] * taken)
+        if batch.is_closed:
+            break
+        choices.pull(index, taken)
+        index = choices.best()
+    if not chosen:
+        raise InputDataError(
+            "Expected at least one arm that may still be pulled, but `available` and "
+            "`max_repeats` leave none. Allow more repeats or stop here."
+        )
+    return like.new_tensor(chosen)

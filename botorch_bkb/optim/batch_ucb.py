@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 
-from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms import PullLimits
-from botorch_bkb.models.utils.crossing import UNLIMITED
-from botorch_bkb.optim.batch_rules import BatchRule, FixedSize, OpenBatch
+from botorch_bkb.arms.pull_limits import UNLIMITED
+from botorch_bkb.optim.batch_rules import BatchRule, fill_batch, FixedSize
 from botorch_bkb.posteriors import ArmPosterior
-from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
 
 
 def optimize_batch_ucb(
@@ -76,39 +75,3 @@ def optimize_batch_ucb(
     bounds = UpperBounds(posterior, scale, grow, pending_indices, limits)
     batch = batch_rule.open(posterior, pending_scores)
     return fill_batch(bounds, batch, first, posterior.pulled_indices)
-
-
-def fill_batch(
-    choices: Choices, batch: OpenBatch, first: int | None, like: Tensor
-) -> Tensor:
-    """Choose arms one by one until the batch closes.
-
-    Args:
-        choices: What to choose next.
-        batch: The batch.
-        first: The first arm, if it is chosen already.
-        like: A tensor of the dtype and device of the indices.
-
-    Returns:
-        A long tensor of arm indices in order of choice, at least one.
-
-    Raises:
-        InputDataError: If no arm allows a pull.
-    """
-    chosen: list[int] = []
-    index = choices.best() if first is None else first
-    while index is not None:
-        # What ends the batch needs no update that only the next choice would see.
-        is_single = batch.most_left == 1 or (first is not None and not chosen)
-        taken = batch.take(index, 1 if is_single else choices.num_repeats(index))
-        chosen.extend([index] * taken)
-        if batch.is_closed:
-            break
-        choices.pull(index, taken)
-        index = choices.best()
-    if not chosen:
-        raise InputDataError(
-            "Expected at least one arm that may still be pulled, but `available` and "
-            "`max_repeats` leave none. Allow more repeats or stop here."
-        )
-    return like.new_tensor(chosen)

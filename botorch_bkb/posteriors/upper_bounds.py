@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import PullCounts, PullLimits
-from botorch_bkb.models.utils.crossing import first_crossing
+from botorch_bkb.arms.pull_limits import UNLIMITED
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.hallucination import HallucinatedPosterior
 from botorch_bkb.posteriors.moments import expected_rise, Ranked
@@ -379,3 +380,31 @@ def best_arm_limits(
         chosen[rest.sort(descending=True, stable=True).indices[:missing]] = True
     is_open[arms] = chosen
     return PullLimits(is_open.int())
+
+
+def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:
+    """Return the least ``n >= 1`` for which a monotone condition holds.
+
+    ``UNLIMITED`` if it is as large as that.
+
+    Args:
+        crosses: The condition, false up to some ``n`` and true from there on.
+        estimate: The crossing by a closed formula, right up to rounding; NaN or
+            infinite where the condition never holds.
+    """
+    if not estimate < UNLIMITED:
+        return UNLIMITED
+    high = math.floor(max(estimate, 0.0)) + 1
+    low, step = high - 1, 1
+    # Rounding may swallow many small terms of a sum: steps double.
+    while not crosses(high):
+        if high >= UNLIMITED:
+            return UNLIMITED
+        low, high, step = high, high + step, 2 * step
+    step = 1
+    while low > 0 and crosses(low):
+        low, high, step = max(low - step, 0), low, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if crosses(middle) else (middle, high)
+    return min(high, UNLIMITED)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import ArmTable, PullCounts, PullLimits
-from botorch_bkb.models.utils.crossing import UNLIMITED
+from botorch_bkb.arms.pull_limits import UNLIMITED
 
 
 def of_pulls(*numbers):

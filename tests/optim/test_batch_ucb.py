@@ -18,7 +18,7 @@ from botorch_bkb.optim import (
     ProductRule,
     SumRule,
 )
-from botorch_bkb.optim.batch_ucb import fill_batch
+from botorch_bkb.optim.batch_rules import fill_batch
 from botorch_bkb.posteriors import upper_bounds
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.reference import Arms, greedy_batch

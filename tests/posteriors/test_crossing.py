@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.models.utils.crossing import first_crossing, UNLIMITED
+from botorch_bkb.arms.pull_limits import UNLIMITED
+from botorch_bkb.posteriors.upper_bounds import first_crossing
 
 
 @given(crossing=st.integers(1, 10**6), error=st.integers(-70, 70))
