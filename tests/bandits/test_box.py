@@ -22,9 +22,8 @@ from botorch_bkb.bandits import (
 )
 from botorch_bkb.bandits.box_surrogate import PointObservations
 from botorch_bkb.generation import VarianceStoppingRule
-from botorch_bkb.models.utils.draws import seed_of, seeded_generator, UPDATES
 from tests.bandits import assert_same, LEARNED
-from tests.reference import dtc_posterior, exact_posterior
+from tests.reference import exact_posterior
 
 
 NOISE = 0.01
@@ -276,31 +275,6 @@ def gram(left, right):
     return rbf()(left, right).to_dense().detach().numpy()
 
 
-def kept_in_blocks(points, oversampling, generator):
-    """Return which of many points are kept, by dense formulas, block after block."""
-    kept, stop = None, 256
-    while kept is None or stop < 2 * len(points):
-        seen = points[: stop // 2]
-        block = points[:stop]
-        variance = np.ones(len(block))
-        if kept is not None:
-            others = gram(seen[kept], seen[kept]), gram(seen[kept], seen)
-            weights = np.full(len(seen), 1 / NOISE)
-            variance = np.diag(
-                dtc_posterior(
-                    *others,
-                    gram(seen[kept], block),
-                    gram(block, block),
-                    weights,
-                    np.zeros(len(seen)),
-                )[1]
-            )
-        uniforms = torch.rand(len(block), generator=generator, dtype=torch.double)
-        kept = np.flatnonzero(uniforms.numpy() < oversampling * variance / NOISE)
-        stop *= 2
-    return kept
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "num_points"),
     [("sparse", {"covar_module": rbf(0.2)}, 300), ("thompson", LEARNED, 40)],
@@ -316,31 +290,6 @@ def test_a_ceiling_holds_on_a_box(kind, options, num_points):
     bandit.tell(asked, truth(asked))
     bandit.ask(1)  # nor does the second
     assert len(bandit.inducing_points) == 15
-
-
-@pytest.mark.parametrize(("kind", "num_points"), [("sparse", 700), ("thompson", 257)])
-def test_the_inducing_points_of_a_warm_start_are_drawn_in_blocks(kind, num_points):
-    """All at once, every point would have the prior's score and would be kept."""
-    bandit = make_bandit(kind)
-    points = uniform_points(num_points)
-    bandit.add_observations(points, truth(points))
-    seed = seed_of(torch.Generator().manual_seed(0))
-    kept = kept_in_blocks(points, 2.0, seeded_generator(seed, UPDATES, 0))
-    mean, variance = bandit.predict(BOUNDS)  # from the draws of the next ask
-    bandit.ask(1)
-    assert torch.equal(bandit.inducing_points, points[kept])
-    assert len(kept) < 100
-    for got in ((mean, variance), bandit.predict(BOUNDS)):
-        expected = dtc_posterior(
-            gram(points[kept], points[kept]),
-            gram(points[kept], points),
-            gram(points[kept], BOUNDS),
-            gram(BOUNDS, BOUNDS),
-            np.full(num_points, 1 / NOISE),
-            truth(points).numpy(),
-        )
-        np.testing.assert_allclose(got[0], expected[0], atol=1e-5)
-        np.testing.assert_allclose(got[1], np.diag(expected[1]), atol=1e-5)
 
 
 def uniform_points(num_points):
@@ -413,22 +362,6 @@ def test_outside_data_stand_for_the_first_design(monkeypatch):
     assert torch.equal(bandit.ask(1), BOUNDS.mean(dim=0, keepdim=True))
 
 
-def test_a_state_in_the_middle_of_the_first_design_goes_on(tmp_path):
-    bandit = make_bandit("sparse", **LEARNED)
-    points = bandit.ask(2)
-    bandit.tell(points[:1], [0.3])
-    bandit.save(tmp_path / "state")
-    other = make_bandit("sparse", seed=9, **LEARNED)
-    other.load(tmp_path / "state")
-    assert other.policy.confidence == bandit.policy.confidence  # drawn with the seed
-    assert_same(other.state_dict(), bandit.state_dict())
-    for _ in range(2):
-        batches = [one.ask(2) for one in (bandit, other)]
-        assert torch.equal(*batches)
-        for one in (bandit, other):
-            one.tell(batches[0], truth(batches[0]))
-
-
 @pytest.mark.parametrize("options", [LEARNED, {}], ids=["learned", "given"])
 def test_the_default_width_is_drawn_with_the_seed(options):
     widths = [
@@ -497,13 +430,6 @@ def test_points_follow_the_distribution_of_the_maximizer():
     assert gap < 1.95 * np.sqrt(1 / 1500 + 1 / 20_000) + 0.02
 
 
-def test_draws_go_as_far_as_is_said():
-    assert BoxThompsonPolicy().scale == 0.7
-    assert BoxThompsonPolicy().uniform_probability == 0.0
-    with pytest.raises(InputDataError, match=r"`scale` to be a number from 0\.001"):
-        BoxThompsonPolicy(scale=0.0)
-
-
 # The distribution of the maximizer ----------------------------------------------------
 
 
@@ -566,28 +492,3 @@ def test_bad_arguments_are_refused():
     with pytest.raises(InputDataError, match="it has none left"):
         bandit.fail(torch.cat([points, points]))
     assert_same(bandit.state_dict(), before)
-
-
-def test_pulls_are_settled_once_by_id():
-    bandit = make_bandit("sparse", batch_size=3)
-    first = bandit.ask()
-    assert list(bandit.pending) == [0, 1, 2]
-    assert torch.equal(torch.stack(list(bandit.pending.values())), first)
-    bandit.tell(first[[2, 0]], [2.0, 0.5], pull_ids=[2, 0])
-    assert list(bandit.pending) == [1]
-    for points, pull_ids, match in (
-        (first[:1], [0], "pull 0 .* but it is settled, or was"),
-        (first[:1], [1], "pull 1 .* but it is one of"),
-        (first[1:2], [7], "pull 7 .* or was never asked for"),
-        (first[1:2], [1, 1], "1 different ids"),
-    ):
-        for call in (
-            lambda p=points, i=pull_ids: bandit.tell(p, [1.0], pull_ids=i),
-            lambda p=points, i=pull_ids: bandit.fail(p, pull_ids=i),
-        ):
-            with pytest.raises(InputDataError, match=match):
-                call()
-            assert list(bandit.pending) == [1]
-            assert bandit.num_pulls == 2
-    bandit.fail(first[1:2], pull_ids=[1])
-    assert bandit.pending == {}

@@ -217,11 +217,6 @@ def test_a_kernel_that_refuses_an_arm_changes_nothing():
 # State --------------------------------------------------------------------------------
 
 
-def measure_of(bandit):
-    measure = measure_by_features(3)
-    return lambda indices: measure(bandit.arms[indices])
-
-
 def test_a_state_goes_to_its_own_arms_only(tmp_path):
     bandit = make_bandit(BBKB)
     play(bandit, 3)

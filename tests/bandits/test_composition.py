@@ -257,21 +257,6 @@ def test_draws_of_a_filter_have_the_law_of_the_dense_posterior(num_pending, scal
     assert np.abs(got - expected).max() < 4 * math.sqrt(0.25 / 4000)
 
 
-@pytest.mark.parametrize(
-    ("surrogate", "covariance"),
-    [
-        (on_filter(0.1), "full"),
-        (on_posterior(SPARSE), "full"),
-        (on_posterior(SPARSE), "projected"),
-    ],
-)
-def test_draws_of_scale_zero_are_the_mean(surrogate, covariance):
-    bandit = compose(surrogate, ThompsonPolicy(0.0, covariance, scale=0.0), num_arms=30)
-    bandit.add_observations([0, 7, 21], [0.3, 1.0, -0.5])
-    best = int(bandit.predict()[0].argmax())
-    assert bandit.ask().tolist() == [best] * len(bandit.pending)
-
-
 def test_a_filter_has_one_law_of_draws():
     bandit = compose(on_filter(0.1), ThompsonPolicy(covariance="projected"))
     bandit.add_observations([0], [1.0])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.warnings import NumericsWarning
-from gpytorch.kernels import LinearKernel, MaternKernel
+from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import (
     BBKB,
@@ -183,19 +183,6 @@ def test_float32_agrees_with_float64(bandit_class):
         torch.testing.assert_close(got.double(), expected, rtol=0, atol=1e-3)
 
 
-@each(ALL_BANDITS)
-def test_some_arms_are_predicted_in_the_order_given(bandit_class):
-    bandit = make_bandit(bandit_class)
-    play(bandit, 4)
-    for rows in ([5, 2, 2], torch.tensor([29, 0]), torch.tensor([], dtype=torch.long)):
-        index = torch.as_tensor(rows)
-        for got, whole in zip(bandit.predict(rows), bandit.predict(), strict=True):
-            assert torch.equal(got, whole[index])
-        assert torch.equal(
-            bandit.confidence_bound(rows), bandit.confidence_bound()[index]
-        )
-
-
 @pytest.mark.parametrize("options", [{}, LEARNED], ids=["given", "learned"])
 @pytest.mark.parametrize("confidence", [1.5, ConstantWidth(1.5)], ids=str)
 @both_signs
@@ -247,18 +234,6 @@ def test_minimizing_mirrors_maximizing_the_negated_rewards(bandit_class):
         assert down.best_arm() == up.best_arm()
         assert down.best_arm(among_pulled=False) == up.best_arm(among_pulled=False)
     assert torch.equal(down.inducing_indices, up.inducing_indices)
-
-
-def test_features_of_very_different_size_are_all_learned():
-    """A small prior variance beside a large one is not rounding."""
-    arms = torch.tensor([[1e6, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
-    bandit = make_bandit(GPUCB, arms, covar_module=LinearKernel().double())
-    bandit.add_observations([0] * 3 + [2] * 30, [-1e6] * 3 + [1.0] * 30)
-    bandit.ask()
-    mean, variance = bandit.predict()
-    assert mean[2] == pytest.approx(1.0, abs=0.01)
-    assert mean[1] == pytest.approx(-1.0, abs=0.01)
-    assert variance[1] < 0.01
 
 
 def test_tiny_noise_in_single_precision_does_not_hang():

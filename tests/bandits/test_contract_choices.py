@@ -37,7 +37,6 @@ from tests.bandits import (
     unchanged,
 )
 from tests.bandits.contract import (
-    both_signs,
     each,
     each_bandit_and_rule,
     leverage_at_ask,
@@ -203,15 +202,6 @@ def test_asks_without_rewards_are_one_greedy_batch(bandit_class):
     assert [bandit.ask(1).item() for _ in range(10)] == batch
 
 
-def test_asks_of_gpbandit_without_rewards_are_one_batch():
-    bandit = make_bandit(GPBandit, **LEARNED)
-    play(bandit, 2, size=4)
-    state = bandit.state_dict()
-    batch = bandit.ask(10).tolist()
-    bandit.load_state_dict(state)
-    assert torch.cat([bandit.ask(size) for size in (1, 4, 2, 3)]).tolist() == batch
-
-
 @each(UCB_BANDITS)
 @pytest.mark.parametrize(("num_pending", "expected"), [(0, 0), (1, 0), (2, 1)])
 def test_pending_pulls_count_with_their_multiplicity(
@@ -342,13 +332,6 @@ def test_only_available_arms_are_asked(bandit_class, rule):
         bandit.tell(indices, true_rewards(bandit.arms)[indices])
 
 
-@each([BBKB, EpsilonGreedy, GPThompsonSampling, TVGPUCB])
-def test_all_arms_available_is_no_restriction(bandit_class):
-    everything = torch.ones(30, dtype=torch.bool)
-    free = play(make_bandit(bandit_class), 8)
-    assert play(make_bandit(bandit_class), 8, available=everything) == free
-
-
 @pytest.mark.parametrize(
     "available",
     [torch.ones(29, dtype=torch.bool), torch.ones(30), torch.ones(30, 1).bool()],
@@ -435,13 +418,3 @@ def test_epsilon_is_the_share_of_uniform_draws(uniform_probability):
     share = (bandit.ask() == 13).double().mean().item()
     expected = 1 - uniform_probability * 19 / 20
     assert share == pytest.approx(expected, abs=0.1)
-
-
-@both_signs
-def test_greedy_takes_the_best_posterior_mean(maximize):
-    bandit = make_bandit(EpsilonGreedy, uniform_probability=0.0, maximize=maximize)
-    play(bandit, 5)
-    for _ in range(3):
-        indices = bandit.ask()
-        assert indices.item() == bandit.best_arm(among_pulled=False)
-        bandit.tell(indices, true_rewards(bandit.arms)[indices])

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import GPBandit, GPUCB, RGPUCB, TVGPUCB
-from botorch_bkb.acquisition import ConstantWidth, LogWidth, SrinivasWidth, TVWidth
+from botorch_bkb.acquisition import ConstantWidth, LogWidth
 from botorch_bkb.bandits import matern_block_size, rbf_block_size
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
     identity_bandit,
-    LEARNED,
     make_bandit,
     NOISE,
     noisy_rewards,
@@ -226,17 +224,6 @@ def test_blocks_are_of_time_not_of_pulls():
     assert mean.item() == pytest.approx(5 / (1 + NOISE))
 
 
-def test_blocks_before_time_one_are_forgotten_too():
-    bandit = make_bandit(RGPUCB, block_size=5)
-    for time in (-100.0, -90.0, -50.0, -10.0, -3.0):
-        indices = bandit.ask(time=time)
-        # Nothing is known in a new block, and the lowest index wins.
-        assert bandit.num_batches == 1 or indices.tolist() == [0]
-        bandit.tell(indices, [-10.0])
-    bandit.ask(time=2.0)
-    assert bandit.predict()[0].abs().max() == 0
-
-
 @pytest.mark.parametrize(
     ("rate", "horizon", "rbf_size", "matern_size"),
     [(0.01, 200, 38, 92), (0.03, 200, 29, 67), (0.5, 10, 10, 10), (0.0, 70, 70, 70)],
@@ -404,19 +391,6 @@ def test_a_mistyped_time_can_be_taken_back(bandit_class):
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
 
 
-def test_a_learned_filter_forgets_a_mistyped_time():
-    bandit = make_bandit(GPBandit, forgetting_rate="learn", **LEARNED)
-    play(bandit, 6)
-    waiting = bandit.ask()
-    bandit.tell(waiting, [0.7], time=30_000.0)
-    bandit.fail(bandit.ask())
-    bandit.withdraw(waiting)
-    bandit.tell(waiting, [0.7], time=9.0)
-    bandit.ask()
-    _, variance = bandit.predict()
-    assert variance.min() < 0.5 * variance.max()
-
-
 def test_other_bad_arguments_are_refused():
     for size in (0, -1.0, math.inf, math.nan):
         with pytest.raises(InputDataError, match="`block_size` to be a positive time"):
@@ -434,23 +408,6 @@ def test_other_bad_arguments_are_refused():
         rbf_block_size(0.1, 0)
     with pytest.raises(InputDataError, match="`nu` to be positive"):
         matern_block_size(0.1, 10, nu=0.0, dimension=2)
-
-
-def test_defaults_are_the_papers():
-    bandit = TVGPUCB(random_arms(5), MaternKernel().double(), 0.1, forgetting_rate=0.1)
-    assert isinstance(bandit.confidence, TVWidth)
-    assert len(bandit.ask()) == 1
-    # On arms both are 2 log(A pi^2 t^2 / (6 delta)).
-    still = TVGPUCB(
-        random_arms(5),
-        MaternKernel().double(),
-        0.1,
-        forgetting_rate=0.1,
-        confidence=SrinivasWidth(),
-    )
-    for one in (bandit, still):
-        one.add_observations([1, 2], [0.5, 1.0])
-    torch.testing.assert_close(bandit.confidence_bound(), still.confidence_bound())
 
 
 @pytest.mark.parametrize("event", ["predict", "interrupt", "save"])

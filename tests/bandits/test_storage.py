@@ -162,17 +162,6 @@ def test_a_crash_at_any_step_leaves_a_whole_file(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["state"]
 
 
-def test_files_that_are_not_unfinished_ones_stay(tmp_path):
-    """Of other states too, whose names begin like this one."""
-    names = [".state.deadbeef", ".state.deadbee", ".state.notahex!", ".other.deadbeef"]
-    for name in [*names, ".st?te.deadbeef"]:
-        (tmp_path / name).write_text("")
-    save_state({"number": 1}, tmp_path / "state")
-    save_state({"number": 1}, tmp_path / "st?te")
-    left = {file.name for file in tmp_path.iterdir()}
-    assert left == {*names[1:], "state", "st?te"}
-
-
 @pytest.mark.skipif(os.name != "posix", reason="folders have no locks elsewhere")
 def test_where_folders_have_no_locks_a_file_is_written_still(tmp_path, monkeypatch):
     def refuse(*args):
@@ -232,22 +221,6 @@ def test_a_save_of_another_is_not_lost_in_silence(tmp_path):
     third.save(path)
     with pytest.raises(InputDataError, match="has saved there since"):
         first.save(path)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="links of POSIX")
-def test_a_file_is_known_by_any_of_its_names(tmp_path, monkeypatch):
-    path, link = tmp_path / "state", tmp_path / "link"
-    first, second, third = three_bandits(path)
-    link.symlink_to(path)
-    second.add_observations([4], [0.7])
-    second.save(link)
-    with pytest.raises(InputDataError, match="has saved there since"):
-        first.save(link)
-    monkeypatch.chdir(tmp_path)
-    second.save("state")
-    third.save("link")
-    with pytest.raises(InputDataError, match="has saved there since"):
-        second.save(path)
 
 
 def test_a_copy_knows_what_was_loaded_and_a_file_that_is_gone_is_made_anew(tmp_path):
@@ -458,14 +431,3 @@ def test_a_file_that_is_too_large_is_not_read(whole, tmp_path):
     (tmp_path / "large").write_bytes(whole)
     with pytest.raises(InputDataError, match="at most 100 bytes"):
         load_state(tmp_path / "large", max_bytes=100)
-
-
-def test_states_of_many_pending_pulls_and_small_states_are_read(tmp_path):
-    bandit = make_bandit(BBKB)
-    path = tmp_path / "state"
-    for num_pending in (0, 20_000):
-        bandit.add_pending([7] * num_pending)
-        bandit.save(path)
-        other = make_bandit(BBKB)
-        other.load(path, max_bytes=path.stat().st_size)
-        assert other.pending == bandit.pending
