@@ -39,11 +39,11 @@ class ParquetArms(StoredArms):
     r"""Arms of one or several Parquet files: see ``StoredArms``.
 
     An arm is its position among the rows of the files, in the order of their paths. The
-    constructor reads footers only. Row groups are read as they are needed, the wanted
-    columns only; a file must not change as long as the arms are in use. Memory: 256 MiB
-    of row groups, or one where that is larger (at most 1 GiB), once more while it is
-    read, and 16 MiB of single rows. Rows that lie far apart cost a pass over all files
-    when they are first taken: row groups of some 100,000 rows read well.
+    constructor reads footers only. Row groups are read as they are needed; files must
+    not change as long as the arms are in use. Memory: 256 MiB of row groups, or one if
+    that is larger (at most 1 GiB), once more while it is read, and 16 MiB of single
+    rows. Rows that lie far apart cost a pass over all files when they are first taken:
+    row groups of some 100,000 rows read well.
 
     Needs the extra ``parquet``.
 
@@ -52,17 +52,17 @@ class ParquetArms(StoredArms):
         columns: The names of numeric columns, or the name of one whose type is a list
             of fixed size. None: all columns but the ids'.
         ids: The column of what :meth:`ids` returns.
-        dtype: What rows are when they are taken. None: what is stored, if all of it is
-            float32 or float64, or else float64.
+        dtype: What rows are when they are taken. None: float32 if all that is stored
+            is, or else float64.
         quiet: Whether to hide the progress bar of passes over the files that take more
-            than a few seconds. It hides itself where standard error is no terminal.
+            than a few seconds. It shows on terminals only.
 
     Raises:
         ImportError: If pyarrow is missing.
         FileNotFoundError: If there is no such file.
         ShardDataError: If a file is no Parquet file, or a column is missing or none of
-            numbers; later, where a number is missing or not finite, or a file cannot
-            be read or has changed. The message names the file, and the row group.
+            numbers; later, if a number is missing or not finite, or a file cannot be
+            read or has changed. The message names the file, and the row group.
 
     Example:
         >>> arms = ParquetArms("library/*.parquet", columns=["x0", "x1"], ids="name")
@@ -125,10 +125,10 @@ class ParquetSource(RowSource):
             schema, footer = _read(
                 path, lambda file: (file.schema_arrow, file.metadata), str(path)
             )
-            if not dtypes:
-                self.columns = _chosen(columns, schema, id_column)
-            wanted = self.columns if id_column is None else [*self.columns, id_column]
-            for name in wanted:
+            if columns is None:
+                columns = [name for name in schema.names if name != id_column]
+            self.columns = [columns] if isinstance(columns, str) else list(columns)
+            for name in [*self.columns, *([id_column] if id_column else [])]:
                 if name not in schema.names:
                     raise ShardDataError(
                         f"{path} has no column {name!r}, only {schema.names}."
@@ -355,17 +355,6 @@ def _files(
             'such as "library/*.parquet", or a list of files.'
         )
     return sorted(Path(path).resolve() for path in found)
-
-
-def _chosen(
-    columns: str | Sequence[str] | None, schema: Any, id_column: str | None
-) -> list[str]:
-    """Return the columns of features."""
-    if isinstance(columns, str):
-        return [columns]
-    if columns is None:
-        return [name for name in schema.names if name != id_column]
-    return list(columns)
 
 
 def _width_of(

@@ -121,11 +121,10 @@ class Workers:
 class StoredArms(LazyRows):
     r"""An ``A x d`` tensor of features whose rows are read when they are taken.
 
-    It is a tensor like any other, on the processor, and a bandit works on it chunk by
-    chunk. Rows that are taken are plain tensors; rows that are joined to it
-    (``add_arms``) are held in memory after the others. What would make more than
-    256 MiB of rows dense at once is an error. Every row is checked as it is read. It
-    must not change where it is stored, as long as it is in use.
+    It is a tensor like any other, on the processor. Rows that are taken are plain
+    tensors, checked as they are read; rows that are joined to it (``add_arms``) stay in
+    memory after the others. An operation that would make more than 256 MiB of rows
+    dense at once is an error. The rows must not change as long as it is in use.
 
     Attributes:
         source: Where the rows are.
@@ -194,10 +193,10 @@ class StoredArms(LazyRows):
         """Return the same arms, for whom Ray's workers compute.
 
         The numbers are the same, bit for bit. Workers join a Ray that is initialised in
-        this process, a cluster for instance, whose machines must find the rows at the
-        same path; else Ray is started on this machine, for this process alone, when
-        a bandit first needs it. They end with ``arms.workers.close()``, or with the
-        process. Arms cannot be added, and a filter over time (``TVGPUCB``) is refused.
+        this process, whose machines must find the rows at the same path; else Ray is
+        started on this machine, for this process alone, when a bandit first needs it.
+        They end with ``arms.workers.close()``, or with the process. Arms cannot be
+        added, and a filter over time (``TVGPUCB``) is refused.
 
         Args:
             workers: How many there are at most; of one thread each. A worker has whole

@@ -140,10 +140,7 @@ def default_temporal_kernel() -> TemporalDecayKernel:
 
 
 def over_columns(kernel: Kernel, columns: range | list[int]) -> Kernel:
-    """Return a copy of a kernel that sees these columns only.
-
-    A kernel with active dimensions of its own keeps them: they count from the first.
-    """
+    """Return a copy that sees these columns, unless it has active dimensions."""
     kernel = deepcopy(kernel)
     if kernel.active_dims is None:
         dims = torch.tensor(list(columns), dtype=torch.long)

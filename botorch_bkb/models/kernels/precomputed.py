@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -24,9 +20,8 @@ PSD_TOLERANCE = 1e-8
 class PrecomputedKernel(Kernel):
     """Covariances looked up in a table; inputs are arm indices.
 
-    The experiments on real data in section 5.2 of the TV-GP-UCB paper use the empirical
-    covariance over sensors and nothing else. Remember that it is the covariance *about
-    the empirical mean*: subtract that mean from the rewards.
+    As in section 5.2 of the TV-GP-UCB paper. An empirical covariance is *about the
+    empirical mean*: subtract that mean from the rewards.
 
     Args:
         covariance: An ``A x A`` table, symmetric and positive semi-definite up to
@@ -36,7 +31,6 @@ class PrecomputedKernel(Kernel):
 
     Raises:
         BotorchTensorDimensionError: If the table is not square.
-        UnsupportedError: If the options have a ``batch_shape``: there is one table.
         InputDataError: If it is no tensor of floats, holds NaN or infinity, or is not
             symmetric and positive semi-definite; later, if an input is not an arm
             index.
@@ -51,11 +45,6 @@ class PrecomputedKernel(Kernel):
 
     def __init__(self, covariance: Tensor, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if len(self.batch_shape) > 0:
-            raise UnsupportedError(
-                "Expected no `batch_shape` of a kernel that is one table, but got "
-                f"{tuple(self.batch_shape)}. Its inputs may come in batches."
-            )
         _check_table(covariance)
         asymmetry = (covariance - covariance.mT).abs().max().item()
         scale = covariance.abs().max().clamp_min(1e-300).item()
@@ -105,14 +94,8 @@ class PrecomputedKernel(Kernel):
 def nearest_covariance(covariance: Tensor) -> Tensor:
     """Return the nearest symmetric positive semi-definite table, in Frobenius norm.
 
-    The symmetric part with negative eigenvalues set to zero; the repair for tables
-    estimated pair by pair from readings with gaps.
-
-    Args:
-        covariance: An ``A x A`` table.
-
-    Returns:
-        An ``A x A`` table.
+    The symmetric part with negative eigenvalues set to zero: a repair of ``A x A``
+    tables that were estimated pair by pair from readings with gaps.
 
     Raises:
         BotorchTensorDimensionError: If the table is not square.

@@ -17,11 +17,10 @@ class TanimotoKernel(Kernel):
     r"""Similarity of bits and counts, ``sum_i min(x_i, y_i) / sum_i max(x_i, y_i)``.
 
     The MinMax kernel of [ralaivola2005graph]_, positive semi-definite on non-negative
-    features. On bits it is the Tanimoto kernel, the number of bits that both have over
-    that of bits that either has, and costs one matrix product; on rows that are packed
-    (``BitArms``) only a sum over the bits that are there. Two rows of zeros have
-    the similarity 1, so that every prior variance is 1; a row of zeros and another
-    have 0. Nothing is learned; ``ScaleKernel`` gives it a variance.
+    features; on bits the Tanimoto kernel. Costs one matrix product on bits, and on
+    packed rows (``BitArms``) a sum over the bits that are set. Two rows of zeros have
+    the similarity 1, a row of zeros and another have 0. Nothing is learned;
+    ``ScaleKernel`` gives it a variance.
 
     Args:
         **kwargs: Options of ``gpytorch.kernels.Kernel``; ``active_dims`` names the
@@ -74,11 +73,7 @@ def _packed_covariance(x1: BitArms, x2: BitArms) -> Tensor:
 
 
 def check_non_negative(x: Tensor) -> None:
-    """Raise unless all features are at least zero.
-
-    Raises:
-        InputDataError: If one is negative or NaN.
-    """
+    """Raise unless all features are at least zero."""
     if not (x >= 0).all():
         raise InputDataError(
             "Expected features of at least zero, bits or counts, for `TanimotoKernel`, "

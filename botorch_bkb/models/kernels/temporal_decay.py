@@ -18,11 +18,10 @@ class TemporalDecayKernel(Kernel):
 
     Multiplied with a kernel over space it is the covariance of ``f_{t+1} = sqrt(1 -
     eps) f_t + sqrt(eps) g_{t+1}``, equations (3), (4) and (7) of
-    [bogunovic2016tvgpucb]_. The forgetting rate ``eps`` is learned like any
-    hyper-parameter: the marginal likelihood of the product kernel is equation (24) of
-    the paper, its gradient equation (25). Time is a column of the inputs, in any real
-    unit; ``eps`` is the share of the variance that is forgotten per unit of time. Where
-    the drift is smooth instead, a stationary kernel on the same column takes its place.
+    [bogunovic2016tvgpucb]_. The forgetting rate ``eps``, the share of the variance that
+    is forgotten per unit of time, is learned like any hyperparameter: the marginal
+    likelihood of the product kernel is equation (24) of the paper. Time is a column of
+    the inputs.
 
     Args:
         forgetting_rate_prior: A prior on ``eps``.

@@ -1,4 +1,4 @@
-"""Rows of bits that stay packed: an eighth of a byte where a double takes eight."""
+"""Rows of bits or of counts of one byte, which stay as they are stored."""
 
 from __future__ import annotations
 
@@ -17,14 +17,10 @@ from botorch_bkb.models.utils.lazy_rows import as_dense, aten, COLUMNS, LazyRows
 class BitArms(LazyRows):
     r"""An ``A x d`` tensor of fingerprints, packed bits or counts of one byte.
 
-    Beside the ``d - e`` columns of the fingerprint there may be ``e`` other numbers (a
-    temperature, a concentration). It is a tensor like any other, of a floating dtype,
-    and stays packed while rows are taken of it and added to it; what else is asked of
-    it, it answers from its dense copy. It does not change. Bandits evaluate kernels
-    block by block, and ``TanimotoKernel`` adds up the bits that are there.
-
-    Memory: ``A (d - e) / 8`` bytes, 256 MB for a million molecules of 2,048 bits, or
-    ``A (d - e)`` for counts.
+    Beside the ``d - e`` columns of the fingerprint there may be ``e`` other numbers,
+    such as a temperature. To PyTorch it is a tensor of a floating dtype. Rows that are
+    taken of it and added to it stay packed; other operations use its dense copy.
+    Memory: ``A (d - e) / 8`` bytes of bits, ``A (d - e)`` of counts.
 
     Args:
         codes: An ``A x c`` tensor or array of ``uint8``: the bits packed as by
@@ -137,17 +133,10 @@ class BitArms(LazyRows):
         return torch.from_numpy(totals).to(self.numbers)
 
     def in_common(self, others: BitArms) -> Tensor:
-        r"""Return ``sum_i min(x_i, y_i)`` of the fingerprints of others and of these.
+        """Return ``sum_i min(x_i, y_i)`` of ``n`` others and these, ``n x A``.
 
-        Of bits, the number that both have. A sum over what is not zero, of which
-        fingerprints have little: ``O(n)`` a bit that is there, where a matrix product
+        A sum over what is not zero: ``O(n)`` a bit that is set, where a matrix product
         takes ``O(n d)`` a row. Exact.
-
-        Args:
-            others: ``n`` rows of the same columns.
-
-        Returns:
-            An ``n x A`` tensor.
         """
         column, value, starts = self._nonzero()
         table = others.bits().mT
@@ -170,10 +159,7 @@ class BitArms(LazyRows):
         return common.mT.to(self.dtype)
 
     def _nonzero(self) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any]]:
-        """Return columns and values of what is not zero, and where each row begins.
-
-        The values of bits are None.
-        """
+        """Return columns and values (of counts) that are not 0, and starts of rows."""
         codes = np.ascontiguousarray(self.codes.cpu().numpy()).reshape(-1)
         place = np.flatnonzero(codes != 0)
         value = None if self.is_packed else codes[place].astype("int64")

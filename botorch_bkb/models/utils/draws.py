@@ -1,11 +1,9 @@
-"""Seeded draws: the one place of the package where a generator is asked.
+"""Seeded draws, in double precision on the generator's own device.
 
-In double precision, on the generator's own device: what a seed draws depends neither on
-the arms' device and dtype nor on the user's default dtype.
-
-A bandit keeps a seed, not a generator. Its random numbers are a function of the seed,
-of their purpose, and of a count (:func:`seeded_generator`) or of the arm
-(:func:`keyed_uniforms`). So nothing is restored after an error.
+So they depend neither on the arms' device and dtype nor on the user's default dtype. A
+bandit keeps a seed, not a generator: its random numbers are a function of the seed, of
+their purpose, and of a count (:func:`seeded_generator`) or of the arm
+(:func:`keyed_uniforms`).
 """
 
 from __future__ import annotations
@@ -85,8 +83,8 @@ def seeded_generator(seed: int, purpose: int, count: int) -> torch.Generator:
 def opening_number(seed: int, count: int) -> int:
     """Return 32 random bits, which choose the arm of an ask before all results.
 
-    At count 0 these are the upper bits of the seed. Their remainder is what
-    ``torch.randint`` draws, on the processor, from the generator that the seed is of.
+    At count 0 their remainder is what ``torch.randint`` draws, on the processor, from
+    the generator of the seed.
 
     Args:
         seed: The bandit's seed.
@@ -98,9 +96,8 @@ def opening_number(seed: int, count: int) -> int:
 def keyed_uniforms(seed: int, keys: Tensor) -> Tensor:
     """Return a uniform number in ``(0, 1)`` for each key, the same at every call.
 
-    The output of SplitMix64 [steele2014]_ after ``key`` others, which takes no more
-    time than the first: nothing is stored, and a key is as good as a place in a
-    sequence. The arithmetic is that of 64-bit integers, the same on every machine.
+    The output of SplitMix64 [steele2014]_ after ``key`` others. The arithmetic is that
+    of 64-bit integers, the same on every machine.
 
     Args:
         seed: The state of the generator before its first output.

@@ -23,9 +23,9 @@ ROWS, COLUMNS = (0, -2), (1, -1)
 class LazyRows(Tensor):
     """An ``A x d`` tensor of which rows are made when they are taken.
 
-    To PyTorch it is a tensor of that shape and of a floating dtype. Rows that are taken
-    of it, and rows that are joined to it, leave it as it is; what else is asked of it,
-    it answers from its dense copy. It does not change.
+    To PyTorch it is a tensor of that shape and of a floating dtype. Taking rows of it
+    and joining rows to it leave it as it is; other operations use its dense copy. It
+    does not change.
     """
 
     # Results are plain tensors.
@@ -55,13 +55,7 @@ class LazyRows(Tensor):
             yield slice(start, min(start + size, len(self)))
 
     def _done(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of an operation without the dense rows; None if it can't.
-
-        Args:
-            func: The operation.
-            *args: Its arguments, these rows the first.
-            **kwargs: The others.
-        """
+        """Return the result of an operation; None if it needs the dense rows."""
         if func in (aten.detach.default, aten.alias.default, aten.clone.default):
             return self._rows(slice(None))
         if func in (

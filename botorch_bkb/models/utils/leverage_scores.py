@@ -10,7 +10,7 @@ import math
 from typing import Literal
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -45,19 +45,9 @@ def check_oversampling(oversampling: float) -> None:
 def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
     r"""Return the log probability that a single pull is NOT kept.
 
-    A pull is kept with probability ``p = min(1, oversampling * score)``, algorithm BKB
-    of [calandriello2019bkb]_. An arm is dropped if each of its pulls is, so these
+    A pull is kept with probability ``min(1, oversampling * score)``, algorithm BKB of
+    [calandriello2019bkb]_. An arm is dropped if each of its pulls is, so these
     logarithms add over the pulls of an arm.
-
-    Args:
-        leverage_scores: A tensor of ridge leverage scores.
-        oversampling: q-bar, the oversampling factor.
-
-    Returns:
-        A tensor of the same shape; minus infinity where the pull is always kept.
-
-    Raises:
-        InputDataError: If ``oversampling`` is not positive.
     """
     check_oversampling(oversampling)
     return torch.log1p(-(oversampling * leverage_scores).clamp(0.0, 1.0))
@@ -91,17 +81,10 @@ def inclusion_probabilities(
         A ``P``-dim tensor of probabilities.
 
     Raises:
-        BotorchTensorDimensionError: If ``counts`` does not fit ``leverage_scores``.
         InputDataError: If ``oversampling`` is not positive or the law is unknown.
     """
     check_choice("inclusion", inclusion, INCLUSION)
     check_oversampling(oversampling)
-    if counts.shape != leverage_scores.shape:
-        raise BotorchTensorDimensionError(
-            "Expected `counts` to hold one pull count per leverage score, i.e. shape "
-            f"{tuple(leverage_scores.shape)}, but got {tuple(counts.shape)}. "
-            "Pass `counts[observed]` if you kept counts for every arm."
-        )
     if inclusion == "merged":
         return (oversampling * counts * leverage_scores).clamp(0.0, 1.0)
     # log1p and expm1 keep the small probabilities of well-known arms exact.

@@ -8,7 +8,7 @@ model factors the Gram matrix ``K_S`` of its inducing points, the exact model fa
 from __future__ import annotations
 
 import warnings
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -197,9 +197,8 @@ def masked_cholesky(
 ) -> tuple[Tensor, Tensor]:
     r"""Factor a batch of positive semi-definite matrices, skipping null directions.
 
-    Column ``j`` of the factor is zero where point ``j`` adds nothing to the span of the
-    points before it, so that ``C C^T = schur`` even where ``schur`` is singular. One
-    loop over ``q`` columns, batched and differentiable.
+    Column ``j`` of the factor is zero if point ``j`` adds nothing to the span of those
+    before it, so that ``C C^T = schur`` for a singular matrix too. Differentiable.
 
     Returns:
         The lower triangular factor ``C`` (``... x q x q``) and a ``... x q`` boolean
@@ -225,11 +224,8 @@ def masked_cholesky(
     return torch.stack(columns, dim=-1), torch.stack(kept, dim=-1)
 
 
-class FeatureMap(Protocol):
-    """Features of points, as columns."""
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Return the ``... x m x q`` features of a ``... x q x d`` tensor of points."""
+# From a `... x q x d` tensor of points to their `... x m x q` features.
+FeatureMap = Callable[[Tensor], Tensor]
 
 
 class KernelFeatures:

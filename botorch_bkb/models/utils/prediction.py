@@ -1,7 +1,6 @@
 r"""The factored posterior: factor once, predict anywhere, append observations.
 
-In the precision form, which serves repeated and heteroscedastic observations alike,
-with ``W`` the summed precisions of the pulls of each unique input (``n_i / lambda``)
+With ``W`` the summed precisions of the pulls of each unique input (``n_i / lambda``)
 and ``y`` its precision-weighted mean target,
 
     V = I + Z^T W Z             (the papers' V, divided by lambda)

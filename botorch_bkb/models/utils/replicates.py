@@ -65,12 +65,10 @@ class Duplicates(NamedTuple):
 
 @torch.no_grad()
 def find_duplicates(table: Tensor) -> Duplicates:
-    """Find the rows that are equal, in every number, to another row of a large table.
+    """Find the rows of floats or 64-bit integers that are equal to another row.
 
-    Of floats, or of 64-bit integers.
-
-    Sorts one 64-bit hash per row in its place, which is all that it holds of every row,
-    and compares the rows whose hashes come again, which takes a second pass.
+    Holds one 64-bit hash a row, and compares the rows whose hashes come again in a
+    second pass.
     """
     # NumPy's sort takes no memory beside them.
     ordered = row_hashes(table).cpu().numpy()

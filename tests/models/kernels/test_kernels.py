@@ -1,11 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,8 +137,6 @@ def test_bad_tables_and_inputs_are_refused(table):
         PrecomputedKernel(table[:3])
     with pytest.raises(InputDataError, match="NaN or infinity"):
         PrecomputedKernel(table * torch.nan)
-    with pytest.raises(UnsupportedError, match=r"no `batch_shape` of a kernel that"):
-        PrecomputedKernel(table, batch_shape=torch.Size([2]))
     skewed = table.clone()
     skewed[0, 1] += 1
     with pytest.raises(InputDataError, match="from the transpose"):
