@@ -28,9 +28,6 @@ DEFAULT_ID = "id"
 NOISE_VARIANCE = 0.2
 # Of the bandits that expect a drift, where they learn none.
 FORGETTING_RATE = 0.01
-RESAMPLING_NAMES = ("independent", "coupled")
-# The number of parameters of each rule.
-CONFIDENCE_RULES = {"practical": 0, "theorem": 0, "constant": 1, "log": 2}
 SEPARATOR_NAMES = dict(comma=",", semicolon=";", tab="\t", bar="|", space=" ")
 
 DESCRIPTION = """\
@@ -100,18 +97,7 @@ seed = _reader(
 )
 non_negative_number = _reader(float, "0 or more", lambda x: 0 <= x < math.inf)
 positive_number = _reader(float, "more than 0", lambda x: 0 < x < math.inf)
-probability = _reader(float, "between 0 and 1", lambda x: 0 < x < 1)
 share = _reader(float, "from 0 to 1", lambda x: 0 <= x <= 1)
-
-
-def confidence_rule(text: str) -> tuple[str, list[float]]:
-    """Read a rule's name and, after colons, its parameters."""
-    name, *words = text.split(":")
-    if CONFIDENCE_RULES.get(name) != len(words):
-        raise argparse.ArgumentTypeError(
-            f"expected practical, theorem, constant:W or log:C1:C2, but got {text!r}"
-        )
-    return name, [positive_number(word) for word in words]
 
 
 def separator(text: str) -> str:
@@ -286,37 +272,16 @@ ALGORITHM: list[Option] = [
     ),
     (
         "--confidence",
-        {"type": confidence_rule, "metavar": "RULE"},
-        "practical (without the theorem's constants), theorem, constant:W, or "
-        "log:C1:C2 (default: practical)",
-    ),
-    ("--norm-bound", POSITIVE, "of the reward function (default: 1)"),
-    (
-        "--failure-probability",
-        {"type": probability, "metavar": "DELTA"},
-        "of the confidence band (default: 1 / horizon)",
-    ),
-    ("--oversampling", POSITIVE, "of the inducing points (default: 2)"),
-    (
-        "--resampling",
-        {"choices": RESAMPLING_NAMES},
-        "of the inducing points (default: independent)",
+        POSITIVE,
+        "width of the bounds in posterior standard deviations (default: that of the "
+        "paper, without the theorem's constants)",
     ),
     (
         "--forgetting-rate",
         {"type": share, "metavar": "EPS"},
-        "share of the variance that tvgpucb forgets from batch to batch (default: "
-        f"{FORGETTING_RATE})",
+        "share of the variance that is forgotten from batch to batch, of tvgpucb and "
+        f"rgpucb (default: {FORGETTING_RATE})",
     ),
-    (
-        "--block-size",
-        POSITIVE,
-        "batches after which rgpucb starts afresh (default: the paper's formula at the "
-        f"forgetting rate, or at {FORGETTING_RATE})",
-    ),
-]
-BATCHES: list[Option] = [
-    ("--ratio-threshold", POSITIVE, "closes a batch of bbkb or gpbucb (default: 2)"),
     ("--batch-size", COUNT, "fixed batch size in place of the bandit's own rule"),
 ]
 SUGGEST: list[Option] = [
@@ -429,7 +394,6 @@ def build_parser() -> argparse.ArgumentParser:
         "model and algorithm, in standardized units, of all bandits but suggest"
     )
     _add(model, ALGORITHM)
-    _add(model.add_mutually_exclusive_group(), BATCHES)
     suggest = add_command(
         "suggest", SUGGEST, description=SUGGEST_DESCRIPTION, epilog=SUGGEST_EPILOG
     )

@@ -16,12 +16,8 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
-    BBKBWidth,
-    BKBWidth,
     ChowdhuryGopalanWidth,
     ConfidenceSchedule,
-    ConstantWidth,
-    LogWidth,
     PracticalBBKBWidth,
     PracticalBKBWidth,
 )
@@ -63,7 +59,7 @@ from botorch_bkb.cli.tables import require_column, require_ids
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.models.utils.lazy_rows import row_blocks
 from botorch_bkb.models.utils.replicates import sum_replicates
-from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
+from botorch_bkb.optim.batch_rules import FixedSize
 from botorch_bkb.test_functions import FiniteArmProblem
 from botorch_bkb.test_functions.finite_arm import standardized
 
@@ -80,18 +76,16 @@ BANDITS: dict[str, type[FiniteArmBandit]] = {
     "tvgpucb": TVGPUCB,
     "rgpucb": RGPUCB,
 }
-FREE_WIDTHS = {"constant": ConstantWidth, "log": LogWidth}
-# The practical one, and that of the theorem.
-WIDTHS: dict[str, tuple[Callable[..., ConfidenceSchedule], ...]] = {
-    "bbkb": (PracticalBBKBWidth, BBKBWidth),
-    "bkb": (PracticalBKBWidth, BKBWidth),
-    "gpucb": (ChowdhuryGopalanWidth, ChowdhuryGopalanWidth),
-    "gpbucb": (ChowdhuryGopalanWidth, ChowdhuryGopalanWidth),
+# Without the theorems' constants, and of a norm bound of 1. Those that drift know no
+# norm.
+WIDTHS: dict[str, Callable[..., ConfidenceSchedule]] = {
+    "bbkb": PracticalBBKBWidth,
+    "bkb": PracticalBKBWidth,
+    "gpucb": ChowdhuryGopalanWidth,
+    "gpbucb": ChowdhuryGopalanWidth,
+    "tvgpucb": TVWidth,
+    "rgpucb": RTVWidth,
 }
-# Those that drift know no norm, and have one width on a finite set of arms.
-DRIFT_WIDTHS = {"tvgpucb": TVWidth, "rgpucb": RTVWidth}
-RATIO_RULES = {"bbkb": SumRule, "gpbucb": ProductRule}
-SPARSE_BANDITS = ("bbkb", "bkb", "thompson", "epsilon-greedy")
 MATERN_NU = 2.5
 # A column that no table has: those without a name are left out of it, or refused.
 ROW_NAMES = ""
@@ -99,16 +93,11 @@ ROW_NAMES = ""
 MAX_FILTERED_ARMS = 5_000
 # The bandits to which an option means something, where these are not all.
 USES: dict[str, Collection[str]] = {
-    **dict.fromkeys(
-        ("lengthscale", "noise_variance", "confidence", "failure_probability"), BANDITS
-    ),
+    **dict.fromkeys(("lengthscale", "noise_variance", "confidence"), BANDITS),
     **dict.fromkeys(("smiles", "goal", "kernel tanimoto"), ("suggest",)),
-    **dict.fromkeys(("oversampling", "resampling", "max_inducing"), SPARSE_BANDITS),
-    "norm_bound": [name for name in BANDITS if name not in DRIFT_WIDTHS],
-    "forgetting_rate": DRIFT_WIDTHS,
-    "block_size": ["rgpucb"],
+    "max_inducing": ("bbkb", "bkb", "thompson", "epsilon-greedy"),
+    "forgetting_rate": ("tvgpucb", "rgpucb"),
     "workers": [n for n in BANDIT_NAMES if n not in ("uniform", "tvgpucb")],
-    "ratio_threshold": RATIO_RULES,
 }
 
 
@@ -324,37 +313,24 @@ def build_bandit(
     kernel.lengthscale = args.lengthscale or math.sqrt(num_features)
     if args.batch_size is not None:
         options["batch_rule"] = FixedSize(args.batch_size)
-    if args.ratio_threshold is not None:
-        options["batch_rule"] = RATIO_RULES[name](args.ratio_threshold)
-    for option in ("oversampling", "resampling", "max_inducing"):
-        value = getattr(args, option)
-        if value is not None:
-            options[option] = value
+    if args.max_inducing is not None:
+        options["max_inducing"] = args.max_inducing
     rate = FORGETTING_RATE if args.forgetting_rate is None else args.forgetting_rate
     if name == "tvgpucb":
         options["forgetting_rate"] = rate
         options["sparse"] = problem.num_arms > MAX_FILTERED_ARMS
     if name == "rgpucb":
-        size = rbf_block_size(rate, args.horizon)
+        options["block_size"] = rbf_block_size(rate, args.horizon)
         if args.kernel == "matern":
-            size = matern_block_size(rate, args.horizon, MATERN_NU, num_features)
-        options["block_size"] = args.block_size or size
+            options["block_size"] = matern_block_size(
+                rate, args.horizon, MATERN_NU, num_features
+            )
+    confidence = args.confidence
+    if confidence is None and name in WIDTHS:
+        # A horizon of one pull still needs a probability under 1.
+        confidence = WIDTHS[name](failure_probability=min(0.5, 1 / args.horizon))
     options["covar_module"] = kernel
     options["noise_variance"] = args.noise_variance or NOISE_VARIANCE
     return BANDITS[name](
-        problem.arms, confidence=_confidence(name, args), generator=generator, **options
+        problem.arms, confidence=confidence, generator=generator, **options
     )
-
-
-def _confidence(name: str, args: argparse.Namespace) -> ConfidenceSchedule | None:
-    rule, parameters = args.confidence or ("practical", [])
-    if rule in FREE_WIDTHS:
-        return FREE_WIDTHS[rule](*parameters)
-    # A horizon of one pull still needs a probability under 1.
-    delta = args.failure_probability or min(0.5, 1 / args.horizon)
-    if name in DRIFT_WIDTHS:
-        return DRIFT_WIDTHS[name](failure_probability=delta)
-    if name not in WIDTHS:
-        return None
-    width = WIDTHS[name][rule == "theorem"]
-    return width(norm_bound=args.norm_bound or 1.0, failure_probability=delta)

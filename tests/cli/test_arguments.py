@@ -32,14 +32,6 @@ def test_seeds_that_no_generator_takes_are_refused(words, seed, capsys):
     assert parse(*words, "--seed", str(2**63 - 1)).seed == 2**63 - 1
 
 
-def test_confidence_is_a_rule_and_its_parameters():
-    assert simulate().confidence is None
-    assert simulate("--confidence", "practical").confidence == ("practical", [])
-    assert simulate("--confidence", "theorem").confidence == ("theorem", [])
-    assert simulate("--confidence", "constant:2").confidence == ("constant", [2.0])
-    assert simulate("--confidence", "log:0.8:4").confidence == ("log", [0.8, 4.0])
-
-
 def test_separators_have_names():
     for word, separator in [
         ("tab", "\t"),
@@ -60,8 +52,6 @@ def test_separators_have_names():
         (["--code", "sex"], "expected COLUMN:VALUE=NUMBER"),
         (["--code", "sex:M"], "expected COLUMN:VALUE=NUMBER"),
         (["--code", "sex:M=one"], "expected COLUMN:VALUE=NUMBER"),
-        (["--confidence", "wide"], "or log:C1:C2, but got 'wide'"),
-        (["--confidence", "constant:-1"], "expected more than 0"),
         (["--horizon", "0"], "expected a whole number, 1 or more"),
         (["--threads", "x"], "argument --threads: expected a whole number"),
         (["--num-bits", "100"], "expected a multiple of 8"),
@@ -69,8 +59,6 @@ def test_separators_have_names():
         (["--noise-variance", "nan"], "argument --noise-variance: expected more than"),
         (["--lengthscale", "inf"], "expected more than 0"),
         (["--forgetting-rate", "1.5"], "expected from 0 to 1"),
-        (["--failure-probability", "1"], "expected between 0 and 1"),
-        (["--batch-size", "3", "--ratio-threshold", "2"], "not allowed with"),
         (["--bandit", "ucb"], "invalid choice: 'ucb'"),
     ],
 )

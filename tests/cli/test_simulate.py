@@ -10,11 +10,9 @@ from rdkit import Chem
 from rdkit.Chem import Crippen
 
 from botorch_bkb.__main__ import main
+from botorch_bkb.acquisition import DeviationWidth
 from botorch_bkb.acquisition.confidence import (
-    BBKBWidth,
     ChowdhuryGopalanWidth,
-    ConstantWidth,
-    LogWidth,
     PracticalBBKBWidth,
     PracticalBKBWidth,
 )
@@ -23,7 +21,7 @@ from botorch_bkb.arms import BitArms
 from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.cli.arguments import BANDIT_NAMES, build_parser
 from botorch_bkb.cli.simulate import BANDITS, build_bandit, load_rehearsal
-from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
+from botorch_bkb.optim.batch_rules import FixedSize, SumRule
 
 
 @pytest.fixture
@@ -90,12 +88,10 @@ def test_every_bandit_over_arms_can_be_named():
 
 @pytest.mark.parametrize("bandit", ["bbkb", "tvgpucb"])
 def test_rounds_tell_the_width(bandit, path, tmp_path):
-    """sqrt(beta lambda), with beta = 0.8 log(4 t) for the t-th decision."""
-    words = ["--bandit", bandit, "--confidence", "log:0.8:4", "--noise-variance", "0.3"]
+    """In the papers' convention, sqrt(beta lambda) of beta standard deviations."""
+    words = ["--bandit", bandit, "--confidence", "1.5", "--noise-variance", "0.3"]
     rounds = simulate(path, tmp_path, *words, "--horizon", "20")
-    decision = rounds["num_pulls"] - rounds["batch_size"] + 1
-    expected = np.sqrt(0.8 * np.log(4 * decision) * 0.3)
-    np.testing.assert_allclose(rounds["confidence_width"], expected, rtol=1e-12)
+    np.testing.assert_allclose(rounds["confidence_width"], 1.5 * 0.3**0.5, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +100,6 @@ def test_rounds_tell_the_width(bandit, path, tmp_path):
         ([], 0.01, 38),  # 12 * 0.01^(-1/4) = 37.9
         (["--forgetting-rate", "0.5"], 0.5, 15),
         (["--forgetting-rate", "0"], 0.0, 1000),
-        (["--block-size", "7"], 0.01, 7),
         # 24 * 0.01^(-1 / (4 - 6/11)): d = 2, nu = 5/2
         (["--kernel", "matern"], 0.01, 92),
     ],
@@ -169,40 +164,23 @@ def test_the_model_follows_the_options(path):
     [
         ([], PracticalBBKBWidth(norm_bound=1.0, failure_probability=1e-3)),
         (
-            ["--norm-bound", "2", "--failure-probability", "0.1"],
-            PracticalBBKBWidth(norm_bound=2.0, failure_probability=0.1),
-        ),
-        (
             ["--bandit", "bkb", "--horizon", "1"],
             PracticalBKBWidth(norm_bound=1.0, failure_probability=0.5),
         ),
         (
-            ["--confidence", "theorem"],
-            BBKBWidth(norm_bound=1.0, failure_probability=1e-3),
-        ),
-        (
-            ["--confidence", "theorem", "--bandit", "gpucb", "--horizon", "100"],
+            ["--bandit", "gpucb", "--horizon", "100"],
             ChowdhuryGopalanWidth(norm_bound=1.0, failure_probability=0.01),
         ),
-        (["--confidence", "constant:1.5"], ConstantWidth(1.5)),
-        (["--confidence", "log:0.8:4"], LogWidth(0.8, 4.0)),
+        (["--confidence", "1.5"], DeviationWidth(1.5)),
     ],
 )
 def test_the_confidence_width_follows_the_options(path, words, expected):
     assert build(path, *words).confidence == expected
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], SumRule(2.0)),
-        (["--ratio-threshold", "3"], SumRule(3.0)),
-        (["--bandit", "gpbucb", "--ratio-threshold", "3"], ProductRule(3.0)),
-        (["--batch-size", "7"], FixedSize(7)),
-    ],
-)
-def test_the_batch_rule_follows_the_options(path, words, expected):
-    assert build(path, *words).batch_rule == expected
+def test_the_batch_rule_follows_the_options(path):
+    assert build(path).batch_rule == SumRule(2.0)
+    assert build(path, "--batch-size", "7").batch_rule == FixedSize(7)
 
 
 def test_the_inducing_points_follow_the_options(path):
@@ -213,16 +191,10 @@ def test_the_inducing_points_follow_the_options(path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["--ratio-threshold", "3", "--bandit", "bkb"],
-            "--ratio-threshold means nothing to --bandit bkb, only to bbkb, gpbucb",
-        ),
         (["--max-inducing", "9", "--bandit", "gpucb"], "only to bbkb, bkb,"),
         # One bandit without a use for it is enough.
         (["--lengthscale", "1", "--bandit", "bbkb", "suggest"], "--bandit suggest"),
-        (["--norm-bound", "2", "--bandit", "tvgpucb"], "nothing to --bandit tvgpucb"),
         (["--forgetting-rate", "0.1"], "nothing to --bandit bbkb, only to tvgpucb, rg"),
-        (["--block-size", "9", "--bandit", "tvgpucb"], "only to rgpucb"),
         (
             ["--workers", "2", "--bandit", "bbkb", "uniform"],
             "--bandit uniform, only to",
