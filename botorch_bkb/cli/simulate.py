@@ -95,7 +95,7 @@ MAX_FILTERED_ARMS = 5_000
 USES: dict[str, Collection[str]] = {
     **dict.fromkeys(("lengthscale", "noise_variance", "confidence"), BANDITS),
     **dict.fromkeys(("smiles", "goal", "kernel tanimoto"), ("suggest",)),
-    "max_inducing": ("bbkb", "bkb", "thompson", "epsilon-greedy"),
+    "max_inducing": ("suggest", "bbkb", "bkb", "thompson", "epsilon-greedy"),
     "forgetting_rate": ("tvgpucb", "rgpucb"),
     "workers": [n for n in BANDIT_NAMES if n not in ("uniform", "tvgpucb")],
 }
@@ -298,6 +298,8 @@ def build_bandit(
         "maximize": problem.maximize,
         "max_repeats": args.max_repeats,
     }
+    if args.max_inducing is not None:
+        options["max_inducing"] = args.max_inducing
     if name == "suggest":
         if args.goal is not None:
             options["goal"] = goal_named(args.goal)
@@ -313,8 +315,6 @@ def build_bandit(
     kernel.lengthscale = args.lengthscale or math.sqrt(num_features)
     if args.batch_size is not None:
         options["batch_rule"] = FixedSize(args.batch_size)
-    if args.max_inducing is not None:
-        options["max_inducing"] = args.max_inducing
     rate = FORGETTING_RATE if args.forgetting_rate is None else args.forgetting_rate
     if name == "tvgpucb":
         options["forgetting_rate"] = rate

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -44,8 +45,7 @@ def run_bandit(
         name: What to call the bandit.
         seed: That of the run, for the table.
         generator: The source of the rewards' noise.
-        quiet: Whether to hide the progress bar, which also hides itself where standard
-            error is no terminal.
+        quiet: Whether to hide the progress bar.
 
     Returns:
         One row per round. All but ``batch_size`` count from the start. ``seconds`` is
@@ -55,16 +55,12 @@ def run_bandit(
         would have been by a bandit that chooses by bounds). The columns that start with
         ``uniform`` are what uniform choice can expect.
     """
-    is_best = best_arms(problem)
-    is_pulled = torch.zeros_like(is_best)
-    rows: list[dict[str, float]] = []
-    seconds = regret = 0.0
-    bar = tqdm(
-        total=horizon,
-        unit=" pulls",
-        disable=True if quiet else None,
-        desc=f"{name}, seed {seed}",
-    )
+    picks: list[Tensor] = []
+    recommended: list[int] = []
+    rows: list[tuple[float, ...]] = []
+    seconds = 0.0
+    label, hidden = f"{name}, seed {seed}", True if quiet else None
+    bar = tqdm(desc=label, total=horizon, unit=" pulls", disable=hidden)
     with bar as progress, ticking(progress):
         while bandit.num_pulls < horizon:
             progress.set_postfix_str("fitting, choosing", refresh=False)
@@ -73,40 +69,47 @@ def run_bandit(
             seconds += perf_counter() - start
             progress.set_postfix_str("", refresh=False)
             width = bandit.confidence_width
-            if rows:
+            if picks:
                 # Told rewards are in the posterior now, so the best arm costs nothing.
-                rows[-1]["simple_regret"] = _regret_of_best_arm(bandit, problem)
+                recommended.append(bandit.best_arm())
             rewards = problem.sample(indices, generator)
             start = perf_counter()
             bandit.tell(indices, rewards)
             seconds += perf_counter() - start
-            regret += problem.regret(indices).sum().item()
-            is_pulled[indices] = True
-            rows.append(
-                {
-                    "num_pulls": bandit.num_pulls,
-                    "batch_size": len(indices),
-                    "num_inducing_points": len(bandit.inducing_indices),
-                    "confidence_width": width,
-                    "simple_regret": math.nan,
-                    "cumulative_regret": regret,
-                    "num_distinct": int(is_pulled.sum()),
-                    "num_best_found": int((is_pulled & is_best).sum()),
-                    "seconds": seconds,
-                }
-            )
+            picks.append(indices)
+            rows.append((len(bandit.inducing_indices), width, seconds))
             progress.update(len(indices))
         # The rewards told last are not in the posterior yet.
-        rows[-1]["simple_regret"] = _regret_of_best_arm(bandit, problem)
-    rounds = pd.DataFrame(rows)
-    num_pulls = rounds["num_pulls"]
-    rounds["uniform_cumulative_regret"] = (
-        problem.uniform_cumulative_regret(1) * num_pulls
-    )
-    share_pulled = 1 - (1 - 1 / problem.num_arms) ** num_pulls
-    rounds["uniform_num_best_found"] = share_pulled * int(is_best.sum())
+        recommended.append(bandit.best_arm())
+    columns = ["num_inducing_points", "confidence_width", "seconds"]
+    rounds = _counted(picks, problem).join(pd.DataFrame(rows, columns=columns))
+    rounds["simple_regret"] = problem.regret(torch.tensor(recommended)).numpy()
     rounds.insert(0, "bandit", name)
     rounds.insert(1, "seed", seed)
+    return rounds
+
+
+def _counted(picks: Sequence[Tensor], problem: FiniteArmProblem) -> pd.DataFrame:
+    """Return what is counted from the start, after each of some batches."""
+    arms = torch.cat(list(picks))
+    is_best = best_arms(problem)
+    is_new = ~pd.Series(arms.numpy()).duplicated()
+    totals = pd.DataFrame(
+        {
+            "num_pulls": 1,
+            "cumulative_regret": problem.regret(arms).numpy(),
+            "num_distinct": is_new,
+            "num_best_found": is_new & is_best[arms].numpy(),
+        }
+    ).cumsum()
+    sizes = np.array([len(indices) for indices in picks])
+    rounds = totals.iloc[sizes.cumsum() - 1].reset_index(drop=True)
+    rounds.insert(1, "batch_size", sizes)
+    num_pulls = rounds["num_pulls"]
+    expected = problem.uniform_cumulative_regret(1) * num_pulls
+    rounds["uniform_cumulative_regret"] = expected
+    share_pulled = 1 - (1 - 1 / problem.num_arms) ** num_pulls
+    rounds["uniform_num_best_found"] = share_pulled * int(is_best.sum())
     return rounds
 
 
@@ -199,7 +202,3 @@ def recommendation(
         f"{problem.mean_rewards[best].item():.4g}; the best of all arms has "
         f"{problem.best_value:.4g}.\n"
     )
-
-
-def _regret_of_best_arm(bandit: Player, problem: FiniteArmProblem) -> float:
-    return problem.regret(torch.tensor(bandit.best_arm())).item()

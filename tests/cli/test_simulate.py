@@ -191,7 +191,7 @@ def test_the_inducing_points_follow_the_options(path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--max-inducing", "9", "--bandit", "gpucb"], "only to bbkb, bkb,"),
+        (["--max-inducing", "9", "--bandit", "gpucb"], "only to suggest, bbkb, bkb,"),
         # One bandit without a use for it is enough.
         (["--lengthscale", "1", "--bandit", "bbkb", "suggest"], "--bandit suggest"),
         (["--forgetting-rate", "0.1"], "nothing to --bandit bbkb, only to tvgpucb, rg"),
