@@ -39,7 +39,6 @@ from botorch_bkb.posteriors.replay import (
     FilterSampler,
     Observation,
 )
-from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 
 
 # A rate is fitted to at most this many of the latest pulls.
@@ -70,7 +69,7 @@ class DriftHyperparameters(Hyperparameters):
         prior_mean: PriorMean = "zero",
     ) -> None:
         if forgetting_rate is not None:
-            check_forgetting_rate(forgetting_rate)
+            check_number("forgetting_rate", forgetting_rate, 0.0, 1.0)
         super().__init__(arms, covar_module, noise_variance, prior_mean)
         self.given_rate = forgetting_rate
         self.temporal_kernel = default_temporal_kernel().double()

@@ -29,10 +29,9 @@ from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
 from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.bandits.policies import as_policy, Policy
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
-from botorch_bkb.checks import check_choice, check_size
+from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
 from botorch_bkb.posteriors import ArmPosterior, Moments
-from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 
 
@@ -127,7 +126,7 @@ class GPBandit(FiniteArmBandit):
         rate: float | None = None
         if not (isinstance(forgetting_rate, str) and forgetting_rate == "learn"):
             rate = forgetting_rate
-            check_forgetting_rate(rate)
+            check_number("forgetting_rate", rate, 0.0, 1.0)
         drifts = rate is None or rate > 0
         self.goal = _checked_goal(goal, drifts)
         arms = as_arms(arms)

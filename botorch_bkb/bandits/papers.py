@@ -26,10 +26,9 @@ from botorch_bkb.bandits.policies import (
     UniformPolicy,
 )
 from botorch_bkb.bandits.surrogates import PosteriorSurrogate
-from botorch_bkb.checks import as_number, check_size
+from botorch_bkb.checks import as_number, check_number, check_size
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
 from botorch_bkb.posteriors import DrawCovariance
-from botorch_bkb.posteriors.sparse_arm_filter import check_forgetting_rate
 
 
 # The paper draws this many points from the distribution of the maximizer per round.
@@ -437,7 +436,7 @@ def _block_size(
     forgetting_rate: float, horizon: int, factor: float, exponent: float
 ) -> int:
     check_size("horizon", horizon)
-    check_forgetting_rate(forgetting_rate)
+    check_number("forgetting_rate", forgetting_rate, 0.0, 1.0)
     if forgetting_rate == 0:
         return horizon
     return math.ceil(min(horizon, factor * forgetting_rate**-exponent))

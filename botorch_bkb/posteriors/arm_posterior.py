@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 
 import torch
-from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import as_number, check_device, check_modules, check_tensors
+from botorch_bkb.checks import (
+    check_device,
+    check_modules,
+    check_positive,
+    check_tensors,
+)
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
     check_largest_variance,
@@ -46,17 +50,13 @@ REBUILD_COST = 1.5
 class ArmPosterior(Moments):
     r"""Mean and variance of ``A`` arms under a sparse GP posterior.
 
-    This has the small matrices. The numbers of all arms stand in
-    :class:`~botorch_bkb.posteriors.shards.Shards`, which get every change and answer
-    questions. The numbers do not depend on how many shards there are.
-
     Memory: the ``A x m`` features are kept if they fit half of ``max_feature_bytes``,
     and the kernel rows they come from as far as they fit a third of it (half while they
     move to more room). What does not fit is recomputed chunk by chunk where it is
     needed, with the same answers; without features every update is a full rebuild.
-    Beside them are a few ``A``-dim vectors and three chunks (at most 16 MiB each on
-    a processor). Nothing is ever ``A x`` (number of pulls). Beside the shards it is
-    ``O(m^2 + P d)`` for ``P`` pulled arms.
+    Beside them are a few ``A``-dim vectors, three chunks (at most 16 MiB each on a
+    processor) and ``O(m^2 + P d)`` numbers for ``P`` pulled arms. Nothing is ever ``A
+    x`` (number of pulls).
 
     Args:
         arms: An ``A x d`` tensor.
@@ -87,11 +87,7 @@ class ArmPosterior(Moments):
         check_tensors(arms=arms)
         check_modules(Kernel, covar_module=covar_module)
         check_device(covar_module, arms)
-        if not 0 < as_number(noise_variance) < math.inf:
-            raise InputDataError(
-                "Expected `noise_variance` to be a positive number, but got "
-                f"{noise_variance!r}."
-            )
+        check_positive("noise_variance", noise_variance)
         self.arms = arms
         self.covar_module = covar_module
         self.noise_variance = noise_variance

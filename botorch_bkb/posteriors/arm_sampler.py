@@ -7,16 +7,14 @@ ybar, V^{-1})``, equation (5) of [basu2017]_ in the units of the GP, and a draw 
     f(x) = z(x)^T theta = mean(x) + z(x)^T L_v^{-T} eps,    eps ~ N(0, I),
 
 jointly over all arms, at ``O(A m)`` a draw and never an ``A x A`` covariance. It has
-the posterior's mean, and the covariance ``z(x)^T V^{-1} z(x')``: that of the exact GP
-where the inducing arms span all arms, and too small by the residual ``k(x, x') -
-z(x)^T z(x')`` elsewhere, which makes draws **over-confident far from the inducing
-arms**.
+the posterior's mean, and the covariance ``z(x)^T V^{-1} z(x')``. That is too small by
+the residual ``k(x, x') - z(x)^T z(x')``, which makes draws **over-confident far from
+the inducing arms**.
 
-With ``covariance="full"`` draws have the joint law of the posterior, residual
-included, among the ``POOL_SIZE`` arms of the largest optimistic bounds, at ``O(A)``
-to find them and ``O(k^3)`` for ``k`` of them; never ``A x A``. Other arms are never
-best in such a draw: :meth:`ArmSampler.outside_probability` bounds how often they should
-be.
+With ``covariance="full"`` draws have the joint law of the posterior, residual included,
+among the ``POOL_SIZE`` arms of the largest optimistic bounds: ``O(A)`` to find them and
+``O(k^3)`` for ``k`` of them. Other arms are never best in such a draw;
+:meth:`ArmSampler.outside_probability` bounds how often they should be.
 
 A ``scale`` of ``a`` replaces each draw by ``mean(x) + a (f(x) - mean(x))``: the
 posterior reshaping of [chapelle2011]_, which explores less below 1.
@@ -61,9 +59,8 @@ def check_draw_covariance(covariance: str) -> None:
 class ArmSampler:
     r"""Draws the values of all arms, and the arms that are best in a draw.
 
-    Pulls without reward enter as everywhere outside a batch: their arms join the
-    inducing arms and their noise enters ``V``, so that draws vary less there, around
-    the mean of the posterior. Nothing is passed over all arms before the first draw.
+    The arms of pending pulls join the inducing arms and their noise enters ``V``, so
+    that draws vary less there, around the mean of the posterior.
 
     Memory: chunks of arms, and ``O(A)`` numbers for :meth:`draw_best_arms` or
     ``O(A num_draws)`` for :meth:`draw_values`, which returns them.
@@ -163,7 +160,7 @@ class ArmSampler:
         """Return the arms over which joint draws are, ascending.
 
         Those of the largest optimistic bounds, by the posterior's variances without
-        pending pulls, whatever the spread; one far above 1 would want more arms.
+        pending pulls, whatever the scale.
 
         Args:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
@@ -176,8 +173,8 @@ class ArmSampler:
         r"""Bound the probability that an arm outside the promising ones is best.
 
         For every level ``b`` it is at most ``P(f(x) < b)``, for any promising ``x``,
-        and the sum of ``P(f(x') > b)`` over the arms outside; the least of these bounds
-        over a grid of levels, at most one. By the posterior's variances without pending
+        plus the sum of ``P(f(x') > b)`` over the arms outside: the least of these
+        bounds over a grid of levels. By the posterior's variances without pending
         pulls, whatever the scale.
 
         Args:
@@ -216,16 +213,7 @@ class ArmSampler:
         self, num_draws: int, generator: torch.Generator, arms: Tensor
     ) -> Tensor:
         """Return ``num_draws x k`` values of some arms, by the law of the posterior."""
-        check_size("num_draws", num_draws)
-        Z, root = self._joint_factors(arms)
-        eps = self._normals(self._L_v.shape[0], num_draws, generator)
-        theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
-        noise = self._normals(len(arms), num_draws, generator)
-        mean = self.posterior.means(arms).unsqueeze(-1)
-        return (mean + Z.mT @ theta + root @ noise).mT
-
-    def _joint_factors(self, arms: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the ``M x k`` features of arms, and a root of what is left of them."""
+        theta = self._weights(num_draws, generator)
         if self._factored is None or not torch.equal(self._factored[0], arms):
             posterior = self.posterior
             Z = self._appended.features(arms)
@@ -234,13 +222,14 @@ class ArmSampler:
             # share of the prior variance is too small to show in a draw.
             jitter = JITTER.get(Z.dtype, 1e-3) * posterior.moments(arms)[0]
             self._factored = arms, Z, psd_root(residual + torch.diag(jitter))
-        return self._factored[1:]
+        _, Z, root = self._factored
+        noise = self._normals(len(arms), num_draws, generator)
+        mean = self.posterior.means(arms).unsqueeze(-1)
+        return (mean + Z.mT @ theta + root @ noise).mT
 
     def _draws(self, num_draws: int, generator: torch.Generator) -> Draws:
         """Draw weights, and return what shards need of them."""
-        check_size("num_draws", num_draws)
-        eps = self._normals(self._L_v.shape[0], num_draws, generator)
-        theta = torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
+        theta = self._weights(num_draws, generator)
         posterior, appended = self.posterior, self._appended
         M = appended.B.shape[1]
         vectors = torch.cat([theta[:M], appended.B.mT], dim=-1)
@@ -250,6 +239,12 @@ class ArmSampler:
             appended.C,
             theta[M:],
         )
+
+    def _weights(self, num_draws: int, generator: torch.Generator) -> Tensor:
+        """Draw ``(M + f) x num_draws`` weights, less their mean."""
+        check_size("num_draws", num_draws)
+        eps = self._normals(len(self._L_v), num_draws, generator)
+        return torch.linalg.solve_triangular(self._L_v.mT, eps, upper=True)
 
     def _hallucinate(self, pending_indices: Tensor) -> None:
         """Add pending pulls to V, and their arms to the inducing arms."""

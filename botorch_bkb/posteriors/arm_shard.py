@@ -18,8 +18,7 @@ from botorch_bkb.posteriors.moments import expected_rise, largest, Ranked
 
 
 # The size of a chunk of features or covariances, of which a few are alive at a time:
-# what a core's caches hold; more for passes that read features once; enough to fill an
-# accelerator.
+# what a core's caches hold, or more for passes that read features once.
 CHUNK_BYTES = 2**20
 PASS_CHUNK_BYTES = 2**24
 # Of arms whose bits stay packed; every chunk unpacks the inducing ones.
@@ -60,6 +59,7 @@ class ArmShard:
         block_size: How many arms a block has, a power of two.
 
     Attributes:
+        rows: The arms.
         moments: Prior variances, means, residuals and projected variances, ``4 x A``.
         scale: The largest prior variance.
 
@@ -79,6 +79,7 @@ class ArmShard:
     ) -> None:
         self.arms = arms
         self.start = start
+        self.rows = slice(start, stop)
         self.num_arms = stop - start
         self.covar_module = covar_module
         self.max_rows = max_rows
@@ -125,7 +126,7 @@ class ArmShard:
         Args:
             basis: The small matrices.
             points: The rows of its arms.
-            slots: Which kernel rows are theirs; None where these are not kept.
+            slots: Which kernel rows are theirs; None if these are not kept.
             inducing: The inducing arms.
             width: How many features the cache has room for; 0 for no cache.
         """
@@ -146,8 +147,7 @@ class ArmShard:
                 self._features[: self._size, rows] = Z
             Z = basis.project(Z)
             torch.mv(Z.mT, basis.weights, out=mean[rows])
-            # On rows that are stored one after another, a third to a tenth of the time
-            # of `vector_norm`.
+            # A third to a tenth of the time of `vector_norm`, on contiguous rows.
             residual[rows] = prior[rows] - Z.square().sum(dim=0)
             solver_v.solve_(Z)
             projected[rows] = Z.square().sum(dim=0)
@@ -211,11 +211,6 @@ class ArmShard:
         return self.moments.index_select(1, self._places(indices)).mT
 
     @property
-    def mean(self) -> Tensor:
-        """The posterior means."""
-        return self.moments[1]
-
-    @property
     def variance(self) -> Tensor:
         """The posterior variances."""
         return self.moments[2] + self.moments[3]
@@ -264,9 +259,9 @@ class ArmShard:
                 None.
             known: Arms whose bounds are known, in any order; None for none.
         """
-        bounds = self.mean + scale * self.variance.sqrt()
+        bounds = self.moments[1] + scale * self.variance.sqrt()
         if competes is not None:
-            bounds.masked_fill_(~self.part(competes), -math.inf)
+            bounds.masked_fill_(~competes[self.rows], -math.inf)
         if known is not None:
             bounds[self._places(known.arms)] = known.values[self._is_here(known.arms)]
         found = largest(bounds, size)
@@ -287,24 +282,21 @@ class ArmShard:
             competes: Which of all arms compete; all if None.
             without: Arms that do not count.
         """
-        is_open = torch.ones_like(self.mean, dtype=torch.bool)
-        if competes is not None:
-            is_open &= self.part(competes)
-        is_open[self._places(without)] = False
+        is_open = self._competing(competes, without)
         is_best = torch.zeros_like(is_open)
         is_best[self._places(top.arms[:1])] = True
         found = []
         for start in range(0, self.num_arms, self.block_size):
             rows = slice(start, start + self.block_size)
-            variance = self.moments[2, rows] + self.moments[3, rows]
-            mean, best = self.mean[rows], is_best[rows]
-            gain = expected_rise(mean, variance, noise_variance, top, best)
+            _, mean, residual, projected = self.moments[:, rows]
+            variance = residual + projected
+            gain = expected_rise(mean, variance, noise_variance, top, is_best[rows])
             found.append(gain.masked_fill_(~is_open[rows], -math.inf).amax())
         return torch.stack(found).max().item()
 
     def dot(self, vector: Tensor) -> Tensor:
         """Return the features' inner products with an ``M``-dim projected vector."""
-        result = torch.empty_like(self.mean)
+        result = vector.new_empty(self.num_arms)
         num_bytes = PASS_CHUNK_BYTES if self._basis is None else None
         for rows in self.chunks(max(self._size, 1), num_bytes):
             torch.mv(self._coordinates(rows).mT, vector, out=result[rows])
@@ -327,11 +319,11 @@ class ArmShard:
         self, draws: Draws, competes: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return each draw's largest value, and its arm."""
-        best = self.mean.new_full((draws.weights.shape[-1],), -torch.inf)
+        best = self.moments.new_full((draws.weights.shape[-1],), -torch.inf)
         arms = torch.full_like(best, self.start, dtype=torch.long)
         for rows, chunk in self._drawn_chunks(draws):
             if competes is not None:
-                chunk.masked_fill_(~self.part(competes)[rows], -torch.inf)
+                chunk.masked_fill_(~competes[self.rows][rows], -torch.inf)
             values, positions = chunk.max(dim=-1)
             # Strictly larger: ties go to the lower chunk, and NaN is the largest.
             better = ~(values <= best) & ~best.isnan()
@@ -352,19 +344,15 @@ class ArmShard:
         Returns:
             The number, and ``blocks x l`` numbers to be added up.
         """
-        inside = torch.ones_like(self.mean, dtype=torch.bool)
-        if competes is not None:
-            inside &= self.part(competes)
-        inside[self._places(without)] = False
+        inside = self._competing(competes, without)
         sums = []
         for start in range(0, self.num_arms, self.block_size):
             rows = slice(start, start + self.block_size)
-            mean, some = self.mean[rows], inside[rows]
-            std = (self.moments[2, rows] + self.moments[3, rows]).sqrt()
+            _, mean, residual, projected = self.moments[:, rows]
+            std = (residual + projected).sqrt()
             std = std.clamp_min(torch.finfo(std.dtype).tiny)
             shares = [torch.special.ndtr((mean - b) / std) for b in levels]
-            above = [(share * some).sum() for share in shares]
-            sums.append(torch.stack(above))
+            sums.append(torch.stack([(share * inside[rows]).sum() for share in shares]))
         return int(inside.sum()), torch.stack(sums)
 
     # Passes over the arms
@@ -425,16 +413,20 @@ class ArmShard:
         vectors = _aligned(draws.vectors.mT)
         for rows in self.chunks(max(*draws.vectors.shape, 1)):
             products = vectors @ self._coordinates(rows)
-            values = products[:size].add_(self.mean[rows])
+            values = products[:size].add_(self.moments[1, rows])
             if num_appended:
                 K = self._covariance(draws.points, None, rows) - products[size:]
                 new = torch.linalg.solve_triangular(draws.C, K, upper=False)
                 values.addmm_(draws.weights.mT, new)
             yield rows, values
 
-    def part(self, values: Tensor) -> Tensor:
-        """Return those of a number of every arm that are of these arms."""
-        return values[self.start : self.start + self.num_arms]
+    def _competing(self, competes: Tensor | None, without: Tensor) -> Tensor:
+        """Return which arms compete, without some."""
+        found = torch.ones_like(self.moments[1], dtype=torch.bool)
+        if competes is not None:
+            found &= competes[self.rows]
+        found[self._places(without)] = False
+        return found
 
     def _is_here(self, indices: Tensor) -> Tensor:
         return (indices >= self.start) & (indices < self.start + self.num_arms)

@@ -94,7 +94,7 @@ class TrackedShard:
         self.scale = scale
         _, self.mean, self.residual, self.projected = shard.moments
         if allowed is not None:
-            self.mean = self.mean.masked_fill(~shard.part(allowed), -math.inf)
+            self.mean = self.mean.masked_fill(~allowed[shard.rows], -math.inf)
         self.appended = self.mean.new_empty(0, len(self.mean))
         self._bounds: Tensor | None = None
 

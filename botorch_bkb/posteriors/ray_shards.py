@@ -55,18 +55,9 @@ SETTINGS = {
 }
 
 
-class Patch(NamedTuple):
-    """Changes of one thing that a worker holds.
-
-    Attributes:
-        key: Which thing.
-        known: The number of the change that the worker has already; -1 for none.
-        changes: Numbers and encoded calls of those after it.
-    """
-
-    key: str
-    known: int
-    changes: list[tuple[int, Any]]
+# Changes of one thing that a worker holds: its key, the number of the last change that
+# the worker has had (-1 for none), and numbers and encoded calls of those after it.
+Patch = tuple[str, int, list[tuple[int, Any]]]
 
 
 class ShardHost:
@@ -135,13 +126,7 @@ def shard_of(
 
 
 class Change(NamedTuple):
-    """A change of all shards.
-
-    Attributes:
-        number: Its place in the order.
-        method: What is called.
-        call: It and its arguments, encoded.
-    """
+    """A change of all shards: its number, what is called, and the encoded call."""
 
     number: int
     method: Callable[..., Any]
@@ -211,7 +196,7 @@ class RayShards(Shards[S]):
 
     def _patch(self, known: int) -> Patch:
         changes = [(one.number, one.call) for one in self.changes if one.number > known]
-        return Patch(self.key, known, changes)
+        return self.key, known, changes
 
 
 def shards_on_ray(
@@ -253,7 +238,7 @@ class Pool:
     def __init__(self, workers: Workers, source: RowSource, limits: list[int]) -> None:
         self.limits = limits
         self.timeout = workers.timeout
-        is_own = _join()
+        is_own = _join(self)
         ray = _imported()
         host = ray.remote(
             num_cpus=0 if is_own else 1,
@@ -274,7 +259,7 @@ class Pool:
             ShardTimeoutError: If one gives no answer in time.
         """
         ray = _imported()
-        source = [self.source] if patches[0].known < 0 else []
+        source = [self.source] if patches[0][1] < 0 else []
         forgotten, self.forgotten = self.forgotten, []
         sent = {
             shard: self.actors[shard].answer.remote(forgotten, source, patches, call)
@@ -311,29 +296,23 @@ class Pool:
             for actor in self.actors:
                 _imported().kill(actor)
         self.actors = []
-        _leave()
+        _leave(self)
 
     def _named(self, shard: int) -> str:
         start, stop = self.limits[shard : shard + 2]
         return f"the worker of shard {shard} (arms {start} to {stop - 1})"
 
 
-class _OwnRay:
-    """A Ray that was started here.
-
-    Attributes:
-        num_users: How many pools use it; 0 if it does not run.
-    """
-
-    num_users = 0
+# The pools that use a Ray that was started here; empty if it does not run.
+_users: set[Pool] = set()
 
 
 @cache
 def _private_home() -> Path:
     """Return a folder that serves Ray as home, as long as this process lives.
 
-    Ray's token is there and not in the user's home, and what keeps it from looking for
-    a cloud. A process knows one token only.
+    Ray's token is there and not in the user's home, and a file that keeps Ray from
+    looking for a cloud. A process knows one token only.
     """
     home = Path(tempfile.mkdtemp(prefix="botorch_bkb_ray_"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
@@ -341,24 +320,27 @@ def _private_home() -> Path:
     return home
 
 
-def _join() -> bool:
+def _join(pool: Pool) -> bool:
     """Join Ray, or start one; return whether it was started here.
 
     Raises:
-        UnsupportedError: If there is no Ray, or it was imported before it was known
-            that it is to listen to this machine only.
+        UnsupportedError: If there is no Ray, or it was imported before the settings
+            with which it listens to this machine only.
     """
     if _is_running():
-        _OwnRay.num_users += _OwnRay.num_users > 0
-        return _OwnRay.num_users > 0
-    if "ray" in sys.modules and not _are_settings_there():
+        if _users:
+            _users.add(pool)
+        return bool(_users)
+    if "ray" in sys.modules and any(
+        os.environ.get(name) != value for name, value in SETTINGS.items()
+    ):
         raise UnsupportedError(
             "Expected Ray to be initialised (`ray.init()`), or not to be imported yet: "
             "one that is started now would listen to other machines."
         )
     ray = _imported()
-    before = os.environ.get("HOME")
-    os.environ["HOME"] = str(_private_home())
+    home, private = os.environ.get("HOME"), str(_private_home())
+    os.environ["HOME"] = private
     try:
         ray.init(
             address="local",
@@ -369,14 +351,12 @@ def _join() -> bool:
             _node_ip_address="127.0.0.1",
         )
     finally:
-        if before is None:
-            del os.environ["HOME"]
-        else:
-            os.environ["HOME"] = before
-    _OwnRay.num_users = 1
+        del os.environ["HOME"]
+        os.environ.update({} if home is None else {"HOME": home})
+    _users.add(pool)
     address = ray.nodes()[0]["NodeManagerAddress"]
     if address != "127.0.0.1":
-        _leave()
+        _leave(pool)
         raise UnsupportedError(
             f"Expected Ray to listen to this machine only, but it is at {address}. "
             f"Import it after setting {SETTINGS} in the environment."
@@ -385,21 +365,16 @@ def _join() -> bool:
     return True
 
 
-def _leave() -> None:
-    """End a Ray that was started here, if nobody uses it any more."""
-    if _OwnRay.num_users == 0:
-        return
-    _OwnRay.num_users -= 1
-    if _OwnRay.num_users == 0 and _is_running():
-        _imported().shutdown()
+def _leave(pool: Pool) -> None:
+    """End a Ray that was started here, if no other pool uses it."""
+    if pool in _users:
+        _users.remove(pool)
+        if not _users and _is_running():
+            _imported().shutdown()
 
 
 def _is_running() -> bool:
     return "ray" in sys.modules and _imported().is_initialized()
-
-
-def _are_settings_there() -> bool:
-    return all(os.environ.get(name) == value for name, value in SETTINGS.items())
 
 
 def _imported() -> Any:
@@ -427,7 +402,7 @@ def _fetched(value: Any) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """Return bytes that hold tensors with their order in memory."""
+    """Return bytes that keep how tensors lie in memory."""
     buffer = io.BytesIO()
     _pickler()(buffer, protocol=5).dump(value)
     return buffer.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,9 @@ from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
 from botorch_bkb.posteriors.upper_bounds import Choices
 
 
+_time_of = attrgetter("time")
+
+
 class Observation(NamedTuple):
     """A told pull, in the units of the filter."""
 
@@ -28,18 +32,17 @@ class Observation(NamedTuple):
 class ReplayedFilter:
     r"""A filter of observations that may come late.
 
-    It keeps one filter, of all observations up to the time of the oldest pull that is
-    still out, and replays those after it where they are needed. While nothing is out
-    there are none. Observations of one time count in the order of telling, so that the
-    filter goes through the same operations as one that has all observations at once:
-    they are equal bit for bit.
+    It keeps one filter, of all observations up to the time of the oldest pending pull,
+    and replays those after it where they are needed. Observations of one time count in
+    the order of telling, so that the filter equals bit for bit one that has all
+    observations at once.
 
     Args:
         settled: A filter without observations; it is changed in place.
 
     Attributes:
-        settled: Given the observations that no result comes before any more.
-        since: Those after them, by time.
+        settled: The filter given the observations before any pending pull.
+        since: The observations after these, by time.
     """
 
     def __init__(self, settled: SparseArmKalmanFilter) -> None:
@@ -66,7 +69,7 @@ class ReplayedFilter:
 
         Args:
             observations: In the order of telling.
-            oldest: The time of the oldest pull that is still out; infinity for none.
+            oldest: The time of the oldest pending pull; infinity for none.
         """
         since = sorted([*self.since, *observations], key=_time_of)
         num_settled = sum(pull.time <= oldest for pull in since)
@@ -84,9 +87,7 @@ class ReplayedFilter:
     def hallucinate(
         self, pending: Sequence[tuple[float, int]]
     ) -> SparseArmKalmanFilter:
-        """Return a filter whose variances count pulls that are out, and no mean.
-
-        As if each had been told at its own time.
+        """Return a filter whose variances count pending pulls, each at its own time.
 
         Args:
             pending: Times and arms, none before the settled observations.
@@ -105,7 +106,7 @@ class ReplayedFilter:
 
 
 class FilterSampler:
-    """Draws of the arms at one time, which know of pulls that are out.
+    """Draws of the arms at one time, whose variances count pending pulls.
 
     Args:
         replayed: The filter; it is not changed.
@@ -123,14 +124,12 @@ class FilterSampler:
         scale: float = 1.0,
     ) -> None:
         self.scale = check_number("scale", scale, least=0.0)
-        if pending:
-            self._drifting = replayed.hallucinate(pending)
-            self._drifting.advance(time)
-            # Hallucinations bring variances only.
-            self._drifting.mean = replayed.filter.predict(time)[0]
-        else:
-            self._drifting = replayed.filter.copy()
-            self._drifting.advance(time)
+        known = replayed.filter
+        drifting = replayed.hallucinate(pending) if pending else known.copy()
+        drifting.advance(time)
+        if pending:  # which have no reward
+            drifting.mean = known.predict(time)[0]
+        self._drifting = drifting
 
     def draw_best_arms(
         self,
@@ -208,10 +207,6 @@ def hallucinate_pull(posterior: SparseArmKalmanFilter, arm: int, time: float) ->
     posterior.advance(time)
     indices = torch.tensor([arm], device=posterior.mean.device)
     posterior.observe(indices, posterior.mean[indices], time)
-
-
-def _time_of(observation: Observation) -> float:
-    return observation.time
 
 
 def _observe(

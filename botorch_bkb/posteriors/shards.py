@@ -129,9 +129,9 @@ class LocalShards(Shards[S]):
 class ArmCache:
     """What shards keep of all arms: features and kernel rows, within a byte budget.
 
-    The ``A x m`` features are kept if they fit half of the budget, and the kernel rows
-    of arms that were ever inducing as far as they fit a third of it (half while they
-    move to more room). What is not kept is computed where it is needed.
+    Features are kept if they fit half of the budget. The kernel rows of arms that were
+    ever inducing are kept as far as they fit a third of it, since they take half as
+    much again while they move to more room.
 
     Args:
         arms: The ``A x d`` arms.

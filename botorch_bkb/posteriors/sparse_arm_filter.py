@@ -24,9 +24,10 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_bkb.checks import (
-    as_number,
     check_device,
     check_modules,
+    check_number,
+    check_positive,
     check_tensors,
     check_time,
     is_integer,
@@ -104,22 +105,16 @@ class SparseArmKalmanFilter:
         check_tensors(arms=arms)
         check_modules(Kernel, covar_module=covar_module)
         check_device(covar_module, arms)
-        if not 0 <= as_number(tolerance) < 1:
-            raise InputDataError(
-                f"Expected `tolerance` from 0 to 1, but got {tolerance!r}. At 0 no "
-                "inducing arm leaves while there is room."
-            )
+        check_positive(
+            "noise_variance", noise_variance, "Without noise, use a small one."
+        )
+        check_number("forgetting_rate", forgetting_rate, 0.0, 1.0)
+        check_number("tolerance", tolerance, 0.0, 1.0)
         if not is_integer(max_inducing) or max_inducing < 2:
             raise InputDataError(
-                "Expected `max_inducing` to be at least 2, a whole number, but got "
+                "Expected `max_inducing` to be a whole number of at least 2, but got "
                 f"{max_inducing!r}."
             )
-        if not 0 < as_number(noise_variance) < math.inf:
-            raise InputDataError(
-                "Expected `noise_variance` to be a positive number, but got "
-                f"{noise_variance!r}. For exact rewards, use a small one."
-            )
-        check_forgetting_rate(forgetting_rate)
         with torch.no_grad():
             prior_variance = covar_module(arms, diag=True).to(arms)
         check_prior_variance(prior_variance)
@@ -164,17 +159,10 @@ class SparseArmKalmanFilter:
 
     @torch.no_grad()
     def extended(self, arms: Tensor) -> Self:
-        """Return one over more arms, after the others, that has the same observations.
+        """Return one over ``k x d`` more arms, after the others, and the same data.
 
         Nothing is replayed: given the observed arms, the data say nothing more about
         any other arm. ``O(k m^2)``, and a copy of the features.
-
-        Args:
-            arms: The ``k x d`` new arms.
-
-        Raises:
-            InputDataError: If the prior covariance turns out not to be positive
-                semi-definite.
         """
         num_arms, m = self._features.shape
         arms = arms.to(self.arms)
@@ -203,8 +191,7 @@ class SparseArmKalmanFilter:
     def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
         """Return a ``num_draws x A`` tensor of joint draws of the arms at ``time``.
 
-        Of the weights' part, without the residual.
-        An exact filter draws the residual too, in ``O(A^3)``.
+        Without the residual; an exact filter draws that too, in ``O(A^3)``.
         """
         if self.is_exact:
             Z, everything = self._features, torch.arange(len(self.arms))
@@ -245,10 +232,8 @@ class SparseArmKalmanFilter:
                 "Expected one reward per arm, but got `indices` of shape "
                 f"{tuple(indices.shape)} and `rewards` of shape {tuple(rewards.shape)}."
             )
-        num_arms = self.mean.shape[0]
-        if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < (
-            num_arms
-        ):
+        num_arms = len(self.mean)
+        if ((indices < 0) | (indices >= num_arms)).any():
             raise InputDataError(
                 f"Expected `indices` from 0 to {num_arms - 1}, but got "
                 f"{indices.tolist()}."
@@ -270,7 +255,7 @@ class SparseArmKalmanFilter:
 
     @torch.no_grad()
     def advance(self, time: float) -> None:
-        """Move on to a time without an observation.
+        """Move on to a time without an observation: what is remembered decays.
 
         Raises:
             InputDataError: If the time goes back or is not finite.
@@ -291,12 +276,7 @@ class SparseArmKalmanFilter:
 
     @torch.no_grad()
     def predict(self, time: float) -> tuple[Tensor, Tensor]:
-        """Return the ``A`` means and variances at a time, given what was observed.
-
-        ``O(A)``: the decision at a time needs only its variances.
-
-        Args:
-            time: When; not before the last observation.
+        """Return the ``A`` means and variances at a time, ``O(A)``; nothing changes.
 
         Raises:
             InputDataError: If the time is before the last observation.
@@ -307,18 +287,14 @@ class SparseArmKalmanFilter:
 
     def _retained(self, time: float) -> float:
         """Return ``(1 - eps)^D`` for the gap since the last observation."""
-        check_time(time)
         if self.time is None:
+            check_time(time)
             return 1.0
-        if time < self.time:
-            raise InputDataError(
-                f"Expected `time` not before {self.time:g}, the time of the last "
-                f"observation, but got {time:g}. Bring observations in order of time."
-            )
+        check_time(time, self.time)
         return float((1 - self.forgetting_rate) ** (time - self.time))
 
     def _condition(self, index: int, reward: float) -> None:
-        """Take in one reward."""
+        """Take in one reward: the Kalman gain of one arm."""
         if index not in self._position:
             prior = self.prior_variance[index].item()
             residual = prior - self._squared[index].item()
@@ -342,11 +318,7 @@ class SparseArmKalmanFilter:
         self._num_since_review += 1
 
     def _join(self, index: int) -> None:
-        """Make an arm inducing; what is new about it has its prior.
-
-        Where rounding of its features would take more than all of another arm's
-        variance it stays out, and the report on rounding counts what is lost.
-        """
+        """Make an arm inducing, unless rounding of its features would spoil others."""
         m, features = self._L.shape[0], self._features
         joined = torch.tensor([index], device=self.arms.device)
         z = features[index].clone()
@@ -368,7 +340,7 @@ class SparseArmKalmanFilter:
             arms = torch.cat([self.inducing_indices, joined])
             if is_well_conditioned(row * self.prior_variance[arms].sqrt()):
                 raise
-            return  # rounding alone: the arm's features would spoil those of others
+            return
         if m == self._room:
             self._room = min(max(64, 2 * m), self.max_inducing)
         if m == self._cache.shape[1]:  # that it may share
@@ -449,12 +421,3 @@ class SparseArmKalmanFilter:
         """Return the prior covariances of a few arms with all."""
         covariance = dense_covariance(self.covar_module, self.arms[indices], self.arms)
         return covariance.to(self.arms)
-
-
-def check_forgetting_rate(forgetting_rate: float) -> None:
-    """Raise an ``InputDataError`` unless this is a forgetting rate."""
-    if not 0 <= as_number(forgetting_rate) <= 1:
-        raise InputDataError(
-            "Expected `forgetting_rate` between 0 (nothing drifts) and 1 (nothing "
-            f"is remembered), but got {forgetting_rate!r}."
-        )

@@ -79,7 +79,7 @@ class Pool:
         self.scale = scale
         self.indices = indices
         self.arms: list[int] = indices.tolist()
-        self.position = {arm: position for position, arm in enumerate(self.arms)}
+        self.position = dict(zip(self.arms, range(len(self.arms)), strict=True))
         self._start = posterior, dict(pulls), grow
         _, mean, residual, projected = posterior.moments(indices)
         if grow:
@@ -126,9 +126,8 @@ class Pool:
 
     def moments(self, index: int) -> list[float]:
         """Return the mean, the residual and the projected variance of an arm."""
-        position = self.position[index]
-        columns = self.mean, self.residual, self.projected
-        return [column.item(position) for column in columns]
+        at = self.position[index]
+        return [self.mean.item(at), self.residual.item(at), self.projected.item(at)]
 
     def close(self, index: int) -> None:
         """Let an arm never be the best again."""

@@ -84,7 +84,7 @@ def wrong_calls():  # not checked by mypy, which would refuse them too
             "`arms` to be a dense te",
         ),
         (lambda: ArmPosterior(X, "rbf", 0.1), "`covar_module` to be a GPyTorch"),
-        (lambda: ArmPosterior(X, RBF, "0.1"), "`noise_variance` to be a positive"),
+        (lambda: ArmPosterior(X, RBF, "0.1"), "`noise_variance` to be positive"),
         (lambda: PrecomputedKernel([[1.0]]), "`covariance` to be a dense tensor"),
         (lambda: PrecomputedKernel(X[:2] * torch.nan), "finite `covariance`"),
         (

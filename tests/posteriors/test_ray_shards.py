@@ -29,7 +29,6 @@ from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.ray_shards import (
     decode,
     encode,
-    Patch,
     shard_of,
     ShardHost,
 )
@@ -256,7 +255,7 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
     everything = encode((ArmShard.moments_of, (torch.arange(NUM_ARMS),)))
 
     def ask(host, known, number):
-        patch = Patch("key", known, changes[known + 1 : number + 1])
+        patch = "key", known, changes[known + 1 : number + 1]
         return host.answer([], [encoded_source], [patch], everything)
 
     encoded_source = arms.source

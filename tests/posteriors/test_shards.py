@@ -146,7 +146,7 @@ def test_a_number_that_is_none_is_not_hidden_by_another_shard(
     assert len(posterior.shards.parts) == num_shards
     for part in posterior.shards.parts:
         if 0 <= place - part.start < part.num_arms:
-            part.mean[place - part.start] = NAN
+            part.moments[1, place - part.start] = NAN
     assert posterior.largest_bounds(1.0, 2).arms.tolist()[0] == place
     assert posterior.best_mean() == place
     draws = ArmSampler(posterior).draw_best_arms(5, seeded())

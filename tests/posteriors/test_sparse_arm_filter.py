@@ -166,7 +166,7 @@ def test_a_copy_and_a_longer_one_leave_the_original_alone():
         ([0, 1], [1.0], 5.0, BotorchTensorDimensionError, "one reward per arm"),
         ([0, 6], [1.0, 1.0], 5.0, InputDataError, r"from 0 to 5, but got \[0, 6\]"),
         ([0, 1], [1.0, math.inf], 5.0, InputDataError, "finite `rewards`"),
-        ([], [], 3.9, InputDataError, "`time` not before 4, .* but got 3.9"),
+        ([], [], 3.9, InputDataError, "`time` .*not before 4, .* but got 3.9"),
         ([0], [1.0], math.nan, InputDataError, "`time` to be a finite number"),
     ],
 )
