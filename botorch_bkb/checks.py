@@ -258,13 +258,13 @@ def check_available(available: Any, num_arms: int) -> Tensor:
 
 def check_indices(indices: Any, num_arms: int) -> list[int]:
     """Return arm indices as a list."""
-    arms = _integers("indices", indices, "row numbers of `arms`")
+    meaning = "row numbers of `arms` (`add_arms(rows)` returns those of rows)"
+    arms = _integers("indices", indices, meaning)
     unknown = [arm for arm in arms if not 0 <= arm < num_arms]
     if unknown:
         raise InputDataError(
             f"Expected `indices` between 0 and {num_arms - 1}, but got {unknown[0]}. "
-            "Indices are row numbers of `arms`; `add_arms(rows)` returns those of rows "
-            "of features."
+            f"Indices are {meaning}."
         )
     return arms
 
@@ -317,7 +317,7 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
     if found.dim() > 1 or found.is_floating_point() or found.dtype == torch.bool:
         raise InputDataError(
             f"Expected `{name}` to be a one-dimensional tensor or list of integers, "
-            f"but got {found.dtype} of shape {tuple(found.shape)}."
+            f"{meaning}, but got {found.dtype} of shape {tuple(found.shape)}."
         )
     integers: list[int] = found.reshape(-1).tolist()
     return integers

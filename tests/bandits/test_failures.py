@@ -71,6 +71,6 @@ def test_a_table_of_numbers_is_arms():
     with pytest.raises(InputDataError, match=r"to hold numbers, .*A1.*get_dummies"):
         GPBandit(table.assign(well="A1"))
     with pytest.raises(
-        InputDataError, match="`add_arms\\(rows\\)` returns the indices"
+        InputDataError, match="`add_arms\\(rows\\)` returns those of rows"
     ):
         started().predict(arms)
