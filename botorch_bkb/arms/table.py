@@ -184,7 +184,11 @@ class ArmTable:
         return allowed
 
     def pull_limits(
-        self, offered: Tensor | None, max_repeats: int | None, used: PullCounts
+        self,
+        offered: Tensor | None,
+        max_repeats: int | None,
+        used: PullCounts,
+        min_size: int = 1,
     ) -> PullLimits:
         """Return how many more pulls each arm allows.
 
@@ -192,17 +196,23 @@ class ArmTable:
             offered: Which arms can be pulled now; arms may follow those of the table.
             max_repeats: The most pulls of one arm; None for no limit.
             used: The pulls so far.
+            min_size: Arms with an equal one of lower index are closed if so many pulls
+                are left without them.
+
+        Raises:
+            InputDataError: If no arm may be pulled.
         """
         num_arms = self.num_arms if offered is None else len(offered)
-        limits = PullLimits.unlimited(used.arms, num_arms)
-        if max_repeats is None:
-            return PullLimits(limits.left, offered)
-        left = limits.left.clamp_max(max_repeats)
-        left = left.index_add(0, used.arms, -used.counts.to(left)).clamp_min(0)
-        return PullLimits(left, offered)
-
-    def merged_duplicates(self, limits: PullLimits, min_size: int) -> PullLimits:
-        """Close arms with an equal one of lower index, if enough pulls are left."""
+        left = PullLimits.unlimited(used.arms, num_arms).left
+        if max_repeats is not None:
+            left = left.clamp_max(max_repeats)
+            left = left.index_add(0, used.arms, -used.counts.to(left)).clamp_min(0)
+        limits = PullLimits(left, offered)
+        if limits.is_used_up:
+            raise InputDataError(
+                "Expected an arm that may be pulled, but all are unavailable, retired "
+                "or have had their repeats. Allow more repeats, or add arms."
+            )
         if not len(self.duplicates.rows):
             return limits
         later = later_duplicates(self.duplicates, limits.allows(self.duplicates.rows))

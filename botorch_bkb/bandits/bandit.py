@@ -7,7 +7,6 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
@@ -39,7 +38,6 @@ from botorch_bkb.posteriors import Moments
 from botorch_bkb.posteriors.shards import threads_for
 
 
-# The default cap of a batch whose rule sets no size.
 MAX_BATCH_SIZE = 10_000
 
 
@@ -63,10 +61,9 @@ class FiniteArmBandit(Bandit):
     default is one step after the last time known, starting at 1; a reward is of the
     time at which its pull was asked for. Predictions are for the next decision time.
 
-    Device and dtype follow ``arms``. Hyperparameters are fitted on the CPU in double
-    precision. Memory is that of :class:`~botorch_bkb.posteriors.ArmPosterior`, ``O(A)``
-    and the ``m x A`` features within a byte budget, ``O(P)`` for ``P`` pulled arms, and
-    8 bytes of each row during construction.
+    Device and dtype follow ``arms``. Memory is that of
+    :class:`~botorch_bkb.posteriors.ArmPosterior`, four bytes an arm in an ask, and 8
+    bytes of each row during construction.
 
     Args:
         arms: An ``A x d`` tensor of features, one row per arm (a DataFrame of numbers
@@ -130,7 +127,7 @@ class FiniteArmBandit(Bandit):
 
     @property
     def is_retired(self) -> Tensor:
-        """An ``A``-dim boolean tensor: which arms can no longer be pulled."""
+        """An ``A``-dim boolean tensor of the retired arms."""
         return self._table.is_retired
 
     @property
@@ -150,12 +147,6 @@ class FiniteArmBandit(Bandit):
         """The inducing arms of the last ask."""
         return self._surrogate.state.inducing_indices
 
-    @property
-    @override
-    def drifts(self) -> bool:
-        """Whether pulls have times."""
-        return self._surrogate.drifts
-
     @locked
     def ask(
         self,
@@ -168,15 +159,14 @@ class FiniteArmBandit(Bandit):
         r"""Choose the next batch, closed by the batch rule; its pulls become pending.
 
         The very first arm is drawn uniformly; afterwards ties go to the lowest index.
-        Pending pulls count for the batch rule; at least one arm is returned.
+        At least one arm is returned.
 
         If arms come and go, as contexts do, pass those of this round as ``arms``. The
-        chosen ones join the table as retired arms, and the returned indices are rows of
-        the table. That costs two rebuilds of the posterior, ``O((A + k) m^2)``.
+        chosen ones join the table as retired arms. That costs two rebuilds of the
+        posterior, ``O((A + k) m^2)``.
 
         Args:
-            max_size: A cap on the size of this batch; None: 10,000, for rules that
-                close by themselves.
+            max_size: A cap on the size of this batch; 10,000 if None.
             available: An ``A``-dim boolean tensor of the arms that can be pulled now.
             arms: A ``k x d`` tensor of the arms of this round, in place of all arms of
                 the table. Rows that the table has are those arms.
@@ -193,10 +183,6 @@ class FiniteArmBandit(Bandit):
                 ``time`` is before that of the last ask or of a reward; or if the kernel
                 is not positive semi-definite. Nothing has changed then.
             UnsupportedError: If there is a ``time``, but the objective does not drift.
-
-        Example:
-            >>> indices = bandit.ask(arms=torch.cat([context.expand(k, -1), X], dim=-1))
-            >>> pulled = bandit.arms[indices]
         """
         if max_size is None:
             max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
@@ -262,8 +248,8 @@ class FiniteArmBandit(Bandit):
     ) -> Tensor:
         def width() -> float:
             num_pending = len(self._observations.pending)
-            state = self._confidence_state(posterior.moments, time, num_pending)
-            return self.confidence(state)
+            state = self._surrogate, posterior.moments, time, num_pending
+            return self.confidence(self._confidence_state(*state))
 
         return self.policy.select(
             posterior, rule, limits.copy(), first, width, generator
@@ -282,15 +268,9 @@ class FiniteArmBandit(Bandit):
         return self.confidence
 
     def _pull_limits(self, offered: Tensor | None, rule: BatchRule) -> PullLimits:
-        """Return how many pulls each arm allows; raise if none does."""
-        used = self._observations.used()
-        limits = self._table.pull_limits(offered, self.max_repeats, used)
-        if limits.is_used_up:
-            raise InputDataError(
-                "Expected an arm that may be pulled, but all are unavailable, retired "
-                "or have had their repeats. Allow more repeats, or add arms."
-            )
-        return self._table.merged_duplicates(limits, rule.min_size)
+        """Return how many pulls each arm allows."""
+        used, size = self._observations.used(), rule.min_size
+        return self._table.pull_limits(offered, self.max_repeats, used, size)
 
     def _keep_chosen(self, new: Tensor, indices: Tensor) -> Tensor:
         """Add the new arms that were chosen to the table; return the indices in it."""
@@ -311,8 +291,7 @@ class FiniteArmBandit(Bandit):
         """Take back told results, such as a mistyped reward.
 
         Pulls that were asked for are pending again; results that were added are gone.
-        Earlier picks stay, and so do doublings of ``NormDoubling``. The next ask fits
-        again what is learned, and rebuilds the posterior.
+        The next ask fits again what is learned, and rebuilds the posterior.
 
         Args:
             indices: The ``q`` arms.
@@ -425,32 +404,23 @@ class FiniteArmBandit(Bandit):
         A bound is ``w sqrt(variance / lambda)`` away from the mean.
         """
         surrogate, moments = self._present()
-        state = self._confidence_state(moments, self.decision_time, 0, surrogate)
-        # A copy: schedules that remember advance with asks only.
+        state = self._confidence_state(surrogate, moments, self.decision_time, 0)
         return deepcopy(self.confidence)(state) * surrogate.hyperparameters.scale
 
     def _confidence_state(
-        self,
-        moments: Moments,
-        time: float,
-        num_pending: int,
-        surrogate: ArmSurrogate | None = None,
+        self, surrogate: ArmSurrogate, moments: Moments, time: float, num_pending: int
     ) -> ConfidenceState:
         """Return what schedules of confidence widths use."""
-        return (surrogate or self._surrogate).confidence_state(
-            self._observations,
-            moments,
-            time,
-            self.batch_rule.ratio_threshold,
-            num_pending,
+        ratio_threshold = self.batch_rule.ratio_threshold
+        return surrogate.confidence_state(
+            self._observations, moments, time, ratio_threshold, num_pending
         )
 
     @locked
     def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
         """Return the optimistic confidence bounds of the arms, in the original scale.
 
-        The upper bound if ``maximize``, else the lower one, of what ``predict``
-        returns.
+        The upper bound if ``maximize``, else the lower one.
 
         Args:
             indices: The arms; all if None.
@@ -470,8 +440,7 @@ class FiniteArmBandit(Bandit):
         Retired arms do not count, unless all are retired.
 
         Args:
-            among_pulled: Whether only arms with told pulls count (all arms count before
-                the first).
+            among_pulled: Whether only arms with told pulls count, once there are some.
         """
         pulled = self._observations.totals().arms if among_pulled else None
         return self._present()[1].best_mean(self._table.competing(pulled))
@@ -482,9 +451,8 @@ class FiniteArmBandit(Bandit):
     ) -> MaximizerDistribution:
         """Return how likely each arm is the best, from draws of the posterior.
 
-        Given all told pulls, as in ``predict``; uniform before the first. Retired arms
-        do not compete, unless all are retired. For the law of the draws see
-        :mod:`botorch_bkb.posteriors.arm_sampler`.
+        Given all told pulls; uniform before the first. Retired arms do not compete,
+        unless all are retired. See :mod:`botorch_bkb.posteriors.arm_sampler`.
 
         Args:
             num_draws: The number of draws.

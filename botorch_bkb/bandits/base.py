@@ -78,7 +78,10 @@ class Surrogate(ABC):
     Attributes:
         state: The state, which is saved.
         seed: The seed of all random numbers.
+        drifts: Whether pulls have times, on which the posterior depends.
     """
+
+    drifts = False
 
     def __init__(self, hyperparameters: Hyperparameters) -> None:
         device = hyperparameters.features.device
@@ -221,7 +224,8 @@ class Bandit(ABC):
     @property
     def drifts(self) -> bool:
         """Whether pulls have times."""
-        return False
+        drifts: bool = self._surrogate.drifts
+        return drifts
 
     @property
     def decision_time(self) -> float:

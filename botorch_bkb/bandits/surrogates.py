@@ -97,11 +97,9 @@ class ArmSurrogate(Surrogate):
         max_feature_bytes: The byte budget of what is cached for all arms.
 
     Attributes:
-        drifts: Whether pulls have times, on which the posterior depends.
         feature_bytes: The size of the data that a choice reads.
     """
 
-    drifts = False
     feature_bytes = 0
 
     def __init__(
