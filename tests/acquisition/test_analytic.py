@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from botorch.acquisition.analytic import UpperConfidenceBound
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
@@ -41,16 +40,6 @@ def test_width_comes_from_the_schedule_and_beta_from_the_width():
     width = math.sqrt(NOISE) * (1 + math.sqrt(2 * (log_det + math.log(20))))
     assert acqf.confidence_width == pytest.approx(width, rel=1e-6)
     assert acqf.beta.item() == pytest.approx(width**2 / NOISE, rel=1e-6)
-
-
-def test_score_is_that_of_botorch_with_the_same_beta():
-    X, Y = standardized_data(10)
-    model = SingleTaskGP(X, 100 + 7 * Y)
-    model.likelihood.noise = NOISE
-    acqf = ScheduledUpperConfidenceBound(model, confidence=1.5)
-    stock = UpperConfidenceBound(model, beta=1.5**2)
-    test_X = TEST_X.view(3, 3, 1, 2)
-    torch.testing.assert_close(acqf(test_X), stock(test_X))
 
 
 def test_both_ways_to_minimize_score_the_negative_mean():

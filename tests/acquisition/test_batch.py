@@ -13,7 +13,7 @@ from botorch_bkb.acquisition import (
     LogWidth,
     ScheduledUpperConfidenceBound,
 )
-from tests.acquisition import exact_moments, fixed_gp, NOISE, standardized_data
+from tests.acquisition import exact_moments, fixed_gp, standardized_data
 
 
 GENERATOR = torch.Generator().manual_seed(7)
@@ -93,21 +93,6 @@ def test_scores_are_in_original_units_under_transforms():
     np.testing.assert_allclose(values, expected, atol=1e-4)
 
 
-def test_fixed_noise_gives_pending_points_the_noise_of_the_data():
-    X, Y = standardized_data(10)
-    learned = fixed_gp(X, Y)
-    model = SingleTaskGP(
-        X,
-        100 + 7 * Y,
-        torch.full_like(Y, 49 * NOISE),
-        covar_module=learned.covar_module,
-        mean_module=learned.mean_module,
-    )
-    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=PENDING)
-    expected = 100 + 7 * hallucinated_scores(X, Y, PENDING, 1.5)
-    np.testing.assert_allclose(scores(acqf), expected, atol=1e-4)
-
-
 def test_gradient_in_the_inputs_is_that_of_finite_differences():
     acqf = BatchUpperConfidenceBound(
         fixed_gp(*standardized_data(10)), 1.5, X_pending=PENDING
@@ -116,24 +101,10 @@ def test_gradient_in_the_inputs_is_that_of_finite_differences():
     assert torch.autograd.gradcheck(acqf, test_X, eps=1e-5, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_values_have_the_dtype_of_the_choices(dtype):
-    X, Y = standardized_data(10)
-    acqf = BatchUpperConfidenceBound(
-        fixed_gp(X.to(dtype), Y.to(dtype)), 1.5, X_pending=PENDING.to(dtype)
-    )
-    values = acqf(TEST_X.to(dtype).unsqueeze(-2))
-    expected = hallucinated_scores(X, Y, PENDING, 1.5)
-    assert values.dtype == dtype
-    np.testing.assert_allclose(values.detach(), expected, atol=1e-2)
-
-
 @pytest.mark.parametrize(
     ("X_pending", "error", "message"),
     [
         (PENDING[0], BotorchTensorDimensionError, r"n x d, but got \(2,\)"),
-        (PENDING.unsqueeze(0), BotorchTensorDimensionError, r"got \(1, 5, 2\)"),
         (PENDING[:, :1].repeat(1, 5), RuntimeError, None),
     ],
 )

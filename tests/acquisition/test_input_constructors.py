@@ -12,7 +12,6 @@ from botorch_bkb.acquisition import (
     PracticalBBKBWidth,
     PracticalBKBWidth,
     ScheduledUpperConfidenceBound,
-    SrinivasWidth,
 )
 from tests.acquisition import fixed_gp, standardized_data
 
@@ -46,16 +45,6 @@ def test_batch_bound_takes_what_ax_passes():
     acqf = BatchUpperConfidenceBound(**inputs)
     expected = BatchUpperConfidenceBound(
         fixed_gp(X, Y), 1.5, X_pending=PENDING, maximize=False
-    )
-    torch.testing.assert_close(acqf(TEST_X), expected(TEST_X))
-
-
-def test_budgeted_bound_takes_what_ax_passes():
-    construct = get_acqf_input_constructor(ScheduledUpperConfidenceBound)
-    inputs = construct(**arguments_of_ax(confidence=SrinivasWidth(), num_arms=100))
-    acqf = ScheduledUpperConfidenceBound(**inputs)
-    expected = ScheduledUpperConfidenceBound(
-        fixed_gp(X, Y), SrinivasWidth(), num_arms=100, maximize=False
     )
     torch.testing.assert_close(acqf(TEST_X), expected(TEST_X))
 

@@ -219,7 +219,7 @@ def test_old_data_speak_through_all_points_after_fantasies_through_which_they_di
         np.testing.assert_allclose(got_variance, np.diag(covariance), atol=1e-7)
 
 
-@pytest.mark.parametrize("leading", [(1, 1), (4, 1), (1, 3)])
+@pytest.mark.parametrize("leading", [(4, 1), (1, 3)])
 def test_a_batch_of_fantasies_takes_points_of_smaller_batches(leading):
     X, Y, X_test = make_data()
     model = make_model(X, Y, inducing_points=X[:10])

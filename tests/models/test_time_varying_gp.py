@@ -6,10 +6,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from botorch.acquisition import LogExpectedImprovement
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
-from botorch.optim import optimize_acqf
 from gpytorch.kernels import MaternKernel, RBFKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -115,20 +113,3 @@ def test_a_stationary_kernel_over_time_takes_its_place():
     time = smooth(inputs[:, 1:]).to_dense()
     torch.testing.assert_close(model.covar_module(inputs).to_dense(), space * time)
     assert smooth.active_dims is None  # the kernel that was given stays as it was
-
-
-def test_stock_acquisition_functions_fix_the_time():
-    X, times, Y = drifting_data(0.05, num_times=10)
-    model = make_model(X, times, Y, train_Yvar=None, covar_module=None)
-    acqf = LogExpectedImprovement(model, best_f=Y.max())
-    torch.manual_seed(0)
-    candidate, _ = optimize_acqf(
-        acqf,
-        bounds=torch.tensor([[0.0, 0.0], [1.0, 20.0]]).double(),
-        q=1,
-        num_restarts=2,
-        raw_samples=16,
-        fixed_features={1: 11.0},
-    )
-    assert candidate[0, 1] == 11.0
-    assert 0 <= candidate[0, 0] <= 1

@@ -90,21 +90,6 @@ def test_identical_rows_tie_whatever_rounding_does(seed, chunk_size):
 # ------------------------------------ one pick ------------------------------------ #
 
 
-@pytest.mark.parametrize(
-    ("dtype", "chunk_size"),
-    [(torch.float32, 7), (torch.float64, 1), (torch.float64, 8192)],
-)
-def test_chunking_does_not_change_the_argmax(dtype, chunk_size):
-    choices = random_choices(50).to(dtype)
-    indices, values = optimize_acqf_finite(
-        first_feature(), choices, chunk_size=chunk_size
-    )
-    assert indices.tolist() == [choices[:, 0].argmax().item()]
-    assert indices.dtype == torch.long
-    assert values.tolist() == [choices[:, 0].max().item()]
-    assert values.dtype == dtype
-
-
 def test_only_available_choices_are_picked_and_evaluated():
     choices = column([9.0, 3.0, float("nan"), 4.0, 4.0])
     available = torch.tensor([False, True, False, True, True])
@@ -190,20 +175,6 @@ def test_pending_points_are_restored_after_an_error():
     with pytest.raises(RuntimeError, match="no memory left"):
         optimize_acqf_finite(acqf, choices, q=4)
     torch.testing.assert_close(acqf.X_pending, choices[:1])
-
-
-# ------------------------------------ the top k ------------------------------------ #
-
-
-@pytest.mark.parametrize("chunk_size", [1, 2, 100])
-def test_top_k_is_sorted_with_ties_in_order_of_index(chunk_size):
-    choices = column([1.0, 5.0, 2.0, 5.0, 2.0, 0.0])
-    indices, values = top_k_choices(
-        first_feature(), choices, k=5, chunk_size=chunk_size
-    )
-    assert indices.tolist() == [1, 3, 2, 4, 0]
-    assert values.tolist() == [5.0, 5.0, 2.0, 2.0, 1.0]
-    assert indices.dtype == torch.long
 
 
 # ------------------------------------- memory -------------------------------------- #

@@ -71,19 +71,6 @@ def test_the_function_does_not_depend_on_the_noise_or_the_pulls():
     assert draws.std().item() == pytest.approx(0.5, rel=0.06)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rates_of_zero_and_one(dtype):
-    still, _ = markov_problem(rate=0.0, dtype=dtype)
-    before = still.mean_rewards
-    still.advance()
-    assert torch.equal(still.mean_rewards, before)
-    assert before.dtype == dtype
-    fresh, _ = markov_problem(rate=1.0, dtype=dtype)
-    before = fresh.mean_rewards
-    fresh.advance()
-    assert not torch.allclose(fresh.mean_rewards, before, atol=1e-2)
-
-
 def test_a_table_is_read_row_by_row():
     problem = TimeSeriesProblem(torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 6.0]]))
     assert problem.horizon == 2

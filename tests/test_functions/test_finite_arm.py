@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from botorch.test_functions.synthetic import Branin, Hartmann
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,16 +97,6 @@ def test_a_table_gives_standardized_features_and_its_own_rewards():
     assert problem.best_arm == 1
 
 
-def test_a_table_can_standardize_the_reward_and_minimize():
-    table = pd.DataFrame({"a": [1, 2, 3], "loss": [10.0, 30.0, 20.0]})
-    problem = FiniteArmProblem.from_table(
-        table, "loss", noise_std=0.1, maximize=False, standardize_reward=True
-    )
-    expected = np.array([-1.0, 1.0, 0.0]) * np.sqrt(3 / 2)
-    np.testing.assert_allclose(problem.mean_rewards.numpy(), expected, atol=1e-15)
-    assert problem.best_arm == 0
-
-
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -122,14 +112,6 @@ def test_a_table_can_standardize_the_reward_and_minimize():
 def test_a_bad_table_is_refused(table, message):
     with pytest.raises(InputDataError, match=message):
         FiniteArmProblem.from_table(pd.DataFrame(table), "gain", noise_std=0.1)
-
-
-@pytest.mark.parametrize(
-    ("arms", "rewards"), [(torch.zeros(3), 3), (torch.zeros(3, 2), 2)]
-)
-def test_shapes_that_do_not_fit_are_refused(arms, rewards):
-    with pytest.raises(BotorchTensorDimensionError, match="one mean reward per row"):
-        FiniteArmProblem(arms, torch.zeros(rewards), 0.1)
 
 
 def test_bad_values_are_refused():

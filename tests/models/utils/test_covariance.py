@@ -46,16 +46,8 @@ def np_linear(x, z):
 # Kernels with a linear part, and what they are.
 KERNELS = {
     "sum": (lambda: rbf() + linear(), lambda x, z: np_rbf(x, z) + np_linear(x, z)),
-    "linear first": (
-        lambda: linear() + rbf(),
-        lambda x, z: np_rbf(x, z) + np_linear(x, z),
-    ),
     "scaled sum": (
         lambda: scaled(rbf() + linear()),
-        lambda x, z: OUTPUTSCALE.item() * (np_rbf(x, z) + np_linear(x, z)),
-    ),
-    "sum of scaled": (
-        lambda: scaled(linear()) + scaled(rbf()),
         lambda x, z: OUTPUTSCALE.item() * (np_rbf(x, z) + np_linear(x, z)),
     ),
     "product": (
