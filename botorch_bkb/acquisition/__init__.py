@@ -1,8 +1,10 @@
 """Confidence schedules, and acquisition functions that take them."""
 
-from botorch_bkb.acquisition import input_constructors  # noqa: F401, registers
-from botorch_bkb.acquisition.analytic import ScheduledUpperConfidenceBound
-from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound
+from botorch_bkb.acquisition.analytic import (
+    BatchUpperConfidenceBound,
+    ScheduledUpperConfidenceBound,
+    TimeVaryingUpperConfidenceBound,
+)
 from botorch_bkb.acquisition.confidence import (
     ArmObservations,
     BBKBWidth,
@@ -16,7 +18,10 @@ from botorch_bkb.acquisition.confidence import (
     NormBoundedWidth,
     PracticalBBKBWidth,
     PracticalBKBWidth,
+    RTVWidth,
+    SmoothBox,
     SrinivasWidth,
+    TVWidth,
 )
 from botorch_bkb.acquisition.deviations import (
     as_schedule,
@@ -25,12 +30,6 @@ from botorch_bkb.acquisition.deviations import (
 )
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
-from botorch_bkb.acquisition.time_varying import (
-    RTVWidth,
-    SmoothBox,
-    TimeVaryingUpperConfidenceBound,
-    TVWidth,
-)
 from botorch_bkb.models.utils.leverage_scores import bbkb_oversampling, bkb_oversampling
 
 

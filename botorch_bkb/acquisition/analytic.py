@@ -1,19 +1,46 @@
-"""The upper confidence bound of GP-UCB and BKB."""
+"""Upper confidence bounds of GP-UCB and BKB, inside batches, and at a decision time.
+
+Importing this module registers the input constructors by which Ax and BoTorch build the
+acquisition functions.
+"""
 
 from __future__ import annotations
 
+import inspect
+from typing import Any, cast, TypeVar
+
 import torch
-from botorch.acquisition.analytic import UpperConfidenceBound
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import (
+    PosteriorStandardDeviation,
+    UpperConfidenceBound,
+)
+from botorch.acquisition.input_constructors import (
+    acqf_input_constructor,
+    ACQF_INPUT_CONSTRUCTOR_REGISTRY,
+)
 from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.utils.transforms import t_batch_mode_transform
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
+from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import (
     beta_from_confidence_width,
     ConfidenceSchedule,
+    PracticalBBKBWidth,
+    PracticalBKBWidth,
+    TVWidth,
 )
 from botorch_bkb.acquisition.deviations import as_schedule
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
+from botorch_bkb.checks import check_number, check_tensors
+
+
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 class ScheduledUpperConfidenceBound(UpperConfidenceBound):
@@ -77,3 +104,190 @@ class ScheduledUpperConfidenceBound(UpperConfidenceBound):
             maximize=maximize,
         )
         self.confidence_width = width
+
+
+class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
+    r"""Upper confidence bound that accounts for pending pulls by hallucination.
+
+    ``mean(x) + w * sqrt(var(x | pending) / lambda)``: mean and width are frozen at
+    construction, while the variance falls with every pending pull, as if its reward had
+    been the posterior mean. A point pending ``n`` times counts ``n`` times. This is the
+    score of GP-BUCB [desautels2014gpbucb]_, and with a sparse model that of BBKB
+    [calandriello2020bbkb]_ but for one thing: ``SingleTaskDTCGP`` appends pending
+    points to its inducing points. Only supports ``q = 1``; ``optimize_acqf_finite``
+    builds batches greedily.
+
+    Example:
+        >>> model = SingleTaskGP(train_X, train_Y)
+        >>> acqf = BatchUpperConfidenceBound(model, confidence=PracticalBBKBWidth())
+        >>> indices, values = optimize_acqf_finite(acqf, arms, q=96, unique=False)
+
+    Attributes:
+        X_pending: The ``n x d`` pending points; None if there are none.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        confidence: ConfidenceSchedule | float,
+        X_pending: Tensor | None = None,
+        num_arms: int | None = None,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+    ) -> None:
+        r"""Construct the acquisition function.
+
+        Arguments and errors are those of ``ScheduledUpperConfidenceBound`` and of
+        :meth:`set_X_pending`, but ``model`` must support ``condition_on_observations``.
+        A width that depends on the number of the decision is that of the decision after
+        the pending ones.
+        """
+        check_tensors(X_pending=X_pending)
+        super().__init__(
+            model=model,
+            confidence=confidence,
+            num_arms=num_arms,
+            posterior_transform=posterior_transform,
+            maximize=maximize,
+            num_pending=0 if X_pending is None else X_pending.shape[:1].numel(),
+        )
+        self.set_X_pending(X_pending)
+
+    @override
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        r"""Condition the variance on pending points; the mean and width stay.
+
+        Args:
+            X_pending: An ``n x d`` tensor of pending points; rows may repeat. None, or
+                no rows, for no pending points.
+
+        Raises:
+            BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
+            InputDataError: If it is no tensor of floats. After an error the pending
+                points are as before.
+        """
+        check_tensors(X_pending=X_pending)
+        if X_pending is not None and X_pending.dim() != 2:
+            raise BotorchTensorDimensionError(
+                "Expected `X_pending` of shape n x d, but got "
+                f"{tuple(X_pending.shape)}. Pass `arms[indices]`, with one row for "
+                "every pending pull."
+            )
+        deviation: PosteriorStandardDeviation | None = None
+        if X_pending is None or len(X_pending) == 0:
+            X_pending = None
+        else:
+            deviation = PosteriorStandardDeviation(
+                model=condition_on_means(self.model, X_pending.detach()),
+                posterior_transform=self.posterior_transform,
+            )
+        AcquisitionFunction.set_X_pending(self, X_pending)
+        self._pending_deviation = deviation
+
+    @override
+    def _mean_and_sigma(
+        self, X: Tensor, compute_sigma: bool = True, min_var: float = 1e-12
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the model's mean and the conditioned model's standard deviation."""
+        if self._pending_deviation is None or not compute_sigma:
+            return super()._mean_and_sigma(X, compute_sigma, min_var)
+        mean, _ = super()._mean_and_sigma(X, compute_sigma=False)
+        _, sigma = self._pending_deviation._mean_and_sigma(X, min_var=min_var)
+        return mean, sigma
+
+
+@torch.no_grad()
+def condition_on_means(model: AnyModel, X: Tensor) -> AnyModel:
+    """Return ``model`` after observing its own posterior mean at each row of ``X``."""
+    # Evaluating the posterior also fills the caches that conditioning needs.
+    Y = cast(GPyTorchPosterior, model.posterior(X)).mean  # n x 1
+    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        return cast(AnyModel, model.condition_on_observations(X=X, Y=Y))
+    # As in BoTorch's `fantasize`: the average training noise, in outcome space.
+    noise = model.likelihood.noise.mean().expand(Y.shape)
+    other = model.condition_on_observations(X=X, Y=Y, noise=noise)
+    return cast(AnyModel, other)  # of the same class
+
+
+class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
+    r"""Upper confidence bound at a decision time: line 3 of TV-GP-UCB.
+
+    Algorithm 2 of [bogunovic2016tvgpucb]_. The candidates are points of space; the
+    model's inputs have time as one more, last column, as those of
+    :class:`~botorch_bkb.models.TimeVaryingGP`.
+
+    Arguments and errors are those of ``ScheduledUpperConfidenceBound``, and
+    ``decision_time``, a finite number: when the candidate will be evaluated.
+
+    Example:
+        >>> acqf = TimeVaryingUpperConfidenceBound(model, LogWidth(0.8, 4.0), 17.0)
+        >>> index, value = optimize_acqf_finite(acqf, choices=arms)
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        confidence: ConfidenceSchedule | float,
+        decision_time: float,
+        num_arms: int | None = None,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+    ) -> None:
+        check_number("decision_time", decision_time)
+        super().__init__(model, confidence, num_arms, posterior_transform, maximize)
+        self.decision_time = decision_time
+
+    @override
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Return the ``b`` scores of a ``b x 1 x d`` tensor of points of space."""
+        time = X.new_full((*X.shape[:-1], 1), self.decision_time)
+        score: Tensor = super().forward(torch.cat([X, time], dim=-1))
+        return score
+
+
+def _register(
+    acqf_class: type[ScheduledUpperConfidenceBound], width: type[ConfidenceSchedule]
+) -> None:
+    """Register what makes the arguments of a class.
+
+    Args:
+        acqf_class: The class.
+        width: The schedule in place of a ``confidence`` of None.
+    """
+    accepted = inspect.signature(acqf_class).parameters
+    # BoTorch refuses to register a class twice, which a reload of this module does.
+    ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(acqf_class, None)
+
+    @acqf_input_constructor(acqf_class)
+    def construct_inputs(
+        model: Model,
+        posterior_transform: PosteriorTransform | None = None,
+        X_pending: Tensor | None = None,
+        confidence: ConfidenceSchedule | float | None = None,
+        num_arms: int | None = None,
+        maximize: bool = True,
+        decision_time: float | None = None,
+    ) -> dict[str, Any]:
+        has_pending = X_pending is not None and X_pending.shape[-2] > 0
+        if has_pending and "X_pending" not in accepted:
+            raise UnsupportedError(
+                f"Expected no `X_pending` for {acqf_class.__name__}, which would "
+                "suggest pending points again, but got some. Use "
+                "BatchUpperConfidenceBound."
+            )
+        inputs = {
+            "model": model,
+            "posterior_transform": posterior_transform,
+            "X_pending": X_pending,
+            "confidence": width() if confidence is None else confidence,
+            "num_arms": num_arms,
+            "maximize": maximize,
+            "decision_time": decision_time,
+        }
+        return {name: value for name, value in inputs.items() if name in accepted}
+
+
+_register(ScheduledUpperConfidenceBound, PracticalBKBWidth)
+_register(BatchUpperConfidenceBound, PracticalBBKBWidth)
+_register(TimeVaryingUpperConfidenceBound, TVWidth)

@@ -1,9 +1,9 @@
 """Where arms live, and which of them may be pulled."""
 
-from botorch_bkb.arms.array import ArrayArms
 from botorch_bkb.arms.parquet import ParquetArms
 from botorch_bkb.arms.pull_limits import PullCounts, PullLimits
 from botorch_bkb.arms.stored import (
+    ArrayArms,
     ShardDataError,
     ShardLostError,
     ShardTimeoutError,

@@ -15,7 +15,10 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.acquisition.batch import BatchUpperConfidenceBound, condition_on_means
+from botorch_bkb.acquisition.analytic import (
+    BatchUpperConfidenceBound,
+    condition_on_means,
+)
 from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
 )

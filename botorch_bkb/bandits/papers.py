@@ -13,8 +13,9 @@ from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     PracticalBBKBWidth,
     PracticalBKBWidth,
+    RTVWidth,
+    TVWidth,
 )
-from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate

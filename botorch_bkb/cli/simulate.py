@@ -20,8 +20,9 @@ from botorch_bkb.acquisition.confidence import (
     ConfidenceSchedule,
     PracticalBBKBWidth,
     PracticalBKBWidth,
+    RTVWidth,
+    TVWidth,
 )
-from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
 from botorch_bkb.bandits import (
     BBKB,
     BKB,

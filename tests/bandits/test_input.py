@@ -19,11 +19,13 @@ from botorch_bkb.acquisition.confidence import (
     BKBWidth,
     ConstantWidth,
     LogWidth,
+    RTVWidth,
+    SmoothBox,
     SrinivasWidth,
+    TVWidth,
 )
 from botorch_bkb.acquisition.deviations import DeviationWidth
 from botorch_bkb.acquisition.norm_doubling import NormDoubling
-from botorch_bkb.acquisition.time_varying import RTVWidth, SmoothBox, TVWidth
 from botorch_bkb.bandits import matern_block_size, rbf_block_size
 from tests.bandits import (
     assert_same,

@@ -15,8 +15,9 @@ from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     PracticalBBKBWidth,
     PracticalBKBWidth,
+    RTVWidth,
+    TVWidth,
 )
-from botorch_bkb.acquisition.time_varying import RTVWidth, TVWidth
 from botorch_bkb.arms import BitArms
 from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.cli.arguments import BANDIT_NAMES, build_parser
