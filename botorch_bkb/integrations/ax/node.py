@@ -17,7 +17,6 @@ from ax.core.objective import Objective
 from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.external_generation_node import ExternalGenerationNode
 from ax.generation_strategy.transition_criterion import TransitionCriterion
-from ax.storage.json_store.decoder import object_from_json
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
@@ -306,20 +305,6 @@ class BanditNode(ExternalGenerationNode):
             "pulls": list(self._pulls.items()),
             "origin": self._origin,
             "bandit": to_json(self.bandit.state_dict()),
-        }
-
-    @classmethod
-    @override
-    def deserialize_init_args(
-        cls,
-        args: dict[str, Any],
-        decoder_registry: Any = None,
-        class_decoder_registry: Any = None,
-    ) -> dict[str, Any]:
-        """Decode the arguments that Ax stored."""
-        return {
-            key: object_from_json(value, decoder_registry, class_decoder_registry)
-            for key, value in args.items()
         }
 
     def _origin_of(

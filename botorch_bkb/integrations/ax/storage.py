@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from ax.storage.botorch_modular_registry import (
@@ -58,3 +59,5 @@ for _part, _encode in (
 ):
     CORE_ENCODER_REGISTRY[_part] = _encode
     CORE_DECODER_REGISTRY[_part.__name__] = _part
+# Of a class of nodes, Ax would not decode the arguments.
+CORE_DECODER_REGISTRY["BanditNode"] = partial(BanditNode)
