@@ -154,12 +154,3 @@ def test_predictions_stand_over_measurements_with_their_intervals(axes):
     np.testing.assert_array_equal(outside.get_data(), [[3], [5]])
     assert inside.get_marker() != outside.get_marker()
     np.testing.assert_array_equal(diagonal.get_data(), [[1, 3], [1, 3]])
-
-
-def test_pictures_of_many_marks_are_not_drawn_one_by_one(axes):
-    many = np.linspace(0.0, 1.0, 1001)
-    plotting.plot_predicted(axes, many[1:], many[1:], many[1:])
-    plotting.plot_predicted(axes, many, many, many)
-    few_bars, many_bars = axes.collections
-    assert not few_bars.get_rasterized()
-    assert many_bars.get_rasterized()

@@ -6,7 +6,6 @@ from threading import Event
 import pandas as pd
 import pytest
 import torch
-from tqdm import tqdm
 from typing_extensions import override
 
 from botorch_bkb import GPBandit
@@ -72,23 +71,6 @@ def test_a_note_does_not_begin_where_a_bar_stands(monkeypatch):
     assert before.endswith("\r")
     assert "Reading (" in before
     assert "Reading (" in after
-
-
-def test_the_time_goes_on_while_nothing_moves_the_bar(monkeypatch):
-    monkeypatch.setattr(progress, "REFRESH_SECONDS", 1e-3)
-    seen = []
-    enough = Event()
-
-    def note():
-        seen.append(bar.format_dict["elapsed"])
-        if len(seen) == 5:
-            enough.set()
-
-    with tqdm(total=3, file=Terminal()) as bar:
-        monkeypatch.setattr(bar, "refresh", note)
-        with progress.ticking(bar):
-            assert enough.wait(600)
-        assert seen == sorted(set(seen))
 
 
 def test_simulate_says_that_it_fits(monkeypatch):

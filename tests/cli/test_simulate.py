@@ -1,4 +1,3 @@
-import inspect
 import re
 
 import numpy as np
@@ -19,9 +18,8 @@ from botorch_bkb.acquisition.confidence import (
     TVWidth,
 )
 from botorch_bkb.arms import BitArms
-from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.cli.arguments import BANDIT_NAMES, build_parser
-from botorch_bkb.cli.simulate import BANDITS, build_bandit, load_rehearsal
+from botorch_bkb.cli.simulate import build_bandit, load_rehearsal
 from botorch_bkb.optim.batch_rules import FixedSize, SumRule
 
 
@@ -73,18 +71,6 @@ def test_every_bandit_runs(bandit, path, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert f"{bandit} on table.csv, 60 arms, 30 pulls, noise 0.1" in printed
     assert "text column 'kind' became 2 columns" in printed
-
-
-def test_every_bandit_over_arms_can_be_named():
-    def concrete(base):
-        for kind in base.__subclasses__():
-            yield from concrete(kind)
-            if not inspect.isabstract(kind) and kind.__module__.startswith("botorch"):
-                yield kind
-
-    # The command `suggest`, and its name here, play a GPBandit.
-    assert set(BANDITS.values()) == set(concrete(FiniteArmBandit)) - {GPBandit}
-    assert set(BANDIT_NAMES) == {"suggest", *BANDITS}
 
 
 @pytest.mark.parametrize("bandit", ["bbkb", "tvgpucb"])
@@ -193,16 +179,12 @@ def test_the_inducing_points_follow_the_options(path):
     ("words", "message"),
     [
         (["--max-inducing", "9", "--bandit", "gpucb"], "only to suggest, bbkb, bkb,"),
-        # One bandit without a use for it is enough.
-        (["--lengthscale", "1", "--bandit", "bbkb", "suggest"], "--bandit suggest"),
         (["--forgetting-rate", "0.1"], "nothing to --bandit bbkb, only to tvgpucb, rg"),
         (
             ["--workers", "2", "--bandit", "bbkb", "uniform"],
             "--bandit uniform, only to",
         ),
         (["--kernel", "tanimoto"], "--kernel tanimoto means nothing to --bandit bbkb"),
-        (["--smiles", "kind"], "--smiles means nothing to --bandit bbkb"),
-        (["--goal", "regret", "--bandit", "suggest", "bkb"], "nothing to --bandit bkb"),
         (["--smiles", "text", "--bandit", "suggest"], "has no column 'text'"),
         (["--max-repeats", "2", "--horizon", "121"], "allows 120 pulls of the 60 arms"),
     ],
@@ -217,14 +199,6 @@ def test_what_means_nothing_or_asks_too_much_is_refused(
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_the_table_after_the_bandits_is_no_bandit(path, capsys):
-    with pytest.raises(SystemExit):
-        main(["simulate", "--reward", "gain", "--bandit", "bbkb", str(path)])
-    error = capsys.readouterr().err
-    assert "simulate TABLE --reward COLUMN [OPTIONS]" in error
-    assert "table.csv' (choose from" in error
 
 
 def rehearsed_and_commanded(tmp_path, table, words):
@@ -411,14 +385,3 @@ def test_ids_are_no_feature_and_name_the_best_arm(table, path, tmp_path, capsys)
     for name, part in [("plate", "Name it by --id"), ("kind", "more than once")]:
         assert main(["simulate", str(path), *options, "--id", name]) == 2
         assert part in capsys.readouterr().err
-
-
-def test_a_table_of_a_spreadsheet_is_simulated_as_the_tidy_one(table, path, tmp_path):
-    words = ["--horizon", "20"]
-    expected = simulate(path, tmp_path / "tidy", *words)
-    table.assign(y=[f"{100 * value}%" for value in table["y"]]).to_csv(
-        path, index=False, sep=";", decimal=",", encoding="utf-16"
-    )
-    rounds = simulate(path, tmp_path / "messy", *words)
-    columns = ["num_pulls", "batch_size", "cumulative_regret"]
-    pd.testing.assert_frame_equal(rounds[columns], expected[columns], rtol=1e-6)
