@@ -54,19 +54,10 @@ one row per measurement so far, of which those with an empty reward are in fligh
 Kernel and noise are fitted to the measurements.
 """
 SUGGEST_EPILOG = """\
-NEXT has a row per chosen candidate:
-
-  repeats    how often to measure it
-  mean       what the fit expects of its reward on average over many measurements,
-             in the reward's unit
-  std        how uncertain that mean is, as a standard deviation; not how much single
-             measurements scatter. It is small where similar candidates were measured
-  low, high  where the mean lies with 95 % probability by the fit: mean -+ 1.96 std
-
-A candidate is chosen for its promise, not for its mean alone: of two equal means the
-more uncertain one comes first. While nothing is measured these columns are empty, all
-but the mean also while all rewards are equal. From four measurements on the line "Fit:"
-says what the fit found, and how well it predicts candidates that are left out of it.
+NEXT has a row per chosen candidate: how often to measure it (repeats), the mean reward
+that the fit expects of many measurements, how uncertain that mean is (std), and where
+it lies with 95 % probability (low, high). The page "Tables for suggest" of the
+documentation says what tables may look like.
 """
 
 
@@ -156,8 +147,12 @@ FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 COLUMN: dict[str, Any] = {"type": str.strip, "metavar": "COLUMN"}
 COUNT: dict[str, Any] = {"type": positive_integer, "metavar": "N"}
 POSITIVE: dict[str, Any] = {"type": positive_number, "metavar": "X"}
-MARK: dict[str, Any] = {"choices": [".", ","], "metavar": "MARK"}
+MARK: dict[str, Any] = {"type": separator, "metavar": "CHARACTER"}
+DECIMAL: dict[str, Any] = {"choices": [".", ","], "metavar": "MARK"}
+BITS: dict[str, Any] = {"type": number_of_bits, "default": 2048, "metavar": "N"}
 CODES: dict[str, Any] = {"type": value_codes, "metavar": "COLUMN:VALUE=NUMBER,..."}
+NOISE: dict[str, Any] = {"type": non_negative_number, "default": 0.1, "metavar": "X"}
+RATE: dict[str, Any] = {"type": share, "metavar": "EPS"}
 REPEATED: dict[str, Any] = {"action": "append", "default": []}
 GOAL: dict[str, Any] = {"choices": GOAL_NAMES}
 NAMES: dict[str, Any] = {"nargs": "+", "choices": BANDIT_NAMES, "metavar": "NAME"}
@@ -177,20 +172,10 @@ OF_TABLES: list[Option] = [
     ("--max-repeats", COUNT, "measure no candidate more often than this in all"),
     ("--drop", COLUMN | REPEATED, "a column that is no feature; repeatable"),
     ("--drop-incomplete", FLAG, "leave out all columns with missing values"),
-    (
-        "--code",
-        CODES | REPEATED,
-        "numbers for a text column, such as sex:M=1,I=0,F=-1; repeatable. Other text "
-        "columns become one column of 0 and 1 per value",
-    ),
+    ("--code", CODES | REPEATED, "numbers for text: sex:M=1,I=0,F=-1; repeatable"),
     ("--category", COLUMN | REPEATED, "a column whose values are names; repeatable"),
-    (
-        "--separator",
-        {"type": separator, "metavar": "CHARACTER"},
-        f"of CSV files, a character or {', '.join(SEPARATOR_NAMES)}, where the header "
-        "has it (default: found from each file)",
-    ),
-    ("--decimal", MARK, "decimal mark of CSV files (default: found from each file)"),
+    ("--separator", MARK, "of CSV files, or its name, such as tab (default: found)"),
+    ("--decimal", DECIMAL, "decimal mark of CSV files (default: found from each)"),
     (
         "--workers",
         COUNT,
@@ -203,16 +188,11 @@ MOLECULES: list[Option] = [
     (
         "--smiles",
         COLUMN | REPEATED,
-        "column of molecules, of which Morgan fingerprints are made (extra chem) and "
-        "kept beside the table. Repeatable: the fingerprints of all columns are "
-        "compared as one",
+        "column of molecules, of which Morgan fingerprints are made (extra chem). "
+        "Repeatable: the fingerprints of all columns are compared as one",
     ),
     ("--radius", COUNT | {"default": 2}, "of the fingerprints (default: 2, ECFP4)"),
-    (
-        "--num-bits",
-        {"type": number_of_bits, "default": 2048, "metavar": "N"},
-        "length of the fingerprints, a multiple of 8 (default: 2048)",
-    ),
+    ("--num-bits", BITS, "length of the fingerprints (default: 2048)"),
     ("--counts", FLAG, "count how often a molecule has a fragment"),
     ("--skip-invalid", FLAG, "leave rows out that are no molecule"),
     (
@@ -253,11 +233,7 @@ SIMULATE: list[Option] = [
         COUNT | {"default": 1},
         "runs at SEED, SEED + 1, ... (default: 1)",
     ),
-    (
-        "--noise-std",
-        {"type": non_negative_number, "default": 0.1, "metavar": "X"},
-        "standard deviation of the noise on a reward (default: 0.1)",
-    ),
+    ("--noise-std", NOISE, "standard deviation of a reward's noise (default: 0.1)"),
     *OF_TABLES,
     ("--output", FILE | FOLDER, "for rounds.csv and regret.png"),
     *RUN,
@@ -265,11 +241,7 @@ SIMULATE: list[Option] = [
 ]
 ALGORITHM: list[Option] = [
     ("--lengthscale", POSITIVE, "of every feature (default: sqrt(number of features))"),
-    (
-        "--noise-variance",
-        POSITIVE,
-        f"the model's, which also absorbs misfit (default: {NOISE_VARIANCE})",
-    ),
+    ("--noise-variance", POSITIVE, f"of the model (default: {NOISE_VARIANCE})"),
     (
         "--confidence",
         POSITIVE,
@@ -278,7 +250,7 @@ ALGORITHM: list[Option] = [
     ),
     (
         "--forgetting-rate",
-        {"type": share, "metavar": "EPS"},
+        RATE,
         "share of the variance that is forgotten from batch to batch, of tvgpucb and "
         f"rgpucb (default: {FORGETTING_RATE})",
     ),
@@ -292,12 +264,7 @@ SUGGEST: list[Option] = [
         "the measurements; if missing or empty, the first batch is spread out. "
         "Repeatable: the rows of all tables count",
     ),
-    (
-        "--batch-size",
-        COUNT | {"default": BATCH_SIZE},
-        f"measurements to choose (default: {BATCH_SIZE}); of fewer candidates some "
-        "come again",
-    ),
+    ("--batch-size", COUNT | {"default": BATCH_SIZE}, "measurements (default: 96)"),
     (
         "--output",
         FILE | {"default": Path("next.csv"), "metavar": "NEXT"},
@@ -312,12 +279,7 @@ SUGGEST: list[Option] = [
     ),
     ("--results-id", COLUMN, "id column of RESULTS, if not that of --id"),
     ("--reward", COLUMN | {"default": "reward"}, "column of RESULTS (default: reward)"),
-    (
-        "--replicates-are-real",
-        FLAG,
-        "rows of RESULTS that are equal in every column are separate measurements; "
-        "without it they are refused if most rows are",
-    ),
+    ("--replicates-are-real", FLAG, "equal rows of RESULTS are separate measurements"),
     (
         "--available",
         COLUMN,
@@ -334,21 +296,20 @@ SUGGEST: list[Option] = [
     (
         "--report",
         FILE | {"metavar": "HTML"},
-        "write a page too, one file for any browser: progress, predicted against "
-        "measured, the batch with what is known nearby, what was assumed",
+        "write a page too: progress, predicted against measured, the batch, what was "
+        "assumed",
     ),
     (
         "--round",
         COLUMN,
         "column of RESULTS with the round or plate of a measurement: warns if rounds "
-        "differ as a whole, and orders the report (default there: --batch-size "
-        "measurements are one)",
+        "differ as a whole, and orders the report",
     ),
     (
         "--log-reward",
         FLAG,
-        "fit logarithms to base 10 of the rewards, which are all more than 0: for "
-        "IC50s, counts and others over decades. NEXT has mean to high of these",
+        "fit logarithms to base 10 of the rewards: for IC50s, counts and others over "
+        "decades. NEXT has mean to high of these",
     ),
     ("--goal", GOAL | {"default": GOAL_NAMES[0]}, GOAL_HELP),
     *OF_TABLES,

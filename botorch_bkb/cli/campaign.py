@@ -25,13 +25,13 @@ from botorch_bkb.cli.columns import (
 )
 from botorch_bkb.cli.features import drop_incomplete, feature_columns
 from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns, Table
-from botorch_bkb.cli.identity import match_ids, match_settings
+from botorch_bkb.cli.identity import match_ids, Settings
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
     check_copies,
     check_output,
     log_rewards,
-    note_other_values,
+    note_other_settings,
     note_unused_columns,
     results_name,
 )
@@ -122,16 +122,7 @@ def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
 def read_by_options(
     path: Path, args: argparse.Namespace, columns: Collection[str | None] | None = None
 ) -> Table:
-    """Read a table as the options of a command say, and print what was found.
-
-    Args:
-        path: The file.
-        args: The options.
-        columns: The columns to read of a Parquet file; all if omitted.
-
-    Raises:
-        InputDataError: As :func:`read_table`.
-    """
+    """Read a table as the options of a command say, and print what was found."""
     if len(dict(args.code)) < len(args.code):
         raise InputDataError("A column has two --code. Write its codes into one.")
     names = {args.id, *args.smiles, *args.drop, *args.category, *dict(args.code)}
@@ -173,7 +164,9 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     if args.log_reward:
         rewards = log_rewards(rewards, args)
     indices, removed = _identify(results, arms, settings, results_id, args)
-    note_other_values(results, arms, indices, args)
+    # Molecules are compared where they are read.
+    compared = [name for name in settings if name not in args.smiles]
+    note_other_settings(results, arms, indices, compared, args)
     available = np.append(_available(arms, args), np.zeros(len(removed), dtype="bool"))
     num_candidates = len(arms)
     if len(removed):
@@ -207,20 +200,13 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
 def _read_arms(
     args: argparse.Namespace, is_large: bool
 ) -> tuple[pd.DataFrame, CsvFormat | None, bool]:
-    """Read the candidates; ``args.id`` becomes their column of ids.
-
-    Returns:
-        The candidates, how their file is written, and whether they were numbered.
-    """
+    """Read the candidates, how their file is written, and whether they are numbered."""
     columns = [args.id, args.available] if is_large else None
     table = read_by_options(args.arms, args, columns)
     arms = table.frame
     name = find_column(list(arms.columns), args.id)
-    is_default = args.id == DEFAULT_ID and args.results_id is None
-    # One column of text is likelier a header whose separator was not found.
-    is_table = len(arms.columns) > 1 or not arms.select_dtypes("number").empty
-    is_table |= any(column in arms for column in args.smiles)
-    is_numbered = name is None and is_default and is_table and not is_large
+    is_default = args.id == DEFAULT_ID and args.results_id is None and not is_large
+    is_numbered = name is None and is_default
     for smiles in args.smiles:
         require_column(arms, smiles, args.arms, "--smiles")
     if is_numbered:
@@ -240,10 +226,7 @@ def _read_arms(
         require_column(arms, args.id, args.arms, "--id")
         require_ids(arms[args.id], args.arms)
     if arms.empty:
-        raise InputDataError(
-            f"Expected {args.arms} to have at least one row of a candidate, but it has "
-            "none."
-        )
+        raise InputDataError(f"Expected at least one candidate in {args.arms}.")
     if args.reward in arms and args.arms.resolve() not in _paths(args):
         note(
             f"{args.arms.name} has a column {args.reward!r}, which is not read: "
@@ -253,29 +236,24 @@ def _read_arms(
 
 
 def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
-    """Refuse candidates without ids if a column seems to hold them, or to be a row.
-
-    Raises:
-        InputDataError: If a column of words differs in every row, if the first column
-            counts the rows, or if the name of a column is a number.
-    """
+    """Refuse candidates without ids if a column may hold ids, or the header values."""
     named = {*args.category, *dict(args.code), *args.smiles}
     columns = [name for name in feature_columns(arms, args) if name not in named]
     for name in columns:
         cells = arms[name].astype("str")
-        is_id = 2 < len(arms) == cells.nunique() and len(columns) > 1
+        is_id = 2 < len(arms) == cells.nunique()
         if is_numeric(arms[name]):
-            is_count = (np.diff(arms[name].astype("float64")) == 1).all()
-            is_id = is_id and name == columns[0] and is_count
+            is_id &= bool((np.diff(arms[name].astype("float64")) == 1).all())
+            is_id &= name == columns[0] and len(columns) > 1
         elif is_id:
             is_id = not cells.map(LOOKS_NUMERIC.fullmatch).any()
         if is_id or NUMBER.fullmatch(name.replace(",", ".")):
             raise InputDataError(
-                f"{args.arms} has no column {DEFAULT_ID!r} in its header, but a column "
-                f"{name!r}. Write a header above the rows if there is none. If the "
-                f"column names or counts the candidates, pass --id {name!r} or --drop "
-                f"{name!r}. If it is a setting, give the table a column 'id', or pass "
-                f"--category {name!r} if it is one of words."
+                f"{args.arms} has no column 'id' in its header, but a column {name!r}. "
+                "Write a header above the rows if there is none. If the column names "
+                f"or counts the candidates, pass --id {name!r} or --drop {name!r}. If "
+                "it is a setting, add a column 'id', or, for words, pass --category "
+                f"{name!r}. If it is the whole header, pass --separator."
             )
 
 
@@ -285,12 +263,7 @@ def _paths(args: argparse.Namespace) -> list[Path]:
 
 
 def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_]:
-    """Return which candidates may be chosen, by words or by amounts.
-
-    Raises:
-        InputDataError: If a cell is empty, or none of yes, no and an amount, or if no
-            candidate is available.
-    """
+    """Return which candidates may be chosen, by words or by amounts."""
     if args.available is None:
         return np.ones(len(arms), dtype="bool")
     require_column(arms, args.available, args.arms, "--available")
@@ -300,14 +273,9 @@ def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_
     wrong = ~(amounts >= 0)
     if wrong.any():
         raise InputDataError(
-            f"--available names column {column.name!r}, which has "
-            f"{str(column[wrong].iloc[0])!r} in {row_name(wrong)}. Expected yes or no, "
-            "true or false, or an amount, of which 0 is none."
-        )
-    if not amounts.any():
-        raise InputDataError(
-            f"Expected candidates that are available, but by column {column.name!r} of "
-            f"{args.arms} there is none. Correct it, or leave out --available."
+            f"Expected yes or no, true or false, or an amount in column {column.name!r}"
+            f" of --available, but got {str(column[wrong].iloc[0])!r} in "
+            f"{row_name(wrong)}. Correct it."
         )
     return (amounts > 0).to_numpy()
 
@@ -316,11 +284,6 @@ def _read_results(
     args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
 ) -> tuple[pd.DataFrame, NDArray[np.bool_], Table]:
     """Read the measurements; no file, a missing or an empty one mean none so far.
-
-    Args:
-        args: The options of `suggest`.
-        settings: The columns of the candidates' settings.
-        is_numbered: Whether the candidates have no ids in their file.
 
     Returns:
         The rows of all files, each with its file's name in the index; which of them say
@@ -343,9 +306,8 @@ def _read_results(
     if not is_numbered:
         # They may name the ids in another case.
         ids = find_column(last.frame.columns, args.results_id)
-        names = [find_column(frame.columns, args.results_id) for frame in frames]
-        renamed = zip(frames, names, strict=True)
-        frames = [frame.rename(columns={name: ids}) for frame, name in renamed]
+        own = [find_column(frame.columns, args.results_id) for frame in frames]
+        frames = [f.rename(columns={n: ids}) for f, n in zip(frames, own, strict=True)]
     are_names_unique = len({path.name for path in tables}) == len(tables)
     keys = [path.name if are_names_unique else str(path) for path in tables]
     return pd.concat(frames, keys=keys), np.concatenate(is_failed), last
@@ -371,10 +333,10 @@ def _read_result(
         require_ids(frame[column], path, may_repeat=True)
     elif lacks or not settings:
         raise InputDataError(
-            f"{path} has no column {args.results_id or DEFAULT_ID!r} of ids, only "
-            f"{list(frame.columns)}, and to find candidates by their settings it lacks "
-            f"the columns {lacks}. Name a column of ids by --id or --results-id, or "
-            "add the columns or leave them out by --drop."
+            f"{path} has no column {args.results_id or DEFAULT_ID!r} of ids, and to "
+            f"find candidates by their settings it lacks the columns {lacks}. Name "
+            f"one of its columns {list(frame.columns)} by --id or --results-id, add "
+            "what is lacking, or leave it out by --drop."
         )
     if path.resolve() == args.arms.resolve():
         # What is not measured here is a candidate, not a measurement in flight.
@@ -392,57 +354,42 @@ def _identify(
 ) -> tuple[NDArray[np.int64], pd.DataFrame]:
     """Return the candidate of each result: that of its id, or else of its settings.
 
-    Args:
-        results: The measurements.
-        arms: The candidates, with a column of ids.
-        settings: The columns of their settings.
-        results_id: The column of ids of ``results``, if there is one.
-        args: The options of `suggest`.
-
-    Returns:
-        The row of each result's candidate, and the candidates that are no longer in
-        their table, whose rows follow.
-
-    Raises:
-        InputDataError: If there is such a candidate and its settings are not in the
-            table of measurements, or differ from row to row.
+    Candidates that are no longer in their table are returned too; their rows follow.
     """
     if not len(results):
         return np.zeros(0, dtype="int64"), arms[:0]
     if results_id is None:
-        # Results of the same settings are of the same candidate.
-        group = results.groupby(list(settings), sort=False, dropna=False).ngroup()
         names = [f"row {row + 1} of {file}" for file, row in results.index]
         ids = pd.Series(names, results.index, dtype="str")
-        ids = ids.groupby(group.to_numpy()).transform("first")
-        places = np.full(len(results), -1)
     else:
         ids = results[results_id]
-        places = match_ids(ids, arms[args.id])
+    places = match_ids(ids, arms[args.id])
     is_open = places < 0
-    has_settings = len(settings) > 0 and {*settings} <= {*results.columns}
-    if is_open.any() and has_settings:
-        places[is_open] = match_settings(results[is_open], arms, settings)
-        is_found = is_open & (places >= 0)
-        if is_found.any():
-            own = arms[args.id].iloc[places[is_found][0]]
-            note(
-                f"{is_found.sum():,} of {len(results):,} results without a known id "
-                f"have the settings of candidates of {args.arms.name}, such as "
-                f"{ids[is_found].iloc[0]} those of {own}: they count as theirs "
-                "(numbers may differ by 0.01 %)"
-            )
+    if not is_open.any():
+        return places, arms[:0]
+    if not settings or not {*settings} <= {*results.columns}:
+        raise InputDataError(_unknown_id(ids[is_open], "", arms, args))
+    places[is_open] = Settings(results[is_open], arms, settings).match()
+    is_found = is_open & (places >= 0)
+    if is_found.any():
+        own = arms[args.id].iloc[places[is_found][0]]
+        note(
+            f"{is_found.sum():,} of {len(results):,} results without a known id have "
+            f"the settings of candidates of {args.arms.name}, such as "
+            f"{ids[is_found].iloc[0]} those of {own}: they count as theirs (numbers "
+            "may differ by 0.01 %)"
+        )
     is_open = places < 0
     unknown = results.assign(**{args.id: ids})[is_open]
-    if not has_settings and len(unknown):
-        raise InputDataError(_unknown_id(unknown[args.id], "", arms, args))
-    removed = unknown[[args.id, *(settings if has_settings else [])]].drop_duplicates()
+    # Results of the same settings are of the same candidate.
+    group = unknown.groupby(list(settings), sort=False, dropna=False).ngroup()
+    places[is_open] = len(arms) + group
+    removed = unknown.loc[~group.duplicated(), [args.id, *settings]]
     again = removed[args.id].duplicated()
     if again.any():
         ids = removed[args.id][again]
         raise InputDataError(_unknown_id(ids, " with other settings", arms, args))
     if len(removed):
-        places[is_open] = len(arms) + match_ids(unknown[args.id], removed[args.id])
         note(
             f"{len(removed):,} measured candidates are not in {args.arms.name} any "
             f"more ({listing(list(removed[args.id]), NUM_IDS_SHOWN)}): they inform by "
@@ -459,9 +406,8 @@ def _unknown_id(
     return (
         f"{results_name(args)} measures id {ids.iloc[0]!r}{said} in "
         f"{row_name(ids.notna())}{more}, which the table of candidates lacks; it has "
-        f"ids such as {arms[args.id].iloc[0]!r}. Write ids alike in both tables: "
-        "spreadsheets drop leading zeros, shorten long numbers and make dates of ids, "
-        "so keep their column as text. If the candidate was removed, put it back "
-        "(--available keeps it from being chosen), remove the row, or write the "
-        "candidate's settings, the same in all rows, into the results."
+        f"ids such as {arms[args.id].iloc[0]!r}. Write ids alike in both tables, as "
+        "text: spreadsheets drop zeros, shorten numbers and make dates. If the "
+        "candidate was removed, put it back (--available keeps it from being chosen), "
+        "remove the row, or write its settings, the same in all rows, beside it."
     )

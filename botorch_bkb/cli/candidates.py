@@ -27,6 +27,7 @@ from botorch_bkb.cli.molecules import (
     side_by_side,
 )
 from botorch_bkb.cli.progress import note
+from botorch_bkb.cli.tables import require_column
 
 
 # Of so many columns of 0 and 1, and nothing else, a fingerprint is made unasked.
@@ -64,17 +65,18 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
         InputDataError: If a SMILES cannot be read, or a column is no feature.
     """
     if stays_in_file(args.arms, args):
-        arms = library_arms(args.arms, args)
-        columns = tuple(arms.source.columns)
-        return Candidates(campaign, arms, args.kernel, columns, columns)
+        library = library_arms(args.arms, args)
+        columns = tuple(library.source.columns)
+        return Candidates(campaign, library, args.kernel, columns, columns)
     if args.smiles:
         return _of_molecules(campaign, args)
-    names = fingerprint_columns(campaign.arms, args)
-    if names:
-        return _of_bits(campaign, args, names)
-    features = read_features(campaign.arms, args)
+    bits = fingerprint_columns(campaign.arms, args)
+    features = read_features(campaign.arms, args, beside=bits)
+    arms, kernel = _numbers(features), args.kernel
+    if bits:
+        arms, kernel = _packed(campaign.arms[bits], arms), "tanimoto"
     return Candidates(
-        campaign, _numbers(features), args.kernel, features.sources, _names(features)
+        campaign, arms, kernel, features.sources, tuple(map(str, features.values))
     )
 
 
@@ -103,18 +105,21 @@ def library_arms(path: Path, args: argparse.Namespace) -> ParquetArms:
 def read_features(
     table: pd.DataFrame, args: argparse.Namespace, beside: Collection[str] = ()
 ) -> FeatureTable:
-    """Return the features of the columns that are no fingerprint, with their notes."""
-    others = {*table.columns} - {*feature_columns(table, args)} - {*args.drop}
-    features = feature_table(
-        table,
-        exclude=[*others, *beside],
-        drop=args.drop,
-        codes=dict(args.code),
-        categories=args.category,
-        may_be_empty=bool(beside),
-    )
+    """Return the features of the columns that are no fingerprint, and print notes."""
+    codes = dict(args.code)
+    options = {"--drop": args.drop, "--code": codes, "--category": args.category}
+    for option, names in options.items():
+        for name in names:
+            require_column(table, name, args.arms, option)
+    others = [name for name in feature_columns(table, args) if name not in beside]
+    features = feature_table(table[others], codes, args.category)
     for text in features.notes:
         note(text)
+    if features.values.empty and not beside:
+        raise InputDataError(
+            "Expected at least one column that can be a feature, and values that "
+            f"differ, but none of {list(table.columns)} is left."
+        )
     return features
 
 
@@ -149,26 +154,19 @@ def _is_whole(column: pd.Series, largest: int) -> bool:
     return bool(((column >= 0) & (column <= largest) & (column % 1 == 0)).all())
 
 
-def _of_bits(
-    campaign: Campaign, args: argparse.Namespace, names: list[str]
-) -> Candidates:
-    counts = campaign.arms[names].to_numpy(dtype="uint8", copy=True)
+def _packed(bits: pd.DataFrame, others: Tensor) -> BitArms:
+    """Return columns of 0 and 1, or of counts, as fingerprints beside others."""
+    counts = bits.to_numpy(dtype="uint8", copy=True)
     is_packed = int(counts.max()) <= 1
+    beside = " times a Matern kernel on the others" if others.shape[-1] else ""
+    kind = f"{counts.shape[-1]:,} columns of {'0 and 1' if is_packed else 'counts'}"
+    note(
+        f"the {kind} are compared as fingerprints, by a Tanimoto kernel{beside} "
+        "(--kernel matern or rbf for another)"
+    )
     # Rows are filled up with zeros, which no similarity sees.
     codes = np.packbits(counts, axis=-1) if is_packed else counts
-    others = read_features(campaign.arms, args, beside=names)
-    kind = "columns of 0 and 1" if is_packed else "columns of counts"
-    beside = " times a Matern kernel on the others" if others.sources else ""
-    note(
-        f"the {len(names):,} {kind} are compared as fingerprints, by a Tanimoto kernel"
-        f"{beside} (--kernel matern or rbf for another)"
-    )
-    arms = BitArms(codes, is_packed, _numbers(others))
-    return Candidates(campaign, arms, "tanimoto", others.sources, _names(others))
-
-
-def _names(features: FeatureTable) -> tuple[str, ...]:
-    return tuple(features.values.columns)
+    return BitArms(codes, is_packed, others)
 
 
 def _numbers(features: FeatureTable) -> Tensor:
@@ -211,7 +209,7 @@ def _of_molecules(campaign: Campaign, args: argparse.Namespace) -> Candidates:
         arms,
         kernel,
         sources=(*(source for source, _ in bits), *others.sources),
-        names=(*(name for _, name in bits), *_names(others)),
+        names=(*(name for _, name in bits), *map(str, others.values)),
     )
 
 
@@ -226,7 +224,7 @@ def _read_molecules(
     if num_candidates == len(column):
         return found
     more = read_fingerprints(column.iloc[num_candidates:], options, quiet=args.quiet)
-    is_new = ~np.isin(more.names.dropna().unique(), found.names.dropna())
+    is_new = ~pd.Index(more.names.dropna().unique()).isin(found.names)
     invalid = {num_candidates + row: reason for row, reason in more.invalid.items()}
     return Fingerprints(
         pd.concat([found.names, more.names], ignore_index=True),
@@ -242,18 +240,7 @@ def _check_results(
     options: FingerprintOptions,
     names: pd.Series,
 ) -> None:
-    """Refuse results whose SMILES are not those of the candidates that they name.
-
-    Args:
-        campaign: The tables.
-        args: The options of `suggest`.
-        column: The column of SMILES.
-        options: What is made of SMILES.
-        names: The canonical SMILES of all rows of ``campaign.arms``.
-
-    Raises:
-        InputDataError: If there is one.
-    """
+    """Refuse results whose SMILES are not those of the candidates that they name."""
     if column not in campaign.results:
         return
     told, place = campaign.results[column], campaign.indices.numpy()
@@ -280,18 +267,7 @@ def _without_invalid(
     parts: Sequence[Fingerprints],
     found: Fingerprints,
 ) -> Campaign:
-    """Leave rows out that are no molecule, or refuse them.
-
-    Args:
-        campaign: The tables.
-        args: The options of `suggest`.
-        parts: The molecules of each column of SMILES.
-        found: Those of all columns.
-
-    Raises:
-        InputDataError: If there is one, and nobody has said that it may be skipped; or
-            if nothing is left.
-    """
+    """Leave rows out that are no molecule, or refuse them."""
     invalid, table = found.invalid, campaign.arms
     if not invalid:
         return campaign

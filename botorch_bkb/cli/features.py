@@ -38,6 +38,9 @@ CROWD_SHARE, FAR_SHARE, MIN_CROWD = 0.01, 0.01, 8
 USUAL_COUNT = 5
 
 
+Codes = Mapping[str, Mapping[str, float]]
+
+
 @dataclass(frozen=True)
 class FeatureTable:
     """Numeric features, and what was done to get them.
@@ -61,61 +64,53 @@ def feature_columns(names: Iterable[Hashable], args: argparse.Namespace) -> list
 
 
 def feature_table(
-    table: pd.DataFrame,
-    *,
-    exclude: Collection[str],
-    drop: Collection[str] = (),
-    codes: Mapping[str, Mapping[str, float]] | None = None,
-    categories: Collection[str] = (),
-    may_be_empty: bool = False,
+    table: pd.DataFrame, codes: Codes | None = None, categories: Collection[str] = ()
 ) -> FeatureTable:
     """Turn a table's columns into numeric features.
 
-    Numeric columns are features as they are; so are those of percentages, dates and
-    numbers kept as text, with a note. A text column is coded by ``codes`` where they
-    name it, else by one column of 0 and 1 per value if it has at most 20 values or is
-    one of ``categories``. Constant columns are dropped with a note. What is likelier a
-    slip than a kind is refused: text among numbers, numbers with units, words that
-    differ in case or spaces only, a word that occurs once where others occur often.
+    Columns of numbers and dates are features. A text column is coded by ``codes`` where
+    they name it, else by one column of 0 and 1 per value if it has at most 20 values or
+    is one of ``categories``. Constant columns are dropped.
 
     Args:
-        table: The table.
-        exclude: Columns that are no features: the reward, the id.
-        drop: Columns that the user wants dropped.
+        table: The table, of the columns that become features.
         codes: The number of each value, by column.
         categories: Columns whose values are names, whatever they look like.
-        may_be_empty: Whether no feature at all is fine.
 
     Raises:
-        InputDataError: If there is no row, a value is missing, infinite, neither number
-            nor text, or likelier a slip, a column has too many values, ``drop``,
-            ``codes`` or ``categories`` name something that is not there, or no feature
-            is left.
+        InputDataError: If a value is missing, infinite, neither number nor text, or
+            likelier a slip.
     """
-    codes = codes or {}
-    options = {"--drop": drop, "--code": codes, "--category": categories}
-    for option, named in options.items():
-        for name in named:
-            if name not in table.columns:
-                raise InputDataError(
-                    f"{option} names {name!r}, but the table's columns are "
-                    f"{list(table.columns)}."
-                )
-    others = {*exclude, *drop}
-    columns = [name for name in table.columns if name not in others]
-    _require_complete(table[columns])
+    features, sources, notes = _coded_columns(table, codes or {}, categories)
+    for name in [name for name, column in features.items() if column.nunique() < 2]:
+        del features[name]
+        notes.append(f"column {name!r} is constant and was dropped")
+    notes += filter(None, map(_crowd, features.values()))
+    return FeatureTable(
+        pd.DataFrame(features, index=table.index),
+        tuple(notes),
+        tuple(sources[name] for name in features),
+    )
+
+
+def _coded_columns(
+    table: pd.DataFrame, codes: Codes, categories: Collection[str]
+) -> tuple[dict[str, pd.Series], dict[str, str], list[str]]:
+    """Return features, the column from which each comes, and notes."""
+    _require_complete(table)
     notes: list[str] = []
     features: dict[str, pd.Series] = {}
     sources: dict[str, str] = {}
     faults = []
-    for name in columns:
+    for key, column in table.items():
+        name = str(key)
         try:
             if name in codes:
-                coded = {name: _coded(table[name].astype("str"), codes[name])}
-            elif is_numeric(table[name]) and name not in categories:
-                coded = {name: to_numbers(table[name])}
+                coded = {name: _coded(column.astype("str"), codes[name])}
+            elif is_numeric(column) and name not in categories:
+                coded = {name: to_numbers(column)}
             else:
-                coded, said = _read_text(table[name], name in categories)
+                coded, said = _read_text(column, name in categories)
                 notes.append(said)
         except InputDataError as error:
             faults.append(str(error))
@@ -123,24 +118,8 @@ def feature_table(
         features.update(coded)
         sources.update(dict.fromkeys(coded, name))
     if faults:
-        more = len(faults) - NUM_FAULTS_SHOWN
-        rest = [f"So have {more:,} more columns."] if more > 0 else []
-        raise InputDataError(" ".join([*faults[:NUM_FAULTS_SHOWN], *rest]))
-    for name in [name for name, column in features.items() if column.nunique() < 2]:
-        del features[name]
-        notes.append(f"column {name!r} is constant and was dropped")
-    notes += filter(None, map(_crowd, features.values()))
-    if not features and not may_be_empty:
-        raise InputDataError(
-            "Expected at least one column that can be a feature, and values that "
-            f"differ, but none of {list(table.columns)} is left of a table of "
-            f"{len(table)} rows: there is nothing to choose."
-        )
-    return FeatureTable(
-        pd.DataFrame(features, index=table.index),
-        tuple(notes),
-        tuple(sources[name] for name in features),
-    )
+        raise InputDataError(" ".join(faults[:NUM_FAULTS_SHOWN]))
+    return features, sources, notes
 
 
 def _crowd(column: pd.Series) -> str | None:

@@ -121,17 +121,12 @@ def read_cells(
             table = _read_csv(path, separator)
     # pandas, pyarrow and zlib raise many kinds of errors.
     except Exception as error:
-        remedy = "Save it as CSV UTF-8."
-        if kind == "csv":
-            remedy = (
-                "The name of the file has to tell its kind. Of a CSV file the first "
-                "line is the header, with a name for every column; every row begins a "
-                "line; fields with the separator in them, such as decimal commas, are "
-                "in quotation marks; the encoding is UTF-8 or UTF-16."
-            )
-        message = str(error).strip().rstrip(".")
         raise InputDataError(
-            f"Could not read the table {path}: {message}. {remedy}"
+            f"Could not read the table {path}: {str(error).strip().rstrip('.')}. The "
+            "name of the file has to tell its kind. Of a CSV file the first line is "
+            "the header, with a name for every column; every row begins a line; fields "
+            "with the separator in them, such as decimal commas, are in quotation "
+            "marks; the encoding is UTF-8 or UTF-16."
         ) from error
     names = [str(name).strip() for name in table.frame.columns]
     return replace(table, frame=table.frame.set_axis(names, axis="columns"))
@@ -151,16 +146,10 @@ def _read_csv(path: Path, separator: str | None) -> Table:
 
 
 def _find_format(path: Path, separator: str | None) -> tuple[CsvFormat, int]:
-    """Find encoding and separator of a CSV file from its header.
+    """Find the format of a CSV file from its header, and the number of columns.
 
     The separator is the one that splits the header into the most names. The encoding is
     UTF-16 by its mark or its zeros; otherwise UTF-8, until a byte contradicts it.
-
-    Returns:
-        The format, and the number of columns.
-
-    Raises:
-        ValueError: If the first bytes are those of another kind of file.
     """
     with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
         head: bytes = file.read(HEAD_BYTES) + file.readline()
@@ -242,9 +231,7 @@ def _read_excel(path: Path) -> Table:
         cells = pd.read_excel(book, header=None, dtype=object, keep_default_na=False)
     notes = []
     if len(sheets) > 1:
-        notes.append(
-            f"{path.name} has {len(sheets)} sheets, of which {sheets[0]!r} is read"
-        )
+        notes.append(f"of {len(sheets)} sheets {sheets[0]!r} is read")
     cells = cells.replace(r"^\s*$", np.nan, regex=True)
     cells = cells.loc[cells.notna().any(axis="columns").cummax()]
     frame = cells.iloc[1:].reset_index(drop=True)

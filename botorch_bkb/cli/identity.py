@@ -27,34 +27,51 @@ def match_ids(measured: pd.Series, ids: pd.Series) -> NDArray[np.int64]:
     return np.where(places < 0, index.get_indexer(pd.Index(whole)), places)
 
 
-def match_settings(
-    results: pd.DataFrame, arms: pd.DataFrame, columns: Sequence[str]
-) -> NDArray[np.int64]:
-    """Return the candidate with the settings of each result, -1 where there is none.
+class Settings:
+    """The settings of results and of candidates as numbers that can be compared.
 
-    Of several it is the nearest, of equals the first.
-
-    Args:
-        results: The results.
-        arms: The candidates.
-        columns: The columns of settings, which both have.
+    Attributes:
+        told: A row per result, NaN where there is no setting.
+        own: A row per candidate.
+        widths: The range of each column of numbers among the candidates, or the number
+            if all are equal; 0 for words.
     """
-    told, own = (np.empty((len(table), len(columns))) for table in (results, arms))
-    widths = np.zeros(len(columns))
-    for n, name in enumerate(columns):
-        if is_numeric(arms[name]):
-            told[:, n], own[:, n] = to_numbers(results[name]), to_numbers(arms[name])
-            finite = own[np.isfinite(own[:, n]), n]
-            widths[n] = np.ptp(finite) or np.abs(finite[0]) if len(finite) else 0.0
-        else:
-            words = pd.concat([results[name], arms[name]], ignore_index=True)
-            codes = pd.factorize(words.astype("str").where(words.notna()))[0]
-            numbers = np.where(codes < 0, np.nan, codes)
-            told[:, n], own[:, n] = np.split(numbers, [len(results)])
-    scale = np.where(widths > 0, widths, 1.0)
-    points = [np.nan_to_num(x / scale, posinf=0, neginf=0) for x in (told, own)]
-    distinct, first = np.unique(points[1], axis=0, return_index=True)
-    nearest = first[KDTree(distinct).query(points[0], p=1)[1]]
-    bound = TOLERANCE * np.minimum(np.abs(told), widths) + ROUNDING * widths
-    is_same = (np.abs(own[nearest] - told) <= bound).all(axis=-1)
-    return np.where(is_same, nearest, -1)
+
+    def __init__(
+        self, results: pd.DataFrame, arms: pd.DataFrame, columns: Sequence[str]
+    ) -> None:
+        """Compare the columns, which both tables have."""
+        self.told = np.empty((len(results), len(columns)))
+        self.own = np.empty((len(arms), len(columns)))
+        self.widths = np.zeros(len(columns))
+        for n, name in enumerate(columns):
+            told, own = results[name], arms[name]
+            if is_numeric(own):
+                self.told[:, n], self.own[:, n] = to_numbers(told), to_numbers(own)
+                finite = self.own[np.isfinite(self.own[:, n]), n]
+                if len(finite):
+                    self.widths[n] = np.ptp(finite) or np.abs(finite[0])
+            else:
+                words = pd.concat([told, own], ignore_index=True)
+                codes = pd.factorize(words.astype("str").where(words.notna()))[0]
+                numbers = np.where(codes < 0, np.nan, codes)
+                self.told[:, n], self.own[:, n] = np.split(numbers, [len(results)])
+
+    def differ(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which settings of each result are not those of a candidate."""
+        bound = TOLERANCE * np.minimum(np.abs(self.told), self.widths)
+        bound += ROUNDING * self.widths
+        return ~(np.abs(self.own[places] - self.told) <= bound)
+
+    def match(self) -> NDArray[np.int64]:
+        """Return the candidate with the settings of each result, -1 if there is none.
+
+        Of several it is the nearest, of equals the first.
+        """
+        scale = np.where(self.widths > 0, self.widths, 1.0)
+        told, own = (
+            np.nan_to_num(x / scale, posinf=0, neginf=0) for x in (self.told, self.own)
+        )
+        distinct, first = np.unique(own, axis=0, return_index=True)
+        nearest = first[KDTree(distinct).query(told, p=1)[1]]
+        return np.where(self.differ(nearest).any(axis=-1), -1, nearest)

@@ -26,19 +26,11 @@ from botorch_bkb.integrations.chem import Molecules, read_molecules
 MIN_TO_CACHE = 2_000
 # Of one core, by which a time is stated before the work begins.
 MOLECULES_PER_SECOND = 4_000
-# Another one makes fingerprints anew.
-CACHE_VERSION = 1
 
 
 @dataclass(frozen=True)
 class FingerprintOptions:
-    """What `suggest` makes of SMILES.
-
-    Attributes:
-        radius: That of Morgan fingerprints.
-        num_bits: Their length.
-        counts: Whether fragments are counted.
-    """
+    """The Morgan fingerprints that `suggest` makes of SMILES."""
 
     radius: int = 2
     num_bits: int = 2048
@@ -94,40 +86,31 @@ def read_fingerprints(
     library: Path | None = None,
     quiet: bool = False,
 ) -> Fingerprints:
-    """Read SMILES, or what an earlier call has read of the same ones.
+    """Read SMILES, or what an earlier call has kept of the same ones.
 
     Args:
         column: SMILES, white space around them ignored; empty cells are no molecules.
         options: What to make of them.
-        library: The table that has them, beside which fingerprints are kept.
+        library: The table beside which many are kept; None to keep none.
         quiet: Whether to show no progress.
-
-    Raises:
-        ImportError: If RDKit is not installed.
-        InputDataError: If RDKit breaks down.
     """
     smiles = column.astype("str").where(column.notna(), "").tolist()
-    cache = None
-    if library is not None and len(smiles) >= MIN_TO_CACHE:
+    is_long, cache = len(smiles) >= MIN_TO_CACHE, None
+    if library is not None and is_long:
         cache = cache_path(library, smiles, options)
         kept = _read_cache(cache)
         if kept is not None:
             note(f"fingerprints are those of {cache.name}")
             return kept
-    if len(smiles) >= MIN_TO_CACHE:
+    if is_long:
         seconds = len(smiles) / MOLECULES_PER_SECOND / (os.cpu_count() or 1)
         megabytes = len(smiles) * options.num_bits / (1 if options.counts else 8) / 1e6
         note(
             f"{options} of {len(smiles):,} molecules: about {seconds:,.0f} s and "
             f"{megabytes:,.0f} MB"
         )
-    bar = tqdm(
-        total=len(smiles),
-        desc="Fingerprints",
-        unit=" molecules",
-        disable=True if quiet else None,
-        leave=False,
-    )
+    hidden = True if quiet else None
+    bar = tqdm(total=len(smiles), desc="Fingerprints", disable=hidden, leave=False)
     try:
         with bar, ticking(cast(Any, bar)):
             found = read_molecules(
@@ -144,10 +127,9 @@ def read_fingerprints(
 def cache_path(library: Path, smiles: list[str], options: FingerprintOptions) -> Path:
     """Return where fingerprints are kept: a name for content and options."""
     digest = sha256("\n".join(smiles).encode(errors="surrogatepass"))
-    digest.update(f"{options!r} {CACHE_VERSION} {version('rdkit')}".encode())
-    return library.with_name(
-        f"{library.name}.fingerprints-{digest.hexdigest()[:16]}.npz"
-    )
+    digest.update(f"{options!r} {version('rdkit')}".encode())
+    name = f"{library.name}.fingerprints-{digest.hexdigest()[:16]}.npz"
+    return library.with_name(name)
 
 
 def _write_cache(path: Path, fingerprints: Fingerprints) -> None:
@@ -157,11 +139,8 @@ def _write_cache(path: Path, fingerprints: Fingerprints) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            np.savez(
-                file,
-                codes=fingerprints.codes,
-                text=np.frombuffer(text.encode(), dtype="uint8"),
-            )
+            words = np.frombuffer(text.encode(), dtype="uint8")
+            np.savez(file, codes=fingerprints.codes, text=words)
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -182,8 +161,7 @@ def _read_cache(path: Path) -> Fingerprints | None:
         note(f"{path.name} cannot be read ({error}), and is made anew")
         return None
     names, invalid = json.loads(text)
+    reasons = {int(row): reason for row, reason in invalid.items()}
     return Fingerprints(
-        pd.Series(names, dtype="str").replace("", np.nan),
-        codes,
-        {int(row): reason for row, reason in invalid.items()},
+        pd.Series(names, dtype="str").replace("", np.nan), codes, reasons
     )

@@ -12,8 +12,8 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.cli.columns import is_numeric, listing, row_name, to_numbers
-from botorch_bkb.cli.features import feature_columns
+from botorch_bkb.cli.columns import listing, row_name
+from botorch_bkb.cli.identity import Settings
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import read_table, require_column
 
@@ -33,11 +33,7 @@ def reward_label(args: argparse.Namespace) -> str:
 
 
 def log_rewards(rewards: pd.Series, args: argparse.Namespace) -> pd.Series:
-    """Return the logarithms of rewards, to base 10.
-
-    Raises:
-        InputDataError: If a reward has none.
-    """
+    """Return the logarithms of rewards, to base 10; refuse those that have none."""
     wrong = rewards <= 0
     if wrong.any():
         raise InputDataError(
@@ -63,54 +59,33 @@ def note_unused_columns(results: pd.DataFrame, used: Collection[str | None]) -> 
         )
 
 
-def note_other_values(
+def note_other_settings(
     results: pd.DataFrame,
     arms: pd.DataFrame,
     indices: NDArray[np.int64],
+    columns: list[str],
     args: argparse.Namespace,
 ) -> None:
-    """Say where measurements have other values than the candidates that they name.
-
-    Args:
-        results: The measurements.
-        arms: The candidates.
-        indices: The row of ``arms`` of each measurement, or one beyond.
-        args: The options of `suggest`.
-    """
-    is_known = indices < len(arms)
-    told, own = results[is_known], arms.iloc[indices[is_known]]
-    # Molecules are compared where they are read.
-    names = [name for name in feature_columns(arms, args) if name not in args.smiles]
-    said = []
-    is_other = pd.Series(False, told.index)
-    for name in [name for name in names if name in told]:
-        if is_numeric(told[name]) != is_numeric(own[name]):
-            continue  # written in two ways
-        first, second = told[name].to_numpy(), own[name].to_numpy()
-        differs = first.astype("str") != second.astype("str")
-        if is_numeric(told[name]):
-            differs = ~np.isclose(
-                to_numbers(told[name]), to_numbers(own[name]), 1e-6, 0
-            )
-        differs &= told[name].notna().to_numpy() & own[name].notna().to_numpy()
-        is_other |= differs
-        if differs.any():
-            said.append(f"{name!r} (rows: {differs.sum():,})")
-    if said:
+    """Say where measurements have other settings than the candidates that they name."""
+    told = results[indices < len(arms)]
+    columns = [name for name in columns if name in told]
+    if not len(told) or not columns:
+        return
+    own = arms.iloc[indices[indices < len(arms)]]
+    settings = Settings(told, own, columns)
+    differ = settings.differ(np.arange(len(told))) & ~np.isnan(settings.told)
+    if differ.any():
+        counts = zip(columns, differ.sum(axis=0), strict=True)
+        said = [f"{name!r} (rows: {count:,})" for name, count in counts if count]
+        first = row_name(pd.Series(differ.any(axis=-1), told.index))
         note(
             f"the results have other values than {args.arms.name} in columns "
-            f"{listing(said)}, first in {row_name(is_other)}: the fit goes by "
-            f"{args.arms.name}"
+            f"{listing(said)}, first in {first}: the fit goes by {args.arms.name}"
         )
 
 
 def check_copies(results: pd.DataFrame, args: argparse.Namespace) -> None:
-    """Refuse results of which most were entered twice, and name a few that were.
-
-    Raises:
-        InputDataError: If most rows with a reward are equal to another one, and the
-            options do not say that they are separate measurements.
-    """
+    """Refuse results of which most were entered twice, and name a few that were."""
     told = results[results[args.reward].notna()]
     is_copy = told.duplicated()
     if args.replicates_are_real or not is_copy.any():
@@ -139,15 +114,6 @@ def check_output(
 
     A table may be replaced if the columns that `suggest` leaves empty are empty, or
     repeat rows of the measurements.
-
-    Args:
-        args: The options of `suggest`.
-        results: The measurements.
-        results_id: Their column of ids; None if the candidates' settings tell them.
-        arms: The columns of the candidates.
-
-    Raises:
-        InputDataError: If the file is not a table, or if entries would be lost.
     """
     path: Path = args.output
     if not path.is_file() or path.stat().st_size == 0:
@@ -195,17 +161,7 @@ def _rows(table: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
 def check_left(
     available: Tensor, indices: Tensor, failed: Tensor, args: argparse.Namespace
 ) -> None:
-    """Refuse to choose if no candidate may be measured any more.
-
-    Args:
-        available: Which candidates may be chosen.
-        indices: The candidate of each measurement.
-        failed: The candidates whose last measurement failed; not available.
-        args: The options of `suggest`.
-
-    Raises:
-        InputDataError: If none is left.
-    """
+    """Refuse to choose if no candidate may be measured any more."""
     counts = indices.bincount(minlength=len(available))[: len(available)]
     is_open = available & (counts < (args.max_repeats or len(indices) + 1))
     if is_open.any():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,6 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.arms import BitArms
 from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
 from botorch_bkb.bandits.gp_bandit import Goal
@@ -53,20 +51,12 @@ from botorch_bkb.cli.report import (
 from botorch_bkb.cli.results import check_left, COLUMNS_OF_NEXT, reward_label
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
-from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.replicates import find_duplicates
 
 
 NUM_ROWS_SHOWN = 10
 # For features of fingerprints, of which a choice makes one pass.
 FEATURE_BYTES = 2**26
-# From so many similarities on a choice is timed, on so many rows. Time and memory are
-# stated from so many seconds or bytes on.
-MIN_COST = 10**6
-NUM_ROWS_TIMED = 4_096
-MIN_SECONDS, MIN_BYTES = 10.0, 10**9
-# What a posterior and a choice keep of every arm, in numbers.
-NUM_VECTORS = 40
 # So many deviations between two means are none.
 EQUAL = 1e-6
 
@@ -101,14 +91,7 @@ def _suggest(
     arms: Tensor,
     rounds: Rounds | None,
 ) -> None:
-    """Choose the batch from tables that were read.
-
-    Args:
-        args: The options.
-        candidates: The candidates and their tables.
-        arms: Their features, where they are computed with.
-        rounds: What the report goes by; None without one.
-    """
+    """Choose the batch from tables that were read; ``arms`` may be on workers."""
     campaign = candidates.campaign
     ids = pd.Index(campaign.arms[args.id])
     with clock(f"Preparing {len(arms):,} candidates", args.quiet):
@@ -124,7 +107,6 @@ def _suggest(
             kernel=candidates.kernel,
             max_inducing=args.max_inducing,
         )
-    _note_cost(bandit, args.batch_size)
     told = f"Fitting {bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     # As always where nothing is out of stock.
     available = None if campaign.available.all() else campaign.available
@@ -146,27 +128,18 @@ def _suggest(
     print_summary(bandit, batch, ids, campaign, reward_column=reward_label(args))
     _write_next(args, campaign, picks, batch)
     print(f"\nWrote {args.output}")
-    if args.report is None or rounds is None:
-        return
-    structures = None
-    if args.smiles:
-        places = ids.get_indexer(pd.Index(batch[args.id]))
-        molecules = campaign.arms[args.smiles].iloc[places]
-        # Several columns as one picture: a dot separates molecules.
-        structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
-    page = report_page(
-        args,
-        bandit,
-        campaign,
-        batch,
-        rounds,
-        candidates.names,
-        held_out,
-        problems,
-        structures,
-    )
-    args.report.write_text(page, encoding="utf-8")
-    print(f"Wrote {args.report}")
+    if args.report is not None and rounds is not None:
+        structures = None
+        if args.smiles:
+            places = ids.get_indexer(pd.Index(batch[args.id]))
+            molecules = campaign.arms[args.smiles].iloc[places]
+            # Several columns as one picture: a dot separates molecules.
+            structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
+        names = candidates.names
+        found = (held_out, problems, structures)
+        page = report_page(args, bandit, campaign, batch, rounds, names, *found)
+        args.report.write_text(page, encoding="utf-8")
+        print(f"Wrote {args.report}")
 
 
 def goal_named(word: str) -> Goal:
@@ -394,11 +367,7 @@ def _print_fit(
     sources: Sequence[str],
     args: argparse.Namespace,
 ) -> tuple[HeldOut | None, list[str]]:
-    """Print what the fit found, and warnings if it cannot tell candidates apart.
-
-    Returns:
-        Predictions of held-out candidates, if there are any, and the warnings.
-    """
+    """Print what the fit found; return held-out predictions and the warnings."""
     held_out = None
     told = ~campaign.rewards.isnan()
     indices, rewards = campaign.indices[told], campaign.rewards[told]
@@ -499,29 +468,4 @@ def _note_duplicates(table: Tensor, ids: pd.Index) -> None:
             f"Candidates with the features of an earlier one: {len(copies):,}, such as "
             f"{ids[row]} with those of {ids[first]}; the earliest that may be measured "
             "is chosen"
-        )
-
-
-def _note_cost(bandit: GPBandit, batch_size: int) -> None:
-    """Say how long a choice will take and what it holds in memory, if that is long."""
-    arms, num_inducing = bandit.arms, int((bandit.counts > 0).sum())
-    # While nothing is measured all bounds are equal, and every pick passes over all.
-    num_passes, num_rows = (1, num_inducing) if num_inducing else (batch_size, 1)
-    if not isinstance(arms, BitArms) or len(arms) * num_passes * num_rows < MIN_COST:
-        return
-    # On a block of the arms: what a pass over all takes.
-    rows = arms[:NUM_ROWS_TIMED]
-    eye = torch.eye(num_rows, dtype=arms.dtype)
-    start = time.perf_counter()
-    with torch.no_grad():
-        K = dense_covariance(bandit.covar_module, arms[:num_rows], rows)
-    for _ in range(2):
-        K = torch.linalg.solve_triangular(eye, K, upper=False)
-    seconds = (time.perf_counter() - start) * num_passes * len(arms) / len(rows)
-    num_bytes = arms.codes.nbytes + NUM_VECTORS * 8 * len(arms) + FEATURE_BYTES
-    if seconds >= MIN_SECONDS or num_bytes >= MIN_BYTES:
-        note(
-            f"{len(arms):,} candidates, {num_inducing:,} of them measured: the choice "
-            f"takes about {max(seconds, 1):,.0f} s, and {num_bytes / 1e6:,.0f} MB "
-            "beside the tables"
         )

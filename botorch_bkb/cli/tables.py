@@ -57,64 +57,44 @@ def read_table(
 
     Args:
         path: A CSV file, perhaps compressed, an Excel or a Parquet file.
-        text_columns: Columns that stay text, so that an id ``007`` stays one; found as
-            by :func:`find_column`.
-        separator: The separator of a CSV file; found from its header if omitted, or if
-            the header lacks it.
+        text_columns: Columns that stay text, so that an id ``007`` stays one.
+        separator: The separator of a CSV file; found from its header if it lacks it.
         decimal: The decimal mark of numbers in text; found from them if omitted.
         columns: The columns to read of a Parquet file; all if omitted.
         reward: The column in which the words of ``FAILED`` and ``IN_FLIGHT`` count as
             empty.
 
     Raises:
-        InputDataError: If the file is missing, of another kind, or not readable, has
-            rows longer than its header, a column twice, or values in a column without a
-            name, or if it is unclear what the mark in a number such as 1,200 means.
+        InputDataError: If the file is not readable or it is unclear what it means.
     """
     table = read_cells(path, separator=separator, columns=columns)
-    notes, form = [*table.notes], table.form
-    cells = dict(_named(table.frame, path).items())
-    del table  # so that each column's cells go when they have been read
-    names = [str(name) for name in cells]
-    kept = {find_column(names, name) for name in text_columns if name is not None}
-    plain: dict[str, pd.Series] = {}
-    words: dict[str, None] = {}
-    failed = pd.Index([])
-    for name, key in zip(names, list(cells), strict=True):
-        column = cells.pop(key)
-        plain[name] = _plain(column, name in kept)
-        if name == reward and is_text(plain[name]):
-            folded = plain[name].str.casefold()
-            failed = folded.index[folded == FAILED]
-            plain[name] = plain[name].mask(folded.isin((FAILED, *IN_FLIGHT)))
-        gaps = column[plain[name].isna() & column.notna()]
-        words |= dict.fromkeys(gaps.astype("str").str.strip(BLANKS).unique())
-    frame = pd.DataFrame(plain)
+    cells = {str(name): cells for name, cells in _named(table.frame, path).items()}
+    # So that each column's cells go when they have been read.
+    table, notes = replace(table, frame=pd.DataFrame()), [*table.notes]
+    kept = {find_column(cells, name) for name in text_columns if name is not None}
+    frame, words, failed = _plain_columns(cells, kept, reward)
     is_blank = frame.isna().all(axis="columns")
-    if is_blank.any():
-        frame = frame[~is_blank]
-    texts = {
-        name: frame[name] for name in names if name not in kept and is_text(frame[name])
-    }
-    marks, of_file = _decimal_marks(texts, path, form, decimal)
-    if form is not None:
-        form = replace(form, decimal=of_file)
-        if not form.is_plain:
-            notes.append(f"{path.name} is read with {form}")
+    frame = frame[~is_blank] if is_blank.any() else frame
+    shown = [repr(word) for word in words if word and word.casefold() != FAILED]
+    if shown:
+        notes.append(f"empty cells are also {listing(shown)}")
+    unkept = [str(name) for name in frame if name not in kept]
+    texts = {name: frame[name] for name in unkept if is_text(frame[name])}
+    marks, of_file = _decimal_marks(texts, path, table.form, decimal)
+    form = None if table.form is None else replace(table.form, decimal=of_file)
+    if form is not None and not form.is_plain:
+        notes.append(f"is read with {form}")
     for name, text in texts.items():
-        numbers = _numbers(text, marks[name])
+        numbers, first = _numbers(text, marks[name]), text.first_valid_index()
         if numbers is None:
             continue
         frame[name] = numbers
-        first = text.first_valid_index()
         if text[first].endswith("%") or form is None or form.decimal != marks[name]:
             notes.append(
-                f"{path.name}: column {name!r} of text is read as numbers, such as "
-                f"{text[first]!r} as {numbers[first]:.15g}"
+                f"column {name!r} of text is read as numbers, such as {text[first]!r} "
+                f"as {numbers[first]:.15g}"
             )
-    shown = [repr(word) for word in words if word and word.casefold() != FAILED]
-    if shown:
-        notes.append(f"{path.name}: empty cells are also {listing(shown)}")
+    notes = [f"{path.name}: {text}" for text in notes]
     return Table(frame, form, tuple(notes), failed)
 
 
@@ -137,13 +117,27 @@ def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     return table.loc[:, ~is_unnamed]
 
 
-def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
-    """Return a column of any kind as one of numbers or of text, if it is one.
+def _plain_columns(
+    cells: dict[str, pd.Series], kept: Collection[str | None], reward: str | None
+) -> tuple[pd.DataFrame, Collection[str], pd.Index]:
+    """Return columns of numbers and text, words that count as empty, failed rows."""
+    plain: dict[str, pd.Series] = {}
+    words: dict[str, None] = {}
+    failed = pd.Index([])
+    for name in list(cells):
+        column = cells.pop(name)
+        plain[name] = _plain(column, name in kept)
+        if name == reward and is_text(plain[name]):
+            folded = plain[name].str.casefold()
+            failed = folded.index[folded == FAILED]
+            plain[name] = plain[name].mask(folded.isin((FAILED, *IN_FLIGHT)))
+        gaps = column[plain[name].isna() & column.notna()]
+        words |= dict.fromkeys(gaps.astype("str").str.strip(BLANKS).unique())
+    return pd.DataFrame(plain), words, failed
 
-    Args:
-        column: The column, as its file has it.
-        keeps_text: Whether numbers become text.
-    """
+
+def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
+    """Return a column of any kind as one of numbers or of text, if it is one."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(column.cat.categories.dtype)
     if column.dtype == object:
@@ -172,16 +166,10 @@ def _decimal_marks(
     form: CsvFormat | None,
     decimal: str | None,
 ) -> tuple[dict[str, str], str]:
-    """Find the mark before the decimals of each column of text.
+    """Find the mark before the decimals of each column of text, and of the file.
 
     It is the mark of the column's numbers such as 1,5 or 1.5. If there are none, it is
     that of the other columns.
-
-    Returns:
-        The mark of each column, and that of the file.
-
-    Raises:
-        InputDataError: If nothing tells what the mark in a number such as 1,200 means.
     """
     if decimal is not None:
         return dict.fromkeys(texts, decimal), decimal

@@ -13,11 +13,7 @@ from botorch_bkb.arms import ArrayArms, BitArms, StoredArms
 
 
 def require_ray(num_workers: int | None) -> None:
-    """Refuse workers where there is no Ray, before anything is read.
-
-    Raises:
-        UnsupportedError: If workers are asked for and Ray is missing.
-    """
+    """Refuse workers where there is no Ray, before anything is read."""
     if num_workers is not None and find_spec("ray") is None:
         raise UnsupportedError(
             "--workers needs Ray, which is not installed. Install with pip install "
@@ -27,12 +23,7 @@ def require_ray(num_workers: int | None) -> None:
 
 @contextmanager
 def on_workers(arms: Tensor, num_workers: int | None) -> Iterator[Tensor]:
-    """Yield the same arms, for whom workers compute that end afterwards.
-
-    Args:
-        arms: The ``A x d`` arms, in memory or in a file.
-        num_workers: How many there are; None for this process, and the arms as they
-            are.
+    """Yield the same arms, for which so many workers compute; with None, as they are.
 
     Raises:
         UnsupportedError: If the arms are fingerprints.

@@ -101,7 +101,7 @@ def suggest(folder, arms, results, *words):
     separator = output.read_text("utf-8-sig")[len("id")]  # as of the candidates
     decimal = (
         ","
-        if re.search(r"arms\.\S+ is read with .*',' before decimals", said.getvalue())
+        if re.search(r"arms\.\S+: is read with .*',' before decimals", said.getvalue())
         else "."
     )
     batch = pd.read_csv(output, dtype={"id": "str"}, sep=separator, decimal=decimal)
@@ -130,151 +130,121 @@ def tidy(tmp_path_factory):
 # Read right, and said so --------------------------------------------------------------
 
 PLAIN = csv(ARMS)
-LINES = PLAIN.decode().splitlines()
-DECIMAL_COMMAS = "arms.csv is read with ';' between fields, ',' before decimals, utf-8"
+DECIMAL_COMMAS = "arms.csv: is read with ';' between fields, ',' before decimals, utf-8"
 PERCENT = [f"{value:g}%" for value in ARMS["load"]]
 
-# The candidates' file, perhaps the measurements', perhaps options; what is said; the
-# tidy table, if it is not the plain one.
+TEXT = PLAIN.decode()
+TABS = csv(ARMS, sep="\t", decimal=",")
+HEAT = ARMS["heat"].map(str)
+NUMBERS = "of text is read as numbers, such as"
+AS_DAYS = "column 'heat' holds dates, which became days since 2026-01-01"
+MARKED = [f"{x / 1000:.3f}" for x in range(1200, 2400, 50)]
+CODES = ARMS["solvent"].map({"water": 1, "EtOH": 2, "MeCN": 3})
+
+
+def book(*tables, **options):
+    return ".xlsx", excel(*tables, **options)
+
+
+# By what is said and the tidy table: the candidates' file, perhaps the measurements',
+# perhaps options.
 READ = {
-    "semicolons and decimal commas": (german(ARMS), DECIMAL_COMMAS),
-    "semicolons and decimal points": (
-        csv(ARMS, sep=";"),
-        "';' between fields, '.' before decimals",
-    ),
-    "tabs": ((".tsv", csv(ARMS, sep="\t")), "between fields, '.' before decimals"),
-    "tabs and decimal commas": (
-        (".txt", csv(ARMS, sep="\t", decimal=",")),
-        "between fields, ',' before decimals",
-    ),
-    "bars": (csv(ARMS, sep="|"), "'|' between fields"),
-    "quoted decimal commas": (
-        csv(ARMS, decimal=","),
-        "',' between fields, ',' before decimals",
-    ),
-    "the separator in the first line": (b"sep=;\r\n" + german(ARMS), DECIMAL_COMMAS),
-    "utf-16": (PLAIN.decode().encode("utf-16"), "'.' before decimals, utf-16"),
-    "utf-16 without its mark": (
-        PLAIN.decode().encode("utf-16-le"),
-        "'.' before decimals, utf-16-le",
-    ),
-    "utf-16 as Excel's Unicode text": (
-        (".txt", csv(ARMS, sep="\t", decimal=",").decode().encode("utf-16")),
-        "',' before decimals, utf-16",
-    ),
-    "latin-1": (
-        PLAIN.decode().replace("EtOH", "säure").encode("latin-1"),
-        "cp1252",
-        "acid",
-    ),
-    "latin-1 in the header": (
-        PLAIN.decode().replace("heat", "heat °C").encode("cp1252"),
-        "cp1252",
-    ),
-    "a byte order mark": (b"\xef\xbb\xbf" + german(ARMS), DECIMAL_COMMAS),
-    "compressed": ((".csv.gz", gzip.compress(german(ARMS))), "',' before decimals"),
-    "old line ends": (PLAIN.replace(b"\n", b"\r"), "24 candidates"),
-    "a workbook": ((".xlsx", excel(ARMS)), "24 candidates"),
-    "a workbook of results": (
-        (PLAIN, (".xlsx", excel(RESULTS))),
-        "2 of them measured, 3 measurements in all, 1 in flight",
-    ),
-    "a workbook with a blank row and column": (
-        (".xlsx", excel(ARMS, startrow=1, startcol=1)),
-        "24 candidates",
-    ),
-    "a workbook with dates": (
-        (".xlsx", excel(with_days(lambda day: day))),
-        "column 'heat' holds dates, which became days since 2026-01-01",
-        "days",
-    ),
-    "a workbook of two sheets": (
-        (".xlsx", excel(ARMS, RESULTS)),
-        "arms.xlsx has 2 sheets, of which 'S0' is read",
-    ),
-    "a workbook with numbers as text": (
-        (".xlsx", excel(text(heat=[str(value) for value in ARMS["heat"]]))),
-        "column 'heat' of text is read as numbers, such as '80.02' as 80.02",
-    ),
-    "a workbook with decimal commas as text": (
-        (
-            ".xlsx",
-            excel(text(heat=[f"{x:.2f}".replace(".", ",") for x in ARMS["heat"]])),
+    (DECIMAL_COMMAS, "plain"): {
+        "semicolons and decimal commas": german(ARMS),
+        "the separator in the first line": b"sep=;\r\n" + german(ARMS),
+        "a byte order mark": b"\xef\xbb\xbf" + german(ARMS),
+        "blank rows between": german(ARMS).replace(b"\n", b"\n;;;\n"),
+    },
+    ("between fields, ',' before decimals", "plain"): {
+        "tabs and decimal commas": (".txt", TABS),
+        "quoted decimal commas": csv(ARMS, decimal=","),
+        "compressed": (".csv.gz", gzip.compress(german(ARMS))),
+        "utf-16 as Excel's Unicode text": (".txt", TABS.decode().encode("utf-16")),
+    },
+    ("between fields, '.' before decimals", "plain"): {
+        "semicolons and decimal points": csv(ARMS, sep=";"),
+        "tabs": (".tsv", csv(ARMS, sep="\t")),
+        "bars": csv(ARMS, sep="|"),
+        "utf-16": TEXT.encode("utf-16"),
+        "utf-16 without its mark": TEXT.encode("utf-16-le"),
+        "latin-1 in the header": TEXT.replace("heat", "heat °C").encode("cp1252"),
+    },
+    ("'.' before decimals, cp1252", "acid"): {
+        "latin-1": TEXT.replace("EtOH", "säure").encode("latin-1"),
+    },
+    ("24 candidates", "plain"): {
+        "old line ends": PLAIN.replace(b"\n", b"\r"),
+        "a workbook": book(ARMS),
+        "a workbook with a blank row and column": book(ARMS, startrow=1, startcol=1),
+        "blank rows at the top": b"\n,,,\n" + PLAIN,
+        "blank columns at the end": PLAIN.replace(b"\n", b",,\n"),
+        "spaces before quotes": PLAIN.replace(b",EtOH", b', "EtOH"'),
+        "spaces around fields": PLAIN.replace(b",", b" , ").replace(b"\n", b" \n"),
+        "spaces after words": csv(solvents("EtOH ", [2, 3])),
+        "a separator that is named": (
+            csv(ARMS, sep="~"),
+            csv(RESULTS),
+            ["--separator", "~"],
         ),
-        "column 'heat' of text is read as numbers, such as '80,02' as 80.02",
-    ),
-    "blank rows at the top": (b"\n,,,\n" + PLAIN, "24 candidates"),
-    "blank rows between": (
-        "\n;;;\n".join(german(ARMS).decode().splitlines()).encode(),
-        DECIMAL_COMMAS,
-    ),
-    "a blank row at the end of truth values": (
-        csv(ARMS.assign(ripe=ARMS["load"] > 15)) + b",,,,\n",
-        "24 candidates",
-        "ripe",
-    ),
-    "blank columns at the end": (
-        "\n".join(f"{line},," for line in LINES).encode(),
-        "24 candidates",
-    ),
-    "spaces around fields": (
-        "\n".join(
-            ", ".join(f"{x} " for x in line.split(",")) for line in LINES
-        ).encode(),
-        "MeCN (8)",
-    ),
-    "spaces before quotes": (PLAIN.replace(b",EtOH", b', "EtOH"'), "EtOH (8)"),
-    "spaces after words": (
-        csv(solvents("EtOH ", [2, 3])),
-        "text column 'solvent' became 3 columns of 0 and 1: ",
-    ),
-    "percent signs": (
-        csv(text(load=PERCENT)),
-        f"column 'load' of text is read as numbers, such as '{PERCENT[0]}'",
-    ),
-    "percent signs and decimal commas": (
-        german(ARMS.assign(load=[value.replace(".", ",") for value in PERCENT])),
-        "column 'load' of text is read as numbers",
-    ),
-    "iso dates": (
-        csv(with_days(str)),
-        "column 'heat' holds dates, which became days since 2026-01-01",
-        "days",
-    ),
-    "iso dates and times": (
-        csv(with_days(lambda day: f"{day}T{'12' if day > START else '00'}:00")),
-        "column 'heat' holds dates",
-        "hours",
-    ),
-    "decimal commas of results only": (
-        (PLAIN, german(RESULTS)),
-        "results.csv is read with ';' between fields, ',' before decimals",
-    ),
-    "rewards with percent signs": (
-        (PLAIN, csv(RESULTS.assign(reward=["41.25%", "12.5%", "13.75%", ""]))),
-        "column 'reward' of text is read as numbers, such as '41.25%' as 41.25",
-    ),
-    "whole numbers whose mark is named": (
-        (
-            csv(ARMS.assign(load=[f"{x / 1000:.3f}" for x in range(1200, 2400, 50)])),
+    },
+    ("24 candidates", "ripe"): {
+        "a blank row at the end of truth values": csv(
+            ARMS.assign(ripe=ARMS["load"] > 15)
+        )
+        + b",,,,\n",
+    },
+    ("24 candidates", "whole"): {
+        "whole numbers whose mark is named": (
+            csv(ARMS.assign(load=MARKED)),
             csv(RESULTS),
             ["--decimal", "."],
         ),
-        "24 candidates",
-        "whole",
-    ),
-    "a separator that is named": (
-        (csv(ARMS, sep="~"), csv(RESULTS), ["--separator", "~"]),
-        "2 of them measured",
-    ),
-    "numbers that are names": (
-        (
-            csv(text(solvent=ARMS["solvent"].map({"water": 1, "EtOH": 2, "MeCN": 3}))),
+    },
+    ("2 of them measured, 3 measurements in all, 1 in flight", "plain"): {
+        "a workbook of results": (PLAIN, book(RESULTS)),
+    },
+    ("arms.xlsx: of 2 sheets 'S0' is read", "plain"): {
+        "a workbook of two sheets": book(ARMS, RESULTS),
+    },
+    (f"column 'heat' {NUMBERS} '80.02' as 80.02", "plain"): {
+        "a workbook with numbers as text": book(text(heat=HEAT)),
+    },
+    (f"column 'heat' {NUMBERS} '80,02' as 80.02", "plain"): {
+        "a workbook with decimal commas as text": book(
+            text(heat=HEAT.str.replace(".", ","))
+        ),
+    },
+    (f"column 'load' {NUMBERS}", "plain"): {
+        "percent signs": csv(text(load=PERCENT)),
+        "percent signs and decimal commas": german(
+            ARMS.assign(load=[value.replace(".", ",") for value in PERCENT])
+        ),
+    },
+    (f"column 'reward' {NUMBERS} '41.25%' as 41.25", "plain"): {
+        "rewards with percent signs": (
+            PLAIN,
+            csv(RESULTS.assign(reward=["41.25%", "12.5%", "13.75%", ""])),
+        ),
+    },
+    (AS_DAYS, "days"): {
+        "a workbook with dates": book(with_days(lambda day: day)),
+        "iso dates": csv(with_days(str)),
+    },
+    (AS_DAYS, "hours"): {
+        "iso dates and times": csv(
+            with_days(lambda day: f"{day}T{'12' if day > START else '00'}:00")
+        ),
+    },
+    ("results.csv: is read with ';' between fields, ',' before", "plain"): {
+        "decimal commas of results only": (PLAIN, german(RESULTS)),
+    },
+    ("Note: column 'solvent' became 3 columns of 0 and 1: ", "plain"): {
+        "numbers that are names": (
+            csv(text(solvent=CODES)),
             csv(RESULTS),
             ["--category", "solvent"],
         ),
-        "Note: column 'solvent' became 3 columns of 0 and 1: ",
-    ),
+    },
 }
 
 
@@ -285,15 +255,17 @@ def files_of(content):
     return [*given, *[csv(RESULTS), []][len(given) - 1 :]]
 
 
-@pytest.mark.parametrize("name", READ)
-def test_what_is_clear_is_read_right_and_said(name, tidy, tmp_path):
-    content, part, *form = READ[name]
-    arms, results, words = files_of(content)
+@pytest.mark.parametrize(
+    ("case", "name"), [(case, name) for case in READ for name in READ[case]]
+)
+def test_what_is_clear_is_read_right_and_said(case, name, tidy, tmp_path):
+    part, form = case
+    arms, results, words = files_of(READ[case][name])
     code, said, batch = suggest(tmp_path, arms, results, *words)
     assert code == 0, said
     assert part in said
     columns = ["id", "repeats"] if "names" in name else list(batch)
-    expected = tidy[form[0] if form else "plain"]
+    expected = tidy[form]
     pd.testing.assert_frame_equal(batch[columns], expected[columns], rtol=1e-9)
 
 
@@ -491,10 +463,6 @@ REFUSED = {
             csv(ARMS.assign(id=["4.00E+15", "4.00E+15", *IDS[2:]])),
             "has the id '4.00E+15' more than once, again in row 2 ",
         ),
-        "nothing in stock": (
-            (csv(ARMS.assign(stock=0)), csv(RESULTS), ["--available", "stock"]),
-            "by column 'stock' of ",
-        ),
     },
     "Of a CSV file the first line is the header": {
         "a batch that was appended to a line without an end": (
@@ -532,8 +500,16 @@ REFUSED = {
             "next.csv cannot hold '\u03a9'",
         ),
     },
+    "Add or restock candidates": {
+        "nothing in stock": (
+            (csv(ARMS.assign(stock=0)), csv(RESULTS), ["--available", "stock"]),
+            "24 are not available",
+        )
+    },
+    "at least one candidate": {
+        "an empty workbook": ((".xlsx", excel(pd.DataFrame())), "arms.xlsx")
+    },
     "Name it": {
-        "an empty workbook": ((".xlsx", excel(pd.DataFrame())), "has no column 'id'"),
         "row numbers without a name": (
             ARMS.to_csv().encode(),
             "has values in a column without a name, first in row 1 ",

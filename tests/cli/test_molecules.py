@@ -14,7 +14,7 @@ from rdkit.Chem import rdFingerprintGenerator, rdMolDescriptors
 from botorch_bkb import GPBandit
 from botorch_bkb.__main__ import main
 from botorch_bkb.arms import BitArms
-from botorch_bkb.cli import molecules, suggest
+from botorch_bkb.cli import molecules
 
 
 SMILES = [
@@ -88,7 +88,6 @@ def test_a_library_of_smiles_gives_the_next_plate(tmp_path, library, capsys):
     [
         (["--radius", "1", "--num-bits", "256"], "radius 1, 256 bits"),
         (["--counts"], "radius 2, 2,048 counts"),
-        (["--kernel", "matern", "--num-bits", "64"], "radius 2, 64 bits."),
         (["--kernel", "rbf", "--num-bits", "64"], "radius 2, 64 bits."),
     ],
 )
@@ -167,13 +166,6 @@ def test_a_row_without_a_molecule_is_named_or_skipped(tmp_path, library, text, c
     assert "88 candidates, 10 of them measured" in said
 
 
-def test_without_any_molecule_nothing_can_be_skipped(tmp_path, library, capsys):
-    library["smiles"] = "nothing"
-    words = ["--smiles", "smiles", "--skip-invalid"]
-    run(tmp_path, library, None, *words, code=2)
-    assert "there are 89 such rows of 89" in capsys.readouterr().err
-
-
 def test_one_molecule_written_twice_is_one_candidate(tmp_path, library, capsys):
     first = Chem.CanonSmiles("CCOC")
     row = library.index[library["smiles"] == first][0]
@@ -242,22 +234,6 @@ def test_a_column_says_why(tmp_path, library):
         assert kind != "explore" or pick["mean"] < best
     first = run(tmp_path, library, None, "--smiles", "smiles")
     assert (first["why"] == "explore: nothing is measured").all()
-
-
-def test_time_and_memory_are_stated_before_long_work(
-    tmp_path, library, capsys, monkeypatch
-):
-    monkeypatch.setattr(suggest, "MIN_COST", 1)
-    results = results_of(library, list(range(0, len(library), 4)))
-    run(tmp_path, library, results, "--smiles", "smiles")
-    assert "the choice takes" not in capsys.readouterr().out
-    monkeypatch.setattr(suggest, "MIN_SECONDS", 0.0)
-    run(tmp_path, library, None, "--smiles", "smiles")
-    assert "89 candidates, 0 of them measured: the choice" in capsys.readouterr().out
-    run(tmp_path, library, results, "--smiles", "smiles")
-    said = capsys.readouterr().out
-    assert "89 candidates, 23 of them measured: the choice takes about 1 s, and" in said
-    assert said.index("the choice takes") < said.index("Fit:")
 
 
 def test_a_report_draws_molecules_whose_ids_are_their_smiles(tmp_path, library):

@@ -274,16 +274,6 @@ def test_faults_of_several_columns_are_said_at_once(tmp_path, capsys):
         assert part in error
 
 
-def test_an_unknown_id_is_named(tmp_path, capsys):
-    suggest(tmp_path, RESULTS.replace({"id": {"L-04": "L-4"}}), code=2)
-    error = capsys.readouterr().err
-    assert "measures id 'L-4' in row 3 of results.csv" in error
-    assert "it has ids such as 'L-00'. Write ids alike in both tables" in error
-    days = ARMS.assign(id=[f"2026-03-{n + 1:02d}" for n in range(24)])
-    told = RESULTS.assign(id=days["id"][::2].to_numpy())
-    suggest(tmp_path, told, arms=days)
-
-
 def test_when_no_candidate_is_left_it_is_said_why(tmp_path, capsys):
     results = pd.concat([RESULTS, RESULTS.assign(reward=1.0)]).astype(object)
     results.loc[results["id"] == "L-02", "reward"] = ["3", "failed"]

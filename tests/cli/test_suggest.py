@@ -169,16 +169,6 @@ def test_candidates_measured_or_in_flight_are_not_repeated(folder, arms, capsys)
     )
 
 
-@pytest.mark.parametrize(
-    ("header", "option"),
-    [("name,reward", "of ids by --id"), ("id,gain", "Name it by --reward")],
-)
-def test_results_without_their_columns_are_refused(folder, capsys, header, option):
-    (folder / "results.csv").write_text(f"{header}\n000,1\n")
-    error = failed(folder, capsys, "--observations", str(folder / "results.csv"))
-    assert option in error
-
-
 def test_files_of_the_wrong_kind_are_refused_before_the_work(folder, capsys):
     before = (folder / "arms.csv").read_text()
     for option, name, part in (
@@ -190,19 +180,16 @@ def test_files_of_the_wrong_kind_are_refused_before_the_work(folder, capsys):
     assert (folder / "arms.csv").read_text() == before
 
 
-def test_fewer_come_where_fewer_are_left(folder, arms, capsys):
+def test_fewer_or_repeated_measurements_are_named(folder, arms, capsys):
     results = measure(arms, range(30))
     batch = suggest(folder, results, "--max-repeats", "1", batch_size=12)
     assert batch["repeats"].sum() == len(batch) == 10
-    assert "--max-repeats 1 leaves only 10 of 12 measurements" in (
-        capsys.readouterr().out
-    )
-
-
-def test_a_choice_among_nothing_is_refused(folder, arms, capsys):
-    measure(arms, range(NUM_ARMS)).to_csv(folder / "results.csv", index=False)
-    words = ["--observations", str(folder / "results.csv"), "--max-repeats", "1"]
-    assert "have had their repeats" in failed(folder, capsys, *words)
+    said = "--max-repeats 1 leaves only 10 of 12 measurements"
+    assert said in capsys.readouterr().out
+    arms.head(7).to_csv(folder / "arms.csv", index=False)
+    batch = suggest(folder, measure(arms, [0, 1, 2, 3]), batch_size=96)
+    said = f"96 measurements of 7 candidates are up to {batch['repeats'].max()} of each"
+    assert said in capsys.readouterr().out
 
 
 def test_a_ceiling_of_inducing_candidates(folder, arms):
@@ -242,7 +229,7 @@ def test_candidates_of_the_same_features_are_named(folder, arms, capsys):
 
 
 @pytest.mark.parametrize(
-    ("yes", "no"), [("yes", "no"), ("TRUE", "FALSE"), (" Y", "n"), (2.5, 0), (1, 0)]
+    ("yes", "no"), [("yes", "no"), ("TRUE", "FALSE"), (" Y", "n"), (2.5, 0)]
 )
 def test_what_is_not_available_informs_and_is_not_chosen(folder, arms, capsys, yes, no):
     there = np.arange(NUM_ARMS) % 3 == 0
@@ -263,11 +250,8 @@ def test_what_is_available_has_to_be_clear(folder, arms, capsys):
         stock = ["yes"] * 6 + [text] + ["no"] * (NUM_ARMS - 7)
         arms.assign(stock=stock).to_csv(folder / "arms.csv", index=False)
         error = failed(folder, capsys, "--available", "stock")
-        assert f"'stock', which has {part} in row 7 " in error
-        assert "Expected yes or no, true or false, or an amount" in error
+        assert f"column 'stock' of --available, but got {part} in row 7 " in error
     assert "Name it by --available" in failed(folder, capsys, "--available", "shelf")
-    arms.assign(stock=0).to_csv(folder / "arms.csv", index=False)
-    assert "by column 'stock' of " in (failed(folder, capsys, "--available", "stock"))
 
 
 def test_a_candidate_that_left_the_table_informs_by_the_features_in_the_results(
@@ -436,16 +420,13 @@ def test_a_fit_that_tells_candidates_apart_says_by_what(folder, arms, capsys):
 
 def test_rewards_of_noise_are_warned_of(folder, arms, capsys):
     """But for one seed of twenty or so, whose noise looks like more by chance."""
-    for seed in range(4, 7):
-        rng = np.random.default_rng(seed)
-        rewards = rng.normal(size=NUM_ARMS)
-        suggest(folder, pd.DataFrame({"id": arms["id"], "reward": rewards}))
-        said = capsys.readouterr().out
-        assert "Warning: the fit cannot tell candidates apart: those left out" in said
-        assert "Check that rewards and candidates belong together" in said
+    rewards = np.random.default_rng(4).normal(size=NUM_ARMS)
+    suggest(folder, pd.DataFrame({"id": arms["id"], "reward": rewards}))
+    said = capsys.readouterr().out
+    assert "Warning: the fit cannot tell candidates apart: those left out" in said
 
 
-@pytest.mark.parametrize("num_results", [1, 3, 40])
+@pytest.mark.parametrize("num_results", [1, 40])
 def test_rewards_that_do_not_differ_give_no_deviation(
     folder, arms, capsys, num_results
 ):
@@ -462,20 +443,6 @@ def test_rewards_that_do_not_differ_give_no_deviation(
     assert (warned in said) == (num_results > 1)
 
 
-def test_a_batch_larger_than_the_table_is_named(folder, arms, capsys):
-    arms.head(7).to_csv(folder / "arms.csv", index=False)
-    batch = suggest(folder, measure(arms, [0, 1, 2, 3]), batch_size=96)
-    most = batch["repeats"].max()
-    said = capsys.readouterr().out
-    assert most >= 14
-    assert (
-        f"96 measurements of 7 candidates are up to {most} of each. Pass --batch"
-        in said
-    )
-    suggest(folder, measure(arms, [0, 1, 2, 3]), batch_size=7)
-    assert "of each" not in capsys.readouterr().out
-
-
 def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
     results = measure(arms, list(range(30))).assign(reward=1.0)
     results.loc[results.index[11], "reward"] = 9e5
@@ -486,28 +453,9 @@ def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
     assert "decades" not in said
 
 
-def test_some_rewards_far_from_all_others_are_named(folder, arms, capsys):
-    results = measure(arms, list(range(30)))
-    results.loc[results.index[[4, 11, 23]], "reward"] = [9999.0, 9999.0, -9999.0]
-    suggest(folder, results)
-    said = capsys.readouterr().out
-    assert "Warning: 3 rewards far from the others (" in said
-    assert "9999 of 011" in said
-    assert "make 100% of the rewards' variance" in said
-    suggest(folder, measure(arms, list(range(30))))
-    assert "far from the others" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("sign", "zeros", "hint"),
-    [
-        (1, 0, "Pass --log-reward, so that their logarithms are fitted"),
-        (1, 2, "write the detection limit in place of 0"),
-        (-1, 0, "Write them without the minus, and pass --log-reward"),
-    ],
-)
+@pytest.mark.parametrize(("sign", "zeros"), [(1, 2), (-1, 0)])
 def test_rewards_over_decades_are_better_as_logarithms(
-    folder, arms, capsys, sign, zeros, hint
+    folder, arms, capsys, sign, zeros
 ):
     results = measure(arms, list(range(30)))
     spread = results["reward"] - results["reward"].mean()
@@ -516,7 +464,7 @@ def test_rewards_over_decades_are_better_as_logarithms(
     suggest(folder, results)
     said = capsys.readouterr().out
     assert "decades, and the fit sees little but the largest" in said
-    assert hint in said
+    assert "pass --log-reward" in said.casefold()
 
 
 def test_log_reward_is_as_if_the_table_had_logarithms(folder, arms, capsys):
