@@ -57,15 +57,15 @@ def test_limits_are_those_of_a_list(data, num_arms):
 
 
 def test_a_table_gives_the_limits_of_what_is_offered():
-    table = ArmTable.of(torch.tensor([[0.0], [1.0], [1.0], [2.0]]))
+    table = ArmTable.of(torch.tensor([[0.0], [1.0], [3.0], [2.0]]))
     used = PullCounts(torch.tensor([1, 3, 2, 3]), torch.tensor([2, 1, 1, 2]))
-    assert table.pull_limits(None, None, used, 99).allowed is None
-    assert table.pull_limits(None, 2, used, 99).left.tolist() == [2, 0, 1, 0]
+    assert table.pull_limits(None, None, used).allowed is None
+    assert table.pull_limits(None, 2, used).left.tolist() == [2, 0, 1, 0]
     offered, _ = table.retire(torch.tensor([0])).offered()
-    assert table.pull_limits(offered, 3, used, 99).left.tolist() == [0, 1, 2, 0]
+    assert table.pull_limits(offered, 3, used).left.tolist() == [0, 1, 2, 0]
     # New arms follow those of the table.
     offered, _ = table.offered(arms=torch.tensor([[1.0], [9.0]]))
-    assert table.pull_limits(offered, 4, used, 99).left.tolist() == [0, 2, 0, 0, 4]
+    assert table.pull_limits(offered, 4, used).left.tolist() == [0, 2, 0, 0, 4]
 
 
 def test_equal_rows_are_one_arm_while_enough_pulls_are_left():
