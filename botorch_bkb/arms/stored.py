@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,30 +84,25 @@ def stamp_of(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+@dataclass(eq=False)
 class Workers:
     """Ray's workers for some arms, which start when they are first needed.
 
-    Args:
-        num_workers: How many, at most.
-        timeout: The longest wait for an answer, in seconds.
-        max_restarts: How often each one that is lost is replaced.
-
-    Attributes:
-        pool: What runs; None before that and after :meth:`close`.
-
-    Raises:
-        InputDataError: If a number is out of range.
+    The arguments are those of :meth:`StoredArms.on_ray`. ``pool`` is what runs, None
+    before that and after :meth:`close`.
     """
 
-    def __init__(self, num_workers: int, timeout: float, max_restarts: int) -> None:
-        check_size("workers", num_workers)
-        check_positive("timeout", timeout)
-        check_count("max_restarts", max_restarts)
-        self.num_workers = num_workers
-        self.timeout = timeout
-        self.max_restarts = max_restarts
-        self.pool: Any = None
-        self._end: Callable[[], object] | None = None
+    num_workers: int
+    timeout: float
+    max_restarts: int
+    pool: Any = None
+    _end: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_size("workers", self.num_workers)
+        check_positive("timeout", self.timeout)
+        check_count("max_restarts", self.max_restarts)
 
     def started(self, pool: Any, end: Callable[[], object]) -> None:
         """Keep what runs, and the function that ends it."""

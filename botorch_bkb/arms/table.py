@@ -255,7 +255,15 @@ def as_arms(arms: Any) -> Tensor:
         InputDataError: If they are no floats or bytes, or one is not finite.
     """
     if hasattr(arms, "to_numpy") or isinstance(arms, np.ndarray):
-        arms = _from_table(arms)
+        values = np.asarray(arms)
+        dtype = values.dtype if values.dtype in (np.float32, np.uint8) else np.float64
+        try:
+            arms = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
+        except (TypeError, ValueError) as error:
+            raise InputDataError(
+                f"Expected `arms` to hold numbers, but {error}. Leave out columns of "
+                "ids, and encode text as numbers, for instance by `pandas.get_dummies`."
+            ) from error
     if isinstance(arms, StoredArms):
         return arms
     if isinstance(arms, BitArms):
@@ -268,20 +276,6 @@ def as_arms(arms: Any) -> Tensor:
         return as_arms(BitArms.of(arms))
     check_arms(arms)
     return arms
-
-
-def _from_table(table: Any) -> Tensor:
-    """Return the numbers of a DataFrame or an array."""
-    values = np.asarray(table)
-    if values.dtype not in (np.float32, np.uint8):
-        try:
-            values = values.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputDataError(
-                f"Expected `arms` to hold numbers, but {error}. Leave out columns of "
-                "ids, and encode text as numbers, for instance by `pandas.get_dummies`."
-            ) from error
-    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def comparable_rows(rows: Tensor) -> Tensor:

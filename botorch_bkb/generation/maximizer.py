@@ -101,13 +101,10 @@ class MaximizerDistribution(MaximizerSample):
         """Return the fewest arms that hold a probability, most likely first.
 
         Args:
-            level: The probability that they hold at least.
+            level: The probability that they hold at least, in ``(0, 1]``.
 
         Returns:
             A long tensor of arm indices; ties by index.
-
-        Raises:
-            InputDataError: If ``level`` is not in ``(0, 1]``.
         """
         _check_level(level)
         counts = self.counts
@@ -169,13 +166,10 @@ class BoxMaximizerDistribution(MaximizerSample):
         """Return the maximizers of the largest densities that hold a probability.
 
         Args:
-            level: The share of the draws that is returned at least.
+            level: The share of the draws that is returned at least, in ``(0, 1]``.
 
         Returns:
             A ``k x d`` tensor, most likely first.
-
-        Raises:
-            InputDataError: If ``level`` is not in ``(0, 1]``.
         """
         _check_level(level)
         size = math.ceil(level * self.num_draws - 1e-9)
@@ -203,8 +197,7 @@ class VarianceStoppingRule:
 
     Args:
         max_variance: The largest variance of a coordinate of the maximizer at which to
-            stop, in squared units of that coordinate; a number for all coordinates, or
-            a ``d``-dim tensor.
+            stop; a number for all coordinates, or a ``d``-dim tensor.
 
     Raises:
         InputDataError: If ``max_variance`` is not positive.
@@ -226,12 +219,7 @@ class VarianceStoppingRule:
             )
 
     def __call__(self, distribution: MaximizerSample) -> bool:
-        """Return whether every coordinate of the maximizer is known well enough.
-
-        Raises:
-            BotorchTensorDimensionError: If ``max_variance`` has another dimension than
-                the points.
-        """
+        """Return whether every coordinate of the maximizer is known well enough."""
         limit = torch.as_tensor(self.max_variance).to(distribution.variance)
         if limit.dim() > 0 and limit.shape != distribution.variance.shape:
             raise BotorchTensorDimensionError(

@@ -90,8 +90,7 @@ from botorch_bkb.models.utils.prediction import Observations
 from botorch_bkb.models.utils.replicates import find_replicates
 
 
-# All draws are one problem for the optimizer, whose steps they share.
-MAX_ITERATIONS = 100
+MAX_ITERATIONS = 100  # of the optimizer, for all draws together
 
 
 def draw_posterior_paths(
@@ -109,8 +108,7 @@ def draw_posterior_paths(
         prior_sampler: The prior part, see the module.
 
     Returns:
-        A differentiable path, which returns ``num_draws x q`` values of ``q x d``
-        points, in the units of the outcome.
+        A differentiable path from ``q x d`` points to ``num_draws x q`` values.
     """
     check_size("num_draws", num_draws)
     with manual_seed(draw_seed(generator)):
@@ -239,14 +237,13 @@ def draw_eigenfeature_paths(
 ) -> GeneralizedLinearPath:
     """Draw functions from the prior by the paper's feature map.
 
-    A prior sampler for ``draw_matheron_paths``, with ``functools.partial``. Cost
-    ``O(n^3)`` once for ``n`` points, then ``O(n m*)`` a point.
+    A prior sampler for ``draw_matheron_paths``, at ``O(n^3)`` once for ``n`` points.
 
     Args:
         model: The model.
         sample_shape: The shape of the draws.
         points: An ``n x d`` tensor of points that fill the region of interest, in the
-            units of the training inputs. Draws are over-confident away from them.
+            units of the training inputs.
         num_features: At most this many eigenpairs; all if None.
         generator: The source of randomness; None for a new one, never the global.
     """
@@ -440,7 +437,6 @@ def _gen_kernel_features_product(
     kernel: ProductKernel, *, num_inputs: int, num_outputs: int
 ) -> KernelFeatureMap:
     """Return Fourier features of a product; frequencies are sums of the factors'."""
-    _check_unbatched(kernel)
     num = num_outputs // 2
     factors = [_frequencies(factor, num_inputs, num) for factor in kernel.kernels]
     return _fourier_features(kernel, torch.stack(factors).sum(dim=0))
@@ -451,28 +447,20 @@ def _gen_kernel_features_sum(
     kernel: AdditiveKernel, *, num_inputs: int, num_outputs: int
 ) -> KernelFeatureMap:
     """Return Fourier features of a sum: its parts share them, by their variances."""
-    _check_unbatched(kernel)
     origin = torch.zeros(1, num_inputs, dtype=kernel.dtype, device=kernel.device)
     with torch.no_grad():
-        variances = torch.cat([part(origin, diag=True) for part in kernel.kernels])
+        parts = [part(origin, diag=True).sum() for part in kernel.kernels]
+    variances = torch.stack(parts)
     if not variances.any():
         variances = torch.ones_like(variances)
     ends = num_outputs // 2 * variances.cumsum(dim=0) / variances.sum()
     nums = ends.round().diff(prepend=ends.new_zeros(1)).long().tolist()
-    parts = [
+    frequencies = [
         # A part that gets none has to be stationary too.
         _frequencies(part, num_inputs, max(num, 1))[:num]
         for part, num in zip(kernel.kernels, nums, strict=True)
     ]
-    return _fourier_features(kernel, torch.cat(parts))
-
-
-def _check_unbatched(kernel: Kernel) -> None:
-    if len(kernel.batch_shape) > 0:
-        raise UnsupportedError(
-            f"Expected an unbatched `kernel`, but got a {type(kernel).__name__} of "
-            f"batch shape {tuple(kernel.batch_shape)}."
-        )
+    return _fourier_features(kernel, torch.cat(frequencies))
 
 
 def _fourier_features(
@@ -494,6 +482,11 @@ def _fourier_features(
 
 def _frequencies(kernel: Kernel, num_inputs: int, num: int) -> Tensor:
     """Draw ``num x num_inputs`` frequencies of a stationary kernel."""
+    if len(kernel.batch_shape) > 0:
+        raise UnsupportedError(
+            f"Expected an unbatched `kernel`, but got a {type(kernel).__name__} of "
+            f"batch shape {tuple(kernel.batch_shape)}."
+        )
     feature_map = gen_kernel_features(
         kernel, num_inputs=num_inputs, num_outputs=2 * num
     )

@@ -36,9 +36,8 @@ def optimize_acqf_finite(
     equal values, whatever rounding does to them.
 
     The acquisition function is evaluated ``q`` times on all available choices, without
-    gradients, ``chunk_size`` choices at a time. Beside its own use of memory for one
-    chunk, which is all that depends on its model, peak memory is ``O(A)`` numbers and
-    ``O(chunk_size d)`` for the chunk.
+    gradients, ``chunk_size`` choices at a time. Peak memory is ``O(A)`` numbers and
+    what the function needs for one chunk.
 
     Args:
         acq_function: Any BoTorch acquisition function that takes ``q = 1``, except a

@@ -127,33 +127,23 @@ class MarkovGPProblem(DriftingProblem):
 class TimeSeriesProblem(DriftingProblem):
     r"""Rewards read from a table of time by arm.
 
+    The arms' features are their column numbers, for
+    :class:`~botorch_bkb.models.kernels.PrecomputedKernel`, and there is no noise.
+
     Args:
-        values: A ``T x A``-dim tensor: the mean rewards of every step.
-        arms: An ``A x d``-dim tensor of features. None: the arms' column numbers, for
-            :class:`~botorch_bkb.models.kernels.PrecomputedKernel`.
-        noise_std: The standard deviation of noise on top; zero reads the table.
+        values: A ``T x A``-dim tensor: the rewards of every step.
 
     Raises:
-        BotorchTensorDimensionError: If ``values`` is not ``T x A``, or does not fit
-            ``arms``.
-        InputDataError: If a value is not finite, or ``noise_std`` is negative.
+        BotorchTensorDimensionError: If ``values`` is not ``T x A``.
+        InputDataError: If a value is not finite.
     """
 
-    def __init__(
-        self, values: Tensor, arms: Tensor | None = None, noise_std: float = 0.0
-    ) -> None:
+    def __init__(self, values: Tensor) -> None:
         if values.dim() != 2 or 0 in values.shape:
             raise BotorchTensorDimensionError(
                 f"Expected `values` of shape T x A, but got {tuple(values.shape)}."
             )
-        if arms is None:
-            arms = torch.arange(values.shape[1]).to(values).unsqueeze(-1)
-        super().__init__(arms, noise_std)
-        if arms.shape[0] != values.shape[1]:
-            raise BotorchTensorDimensionError(
-                f"Expected one column of `values` per arm, but got {values.shape[1]} "
-                f"columns and {arms.shape[0]} arms."
-            )
+        super().__init__(torch.arange(values.shape[1]).to(values).unsqueeze(-1), 0.0)
         bad = (~values.isfinite()).nonzero()
         if bad.numel():
             raise InputDataError(

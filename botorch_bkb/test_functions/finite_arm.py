@@ -163,14 +163,11 @@ class FiniteArmProblem:
     def sample(
         self, indices: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        r"""Pull arms.
+        """Return ``q`` noisy rewards.
 
         Args:
             indices: A ``q``-dim tensor of arm indices, repeats allowed.
             generator: The source of the noise; None for torch's global generator.
-
-        Returns:
-            A ``q``-dim tensor of noisy rewards.
         """
         means = self.mean_rewards[indices]
         noise = torch.randn(

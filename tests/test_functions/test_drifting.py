@@ -88,10 +88,6 @@ def test_what_does_not_fit_is_refused():
     values = torch.ones(3, 2).double()
     with pytest.raises(BotorchTensorDimensionError, match="`values` of shape T x A"):
         TimeSeriesProblem(values[0])
-    with pytest.raises(BotorchTensorDimensionError, match="2 columns and 3 arms"):
-        TimeSeriesProblem(values, arms=torch.ones(3, 1).double())
-    with pytest.raises(BotorchTensorDimensionError, match="`arms` of shape A x d"):
-        TimeSeriesProblem(values, arms=torch.ones(2).double())
     values[1, 0] = math.nan
     with pytest.raises(InputDataError, match="row 1, column 0"):
         TimeSeriesProblem(values)

@@ -1,8 +1,4 @@
-"""Sampling inducing points by ridge leverage scores.
-
-The ridge leverage score of a pull is ``var(x) / lambda``, the posterior variance of its
-arm over the noise variance; the papers write it as sigma-tilde squared.
-"""
+"""Sampling inducing points by ridge leverage scores, ``var(x) / lambda`` of a pull."""
 
 from __future__ import annotations
 
@@ -76,12 +72,6 @@ def inclusion_probabilities(
         counts: A ``P``-dim tensor of numbers of pulls ``n``, all positive.
         oversampling: q-bar, the oversampling factor.
         inclusion: ``"merged"`` or ``"per_pull"``.
-
-    Returns:
-        A ``P``-dim tensor of probabilities.
-
-    Raises:
-        InputDataError: If ``oversampling`` is not positive or the law is unknown.
     """
     check_choice("inclusion", inclusion, INCLUSION)
     check_oversampling(oversampling)
