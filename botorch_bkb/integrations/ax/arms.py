@@ -125,8 +125,8 @@ class ArmSource(ABC):
 def register_folder(folder: str | os.PathLike[str]) -> None:
     """Look for the tables of stored experiments in a folder as well, by their names.
 
-    For an experiment that has moved: an :class:`ArmFile` whose path leads nowhere is
-    looked for here, and its checksum says whether what is found is its table.
+    For an experiment that has moved. The checksum of an :class:`ArmFile` says whether
+    what is found is its table.
     """
     _FOLDERS.append(Path(folder))
 
@@ -136,7 +136,9 @@ class ArmFile(ArmSource):
     """A table of arms in a file, named by an integer parameter: the row number.
 
     The experiment needs ``RangeParameterConfig(name="arm", bounds=(0, A - 1),
-    parameter_type="int")``. What is stored is the path and a checksum.
+    parameter_type="int")``. What is stored is the absolute path and a checksum. A table
+    that is not there is looked for, by its name, in the current folder and in those of
+    :func:`register_folder`.
 
     Args:
         path: A ``*.npy`` file with an ``A x d`` array, or a table of numbers of any
@@ -144,9 +146,6 @@ class ArmFile(ArmSource):
         parameter: The name of the parameter.
         checksum: The SHA-256 of the file; None to take it from the file as it is now.
         id: The column that names the arms and is no feature; see ``ids``.
-        folder: Where a relative path starts, should it lead nowhere from the current
-            folder; None for what is the current folder now. See also
-            :func:`register_folder`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -164,12 +163,10 @@ class ArmFile(ArmSource):
     parameter: str = "arm"
     checksum: str | None = None
     id: str | None = None
-    folder: str | None = None
 
     def __post_init__(self) -> None:
         """Take the checksum, or check it."""
-        self.path = str(self.path)
-        self.folder = str(Path.cwd() if self.folder is None else self.folder)
+        self.path = str(Path(self.path).absolute())
         found = hashlib.sha256(self._file().read_bytes()).hexdigest()
         if self.checksum is not None and self.checksum != found:
             raise InputDataError(
@@ -181,15 +178,14 @@ class ArmFile(ArmSource):
         self._ids: list[str] = []
 
     def _file(self) -> Path:
-        places = [Path(self.path), Path(self.folder or "") / self.path]
-        places += [folder / Path(self.path).name for folder in _FOLDERS]
-        for place in places:
+        path = Path(self.path)
+        for place in (path, *(folder / path.name for folder in [Path(), *_FOLDERS])):
             if place.is_file():
                 return place
         raise FileNotFoundError(
-            f"Expected the table of arms {self.path}, from {Path.cwd()} or "
-            f"{self.folder}, but there is none. If it has moved, call "
-            "`register_folder` of botorch_bkb.integrations.ax with its folder first."
+            f"Expected the table of arms {path}, but there is none. If it has moved, "
+            "call `register_folder` of botorch_bkb.integrations.ax with its folder "
+            "first."
         )
 
     @property
