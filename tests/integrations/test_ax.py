@@ -34,7 +34,6 @@ from tests.integrations.ax_clients import (
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ax.adapter.registry import Generators
-    from ax.api.client import Client
     from ax.generation_strategy.generation_node import GenerationNode
     from ax.generation_strategy.generator_spec import GeneratorSpec
     from ax.generation_strategy.transition_criterion import MinTrials
@@ -264,8 +263,6 @@ def test_the_best_arm_is_that_of_the_mean_not_of_one_lucky_value():
 
 def test_what_there_is_not_yet_is_said():
     node = grid_node()
-    with pytest.raises(UnsupportedError, match="a trial before the bandit"):
-        _ = node.bandit
     with pytest.raises(UnsupportedError, match="part of an experiment"):
         node.update()
     client = new_client(node)
@@ -273,8 +270,6 @@ def test_what_there_is_not_yet_is_said():
         node.best_parameterization()
     with pytest.raises(InputDataError, match=r"one BanditNode 'other'.*\['Bandit'\]"):
         find_bandit_node(client, "other")
-    with pytest.raises(InputDataError, match=r"one BanditNode .*\[\]"):
-        find_bandit_node(Client())
 
 
 # What must not change -----------------------------------------------------------------

@@ -31,8 +31,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
-@pytest.mark.parametrize(("radius", "num_bits"), [(2, 2048), (3, 512)])
+@pytest.mark.parametrize(
+    ("radius", "num_bits", "counts"), [(2, 2048, False), (3, 512, True)]
+)
 def test_fingerprints_are_rdkit_s(radius, num_bits, counts):
     molecules = read_molecules(SMILES, radius=radius, num_bits=num_bits, counts=counts)
     generator = rdFingerprintGenerator.GetMorganGenerator(radius, fpSize=num_bits)
@@ -74,10 +75,9 @@ def test_equal_molecules_are_one_and_chunks_change_nothing(monkeypatch):
     np.testing.assert_array_equal(parts.codes, whole.codes)
 
 
-@pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text[:12]))
-def test_what_is_no_molecule_is_refused_by_row(text):
-    with pytest.raises(InputDataError, match=f"of row 2 {BAD[text]}"):
-        read_molecules([*SMILES[:2], text, *SMILES[2:]])
+def test_what_is_no_molecule_is_refused_by_row():
+    with pytest.raises(InputDataError, match=r"of row 2 is empty; there are 1 such"):
+        read_molecules([*SMILES[:2], "", *SMILES[2:]])
 
 
 def test_what_is_no_molecule_can_be_left_out():
@@ -93,12 +93,8 @@ def test_what_is_no_molecule_can_be_left_out():
     ("rows", "options", "match"),
     [
         (["CCO", None], {}, "row 1 is None"),
-        (["CCO", float("nan")], {}, "row 1 is nan"),
         (["CCO"], {"num_bits": 100}, "multiple of 8"),
-        (["CCO"], {"num_bits": 2**16 + 8}, "multiple of 8 up to 65,536, but got 65,5"),
-        (["CCO"], {"radius": 0}, "Expected `radius`"),
         (["CCO"], {"radius": 101}, "Expected `radius` to be at most 100, but got 101"),
-        (["CCO"], {"num_workers": 0}, "Expected `num_workers`"),
     ],
 )
 def test_bad_arguments_are_refused(rows, options, match):
@@ -136,16 +132,6 @@ def test_structures_are_drawn():
     assert pictures[-1] == pictures[0]
 
 
-@pytest.mark.parametrize(
-    ("smiles", "message"),
-    [
-        (["CCO", "C1CC"], "cannot draw 'C1CC' of row 1"),
-        ([""], "cannot draw '' of row 0"),
-        (["CCO", None], "row 1 is None"),
-    ],
-)
-def test_what_is_no_molecule_is_not_drawn(smiles, message):
-    with pytest.raises(InputDataError, match=message):
-        draw_molecules(smiles)
-    with pytest.raises(InputDataError, match="Expected `width`"):
-        draw_molecules(["CCO"], width=0)
+def test_what_is_no_molecule_is_not_drawn():
+    with pytest.raises(InputDataError, match="cannot draw 'C1CC' of row 1"):
+        draw_molecules(["CCO", "C1CC"])
