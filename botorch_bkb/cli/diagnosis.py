@@ -401,13 +401,9 @@ def decades_trouble(rewards: Tensor) -> str | None:
     logs = np.log10(sizes)
     if abs(stats.skew(logs)) >= MUCH_LESS * abs(stats.skew(sizes)):
         return None
-    hints = ["Pass --log-reward, so that their logarithms are fitted"]
-    if (rewards < 0).any():
-        hints = ["Write them without the minus, and pass --log-reward (and --minimize)"]
-    if len(sizes) < len(rewards):
-        hints.append("write the detection limit in place of 0")
     return (
         f"rewards go from {sizes.min():g} to {sizes.max():g} in size, over "
-        f"{np.ptp(logs):.1f} decades, and the fit sees little but the largest. "
-        f"{'; '.join(hints)}"
+        f"{np.ptp(logs):.1f} decades, and the fit sees little but the largest. Pass "
+        "--log-reward, which fits their logarithms; before, write rewards below 0 "
+        "without the minus (and pass --minimize), and the detection limit in place of 0"
     )

@@ -203,18 +203,18 @@ def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
     is_large = stays_in_file(args.table, args)
     columns = [args.reward, args.id] if is_large else None
     table = read_by_options(args.table, args, columns).frame
-    for name in (args.reward, args.id, *([] if is_large else args.smiles)):
-        if name is not None:
-            option = {args.reward: "--reward", args.id: "--id"}.get(name, "--smiles")
-            require_column(table, name, args.table, option)
+    require_column(table, args.reward, args.table, "--reward")
     arm_names = [f"row {row + 1:,}" for row in table.index]
     if args.id is not None:
+        require_column(table, args.id, args.table, "--id")
         require_ids(table[args.id], args.table)
         arm_names = table[args.id].tolist()
     rewards = reward_column(table[args.reward], may_be_empty=False)
     if is_large:
         arms = _library_arms(args)
         return Rehearsal(_problem(arms, rewards, args), arms, args.kernel, arm_names)
+    for name in args.smiles:
+        require_column(table, name, args.table, "--smiles")
     if args.drop_incomplete:
         drop_incomplete(table, args)
     # As `suggest` would read it.
