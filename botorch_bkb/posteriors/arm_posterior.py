@@ -29,14 +29,7 @@ from botorch_bkb.models.utils.nystrom import (
     RoundingReport,
 )
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.basis import (
-    Basis,
-    border,
-    bordered_sums,
-    change_basis,
-    Move,
-    sums_of,
-)
+from botorch_bkb.posteriors.basis import Basis, change_basis, Joined, sums_of
 from botorch_bkb.posteriors.moments import Moments, positions_in, Ranked
 from botorch_bkb.posteriors.shards import ArmCache, threads_for
 
@@ -186,7 +179,19 @@ class ArmPosterior(Moments):
         is_cheap = M * num_vectors <= REBUILD_COST * len(inducing_indices) ** 2
         if not is_cheap or cache.width < M:
             return False
-        change = self._change(inside, joined, arms, more, pulled, data)
+        border = None
+        if len(joined):
+            cache.hold(joined)
+            border = Joined(
+                joined,
+                cache.features(joined),
+                cache.prior_rows(joined, joined),
+                self.moments(torch.cat([basis.indices, joined]))[0].sqrt(),
+                cache.features(pulled),
+                cache.prior_rows(joined, pulled),
+                data,
+            )
+        change = change_basis(basis, inside, cache.features(arms), more, border)
         if change is None:
             return False
         self.basis, move = change
@@ -197,68 +202,12 @@ class ArmPosterior(Moments):
         self._num_increments += 1
         return True
 
-    def _change(
-        self,
-        inside: Tensor,
-        joined: Tensor,
-        arms: Tensor,
-        more: Tensor,
-        pulled: Tensor,
-        data: Tensor,
-    ) -> tuple[Basis, Move] | None:
-        """Return the change of the basis; None if rounding would spoil it.
-
-        Args:
-            inside: Which basis arms stay or become inducing.
-            joined: The arms that join the basis.
-            arms: The arms with more pulls.
-            more: Their added precisions and reward sums.
-            pulled: All arms with rewards.
-            data: Their precisions and reward sums.
-        """
-        cache, basis = self.cache, self.basis
-        Z = cache.features(arms)
-        scatter, target = sums_of(Z, Z, more)
-        scatter += basis.scatter
-        target += basis.target
-        cross, corner = basis.L[:, :0], basis.L[:0, :0]
-        if len(joined):
-            cross = cache.features(joined)
-            cache.hold(joined)
-            both = torch.cat([basis.indices, joined])
-            scale, gram = self.moments(both)[0].sqrt(), cache.prior_rows(joined, joined)
-            factor = border(basis, cross, gram, scale)
-            if factor is None:
-                return None
-            corner, old = factor, cache.features(pulled)
-            K = cache.prior_rows(joined, pulled) - cross.mT @ old
-            new = torch.linalg.solve_triangular(corner, K, upper=False)
-            scatter, target = bordered_sums(scatter, target, old, new, data)
-        try:
-            return change_basis(
-                basis,
-                joined=joined,
-                cross=cross,
-                corner=corner,
-                inside=inside,
-                scatter=scatter,
-                target=target,
-                pulled=Z,
-                precisions=more[0],
-            )
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            return None
-
     def _rounding(self) -> tuple[float, int]:
         """Return the largest relative rounding error of a variance, and its arm.
 
-        ``k(x, x) - |z|^2`` and incremental updates leave a rounding error of the prior
-        variance. And what an arm adds to the span is lost if it is too little for an
-        inducing arm: with precision ``W`` its own pulls would leave ``r / (1 + W r)``
-        of a residual ``r``.
-
-        Raises:
-            InputDataError: If a residual is clearly negative.
+        ``k(x, x) - |z|^2`` and increments are off by rounding of the prior variance.
+        An arm that is too near the span to be inducing keeps its residual ``r``, of
+        which its own pulls would leave ``r / (1 + W r)``.
         """
         found = torch.tensor(self.shards.ask(ArmShard.soundness))
         least, worst = found.amin(dim=0).tolist()
@@ -286,16 +235,6 @@ class ArmPosterior(Moments):
     def mean(self) -> Tensor:
         """The ``A`` posterior means."""
         return self.shards.column(lambda shard: shard.moments[1])
-
-    @property
-    def residual(self) -> Tensor:
-        """The ``A`` variances that the inducing arms cannot explain."""
-        return self.shards.column(lambda shard: shard.moments[2])
-
-    @property
-    def projected(self) -> Tensor:
-        """The ``A`` variances of what they explain, under noise."""
-        return self.shards.column(lambda shard: shard.moments[3])
 
     @property
     def variance(self) -> Tensor:
@@ -334,22 +273,15 @@ class ArmPosterior(Moments):
     def largest_gain(
         self, top: Ranked, competes: Tensor | None, without: Tensor
     ) -> float:
-        """Return how much a pull of an arm is expected to raise the largest mean.
-
-        See :func:`~botorch_bkb.posteriors.moments.expected_rise`.
+        """Return the largest :func:`~.moments.expected_rise`; minus infinity for none.
 
         Args:
             top: The two largest means of all arms that compete.
             competes: An ``A``-dim boolean tensor; all if None.
             without: Arms that do not count.
-
-        Returns:
-            The largest of the other arms; minus infinity if there is none.
         """
-        noise = self.noise_variance
-        return max(
-            self.shards.ask(ArmShard.largest_gain, noise, top, competes, without)
-        )
+        args = self.noise_variance, top, competes, without
+        return max(self.shards.ask(ArmShard.largest_gain, *args))
 
     @property
     @override
@@ -375,13 +307,10 @@ class ArmPosterior(Moments):
         return cache.solved_features(basis.L, basis.indices, indices)
 
     def covariance(self, left: Tensor, right: Tensor, projected: bool) -> Tensor:
-        """Return posterior covariances between two lists of arms.
+        """Return the ``k x l`` posterior covariances between two lists of arms.
 
-        Args:
-            left: ``k`` arms.
-            right: ``l`` arms.
-            projected: Leave out the residual: ``z(x)^T V^{-1} z(x')``, the part through
-                which a pull enters the sparse model.
+        If ``projected``, without the residual: ``z(x)^T V^{-1} z(x')``, the part
+        through which a pull enters the sparse model.
         """
         Z_left, Z_right = self.features(left), self.features(right)
         L_v = self.basis.L_v
@@ -397,14 +326,7 @@ class ArmPosterior(Moments):
 def _added(
     arms: Tensor, data: Tensor, more_arms: Tensor, more_data: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the arms with more pulls, and these; None if an arm has lost pulls.
-
-    Args:
-        arms: The arms with rewards before, ascending.
-        data: Their summed precisions and reward sums, ``2 x P``.
-        more_arms: The arms with rewards afterwards, ascending.
-        more_data: Theirs.
-    """
+    """Return the arms with more pulls, and these; None if an arm has lost pulls."""
     known = positions_in(more_arms, arms, is_ascending=True)
     if (known < 0).any():
         return None

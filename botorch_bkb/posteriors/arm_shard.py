@@ -161,14 +161,11 @@ class ArmShard:
     ) -> None:
         """Apply a change of the basis, in one pass over the features.
 
-        Args:
-            move: The change.
-            points: The rows of the arms that joined the basis.
-            slots: Which kernel rows are theirs; None where these are not kept.
-            inducing: The inducing arms.
+        ``points`` and ``slots`` are of the arms that joined, as in :meth:`rebuild`.
         """
         M_0, (M, num_vectors) = len(move.old), move.vectors.shape
         old, signs = _aligned(move.old.mT), _aligned(move.signs)
+        corner = move.L[:, M_0:]
         _, mean, residual, projected = self.moments
         for rows in self.chunks(max(M_0, 1), PASS_CHUNK_BYTES):
             # One product reads the old features once, for the new ones as well.
@@ -176,7 +173,7 @@ class ArmShard:
             moves = products[:num_vectors]
             if M > M_0:
                 K = self._covariance(points, slots, rows) - products[num_vectors:]
-                new = torch.linalg.solve_triangular(move.corner, K, upper=False)
+                new = torch.linalg.solve_triangular(corner, K, upper=False)
                 self._features[M_0:M, rows] = new
                 moves.addmm_(move.vectors[M_0:].mT, new)
             mean[rows] = moves[-1]
@@ -234,10 +231,7 @@ class ArmShard:
     ) -> tuple[float, int]:
         """Return the largest relative rounding error of a variance, and its arm.
 
-        Args:
-            exact: Arms whose residual has none.
-            known: Arms whose error is known.
-            errors: These errors.
+        Given arms whose residual has none, and those whose error is known.
         """
         prior, _, residual, projected = self.moments
         noise = torch.finfo(prior.dtype).eps * prior
@@ -250,15 +244,7 @@ class ArmShard:
     def largest_bounds(
         self, size: int, scale: float, competes: Tensor | None, known: Ranked | None
     ) -> Ranked:
-        """Return the arms of the largest ``mean + scale sqrt(variance)``.
-
-        Args:
-            size: How many, at most.
-            scale: The number of standard deviations.
-            competes: Which of all arms compete; minus infinity for all others. All if
-                None.
-            known: Arms whose bounds are known, in any order; None for none.
-        """
+        """Return the arms of the largest bounds, see ``Moments.largest_bounds``."""
         bounds = self.moments[1] + scale * self.variance.sqrt()
         if competes is not None:
             bounds.masked_fill_(~competes[self.rows], -math.inf)
@@ -274,14 +260,7 @@ class ArmShard:
         competes: Tensor | None,
         without: Tensor,
     ) -> float:
-        """Return the largest :func:`expected_rise` of an arm; minus infinity for none.
-
-        Args:
-            noise_variance: lambda.
-            top: The two largest means of all arms that compete.
-            competes: Which of all arms compete; all if None.
-            without: Arms that do not count.
-        """
+        """Return the largest knowledge gain, see ``ArmPosterior.largest_gain``."""
         is_open = self._competing(competes, without)
         is_best = torch.zeros_like(is_open)
         is_best[self._places(top.arms[:1])] = True
@@ -334,15 +313,9 @@ class ArmShard:
     def expected_above(
         self, levels: Tensor, competes: Tensor | None, without: Tensor
     ) -> tuple[int, Tensor]:
-        """Return how many arms compete, and how many are expected above levels.
+        """Return how many arms compete, and how many are expected above ``l`` levels.
 
-        Args:
-            levels: ``l`` values.
-            competes: Which of all arms compete; all if None.
-            without: Arms that do not.
-
-        Returns:
-            The number, and ``blocks x l`` numbers to be added up.
+        The second are ``blocks x l`` numbers to be added up.
         """
         inside = self._competing(competes, without)
         sums = []
@@ -360,12 +333,7 @@ class ArmShard:
     def chunks(
         self, numbers_per_arm: int, num_bytes: int | None = None
     ) -> Iterator[slice]:
-        """Yield slices of the arms.
-
-        Args:
-            numbers_per_arm: How many numbers a chunk holds of each arm.
-            num_bytes: The size of a chunk.
-        """
+        """Yield slices of arms, given how many numbers a chunk holds of each arm."""
         most_arms = self.block_size
         if self.arms.device.type != "cpu":
             num_bytes, most_arms = ACCELERATOR_CHUNK_BYTES, ACCELERATOR_CHUNK_ARMS

@@ -102,13 +102,34 @@ class Basis:
         return _right_solve(directions.mT @ solved, solved)
 
 
+class Joined(NamedTuple):
+    """Arms that join the basis, at its end.
+
+    Attributes:
+        arms: The ``a`` arms.
+        cross: Their ``M_0 x a`` features in the basis before.
+        gram: Their ``a x a`` Gram matrix.
+        scale: The prior standard deviations of the ``M_0`` basis arms and of these.
+        pulled: The ``M_0 x P`` features of all pulled arms in the basis before.
+        rows: The ``a x P`` prior covariances with the pulled arms.
+        data: The ``2 x P`` summed precisions, and reward sums over lambda.
+    """
+
+    arms: Tensor
+    cross: Tensor
+    gram: Tensor
+    scale: Tensor
+    pulled: Tensor
+    rows: Tensor
+    data: Tensor
+
+
 class Move(NamedTuple):
     r"""What a change adds to the posterior of every arm.
 
     Attributes:
         joined: The ``a`` arms that joined the basis, at its end.
         L: Their rows of the factor, ``a x M``.
-        corner: The ``a x a`` factor of their Schur complement.
         old: ``M_0 x (r + a)``: the first ``M_0`` rows of ``vectors``, and the features
             of the arms that joined, in the coordinates before.
         vectors: ``M x r``; the last one is the mean's weights. Their inner
@@ -120,7 +141,6 @@ class Move(NamedTuple):
 
     joined: Tensor
     L: Tensor
-    corner: Tensor
     old: Tensor
     vectors: Tensor
     signs: Tensor
@@ -128,135 +148,102 @@ class Move(NamedTuple):
 
 
 def sums_of(left: Tensor, right: Tensor, data: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``left W right^T`` and ``right W ybar`` for columns of features.
-
-    Args:
-        left: An ``M x P`` matrix.
-        right: An ``a x P`` matrix.
-        data: The ``2 x P`` summed precisions, and reward sums over lambda.
-    """
+    """Return ``left W right^T`` and ``right W ybar`` for columns of features."""
     return (left * data[0]) @ right.mT, right @ data[1]
 
 
-def bordered_sums(
-    scatter: Tensor, target: Tensor, old: Tensor, new: Tensor, data: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the sums over the pulled arms with ``a`` more coordinates.
-
-    Args:
-        scatter: The ``M x M`` sums without, as in :class:`Basis`.
-        target: The ``M`` sums without.
-        old: The ``M x P`` features without.
-        new: The ``a x P`` features more.
-        data: As in :func:`sums_of`.
-    """
-    side, _ = sums_of(old, new, data)
-    below, more = sums_of(new, new, data)
-    above = torch.cat([scatter, side], dim=-1)
-    scatter = torch.cat([above, torch.cat([side.mT, below], dim=-1)])
-    return scatter, torch.cat([target, more])
-
-
-def border(basis: Basis, cross: Tensor, gram: Tensor, scale: Tensor) -> Tensor | None:
-    """Return the factor of the Schur complement of ``a`` arms that join a basis.
-
-    Args:
-        basis: The basis before.
-        cross: Their ``M x a`` features.
-        gram: Their ``a x a`` Gram matrix.
-        scale: The prior standard deviations of the ``M`` basis arms and of these.
-
-    Returns:
-        An ``a x a`` matrix; None if they are too close to the span of the others.
-    """
-    corner, info = torch.linalg.cholesky_ex(gram - cross.mT @ cross)
-    if info != 0:
-        return None
-    # The new rows of the factor's inverse, C^{-1} (-B L^{-1}, I), in unit variance.
-    coefficients = torch.linalg.solve_triangular(basis.L.mT, cross, upper=True)
-    eye = torch.eye(len(gram)).to(corner)
-    inverse = torch.cat([-coefficients.mT, eye], dim=-1)
-    inverse = torch.linalg.solve_triangular(corner, inverse, upper=False)
-    # Near the span's tolerance the order of arms matters: the rebuild pivots.
-    return corner if is_well_conditioned(inverse * scale) else None
-
-
 def change_basis(
-    before: Basis,
-    *,
-    joined: Tensor,
-    cross: Tensor,
-    corner: Tensor,
-    inside: Tensor,
-    scatter: Tensor,
-    target: Tensor,
-    pulled: Tensor,
-    precisions: Tensor,
-) -> tuple[Basis, Move]:
+    before: Basis, inside: Tensor, pulled: Tensor, more: Tensor, joined: Joined | None
+) -> tuple[Basis, Move] | None:
     r"""Return the posterior with other inducing arms and more pulls, and the change.
 
     Args:
         before: The posterior before.
-        joined: The ``a`` arms that join the basis, at its end.
-        cross: Their ``M_0 x a`` features in the basis before.
-        corner: The ``a x a`` lower factor of their Schur complement.
         inside: A mask of the ``M_0`` basis arms that are inducing afterwards, as those
             that join are.
-        scatter: As in :class:`Basis`, afterwards.
-        target: As in :class:`Basis`, afterwards.
         pulled: The ``M_0 x b`` features, in the basis before, of the arms with more
             pulls.
-        precisions: The ``b`` increases of their summed precisions.
+        more: The ``2 x b`` increases of their precisions and reward sums.
+        joined: The arms that join the basis.
+
+    Returns:
+        None if rounding would spoil the change: the rebuild pivots.
     """
+    scatter, target = sums_of(pulled, pulled, more)
+    scatter += before.scatter
+    target += before.target
     L, indices, was_inside = before.L, before.indices, before.inside
-    M_0, M = len(L), len(L) + len(joined)
-    complement, dropped, added = before.complement, L[:, :0], L[:, :0]
-    if M > M_0:
-        L = torch.cat([L, L.new_zeros(M_0, M - M_0)], dim=-1)
-        L = torch.cat([L, torch.cat([cross.mT, corner], dim=-1)])
-        indices = torch.cat([indices, joined])
-        is_new = torch.ones_like(joined, dtype=torch.bool)
+    M_0, cross = len(L), L[:, :0]
+    if joined is not None:
+        found = _bordered(L, scatter, target, joined)
+        if found is None:
+            return None
+        (L, scatter, target), cross = found, joined.cross
+        indices = torch.cat([indices, joined.arms])
+        is_new = torch.ones_like(joined.arms, dtype=torch.bool)
         was_inside = torch.cat([was_inside, ~is_new])
         inside = torch.cat([inside, is_new])
-    turns = M > M_0 or not torch.equal(inside, was_inside)
+    complement, dropped, added = before.complement, L[:, :0], L[:, :0]
+    turns = joined is not None or not torch.equal(inside, was_inside)
     if turns:
         complement, dropped, added = _directions(
             L, ~was_inside & ~inside, was_inside & ~inside, inside & ~was_inside
         )
-    after = Basis(indices, L, inside, complement, scatter, target)
-    lost = before.contribution(dropped[:M_0])
-    # New pulls act on the directions that stay: neither dropped nor added.
-    gain = before.solve(before.project(pulled))
-    if turns:
-        gain -= lost @ (lost.mT @ pulled)
-    woodbury = _right_solve(torch.diag(1 / precisions) + pulled.mT @ gain, gain)
+    try:
+        after = Basis(indices, L, inside, complement, scatter, target)
+        lost = before.contribution(dropped[:M_0])
+        # New pulls act on the directions that stay: neither dropped nor added.
+        gain = before.solve(before.project(pulled))
+        if turns:
+            gain -= lost @ (lost.mT @ pulled)
+        woodbury = _right_solve(torch.diag(1 / more[0]) + pulled.mT @ gain, gain)
+        gained = after.contribution(added)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return None
     old = torch.cat([lost, woodbury], dim=-1)
-    if M > M_0:
-        old = torch.cat([old, old.new_zeros(M - M_0, old.shape[-1])])
-    weights = after.weights.unsqueeze(-1)
-    blocks = [old, after.contribution(added), dropped, added, weights]
+    if len(L) > M_0:
+        old = torch.cat([old, old.new_zeros(len(L) - M_0, old.shape[-1])])
+    blocks = [old, gained, dropped, added, after.weights.unsqueeze(-1)]
     sizes = [block.shape[-1] for block in blocks]
     of_kinds = np.array([[-1, 1, 0, 0, 0], [0, 0, 1, -1, 0]])
     signs = L.new_tensor(of_kinds.repeat(sizes, axis=1))
     vectors = torch.cat(blocks, dim=-1)
     both = torch.cat([vectors[:M_0], cross], dim=-1)
-    return after, Move(joined, L[M_0:], corner, both, vectors, signs, turns)
+    return after, Move(indices[M_0:], L[M_0:], both, vectors, signs, turns)
+
+
+def _bordered(
+    L: Tensor, scatter: Tensor, target: Tensor, joined: Joined
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return the factor and the sums with arms that join; None if too near the span."""
+    cross, data = joined.cross, joined.data
+    corner, info = torch.linalg.cholesky_ex(joined.gram - cross.mT @ cross)
+    if info != 0:
+        return None
+    # The new rows of the factor's inverse, C^{-1} (-B L^{-1}, I), in unit variance.
+    coefficients = torch.linalg.solve_triangular(L.mT, cross, upper=True)
+    inverse = torch.cat([-coefficients.mT, torch.eye(len(corner)).to(corner)], dim=-1)
+    inverse = torch.linalg.solve_triangular(corner, inverse, upper=False)
+    if not is_well_conditioned(inverse * joined.scale):
+        return None
+    new = joined.rows - cross.mT @ joined.pulled
+    new = torch.linalg.solve_triangular(corner, new, upper=False)
+    side, _ = sums_of(joined.pulled, new, data)
+    below, added = sums_of(new, new, data)
+    L = torch.cat([L, L.new_zeros(cross.shape)], dim=-1)
+    L = torch.cat([L, torch.cat([cross.mT, corner], dim=-1)])
+    scatter = torch.cat([scatter, side], dim=-1)
+    scatter = torch.cat([scatter, torch.cat([side.mT, below], dim=-1)])
+    return L, scatter, torch.cat([target, added])
 
 
 def _directions(
     L: Tensor, idle: Tensor, dropped: Tensor, added: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return orthonormal directions, given which basis arms are not inducing.
+    """Return the complement of the span afterwards, what left it and what entered it.
 
-    Args:
-        L: The factor of the basis.
-        idle: Those that are not inducing, before and afterwards.
-        dropped: Those that are inducing no more.
-        added: Those that become inducing.
-
-    Returns:
-        What the features of the inducing arms do not span afterwards, and the
-        directions that left and that entered their span.
+    Given the basis arms that are not inducing before and afterwards, those that are
+    inducing no more, and those that become inducing.
     """
     groups = [mask.nonzero().squeeze(-1) for mask in (idle, dropped, added)]
     eye = torch.eye(L.shape[0]).to(L)

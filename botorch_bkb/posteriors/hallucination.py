@@ -62,13 +62,7 @@ class AppendedArms:
         self.border(arms[kept], Z[:, kept], corner)
 
     def border(self, arms: Tensor, Z: Tensor, corner: Tensor) -> None:
-        """Append ``k`` arms whose factor is known.
-
-        Args:
-            arms: The arms.
-            Z: Their ``(M + f) x k`` features.
-            corner: The ``k x k`` factor of their own Schur complement.
-        """
+        """Append arms, given features and the factor of their Schur complement."""
         M = self.B.shape[1]
         above = self.C.new_zeros(self.C.shape[0], corner.shape[0])
         below = torch.cat([Z[M:].mT, corner], dim=-1)
@@ -111,12 +105,8 @@ class TrackedShard:
     ) -> None:
         """Add an inducing arm.
 
-        Args:
-            point: Its row, ``1 x d``.
-            z: Its features.
-            root: The root of what they leave of its variance.
-            vector: ``V^{-1} g``.
-            variance: ``s``, see :meth:`HallucinatedPosterior.append`.
+        Given its row, its features, the root of what they leave of its variance, and
+        ``V^{-1} g`` and ``s`` of :meth:`HallucinatedPosterior.append`.
         """
         column = self.shard.prior_rows(point).squeeze(0)
         a = (column - self._dot(z)) / root

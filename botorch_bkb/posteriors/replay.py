@@ -112,8 +112,7 @@ class FilterSampler:
         replayed: The filter; it is not changed.
         pending: Times and arms of pulls without reward.
         time: When.
-        scale: How far draws go from the mean, as of
-            :class:`~botorch_bkb.posteriors.ArmSampler`.
+        scale: As of :class:`~botorch_bkb.posteriors.ArmSampler`.
     """
 
     def __init__(

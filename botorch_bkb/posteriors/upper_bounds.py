@@ -48,16 +48,13 @@ class Choices(ABC):
 
 
 class Pool:
-    r"""The bounds of a few arms as pulls without reward are added.
+    r"""A few arms with their covariances, as pulls without reward are added.
 
-    It answers as :class:`HallucinatedPosterior` does, from a covariance matrix. ``n``
-    pulls of an arm turn a covariance ``M`` into ``M - n m m^T / (lambda + n p)``, ``m``
-    the arm's column and ``p`` its variance. With fixed inducing arms ``M`` is the
-    projected covariance, beside which the residual stays; with inducing arms that grow
-    on the exact GP it is the whole covariance, and nothing is left beside it.
-
-    In NumPy on the processor: on a hundred numbers PyTorch's overhead is most of the
-    time, and an accelerator's launches are all of it.
+    It answers as :class:`HallucinatedPosterior` does. ``n`` pulls of an arm turn a
+    covariance ``M`` into ``M - n m m^T / (lambda + n p)``, ``m`` the arm's column and
+    ``p`` its variance. With fixed inducing arms ``M`` is the projected covariance,
+    beside which the residual stays; if they grow, on the exact GP, it is the whole
+    covariance. In NumPy on the processor: PyTorch's overhead would be most of the time.
 
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
@@ -249,9 +246,7 @@ class UpperBounds(Choices):
     def pull(self, index: int, num_pulls: int) -> None:
         tracked = self._begin(index)
         self.pulls[index] = self.pulls.get(index, 0) + num_pulls
-        is_here = (
-            isinstance(tracked, HallucinatedPosterior) or index in tracked.position
-        )
+        is_here = not isinstance(tracked, Pool) or index in tracked.position
         if is_here:
             tracked.pull(index, num_pulls)
         else:
@@ -268,34 +263,31 @@ class UpperBounds(Choices):
             # The stale bounds are those of the start, but of arms that left a pool.
             self.allowed = self.limits.allowed
             self.known = Ranked(self.posterior.like, self.posterior.pulled_indices[:0])
-            if grow and self.posterior.pulled_in_span.all():
+            is_exact = grow and bool(self.posterior.pulled_in_span.all())
+            if is_exact or not (grow or self.pulls):
                 tracked = self._pool(POOL_SIZE)
-            elif grow or self.pulls:
+            else:
                 # Pending arms join the inducing arms, whatever the rule.
                 tracked = self._track(None, append=True)
-            else:
-                tracked = self._pool(POOL_SIZE)
         if grow and index is not None:
             tracked.append(index)
         return tracked
 
-    def _enlarge(self, indices: Tensor, bounds: Tensor) -> None:
+    def _enlarge(self, arms: Tensor, bounds: Tensor) -> None:
         """Track more arms than these, whose bounds are known, or all."""
         posterior, known = self.posterior, self.known
-        is_other = ~torch.isin(known.arms, indices)
+        is_other = ~torch.isin(known.arms, arms)
         bounds = torch.cat([known.values[is_other], bounds.to(known.values)])
-        self.known = Ranked(bounds, torch.cat([known.arms[is_other], indices]))
-        size = 2 * len(indices)
+        self.known = Ranked(bounds, torch.cat([known.arms[is_other], arms]))
+        size = 2 * len(arms)
         if size <= MAX_POOL_SIZE:
             self._pool(size)
             return
         size = EXCERPT_SIZE if size <= EXCERPT_SIZE else 4 * size
         num_bytes = size * len(posterior.basis.L) * posterior.like.element_size()
         is_few = 4 * size <= posterior.num_arms
-        if is_few and 4 * num_bytes <= posterior.max_feature_bytes:
-            self._track(self._largest(size), append=self.grow)
-        else:
-            self._track(None, append=self.grow)
+        fits = is_few and 4 * num_bytes <= posterior.max_feature_bytes
+        self._track(self._largest(size) if fits else None, append=self.grow)
 
     def _largest(self, size: int) -> Tensor:
         """Return the arms of the largest bounds; remember the best one outside."""
