@@ -70,10 +70,6 @@ class BatchRule(ABC):
     keeps_inducing_points: bool = True
     opens_with_one_pull: bool = True
 
-    def sized(self, size: int) -> BatchRule:
-        """Return the rule of a batch that is to have a size: this one, capped."""
-        return Capped(self, size)
-
     @abstractmethod
     def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
         """Start a batch.
@@ -110,11 +106,6 @@ class FixedSize(BatchRule):
         """Check the size."""
         check_size("size", self.size)
         object.__setattr__(self, "min_size", self.size)
-
-    @override
-    def sized(self, size: int) -> FixedSize:
-        """Return the rule of a batch of another size."""
-        return FixedSize(size)
 
     @override
     def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
