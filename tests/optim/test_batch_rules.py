@@ -142,12 +142,10 @@ def test_a_score_that_rounding_swallows_takes_no_time():
     assert batch.is_closed
 
 
-def test_a_size_replaces_a_fixed_one_and_caps_another():
-    assert FixedSize(3).sized(5) == FixedSize(5)
-    assert SumRule(3.0).sized(5) == Capped(SumRule(3.0), 5)
+def test_a_cap_keeps_the_promises_of_a_rule():
     assert opened(Capped(FixedSize(7), 5)).most_left == 5
     for rule in (*RULES, FixedSize(7)):
-        capped = rule.sized(5) if rule != FixedSize(7) else Capped(rule, 5)
+        capped = Capped(rule, 5)
         for name in (
             "ratio_threshold",
             "keeps_inducing_points",
