@@ -32,8 +32,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-html_theme = "alabaster"
-html_theme_options = {"page_width": "1080px", "sidebar_width": "240px"}
+html_theme = "furo"
+html_title = f"{project} {version}"
 templates_path = ["_templates"]
 # A page for each module, named by the package that holds it: see api.rst.
 autosummary_generate = True
@@ -50,7 +50,10 @@ _inventories = tempfile.TemporaryDirectory()
 # BoTorch's word for "not given"; private, so no page of theirs has it.
 nitpick_ignore = [("py:class", "_DefaultType")]
 # The kind of shards, a type variable.
-nitpick_ignore += [("py:class", "S"), ("py:obj", "botorch_bkb.posteriors.shards.S")]
+nitpick_ignore += [("py:class", "S"), ("py:class", "Args")]
+nitpick_ignore += [
+    (role, "botorch_bkb.posteriors.shards.S") for role in ("py:class", "py:obj")
+]
 # Private bases have no entry of their own.
 nitpick_ignore_regex = [("py:class", r"botorch_bkb\..*\._\w+")]
 intersphinx_mapping = write_inventories(Path(_inventories.name))

@@ -158,7 +158,7 @@ class Hyperparameters:
 
     @property
     def scale(self) -> float:
-        """What rewards are divided by: the unit of the kernel."""
+        """The unit in which the kernel sees rewards, which are divided by it."""
         return self._unit if self.learns_kernel else 1.0
 
     @property

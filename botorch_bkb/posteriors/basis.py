@@ -167,7 +167,7 @@ def change_basis(
         joined: The arms that join the basis.
 
     Returns:
-        None if rounding would spoil the change: the rebuild pivots.
+        The change, or None if rounding would spoil it; then the rebuild pivots.
     """
     scatter, target = sums_of(pulled, pulled, more)
     scatter += before.scatter
