@@ -228,11 +228,9 @@ class _Sum(OpenBatch):
     @override
     def take(self, index: int, wanted: int) -> int:
         score = self.score(index)
-        crossing = first_crossing(
-            lambda n: self.total + n * score > self.threshold,
-            (self.threshold - self.total) / score if score > 0 else math.inf,
+        taken = first_crossing(
+            lambda n: self.total + n * score > self.threshold, wanted
         )
-        taken = min(wanted, crossing)
         if taken == UNLIMITED:
             self.total = math.inf
             return 1

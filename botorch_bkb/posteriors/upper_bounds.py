@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import cached_property
 
@@ -235,12 +236,7 @@ class UpperBounds(Choices):
             bound = mean + self.scale * math.sqrt(variance)
             return _beats(rival, (bound, index))
 
-        limit = math.inf
-        if rival[0] > mean and self.scale > 0:
-            room = ((rival[0] - mean) / self.scale) ** 2 - residual
-            limit = noise / room - noise / p if room > 0 and p > 0 else math.inf
-        pulls = first_crossing(overtaken, limit) if limit > 0 else 1
-        return min(pulls, self.limits.of(index))
+        return first_crossing(overtaken, self.limits.of(index))
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
@@ -373,29 +369,10 @@ def best_arm_limits(
     return PullLimits(is_open.int())
 
 
-def first_crossing(crosses: Callable[[int], bool], estimate: float) -> int:
-    """Return the least ``n >= 1`` for which a monotone condition holds.
-
-    ``UNLIMITED`` if it is as large as that.
-
-    Args:
-        crosses: The condition, false up to some ``n`` and true from there on.
-        estimate: The crossing by a closed formula, right up to rounding; NaN or
-            infinite where the condition never holds.
-    """
-    if not estimate < UNLIMITED:
-        return UNLIMITED
-    high = math.floor(max(estimate, 0.0)) + 1
-    low, step = high - 1, 1
-    # Rounding may swallow many small terms of a sum: steps double.
-    while not crosses(high):
-        if high >= UNLIMITED:
-            return UNLIMITED
-        low, high, step = high, high + step, 2 * step
-    step = 1
-    while low > 0 and crosses(low):
-        low, high, step = max(low - step, 0), low, 2 * step
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if crosses(middle) else (middle, high)
-    return min(high, UNLIMITED)
+def first_crossing(crosses: Callable[[int], bool], most: int = UNLIMITED) -> int:
+    """Return the least ``n >= 1`` for which a monotone condition holds, or ``most``."""
+    high = 1
+    while high < most and not crosses(high):
+        high = 2 * high
+    low = high // 2 + 1
+    return low + bisect_left(range(low, min(high, most)), True, key=crosses)

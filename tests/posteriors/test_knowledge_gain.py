@@ -114,15 +114,6 @@ def test_a_batch_is_of_distinct_arms_that_tell_most(seed, num_arms, size):
         assert batch(gain, gain, pulled, size, limits=limits) == expected
 
 
-def test_pulled_arms_compete_with_the_new_one_that_tells_most():
-    """Arms 0 and 1 are close at the top, 2 is pulled and far below, 3 and 4 new."""
-    mean, variance = [3.0, 2.9, -9.0, 0.0, 0.1], [1.0, 1.0, 0.1, 0.3, 0.3]
-    assert batch(mean, variance, [0, 1, 2], 1) == [1, 1, 0, 1, 1]
-    # With new arms about which nothing is known they are not worth it.
-    assert batch(mean, [0.01, 0.01, 0.1, 9.0, 9.0], [0, 1, 2], 2) == [0, 0, 0, 1, 1]
-    assert batch(mean, [0.01, 0.01, 0.1, 9.0, 9.0], [0, 1, 2], 4) == [1, 1, 0, 1, 1]
-
-
 @each_dtype
 @given(seed=st.integers(0, 10**6), num_pending=st.integers(1, 9))
 @settings(max_examples=25)
