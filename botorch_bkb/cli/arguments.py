@@ -188,8 +188,8 @@ MOLECULES: list[Option] = [
     (
         "--smiles",
         COLUMN | REPEATED,
-        "column of molecules, of which Morgan fingerprints are made (extra chem). "
-        "Repeatable: the fingerprints of all columns are compared as one",
+        "column of molecules, of which Morgan fingerprints are made (extra chem); in "
+        "simulate of suggest. Repeatable: all columns are compared as one",
     ),
     ("--radius", COUNT | {"default": 2}, "of the fingerprints (default: 2, ECFP4)"),
     ("--num-bits", BITS, "length of the fingerprints (default: 2048)"),
@@ -235,6 +235,7 @@ SIMULATE: list[Option] = [
     ),
     ("--noise-std", NOISE, "standard deviation of a reward's noise (default: 0.1)"),
     *OF_TABLES,
+    *MOLECULES,
     ("--output", FILE | FOLDER, "for rounds.csv and regret.png"),
     *RUN,
     ("--threads", COUNT, "torch threads (default: torch's choice)"),
@@ -313,6 +314,7 @@ SUGGEST: list[Option] = [
     ),
     ("--goal", GOAL | {"default": GOAL_NAMES[0]}, GOAL_HELP),
     *OF_TABLES,
+    *MOLECULES,
     *RUN,
 ]
 
@@ -348,17 +350,12 @@ def build_parser() -> argparse.ArgumentParser:
         usage="%(prog)s TABLE --reward COLUMN [OPTIONS]",
         description=SIMULATE_DESCRIPTION,
     )
-    _add(
-        simulate.add_argument_group("molecules (of suggest), kernel, limit"), MOLECULES
-    )
     model = simulate.add_argument_group(
         "model and algorithm, in standardized units, of all bandits but suggest"
     )
     _add(model, ALGORITHM)
-    suggest = add_command(
-        "suggest", SUGGEST, description=SUGGEST_DESCRIPTION, epilog=SUGGEST_EPILOG
-    )
-    _add(suggest.add_argument_group("molecules, kernel, limit"), MOLECULES)
+    texts = {"description": SUGGEST_DESCRIPTION, "epilog": SUGGEST_EPILOG}
+    add_command("suggest", SUGGEST, **texts)
     return parser
 
 

@@ -240,14 +240,14 @@ def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
     named = {*args.category, *dict(args.code), *args.smiles}
     columns = [name for name in feature_columns(arms, args) if name not in named]
     for name in columns:
-        cells = arms[name].astype("str")
-        is_id = 2 < len(arms) == cells.nunique()
         if is_numeric(arms[name]):
-            is_id &= bool((np.diff(arms[name].astype("float64")) == 1).all())
-            is_id &= name == columns[0] and len(columns) > 1
-        elif is_id:
-            is_id = not cells.map(LOOKS_NUMERIC.fullmatch).any()
-        if is_id or NUMBER.fullmatch(name.replace(",", ".")):
+            is_count = name == columns[0] and len(columns) > 1
+            is_id = is_count and (np.diff(arms[name].astype("float64")) == 1).all()
+        else:
+            words = arms[name].astype("str")
+            is_id = words.nunique() == len(arms)
+            is_id = is_id and not words.map(LOOKS_NUMERIC.fullmatch).any()
+        if (is_id and len(arms) > 2) or NUMBER.fullmatch(name.replace(",", ".")):
             raise InputDataError(
                 f"{args.arms} has no column 'id' in its header, but a column {name!r}. "
                 "Write a header above the rows if there is none. If the column names "
@@ -358,6 +358,9 @@ def _identify(
     """
     if not len(results):
         return np.zeros(0, dtype="int64"), arms[:0]
+    if results_id is None and _paths(args) == [args.arms.resolve()]:
+        rows = results.index.get_level_values(-1)
+        return arms.index.get_indexer(rows), arms[:0]
     if results_id is None:
         names = [f"row {row + 1} of {file}" for file, row in results.index]
         ids = pd.Series(names, results.index, dtype="str")

@@ -81,31 +81,15 @@ def feature_table(
         InputDataError: If a value is missing, infinite, neither number nor text, or
             likelier a slip.
     """
-    features, sources, notes = _coded_columns(table, codes or {}, categories)
-    for name in [name for name, column in features.items() if column.nunique() < 2]:
-        del features[name]
-        notes.append(f"column {name!r} is constant and was dropped")
-    notes += filter(None, map(_crowd, features.values()))
-    return FeatureTable(
-        pd.DataFrame(features, index=table.index),
-        tuple(notes),
-        tuple(sources[name] for name in features),
-    )
-
-
-def _coded_columns(
-    table: pd.DataFrame, codes: Codes, categories: Collection[str]
-) -> tuple[dict[str, pd.Series], dict[str, str], list[str]]:
-    """Return features, the column from which each comes, and notes."""
     _require_complete(table)
     notes: list[str] = []
     features: dict[str, pd.Series] = {}
-    sources: dict[str, str] = {}
+    sources: list[str] = []
     faults = []
     for key, column in table.items():
         name = str(key)
         try:
-            if name in codes:
+            if codes and name in codes:
                 coded = {name: _coded(column.astype("str"), codes[name])}
             elif is_numeric(column) and name not in categories:
                 coded = {name: to_numbers(column)}
@@ -115,11 +99,17 @@ def _coded_columns(
         except InputDataError as error:
             faults.append(str(error))
             continue
-        features.update(coded)
-        sources.update(dict.fromkeys(coded, name))
+        for feature, values in coded.items():
+            if values.nunique() > 1:
+                features[feature] = values
+                sources.append(name)
+            else:
+                notes.append(f"column {feature!r} is constant and was dropped")
     if faults:
         raise InputDataError(" ".join(faults[:NUM_FAULTS_SHOWN]))
-    return features, sources, notes
+    notes += filter(None, map(_crowd, features.values()))
+    frame = pd.DataFrame(features, index=table.index)
+    return FeatureTable(frame, tuple(notes), tuple(sources))
 
 
 def _crowd(column: pd.Series) -> str | None:

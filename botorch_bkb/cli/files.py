@@ -24,7 +24,12 @@ from typing_extensions import override
 from botorch_bkb.cli.columns import is_text
 
 
-CSV_SUFFIXES = (".csv", ".tsv", ".txt")
+Kind = Literal["csv", "excel", "parquet"]
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
+    ".xlsx": "excel",
+    ".parquet": "parquet",
+}
 # Of those that split the header into equally many names, the first is taken.
 SEPARATORS = "\t;|,"
 BYTE_ORDER_MARKS = {
@@ -115,10 +120,8 @@ def read_cells(
     try:
         if kind == "parquet":
             table = Table(_read_parquet(path, columns))
-        elif kind == "excel":
-            table = _read_excel(path)
         else:
-            table = _read_csv(path, separator)
+            table = _read_excel(path) if kind == "excel" else _read_csv(path, separator)
     # pandas, pyarrow and zlib raise many kinds of errors.
     except Exception as error:
         raise InputDataError(
@@ -229,21 +232,18 @@ def _read_excel(path: Path) -> Table:
         sheets = book.sheet_names
         # As with CSV files, pandas would rename equal names.
         cells = pd.read_excel(book, header=None, dtype=object, keep_default_na=False)
-    notes = []
-    if len(sheets) > 1:
-        notes.append(f"of {len(sheets)} sheets {sheets[0]!r} is read")
     cells = cells.replace(r"^\s*$", np.nan, regex=True)
     cells = cells.loc[cells.notna().any(axis="columns").cummax()]
     frame = cells.iloc[1:].reset_index(drop=True)
     if len(cells):
         frame.columns = pd.Index(cells.iloc[0].fillna("").astype("str"))
-    return Table(frame, notes=tuple(notes))
+    notes = [f"of {len(sheets)} sheets {sheets[0]!r} is read"]
+    return Table(frame, notes=tuple(notes) if len(sheets) > 1 else ())
 
 
 def _read_parquet(path: Path, columns: Collection[str | None] | None) -> pd.DataFrame:
-    names = None
-    if columns is not None:
-        names = [name for name in parquet_columns(path) if name in columns]
+    own = parquet_columns(path)
+    names = None if columns is None else [name for name in own if name in columns]
     table = pd.read_parquet(path, columns=names).reset_index(drop=True)
     # pyarrow keeps the memory of reading for another time.
     pa.default_memory_pool().release_unused()
@@ -287,31 +287,28 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
             ) from error
 
 
-def table_kind(path: Path) -> Literal["csv", "excel", "parquet"]:
+def table_kind(path: Path) -> Kind:
     """Tell the kind of a table by its name.
 
     Raises:
         InputDataError: If it is of none that is read and written, or of Excel and the
             extra for that is not installed.
     """
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes[-1:] == [".parquet"]:
-        return "parquet"
-    if suffixes[-1:] == [".xlsx"]:
-        if find_spec("openpyxl") is None:
-            raise InputDataError(
-                f"{path} needs openpyxl, which is not installed. Install with pip "
-                'install "botorch_bkb[excel]", or use CSV UTF-8.'
-            )
-        return "excel"
-    if suffixes[-1:] == [".gz"]:
-        suffixes.pop()
-    if suffixes[-1:] and suffixes[-1] in CSV_SUFFIXES:
-        return "csv"
-    raise InputDataError(
-        "Expected a table named *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet, "
-        f"but got {path}. Save it as CSV UTF-8."
-    )
+    suffix = path.suffix.lower()
+    kind = KINDS.get(suffix)
+    if suffix == ".gz" and KINDS.get(Path(path.stem).suffix.lower()) == "csv":
+        kind = "csv"
+    if kind is None:
+        raise InputDataError(
+            "Expected a table named *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet,"
+            f" but got {path}. Save it as CSV UTF-8."
+        )
+    if kind == "excel" and find_spec("openpyxl") is None:
+        raise InputDataError(
+            f"{path} needs openpyxl, which is not installed. Install with pip install "
+            '"botorch_bkb[excel]", or use CSV UTF-8.'
+        )
+    return kind
 
 
 def is_library(path: Path) -> bool:

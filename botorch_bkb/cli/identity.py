@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.spatial import KDTree
 
 from botorch_bkb.cli.columns import is_numeric, to_numbers
 
@@ -35,6 +34,7 @@ class Settings:
         own: A row per candidate.
         widths: The range of each column of numbers among the candidates, or the number
             if all are equal; 0 for words.
+        bounds: By how much each number of ``told`` may differ from the same setting.
     """
 
     def __init__(
@@ -57,11 +57,12 @@ class Settings:
                 numbers = np.where(codes < 0, np.nan, codes)
                 self.told[:, n], self.own[:, n] = np.split(numbers, [len(results)])
 
+        bounds = TOLERANCE * np.minimum(np.abs(self.told), self.widths)
+        self.bounds = bounds + ROUNDING * self.widths
+
     def differ(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which settings of each result are not those of a candidate."""
-        bound = TOLERANCE * np.minimum(np.abs(self.told), self.widths)
-        bound += ROUNDING * self.widths
-        return ~(np.abs(self.own[places] - self.told) <= bound)
+        return ~(np.abs(self.own[places] - self.told) <= self.bounds)
 
     def match(self) -> NDArray[np.int64]:
         """Return the candidate with the settings of each result, -1 if there is none.
@@ -69,9 +70,12 @@ class Settings:
         Of several it is the nearest, of equals the first.
         """
         scale = np.where(self.widths > 0, self.widths, 1.0)
-        told, own = (
-            np.nan_to_num(x / scale, posinf=0, neginf=0) for x in (self.told, self.own)
-        )
-        distinct, first = np.unique(own, axis=0, return_index=True)
-        nearest = first[KDTree(distinct).query(told, p=1)[1]]
-        return np.where(self.differ(nearest).any(axis=-1), -1, nearest)
+        places = np.full(len(self.told), -1)
+        for row, told in enumerate(self.told):
+            near = np.arange(len(self.own))
+            for n, bound in enumerate(self.bounds[row]):
+                near = near[np.abs(self.own[near, n] - told[n]) <= bound]
+            if len(near):
+                distance = np.abs((self.own[near] - told) / scale).sum(axis=-1)
+                places[row] = near[distance.argmin()]
+        return places
