@@ -170,12 +170,13 @@ def outcome_table(rounds: pd.DataFrame, problem: FiniteArmProblem) -> str:
     runs = rounds.groupby(["bandit", "seed"], sort=False)
     last = runs.last().assign(batches=runs.size())
     means = last.groupby("bandit", sort=False).mean()
-    num_pulls = int(last["num_pulls"].iloc[0])
-    uniform = means.iloc[0].filter(like="uniform").rename(lambda name: name[8:])
-    means.loc["uniform choice"] = uniform
-    means.loc["uniform choice", "simple_regret"] = problem.uniform_simple_regret(
-        num_pulls
-    )
+    end = last.iloc[0]
+    uniform = {
+        "simple_regret": problem.uniform_simple_regret(int(end["num_pulls"])),
+        "num_best_found": end["uniform_num_best_found"],
+        "cumulative_regret": end["uniform_cumulative_regret"],
+    }
+    means.loc["uniform choice"] = pd.Series(uniform)
     columns = {
         "simple regret": ("simple_regret", "{:.4g}"),
         "best 1 %": ("num_best_found", "{:,.1f}"),
