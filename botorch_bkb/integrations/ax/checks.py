@@ -56,15 +56,11 @@ def _is_linear(objective: Objective) -> bool:
 def check_search_space(search_space: SearchSpace) -> None:
     """Raise an ``UnsupportedError`` if a parameter has a role beyond its value."""
     for name, parameter in search_space.parameters.items():
-        roles = {
-            "a fidelity": parameter.is_fidelity,
-            "a task": getattr(parameter, "is_task", False),
-            "hierarchical (`dependent_parameters`)": parameter.is_hierarchical,
-            "disabled": parameter.is_disabled,
-        }
-        for role, has_it in roles.items():
-            if has_it:
-                raise UnsupportedError(
-                    f"Expected parameters that are choices only, but {name!r} is "
-                    f"{role}, which a bandit does not honour."
-                )
+        is_task = getattr(parameter, "is_task", False)
+        is_plain = not (parameter.is_fidelity or is_task or parameter.is_hierarchical)
+        if not is_plain or parameter.is_disabled:
+            raise UnsupportedError(
+                f"Expected parameters without a role, but {name!r} is a fidelity or a "
+                "task, has `dependent_parameters` or is disabled, which a bandit does "
+                "not honour."
+            )
