@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -29,7 +30,8 @@ class PullLimits:
     """How many more pulls each of ``A`` arms allows, in four bytes an arm.
 
     Args:
-        left: An ``A``-dim int32 tensor; ``UNLIMITED`` where there is no limit.
+        left: An ``A``-dim int32 tensor, never negative; ``UNLIMITED`` if there is no
+            limit.
         offered: An ``A``-dim boolean tensor of the arms on offer, whether they allow a
             pull or not; None for all. The others allow no pull.
 
@@ -40,12 +42,13 @@ class PullLimits:
     def __init__(self, left: Tensor, offered: Tensor | None = None) -> None:
         self.left = left if offered is None else left * offered
         self.offered = offered
-        self.num_open = int((self.left > 0).sum())
+        self.num_open = int(torch.count_nonzero(self.left))
 
     @classmethod
     def unlimited(cls, like: Tensor, num_arms: int) -> PullLimits:
         """Return no limits for arms on the device of a tensor."""
-        return cls(like.new_full((num_arms,), UNLIMITED, dtype=torch.int32))
+        one = like.new_tensor(UNLIMITED, dtype=torch.int32)
+        return cls(one.expand(num_arms))  # no memory: a pull changes no such number
 
     @property
     def allowed(self) -> Tensor | None:
@@ -87,7 +90,10 @@ class PullLimits:
 
     def copy(self) -> PullLimits:
         """Return one that others may take pulls from."""
-        return PullLimits(self.left.clone(), self.offered)
+        other = copy(self)
+        if self.left.stride(0):
+            other.left = self.left.clone()
+        return other
 
     def take(self, index: int, num_pulls: int) -> None:
         """Take pulls of an arm."""

@@ -205,8 +205,8 @@ class ArmTable:
         num_arms = self.num_arms if offered is None else len(offered)
         left = PullLimits.unlimited(used.arms, num_arms).left
         if max_repeats is not None:
-            left = left.clamp_max(max_repeats)
-            left = left.index_add(0, used.arms, -used.counts.to(left)).clamp_min(0)
+            left = left.clamp_max(max_repeats)  # a copy
+            left.index_add_(0, used.arms, -used.counts.to(left)).clamp_min_(0)
         limits = PullLimits(left, offered)
         if limits.is_used_up:
             raise InputDataError(
