@@ -10,7 +10,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_bkb.arms.pull_limits import PullCounts, PullLimits
+from botorch_bkb.arms.pull_limits import PullCounts, PullLimits, UNLIMITED
 from botorch_bkb.arms.stored import StoredArms
 from botorch_bkb.checks import check_arms, check_available, check_indices
 from botorch_bkb.models.utils.bits import BitArms
@@ -205,7 +205,7 @@ class ArmTable:
         num_arms = self.num_arms if offered is None else len(offered)
         left = PullLimits.unlimited(used.arms, num_arms).left
         if max_repeats is not None:
-            left = left.clamp_max(max_repeats)  # a copy
+            left = left.clamp_max(min(max_repeats, UNLIMITED))  # a copy
             left.index_add_(0, used.arms, -used.counts.to(left)).clamp_min_(0)
         limits = PullLimits(left, offered)
         if limits.is_used_up:

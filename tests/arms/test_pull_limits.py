@@ -59,7 +59,8 @@ def test_limits_are_those_of_a_list(data, num_arms):
 def test_a_table_gives_the_limits_of_what_is_offered():
     table = ArmTable.of(torch.tensor([[0.0], [1.0], [3.0], [2.0]]))
     used = PullCounts(torch.tensor([1, 3, 2, 3]), torch.tensor([2, 1, 1, 2]))
-    assert table.pull_limits(None, None, used).allowed is None
+    for many in (None, 10**12):
+        assert table.pull_limits(None, many, used).allowed is None
     assert table.pull_limits(None, 2, used).left.tolist() == [2, 0, 1, 0]
     offered, _ = table.retire(torch.tensor([0])).offered()
     assert table.pull_limits(offered, 3, used).left.tolist() == [0, 1, 2, 0]
