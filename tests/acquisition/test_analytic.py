@@ -64,9 +64,3 @@ def test_unsupported_confidence_and_models_are_refused():
         ScheduledUpperConfidenceBound(fixed_gp(X, Y), -1.0)
     with pytest.raises(UnsupportedError, match="one noise variance"):
         ScheduledUpperConfidenceBound(SingleTaskGP(X, Y, 0.1 + Y.square()), 1.0)
-
-
-def test_pending_points_are_refused():
-    acqf = ScheduledUpperConfidenceBound(fixed_gp(*standardized_data(10)), 1.0)
-    with pytest.raises(UnsupportedError, match="do not account for X_pending"):
-        acqf.set_X_pending(TEST_X)

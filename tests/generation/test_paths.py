@@ -208,22 +208,6 @@ def test_fourier_paths_are_close_to_the_posterior(sparse):
     assert np.diag(np.cov(draws.T)).max() > 0.9 * np.diag(covariance).max() > 0.5
 
 
-def test_truncated_eigenpairs_have_too_little_variance():
-    points = torch.linspace(0, 1, 40, dtype=torch.double).unsqueeze(-1)
-    kernel = rbf(0.1)
-    whole = EigenfeatureMap(kernel, points)
-    K = kernel(points).to_dense()
-    Phi = whole(points)
-    torch.testing.assert_close(Phi @ Phi.mT, K, atol=1e-9, rtol=0)
-    few = EigenfeatureMap(kernel, points, 6)
-    assert few.num_outputs == 6
-    Phi = few(points)
-    values_left_out = torch.linalg.eigvalsh(K)[:-6]
-    missing = (K - Phi @ Phi.mT).diagonal()
-    assert (missing > -1e-9).all()
-    torch.testing.assert_close(missing.sum(), values_left_out.sum())
-
-
 # Features of products and sums --------------------------------------------------------
 
 
@@ -407,14 +391,12 @@ def test_bad_arguments_are_refused():
     model = data.model(inducing_points=data.S)
     with pytest.raises(BotorchTensorDimensionError, match="at the 4 inducing points"):
         gaussian_update(model, torch.zeros(12, dtype=torch.double))
-    with pytest.raises(BotorchTensorDimensionError, match="`points` of shape n x d"):
-        EigenfeatureMap(rbf(), torch.empty(0, 2, dtype=torch.double))
-    with pytest.raises(InputDataError, match="`num_features` to be an integer"):
-        EigenfeatureMap(rbf(), data.X, 0)
+    with pytest.raises(UnsupportedError, match="a diagonal `noise_covariance`"):
+        gaussian_update(
+            model, torch.zeros(4).double(), noise_covariance=torch.ones(12, 12).double()
+        )
     with pytest.raises(InputDataError, match="positive eigenvalue"):
         EigenfeatureMap(LinearKernel().double(), torch.zeros(3, 2, dtype=torch.double))
-    with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
-        draw_posterior_paths(model, 0, data.generator)
     fantasies = model.condition_on_observations(
         data.X[:3, None], data.Y[:3, None], torch.full((3, 1, 1), NOISE).double()
     )

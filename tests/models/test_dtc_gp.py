@@ -193,27 +193,6 @@ def test_all_points_inducing_recovers_the_exact_gp(train_yvar, clustered, genera
         )
 
 
-def test_heteroscedastic_noise_enters_as_precisions(generator):
-    kernel = make_kernel("rbf")
-    X, Y = make_data(generator)
-    Yvar = 0.01 + torch.rand(Y.shape, generator=generator, dtype=torch.double)
-    model = plain_model(X, Y, kernel, train_Yvar=Yvar, inducing_points=X[:10])
-    X_test = torch.rand(6, 3, generator=generator, dtype=torch.double)
-    mean, covariance = dense_answer(
-        kernel, X, Y, X[:10], X_test, Yvar.squeeze(-1).numpy()
-    )
-    posterior = model.posterior(X_test)
-    np.testing.assert_allclose(posterior.mean.squeeze(-1).detach(), mean, atol=1e-8)
-    np.testing.assert_allclose(
-        posterior.variance.squeeze(-1).detach(), np.diag(covariance), atol=1e-8
-    )
-    scores = model.leverage_scores()
-    variance = model.posterior(X.unsqueeze(-2)).variance.flatten()
-    torch.testing.assert_close(scores, (variance / Yvar.squeeze(-1)).detach())
-    with pytest.raises(UnsupportedError, match="or `Yvar` of"):
-        model.leverage_scores(X_test)
-
-
 @pytest.mark.parametrize("sparse", [False, True])
 def test_merged_and_unmerged_likelihoods_agree_as_sums(sparse, generator):
     """Against the dense Gaussian density over all rows, none of them merged."""
@@ -480,6 +459,9 @@ def test_effective_dimension_and_log_det_by_their_definitions(generator):
         model.leverage_scores(), np.diag(covariance) / 0.05, atol=1e-8
     )
     torch.testing.assert_close(model.leverage_scores(X), model.leverage_scores())
+    fixed = SingleTaskDTCGP(X, Y, torch.ones_like(Y))
+    with pytest.raises(UnsupportedError, match="or `Yvar` of"):
+        fixed.leverage_scores(X)
 
 
 def test_resampling_keeps_inputs_with_the_stated_probabilities(generator):
@@ -593,6 +575,3 @@ def test_bad_input_is_refused(generator):
     model = SingleTaskDTCGP(X, Y)
     with pytest.raises(InputDataError, match="`oversampling` to be positive"):
         model.resample_inducing_points(0.0, generator)
-    fixed = SingleTaskDTCGP(X, Y, torch.ones_like(Y))
-    with pytest.raises(UnsupportedError, match="noise variance of each new"):
-        fixed.condition_on_observations(X[:1], Y[:1])

