@@ -2,15 +2,16 @@
 
 Everything needs matplotlib, of the extra ``plot``. ``runs`` are tables of rounds, one
 per repetition, by the name of their bandit. A table has one row per batch and the
-columns ``num_pulls`` (after the round), ``batch_size``, ``cumulative_regret`` and
-``uniform_cumulative_regret``, as in the command line's ``rounds.csv``;
-:func:`plot_repetitions` also needs ``seconds`` from the start. A ``ValueError`` is
-raised if there is no run, or a run without rounds.
+columns ``num_pulls`` (after the round), ``batch_size`` and ``cumulative_regret``, as in
+the command line's ``rounds.csv``; ``uniform_cumulative_regret`` is drawn beside it if
+there is one. :func:`plot_repetitions` also needs ``seconds`` from the start. A
+``ValueError`` is raised if there is no run, or a run without rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,7 +76,6 @@ def plot_regret(
         reward_unit: The unit of the rewards, and so of the regret.
     """
     label = "cumulative regret" + (f"\n({reward_unit})" if reward_unit else "")
-    _draw_uniform(axes, runs, "uniform_cumulative_regret")
     _draw_runs(axes, runs, "cumulative_regret", label)
     axes.legend(frameon=False, loc="upper left", fontsize="small")
     return axes
@@ -84,15 +84,14 @@ def plot_regret(
 def plot_found(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> Axes:
     """Draw how many of the best 1 % of all arms were pulled, beside uniform choice.
 
-    Lines and bands are those of :func:`plot_regret`; the tables also need the columns
-    ``num_best_found`` and ``uniform_num_best_found`` of the command line.
+    Lines and bands are those of :func:`plot_regret`; the tables also need the column
+    ``num_best_found`` of the command line.
 
     Args:
         axes: The axes to draw on.
         runs: Tables of rounds, one per repetition, by the name of their bandit.
     """
     label = "found of the best 1 % (arms)"
-    _draw_uniform(axes, runs, "uniform_num_best_found")
     _draw_runs(axes, runs, "num_best_found", label)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize="small")
@@ -324,12 +323,20 @@ def _draw_runs(
     label: str,
     scale: str = "linear",
 ) -> None:
-    """Draw the mean and the standard deviation of a column of the tables over pulls."""
-    _check_runs(runs)
+    """Draw a column over pulls: mean and deviation of runs, and uniform choice."""
+    lengths = {name: list(map(len, tables)) for name, tables in runs.items()}
+    if not lengths or not all(counts and all(counts) for counts in lengths.values()):
+        raise ValueError(
+            "Expected `runs` to hold at least one table per bandit, and each at least "
+            f"one round, but got numbers of rounds {lengths}."
+        )
+    _draw_uniform(axes, list(chain(*runs.values())), f"uniform_{column}")
     is_step = column == "batch_size"
     style = "steps" if is_step else "default"
     for name, tables in runs.items():
-        pulls = _common_pulls(tables)
+        # As far as all runs reach.
+        last = min(int(rounds["num_pulls"].iloc[-1]) for rounds in tables)
+        pulls = np.unique(np.linspace(1, last, 1000).round().astype(int))
         values = [_values_at(pulls, rounds, column) for rounds in tables]
         mean = np.mean(values, axis=0)
         std = np.std(values, axis=0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
@@ -344,35 +351,18 @@ def _draw_runs(
     tidy_axes(axes)
 
 
-def _draw_uniform(
-    axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]], column: str
-) -> None:
-    """Draw what uniform choice can expect, as far as the longest run."""
-    _check_runs(runs)
+def _draw_uniform(axes: Axes, tables: Sequence[pd.DataFrame], column: str) -> None:
+    """Draw what uniform choice can expect, if the tables have that column."""
     expected = {0: 0.0}
-    for rounds in (rounds for tables in runs.values() for rounds in tables):
-        expected |= dict(zip(rounds["num_pulls"], rounds[column], strict=True))
-    pulls = np.array(sorted(expected))
-    shown = pulls.clip(min=1)  # zero is on no logarithmic axis
-    values = np.interp(shown, pulls, [expected[n] for n in pulls])
-    (line,) = axes.plot(shown, values, "--", color="0.45")
-    line.set(linewidth=1.4, label="uniform choice (expected)")
-
-
-def _check_runs(runs: Mapping[str, Sequence[pd.DataFrame]]) -> None:
-    lengths = {name: list(map(len, tables)) for name, tables in runs.items()}
-    if not lengths or not all(counts and all(counts) for counts in lengths.values()):
-        raise ValueError(
-            "Expected `runs` to hold at least one table per bandit, and each at least "
-            f"one round, but got numbers of rounds {lengths}."
-        )
-
-
-def _common_pulls(tables: Sequence[pd.DataFrame]) -> np.ndarray:
-    """Return up to 2,000 pulls that all runs have reached, for either scale."""
-    last = min(int(rounds["num_pulls"].iloc[-1]) for rounds in tables)
-    spacings = np.linspace(1, last, 1000), np.geomspace(1, last, 1000)
-    return np.unique(np.concatenate(spacings).round().astype(int))
+    for rounds in tables:
+        if column in rounds:
+            expected |= dict(zip(rounds["num_pulls"], rounds[column], strict=True))
+    if len(expected) > 1:
+        pulls = np.array(sorted(expected))
+        shown = pulls.clip(min=1)  # zero is on no logarithmic axis
+        values = np.interp(shown, pulls, [expected[n] for n in pulls])
+        (line,) = axes.plot(shown, values, "--", color="0.45")
+        line.set(linewidth=1.4, label="uniform choice (expected)")
 
 
 def _values_at(pulls: np.ndarray, rounds: pd.DataFrame, column: str) -> np.ndarray:
