@@ -33,13 +33,13 @@ SEPARATOR_NAMES = dict(comma=",", semicolon=";", tab="\t", bar="|", space=" ")
 DESCRIPTION = """\
 Gaussian process bandits over large finite sets of candidates.
 
-  demo       run BBKB on 20,000 arms of the Hartmann-6 function (the default)
+  demo       run a campaign over 20,000 points of the Hartmann-6 function (default)
   simulate   run bandits over a table whose mean rewards are known
   suggest    choose the next batch to measure from a table of candidates
 """
 DEMO_DESCRIPTION = """\
-Run BBKB on the Hartmann-6 function, maximized over Sobol points of the unit cube, with
-noisy rewards.
+Run a campaign of GPBandit over Sobol points of the Hartmann-6 function with noisy
+rewards, beside a greedy choice and chance. The table and the picture compare them.
 """
 SIMULATE_DESCRIPTION = """\
 Treat every row of a table as an arm and run a bandit over it. Features are
@@ -211,8 +211,8 @@ MOLECULES: list[Option] = [
     ),
 ]
 DEMO: list[Option] = [
-    ("--horizon", COUNT | {"default": 2_000}, "pulls (default: 2000)"),
-    ("--num-arms", COUNT | {"default": 20_000}, "arms (default: 20000)"),
+    ("--horizon", COUNT | {"default": 100}, "measurements (default: 100)"),
+    ("--num-arms", COUNT | {"default": 20_000}, "candidates (default: 20000)"),
     ("--output", FILE | FOLDER, "for rounds.csv and regret.png"),
     *RUN,
 ]

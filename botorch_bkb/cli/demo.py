@@ -1,57 +1,56 @@
-"""The default job: BBKB on Hartmann-6 restricted to Sobol arms."""
+"""The demonstration: a campaign on Hartmann-6, beside a greedy choice and chance."""
 
 from __future__ import annotations
 
 import argparse
 
+import pandas as pd
 import torch
 from botorch.test_functions.synthetic import Hartmann
-from gpytorch.kernels import RBFKernel
 
-from botorch_bkb.acquisition.confidence import LogWidth
-from botorch_bkb.bandits import BBKB
+from botorch_bkb.bandits import EpsilonGreedyPolicy, GPBandit
 from botorch_bkb.cli.simulation import recommendation, report, run_bandit
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
-# Chosen so that the default horizon finds a good arm in seconds on two cores. The width
-# is the schedule of [bogunovic2016tvgpucb], far narrower than those of the theorems.
-LENGTHSCALE = 0.35
+BATCH_SIZE = 5
 NOISE_STD = 0.2
-WIDTH = LogWidth(0.8, 4.0)
+POLICIES = {"GPBandit": None, "greedy": EpsilonGreedyPolicy(0.0)}
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the job and write its outcome."""
+    """Run the campaigns and write their outcome."""
     generator = torch.Generator().manual_seed(args.seed)
     problem = FiniteArmProblem.from_test_function(
         Hartmann(dim=6), args.num_arms, noise_std=NOISE_STD, generator=generator
     )
-    kernel = RBFKernel()
-    kernel.lengthscale = LENGTHSCALE
-    bandit = BBKB(
-        problem.arms,
-        covar_module=kernel,
-        noise_variance=NOISE_STD**2,
-        confidence=WIDTH,
-        generator=generator,
-    )
-    rounds = run_bandit(
-        bandit,
-        problem,
-        args.horizon,
-        name="BBKB",
-        seed=args.seed,
-        generator=generator,
-        quiet=args.quiet,
-    )
+    bandits = {
+        name: GPBandit(
+            problem.arms,
+            policy=policy,
+            generator=torch.Generator().manual_seed(args.seed),
+        )
+        for name, policy in POLICIES.items()
+    }
+    rounds = [
+        run_bandit(
+            bandit,
+            problem,
+            args.horizon,
+            name=name,
+            seed=args.seed,
+            generator=generator,
+            batch_size=BATCH_SIZE,
+            quiet=args.quiet,
+        )
+        for name, bandit in bandits.items()
+    ]
+    names = [f"arm {arm:,}" for arm in range(args.num_arms)]
     report(
-        rounds,
+        pd.concat(rounds, ignore_index=True),
         problem,
         args.output,
-        title=f"BBKB on Hartmann-6, {args.num_arms:,} arms, {args.horizon:,} pulls, "
-        f"noise {NOISE_STD}",
-        recommended=recommendation(
-            bandit, problem, [f"arm {arm:,}" for arm in range(args.num_arms)]
-        ),
+        title=f"Hartmann-6, {args.num_arms:,} candidates, {args.horizon:,} "
+        f"measurements in batches of {BATCH_SIZE}, noise {NOISE_STD}",
+        recommended=recommendation(bandits["GPBandit"], problem, names),
     )

@@ -34,6 +34,7 @@ def run_bandit(
     name: str,
     seed: int,
     generator: torch.Generator,
+    batch_size: int | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:
     """Ask and tell until ``horizon`` pulls are told.
@@ -45,6 +46,7 @@ def run_bandit(
         name: What to call the bandit.
         seed: That of the run, for the table.
         generator: The source of the rewards' noise.
+        batch_size: The most pulls of a batch; None: those that are left.
         quiet: Whether to hide the progress bar.
 
     Returns:
@@ -58,14 +60,14 @@ def run_bandit(
     picks: list[Tensor] = []
     recommended: list[int] = []
     rows: list[tuple[float, ...]] = []
-    seconds = 0.0
+    seconds, most = 0.0, batch_size or horizon
     label, hidden = f"{name}, seed {seed}", True if quiet else None
     bar = tqdm(desc=label, total=horizon, unit=" pulls", disable=hidden)
     with bar as progress, ticking(progress):
         while bandit.num_pulls < horizon:
             progress.set_postfix_str("fitting, choosing", refresh=False)
             start = perf_counter()
-            indices = bandit.ask(horizon - bandit.num_pulls)
+            indices = bandit.ask(min(horizon - bandit.num_pulls, most))
             seconds += perf_counter() - start
             progress.set_postfix_str("", refresh=False)
             width = bandit.confidence_width

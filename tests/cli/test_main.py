@@ -14,10 +14,10 @@ def test_without_a_command_the_default_job_runs(tmp_path, capsys):
     words = ["--horizon", "30", "--num-arms", "100", "--seed", "1", "--quiet"]
     assert main([*words, "--output", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert "Hartmann-6, 100 arms, 30 pulls" in printed
+    assert "Hartmann-6, 100 candidates, 30 measurements in batches" in printed
     rounds = pd.read_csv(tmp_path / "out" / "rounds.csv")
     assert rounds["num_pulls"].iloc[-1] == 30
-    assert rounds["batch_size"].sum() == 30
+    assert rounds.groupby("bandit")["batch_size"].sum().tolist() == [30, 30]
     assert (tmp_path / "out" / "regret.png").exists()
 
 
