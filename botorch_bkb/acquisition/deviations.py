@@ -56,7 +56,7 @@ class DeviationWidth(ConfidenceSchedule):
 
 @dataclass
 class RandomDeviationWidth(ConfidenceSchedule):
-    r"""An exponentially distributed number of posterior deviations, anew each decision.
+    r"""A random number of posterior deviations, exponentially distributed.
 
     Arms are scored ``mean + z_t sqrt(var)`` with ``z_t ~ Exp(mean = mean_deviations)``,
     drawn from the seed and the number of the decision: one state gives one width.

@@ -128,7 +128,7 @@ class StoredArms(LazyRows):
         added: The ``k x d`` rows after them.
         units: Pairs of ``d`` numbers, what is subtracted from rows of the source and
             what they are then divided by, one pair after the other.
-        workers: Who computes what there is per arm; None for this process.
+        workers: Ray's workers, if they compute; None for this process.
     """
 
     source: RowSource
@@ -187,7 +187,7 @@ class StoredArms(LazyRows):
     def on_ray(
         self, workers: int, timeout: float = 600.0, max_restarts: int = 20
     ) -> Self:
-        """Return the same arms, for whom Ray's workers compute.
+        """Return the same arms, computed by Ray's workers.
 
         The numbers are the same, bit for bit. Workers join a Ray that is initialised in
         this process, whose machines must find the rows at the same path; else Ray is

@@ -140,7 +140,7 @@ class Surrogate(ABC):
         Args:
             state: The state.
             observations: Those that were saved with it.
-            rows: The rows that inducing indices count, in the user's units: the
+            rows: The rows that inducing indices count, in the original scale: the
                 ``A x d`` arms, or the told points of a box.
         """
         num_pulls = observations.num_pulls
@@ -186,7 +186,7 @@ class Bandit(ABC):
     maximize: bool
     num_batches: int
     _observations: Observations
-    # As of the last ask. Between two asks, `_preview` knows what was told since.
+    # The surrogate of the last ask, and a copy that knows the results since then.
     _surrogate: Any
     _preview: Any = None
     # The first lines of files as this bandit last read or wrote them.
@@ -211,7 +211,7 @@ class Bandit(ABC):
 
     @property
     def noise_variance(self) -> float:
-        """Lambda, in the user's units."""
+        """Lambda, in the original scale."""
         hyperparameters = self._surrogate.hyperparameters
         noise: float = hyperparameters.noise_variance * hyperparameters.scale**2
         return noise
@@ -399,7 +399,7 @@ class Bandit(ABC):
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the state to a file; a crash leaves the old one or the new one.
 
-        When it is next needed, the posterior is computed anew, as :meth:`load` does, so
+        When it is next needed, the posterior is recomputed, as after :meth:`load`, so
         that this bandit and one that loads the file go on alike to the last bit. What a
         process that was killed left unfinished beside the file, the next save to it
         removes.

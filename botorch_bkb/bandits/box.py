@@ -189,7 +189,7 @@ class BoxBandit(Bandit):
 
     @locked
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return posterior means and variances at points, in the user's units.
+        """Return posterior means and variances at points, in the original scale.
 
         All told pulls count, pending ones do not; nothing is drawn.
 

@@ -264,8 +264,8 @@ class FilterSurrogate(ArmSurrogate):
         features = hyperparameters.features
         if isinstance(features, StoredArms) and features.workers is not None:
             raise UnsupportedError(
-                "Expected arms for whom this process computes, as a filter over time "
-                "does, but got arms on Ray's workers. Leave out `on_ray`, or take "
+                "Expected arms of this process, since a filter over time computes in "
+                "it, but got arms on Ray's workers. Leave out `on_ray`, or use "
                 "`RGPUCB`, which computes there."
             )
         super().__init__(hyperparameters, max_feature_bytes)

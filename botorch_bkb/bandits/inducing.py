@@ -48,7 +48,7 @@ class LeverageScoreSampling:
             oversampling * n * var / lambda)``, with the variance before the update. See
             ``acquisition.bkb_oversampling`` for the theorems' value.
         resampling: ``"independent"``, fresh draws at every update as the theorems
-            assume, or ``"coupled"``, one uniform number per arm for good: the same
+            assume, or ``"coupled"``, one uniform number per arm: the same
             marginals, inducing arms that change little from batch to batch, and no
             theorem.
         inclusion: ``"merged"`` for the probability above, as in the authors' code, or

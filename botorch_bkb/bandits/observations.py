@@ -48,7 +48,7 @@ class Pull(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What was told of ``P`` arms.
+    """The told pulls of ``P`` arms, summed up.
 
     Attributes:
         arms: A ``P``-dim long tensor, ascending.

@@ -26,7 +26,7 @@ from botorch_bkb.posteriors.upper_bounds import Choices
 class Policy(ABC):
     """Chooses batches of arms."""
 
-    # Whether it may choose the same arms for good, whatever a wrong fit says of others.
+    # Whether it may choose the same arms for ever, however wrong the fit is.
     may_settle = False
     # The prior mean of a GPBandit.
     prior_mean: PriorMean = "average"

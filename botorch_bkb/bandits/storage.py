@@ -106,7 +106,7 @@ def _require_expected(path: Path, expected: bytes | None) -> None:
     if found != expected:
         raise InputDataError(
             f"Expected {path} to be as this bandit last loaded or saved it, but "
-            "somebody else has saved there since. Load it and tell anew what it lacks, "
+            "another process has saved there since. Load it and tell what it lacks, "
             "save to another path, or pass `overwrite=True` to lose what it holds."
         )
 

@@ -141,7 +141,7 @@ class ArmSurrogate(Surrogate):
         return other
 
     def extended(self, rows: Tensor, observations: Observations) -> Self:
-        """Return a copy of more arms, after the others; ``rows`` in user's units."""
+        """Return a copy of more arms, after the others; ``rows`` not scaled."""
         hyperparameters = self.hyperparameters.extended(rows)
         other = copy(self)
         other.restore(replace(self.state, hyperparameters=hyperparameters))

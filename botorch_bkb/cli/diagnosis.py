@@ -37,7 +37,7 @@ from botorch_bkb.models.utils.replicates import sum_replicates
 # Fewer measured candidates make no correlation, and fewer than these no verdict.
 MIN_CANDIDATES = 8
 MIN_CANDIDATES_TO_JUDGE = 16
-# Of so many candidates the fit is made anew without each fifth of them; of more, few
+# With so many candidates the fit is repeated without each fifth of them; of more, few
 # lengthscales do not follow single rewards.
 NUM_FOLDS = 5
 MAX_REFITTED = 256
