@@ -103,13 +103,7 @@ def read_cells(
 ) -> Table:
     """Read a table's cells as they stand in the file: those of a CSV file as text.
 
-    Names of columns lose the blanks around them.
-
-    Args:
-        path: A CSV file, perhaps compressed, an Excel or a Parquet file.
-        separator: The separator of a CSV file; found from its header if omitted, or if
-            the header lacks it.
-        columns: The columns to read of a Parquet file; all if omitted.
+    The arguments are those of :func:`~botorch_bkb.cli.tables.read_table`.
 
     Raises:
         InputDataError: If the file is missing, of another kind, or not readable.
@@ -255,13 +249,8 @@ def _read_parquet(path: Path, columns: Collection[str | None] | None) -> pd.Data
 def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) -> None:
     """Write a CSV, Excel or Parquet file, by its suffix, and the folders above it.
 
-    Args:
-        table: The table.
-        path: The file.
-        form: How to write a CSV file; commas, decimal points and UTF-8 if omitted.
-
     Raises:
-        InputDataError: If the encoding lacks a letter.
+        InputDataError: If the encoding of ``form`` lacks a letter.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = table_kind(path)
@@ -270,15 +259,10 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
     elif kind == "excel":
         table.to_excel(path, index=False)
     else:
-        form = CsvFormat() if form is None else form
+        form = form or CsvFormat()
+        sep, decimal, encoding = form.separator, form.decimal, form.encoding
         try:
-            table.to_csv(
-                path,
-                index=False,
-                sep=form.separator,
-                decimal=form.decimal,
-                encoding=form.encoding,
-            )
+            table.to_csv(path, index=False, sep=sep, decimal=decimal, encoding=encoding)
         except UnicodeEncodeError as error:
             path.unlink(missing_ok=True)
             raise InputDataError(
