@@ -52,9 +52,6 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-# Numbers and words --------------------------------------------------------------------
-
-
 def check_number(
     name: str, value: Any, least: float = -LARGEST, most: float = LARGEST
 ) -> float:
@@ -121,9 +118,6 @@ def check_noise_variance(noise_variance: float | None) -> None:
         )
 
 
-# Objects ------------------------------------------------------------------------------
-
-
 def check_generator(generator: torch.Generator | None) -> None:
     """Raise unless this is a generator, or None."""
     holds = generator is None or isinstance(generator, torch.Generator)
@@ -162,9 +156,6 @@ def check_device(covar_module: Kernel, arms: Tensor) -> None:
             f"Expected `covar_module` on the device of `arms`, {arms.device}, but got "
             f"a kernel on {parts[0].device}. Use `covar_module.to(arms.device)`."
         )
-
-
-# Tensors ------------------------------------------------------------------------------
 
 
 def check_tensors(**values: Any) -> None:

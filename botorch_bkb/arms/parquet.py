@@ -6,6 +6,7 @@ import glob
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -88,9 +89,6 @@ class ParquetArms(StoredArms):
 
     def ids(self, indices: Tensor | Sequence[int]) -> list[Any]:
         """Return the ids of some arms, read from the files.
-
-        Args:
-            indices: The arms.
 
         Raises:
             InputDataError: If no column was named, or an arm is unknown or was added.
@@ -244,8 +242,17 @@ class ParquetSource(RowSource):
 
     def _move_bar(self, group: int) -> None:
         """Show how far a pass over the files is, if that takes some time."""
-        if group == 0 and not self.is_quiet:
-            self._bar = _new_bar(len(self.groups))
+        if group == 0 and not self.is_quiet and find_spec("tqdm"):
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                desc="Passing over the arms",
+                total=len(self.groups),
+                unit=" row groups",
+                delay=BAR_SECONDS,
+                leave=False,
+                disable=None,  # where standard error is no terminal
+            )
         elif self._bar is not None and group != self._bar.n:
             self._bar.close()  # no pass
             self._bar = None
@@ -321,22 +328,6 @@ def _read(path: Path, part: Callable[[Any], Any], name: str) -> Any:
             return part(file)
     except Exception as error:  # one of pyarrow's many
         raise ShardDataError(f"{name} cannot be read: {error}") from error
-
-
-def _new_bar(total: int) -> Any:
-    """Return a progress bar for a terminal, shown late; None where tqdm is missing."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return None
-    return tqdm(
-        desc="Passing over the arms",
-        total=total,
-        unit=" row groups",
-        delay=BAR_SECONDS,
-        leave=False,
-        disable=None,
-    )
 
 
 def _files(

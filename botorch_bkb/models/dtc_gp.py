@@ -48,6 +48,7 @@ from botorch_bkb.models.utils.noise import (
     train_noise,
 )
 from botorch_bkb.models.utils.prediction import (
+    concatenate,
     DTCPredictionStrategy,
     ExactPosterior,
     Observations,
@@ -354,8 +355,9 @@ class SingleTaskDTCGP(SingleTaskGP):
         new = deepcopy(self, memo={id(value): value for value in shared})
         new.likelihood = likelihood
         leading = torch.broadcast_shapes(targets.shape[:-1], self.batch_shape)
-        new.train_inputs = (_append(self.train_inputs[0], inputs, leading, dim=-2),)
-        new.train_targets = _append(self.train_targets, targets, leading, dim=-1)
+        (old,) = self.train_inputs
+        new.train_inputs = (concatenate(old, inputs, -2, leading),)
+        new.train_targets = concatenate(self.train_targets, targets, -1, leading)
         new.prediction_strategy = conditioned
         return new
 
@@ -389,9 +391,8 @@ class SingleTaskDTCGP(SingleTaskGP):
         options = {"noise": noise, "reproject": reproject, **kwargs}
         conditioned: Any = super().condition_on_observations(X, Y, **options)
         if self._inducing_points is not None:
-            old = self._inducing_points
-            leading = torch.broadcast_shapes(old.shape[:-2], X.shape[:-2])
-            conditioned._inducing_points = _append(old, X, leading, dim=-2)
+            points = concatenate(self._inducing_points, X, -2)
+            conditioned._inducing_points = points
         return conditioned
 
     @override
@@ -488,9 +489,3 @@ class SingleTaskDTCGP(SingleTaskGP):
                 )
             self.prediction_strategy = factors
         return factors
-
-
-def _append(old: Tensor, new: Tensor, leading: torch.Size, dim: int) -> Tensor:
-    """Concatenate along ``dim`` (negative) after expanding leading dimensions."""
-    old = old.expand(*leading, *old.shape[dim:])
-    return torch.cat([old, new.expand(*leading, *new.shape[dim:])], dim=dim)

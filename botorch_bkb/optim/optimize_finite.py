@@ -140,16 +140,19 @@ def _evaluate(
     chunk_size: int,
 ) -> Tensor:  # c
     """Return the values of the candidates, none of them NaN."""
-    first, *others = candidates.split(chunk_size)
-    value = _evaluate_chunk(acq_function, choices[first])
     # One vector for all: results kept between large temporaries fragment the heap, by
     # 1.8 GB at a million choices.
-    values = value.new_empty(candidates.shape[0])
-    values[: first.shape[0]] = value
-    stop = first.shape[0]
-    for chunk in others:
-        start, stop = stop, stop + chunk.shape[0]
-        values[start:stop] = _evaluate_chunk(acq_function, choices[chunk])
+    values = choices.new_empty(len(candidates))
+    for start in range(0, len(candidates), chunk_size):
+        X = choices[candidates[start : start + chunk_size]]
+        found = acq_function(X.unsqueeze(-2))
+        if found.shape != X.shape[:1]:
+            raise BotorchTensorDimensionError(
+                f"Expected {type(acq_function).__name__} to give values of shape "
+                f"{tuple(X.shape[:1])} for as many choices, but got "
+                f"{tuple(found.shape)}. Use a model without batch dimensions."
+            )
+        values[start : start + chunk_size] = found
     invalid = values.isnan()
     if invalid.any():
         raise InputDataError(
@@ -157,17 +160,6 @@ def _evaluate(
             f"but got NaN for {int(invalid.sum())}, the first of them choice "
             f"{int(candidates[invalid][0])}. Check `choices` and the model's training "
             "data for NaN or infinite entries."
-        )
-    return values
-
-
-def _evaluate_chunk(acq_function: AcquisitionFunction, X: Tensor) -> Tensor:
-    values = acq_function(X.unsqueeze(-2))
-    if values.shape != X.shape[:1]:
-        raise BotorchTensorDimensionError(
-            f"Expected {type(acq_function).__name__} to give values of shape "
-            f"{tuple(X.shape[:1])} for as many choices, but got {tuple(values.shape)}. "
-            "Use a model without batch dimensions."
         )
     return values
 

@@ -48,12 +48,6 @@ class LazyRows(Tensor):
     def _joined(self, parts: list[Tensor]) -> Tensor:
         """Return rows below these, which are the first of the parts."""
 
-    def blocks(self) -> Iterator[slice]:
-        """Yield slices of all rows, few enough at a time to be made dense."""
-        size = max(BLOCK_BYTES // (self.element_size() * max(self.shape[-1], 1)), 1)
-        for start in range(0, len(self), size):
-            yield slice(start, min(start + size, len(self)))
-
     def _done(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the result of an operation; None if it needs the dense rows."""
         if func in (aten.detach.default, aten.alias.default, aten.clone.default):
@@ -123,5 +117,7 @@ def row_blocks(table: Tensor) -> Iterator[tuple[slice, Tensor]]:
     if not isinstance(table, LazyRows):
         yield slice(0, len(table)), table
         return
-    for rows in table.blocks():
+    size = max(BLOCK_BYTES // (table.element_size() * max(table.shape[-1], 1)), 1)
+    for start in range(0, len(table), size):
+        rows = slice(start, min(start + size, len(table)))
         yield rows, as_dense(table[rows])

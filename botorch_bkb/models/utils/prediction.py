@@ -16,6 +16,7 @@ and ``cov(x, x') = k(x, x') - z(x)^T z(x')``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import cast, NamedTuple
 
 import torch
@@ -157,7 +158,7 @@ class ExactPosterior(DTCPredictionStrategy):
         return ExactPosterior(
             self.covar_module,
             AppendedFeatures(self.features, self.covar_module, X, B, C, keep),
-            _cat(self.weights, weights),
+            concatenate(self.weights, weights),
             self.log_det + 2 * log_diagonal + W.log().sum(dim=-1),
         )
 
@@ -228,9 +229,9 @@ class SparsePosterior(DTCPredictionStrategy):
             side = side + weighted @ z.mT
             corner = corner + weighted @ z_new.mT
             b_new = b_new + (weighted @ block.means.unsqueeze(-1)).squeeze(-1)
-        V = torch.cat([_cat(top, side.mT), _cat(side, corner)], dim=-2)
+        V = torch.cat([concatenate(top, side.mT), concatenate(side, corner)], dim=-2)
         return SparsePosterior(
-            self.covar_module, features, V, _cat(b_top, b_new), blocks, reproject
+            self.covar_module, features, V, concatenate(b_top, b_new), blocks, reproject
         )
 
     def _completed(self) -> tuple[Tensor, Tensor]:
@@ -275,8 +276,10 @@ def nystrom_features(covar_module: Kernel, inducing_points: Tensor) -> KernelFea
     return KernelFeatures(covar_module, inducing_points[kept], L)
 
 
-def _cat(left: Tensor, right: Tensor) -> Tensor:
-    """Concatenate along the last dimension, leading dimensions broadcast."""
-    shape = torch.broadcast_shapes(left.shape[:-1], right.shape[:-1])
-    left = left.expand(*shape, left.shape[-1])
-    return torch.cat([left, right.expand(*shape, right.shape[-1])], dim=-1)
+def concatenate(
+    left: Tensor, right: Tensor, dim: int = -1, leading: Sequence[int] = ()
+) -> Tensor:
+    """Concatenate along ``dim`` (negative) after broadcasting the dimensions before."""
+    shape = torch.broadcast_shapes(left.shape[:dim], right.shape[:dim], leading)
+    parts = [part.expand(*shape, *part.shape[dim:]) for part in (left, right)]
+    return torch.cat(parts, dim=dim)
