@@ -12,6 +12,7 @@ places change no bit.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,10 +45,9 @@ Args = TypeVarTuple("Args")
 
 def plan_shards(num_arms: int, num_shards: int, block_size: int) -> list[int]:
     """Return where shards start, and the number of arms: whole blocks each, or none."""
-    num_blocks = -(-num_arms // block_size)
-    num_shards = max(1, min(num_shards, num_blocks))
-    starts = [k * num_blocks // num_shards * block_size for k in range(num_shards)]
-    return [*starts, num_arms]
+    num_blocks = math.ceil(num_arms / block_size)
+    size = math.ceil(num_blocks / num_shards) * block_size
+    return [*range(0, num_arms, size), num_arms]
 
 
 class Shards(ABC, Generic[S]):

@@ -1,8 +1,5 @@
 """Questions about moments have the answers of plain lists of numbers."""
 
-import math
-
-import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,47 +18,15 @@ def make_moments(mean, variance, dtype=torch.float64, prior=None):
     return ArmMoments(mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0)
 
 
-# Small whole numbers and their squares: bounds are exact, and many of them tie.
-arms_with = st.lists(
-    st.tuples(st.integers(-2, 2), st.integers(0, 2), st.booleans()),
-    min_size=1,
-    max_size=12,
-)
-
-
-def ranked(values, size):
-    """Return arms by their values, ties by their index."""
-    order = sorted(range(len(values)), key=lambda arm: (-values[arm], arm))[:size]
-    return [values[arm] for arm in order], order
-
-
-@each_dtype
-@given(arms=arms_with, scale=st.integers(0, 2), size=st.integers(1, 15))
-@settings(max_examples=25)
-def test_the_largest_bounds_are_those_of_a_sorted_list(dtype, arms, scale, size):
-    mean, deviations, competes = zip(*arms, strict=True)
-    moments = make_moments(mean, np.square(deviations), dtype)
-    bounds = [m + scale * s for m, s, _ in arms]
-    found = moments.largest_bounds(float(scale), size)
-    assert (found.values.tolist(), found.arms.tolist()) == ranked(bounds, size)
-    assert found.values.dtype == dtype
-    # Those that do not compete come last.
-    some = [b if c else -math.inf for b, c in zip(bounds, competes, strict=True)]
-    mask = torch.tensor(competes)
-    found = moments.largest_bounds(float(scale), size, mask)
-    assert (found.values.tolist(), found.arms.tolist()) == ranked(some, size)
-    if any(competes):
-        best = ranked([m if c else -math.inf for m, _, c in arms], 1)[1]
-        assert moments.best_mean(mask) == best[0]
-    # A known bound counts in place of the arm's own, wherever the arm stands.
-    known = [len(arms) - 1, 0][: len(arms)]
-    for arm in known:
-        some[arm] = 1.5 + arm
-    values = torch.tensor([some[arm] for arm in known], dtype=dtype)
-    found = moments.largest_bounds(
-        float(scale), size, mask, Ranked(values, longs(*known))
-    )
-    assert (found.values.tolist(), found.arms.tolist()) == ranked(some, size)
+def test_the_largest_bounds_are_of_arms_that_compete_or_are_known():
+    moments = make_moments([1.0, 3.0, 2.0, 3.0], [4.0, 0.0, 1.0, 0.0])
+    competes = torch.tensor([True, False, True, True])
+    assert moments.largest_bounds(1.0, 3).arms.tolist() == [0, 1, 2]
+    assert moments.largest_bounds(1.0, 9, competes).arms.tolist() == [0, 2, 3, 1]
+    known = Ranked(torch.tensor([9.0, -9.0]).double(), longs(2, 0))
+    found = moments.largest_bounds(1.0, 3, competes, known)
+    assert (found.values.tolist(), found.arms.tolist()) == ([9.0, 3.0, -9.0], [2, 3, 0])
+    assert (moments.best_mean(), moments.best_mean(competes)) == (1, 3)
 
 
 @each_dtype
