@@ -131,7 +131,6 @@ class SparseArmKalmanFilter:
         self.tolerance = tolerance
         self.max_inducing = max_inducing
         self.inducing_indices = torch.empty(0, dtype=torch.long, device=arms.device)
-        self._position: dict[int, int] = {}
         self._L = arms.new_empty(0, 0)
         self._cache = arms.new_empty(arms.shape[0], 0)
         self._room = 0  # columns of a cache of its own
@@ -153,7 +152,6 @@ class SparseArmKalmanFilter:
         It shares the features until it has more of its own.
         """
         other = copy(self)
-        other._position = dict(self._position)
         other._cache = self._features
         return other
 
@@ -177,7 +175,6 @@ class SparseArmKalmanFilter:
         other.prior_variance = torch.cat([self.prior_variance, prior])
         other.mean = torch.cat([self.mean, features @ self._mu])
         other.arms = torch.cat([self.arms, arms])
-        other._position = dict(self._position)
         other._squared = torch.cat([self._squared, squared])
         other._projected = torch.cat([self._projected, projected])
         if self.is_exact:
@@ -295,12 +292,12 @@ class SparseArmKalmanFilter:
 
     def _condition(self, index: int, reward: float) -> None:
         """Take in one reward: the Kalman gain of one arm."""
-        if index not in self._position:
+        if not (self.inducing_indices == index).any():
             prior = self.prior_variance[index].item()
             residual = prior - self._squared[index].item()
             # Closer to the span, its new feature would be mostly rounding.
             if residual > append_tolerance(self.mean.dtype) * prior:
-                if len(self._position) >= self.max_inducing:
+                if len(self.inducing_indices) >= self.max_inducing:
                     self._review(self.max_inducing - self.max_inducing // 8 - 1)
                 self._join(index)
         features = self._features
@@ -356,13 +353,12 @@ class SparseArmKalmanFilter:
         self._squared = squared
         self._projected = self._projected + column.square()
         self.inducing_indices = torch.cat([self.inducing_indices, joined])
-        self._position[index] = m
 
     def _review(self, max_size: int) -> None:
         """Drop arms of too little leverage, and the least ones beyond ``max_size``."""
         self._num_since_review, self._retained_since_review = 0, 1.0
         keep = self._lasting(max_size)
-        if len(keep) == len(self._position):
+        if len(keep) == len(self.inducing_indices):
             return
         S = self.inducing_indices[keep]
         # theta_new = T theta for T = L_new^{-1} L_old, whose rows are orthonormal: the
@@ -387,7 +383,6 @@ class SparseArmKalmanFilter:
             self._projected[rows] = (new @ root).square().sum(dim=-1)
         self._cache[S, : len(keep)] = L
         self.inducing_indices = S
-        self._position = {int(arm): row for row, arm in enumerate(S)}
 
     def _lasting(self, max_size: int) -> list[int]:
         """Return the positions of the inducing arms that stay."""
