@@ -18,7 +18,6 @@ from botorch_bkb.models.utils.replicates import find_replicates, sum_replicates
 def confidence_state_from_model(
     model: Model,
     num_arms: int | None = None,
-    ratio_threshold: float = 1.0,
     num_pending: int = 0,
 ) -> ConfidenceState:
     r"""Describe a fitted model to the confidence schedules.
@@ -33,7 +32,6 @@ def confidence_state_from_model(
         model: A single-output, unbatched GPyTorch ``ExactGP`` with one noise variance,
             such as ``SingleTaskGP`` or ``SingleTaskDTCGP``. It is put in eval mode.
         num_arms: The number of arms, if there is one.
-        ratio_threshold: ``C~`` of the batch rule, 1 without delay.
         num_pending: The number of pulls that were chosen and have no reward yet.
 
     Raises:
@@ -65,7 +63,6 @@ def confidence_state_from_model(
         log_det=log_det,
         frozen_leverage_scores=leverage_scores.new_zeros(0),
         log_det_start=log_det,
-        ratio_threshold=ratio_threshold,
         observations=_merge_pulls(X, targets, means, leverage_scores),
         num_pending=num_pending,
     )

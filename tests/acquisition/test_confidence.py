@@ -325,7 +325,7 @@ def test_oversampling_is_that_of_the_theorems():
 
 def test_state_of_a_model_is_dense_algebra():
     X, Y = standardized_data(12)
-    state = confidence_state_from_model(fixed_gp(X, Y), num_arms=7, ratio_threshold=3.0)
+    state = confidence_state_from_model(fixed_gp(X, Y), num_arms=7)
     n, K = len(X), rbf_gram(X.numpy(), X.numpy())
     assert (state.num_pulls, state.noise_variance) == (n, pytest.approx(NOISE))
     assert state.max_prior_variance == pytest.approx(1.0)
@@ -334,7 +334,7 @@ def test_state_of_a_model_is_dense_algebra():
     log_det = np.linalg.slogdet(np.eye(n) + K / NOISE)[1]
     assert state.log_det == pytest.approx(log_det, rel=1e-6)
     assert state.frozen_log_det(3.0) == state.log_det
-    assert (state.num_arms, state.ratio_threshold) == (7, 3.0)
+    assert (state.num_arms, state.ratio_threshold) == (7, 1.0)
     assert state.observations is not None
     mean, variance = exact_moments(X, Y, X[:-1])
     order = np.lexsort(X[:-1].numpy().T[::-1])  # lexicographic, as torch.unique sorts

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -228,19 +229,19 @@ def masked_cholesky(
 FeatureMap = Callable[[Tensor], Tensor]
 
 
+@dataclass(eq=False, repr=False)
 class KernelFeatures:
-    r"""The map ``x -> L^{-1} k_S(x)`` for one set of ``m`` points.
+    r"""The map ``x -> L^{-1} k_S(x)``.
 
-    Args:
+    Attributes:
         covar_module: The kernel ``k``.
         points: The ``m x d`` points ``S``.
         L: An ``m x m`` lower triangular factor.
     """
 
-    def __init__(self, covar_module: Kernel, points: Tensor, L: Tensor) -> None:
-        self.covar_module = covar_module
-        self.points = points
-        self.L = L
+    covar_module: Kernel
+    points: Tensor
+    L: Tensor
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return the ``... x m x q`` features of a ``... x q x d`` tensor of points."""
@@ -316,10 +317,11 @@ class TriangularSolver:
         return B
 
 
+@dataclass(eq=False, repr=False)
 class AppendedFeatures:
     r"""A feature map extended by ``q`` points: ``L_new = [[L, 0], [B, C]]``.
 
-    Args:
+    Attributes:
         base: The map to extend.
         covar_module: The kernel ``k``.
         points: A ``... x q x d`` tensor, the new points.
@@ -328,21 +330,17 @@ class AppendedFeatures:
         keep: A ``... x q`` mask; a masked point is in the span of those before it.
     """
 
-    def __init__(
-        self,
-        base: FeatureMap,
-        covar_module: Kernel,
-        points: Tensor,
-        B: Tensor,
-        C: Tensor,
-        keep: Tensor,
-    ) -> None:
-        self.base = base
-        self.covar_module = covar_module
-        self.points = points
-        self.B = B
-        self.C = C + torch.diag_embed((~keep).to(C))
-        self.keep = keep.unsqueeze(-1)
+    base: FeatureMap
+    covar_module: Kernel
+    points: Tensor
+    B: Tensor
+    C: Tensor
+    keep: Tensor
+
+    def __post_init__(self) -> None:
+        """Make ``C`` invertible: ones on the diagonal of masked points."""
+        self.C = self.C + torch.diag_embed((~self.keep).to(self.C))
+        self.keep = self.keep.unsqueeze(-1)
 
     def appended(self, X: Tensor, z: Tensor) -> Tensor:
         """Return the new coordinates only, ``... x q' x q``, given ``z = base(X)``."""

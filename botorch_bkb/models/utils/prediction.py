@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast, NamedTuple
 
 import torch
@@ -58,10 +59,11 @@ class Observations(NamedTuple):
     means: Tensor
 
 
+@dataclass(eq=False, repr=False)
 class DTCPredictionStrategy(ABC):
     """A centered GP posterior over factors; conditioning returns a new one.
 
-    Args:
+    Attributes:
         covar_module: The kernel.
         features: The map ``z``.
         weights: The ``... x m`` coefficients of the mean on the root features,
@@ -70,19 +72,11 @@ class DTCPredictionStrategy(ABC):
         L_v: The ``... x m x m`` Cholesky factor of ``V``; None for the exact GP.
     """
 
-    def __init__(
-        self,
-        covar_module: Kernel,
-        features: FeatureMap,
-        weights: Tensor,
-        log_det: Tensor,
-        L_v: Tensor | None = None,
-    ) -> None:
-        self.covar_module = covar_module
-        self.features = features
-        self.weights = weights
-        self.log_det = log_det
-        self.L_v = L_v
+    covar_module: Kernel
+    features: FeatureMap
+    weights: Tensor
+    log_det: Tensor
+    L_v: Tensor | None = None
 
     def __call__(self, X: Tensor) -> MultivariateNormal:
         """Return the centered posterior over ``... x q x d`` points, jointly in ``q``.
