@@ -93,7 +93,7 @@ BANDITS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", BANDITS)
 def test_only_posteriors_and_tables_hold_a_number_per_arm(name, monkeypatch):
-    """And beside the shards, at most a byte: arms on workers cost others no more."""
+    """Beside the shards at most a byte, and four for limits on pulls in an ask."""
     bandit_class, options = BANDITS[name]
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand(NUM_ARMS, 2, generator=generator, dtype=torch.double)
@@ -121,5 +121,10 @@ def test_only_posteriors_and_tables_hold_a_number_per_arm(name, monkeypatch):
     if name != "masked":  # a mask has an entry per arm
         assert not [file for file in asking.files if not file.startswith(ALLOWED)]
     if name != "drifting":  # a filter over time is no worker's
-        # While the table is made, the hashes of its rows, sorted in their place.
-        assert whole.beside_shards == {"models/utils/replicates.py"}
+        # While the table is made, the hashes of its rows; in an ask, limits on pulls.
+        assert whole.beside_shards <= {
+            "models/utils/replicates.py",
+            "arms/pull_limits.py",
+            "arms/table.py",
+            "posteriors/upper_bounds.py",
+        }
