@@ -128,13 +128,7 @@ def read_molecules(
                     codes[len(first)] = fingerprint
                     first[name] = row
     if invalid and not skip_invalid:
-        row = min(invalid)
-        text = smiles[row] if len(smiles[row]) <= 80 else smiles[row][:77] + "..."
-        raise InputDataError(
-            f"Expected a molecule in every row, but the SMILES {text!r} of row {row} "
-            f"{invalid[row]}; there are {len(invalid):,} such rows of "
-            f"{len(smiles):,}. Correct them, or pass `skip_invalid=True`."
-        )
+        raise _not_molecules(smiles, invalid)
     return Molecules(
         rows=np.fromiter(first.values(), dtype=np.int64, count=len(first)),
         smiles=list(first),
@@ -142,6 +136,17 @@ def read_molecules(
         is_counts=counts,
         duplicates=duplicates,
         invalid=invalid,
+    )
+
+
+def _not_molecules(smiles: Sequence[str], invalid: dict[int, str]) -> InputDataError:
+    """Return the error of rows that are no molecules."""
+    row = min(invalid)
+    text = smiles[row] if len(smiles[row]) <= 80 else smiles[row][:77] + "..."
+    return InputDataError(
+        f"Expected a molecule in every row, but the SMILES {text!r} of row {row} "
+        f"{invalid[row]}; there are {len(invalid):,} such rows of {len(smiles):,}. "
+        "Correct them, or pass `skip_invalid=True`."
     )
 
 
