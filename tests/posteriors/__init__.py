@@ -30,9 +30,17 @@ class Problem:
         exact: Whether the pulled arms are inducing; else half of them and an arm that
             has no pulls.
         inducing: These arms are, instead.
+        max_bytes: The byte budget of the posterior.
     """
 
-    def __init__(self, seed=0, dtype=torch.float64, exact=False, inducing=None):
+    def __init__(
+        self,
+        seed=0,
+        dtype=torch.float64,
+        exact=False,
+        inducing=None,
+        max_bytes=2**31,
+    ):
         stream = np.random.default_rng(seed)
         grid = np.stack(np.divmod(np.arange(NUM_ARMS - 1), 4), axis=-1)
         points = stream.permutation(grid) + stream.uniform(-0.15, 0.15, grid.shape)
@@ -48,21 +56,11 @@ class Problem:
         if inducing is None:
             inducing = pulled if exact else order[3:7]
         self.S = [int(arm) for arm in inducing]
-        self.posterior = self.new_posterior()
-        self.update()
-
-    def new_posterior(self):
-        """Return a posterior without data."""
         kernel = RBFKernel().to(self.arms)
         kernel.lengthscale = LENGTHSCALE
-        return ArmPosterior(self.arms, kernel, NOISE)
-
-    def update(self):
-        """Let the posterior know the data."""
-        pulled = np.flatnonzero(self.counts)
+        self.posterior = ArmPosterior(self.arms, kernel, NOISE, max_bytes)
         counts, sums = (torch.tensor(x[pulled]) for x in (self.counts, self.sums))
-        pulled = torch.tensor(pulled)
-        self.posterior.update(longs(*self.S), pulled, counts, sums)
+        self.posterior.update(longs(*self.S), torch.tensor(pulled), counts, sums)
 
     def dense(self, appended=(), pulls=()):
         """Return covariances and projected ones, with more inducing arms and pulls."""
