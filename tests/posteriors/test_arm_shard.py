@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import Kernel, RBFKernel
+from gpytorch.kernels import Kernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -16,16 +16,14 @@ from botorch_bkb.posteriors import arm_shard
 from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.basis import Basis
 from botorch_bkb.posteriors.moments import expected_rise, largest, Ranked
-from tests.helpers import gram_matrix
-from tests.reference import Arms
+from tests import posteriors
+from tests.posteriors import ATOL, each_dtype, longs, NOISE
 
 
-BLOCK_SIZE, NOISE = 4, 0.25
-ATOL = {torch.double: 1e-9, torch.float: 1e-3}
-each_dtype = pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
-each_cut = pytest.mark.parametrize("limits", [[0, 21], [0, 8, 21], [0, 4, 20, 21]])
+BLOCK_SIZE = 4
+each_cut = pytest.mark.parametrize("limits", [[0, 17], [0, 8, 17], [0, 4, 16, 17]])
 each_cache = pytest.mark.parametrize("cached", [True, False])
-none = torch.empty(0, dtype=torch.long)
+none = longs()
 
 
 @pytest.fixture(autouse=True)
@@ -36,57 +34,37 @@ def _small_chunks(monkeypatch):
         monkeypatch.setattr(arm_shard, name, 64)
 
 
-class Problem:
-    """Arms of a grid, of which the last is the first; six pulled, basis and inducing.
+class Problem(posteriors.Problem):
+    """Some basis arms are not inducing: the factor's complement leaves them out."""
 
-    The basis arms that are not inducing are left out by the factor's complement.
-    """
-
-    def __init__(self, dtype=torch.double, basis=(9, 2, 17, 6), S=(9, 17), num_arms=21):
-        grid = np.stack(np.meshgrid(np.arange(5.0), np.arange(4.0)), -1).reshape(-1, 2)
-        arms = np.concatenate([grid, grid[:1]])[:num_arms] / 2
-        self.arms, self.kernel = torch.as_tensor(arms).to(dtype), RBFKernel().to(dtype)
-        self.kernel.lengthscale = 0.5
-        self.basis, self.S = list(basis), list(S)
-        counts, sums = np.zeros(num_arms), np.zeros(num_arms)
-        pulled = np.array([1, 2, 6, 9, 14, 17])
-        counts[pulled], sums[pulled] = [1, 2, 1, 3, 1, 2], [2, -1, 0.5, 3, -2, 1]
-        self.K = gram_matrix(self.kernel.double(), self.arms.double())
-        self.kernel.to(dtype)
-        arms = Arms(self.K, NOISE)
-        self.mean, self.covariance, self.projected_covariance = arms.parts(
-            self.S, counts, sums
-        )
-        self.projected = np.diag(self.projected_covariance)
+    def __init__(self, dtype=torch.double, S=(9, 14)):
+        super().__init__(dtype=dtype, inducing=S)
+        self.kernel, basis = self.posterior.covar_module, [9, 2, 14, 6]
+        self.covariance, projected = self.dense()
+        self.projected = np.diag(projected)
         self.residual = np.diag(self.covariance) - self.projected
         # In the coordinates of the basis.
-        L = np.linalg.cholesky(self.K[np.ix_(basis, basis)])
-        self.Z = np.linalg.solve(L, self.K[self.basis])
-        inside = [self.basis.index(arm) for arm in self.S]
-        Q = np.linalg.qr(L[inside].T, mode="complete")[0]
-        complement = Q[:, len(inside) :]
-        Z, W = self.Z[:, pulled], counts[pulled] / NOISE
-        indices = torch.tensor(self.basis, dtype=torch.long)
-        is_inside = torch.tensor([arm in self.S for arm in self.basis])
-        sums = (Z * W) @ Z.T, Z @ (sums[pulled] / NOISE)
-        L, complement, *sums = (self.tensor(x) for x in (L, complement, *sums))
-        self.factor = Basis(indices, L, is_inside, complement, *sums)
-
-    def tensor(self, values):
-        return torch.as_tensor(values).to(self.arms)
+        L = np.linalg.cholesky(self.gram[np.ix_(basis, basis)])
+        self.Z = np.linalg.solve(L, self.gram[basis])
+        inside = np.isin(basis, S)
+        complement = np.linalg.qr(L[inside].T, mode="complete")[0][:, len(S) :]
+        Z, W = self.Z, self.counts / NOISE
+        small = L, complement, (Z * W) @ Z.T, Z @ self.sums / NOISE
+        L, complement, *sums = (torch.as_tensor(x).to(dtype) for x in small)
+        inside = torch.as_tensor(inside)
+        self.factor = Basis(longs(*basis), L, inside, complement, *sums)
 
     def shard(self, start, stop):
         return ArmShard(self.arms, start, stop, self.kernel, 8, BLOCK_SIZE)
 
-    def rebuild(self, shard, factor, S, width):
-        inducing = torch.tensor(S, dtype=torch.long)
-        shard.rebuild(factor, self.arms[factor.indices], None, inducing, width)
+    def rebuild(self, shard, S, width):
+        points = self.arms[self.factor.indices]
+        shard.rebuild(self.factor, points, None, longs(*S), width)
 
     def shards(self, limits, cached=True):
         shards = [self.shard(*pair) for pair in pairwise(limits)]
-        width = len(self.basis) + 2 if cached else 0  # there may be room
         for shard in shards:
-            self.rebuild(shard, self.factor, self.S, width)
+            self.rebuild(shard, self.S, 6 if cached else 0)  # there may be room
         return shards
 
 
@@ -109,11 +87,11 @@ def test_moments_are_those_of_the_dense_posterior(limits, cached, dtype):
     assert not whole(shards, "residual")[problem.S].any()
     least = min(shard.soundness()[0] for shard in shards)
     assert least == pytest.approx(np.diag(problem.covariance).min(), abs=ATOL[dtype])
-    found = [shard.moments_of(torch.tensor([20, 3])) for shard in shards]
+    found = [shard.moments_of(longs(16, 3)) for shard in shards]
     assert sum(map(len, found)) == 2  # each of its own arms
     moments = torch.cat([shard.moments for shard in shards], dim=-1)
     assert {tuple(x.tolist()) for x in torch.cat(found)} == {
-        tuple(moments[:, arm].tolist()) for arm in (20, 3)
+        tuple(moments[:, arm].tolist()) for arm in (16, 3)
     }
 
 
@@ -131,13 +109,13 @@ def test_the_largest_bounds_are_those_of_a_sort(limits, size, scale, seed, every
     shards = problem.shards(limits)
     variance = whole(shards, "residual") + whole(shards, "projected")
     bounds = whole(shards, "mean") + scale * variance.sqrt()
-    competes = None if everyone else torch.rand(21, generator=stream) < 0.6
-    arms = torch.randperm(21, generator=stream)[:5]
+    competes = None if everyone else torch.rand(17, generator=stream) < 0.6
+    arms = torch.randperm(17, generator=stream)[:5]
     known = Ranked(torch.randn(5, generator=stream).double(), arms)
     if competes is not None:
         bounds[~competes] = -torch.inf
     bounds[known.arms] = known.values
-    expected = sorted(range(21), key=lambda i: (-bounds[i].item(), i))[:size]
+    expected = sorted(range(17), key=lambda i: (-bounds[i].item(), i))[:size]
     parts = [shard.largest_bounds(size, scale, competes, known) for shard in shards]
     found = Ranked.merged(parts, size)
     assert found.arms.tolist() == expected
@@ -151,24 +129,24 @@ def test_the_expected_number_above_a_level_is_a_sum_of_normal_tails(limits, dtyp
     levels, without = np.array([-1.0, 0.3, 2.0]), torch.tensor([0, 13])
     std = np.sqrt(np.diag(problem.covariance))
     above = norm.sf(levels[:, None], problem.mean, std)
-    competes = np.arange(21) % 4 > 0
+    competes = np.arange(17) % 4 > 0
     for mask in (None, torch.as_tensor(competes)):
         found = [
-            shard.expected_above(problem.tensor(levels), mask, without)
+            shard.expected_above(torch.as_tensor(levels).to(dtype), mask, without)
             for shard in problem.shards(limits)
         ]
-        inside = np.ones(21, dtype=bool) if mask is None else competes.copy()
+        inside = np.ones(17, dtype=bool) if mask is None else competes.copy()
         inside[without] = False
         assert sum(number for number, _ in found) == inside.sum()
         sums = torch.cat([blocks for _, blocks in found])
-        assert len(sums) == 6  # blocks, whatever the shards
+        assert len(sums) == 5  # blocks, whatever the shards
         expected = above[:, inside].sum(axis=1)
         np.testing.assert_allclose(sums.sum(dim=0), expected, atol=10 * ATOL[dtype])
 
 
 @given(
     start=st.integers(0, 3),
-    num_arms=st.integers(1, 21),
+    num_arms=st.integers(1, 17),
     numbers=st.integers(1, 40),
     num_bytes=st.sampled_from([1, 64, 10**6]),
 )
@@ -178,7 +156,7 @@ def test_chunks_hold_every_arm_once_and_cross_no_block(
 ):
     problem = Problem()
     start *= BLOCK_SIZE
-    shard = problem.shard(start, min(start + num_arms, 21))
+    shard = problem.shard(start, min(start + num_arms, 17))
     chunks = list(shard.chunks(numbers, num_bytes))
     places = [place for rows in chunks for place in range(rows.start, rows.stop)]
     assert places == list(range(shard.num_arms))
@@ -194,11 +172,11 @@ def test_the_largest_gain_is_of_arms_that_compete_and_are_not_left_out(limits):
     shards = Problem().shards(limits)
     mean = whole(shards, "mean")
     variance = whole(shards, "residual") + whole(shards, "projected")
-    is_open = torch.arange(21) % 3 > 0
+    is_open = torch.arange(17) % 3 > 0
     for competes in (None, is_open, torch.zeros_like(is_open)):
         some = mean if competes is None else mean.masked_fill(~competes, -torch.inf)
         top = largest(some, 2)
-        is_best = torch.arange(21) == top.arms[0]
+        is_best = torch.arange(17) == top.arms[0]
         gain = expected_rise(mean, variance, NOISE, top, is_best)
         gain = gain if competes is None else gain.masked_fill(~competes, -torch.inf)
         for without in (none, gain.argsort(descending=True)[:4]):
@@ -207,21 +185,21 @@ def test_the_largest_gain_is_of_arms_that_compete_and_are_not_left_out(limits):
             assert max(shard.largest_gain(*args) for shard in shards) == expected
 
 
-@pytest.mark.parametrize("limits", [[0, 21], [0, 8, 21]])
+@pytest.mark.parametrize("limits", [[0, 17], [0, 8, 17]])
 def test_kernel_rows_are_kept_in_their_order(limits):
     """Whatever room they move to; a kernel that fails adds none."""
     problem = Problem()
     shards = [problem.shard(*pair) for pair in pairwise(limits)]
     for shard in shards:
-        shard.max_rows = 72
+        shard.max_rows = 60
         for arms in (problem.arms[:2], problem.arms[5:5], problem.arms[2:9]):
             shard.add_rows(arms)
         with pytest.raises(RuntimeError, match="number of dimensions"):
             shard.add_rows(torch.zeros(3, 5).double())
         for _ in range(3):
-            shard.add_rows(problem.arms[:21])
-    slots, arms = torch.tensor([8, 0, 30, 69, 8]), torch.tensor([3, 20, 3, 9])
-    expected = problem.K[:, [8, 0, 0, 18, 8]]
+            shard.add_rows(problem.arms)
+    slots, arms = longs(8, 0, 27, 59, 8), longs(3, 16, 3, 9)
+    expected = problem.gram[:, [8, 0, 1, 16, 8]]
     found = [shard.held_rows(arms, slots) for shard in shards]
     order = [arm for a, b in pairwise(limits) for arm in arms if a <= arm < b]
     np.testing.assert_allclose(torch.cat(found), expected[order], atol=1e-12)
@@ -229,12 +207,12 @@ def test_kernel_rows_are_kept_in_their_order(limits):
 
 def test_a_residual_below_zero_is_remembered_and_made_zero():
     """Of a factor that is not that of the kernel: features are twice too large."""
-    problem = Problem(S=(9, 2, 17, 6))
+    problem = Problem(S=(9, 2, 14, 6))
     problem.factor.L /= 2
-    shard = problem.shard(8, 21)
-    problem.rebuild(shard, problem.factor, [], 4)
+    shard = problem.shard(8, 17)
+    problem.rebuild(shard, [], 4)
     Z = 2 * problem.Z[:, 8:]
-    Z[:, [1, 9]] /= 4  # arms of the basis have their row of the factor
+    Z[:, [1, 6]] /= 4  # arms of the basis have their row of the factor
     residual = 1 - np.square(Z).sum(axis=0)
     assert residual.min() < -0.5
     assert shard.soundness()[1] == pytest.approx(residual.min(), rel=1e-9)
@@ -248,7 +226,7 @@ class BadKernel(Kernel):
 
 
 def test_a_prior_variance_that_no_kernel_has_is_refused_by_its_arm():
-    arms = Problem().arms
+    arms = torch.arange(8).double().unsqueeze(-1) / 2
     with pytest.raises(InputDataError, match=r"got -0.5 for arm 1\."):
         ArmShard(arms, 0, 8, BadKernel(), 8, BLOCK_SIZE)
     with pytest.raises(InputDataError, match=r"got nan for arm 4\."):

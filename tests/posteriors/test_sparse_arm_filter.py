@@ -147,19 +147,6 @@ def test_the_log_determinant_is_that_of_all_pairs_of_observations(rate):
     assert filtered.log_det == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_copy_and_a_longer_one_leave_the_original_alone():
-    filtered = observed(STEPS[:1])
-    before = state(filtered)
-    new = torch.tensor([[0.5, 0.5]]).double()
-    for other in (filtered.copy(), filtered.extended(new)):
-        bring((other,), STEPS[1:])
-        assert_same_state(state(filtered), before)
-        arms = filtered.arms
-        expected = dense(filtered.covar_module, arms, 0.1, STEPS, 4.0)
-        np.testing.assert_allclose(other.mean[:6], expected[0], atol=1e-9)
-    assert len(other.mean) == len(other.prior_variance) == 7
-
-
 @pytest.mark.parametrize(
     ("arms", "rewards", "time", "error", "match"),
     [

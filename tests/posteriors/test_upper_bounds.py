@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullLimits
+from botorch_bkb.arms.pull_limits import UNLIMITED
 from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.posteriors import ArmMoments, SparseArmKalmanFilter
 from botorch_bkb.posteriors.hallucination import excerpt, HallucinatedPosterior
@@ -19,7 +22,7 @@ from botorch_bkb.posteriors.replay import (
     Observation,
     ReplayedFilter,
 )
-from botorch_bkb.posteriors.upper_bounds import UpperBounds
+from botorch_bkb.posteriors.upper_bounds import first_crossing, UpperBounds
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
 from tests.reference import time_varying_posterior
 
@@ -57,6 +60,29 @@ def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel():
     (part,) = some.shards.parts
     for column in (part.mean, part.residual, part.projected, part.appended):
         assert not column.requires_grad
+
+
+@given(
+    crossing=st.integers(1, UNLIMITED + 2),
+    most=st.sampled_from([1, 2, 1000, UNLIMITED]),
+)
+def test_the_least_count_is_found(crossing, most):
+    asked = []
+
+    def crosses(n):
+        asked.append(n)
+        return n >= crossing
+
+    assert first_crossing(crosses, most) == min(crossing, most)
+    assert len(asked) <= 2 * min(crossing, most).bit_length()
+
+
+@pytest.mark.parametrize("score", [1e-20, 1e-26])
+def test_terms_that_rounding_swallows_take_no_time(score):
+    """2.0 + n score is 2.0 for long, or for good."""
+    found = first_crossing(lambda n: 2.0 + n * score > 2.0)
+    assert found == UNLIMITED or 2.0 + found * score > 2.0
+    assert 2.0 + (found - 1) * score == 2.0
 
 
 RATE, NOW = 0.1, 6.0
