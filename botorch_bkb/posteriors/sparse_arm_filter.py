@@ -394,7 +394,7 @@ class SparseArmKalmanFilter:
         Q, G = inverse.mT @ inverse, inverse.mT @ self._Sigma @ inverse
         keep = list(range(m))
         while keep:
-            leverage = 1 - G.diagonal() / Q.diagonal()
+            leverage = (1 - G.diagonal() / Q.diagonal()).clamp_min(0.0)  # by rounding
             least = int(leverage.argmin())
             if leverage[least] >= self.tolerance and len(keep) <= max_size:
                 break

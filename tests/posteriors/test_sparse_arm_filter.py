@@ -10,7 +10,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.posteriors import SparseArmKalmanFilter
@@ -86,6 +86,7 @@ def test_300_times_equal_the_dense_answer(kernel):
     rate=st.sampled_from([0.0, 0.01, 0.5, 1.0]),
     gap=st.sampled_from([0.0, 0.7, 30.0]),
 )
+@example(seed=2532, rate=0.5, gap=30.0)  # rounding leaves a leverage below zero
 @settings(max_examples=40, deadline=None)
 def test_random_histories_equal_the_dense_answer(seed, rate, gap):
     """Predicted, and as the state at that time; a copy leaves the original alone."""
