@@ -1,14 +1,27 @@
+"""Upper confidence bounds against dense algebra, and as Ax constructs them."""
+
 import math
 
 import numpy as np
 import pytest
 import torch
+from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from botorch.utils.datasets import SupervisedDataset
 
 from botorch_bkb.acquisition import (
+    BatchUpperConfidenceBound,
     ChowdhuryGopalanWidth,
+    LogWidth,
+    PracticalBBKBWidth,
+    PracticalBKBWidth,
     ScheduledUpperConfidenceBound,
 )
 from tests.acquisition import (
@@ -20,9 +33,21 @@ from tests.acquisition import (
 )
 
 
-TEST_X = torch.rand(
-    9, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
-)
+GENERATOR = torch.Generator().manual_seed(7)
+TEST_X = torch.rand(9, 2, dtype=torch.float64, generator=GENERATOR)
+PENDING = torch.rand(4, 2, dtype=torch.float64, generator=GENERATOR)[[0, 1, 1, 1, 2]]
+
+
+def hallucinated_scores(X, Y, pending, num_deviations, sign=1.0):
+    """Return GP-BUCB's scores of TEST_X by dense algebra."""
+    mean, _ = exact_moments(X, Y, TEST_X)
+    both = torch.cat([X, pending])
+    _, variance = exact_moments(both, torch.zeros(len(both), 1), TEST_X)
+    return sign * mean + num_deviations * np.sqrt(variance)
+
+
+def scores(acqf):
+    return acqf(TEST_X.unsqueeze(-2)).detach().numpy()
 
 
 def test_score_is_the_mean_plus_a_number_of_deviations():
@@ -30,7 +55,7 @@ def test_score_is_the_mean_plus_a_number_of_deviations():
     acqf = ScheduledUpperConfidenceBound(fixed_gp(X, Y), confidence=1.5)
     mean, variance = exact_moments(X, Y, TEST_X)
     expected = mean + 1.5 * np.sqrt(variance)
-    np.testing.assert_allclose(acqf(TEST_X.unsqueeze(-2)).detach(), expected, atol=1e-6)
+    np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
 
 
 def test_width_comes_from_the_schedule_and_beta_from_the_width():
@@ -42,25 +67,143 @@ def test_width_comes_from_the_schedule_and_beta_from_the_width():
     assert acqf.beta.item() == pytest.approx(width**2 / NOISE, rel=1e-6)
 
 
-def test_both_ways_to_minimize_score_the_negative_mean():
-    X, Y = standardized_data(10)
-    model = fixed_gp(X, Y)
-    mean, variance = exact_moments(X, Y, TEST_X)
-    expected = -mean + 1.5 * np.sqrt(variance)
-    weights = torch.tensor([-1.0], dtype=torch.float64)
-    for acqf in (
-        ScheduledUpperConfidenceBound(model, 1.5, maximize=False),
-        ScheduledUpperConfidenceBound(
-            model, 1.5, posterior_transform=ScalarizedPosteriorTransform(weights)
-        ),
-    ):
-        values = acqf(TEST_X.unsqueeze(-2)).detach()
-        np.testing.assert_allclose(values, expected, atol=1e-6)
-
-
 def test_unsupported_confidence_and_models_are_refused():
     X, Y = standardized_data(10)
     with pytest.raises(InputDataError, match="`num_deviations` to be finite"):
         ScheduledUpperConfidenceBound(fixed_gp(X, Y), -1.0)
     with pytest.raises(UnsupportedError, match="one noise variance"):
         ScheduledUpperConfidenceBound(SingleTaskGP(X, Y, 0.1 + Y.square()), 1.0)
+
+
+def test_mean_is_frozen_and_variance_falls_with_repeated_pending_points():
+    X, Y = standardized_data(10)
+    acqf = BatchUpperConfidenceBound(fixed_gp(X, Y), 1.5, X_pending=PENDING)
+    expected = hallucinated_scores(X, Y, PENDING, 1.5)
+    np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
+    merged = hallucinated_scores(X, Y, PENDING.unique(dim=0), 1.5)
+    assert np.abs(merged - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("nothing", [None, PENDING[:0]])
+def test_without_pending_points_it_is_the_plain_bound(nothing):
+    model = fixed_gp(*standardized_data(10))
+    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=PENDING)
+    acqf.set_X_pending(nothing)
+    plain = ScheduledUpperConfidenceBound(model, 1.5)
+    np.testing.assert_allclose(scores(acqf), scores(plain), atol=1e-12)
+    assert acqf.X_pending is None
+
+
+def test_the_width_is_that_of_the_decision_after_the_pending_ones():
+    """Frozen there: what follows is of the same batch."""
+    model = fixed_gp(*standardized_data(10))
+    acqf = BatchUpperConfidenceBound(model, LogWidth(0.8, 4.0), X_pending=PENDING)
+    expected = 0.8 * math.log(4 * (10 + len(PENDING) + 1))
+    assert acqf.beta.item() == pytest.approx(expected)
+    acqf.set_X_pending(torch.cat([PENDING, PENDING]))
+    assert acqf.beta.item() == pytest.approx(expected)
+
+
+def test_both_ways_to_minimize_score_the_negative_mean():
+    X, Y = standardized_data(10)
+    expected = hallucinated_scores(X, Y, PENDING, 1.5, sign=-1.0)
+    weights = torch.tensor([-1.0], dtype=torch.float64)
+    for options in (
+        {"maximize": False},
+        {"posterior_transform": ScalarizedPosteriorTransform(weights)},
+    ):
+        acqf = BatchUpperConfidenceBound(
+            fixed_gp(X, Y), 1.5, X_pending=PENDING, **options
+        )
+        np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
+
+
+def test_scores_are_in_original_units_under_transforms():
+    X, Y = standardized_data(10)
+    reference = fixed_gp(X, Y)
+    model = SingleTaskGP(
+        10 * X,
+        100 + 7 * Y,
+        likelihood=reference.likelihood,
+        covar_module=reference.covar_module,
+        mean_module=reference.mean_module,
+        input_transform=Normalize(2, bounds=torch.tensor([[0.0, 0.0], [10.0, 10.0]])),
+    )
+    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=10 * PENDING)
+    expected = 100 + 7 * hallucinated_scores(X, Y, PENDING, 1.5)
+    values = acqf(10 * TEST_X.unsqueeze(-2)).detach().numpy()
+    np.testing.assert_allclose(values, expected, atol=1e-4)
+
+
+def test_gradient_in_the_inputs_is_that_of_finite_differences():
+    acqf = BatchUpperConfidenceBound(
+        fixed_gp(*standardized_data(10)), 1.5, X_pending=PENDING
+    )
+    test_X = TEST_X[:3].unsqueeze(-2).clone().requires_grad_(True)
+    assert torch.autograd.gradcheck(acqf, test_X, eps=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("X_pending", "error", "message"),
+    [
+        (PENDING[0], BotorchTensorDimensionError, r"n x d, but got \(2,\)"),
+        (PENDING[:, :1].repeat(1, 5), RuntimeError, None),
+    ],
+)
+def test_pending_points_of_a_wrong_shape_change_nothing(X_pending, error, message):
+    acqf = BatchUpperConfidenceBound(
+        fixed_gp(*standardized_data(10)), 1.5, X_pending=PENDING
+    )
+    before = scores(acqf)
+    with pytest.raises(error, match=message):
+        acqf.set_X_pending(X_pending)
+    np.testing.assert_array_equal(scores(acqf), before)
+    torch.testing.assert_close(acqf.X_pending, PENDING)
+
+
+def arguments_of_ax(**options):
+    """Return what Ax passes to an input constructor for a minimization."""
+    X, Y = standardized_data(10)
+    return {
+        "model": fixed_gp(X, Y),
+        "training_data": SupervisedDataset(
+            X=X, Y=Y, feature_names=["a", "b"], outcome_names=["y"]
+        ),
+        "bounds": torch.tensor([[0.0, 0.0], [1.0, 1.0]]),
+        "X_baseline": X,
+        "posterior_transform": ScalarizedPosteriorTransform(
+            weights=torch.tensor([-1.0], dtype=torch.float64)
+        ),
+        **options,
+    }
+
+
+def test_batch_bound_takes_what_ax_passes():
+    construct = get_acqf_input_constructor(BatchUpperConfidenceBound)
+    inputs = construct(
+        **arguments_of_ax(X_pending=PENDING, confidence=1.5, num_arms=100)
+    )
+    acqf = BatchUpperConfidenceBound(**inputs)
+    expected = BatchUpperConfidenceBound(
+        fixed_gp(*standardized_data(10)), 1.5, X_pending=PENDING, maximize=False
+    )
+    np.testing.assert_array_equal(scores(acqf), scores(expected))
+
+
+@pytest.mark.parametrize(
+    ("acqf_class", "schedule"),
+    [
+        (ScheduledUpperConfidenceBound, PracticalBKBWidth()),
+        (BatchUpperConfidenceBound, PracticalBBKBWidth()),
+    ],
+)
+def test_default_confidence_is_the_practical_width(acqf_class, schedule):
+    inputs = get_acqf_input_constructor(acqf_class)(**arguments_of_ax())
+    assert inputs["confidence"] == schedule
+
+
+def test_budgeted_bound_refuses_pending_points():
+    construct = get_acqf_input_constructor(ScheduledUpperConfidenceBound)
+    construct(**arguments_of_ax(X_pending=PENDING[:0]))
+    with pytest.raises(UnsupportedError, match="Use BatchUpperConfidenceBound"):
+        construct(**arguments_of_ax(X_pending=PENDING))

@@ -25,7 +25,6 @@ class TemporalDecayKernel(Kernel):
 
     Args:
         forgetting_rate_prior: A prior on ``eps``.
-        forgetting_rate_constraint: The interval of ``eps``; ``[0, 1]`` if omitted.
         **kwargs: Options of ``gpytorch.kernels.Kernel``; ``active_dims`` names the time
             column.
 
@@ -40,15 +39,12 @@ class TemporalDecayKernel(Kernel):
     def __init__(
         self,
         forgetting_rate_prior: Prior | None = None,
-        forgetting_rate_constraint: Interval | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if forgetting_rate_constraint is None:
-            forgetting_rate_constraint = Interval(0.0, 1.0)
         raw = torch.zeros(*self.batch_shape, 1, 1)
         self.register_parameter("raw_forgetting_rate", torch.nn.Parameter(raw))
-        self.register_constraint("raw_forgetting_rate", forgetting_rate_constraint)
+        self.register_constraint("raw_forgetting_rate", Interval(0.0, 1.0))
         if forgetting_rate_prior is not None:
             self.register_prior(
                 "forgetting_rate_prior",
