@@ -1,19 +1,26 @@
-"""Conditioning: on nothing, without noise, and as a look ahead."""
+"""Conditioning: from scratch, without noise, as a look ahead, and leaving one out."""
+
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from botorch.models import ModelListGP
+from botorch.cross_validation import efficient_loo_cv, loo_cv
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.models.utils.assorted import fantasize
 from botorch.sampling import IIDNormalSampler, ListSampler
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
+from gpytorch.settings import prior_mode
 from gpytorch.utils.warnings import NumericalWarning
 
 from botorch_bkb.models import SingleTaskDTCGP
-from tests.helpers import gram_matrix
-from tests.reference import dtc_posterior
+from tests.models.test_dtc_gp import dense_answer, make_kernel, plain_model
+from tests.models.test_dtc_gp import make_data as random_data
 
 
 NOISE = 0.05
@@ -99,36 +106,16 @@ def test_conditioning_without_noise_rounds_it_up(num_inducing):
             model = model.condition_on_observations(
                 X_new, Y_new, noise=torch.zeros_like(Y_new)
             )
-    kernel, everything = rbf(), torch.cat([X, X_new])
-    S = everything if S is None else torch.cat([S, X_new])
     # To GPyTorch's `min_fixed_noise`.
-    W = np.concatenate([np.full(30, 1 / NOISE), np.full(4, 3 / 1e-6)])
-    mean, covariance = dtc_posterior(
-        gram_matrix(kernel, S, S),
-        gram_matrix(kernel, S, everything),
-        gram_matrix(kernel, S, X_test),
-        gram_matrix(kernel, X_test, X_test),
-        W,
-        torch.cat([Y, Y_new]).squeeze(-1).numpy(),
-    )
+    noise = np.r_[np.full(30, NOISE), np.full(12, 1e-6)]
+    data = torch.cat([X, *[X_new] * 3]), torch.cat([Y, *[Y_new] * 3])
+    S = data[0] if S is None else torch.cat([S, X_new])
+    mean, covariance = dense_answer(rbf(), *data, S.unique(dim=0), X_test, noise)
     with torch.no_grad():
         posterior = model.posterior(X_test)
     np.testing.assert_allclose(posterior.mean.squeeze(-1), mean, atol=1e-6)
     np.testing.assert_allclose(
         posterior.variance.squeeze(-1), np.diag(covariance), atol=1e-6
-    )
-
-
-def present_posterior(X, Y, S, X_all):
-    """The DTC posterior of data without repeats, by NumPy."""
-    kernel = rbf()
-    return dtc_posterior(
-        gram_matrix(kernel, S, S),
-        gram_matrix(kernel, S, X),
-        gram_matrix(kernel, S, X_all),
-        gram_matrix(kernel, X_all, X_all),
-        np.full(len(X), 1 / NOISE),
-        Y.squeeze(-1).numpy(),
     )
 
 
@@ -140,7 +127,9 @@ def test_fantasies_condition_the_present_posterior_by_bayes_rule():
     with torch.no_grad():
         fantasies = model.fantasize(X_new, sampler)
         posterior = fantasies.posterior(X_test)
-    mean, covariance = present_posterior(X, Y, X[:10], torch.cat([X_test, X_new]))
+    mean, covariance = dense_answer(
+        rbf(), X, Y, X[:10], torch.cat([X_test, X_new]), NOISE
+    )
     outcomes = fantasies.train_targets[:, -2:].numpy()
     gain = np.linalg.solve(covariance[8:, 8:] + NOISE * np.eye(2), covariance[8:, :8])
     expected = mean[:8] + (outcomes - mean[8:]) @ gain
@@ -205,14 +194,8 @@ def test_old_data_speak_through_all_points_after_fantasies_through_which_they_di
     ).posterior(X_test)
     every_X, S = torch.cat([X, X_test[:5]]), torch.cat([X[:10], X_test[:5]])
     for fantasy in range(4):
-        mean, covariance = dtc_posterior(
-            gram_matrix(rbf(), S, S),
-            gram_matrix(rbf(), S, every_X),
-            gram_matrix(rbf(), S, X_test),
-            gram_matrix(rbf(), X_test, X_test),
-            np.full(len(every_X), 1 / NOISE),
-            torch.cat([Y, outcomes[fantasy], new_Y]).squeeze(-1).numpy(),
-        )
+        every_Y = torch.cat([Y, outcomes[fantasy], new_Y])
+        mean, covariance = dense_answer(rbf(), every_X, every_Y, S, X_test, NOISE)
         got_mean = found.mean[0, fantasy].squeeze(-1).detach().numpy()
         got_variance = found.variance[0, fantasy].squeeze(-1).detach().numpy()
         np.testing.assert_allclose(got_mean, mean, atol=1e-7)
@@ -233,3 +216,145 @@ def test_a_batch_of_fantasies_takes_points_of_smaller_batches(leading):
     for part in ("mean", "variance"):
         got = getattr(found.posterior(X_test), part)
         torch.testing.assert_close(got, getattr(expected.posterior(X_test), part))
+
+
+# Against models of the other data ---------------------------------------------------
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("transforms", [False, True])
+def test_conditioning_equals_a_model_built_from_scratch(sparse, transforms, generator):
+    X, Y = random_data(generator)
+    options = {}
+    if transforms:
+        bounds = torch.tensor([[0.0] * 3, [2.0] * 3]).double()
+        options = {"input_transform": Normalize(3, bounds=bounds)}
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:10] if sparse else None, **options)
+    X_new = torch.rand(4, 3, generator=generator, dtype=torch.double)
+    X_new[3] = X_new[0]  # a repeat among the new ones
+    X_new[1] = X[2]  # and one of an old input
+    Y_new = torch.randn(4, 1, generator=generator, dtype=torch.double)
+    conditioned = model.condition_on_observations(X_new, Y_new)
+    scratch = SingleTaskDTCGP(
+        torch.cat([X, X_new]),
+        torch.cat([Y, Y_new]),
+        inducing_points=torch.cat([X[:10], X_new]) if sparse else None,
+        **options,
+    )
+    # Standardize keeps the units of the old data in the conditioned model.
+    scratch.load_state_dict(model.state_dict(), keep_transforms=False)
+    scratch.outcome_transform.eval()
+    targets, _ = model.outcome_transform(torch.cat([Y, Y_new]))
+    scratch.set_train_data(targets=targets.squeeze(-1), strict=False)
+    X_test = torch.rand(6, 3, generator=generator, dtype=torch.double)
+    for other in (conditioned, conditioned.train().eval()):
+        ours, theirs = other.posterior(X_test), scratch.posterior(X_test)
+        torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            ours.distribution.covariance_matrix,
+            theirs.distribution.covariance_matrix,
+            rtol=0,
+            atol=1e-9,
+        )
+
+
+@pytest.mark.parametrize("train_yvar", [False, True])
+def test_batched_conditioning_equals_one_by_one_and_chains(train_yvar, generator):
+    X, Y = random_data(generator)
+    Yvar = torch.full_like(Y, 0.04) if train_yvar else None
+    model = SingleTaskDTCGP(X, Y, Yvar, inducing_points=X[:8])
+    X_new = torch.rand(5, 2, 3, generator=generator, dtype=torch.double)
+    Y_new = torch.randn(3, 5, 2, 1, generator=generator, dtype=torch.double)
+    X_more = torch.rand(5, 1, 3, generator=generator, dtype=torch.double)
+    Y_more = torch.randn(3, 5, 1, 1, generator=generator, dtype=torch.double)
+    noise = {} if Yvar is None else {"noise": torch.full_like(Y_new, 0.04)}
+    noise_more = {} if Yvar is None else {"noise": torch.full_like(Y_more, 0.04)}
+    with fantasize():  # BoTorch's own flag for targets with a fantasy dimension
+        batched = model.condition_on_observations(X_new, Y_new, **noise)
+        batched = batched.condition_on_observations(X_more, Y_more, **noise_more)
+    X_test = torch.rand(5, 4, 3, generator=generator, dtype=torch.double)
+    posterior = batched.posterior(X_test)
+    assert posterior.mean.shape == (3, 5, 4, 1)
+    for fantasy in range(3):
+        for batch in range(5):
+            pick = {key: value[fantasy, batch] for key, value in noise.items()}
+            more = {key: value[fantasy, batch] for key, value in noise_more.items()}
+            single = model.condition_on_observations(
+                X_new[batch], Y_new[fantasy, batch], **pick
+            )
+            single = single.condition_on_observations(
+                X_more[batch], Y_more[fantasy, batch], **more
+            )
+            expected = single.posterior(X_test[batch])
+            torch.testing.assert_close(posterior.mean[fantasy, batch], expected.mean)
+            torch.testing.assert_close(
+                posterior.variance[fantasy, batch], expected.variance
+            )
+
+
+def test_gradients_reach_new_inputs_through_conditioning(generator):
+    X, Y = random_data(generator)
+    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:6])
+    X_test = torch.rand(3, 3, generator=generator, dtype=torch.double)
+    Y_new = torch.tensor([[0.3]]).double()
+
+    def total(x):
+        conditioned = model.condition_on_observations(x, Y_new)
+        posterior = conditioned.posterior(X_test)
+        return posterior.mean.sum() + posterior.variance.sum()
+
+    x = torch.rand(1, 3, generator=generator, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(total, (x,), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("observation_noise", "train_yvar", "standardize"),
+    [(True, True, False), (False, True, True), (True, False, True)],
+)
+def test_leave_one_out_is_a_model_built_without_the_pull(
+    observation_noise, train_yvar, standardize, generator
+):
+    kernel = make_kernel("rbf")
+    X, Y = random_data(generator, n=12, repeats=4)
+    noise = torch.full((len(X),), 0.05).double()
+    options = {"inducing_points": X[:5]}
+    if train_yvar:
+        noise = 0.01 + torch.rand(len(X), generator=generator, dtype=torch.double)
+        options["train_Yvar"] = noise.unsqueeze(-1)
+    model = plain_model(X, Y, kernel, **options)
+    if standardize:  # other units, the same posterior
+        model.outcome_transform = Standardize(1)
+        model.outcome_transform.means[:], model.outcome_transform.stdvs[:] = 0.0, 2.0
+        model.outcome_transform._stdvs_sq[:] = 4.0
+        model.outcome_transform._is_trained.fill_(True)
+        model.outcome_transform.eval()
+    posterior = model.loo_posterior(observation_noise)
+    assert posterior.mean.shape == posterior.variance.shape == (len(X), 1, 1)
+    unit = 2.0 if standardize else 1.0
+    for i in range(len(X)):
+        rest = torch.arange(len(X)) != i
+        mean, covariance = dense_answer(
+            kernel, X[rest], Y[rest], X[:5], X[i : i + 1], noise[rest].numpy()
+        )
+        variance = covariance[0, 0] + (noise[i].item() if observation_noise else 0.0)
+        assert posterior.mean[i].item() == pytest.approx(unit * mean[0], abs=1e-7)
+        expected = pytest.approx(unit**2 * variance, abs=1e-7)
+        assert posterior.variance[i].item() == expected
+
+
+def test_botorch_leaves_one_out_of_exact_models_only(generator):
+    X, Y = random_data(generator)
+    exact, stock = SingleTaskDTCGP(X, Y).eval(), SingleTaskGP(X, Y).eval()
+    stock.load_state_dict(exact.state_dict())
+    expected = loo_cv(stock).posterior
+    for found in (loo_cv(exact).posterior, exact.loo_posterior()):
+        torch.testing.assert_close(found.mean, expected.mean)
+        torch.testing.assert_close(found.variance, expected.variance)
+    sparse = SingleTaskDTCGP(X, Y, inducing_points=X[:5])
+    for function, training in product((loo_cv, efficient_loo_cv), (True, False)):
+        sparse.train(training)
+        with pytest.raises(UnsupportedError, match="Use `loo_posterior`"):
+            function(sparse)
+    with prior_mode():  # is the prior for all that
+        prior = sparse(sparse.train_inputs[0]).covariance_matrix
+    torch.testing.assert_close(prior, sparse.covar_module(X).to_dense())

@@ -1,7 +1,6 @@
 """The DTC model against the dense answer and against BoTorch's own exact GP."""
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from botorch.acquisition import (
     UpperConfidenceBound,
 )
 from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
-from botorch.cross_validation import efficient_loo_cv, loo_cv
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
@@ -21,15 +19,13 @@ from botorch.exceptions.errors import (
 )
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
-from botorch.models.utils.assorted import fantasize
+from botorch.models.transforms import Normalize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from gpytorch.settings import prior_mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -280,92 +276,6 @@ def test_no_factorized_matrix_is_larger_than_the_inducing_set(monkeypatch, gener
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("transforms", [False, True])
-def test_conditioning_equals_a_model_built_from_scratch(sparse, transforms, generator):
-    X, Y = make_data(generator)
-    options = {}
-    if transforms:
-        bounds = torch.tensor([[0.0] * 3, [2.0] * 3]).double()
-        options = {"input_transform": Normalize(3, bounds=bounds)}
-    model = SingleTaskDTCGP(X, Y, inducing_points=X[:10] if sparse else None, **options)
-    X_new = torch.rand(4, 3, generator=generator, dtype=torch.double)
-    X_new[3] = X_new[0]  # a repeat among the new ones
-    X_new[1] = X[2]  # and one of an old input
-    Y_new = torch.randn(4, 1, generator=generator, dtype=torch.double)
-    conditioned = model.condition_on_observations(X_new, Y_new)
-    scratch = SingleTaskDTCGP(
-        torch.cat([X, X_new]),
-        torch.cat([Y, Y_new]),
-        inducing_points=torch.cat([X[:10], X_new]) if sparse else None,
-        **options,
-    )
-    # Standardize keeps the units of the old data in the conditioned model.
-    scratch.load_state_dict(model.state_dict(), keep_transforms=False)
-    scratch.outcome_transform.eval()
-    targets, _ = model.outcome_transform(torch.cat([Y, Y_new]))
-    scratch.set_train_data(targets=targets.squeeze(-1), strict=False)
-    X_test = torch.rand(6, 3, generator=generator, dtype=torch.double)
-    for other in (conditioned, conditioned.train().eval()):
-        ours, theirs = other.posterior(X_test), scratch.posterior(X_test)
-        torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=1e-9)
-        torch.testing.assert_close(
-            ours.distribution.covariance_matrix,
-            theirs.distribution.covariance_matrix,
-            rtol=0,
-            atol=1e-9,
-        )
-
-
-@pytest.mark.parametrize("train_yvar", [False, True])
-def test_batched_conditioning_equals_one_by_one_and_chains(train_yvar, generator):
-    X, Y = make_data(generator)
-    Yvar = torch.full_like(Y, 0.04) if train_yvar else None
-    model = SingleTaskDTCGP(X, Y, Yvar, inducing_points=X[:8])
-    X_new = torch.rand(5, 2, 3, generator=generator, dtype=torch.double)
-    Y_new = torch.randn(3, 5, 2, 1, generator=generator, dtype=torch.double)
-    X_more = torch.rand(5, 1, 3, generator=generator, dtype=torch.double)
-    Y_more = torch.randn(3, 5, 1, 1, generator=generator, dtype=torch.double)
-    noise = {} if Yvar is None else {"noise": torch.full_like(Y_new, 0.04)}
-    noise_more = {} if Yvar is None else {"noise": torch.full_like(Y_more, 0.04)}
-    with fantasize():  # BoTorch's own flag for targets with a fantasy dimension
-        batched = model.condition_on_observations(X_new, Y_new, **noise)
-        batched = batched.condition_on_observations(X_more, Y_more, **noise_more)
-    X_test = torch.rand(5, 4, 3, generator=generator, dtype=torch.double)
-    posterior = batched.posterior(X_test)
-    assert posterior.mean.shape == (3, 5, 4, 1)
-    for fantasy in range(3):
-        for batch in range(5):
-            pick = {key: value[fantasy, batch] for key, value in noise.items()}
-            more = {key: value[fantasy, batch] for key, value in noise_more.items()}
-            single = model.condition_on_observations(
-                X_new[batch], Y_new[fantasy, batch], **pick
-            )
-            single = single.condition_on_observations(
-                X_more[batch], Y_more[fantasy, batch], **more
-            )
-            expected = single.posterior(X_test[batch])
-            torch.testing.assert_close(posterior.mean[fantasy, batch], expected.mean)
-            torch.testing.assert_close(
-                posterior.variance[fantasy, batch], expected.variance
-            )
-
-
-def test_gradients_reach_new_inputs_through_conditioning(generator):
-    X, Y = make_data(generator)
-    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:6])
-    X_test = torch.rand(3, 3, generator=generator, dtype=torch.double)
-    Y_new = torch.tensor([[0.3]]).double()
-
-    def total(x):
-        conditioned = model.condition_on_observations(x, Y_new)
-        posterior = conditioned.posterior(X_test)
-        return posterior.mean.sum() + posterior.variance.sum()
-
-    x = torch.rand(1, 3, generator=generator, dtype=torch.double, requires_grad=True)
-    assert torch.autograd.gradcheck(total, (x,), atol=1e-5)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
 def test_stock_acquisitions_and_optimizers_run_unchanged(sparse, generator):
     X, Y = make_data(generator, n=15, repeats=4)
     model = SingleTaskDTCGP(X, Y, inducing_points=X[:7] if sparse else None)
@@ -476,59 +386,6 @@ def test_resampling_keeps_inputs_with_the_stated_probabilities(generator):
     drawn = torch.rand(30, generator=torch.Generator().manual_seed(1)) < kept
     assert 0 < drawn.sum() < 30
     assert torch.equal(model.inducing_points, unique[drawn])
-
-
-@pytest.mark.parametrize(
-    ("observation_noise", "train_yvar", "standardize"),
-    [(True, True, False), (False, True, True), (True, False, True)],
-)
-def test_leave_one_out_is_a_model_built_without_the_pull(
-    observation_noise, train_yvar, standardize, generator
-):
-    kernel = make_kernel("rbf")
-    X, Y = make_data(generator, n=12, repeats=4)
-    noise = torch.full((len(X),), 0.05).double()
-    options = {"inducing_points": X[:5]}
-    if train_yvar:
-        noise = 0.01 + torch.rand(len(X), generator=generator, dtype=torch.double)
-        options["train_Yvar"] = noise.unsqueeze(-1)
-    model = plain_model(X, Y, kernel, **options)
-    if standardize:  # other units, the same posterior
-        model.outcome_transform = Standardize(1)
-        model.outcome_transform.means[:], model.outcome_transform.stdvs[:] = 0.0, 2.0
-        model.outcome_transform._stdvs_sq[:] = 4.0
-        model.outcome_transform._is_trained.fill_(True)
-        model.outcome_transform.eval()
-    posterior = model.loo_posterior(observation_noise)
-    assert posterior.mean.shape == posterior.variance.shape == (len(X), 1, 1)
-    unit = 2.0 if standardize else 1.0
-    for i in range(len(X)):
-        rest = torch.arange(len(X)) != i
-        mean, covariance = dense_answer(
-            kernel, X[rest], Y[rest], X[:5], X[i : i + 1], noise[rest].numpy()
-        )
-        variance = covariance[0, 0] + (noise[i].item() if observation_noise else 0.0)
-        assert posterior.mean[i].item() == pytest.approx(unit * mean[0], abs=1e-7)
-        expected = pytest.approx(unit**2 * variance, abs=1e-7)
-        assert posterior.variance[i].item() == expected
-
-
-def test_botorch_leaves_one_out_of_exact_models_only(generator):
-    X, Y = make_data(generator)
-    exact, stock = SingleTaskDTCGP(X, Y).eval(), SingleTaskGP(X, Y).eval()
-    stock.load_state_dict(exact.state_dict())
-    expected = loo_cv(stock).posterior
-    for found in (loo_cv(exact).posterior, exact.loo_posterior()):
-        torch.testing.assert_close(found.mean, expected.mean)
-        torch.testing.assert_close(found.variance, expected.variance)
-    sparse = SingleTaskDTCGP(X, Y, inducing_points=X[:5])
-    for function, training in product((loo_cv, efficient_loo_cv), (True, False)):
-        sparse.train(training)
-        with pytest.raises(UnsupportedError, match="Use `loo_posterior`"):
-            function(sparse)
-    with prior_mode():  # is the prior for all that
-        prior = sparse(sparse.train_inputs[0]).covariance_matrix
-    torch.testing.assert_close(prior, sparse.covar_module(X).to_dense())
 
 
 def test_a_large_joint_posterior_stays_lazy(generator):

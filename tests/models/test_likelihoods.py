@@ -25,7 +25,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from botorch_bkb.acquisition import confidence_state_from_model
 from botorch_bkb.models import SingleTaskDTCGP
 from tests.helpers import gram_matrix
-from tests.reference import dtc_posterior
+from tests.models.test_dtc_gp import dense_answer
 
 
 OUTLIERS = [3, 17]
@@ -69,28 +69,8 @@ def robust(dim=30, indices=None):
 
 
 def plain(X, Y, likelihood, **options):
-    return SingleTaskDTCGP(
-        X,
-        Y,
-        likelihood=likelihood,
-        covar_module=rbf(),
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-        **options,
-    )
-
-
-def dense(X, Y, S, X_test, noise):
-    """The DTC posterior of rows without repeats, by NumPy."""
-    kernel = rbf()
-    return dtc_posterior(
-        gram_matrix(kernel, S, S),
-        gram_matrix(kernel, S, X),
-        gram_matrix(kernel, S, X_test),
-        gram_matrix(kernel, X_test, X_test),
-        1 / noise,
-        Y.squeeze(-1).numpy(),
-    )
+    options = {"mean_module": ZeroMean(), "outcome_transform": None, **options}
+    return SingleTaskDTCGP(X, Y, likelihood=likelihood, covar_module=rbf(), **options)
 
 
 def check(model, X_test, expected):
@@ -109,7 +89,7 @@ def test_noise_that_varies_with_the_input_is_asked_for(num_inducing):
     S = X[:num_inducing]
     model = plain(X, Y, varying_noise(), inducing_points=S)
     noise = 0.05 + X[:, 0]
-    check(model, X_test, dense(X, Y, S, X_test, noise.numpy()))
+    check(model, X_test, dense_answer(rbf(), X, Y, S, X_test, noise.numpy()))
     scores = model.posterior(X.unsqueeze(-2)).variance.flatten().detach() / noise
     torch.testing.assert_close(model.leverage_scores(), scores)
     torch.testing.assert_close(model.leverage_scores(X), scores)
@@ -118,7 +98,7 @@ def test_noise_that_varies_with_the_input_is_asked_for(num_inducing):
     data = torch.cat([X, X_test[:2]]), torch.cat([Y, Y[:2]])
     S = torch.cat([S, X_test[:2]])
     noise = 0.05 + data[0][:, 0].numpy()
-    check(conditioned, X_test[2:], dense(*data, S, X_test[2:], noise))
+    check(conditioned, X_test[2:], dense_answer(rbf(), *data, S, X_test[2:], noise))
 
 
 def robust_noise(model, X, S):
@@ -138,7 +118,9 @@ def test_the_variance_of_outliers_is_that_of_training(num_inducing):
     likelihood.noise_covar.raw_rho.data[:] = torch.tensor([0.5, 0.9])
     model = plain(X, Y, likelihood, inducing_points=S)
     assert likelihood.noise_covar._cached_train_inputs is None  # not called yet
-    check(model, X_test, dense(X, Y, S, X_test, robust_noise(model, X, S)))
+    check(
+        model, X_test, dense_answer(rbf(), X, Y, S, X_test, robust_noise(model, X, S))
+    )
     # Of pulls yet to come none is an outlier, as BoTorch says by a warning.
     with pytest.warns(InputDataWarning, match="Robust rho not applied"):
         scores = model.leverage_scores(X_test)
