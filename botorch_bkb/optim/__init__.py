@@ -4,10 +4,10 @@ from botorch_bkb.optim.batch_rules import (
     BatchRule,
     Capped,
     FixedSize,
+    optimize_batch_ucb,
     ProductRule,
     SumRule,
 )
-from botorch_bkb.optim.batch_ucb import optimize_batch_ucb
 from botorch_bkb.optim.optimize_finite import optimize_acqf_finite, top_k_choices
 from botorch_bkb.posteriors import ArmPosterior
 

@@ -1,4 +1,4 @@
-"""When a batch closes.
+"""When a batch closes, and the greedy loop that fills it.
 
 Inside a batch the mean is frozen and variances fall with every pull already chosen. The
 rules bound ``var_start(x) / var_now(x)``, by which the width has to grow to stay valid,
@@ -18,10 +18,10 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms.pull_limits import UNLIMITED
+from botorch_bkb.arms.pull_limits import PullLimits, UNLIMITED
 from botorch_bkb.checks import check_size
-from botorch_bkb.posteriors import Moments
-from botorch_bkb.posteriors.upper_bounds import Choices, first_crossing
+from botorch_bkb.posteriors import ArmPosterior, Moments
+from botorch_bkb.posteriors.upper_bounds import Choices, first_crossing, UpperBounds
 
 
 class OpenBatch(ABC):
@@ -272,3 +272,50 @@ def fill_batch(
             "`max_repeats` leave none. Allow more repeats or stop here."
         )
     return like.new_tensor(chosen)
+
+
+def optimize_batch_ucb(
+    posterior: ArmPosterior,
+    confidence_width: float,
+    batch_rule: BatchRule,
+    *,
+    grow: bool,
+    pending_indices: Tensor,
+    pending_scores: Tensor,
+    limits: PullLimits | None = None,
+) -> Tensor:
+    r"""Choose a batch of arms greedily by upper confidence bounds.
+
+    Each pick is the arm of the largest ``mean_start(x) + w sqrt(var_now(x) / lambda)``,
+    the lowest index among ties: line 4 of algorithm 1 in the BBKB paper. The result is
+    that of a loop that recomputes everything at every pull.
+
+    Args:
+        posterior: The posterior given all rewards.
+        confidence_width: w, in the papers' scaling.
+        batch_rule: When to close the batch. One that sets no size may take an arm that
+            is all but known very often; ``Capped`` limits it.
+        grow: Whether chosen arms join the inducing points inside the batch.
+        pending_indices: A long tensor of the pulls still without reward, repeats
+            included. They shrink the variance and always join the inducing points.
+        pending_scores: Their leverage scores, each frozen at the start of its batch.
+        limits: How many pulls each arm still allows; None for no limit.
+
+    Returns:
+        A long tensor of arm indices in order of choice, at least one; repeated arms
+        repeat.
+
+    Raises:
+        InputDataError: If no arm allows a pull.
+
+    Memory and time: ``O(A)``, plus ``O(pool^2)`` a pick. If inducing points grow
+    without holding all pulled arms, and with pulls pending under fixed inducing points,
+    a pick passes over all features: ``O(A (m + f))`` time and ``O(A f)`` memory for
+    ``f`` appended arms.
+    """
+    scale = confidence_width / math.sqrt(posterior.noise_variance)
+    if limits is None:
+        limits = PullLimits.unlimited(posterior.like, posterior.num_arms)
+    bounds = UpperBounds(posterior, scale, grow, pending_indices, limits.copy())
+    batch = batch_rule.open(posterior, pending_scores)
+    return fill_batch(bounds, batch, None, posterior.pulled_indices)

@@ -147,7 +147,8 @@ def test_capacity_is_respected_exactly_as_by_the_plain_loop(seed, limit, pool_si
     with pytest.MonkeyPatch.context() as patch:
         for name in ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE"):
             patch.setattr(upper_bounds, name, pool_size)
-        ours = problem.choose(1.0, FixedSize(15), True, capacity=capacity)
+        limits = PullLimits(capacity.int())
+        ours = problem.choose(1.0, FixedSize(15), True, limits=limits)
     theirs = problem.greedy(1.0, "fixed", True, size=15, capacity=capacity.numpy())
     assert ours == theirs
     assert (torch.bincount(torch.tensor(ours), minlength=25) <= capacity).all()
@@ -208,11 +209,9 @@ def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, ex
 
 
 def test_no_arm_left_is_an_error():
-    problem = Problem(0)
+    problem, limits = Problem(0), PullLimits(torch.zeros(60, dtype=torch.int32))
     with pytest.raises(InputDataError, match="may still be pulled"):
-        problem.choose(
-            1.0, FixedSize(3), True, capacity=torch.zeros(60, dtype=torch.long)
-        )
+        problem.choose(1.0, FixedSize(3), True, limits=limits)
 
 
 @pytest.mark.parametrize("name", ["sum", "product"])
