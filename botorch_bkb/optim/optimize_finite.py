@@ -28,16 +28,12 @@ def optimize_acqf_finite(
     available: Tensor | None = None,
     chunk_size: int = 2048,
 ) -> tuple[Tensor, Tensor]:
-    r"""Pick the best of ``A`` choices, or ``q`` of them by sequential greedy choice.
+    """Pick the best of ``A`` choices, or ``q`` of them by sequential greedy choice.
 
-    With ``q > 1`` every pick is added to the acquisition function's ``X_pending``
-    before the next, on top of those already there; afterwards they are as before, also
-    if an error is raised. Among equal values the lowest index wins; identical rows have
-    equal values, whatever rounding does to them.
-
-    The acquisition function is evaluated ``q`` times on all available choices, without
-    gradients, ``chunk_size`` choices at a time. Peak memory is ``O(A)`` numbers and
-    what the function needs for one chunk.
+    With ``q > 1`` every pick is added to the function's ``X_pending`` before the next;
+    afterwards they are as before, also after an error. Equal values, those of identical
+    rows among them, go to the lowest index. The function is evaluated ``q`` times on
+    all available choices, without gradients. Memory: ``O(A)`` numbers and one chunk.
 
     Args:
         acq_function: Any BoTorch acquisition function that takes ``q = 1``, except a
@@ -45,24 +41,19 @@ def optimize_acqf_finite(
         choices: An ``A x d`` tensor of choices.
         q: How many to pick.
         unique: Whether no choice may be picked twice.
-        available: An ``A``-dim boolean tensor, True where a choice may be picked; None
-            for all.
+        available: An ``A``-dim boolean tensor of the choices on offer; None for all.
         chunk_size: How many choices to evaluate at a time.
 
     Returns:
-        A two-element tuple containing
-
-        - a ``q``-dim long tensor of row indices into ``choices``, in picking order.
-        - a ``q``-dim tensor of their values, each at the time of its pick.
+        The ``q`` row indices in picking order, and their values at the time.
 
     Raises:
-        BotorchTensorDimensionError: If ``choices`` or the values of the acquisition
-            function have the wrong shape.
-        InputDataError: If ``choices`` are no floats, ``available`` is no ``A``-dim
-            boolean tensor, ``q`` or ``chunk_size`` are not positive, no choice (with
-            ``unique``: fewer than ``q``) is available, or a value is NaN.
-        UnsupportedError: If the acquisition function is a one-shot one, or does not
-            account for pending points and ``q > 1``.
+        BotorchTensorDimensionError: If ``choices`` or the function's values have the
+            wrong shape.
+        InputDataError: If another argument is wrong, too few choices are available, or
+            a value is NaN.
+        UnsupportedError: If the function is a one-shot one, or ignores pending points
+            and ``q > 1``.
     """
     check_size("q", q)
     _check_acquisition(acq_function, q)
@@ -70,8 +61,7 @@ def optimize_acqf_finite(
     if unique:
         _check_number("q", q, len(candidates))
     duplicates = find_duplicates(choices)
-    picked: list[Tensor] = []
-    picked_values: list[Tensor] = []
+    picks: list[tuple[Tensor, Tensor]] = []
     X_pending = getattr(acq_function, "X_pending", None)
     pending = choices[:0] if X_pending is None else X_pending
     try:
@@ -82,15 +72,15 @@ def optimize_acqf_finite(
             _tie_duplicates(values, candidates, duplicates)
             best = values.argmax()
             index = candidates[best]
-            picked.append(index)
-            picked_values.append(values[best])
+            picks.append((index, values[best]))
             pending = torch.cat([pending, choices[index].unsqueeze(0)])
             if unique:
                 candidates = candidates[candidates != index]
     finally:
         if q > 1:
             acq_function.set_X_pending(X_pending)
-    return torch.stack(picked), torch.stack(picked_values)
+    indices, found = zip(*picks, strict=True)
+    return torch.stack(indices), torch.stack(found)
 
 
 @torch.no_grad()
@@ -102,26 +92,14 @@ def top_k_choices(
     available: Tensor | None = None,
     chunk_size: int = 2048,
 ) -> tuple[Tensor, Tensor]:
-    r"""Return the ``k`` choices of largest value, each on its own, best first.
+    """Return the ``k`` choices of largest value, each on its own, best first.
 
     Unlike ``optimize_acqf_finite`` with ``q = k``, no choice accounts for the others.
-    Equal values, those of identical rows among them, are in the order of their indices.
-    Memory and errors are those of ``optimize_acqf_finite``.
-
-    Args:
-        acq_function: Any BoTorch acquisition function that takes ``q = 1``, except a
-            one-shot one.
-        choices: An ``A x d`` tensor of choices.
-        k: How many to return.
-        available: An ``A``-dim boolean tensor, True where a choice may be returned;
-            None for all.
-        chunk_size: How many choices to evaluate at a time.
+    Arguments, memory and errors are those of ``optimize_acqf_finite``.
 
     Returns:
-        A two-element tuple containing
-
-        - a ``k``-dim long tensor of row indices into ``choices``.
-        - a ``k``-dim tensor of their values, which never rise.
+        The ``k`` row indices into ``choices``, and the ``k`` values, which never rise.
+        Equal values are in the order of their indices.
     """
     check_size("k", k)
     _check_acquisition(acq_function, q=1)
