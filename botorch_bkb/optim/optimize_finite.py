@@ -48,12 +48,10 @@ def optimize_acqf_finite(
         The ``q`` row indices in picking order, and their values at the time.
 
     Raises:
-        BotorchTensorDimensionError: If ``choices`` or the function's values have the
-            wrong shape.
-        InputDataError: If another argument is wrong, too few choices are available, or
-            a value is NaN.
-        UnsupportedError: If the function is a one-shot one, or ignores pending points
-            and ``q > 1``.
+        BotorchTensorDimensionError: If choices or values have the wrong shape.
+        InputDataError: If another argument is wrong, or a value is NaN.
+        UnsupportedError: If the function is one-shot, or for ``q > 1`` ignores pending
+            points.
     """
     check_size("q", q)
     _check_acquisition(acq_function, q)
