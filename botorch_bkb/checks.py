@@ -177,6 +177,17 @@ def _check_floats(name: str, value: Any) -> None:
         )
 
 
+def check_numbers(**values: Tensor | None) -> None:
+    """Raise if a tensor of training data holds NaN."""
+    for name, value in values.items():
+        if value is not None and value.isnan().any():
+            first = value.isnan().nonzero()[0].tolist()
+            raise InputDataError(
+                f"Expected `{name}` without NaN, but {name}{first} is NaN. Leave its "
+                "row out of all training data."
+            )
+
+
 def check_single_output(model: str, train_X: Tensor, train_Y: Tensor) -> None:
     """Raise an ``UnsupportedError`` unless data are unbatched and of one output."""
     if train_X.dim() != 2 or train_Y.shape[-1] != 1:

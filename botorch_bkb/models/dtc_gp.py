@@ -29,8 +29,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import (
+    check_choice,
     check_generator,
     check_modules,
+    check_numbers,
     check_single_output,
     check_tensors,
 )
@@ -38,6 +40,8 @@ from botorch_bkb.models.utils.covariance import lazy_covariance
 from botorch_bkb.models.utils.draws import as_generator, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
     log_exclusion,
+    RESAMPLING,
+    Resampling,
     sample_inducing_indices,
 )
 from botorch_bkb.models.utils.marginal_likelihood import dtc_prior
@@ -69,16 +73,13 @@ class SingleTaskDTCGP(SingleTaskGP):
 
     where repeated rows of the training inputs are merged (``N`` their counts, ``s``
     their sums); section 3.1 of [calandriello2019bkb]_, whose variance is this one over
-    ``lambda``. With ``train_Yvar`` the sum of ``1 / Yvar`` takes the place of
-    ``N / lambda``. With every unique input inducing (the default) it is the exact GP of
-    ``SingleTaskGP``.
+    ``lambda``. With ``train_Yvar``, ``N / lambda`` is the sum of ``1 / Yvar``. With
+    every unique input inducing (the default) it is ``SingleTaskGP``.
 
-    Training maximizes the DTC marginal likelihood through the stock
-    ``ExactMarginalLogLikelihood`` in ``O(n m^2)``; inducing points stay as they are.
-    Prediction of ``b x 1 x d`` inputs costs ``O(b m^2)`` time and ``O(b m)`` memory.
-    ``condition_on_observations`` and ``fantasize`` append the new inputs to the
-    inducing points, so that the posterior moves there. The ``state_dict`` holds
-    hyperparameters only, neither data nor inducing points.
+    Training maximizes the DTC marginal likelihood by ``ExactMarginalLogLikelihood`` in
+    ``O(n m^2)``. Prediction of ``b x 1 x d`` inputs costs ``O(b m^2)`` time and
+    ``O(b m)`` memory. ``condition_on_observations`` and ``fantasize`` append the new
+    inputs to the inducing points. The ``state_dict`` holds hyperparameters only.
 
     Example:
         >>> model = SingleTaskDTCGP(train_X, train_Y)
@@ -120,11 +121,9 @@ class SingleTaskDTCGP(SingleTaskGP):
 
         Raises:
             UnsupportedError: If the training data are batched or have more than one
-                output, a kernel or mean is a batch, or the likelihood is none of these;
-                later, if it does not give one noise variance for each row.
+                output, a kernel or mean is a batch, or the likelihood is none of these.
             BotorchTensorDimensionError: If ``inducing_points`` are not ``m x d``.
-            InputDataError: If ``inducing_points`` are not finite, or an argument is no
-                tensor of floats, kernel or mean.
+            InputDataError: If a number is not finite, or a type is wrong.
         """
         check_tensors(
             train_X=train_X,
@@ -136,6 +135,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         check_modules(Mean, mean_module=mean_module)
         check_likelihood(likelihood)
         check_single_output("SingleTaskDTCGP", train_X, train_Y)
+        check_numbers(train_X=train_X, train_Y=train_Y, train_Yvar=train_Yvar)
         super().__init__(
             train_X=train_X,
             train_Y=train_Y,
@@ -148,6 +148,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         )
         # Not persistent: Ax loads a state dict into models of other data.
         self.register_buffer("_inducing_points", None, persistent=False)
+        self._uniforms: dict[tuple[float, ...], float] = {}
         if inducing_points is not None:
             self.set_inducing_points(inducing_points)
 
@@ -168,7 +169,7 @@ class SingleTaskDTCGP(SingleTaskGP):
 
         Raises:
             BotorchTensorDimensionError: If the shape is not ``m x d`` with ``m >= 1``.
-            InputDataError: If they are no tensor of floats or not finite.
+            InputDataError: If they are not finite.
         """
         check_tensors(inducing_points=inducing_points)
         if inducing_points is not None:
@@ -191,22 +192,26 @@ class SingleTaskDTCGP(SingleTaskGP):
         self,
         oversampling: float = 2.0,
         generator: torch.Generator | None = None,
+        resampling: Resampling = "independent",
     ) -> None:
         r"""Draw new inducing points by ridge leverage scores.
 
         Every pull (row of the training data) is kept with probability
-        ``min(1, oversampling * var(x) / noise)``, by the present posterior: algorithm
-        BKB of [calandriello2019bkb]_. If none is kept, the one of the largest score is.
+        ``min(1, oversampling * var(x) / noise)``: algorithm BKB of
+        [calandriello2019bkb]_. If none is kept, the one of the largest score is.
 
         Args:
-            oversampling: q-bar. Theorem 1 asks ``6 alpha log(4 T / delta) / eps^2``
-                (``acquisition.bkb_oversampling``); the experiments use 2.
+            oversampling: q-bar; 2 in the papers' experiments, for Theorem 1
+                ``acquisition.bkb_oversampling``.
             generator: The source of randomness; None for a new one, never the global.
+            resampling: ``"independent"``, fresh numbers, as the theorems assume, or
+                ``"coupled"``, the number first drawn for each input: the set then
+                changes little from call to call.
 
         Raises:
-            InputDataError: If ``oversampling`` is not positive or ``generator`` is
-                none.
+            InputDataError: If an argument is out of range.
         """
+        check_choice("resampling", resampling, RESAMPLING)
         check_generator(generator)
         train_X = self._raw_train_X
         inverse, first = find_replicates(train_X)
@@ -215,6 +220,10 @@ class SingleTaskDTCGP(SingleTaskGP):
         kept = -torch.expm1(sum_replicates(log_miss, inverse, len(first)))
         # In single precision, unlike the other draws: a seed draws what it always drew.
         uniforms = draw_uniforms(len(first), as_generator(generator), torch.float32)
+        if resampling == "coupled":
+            rows, known = train_X[first].tolist(), self._uniforms
+            pairs = zip(map(tuple, rows), uniforms.tolist(), strict=True)
+            uniforms = torch.tensor([known.setdefault(*pair) for pair in pairs])
         drawn = sample_inducing_indices(kept, scores[first], uniforms.to(scores))
         self.set_inducing_points(train_X[first[drawn]])
 
@@ -226,9 +235,9 @@ class SingleTaskDTCGP(SingleTaskGP):
         The papers' ``sigma-tilde^2``, section 3.2 of [calandriello2019bkb]_.
 
         Args:
-            X: A ``... x n' x d`` tensor of inputs; the training inputs if omitted.
+            X: A ``... x n' x d`` tensor of inputs; None: the training inputs.
             Yvar: The ``... x n'``-dim noise variances of pulls at ``X``, in the model's
-                (outcome-transformed) space. If omitted, the likelihood's noise.
+                (outcome-transformed) space. None: the likelihood's noise.
 
         Returns:
             A ``... x n'``-dim tensor of scores, without gradient.

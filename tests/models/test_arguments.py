@@ -35,7 +35,7 @@ ONE_NOISE = "one noise variance, or 12, one per"
         ({"train_X": X.numpy()}, InputDataError, "`train_X` to be a.*got ndarray"),
         ({"train_X": X.long()}, InputDataError, "`train_X` to be a.*got torch.int64"),
         ({"train_X": X.to_sparse()}, InputDataError, "`train_X` .* got torch.sparse"),
-        ({"train_Yvar": Y * torch.nan}, InputDataError, "contains NaN values"),
+        ({"train_Yvar": Y * torch.nan}, InputDataError, "without NaN"),
         ({"inducing_points": "all"}, InputDataError, "`inducing_points` to be a den"),
         ({"covar_module": "rbf"}, InputDataError, "Kernel object, but got 'rbf'"),
         (

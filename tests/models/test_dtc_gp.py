@@ -429,6 +429,25 @@ def test_bad_input_is_refused(generator):
         SingleTaskDTCGP(X, Y, inducing_points=X[:0])
     with pytest.raises(InputDataError, match="Expected finite `inducing_points`"):
         SingleTaskDTCGP(X, Y, inducing_points=X[:2] * math.nan)
+    with pytest.raises(
+        InputDataError, match=r"`train_Y` without NaN.*train_Y\[3, 0\] is"
+    ):
+        SingleTaskDTCGP(X, Y.index_fill(0, torch.tensor([3]), math.nan))
     model = SingleTaskDTCGP(X, Y)
     with pytest.raises(InputDataError, match="`oversampling` to be positive"):
         model.resample_inducing_points(0.0, generator)
+    with pytest.raises(InputDataError, match="`resampling` to be 'independent'"):
+        model.resample_inducing_points(resampling="same")
+
+
+def test_coupled_numbers_are_drawn_once_for_each_input(generator):
+    X, Y = make_data(generator)
+    model = SingleTaskDTCGP(X, Y)
+    draws = []
+    for _ in range(3):
+        model.set_inducing_points(None)
+        model.resample_inducing_points(0.5, generator, "coupled")
+        draws.append(model.inducing_points)
+    assert len(draws[0]) < len(X.unique(dim=0))
+    assert torch.equal(draws[0], draws[1])
+    assert torch.equal(draws[0], draws[2])
