@@ -72,7 +72,6 @@ class ConfidenceState:
         ratio_threshold: ``C~`` of the batch rule, 1 without delay.
         opening_score: The entry of ``frozen_leverage_scores`` that belongs to the
             uniform draw which opened the run, 0 if there is none.
-        decision_time: The time of the decision, for schedules that vary with time.
         observations: Per-arm summaries, for ``NormDoubling``.
         num_pending: The number of pulls that were chosen and have no reward yet.
     """
@@ -87,7 +86,6 @@ class ConfidenceState:
     log_det_start: float = 0.0
     ratio_threshold: float = 1.0
     opening_score: float = 0.0
-    decision_time: float | None = None
     observations: ArmObservations | None = None
     num_pending: int = 0
 

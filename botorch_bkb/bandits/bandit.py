@@ -235,7 +235,7 @@ class FiniteArmBandit(Bandit):
             rule = FixedSize(1)
         pending = list(self._observations.pending.values())
         posterior = surrogate.at(self._observations, time, pending)
-        return self._select_from(posterior, rule, limits, first, time, generator)
+        return self._select_from(posterior, rule, limits, first, generator)
 
     def _select_from(
         self,
@@ -243,12 +243,11 @@ class FiniteArmBandit(Bandit):
         rule: BatchRule,
         limits: PullLimits,
         first: int | None,
-        time: float,
         generator: torch.Generator,
     ) -> Tensor:
         def width() -> float:
             num_pending = len(self._observations.pending)
-            state = self._surrogate, posterior.moments, time, num_pending
+            state = self._surrogate, posterior.moments, num_pending
             return self.confidence(self._confidence_state(*state))
 
         return self.policy.select(
@@ -404,16 +403,16 @@ class FiniteArmBandit(Bandit):
         A bound is ``w sqrt(variance / lambda)`` away from the mean.
         """
         surrogate, moments = self._present()
-        state = self._confidence_state(surrogate, moments, self.decision_time, 0)
+        state = self._confidence_state(surrogate, moments, 0)
         return deepcopy(self.confidence)(state) * surrogate.hyperparameters.scale
 
     def _confidence_state(
-        self, surrogate: ArmSurrogate, moments: Moments, time: float, num_pending: int
+        self, surrogate: ArmSurrogate, moments: Moments, num_pending: int
     ) -> ConfidenceState:
         """Return what schedules of confidence widths use."""
         ratio_threshold = self.batch_rule.ratio_threshold
         return surrogate.confidence_state(
-            self._observations, moments, time, ratio_threshold, num_pending
+            self._observations, moments, ratio_threshold, num_pending
         )
 
     @locked

@@ -258,7 +258,7 @@ class GPBandit(FiniteArmBandit):
                 if self._new_arm_is_due():
                     first = self._new_arm(surrogate, left, time, generator)
             rule = FixedSize(missing)
-            more = self._select_from(posterior, rule, left, first, time, generator)
+            more = self._select_from(posterior, rule, left, first, generator)
             limits = limits.without(more)
             chosen = torch.cat([chosen, more])
             scores = posterior.moments.leverage_scores_of(more).tolist()

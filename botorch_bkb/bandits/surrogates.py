@@ -200,7 +200,6 @@ class ArmSurrogate(Surrogate):
         self,
         observations: Observations,
         moments: Moments,
-        time: float,
         ratio_threshold: float,
         num_pending: int,
     ) -> ConfidenceState:
@@ -209,7 +208,6 @@ class ArmSurrogate(Surrogate):
         Args:
             observations: All of them.
             moments: Means and variances at the time of the decision.
-            time: That time.
             ratio_threshold: That of the batch rule.
             num_pending: The number of pending pulls.
         """
@@ -231,7 +229,6 @@ class ArmSurrogate(Surrogate):
             log_det_start=log_det_start,
             opening_score=observations.opening_score if in_sum else 0.0,
             ratio_threshold=ratio_threshold,
-            decision_time=time if self.drifts else None,
             observations=ArmObservations(
                 counts=counts.to(moments.like),
                 sample_means=sample_means.to(moments.like),
