@@ -68,7 +68,7 @@ class ConfidenceState:
         frozen_leverage_scores: A tensor with, for each told pull since the last
             restart, its ``var / lambda`` at the start of its batch.
         log_det_start: ``log det(I + K / lambda)`` at the last restart, that is a refit
-            of hyper-parameters; frozen sums continue from it.
+            of hyperparameters; frozen sums continue from it.
         ratio_threshold: ``C~`` of the batch rule, 1 without delay.
         opening_score: The entry of ``frozen_leverage_scores`` that belongs to the
             uniform draw which opened the run, 0 if there is none.

@@ -53,7 +53,7 @@ class ArmPosterior(Moments):
 
     Args:
         arms: An ``A x d`` tensor.
-        covar_module: The kernel; its hyper-parameters are taken as they are.
+        covar_module: The kernel; its hyperparameters are taken as they are.
         noise_variance: lambda.
         max_feature_bytes: The byte budget of cached features and kernel rows.
 
