@@ -55,8 +55,6 @@ from botorch_bkb.models.utils.replicates import find_duplicates
 
 
 NUM_ROWS_SHOWN = 10
-# For features of fingerprints, of which a choice makes one pass.
-FEATURE_BYTES = 2**26
 # So many deviations between two means are none.
 EQUAL = 1e-6
 
@@ -181,8 +179,6 @@ def suggestion_bandit(
         maximize=maximize,
         max_repeats=max_repeats,
         max_inducing=max_inducing,
-        # One choice a process: a cache of features would be filled and not used.
-        max_feature_bytes=FEATURE_BYTES if kernel == "tanimoto" else 2**31,
         generator=torch.Generator().manual_seed(seed),
     )
     bandit.add_observations(indices[told], rewards[told])
