@@ -161,9 +161,9 @@ class FiniteArmBandit(Bandit):
         The very first arm is drawn uniformly; afterwards ties go to the lowest index.
         At least one arm is returned.
 
-        If arms come and go, as contexts do, pass those of this round as ``arms``. The
-        chosen ones join the table as retired arms. That costs two rebuilds of the
-        posterior, ``O((A + k) m^2)``.
+        If the candidates differ from round to round (contexts), pass those of this
+        round as ``arms``. The chosen ones join the table as retired arms. That costs
+        two rebuilds of the posterior, ``O((A + k) m^2)``.
 
         Args:
             max_size: A cap on the size of this batch; 10,000 if None.

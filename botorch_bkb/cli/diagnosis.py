@@ -61,7 +61,7 @@ FAR_OFF = 3.0
 # does that so rarely.
 SHARE_OF_ROUNDS = 0.1
 CHANCE_OF_ROUNDS = 0.01
-# Fewer measurements than coefficients and these say nothing of rounds.
+# Rounds are judged only if there are so many more measurements than coefficients.
 MIN_FREE = 5
 NOT_FITTED = (
     "Kernel and noise are assumed so far: they are fitted from "

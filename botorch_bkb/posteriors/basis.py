@@ -10,7 +10,7 @@ summed precisions ``W`` (number of pulls over lambda) of the pulled arms, ::
     projected(x) = z(x)^T V^{-1} z(x)           what noise leaves uncertain of the rest
     variance(x) = residual(x) + projected(x)
 
-**Inducing arms come and go inside a basis that stays.** Let ``L L^T`` be the Gram
+**Increments.** The basis stays while inducing arms change. Let ``L L^T`` be the Gram
 matrix of ``M`` basis arms and ``z_B(x) = L^{-1} k_B(x)`` the features of an arm. The
 inducing arms are some of the basis arms. Their features span a subspace of the ``M``
 coordinates, with orthogonal projection ``Q``. The posterior needs only the projected

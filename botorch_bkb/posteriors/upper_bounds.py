@@ -331,17 +331,17 @@ def best_arm_limits(
     pending: Tensor,
     size: int,
 ) -> PullLimits:
-    """Return the capacities of a batch of distinct arms that tell most of the best one.
+    """Return the pull limits of a batch of distinct arms, for the goal "best_arm".
 
-    Arms that were never pulled, and of the others those whose next pull gains more than
-    that of any new arm. Where these are fewer than ``size``, the pulled ones of the
-    largest gain fill up, as far as there are any. Every arm allows one pull at most.
+    A batch may pull new arms, and pulled arms whose knowledge gradient exceeds that of
+    every new arm. If these are fewer than ``size``, the pulled arms of the largest
+    knowledge gradients are added. Every arm allows one pull at most.
 
     Args:
-        posterior: What is known of the arms.
-        limits: How many pulls each arm allows; the best is sought of those on offer.
+        posterior: The posterior given the told pulls.
+        limits: How many pulls each arm allows.
         used: The pulls so far, told and pending.
-        pending: The arms of the pending ones, an arm as often as it is out.
+        pending: The arms of pending pulls, repeats included.
         size: The size of the batch.
     """
     is_open = limits.left > 0
