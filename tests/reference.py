@@ -227,7 +227,7 @@ def greedy_batch(
     threshold=2.0,
     size=1,
     cap=None,
-    grow=False,
+    projected=True,
     pending=(),
     pending_scores=(),
     first=None,
@@ -241,33 +241,36 @@ def greedy_batch(
         width: w, frozen in the batch, as the mean is.
         rule: fixed (``size``), sum or product; they close past ``threshold``, or at
             ``cap`` pulls.
-        grow: Whether a chosen arm joins S at once (always with the fixed rule, and in
-            the exact bandits). Pending arms join in any case.
+        projected: Whether pulls enter through the features of S only. If not (with the
+            fixed rule, in the exact bandits, and with pending arms) they condition the
+            joint Gaussian posterior.
         pending, pending_scores: Arms in flight, and var / lambda of each at the start
             of its own batch: the sums start with them.
         first: The first arm, where it is not the best one.
         capacity: How many more pulls each arm may get.
     """
     arms = Arms(gram, noise)
-    S, now = list(S), counts.astype(float)
-    batch: list[int] = []
+    now, batch = counts.astype(float), []
     mean, covariance, _ = arms.parts(S, counts, sums)
     start = np.diag(covariance)
-    for arm in pending:
-        S += [] if arm in S else [arm]
-        now[arm] += 1
     left = np.full(len(gram), np.inf) if capacity is None else capacity.astype(float)
     before = sum(pending_scores)
     factors = [1 + float(score) for score in pending_scores]
     while len(batch) < max_pulls:
-        variance = np.maximum(np.diag(arms.parts(S, now, sums)[1]), 0.0)
+        if projected and not len(pending):
+            variance = np.diag(arms.parts(S, now, sums)[1])
+        else:
+            out = [*pending, *batch]
+            K = covariance[np.ix_(out, out)] + noise * np.eye(len(out))
+            lost = np.linalg.solve(K, covariance[out]) * covariance[out]
+            variance = start - lost.sum(axis=0)
+        variance = np.maximum(variance, 0.0)
         bounds = mean + width * np.sqrt(variance / noise)  # line 4
         bounds[left <= 0] = -np.inf
         arm = int(np.argmax(bounds)) if batch or first is None else first
         if left[arm] <= 0:
             return batch
         batch.append(arm)
-        S += [arm] if grow and arm not in S else []
         now[arm] += 1
         left[arm] -= 1
         factors.append(1 + float(start[arm] / noise))
@@ -356,7 +359,7 @@ def simulate(
     counts, sums, frozen = np.zeros(A), np.zeros(A), np.zeros(0)
     S, variance, uniforms = np.zeros(0, dtype=int), np.diag(gram), np.zeros(0)
     options = {"threshold": threshold, "size": size}
-    options["grow"] = exact or rule == "fixed"
+    options["projected"] = not (exact or rule == "fixed")
     ratio = 1.0 if rule == "fixed" else threshold  # a fixed size promises no ratio
     while counts.sum() < num_pulls:
         p = np.flatnonzero(counts)

@@ -253,7 +253,7 @@ def test_picks_are_those_of_the_exact_gp_when_all_arms_join(seed):
     """The greedy loop of GP-BUCB, written with one row per pull."""
     problem = Problem(seed)
     state = problem.gram, problem.noise, problem.p, problem.counts, problem.sums
-    batch = greedy_batch(*state, 2.0, "fixed", size=6, grow=True, pending=[3])
+    batch = greedy_batch(*state, 2.0, "fixed", size=6, projected=False, pending=[3])
     pulls, gram = [*problem.pulls, 3], problem.gram
     told = list(problem.pulls)
     noise = np.full(len(told) + 7, problem.noise)

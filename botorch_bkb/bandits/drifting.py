@@ -203,7 +203,7 @@ class FilteredPosteriorAt(PosteriorAt):
 
     @override
     def upper_bounds(
-        self, scale: float, grow: bool, limits: PullLimits
+        self, scale: float, projected: bool, limits: PullLimits
     ) -> DriftingUpperBounds:
         now = self.hyperparameters.steps(self.time)
         return DriftingUpperBounds(

@@ -98,7 +98,7 @@ class UCBPolicy(Policy):
         generator: torch.Generator,
     ) -> Choices:
         scale = width() / math.sqrt(posterior.moments.noise_variance)
-        return posterior.upper_bounds(scale, not rule.keeps_inducing_points, limits)
+        return posterior.upper_bounds(scale, rule.keeps_inducing_points, limits)
 
 
 class DrawingPolicy(Policy):

@@ -70,12 +70,14 @@ class PosteriorAt(ABC):
         """Return the leverage scores of pending pulls, as batch rules count them."""
 
     @abstractmethod
-    def upper_bounds(self, scale: float, grow: bool, limits: PullLimits) -> Choices:
+    def upper_bounds(
+        self, scale: float, projected: bool, limits: PullLimits
+    ) -> Choices:
         """Return the arms in order of their upper bounds, as pulls are added.
 
         Args:
             scale: The number of standard deviations.
-            grow: Whether chosen arms become inducing. They always do in an exact GP.
+            projected: Whether chosen arms reduce the projected variance only.
             limits: How many pulls arms still allow; kept up to date.
         """
 
@@ -244,20 +246,23 @@ class StaticPosteriorAt(PosteriorAt):
     """A posterior of a function that does not change.
 
     Attributes:
-        grows: Whether every chosen arm becomes inducing.
+        is_exact: Whether every pulled arm is inducing.
     """
 
     moments: ArmPosterior
-    grows: bool
+    is_exact: bool
 
     @override
     def pending_scores(self) -> list[float]:
         return [pull.score for pull in self.pending]
 
     @override
-    def upper_bounds(self, scale: float, grow: bool, limits: PullLimits) -> UpperBounds:
-        grow |= self.grows
-        return UpperBounds(self.moments, scale, grow, self._pending_arms(), limits)
+    def upper_bounds(
+        self, scale: float, projected: bool, limits: PullLimits
+    ) -> UpperBounds:
+        projected &= not self.is_exact
+        pending = self._pending_arms()
+        return UpperBounds(self.moments, scale, projected, pending, limits)
 
     @override
     def sampler(

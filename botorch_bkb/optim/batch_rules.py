@@ -57,9 +57,9 @@ class BatchRule(ABC):
     Attributes:
         ratio_threshold: C-tilde, the bound on ``var_start / var_now`` that the rule
             guarantees, for widths that need it; 1 where there is none.
-        keeps_inducing_points: Whether the inducing set stays fixed inside a batch, as
-            the proofs of [calandriello2020bbkb]_ need. Else chosen arms join it, or the
-            batch could take one arm again and again.
+        keeps_inducing_points: Whether pulls of a batch reduce the projected variance
+            only, as the proofs of [calandriello2020bbkb]_ need. Otherwise they
+            condition the whole posterior.
         opens_with_one_pull: Whether the very first batch, before any reward, is the
             uniformly drawn arm alone, as in the papers.
         min_size: The number of pulls below which the rule does not close.
@@ -95,7 +95,7 @@ class FixedSize(BatchRule):
     """Batches of a fixed size, such as the wells of a plate.
 
     Nothing bounds the variance ratio, so no regret guarantee covers sizes above one.
-    Chosen arms join the inducing points.
+    Chosen arms condition the whole posterior.
     """
 
     size: int = 1
@@ -279,7 +279,7 @@ def optimize_batch_ucb(
     confidence_width: float,
     batch_rule: BatchRule,
     *,
-    grow: bool,
+    projected: bool,
     pending_indices: Tensor,
     pending_scores: Tensor,
     limits: PullLimits | None = None,
@@ -295,9 +295,11 @@ def optimize_batch_ucb(
         confidence_width: w, in the papers' scaling.
         batch_rule: When to close the batch. One that sets no size may take an arm that
             is all but known very often; ``Capped`` limits it.
-        grow: Whether chosen arms join the inducing points inside the batch.
+        projected: Whether chosen arms reduce the projected variance only, as with the
+            fixed inducing points of the BBKB paper. Otherwise, and with pending pulls,
+            they condition the joint posterior, residual included.
         pending_indices: A long tensor of the pulls still without reward, repeats
-            included. They shrink the variance and always join the inducing points.
+            included. They reduce the variance.
         pending_scores: Their leverage scores, each frozen at the start of its batch.
         limits: How many pulls each arm still allows; None for no limit.
 
@@ -308,14 +310,11 @@ def optimize_batch_ucb(
     Raises:
         InputDataError: If no arm allows a pull.
 
-    Memory and time: ``O(A)``, plus ``O(pool^2)`` a pick. If inducing points grow
-    without holding all pulled arms, and with pulls pending under fixed inducing points,
-    a pick passes over all features: ``O(A (m + f))`` time and ``O(A f)`` memory for
-    ``f`` appended arms.
+    Memory and time: ``O(A)``, plus ``O(pool^2)`` a pick.
     """
     scale = confidence_width / math.sqrt(posterior.noise_variance)
     if limits is None:
         limits = PullLimits.unlimited(posterior.like, posterior.num_arms)
-    bounds = UpperBounds(posterior, scale, grow, pending_indices, limits.copy())
+    bounds = UpperBounds(posterior, scale, projected, pending_indices, limits.copy())
     batch = batch_rule.open(posterior, pending_scores)
     return fill_batch(bounds, batch, None, posterior.pulled_indices)

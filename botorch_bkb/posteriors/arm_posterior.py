@@ -21,7 +21,6 @@ from botorch_bkb.checks import (
     check_tensors,
 )
 from botorch_bkb.models.utils.nystrom import (
-    append_tolerance,
     check_largest_variance,
     check_relative_residual,
     independent_points,
@@ -288,12 +287,6 @@ class ArmPosterior(Moments):
     def effective_dimension(self) -> float:  # type: ignore[override]
         """The sum of the pulls' leverage scores; equation (5) of the COLT paper."""
         return (self.data[0] * self.variances(self.pulled_indices)).sum().item()
-
-    @property
-    def pulled_in_span(self) -> Tensor:
-        """For each pulled arm, whether the inducing arms explain all of it."""
-        prior, _, residual, _ = self.moments(self.pulled_indices)
-        return residual <= append_tolerance(residual.dtype) * prior
 
     def features(self, indices: Tensor) -> Tensor:
         """Return the ``M x k`` features of ``k`` arms.

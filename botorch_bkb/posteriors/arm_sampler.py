@@ -30,10 +30,13 @@ from torch import Tensor
 
 from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.models.utils.draws import draw_normals
-from botorch_bkb.models.utils.nystrom import psd_root
+from botorch_bkb.models.utils.nystrom import (
+    append_tolerance,
+    independent_points,
+    psd_root,
+)
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import ArmShard, Draws
-from botorch_bkb.posteriors.hallucination import AppendedArms
 
 
 DrawCovariance = Literal["projected", "full"]
@@ -260,3 +263,51 @@ class ArmSampler:
     def _normals(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
         normals = draw_normals(rows, columns, generator=generator)
         return self.scale * normals.to(self.posterior.like)
+
+
+class AppendedArms:
+    r"""``f`` more inducing arms: the factor grows to ``[[L, 0], [B, C]]``.
+
+    Args:
+        posterior: The posterior; it is not changed.
+
+    Attributes:
+        indices: The ``f`` arms.
+        B: The ``f x M`` features of these arms.
+        C: The ``f x f`` lower Cholesky factor of their Schur complement.
+    """
+
+    def __init__(self, posterior: ArmPosterior) -> None:
+        self.posterior = posterior
+        self.indices = posterior.pulled_indices[:0]
+        self.B = posterior.basis.L[:0]
+        self.C = self.B[:, :0]
+
+    def features(self, arms: Tensor) -> Tensor:
+        """Return the ``(M + f) x k`` features of some arms."""
+        Z = self.posterior.features(arms)
+        if not len(self.indices):
+            return Z
+        K = self.posterior.cache.prior_covariance(self.indices, arms) - self.B @ Z
+        return torch.cat([Z, torch.linalg.solve_triangular(self.C, K, upper=False)])
+
+    def append(self, arms: Tensor) -> None:
+        """Append arms, but those in the span of the others."""
+        Z = self.features(arms)
+        prior = self.posterior.moments(arms)[0]
+        # What is left of an arm in the span is rounding, and no variance.
+        is_new = prior - Z.square().sum(dim=0) > append_tolerance(Z.dtype) * prior
+        arms, Z = arms[is_new], Z[:, is_new]
+        schur = self.posterior.cache.prior_covariance(arms, arms) - Z.mT @ Z
+        kept = independent_points(schur)
+        corner = torch.linalg.cholesky(schur[kept][:, kept])
+        self.border(arms[kept], Z[:, kept], corner)
+
+    def border(self, arms: Tensor, Z: Tensor, corner: Tensor) -> None:
+        """Append arms, given features and the factor of their Schur complement."""
+        M = self.B.shape[1]
+        above = self.C.new_zeros(self.C.shape[0], corner.shape[0])
+        below = torch.cat([Z[M:].mT, corner], dim=-1)
+        self.C = torch.cat([torch.cat([self.C, above], dim=-1), below])
+        self.B = torch.cat([self.B, Z[:M].mT])
+        self.indices = torch.cat([self.indices, arms])

@@ -1,7 +1,7 @@
-"""Pulls without reward, and more inducing arms, beside a posterior that stays.
+"""Pulls without reward beside a posterior that stays.
 
-A *hallucinated* pull brings the mean that is known already, so that means stay and
-variances fall (GP-BUCB).
+A *hallucinated* pull is one whose reward is still unknown. It is counted as if it had
+brought the posterior mean: means stay and variances fall (GP-BUCB).
 """
 
 from __future__ import annotations
@@ -12,84 +12,34 @@ import torch
 from torch import Tensor
 
 from botorch_bkb.models.utils.lazy_rows import as_dense
-from botorch_bkb.models.utils.nystrom import (
-    append_tolerance,
-    independent_points,
-    span_tolerance,
-)
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.moments import positions_in
 from botorch_bkb.posteriors.shards import LocalShards, Shards
 
 
-class AppendedArms:
-    r"""``f`` more inducing arms: the factor grows to ``[[L, 0], [B, C]]``.
-
-    Args:
-        posterior: The posterior; it is not changed.
-
-    Attributes:
-        indices: The ``f`` arms.
-        B: The ``f x M`` features of these arms.
-        C: The ``f x f`` lower Cholesky factor of their Schur complement.
-    """
-
-    def __init__(self, posterior: ArmPosterior) -> None:
-        self.posterior = posterior
-        self.indices = posterior.pulled_indices[:0]
-        self.B = posterior.basis.L[:0]
-        self.C = self.B[:, :0]
-
-    def features(self, arms: Tensor) -> Tensor:
-        """Return the ``(M + f) x k`` features of some arms."""
-        Z = self.posterior.features(arms)
-        if not len(self.indices):
-            return Z
-        K = self.posterior.cache.prior_covariance(self.indices, arms) - self.B @ Z
-        return torch.cat([Z, torch.linalg.solve_triangular(self.C, K, upper=False)])
-
-    def append(self, arms: Tensor) -> None:
-        """Append arms, but those in the span of the others."""
-        Z = self.features(arms)
-        prior = self.posterior.moments(arms)[0]
-        # What is left of an arm in the span is rounding, and no variance.
-        is_new = prior - Z.square().sum(dim=0) > append_tolerance(Z.dtype) * prior
-        arms, Z = arms[is_new], Z[:, is_new]
-        schur = self.posterior.cache.prior_covariance(arms, arms) - Z.mT @ Z
-        kept = independent_points(schur)
-        corner = torch.linalg.cholesky(schur[kept][:, kept])
-        self.border(arms[kept], Z[:, kept], corner)
-
-    def border(self, arms: Tensor, Z: Tensor, corner: Tensor) -> None:
-        """Append arms, given features and the factor of their Schur complement."""
-        M = self.B.shape[1]
-        above = self.C.new_zeros(self.C.shape[0], corner.shape[0])
-        below = torch.cat([Z[M:].mT, corner], dim=-1)
-        self.C = torch.cat([torch.cat([self.C, above], dim=-1), below])
-        self.B = torch.cat([self.B, Z[:M].mT])
-        self.indices = torch.cat([self.indices, arms])
-
-
 class TrackedShard:
-    """The variances of a shard's arms as pulls and inducing arms are added.
-
-    Vectors have ``M + f`` coordinates: of the basis, projected, and of ``f`` arms that
-    joined.
+    """The variances of a shard's arms as pulls are added.
 
     Args:
-        shard: The arms as they are without; it is not changed.
+        shard: The arms at the start of the batch; it is not changed.
         scale: The number of standard deviations of the bounds.
         allowed: Which of all arms may be pulled; all if None.
+        projected: Whether pulls reduce the projected variance only.
     """
 
-    def __init__(self, shard: ArmShard, scale: float, allowed: Tensor | None) -> None:
+    def __init__(
+        self, shard: ArmShard, scale: float, allowed: Tensor | None, projected: bool
+    ) -> None:
         self.shard = shard
         self.scale = scale
-        _, self.mean, self.residual, self.projected = shard.moments
+        _, self.mean, self.residual, self.variance = shard.moments
+        if not projected:
+            self.residual, self.variance = torch.zeros_like(self.mean), shard.variance
         if allowed is not None:
             self.mean = self.mean.masked_fill(~allowed[shard.rows], -math.inf)
-        self.appended = self.mean.new_empty(0, len(self.mean))
+        # Row j times row j^T is what pull j took from the arms' covariance.
+        self.downdates = self.mean.new_empty(0, len(self.mean))
         self._bounds: Tensor | None = None
 
     def close(self, index: int) -> None:
@@ -100,39 +50,36 @@ class TrackedShard:
             self.mean[place] = -math.inf
             self._bounds = None
 
-    def append(
-        self, point: Tensor, z: Tensor, root: Tensor, vector: Tensor, variance: Tensor
-    ) -> None:
-        """Add an inducing arm.
-
-        Given its row, its features, the root of what they leave of its variance, and
-        ``V^{-1} g`` and ``s`` of :meth:`HallucinatedPosterior.append`.
-        """
-        column = self.shard.prior_rows(point).squeeze(0)
-        a = (column - self._dot(z)) / root
-        self.projected = self.projected + (a - self._dot(vector)).square() / variance
-        self.residual = (self.residual - a.square()).clamp_min(0.0)
-        self.appended = torch.cat([self.appended, a.unsqueeze(0)])
-        self._bounds = None
-
     def pull(self, vector: Tensor, factor: Tensor) -> None:
-        """Add pulls: a squared inner product leaves the projected variances."""
-        lost = factor * self._dot(vector).square()
-        self.projected = (self.projected - lost).clamp_(min=0.0)
-        self._bounds = None
+        """Subtract ``factor`` times the squared inner products with a vector."""
+        self._subtract(factor * self.shard.dot(vector).square())
+
+    def condition(
+        self, point: Tensor, vector: Tensor, earlier: Tensor, root: Tensor
+    ) -> None:
+        """Add pulls of the arm with row ``point``.
+
+        ``vector`` turns features into its posterior less its prior covariances,
+        ``earlier`` are its entries in the downdates so far, and ``root`` is the
+        standard deviation of the mean of its rewards.
+        """
+        column = self.shard.prior_rows(point).squeeze(0) + self.shard.dot(vector)
+        downdate = (column - earlier @ self.downdates) / root
+        self.downdates = torch.cat([self.downdates, downdate.unsqueeze(0)])
+        self._subtract(downdate.square())
 
     def moments(self, index: int) -> list[float] | None:
-        """Return an arm's mean, residual and projected variance; None if not here."""
+        """Return an arm's mean, fixed variance and reducible variance, or None."""
         place = index - self.shard.start
         if not 0 <= place < len(self.mean):
             return None
-        columns = self.mean, self.residual, self.projected
+        columns = self.mean, self.residual, self.variance
         return torch.stack([column[place] for column in columns]).tolist()
 
     def bounds(self) -> Tensor:
         """Return the upper confidence bounds."""
         if self._bounds is None:
-            variance = self.residual + self.projected
+            variance = self.residual + self.variance
             self._bounds = self.mean + self.scale * variance.sqrt()
         return self._bounds
 
@@ -145,25 +92,25 @@ class TrackedShard:
         best = int(bounds.argmax())
         return bounds[best].item(), self.shard.start + best
 
-    def _dot(self, vector: Tensor) -> Tensor:
-        """Return the features' inner products with a vector."""
-        M = len(vector) - len(self.appended)
-        return self.shard.dot(vector[:M]) + vector[M:] @ self.appended
+    def _subtract(self, lost: Tensor) -> None:
+        self.variance = (self.variance - lost).clamp_(min=0.0)
+        self._bounds = None
 
 
 class HallucinatedPosterior:
-    r"""The variances of arms as pulls without reward and inducing arms are added.
+    r"""The variances of arms as pulls without reward are added.
 
-    Holds ``R`` with ``V_now^{-1} = R R^T`` and the arms appended to the inducing arms;
-    ``V`` and the features are those of
-    :class:`~botorch_bkb.posteriors.ArmPosterior`, and variances stand in its shards.
-    Every change passes over the features of all arms, ``O(A (m + f))``, or of those
-    that are tracked.
+    With ``projected``, a pull enters through the features of the inducing arms, which
+    stay: ``V`` grows, and ``R`` with ``V^{-1} = R R^T`` is updated. Otherwise pulls
+    condition the posterior as any joint Gaussian, with the lower Cholesky factor ``C``
+    of the covariance of their rewards. Every pull passes over the features of all arms,
+    ``O(A (m + f))`` for ``f`` pulls before, or of those that are tracked.
 
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
         scale: The number of standard deviations of the bounds.
         allowed: An ``A``-dim boolean tensor of the arms that may be pulled, or None.
+        projected: Whether pulls reduce the projected variance only.
         indices: The arms to track, ascending; all if None.
     """
 
@@ -174,27 +121,26 @@ class HallucinatedPosterior:
         posterior: ArmPosterior,
         scale: float,
         allowed: Tensor | None,
+        projected: bool,
         indices: Tensor | None = None,
     ) -> None:
         self.posterior = posterior
+        self.projected = projected
         self.indices = indices
         if indices is None:
-            self.shards = posterior.shards.fork(TrackedShard, scale, allowed)
+            args = scale, allowed, projected
+            self.shards = posterior.shards.fork(TrackedShard, *args)
         else:
             if allowed is not None:
                 allowed = allowed[indices]
-            tracked = TrackedShard(excerpt(posterior, indices), scale, allowed)
+            shard = excerpt(posterior, indices)
+            tracked = TrackedShard(shard, scale, allowed, projected)
             self.shards = LocalShards([tracked], [0, len(indices)])
-        self._seen: set[int] = set()  # arms that are inducing or in their span
         L_v = posterior.basis.L_v
         eye = torch.eye(len(L_v)).to(L_v)
         self.R = torch.linalg.solve_triangular(L_v, eye, upper=False).mT
-        self.appended = AppendedArms(posterior)
-        # Pulled arms outside the span of S change V once it grows.
-        is_outside = ~posterior.pulled_in_span
-        self.outside = posterior.pulled_indices[is_outside]
-        self.features = posterior.features(self.outside)  # (m + f) x P
-        self.precisions = posterior.data[0, is_outside]
+        self.pulled = posterior.pulled_indices[:0]
+        self.C = L_v[:0, :0]
 
     def bounds(self) -> Tensor:
         """Return the upper confidence bounds of the arms that are tracked."""
@@ -211,7 +157,7 @@ class HallucinatedPosterior:
         return bound, best if self.indices is None else int(self.indices[best])
 
     def moments(self, index: int) -> list[float]:
-        """Return the mean, the residual and the projected variance of an arm."""
+        """Return an arm's mean, fixed variance and reducible variance."""
         found = self.shards.ask(TrackedShard.moments, self._place(index))
         return next(moments for moments in found if moments is not None)
 
@@ -219,72 +165,41 @@ class HallucinatedPosterior:
         """Let an arm never be the best again."""
         self.shards.change(TrackedShard.close, self._place(index))
 
-    def append(self, index: int) -> None:
-        r"""Append an arm to the inducing points, unless it is in their span.
-
-        With ``a(x)`` the new feature and, over the pulled arms, ``g = Z^T W a`` and
-        ``s = 1 + a^T W a - |R^T g|^2``, ``V`` grows to ``[[V, g], [g^T, 1 + a^T W a]]``
-        and ``projected(x)`` by ``(a(x) - z(x)^T V^{-1} g)^2 / s``.
-        """
-        if index in self._seen:
-            return
-        self._seen.add(index)
-        posterior = self.posterior
-        arm = torch.tensor([index], device=posterior.like.device)
-        z = self.appended.features(arm).squeeze(-1)
-        prior, _, before, _ = posterior.moments(arm)
-        residual = before[0] - z[len(posterior.basis.L) :].square().sum()
-        if residual <= span_tolerance(z.dtype) * prior[0]:
-            return
-        root = residual.sqrt()
-        column = posterior.cache.prior_covariance(arm, self.outside).squeeze(0)
-        a = (column - z @ self.features) / root
-        weighted = self.precisions * a
-        g = self.features @ weighted
-        h = self.R.mT @ g
-        Rh = self.R @ h
-        s = 1 + (weighted @ a) - h.square().sum()
-        self.shards.change(
-            TrackedShard.append,
-            posterior.arms[arm],
-            self._projected(z),
-            root,
-            self._projected(Rh),
-            s,
-        )
-        self.features = torch.cat([self.features, a.unsqueeze(0)])
-        # R grows to [[R, -R h / sqrt(s)], [0, 1 / sqrt(s)]].
-        corner = (1 / s.sqrt()).reshape(1, 1)
-        side = torch.cat([-Rh.unsqueeze(-1) * corner, corner])
-        self.R = torch.cat([torch.nn.functional.pad(self.R, (0, 0, 0, 1)), side], -1)
-        self.appended.border(arm, z.unsqueeze(-1), root.reshape(1, 1))
-
     def pull(self, index: int, num_pulls: int) -> None:
         r"""Add pulls of one arm, without rewards.
 
-        With ``p = projected(x)`` of the arm, ``n`` pulls turn ``p`` into
-        ``p lambda / (lambda + n p)`` and lower any ``projected(x')`` by
-        ``n c(x, x')^2 / (lambda + n p)``, ``c = z(x)^T V^{-1} z(x')``.
+        With ``c`` the (projected) covariance now, ``n`` pulls lower any variance by ``n
+        c(x, x')^2 / (lambda + n c(x', x'))``.
         """
-        noise = self.posterior.noise_variance
-        arm = torch.tensor([index], device=self.posterior.like.device)
-        u = self.R.mT @ self.appended.features(arm).squeeze(-1)
-        p = u.square().sum()
-        if p <= 0:
-            return
+        posterior, noise = self.posterior, self.posterior.noise_variance
+        arm = torch.tensor([index], device=posterior.like.device)
+        z = posterior.features(arm).squeeze(-1)
+        u = self.R.mT @ z
         Ru = self.R @ u
-        shrink = num_pulls / (noise + num_pulls * p)
-        self.shards.change(TrackedShard.pull, self._projected(Ru), shrink)
-        # 1 - sqrt(lambda / (lambda + n p)) without cancellation.
-        ratio = num_pulls * p / (noise + num_pulls * p)
-        alpha = ratio / (1 + (1 - ratio).sqrt())
-        self.R = self.R - torch.outer(Ru, u * (alpha / p))
+        if self.projected:
+            p = u.square().sum()
+            if p <= 0:
+                return
+            factor = num_pulls / (noise + num_pulls * p)
+            self.shards.change(TrackedShard.pull, self._vector(Ru), factor)
+            # 1 - sqrt(lambda / (lambda + n p)) without cancellation.
+            ratio = num_pulls * p / (noise + num_pulls * p)
+            alpha = ratio / (1 + (1 - ratio).sqrt())
+            self.R = self.R - torch.outer(Ru, u * (alpha / p))
+            return
+        cross = posterior.covariance(self.pulled, arm, projected=False)
+        earlier = torch.linalg.solve_triangular(self.C, cross, upper=False).squeeze(-1)
+        p = posterior.variances(arm)[0] - earlier.square().sum()
+        root = (p.clamp_min(0.0) + noise / num_pulls).sqrt()
+        args = posterior.arms[arm], self._vector(Ru - z), earlier, root
+        self.shards.change(TrackedShard.condition, *args)
+        self.pulled = torch.cat([self.pulled, arm])
+        above = torch.nn.functional.pad(self.C, (0, 1))
+        self.C = torch.cat([above, torch.cat([earlier, root[None]]).unsqueeze(0)])
 
-    def _projected(self, vector: Tensor) -> Tensor:
-        """Return ``M + f`` coordinates, those of the basis as shards take them."""
-        M = len(self.posterior.basis.L)
-        own = self.posterior.basis.project(vector[:M].unsqueeze(-1)).squeeze(-1)
-        return torch.cat([own, vector[M:]])
+    def _vector(self, vector: Tensor) -> Tensor:
+        """Return coordinates of the basis as shards take them."""
+        return self.posterior.basis.project(vector.unsqueeze(-1)).squeeze(-1)
 
     def _place(self, index: int) -> int:
         """Return the number of an arm among those that are tracked, or -1."""

@@ -53,16 +53,16 @@ class Pool:
 
     It answers as :class:`HallucinatedPosterior` does. ``n`` pulls of an arm turn a
     covariance ``M`` into ``M - n m m^T / (lambda + n p)``, ``m`` the arm's column and
-    ``p`` its variance. With fixed inducing arms ``M`` is the projected covariance,
-    beside which the residual stays; if they grow, on the exact GP, it is the whole
-    covariance. In NumPy on the processor: PyTorch's overhead would be most of the time.
+    ``p`` its variance. If ``projected``, ``M`` is the projected covariance, beside
+    which the residual stays. In NumPy on the processor: PyTorch's overhead would be
+    most of the time.
 
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
         scale: The number of standard deviations of the bounds.
         indices: The ``k`` arms of the pool, ascending.
         pulls: The pulls so far, by arm.
-        grow: Whether pulled arms join the inducing arms.
+        projected: Whether pulls reduce the projected variance only.
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class Pool:
         scale: float,
         indices: Tensor,
         pulls: dict[int, int],
-        grow: bool,
+        projected: bool,
     ) -> None:
         self.noise_variance = posterior.noise_variance
         self.scale = scale
         self.indices = indices
         self.arms: list[int] = indices.tolist()
         self.position = dict(zip(self.arms, range(len(self.arms)), strict=True))
-        self._start = posterior, dict(pulls), grow
-        _, mean, residual, projected = posterior.moments(indices)
-        if grow:
-            residual, projected = torch.zeros_like(residual), residual + projected
+        self._start = posterior, dict(pulls), projected
+        _, mean, residual, variance = posterior.moments(indices)
+        if not projected:
+            residual, variance = torch.zeros_like(residual), residual + variance
         self.mean = mean.cpu().numpy()
         self.residual = residual.cpu().numpy()
-        self.projected = projected.cpu().numpy()
+        self.variance = variance.cpu().numpy()
         if pulls:
             # Rounding can leave a variance of zero below it, and a bound that is NaN.
-            self.projected = self.covariance.diagonal().clip(min=0.0)
+            self.variance = self.covariance.diagonal().clip(min=0.0)
         # The downdates m sqrt(n / (lambda + n p)) not yet in `covariance`.
         self.downdates = np.empty((MAX_DOWNDATES, len(self.arms)), self.mean.dtype)
         self.num_downdates = 0
@@ -96,14 +96,14 @@ class Pool:
     @cached_property
     def covariance(self) -> np.ndarray:
         """The covariances of the pool; the choice that ends a batch needs none."""
-        posterior, pulls, grow = self._start
+        posterior, pulls, projected = self._start
         indices = self.indices
-        covariance = posterior.covariance(indices, indices, projected=not grow)
+        covariance = posterior.covariance(indices, indices, projected)
         if pulls:
             arms = torch.tensor(list(pulls), device=indices.device)
             counts = covariance.new_tensor(list(pulls.values()))
-            K = posterior.covariance(arms, arms, projected=not grow)
-            cross = posterior.covariance(arms, indices, projected=not grow)
+            K = posterior.covariance(arms, arms, projected)
+            cross = posterior.covariance(arms, indices, projected)
             L = torch.linalg.cholesky(K + torch.diag(self.noise_variance / counts))
             root = torch.linalg.solve_triangular(L, cross, upper=False)
             covariance -= root.mT @ root
@@ -123,22 +123,19 @@ class Pool:
         return bounds.item(position), self.arms[position]
 
     def moments(self, index: int) -> list[float]:
-        """Return the mean, the residual and the projected variance of an arm."""
+        """Return an arm's mean, fixed variance and reducible variance."""
         at = self.position[index]
-        return [self.mean.item(at), self.residual.item(at), self.projected.item(at)]
+        return [self.mean.item(at), self.residual.item(at), self.variance.item(at)]
 
     def close(self, index: int) -> None:
         """Let an arm never be the best again."""
         self.mean[self.position[index]] = -math.inf
         self._refresh()
 
-    def append(self, index: int) -> None:
-        """Do nothing: the covariance of the exact GP knows arms that join."""
-
     def pull(self, index: int, num_pulls: int) -> None:
         """Add pulls of one arm of the pool, without rewards."""
         position = self.position[index]
-        p = self.projected.item(position)
+        p = self.variance.item(position)
         if p <= 0:
             return
         if self.num_downdates == MAX_DOWNDATES:
@@ -149,26 +146,29 @@ class Pool:
         column *= math.sqrt(num_pulls / (self.noise_variance + num_pulls * p))
         self.downdates[self.num_downdates] = column
         self.num_downdates += 1
-        self.projected -= column * column
-        np.maximum(self.projected, 0.0, out=self.projected)
+        self.variance -= column * column
+        np.maximum(self.variance, 0.0, out=self.variance)
         self._refresh()
 
     def _refresh(self) -> None:
-        self._bounds = self.mean + self.scale * np.sqrt(self.residual + self.projected)
+        self._bounds = self.mean + self.scale * np.sqrt(self.residual + self.variance)
 
 
 class UpperBounds(Choices):
     """The arms that may be the best: exact bounds of a few, stale ones of the others.
 
-    A stale bound holds as long as variances only fall: with fixed inducing arms, and
-    with growing ones where the GP is exact; otherwise all arms are tracked. The few are
-    a pool with covariances; where it would grow too large, an excerpt of more arms with
-    their features, up to a quarter of all and of the byte budget; and then all arms.
+    A stale bound holds because variances only fall. The few arms are a pool with
+    covariances; if it would grow too large, an excerpt of more arms with their
+    features, up to a quarter of all and of the byte budget; and then all arms.
+
+    Pulls reduce the projected variance only, as in the BBKB paper, if ``projected`` and
+    no pull is pending. Otherwise they condition the whole posterior, since an arm far
+    from the inducing arms would keep its variance and be chosen again and again.
 
     Args:
         posterior: The posterior given all rewards; it is not changed.
         scale: The number of standard deviations of the bounds.
-        grow: Whether chosen arms join the inducing ones.
+        projected: Whether pulls reduce the projected variance only.
         pending_indices: The pulls without reward, repeats included.
         limits: How many pulls each arm allows; kept up to date.
     """
@@ -177,13 +177,12 @@ class UpperBounds(Choices):
         self,
         posterior: ArmPosterior,
         scale: float,
-        grow: bool,
+        projected: bool,
         pending_indices: Tensor,
         limits: PullLimits,
     ) -> None:
         self.posterior = posterior
         self.scale = scale
-        self.grow = grow
         self.limits = limits
         self.outside = (-math.inf, -1)
         self.pulls: dict[int, int] = {}
@@ -191,6 +190,7 @@ class UpperBounds(Choices):
         self.tracked: Pool | HallucinatedPosterior | None = None
         for index in pending_indices.tolist():
             self.pulls[index] = self.pulls.get(index, 0) + 1
+        self.projected = projected and not self.pulls
         if self.pulls:
             self._begin()
 
@@ -224,7 +224,7 @@ class UpperBounds(Choices):
         One at least. With ``n`` pulls the bound is ``mean + scale sqrt(residual +
         p lambda / (lambda + n p))``, against bounds that can only fall.
         """
-        tracked = self._begin(index)
+        tracked = self._begin()
         noise = self.posterior.noise_variance
         rival = tracked.best(other_than=index)
         if _beats(self.outside, rival):
@@ -240,7 +240,7 @@ class UpperBounds(Choices):
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
-        tracked = self._begin(index)
+        tracked = self._begin()
         self.pulls[index] = self.pulls.get(index, 0) + num_pulls
         is_here = not isinstance(tracked, Pool) or index in tracked.position
         if is_here:
@@ -252,22 +252,14 @@ class UpperBounds(Choices):
         if is_here and self.limits.of(index) <= 0:
             tracked.close(index)
 
-    def _begin(self, index: int | None = None) -> Pool | HallucinatedPosterior:
-        """Prepare for pulls of an arm, which joins the inducing arms if they grow."""
-        tracked, grow = self.tracked, self.grow
-        if tracked is None:
+    def _begin(self) -> Pool | HallucinatedPosterior:
+        """Return what is tracked; before the first pull, prepare a pool."""
+        if self.tracked is None:
             # The stale bounds are those of the start, but of arms that left a pool.
             self.allowed = self.limits.allowed
             self.known = Ranked(self.posterior.like, self.posterior.pulled_indices[:0])
-            is_exact = grow and bool(self.posterior.pulled_in_span.all())
-            if is_exact or not (grow or self.pulls):
-                tracked = self._pool(POOL_SIZE)
-            else:
-                # Pending arms join the inducing arms, whatever the rule.
-                tracked = self._track(None, append=True)
-        if grow and index is not None:
-            tracked.append(index)
-        return tracked
+            return self._pool(POOL_SIZE)
+        return self.tracked
 
     def _enlarge(self, arms: Tensor, bounds: Tensor) -> None:
         """Track more arms than these, whose bounds are known, or all."""
@@ -283,7 +275,7 @@ class UpperBounds(Choices):
         num_bytes = size * len(posterior.basis.L) * posterior.like.element_size()
         is_few = 4 * size <= posterior.num_arms
         fits = is_few and 4 * num_bytes <= posterior.max_feature_bytes
-        self._track(self._largest(size) if fits else None, append=self.grow)
+        self._track(self._largest(size) if fits else None)
 
     def _largest(self, size: int) -> Tensor:
         """Return the arms of the largest bounds; remember the best one outside."""
@@ -298,25 +290,21 @@ class UpperBounds(Choices):
     def _pool(self, size: int) -> Pool:
         """Make the arms of the largest bounds exact."""
         arms = self._largest(size)
-        pool = Pool(self.posterior, self.scale, arms, self.pulls, self.grow)
+        pool = Pool(self.posterior, self.scale, arms, self.pulls, self.projected)
         for closed in arms[~self.limits.allows(arms)].tolist():
             pool.close(closed)
         self.tracked = pool
         return pool
 
-    def _track(self, arms: Tensor | None, append: bool) -> HallucinatedPosterior:
+    def _track(self, arms: Tensor | None) -> None:
         """Track some arms, or all."""
         if arms is None:
             self.outside = (-math.inf, -1)
-        tracked = HallucinatedPosterior(
-            self.posterior, self.scale, self.limits.allowed, arms
+        self.tracked = HallucinatedPosterior(
+            self.posterior, self.scale, self.limits.allowed, self.projected, arms
         )
         for index, num_pulls in self.pulls.items():
-            if append:
-                tracked.append(index)
-            tracked.pull(index, num_pulls)
-        self.tracked = tracked
-        return tracked
+            self.tracked.pull(index, num_pulls)
 
 
 def _beats(left: tuple[float, int], right: tuple[float, int]) -> bool:

@@ -112,9 +112,9 @@ def test_a_cap_and_a_size_count_pulls(wanted, size):
 RULES = [SumRule(), ProductRule()]
 
 
-@pytest.mark.parametrize("grow", [True, False])
+@pytest.mark.parametrize("projected", [True, False])
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, grow):
+def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, projected):
     kernel = LinearKernel().double()
     arms = torch.tensor([[1.0], [0.0]]).double()
     posterior = ArmPosterior(arms, kernel, 1.0)
@@ -127,7 +127,12 @@ def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, grow):
     assert batch.is_closed
     scores = torch.empty(0).double()
     picks = optimize_batch_ucb(
-        posterior, 1.0, rule, grow=grow, pending_indices=NONE, pending_scores=scores
+        posterior,
+        1.0,
+        rule,
+        projected=projected,
+        pending_indices=NONE,
+        pending_scores=scores,
     )
     assert picks.tolist() == [1]
 

@@ -58,18 +58,18 @@ class Problem:
             torch.as_tensor(self.sums[pulled]),
         )
 
-    def choose(self, width, rule, grow, pending=(), scores=(), **options):
+    def choose(self, width, rule, projected, pending=(), scores=(), **options):
         return optimize_batch_ucb(
             self.posterior,
             width,
             rule,
-            grow=grow,
+            projected=projected,
             pending_indices=torch.tensor(pending, dtype=torch.long),
             pending_scores=torch.tensor(scores, dtype=torch.double),
             **options,
         ).tolist()
 
-    def greedy(self, width, rule, grow, **options):
+    def greedy(self, width, rule, projected, **options):
         return greedy_batch(
             self.gram,
             self.noise,
@@ -78,7 +78,7 @@ class Problem:
             self.sums,
             width,
             rule,
-            grow=grow,
+            projected=projected,
             **options,
         )
 
@@ -114,24 +114,30 @@ def test_every_rule_picks_what_the_plain_greedy_loop_picks(
     """150 random problems in all: sparse with a fixed set, and the exact GP."""
     problem = Problem(seed, exact=exact)
     width = [0.0, 0.5, 2.0, 5.0][seed % 4]
-    grow = exact or name == "fixed"
-    ours = problem.choose(width, RULES[name](threshold, 20), grow)
-    theirs = problem.greedy(width, name, grow, threshold=threshold, size=20)
+    projected = not exact and name != "fixed"
+    ours = problem.choose(width, RULES[name](threshold, 20), projected)
+    theirs = problem.greedy(width, name, projected, threshold=threshold, size=20)
     assert ours == theirs
 
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize(
-    ("name", "grow"), [("fixed", True), ("sum", True), ("sum", False)]
+    ("name", "projected"), [("fixed", False), ("sum", False), ("sum", True)]
 )
 @given(seed=st.integers(0, 100_000))
 @settings(max_examples=10, deadline=None)
-def test_pending_pulls_are_hallucinated_and_open_the_sum(name, grow, exact, seed):
+def test_pending_pulls_are_hallucinated_and_open_the_sum(name, projected, exact, seed):
     problem = Problem(seed, exact=exact)
     pending, scores = [3, 50, 3], [0.2, 0.1, 0.2]
-    ours = problem.choose(2.0, RULES[name](6.0, 10), grow, pending, scores)
+    ours = problem.choose(2.0, RULES[name](6.0, 10), projected, pending, scores)
     theirs = problem.greedy(
-        2.0, name, grow, threshold=6.0, size=10, pending=pending, pending_scores=scores
+        2.0,
+        name,
+        projected,
+        threshold=6.0,
+        size=10,
+        pending=pending,
+        pending_scores=scores,
     )
     assert ours == theirs
 
@@ -148,8 +154,8 @@ def test_capacity_is_respected_exactly_as_by_the_plain_loop(seed, limit, pool_si
         for name in ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE"):
             patch.setattr(upper_bounds, name, pool_size)
         limits = PullLimits(capacity.int())
-        ours = problem.choose(1.0, FixedSize(15), True, limits=limits)
-    theirs = problem.greedy(1.0, "fixed", True, size=15, capacity=capacity.numpy())
+        ours = problem.choose(1.0, FixedSize(15), False, limits=limits)
+    theirs = problem.greedy(1.0, "fixed", False, size=15, capacity=capacity.numpy())
     assert ours == theirs
     assert (torch.bincount(torch.tensor(ours), minlength=25) <= capacity).all()
 
@@ -167,9 +173,9 @@ def test_the_pool_does_not_change_the_picks(monkeypatch, sizes, exact):
     for seed in range(3):
         problem = Problem(seed, exact=exact)
         for name in ("fixed", "sum"):
-            grow = exact or name == "fixed"
-            ours = problem.choose(2.0, RULES[name](8.0, 30), grow)
-            assert ours == problem.greedy(2.0, name, grow, threshold=8.0, size=30)
+            projected = not exact and name != "fixed"
+            ours = problem.choose(2.0, RULES[name](8.0, 30), projected)
+            assert ours == problem.greedy(2.0, name, projected, threshold=8.0, size=30)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +186,9 @@ def test_other_kernels_and_a_singular_gram_matrix(kernel):
     for seed in range(5):
         problem = Problem(seed, kernel=kernel.double(), noise=0.3)
         for name in ("sum", "fixed"):
-            ours = problem.choose(1.5, RULES[name](4.0, 12), name == "fixed")
+            ours = problem.choose(1.5, RULES[name](4.0, 12), name == "sum")
             assert ours == problem.greedy(
-                1.5, name, name == "fixed", threshold=4.0, size=12
+                1.5, name, name == "sum", threshold=4.0, size=12
             )
     if isinstance(kernel, LinearKernel):
         assert problem.posterior.inducing_indices.numel() == 2
@@ -200,10 +206,10 @@ def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, ex
         left = PullLimits.unlimited(posterior.like, 60)
         scale, none = 1.0 / math.sqrt(problem.noise), posterior.pulled_indices[:0]
         for first in (0, 17, 59):
-            bounds = UpperBounds(posterior, scale, exact, none, left)
+            bounds = UpperBounds(posterior, scale, not exact, none, left)
             batch = rule.open(posterior, none.double())
             ours = fill_batch(bounds, batch, first, none).tolist()
-            theirs = problem.greedy(1.0, name, exact, threshold=8.0, first=first)
+            theirs = problem.greedy(1.0, name, not exact, threshold=8.0, first=first)
             assert ours == theirs
             assert ours[0] == first
 
@@ -211,7 +217,7 @@ def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, ex
 def test_no_arm_left_is_an_error():
     problem, limits = Problem(0), PullLimits(torch.zeros(60, dtype=torch.int32))
     with pytest.raises(InputDataError, match="may still be pulled"):
-        problem.choose(1.0, FixedSize(3), True, limits=limits)
+        problem.choose(1.0, FixedSize(3), False, limits=limits)
 
 
 @pytest.mark.parametrize("name", ["sum", "product"])
@@ -221,7 +227,7 @@ def test_rules_bound_the_variance_ratio(name, seed):
     """Lemmas 4 and 8: before the closing pull var_start / var_now <= C, every arm."""
     problem = Problem(seed)
     threshold = 3.0
-    batch = problem.choose(2.0, RULES[name](threshold, 0), False)
+    batch = problem.choose(2.0, RULES[name](threshold, 0), True)
     now = problem.counts.copy()
     for arm in batch[:-1]:
         now[arm] += 1
@@ -236,7 +242,7 @@ def test_rules_are_ordered_as_the_paper_says():
     for seed in range(20):
         problem = Problem(seed)
         lengths = [
-            len(problem.choose(2.0, rule, False))
+            len(problem.choose(2.0, rule, True))
             for rule in (ProductRule(4.0), SumRule(4.0))
         ]
         assert lengths == sorted(lengths)

@@ -34,23 +34,25 @@ SCALE = 1.5
 def test_bounds_that_are_no_numbers_are_an_error(pending):
     posterior = Problem(6).posterior
     limits = PullLimits.unlimited(posterior.like, NUM_ARMS)
-    bounds = UpperBounds(posterior, math.nan, False, longs(*pending), limits)
+    bounds = UpperBounds(posterior, math.nan, True, longs(*pending), limits)
     with pytest.raises(InputDataError, match=r"to be numbers, but got NaN. Check"):
         bounds.best()
 
 
-def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel():
+@pytest.mark.parametrize("projected", [True, False])
+def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel(projected):
     problem = Problem(3)
     posterior, few = problem.posterior, longs(2, 5, 11, 14)
     assert posterior.covar_module.raw_lengthscale.requires_grad
     found = excerpt(posterior, few).prior_rows(posterior.arms[5:7])
     np.testing.assert_allclose(found, problem.gram[5:7, few], rtol=1e-6)
     some, all_ = (
-        HallucinatedPosterior(posterior, SCALE, None, arms) for arms in (few, None)
+        HallucinatedPosterior(posterior, SCALE, None, projected, arms)
+        for arms in (few, None)
     )
     for tracked in (some, all_):
-        tracked.append(5)
         tracked.pull(5, 2)
+        tracked.pull(7, 1)
         tracked.close(11)
     torch.testing.assert_close(some.bounds(), all_.bounds()[few])
     assert some.moments(14) == pytest.approx(all_.moments(14))
@@ -58,7 +60,7 @@ def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel():
     assert best == few[some.bounds().argmax()]
     assert some.best(other_than=best)[1] != best
     (part,) = some.shards.parts
-    for column in (part.mean, part.residual, part.projected, part.appended):
+    for column in (part.mean, part.residual, part.variance, part.downdates):
         assert not column.requires_grad
 
 
