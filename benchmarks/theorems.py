@@ -46,7 +46,8 @@ from torch import Tensor
 
 from benchmarks.record import Report
 from botorch_bkb import BBKB, BKB
-from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth, ConstantWidth
+from botorch_bkb.acquisition.confidence import BBKBWidth, BKBWidth
+from botorch_bkb.acquisition.schedules import ConstantWidth
 from botorch_bkb.models.utils.leverage_scores import (
     bbkb_oversampling,
     bkb_oversampling,

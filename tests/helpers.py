@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
-from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.nystrom import dense_covariance
 
 
 class LargestTensor(TorchDispatchMode):

@@ -30,7 +30,7 @@ from torch.utils.backend_registration import (
 )
 from typing_extensions import override
 
-from botorch_bkb.models.utils.lazy_rows import LazyRows
+from botorch_bkb.models.utils.rows import LazyRows
 
 
 NAME = "pretend"

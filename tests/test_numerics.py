@@ -9,7 +9,7 @@ from botorch.exceptions.warnings import NumericsWarning
 from gpytorch.kernels import LinearKernel, RBFKernel
 
 from botorch_bkb import BBKB, EpsilonGreedy, GPBandit, GPUCB, TVGPUCB
-from botorch_bkb.acquisition.confidence import ConstantWidth
+from botorch_bkb.acquisition.schedules import ConstantWidth
 from botorch_bkb.models.utils.nystrom import RoundingReport
 from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior, SparseArmKalmanFilter

@@ -14,7 +14,7 @@ from gpytorch.priors import GammaPrior, UniformPrior
 
 from botorch_bkb import acquisition, models, optim, posteriors
 from botorch_bkb.acquisition import PracticalBBKBWidth
-from botorch_bkb.acquisition.deviations import RandomDeviationWidth
+from botorch_bkb.acquisition.schedules import RandomDeviationWidth
 from botorch_bkb.models import kernels
 from botorch_bkb.models.kernels import TemporalDecayKernel
 from botorch_bkb.optim import SumRule

@@ -22,8 +22,8 @@ from botorch_bkb import (
     TVGPUCB,
 )
 from botorch_bkb.arms import ArrayArms
-from botorch_bkb.models.utils import lazy_rows
-from botorch_bkb.models.utils.lazy_rows import LazyRows
+from botorch_bkb.models.utils import rows as table_rows
+from botorch_bkb.models.utils.rows import LazyRows
 from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.hallucination import TrackedShard
 
@@ -103,7 +103,7 @@ def test_only_posteriors_and_tables_hold_a_number_per_arm(name, monkeypatch):
     available = None
     if name == "masked":
         available = torch.rand(NUM_ARMS, generator=generator) < 0.5
-    monkeypatch.setattr(lazy_rows, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(table_rows, "BLOCK_BYTES", 1000)
     arms = ArrayArms(rows.numpy())
     with Makers() as whole:
         bandit = bandit_class(arms, kernel, 0.1, generator=generator, **options)
@@ -123,8 +123,7 @@ def test_only_posteriors_and_tables_hold_a_number_per_arm(name, monkeypatch):
     if name != "drifting":  # a filter over time is no worker's
         # While the table is made, the hashes of its rows; in an ask, limits on pulls.
         assert whole.beside_shards <= {
-            "models/utils/replicates.py",
-            "arms/pull_limits.py",
+            "models/utils/rows.py",
             "arms/table.py",
             "posteriors/upper_bounds.py",
         }

@@ -6,16 +6,12 @@ from botorch_bkb.acquisition.analytic import (
     TimeVaryingUpperConfidenceBound,
 )
 from botorch_bkb.acquisition.confidence import (
-    ArmObservations,
     BBKBWidth,
-    beta_from_confidence_width,
     BKBWidth,
     ChowdhuryGopalanWidth,
-    ConfidenceSchedule,
-    ConfidenceState,
-    ConstantWidth,
     LogWidth,
     NormBoundedWidth,
+    NormDoubling,
     PracticalBBKBWidth,
     PracticalBKBWidth,
     RTVWidth,
@@ -23,13 +19,17 @@ from botorch_bkb.acquisition.confidence import (
     SrinivasWidth,
     TVWidth,
 )
-from botorch_bkb.acquisition.deviations import (
+from botorch_bkb.acquisition.model_state import confidence_state_from_model
+from botorch_bkb.acquisition.schedules import (
+    ArmObservations,
     as_schedule,
+    beta_from_confidence_width,
+    ConfidenceSchedule,
+    ConfidenceState,
+    ConstantWidth,
     DeviationWidth,
     RandomDeviationWidth,
 )
-from botorch_bkb.acquisition.model_state import confidence_state_from_model
-from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.models.utils.leverage_scores import bbkb_oversampling, bkb_oversampling
 
 

@@ -29,14 +29,16 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import (
-    beta_from_confidence_width,
-    ConfidenceSchedule,
     PracticalBBKBWidth,
     PracticalBKBWidth,
     TVWidth,
 )
-from botorch_bkb.acquisition.deviations import as_schedule
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
+from botorch_bkb.acquisition.schedules import (
+    as_schedule,
+    beta_from_confidence_width,
+    ConfidenceSchedule,
+)
 from botorch_bkb.checks import check_number, check_tensors
 
 

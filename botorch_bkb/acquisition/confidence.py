@@ -13,18 +13,23 @@ paper counts by it: the told pulls in the widths of BKB, whose ``beta_t`` choose
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from torch import Tensor
+from botorch.exceptions.errors import UnsupportedError
 from typing_extensions import override
 
+from botorch_bkb.acquisition.schedules import (
+    confidence_width_from_beta,
+    ConfidenceSchedule,
+    ConfidenceState,
+)
 from botorch_bkb.checks import (
+    check_count,
     check_fraction,
     check_not_negative,
     check_positive,
@@ -32,123 +37,8 @@ from botorch_bkb.checks import (
 )
 
 
-FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
-
-MINIMIZE = "Minimize with `maximize=False`, not with a negative width."
-
-
-@dataclass(frozen=True, eq=False)
-class ArmObservations:
-    """What the told pulls say about each of the ``P`` pulled arms.
-
-    Attributes:
-        counts: A ``P``-dim tensor of pull counts, each at least one.
-        sample_means: A ``P``-dim tensor of mean rewards, in the posterior's units.
-        posterior_means: A ``P``-dim tensor of posterior means.
-        leverage_scores: A ``P``-dim tensor of posterior variances over ``lambda``.
-    """
-
-    counts: Tensor
-    sample_means: Tensor
-    posterior_means: Tensor
-    leverage_scores: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class ConfidenceState:
-    """All that a confidence schedule may depend on.
-
-    Attributes:
-        num_pulls: The number of told pulls.
-        num_arms: The number of arms; None if unknown, as on a box.
-        noise_variance: ``lambda``.
-        max_prior_variance: ``kappa^2``.
-        effective_dimension: The sum of ``var_t(x_s) / lambda`` over told pulls.
-        log_det: ``log det(I + K_t / lambda)``, by the model's factors.
-        frozen_leverage_scores: A tensor with, for each told pull since the last
-            restart, its ``var / lambda`` at the start of its batch.
-        log_det_start: ``log det(I + K / lambda)`` at the last restart, that is a refit
-            of hyperparameters; frozen sums continue from it.
-        ratio_threshold: ``C~`` of the batch rule, 1 without delay.
-        opening_score: The entry of ``frozen_leverage_scores`` that belongs to the
-            uniform draw which opened the run, 0 if there is none.
-        observations: Per-arm summaries, for ``NormDoubling``.
-        num_pending: The number of pulls that were chosen and have no reward yet.
-    """
-
-    num_pulls: int
-    num_arms: int | None
-    noise_variance: float
-    max_prior_variance: float
-    effective_dimension: float
-    log_det: float
-    frozen_leverage_scores: Tensor
-    log_det_start: float = 0.0
-    ratio_threshold: float = 1.0
-    opening_score: float = 0.0
-    observations: ArmObservations | None = None
-    num_pending: int = 0
-
-    @property
-    def decision_number(self) -> int:
-        """The number of the decision, one more than pulls told and pending.
-
-        Pulls that failed do not count. That of a batch is the number of its first pull.
-        """
-        return self.num_pulls + self.num_pending + 1
-
-    def frozen_log_det(self, factor: float) -> float:
-        """Return ``log_det_start + sum_s log(1 + factor * tau_s)``, frozen ``tau_s``.
-
-        Pull ``s`` counts once, with its leverage score at the start of its batch.
-        """
-        increments = torch.log1p(factor * self.frozen_leverage_scores)
-        return self.log_det_start + increments.sum().item()
-
-
-class ConfidenceSchedule(ABC):
-    """A rule for the confidence width ``w``, in the papers' scaling."""
-
-    @abstractmethod
-    def __call__(self, state: ConfidenceState) -> float:
-        """Return the width ``w`` at ``state``."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the schedule has learned; empty for a stateless one."""
-        return {}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned.
-
-        Raises:
-            InputDataError: If it is the state of a schedule of another kind, or a value
-                is out of range. Nothing has changed then.
-        """
-        expected = self.state_dict().keys()
-        if state_dict.keys() != expected:
-            raise InputDataError(
-                f"Expected the keys {sorted(expected)} in the state of "
-                f"{type(self).__name__}, but got {sorted(state_dict)}. Load it into a "
-                "schedule of the kind that was saved."
-            )
-
-
-@dataclass(frozen=True)
-class ConstantWidth(ConfidenceSchedule):
-    """The same width at every step.
-
-    Attributes:
-        width: ``w``, at least zero.
-    """
-
-    width: float
-
-    def __post_init__(self) -> None:
-        check_not_negative("width", self.width, MINIMIZE)
-
-    @override
-    def __call__(self, state: ConfidenceState) -> float:
-        return self.width
+# Of a norm bound, by 3e150: what is larger overflows where widths are squared.
+MAX_DOUBLINGS = 500
 
 
 @dataclass(frozen=True)
@@ -447,17 +337,85 @@ class RTVWidth(TVWidth):
     _factor = 2 / 3
 
 
-def beta_from_confidence_width(
-    confidence_width: FloatOrTensor, noise: FloatOrTensor
-) -> FloatOrTensor:
-    r"""Convert the papers' width ``w`` to BoTorch's ``beta = w^2 / noise``.
+@dataclass
+class NormDoubling(ConfidenceSchedule):
+    r"""Guess and double an unknown norm bound, as section 4 of [calandriello2019bkb]_.
 
-    The papers score ``mean + w * sqrt(var / noise)``; BoTorch scores ``mean +
-    sqrt(beta * var)``.
+    Starts at the norm bound of ``schedule`` and doubles it, for good, while the data
+    contradict the band, that is while for some pulled arm ``i``, with ``n_i`` pulls,
+    sample mean ``ybar_i``, posterior mean ``mu_i`` and leverage score ``tau_i``, ::
+
+        |ybar_i - mu_i| > w sqrt(tau_i) + xi sqrt( 2 log(pi^2 n_i^2 P/(3 delta)) / n_i )
+
+    where ``P`` is the number of pulled arms. The first term on the right bounds
+    ``|f_i - mu_i|`` if the norm bound holds. The second bounds ``|ybar_i - f_i|``: by a
+    union over ``P`` arms and all ``n`` (``sum_n 6 / (pi^2 n^2) = 1``) it fails for some
+    arm at some ``n`` with probability at most ``delta``. So a bound that holds is
+    doubled with probability at most ``2 delta``, for a given set of ``P`` arms. Widths
+    are valid only once the bound has grown enough, which no test on data can tell.
+
+    Asking twice at one state changes nothing more. After 500 doublings it gives up.
+
+    Attributes:
+        schedule: A width with a norm bound; its ``noise_std`` and
+            ``failure_probability`` are those of the test.
+        num_doublings: How often the bound has been doubled.
     """
-    return confidence_width**2 / noise
 
+    schedule: NormBoundedWidth
+    num_doublings: int = field(default=0, init=False)
 
-def confidence_width_from_beta(beta: float, noise: float) -> float:
-    """Convert a ``beta`` in true units to the papers' width ``sqrt(beta * noise)``."""
-    return math.sqrt(beta * noise)
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, NormBoundedWidth):
+            raise UnsupportedError(
+                "Expected `schedule` to have a norm bound, such as BBKBWidth, but got "
+                f"{type(self.schedule).__name__}, whose width has none to double."
+            )
+
+    @property
+    def norm_bound(self) -> float:
+        """The present guess of the norm bound."""
+        return self.schedule.norm_bound * 2.0**self.num_doublings
+
+    @override
+    def __call__(self, state: ConfidenceState) -> float:
+        """Return the width ``w`` at ``state``, after any doublings it calls for.
+
+        Raises:
+            UnsupportedError: If ``state.observations`` is missing.
+        """
+        observed = state.observations
+        if observed is None:
+            raise UnsupportedError(
+                "Expected `state.observations`, the summary of each pulled arm, for "
+                "NormDoubling, but got None. Pass an `ArmObservations`."
+            )
+        n = observed.counts.to(observed.sample_means)
+        xi = self.schedule.resolve_noise_std(state)
+        union = math.pi**2 * n.numel() / (3 * self.schedule.failure_probability)
+        noise = xi * (2 * torch.log(union * n.square()) / n).sqrt()
+        # What noise does not explain of the distance between the two means.
+        slack = (observed.sample_means - observed.posterior_means).abs() - noise
+        deviations = observed.leverage_scores.sqrt()
+        # An arm without variance cannot be explained by any norm bound.
+        slack, deviations = slack[deviations > 0], deviations[deviations > 0]
+        width = self._present_width(state)
+        while self.num_doublings < MAX_DOUBLINGS and (slack > width * deviations).any():
+            self.num_doublings += 1
+            width = self._present_width(state)
+        return width
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of doublings."""
+        return {"num_doublings": self.num_doublings}
+
+    @override
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore the number of doublings."""
+        super().load_state_dict(state_dict)
+        count = state_dict["num_doublings"]
+        self.num_doublings = check_count("num_doublings", count, MAX_DOUBLINGS)
+
+    def _present_width(self, state: ConfidenceState) -> float:
+        return dataclasses.replace(self.schedule, norm_bound=self.norm_bound)(state)

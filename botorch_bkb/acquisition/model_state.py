@@ -8,10 +8,10 @@ from botorch.models.model import Model
 from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_bkb.acquisition.confidence import ArmObservations, ConfidenceState
+from botorch_bkb.acquisition.schedules import ArmObservations, ConfidenceState
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.models.utils.replicates import find_replicates, sum_replicates
+from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.models.utils.rows import find_replicates, sum_replicates
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """Where arms live, and which of them may be pulled."""
 
 from botorch_bkb.arms.parquet import ParquetArms
-from botorch_bkb.arms.pull_limits import PullCounts, PullLimits
 from botorch_bkb.arms.stored import (
     ArrayArms,
     ShardDataError,
@@ -9,7 +8,7 @@ from botorch_bkb.arms.stored import (
     ShardTimeoutError,
     StoredArms,
 )
-from botorch_bkb.arms.table import ArmTable
+from botorch_bkb.arms.table import ArmTable, PullCounts, PullLimits
 from botorch_bkb.models.utils.bits import BitArms
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import check_count, check_positive, check_size
-from botorch_bkb.models.utils.lazy_rows import LazyRows
+from botorch_bkb.models.utils.rows import LazyRows
 
 
 # The most rows that are made dense at once, as bytes.

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.acquisition.confidence import ConfidenceSchedule, ConfidenceState
-from botorch_bkb.acquisition.deviations import as_schedule, DeviationWidth
+from botorch_bkb.acquisition.schedules import (
+    as_schedule,
+    ConfidenceSchedule,
+    ConfidenceState,
+    DeviationWidth,
+)
 from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.base import Bandit, locked

@@ -19,10 +19,11 @@ from botorch_bkb.acquisition.analytic import (
     BatchUpperConfidenceBound,
     condition_on_means,
 )
-from botorch_bkb.acquisition.confidence import (
+from botorch_bkb.acquisition.schedules import (
+    as_schedule,
     ConfidenceSchedule,
+    RandomDeviationWidth,
 )
-from botorch_bkb.acquisition.deviations import as_schedule, RandomDeviationWidth
 from botorch_bkb.checks import check_number, check_size
 from botorch_bkb.generation.paths import draw_posterior_paths, maximize_paths
 from botorch_bkb.models import SingleTaskDTCGP

@@ -41,7 +41,7 @@ from botorch_bkb.models.kernels.learned import (
     tanimoto_to_learn,
 )
 from botorch_bkb.models.utils.bits import BitArms
-from botorch_bkb.models.utils.lazy_rows import as_dense, row_blocks
+from botorch_bkb.models.utils.rows import as_dense, row_blocks
 
 
 # With fewer pulls the marginal likelihood is too flat to fit anything.

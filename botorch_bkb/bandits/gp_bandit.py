@@ -13,8 +13,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.acquisition.confidence import ConfidenceSchedule
-from botorch_bkb.acquisition.deviations import DeviationWidth
+from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
 from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit

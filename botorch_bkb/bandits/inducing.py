@@ -28,8 +28,8 @@ from botorch_bkb.models.utils.leverage_scores import (
     Resampling,
     sample_inducing_indices,
 )
+from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmPosterior
-from botorch_bkb.posteriors.moments import positions_in
 
 
 # More new points than this in one update are sampled block by block.

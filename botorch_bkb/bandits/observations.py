@@ -22,7 +22,7 @@ from botorch_bkb.checks import (
     check_rewards,
     check_time,
 )
-from botorch_bkb.posteriors.moments import positions_in
+from botorch_bkb.models.utils.rows import positions_in
 
 
 # Arrays: a number is 8 bytes, and a million become a tensor at once.

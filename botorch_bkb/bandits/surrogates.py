@@ -20,7 +20,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.acquisition.confidence import ArmObservations, ConfidenceState
+from botorch_bkb.acquisition.schedules import ArmObservations, ConfidenceState
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.bandits.base import Surrogate, SurrogateState
 from botorch_bkb.bandits.fitting import Hyperparameters, MIN_PULLS_TO_FIT
@@ -34,8 +34,8 @@ from botorch_bkb.checks import (
     as_number,
     check_count,
 )
+from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, DrawCovariance, Moments
-from botorch_bkb.posteriors.moments import positions_in
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
 
 

@@ -30,8 +30,7 @@ from botorch_bkb.models.kernels.learned import (
     lengthscales,
     variance_shares,
 )
-from botorch_bkb.models.utils.lazy_rows import as_dense
-from botorch_bkb.models.utils.replicates import sum_replicates
+from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 
 
 # Fewer measured candidates make no correlation, and fewer than these no verdict.

@@ -38,8 +38,8 @@ from botorch_bkb.cli.diagnosis import (
 )
 from botorch_bkb.cli.results import results_name, reward_label
 from botorch_bkb.cli.tables import require_column
-from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.models.utils.replicates import sum_replicates
+from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.models.utils.rows import sum_replicates
 from botorch_bkb.plotting import blank_figure, plot_predicted, plot_progress
 
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
-    ConfidenceSchedule,
     PracticalBBKBWidth,
     PracticalBKBWidth,
     RTVWidth,
     TVWidth,
 )
+from botorch_bkb.acquisition.schedules import ConfidenceSchedule
 from botorch_bkb.bandits import (
     BBKB,
     BKB,
@@ -58,8 +58,7 @@ from botorch_bkb.cli.simulation import Player, recommendation, report, run_bandi
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
 from botorch_bkb.cli.tables import require_column, require_ids
 from botorch_bkb.cli.workers import on_workers, require_ray
-from botorch_bkb.models.utils.lazy_rows import row_blocks
-from botorch_bkb.models.utils.replicates import sum_replicates
+from botorch_bkb.models.utils.rows import row_blocks, sum_replicates
 from botorch_bkb.optim.batch_rules import FixedSize
 from botorch_bkb.test_functions import FiniteArmProblem
 from botorch_bkb.test_functions.finite_arm import standardized

@@ -51,7 +51,7 @@ from botorch_bkb.cli.report import (
 from botorch_bkb.cli.results import check_left, COLUMNS_OF_NEXT, reward_label
 from botorch_bkb.cli.workers import on_workers, require_ray
 from botorch_bkb.integrations.chem import draw_molecules
-from botorch_bkb.models.utils.replicates import find_duplicates
+from botorch_bkb.models.utils.rows import find_duplicates
 
 
 NUM_ROWS_SHOWN = 10

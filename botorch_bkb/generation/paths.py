@@ -79,15 +79,14 @@ from typing_extensions import override
 
 from botorch_bkb.checks import check_size
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import as_generator, draw_normals, draw_seed
 from botorch_bkb.models.utils.nystrom import (
+    dense_covariance,
     independent_points,
-    KernelFeatures,
     span_tolerance,
 )
-from botorch_bkb.models.utils.prediction import Observations
-from botorch_bkb.models.utils.replicates import find_replicates
+from botorch_bkb.models.utils.prediction import KernelFeatures, Observations
+from botorch_bkb.models.utils.rows import find_replicates
 
 
 MAX_ITERATIONS = 100  # of the optimizer, for all draws together

@@ -36,7 +36,6 @@ from botorch_bkb.checks import (
     check_single_output,
     check_tensors,
 )
-from botorch_bkb.models.utils.covariance import lazy_covariance
 from botorch_bkb.models.utils.draws import as_generator, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
     log_exclusion,
@@ -44,13 +43,14 @@ from botorch_bkb.models.utils.leverage_scores import (
     Resampling,
     sample_inducing_indices,
 )
-from botorch_bkb.models.utils.marginal_likelihood import dtc_prior
-from botorch_bkb.models.utils.noise import (
+from botorch_bkb.models.utils.likelihoods import (
     check_likelihood,
+    dtc_prior,
     new_noise,
     observed_noise,
     train_noise,
 )
+from botorch_bkb.models.utils.nystrom import lazy_covariance
 from botorch_bkb.models.utils.prediction import (
     concatenate,
     DTCPredictionStrategy,
@@ -58,7 +58,7 @@ from botorch_bkb.models.utils.prediction import (
     Observations,
     SparsePosterior,
 )
-from botorch_bkb.models.utils.replicates import covers, find_replicates, sum_replicates
+from botorch_bkb.models.utils.rows import covers, find_replicates, sum_replicates
 
 
 class SingleTaskDTCGP(SingleTaskGP):

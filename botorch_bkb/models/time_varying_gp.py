@@ -25,8 +25,8 @@ from botorch_bkb.checks import (
     check_tensors,
 )
 from botorch_bkb.models.kernels import TemporalDecayKernel
-from botorch_bkb.models.utils.covariance import lazy_covariance
-from botorch_bkb.models.utils.noise import check_likelihood
+from botorch_bkb.models.utils.likelihoods import check_likelihood
+from botorch_bkb.models.utils.nystrom import lazy_covariance
 
 
 class TimeVaryingGP(SingleTaskGP):

@@ -18,7 +18,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms.pull_limits import PullLimits, UNLIMITED
+from botorch_bkb.arms.table import PullLimits, UNLIMITED
 from botorch_bkb.checks import check_size
 from botorch_bkb.posteriors import ArmPosterior, Moments
 from botorch_bkb.posteriors.upper_bounds import Choices, first_crossing, UpperBounds

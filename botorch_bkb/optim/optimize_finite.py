@@ -15,7 +15,7 @@ from botorch.exceptions.errors import (
 from torch import Tensor
 
 from botorch_bkb.checks import check_available, check_size, check_tensors
-from botorch_bkb.models.utils.replicates import Duplicates, find_duplicates
+from botorch_bkb.models.utils.rows import Duplicates, find_duplicates
 
 
 @torch.no_grad()

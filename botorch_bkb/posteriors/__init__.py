@@ -1,9 +1,8 @@
 """What is known of all arms: posteriors that stand still, and those that drift."""
 
-from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior, Moments
 from botorch_bkb.posteriors.arm_sampler import ArmSampler, DrawCovariance
-from botorch_bkb.posteriors.moments import ArmMoments, Moments
-from botorch_bkb.posteriors.replay import ReplayedFilter
+from botorch_bkb.posteriors.replay import ArmMoments, ReplayedFilter
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
 
 

@@ -8,6 +8,7 @@ the planner of updates and the questions.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from gpytorch.kernels import Kernel
@@ -27,9 +28,9 @@ from botorch_bkb.models.utils.nystrom import (
     ROUNDING_THRESHOLD,
     RoundingReport,
 )
-from botorch_bkb.posteriors.arm_shard import ArmShard
+from botorch_bkb.models.utils.rows import positions_in
+from botorch_bkb.posteriors.arm_shard import ArmShard, Ranked
 from botorch_bkb.posteriors.basis import Basis, change_basis, Joined, sums_of
-from botorch_bkb.posteriors.moments import Moments, positions_in, Ranked
 from botorch_bkb.posteriors.shards import ArmCache, threads_for
 
 
@@ -37,6 +38,73 @@ from botorch_bkb.posteriors.shards import ArmCache, threads_for
 MAX_INCREMENTS = 64
 # How much slower the full rebuild's products are than those of the increment's pass.
 REBUILD_COST = 1.5
+
+
+class Moments(ABC):
+    """Means and variances of ``A`` arms, and what widths need beside them.
+
+    Attributes:
+        num_arms: A.
+        like: A tensor without entries, of the dtype and on the device of the moments.
+        max_prior_variance: The largest prior variance, kappa squared.
+        noise_variance: lambda.
+        pulled_indices: The arms with rewards.
+        inducing_indices: The inducing arms.
+        log_det: ``log det(I + K / lambda)`` of the pulls.
+        effective_dimension: The sum of the pulls' leverage scores.
+    """
+
+    num_arms: int
+    like: Tensor
+    max_prior_variance: float
+    noise_variance: float
+    pulled_indices: Tensor
+    inducing_indices: Tensor
+    log_det: float
+    effective_dimension: float
+
+    @abstractmethod
+    def means(self, indices: Tensor) -> Tensor:
+        """Return the posterior means of a few arms."""
+
+    @abstractmethod
+    def variances(self, indices: Tensor) -> Tensor:
+        """Return the posterior variances of a few arms."""
+
+    @abstractmethod
+    def largest_bounds(
+        self,
+        scale: float,
+        size: int,
+        competes: Tensor | None = None,
+        known: Ranked | None = None,
+    ) -> Ranked:
+        """Return the arms of the largest ``mean + scale sqrt(variance)``.
+
+        Args:
+            scale: The number of standard deviations.
+            size: How many, at most.
+            competes: An ``A``-dim boolean tensor; minus infinity for all others. All
+                if None.
+            known: Arms whose bounds are known, in any order.
+        """
+
+    def leverage_scores_of(self, indices: Tensor) -> Tensor:
+        """Return the ridge leverage scores of a few arms."""
+        return self.variances(indices) / self.noise_variance
+
+    def leverage_score(self, index: int) -> float:
+        """Return the ridge leverage score of one arm."""
+        arm = torch.tensor([index], device=self.like.device)
+        return self.leverage_scores_of(arm).item()
+
+    def best_mean(self, competes: Tensor | None = None) -> int:
+        """Return the arm of the largest mean, the lowest index among ties.
+
+        Args:
+            competes: An ``A``-dim boolean tensor; all if None.
+        """
+        return int(self.largest_bounds(0.0, 1, competes).arms)
 
 
 class ArmPosterior(Moments):
@@ -272,7 +340,7 @@ class ArmPosterior(Moments):
     def largest_gain(
         self, top: Ranked, competes: Tensor | None, without: Tensor
     ) -> float:
-        """Return the largest :func:`~.moments.expected_rise`; minus infinity for none.
+        """Return the largest expected rise of the best mean; minus infinity for none.
 
         Args:
             top: The two largest means of all arms that compete.

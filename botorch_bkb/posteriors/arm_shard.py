@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,10 +11,12 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_bkb.arms import BitArms, StoredArms
-from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.models.utils.nystrom import check_prior_variance, TriangularSolver
+from botorch_bkb.models.utils.nystrom import (
+    check_prior_variance,
+    dense_covariance,
+    TriangularSolver,
+)
 from botorch_bkb.posteriors.basis import Basis, Move
-from botorch_bkb.posteriors.moments import expected_rise, largest, Ranked
 
 
 # The size of a chunk of features or covariances, of which a few are alive at a time:
@@ -28,6 +30,75 @@ ACCELERATOR_CHUNK_BYTES = 2**28
 ACCELERATOR_CHUNK_ARMS = 2**18
 # The fewest arms of a chunk.
 MIN_CHUNK = 16
+
+
+class Ranked(NamedTuple):
+    """Arms in order of their values, largest first, the lowest index among ties."""
+
+    values: Tensor
+    arms: Tensor
+
+    @classmethod
+    def merged(cls, parts: Sequence[Ranked], size: int) -> Ranked:
+        """Return the first of several lists, each over higher indices than before."""
+        if len(parts) == 1:
+            return parts[0]
+        values = torch.cat([part.values for part in parts])
+        arms = torch.cat([part.arms for part in parts])
+        values, order = values.sort(descending=True, stable=True)
+        return cls(values[:size], arms[order[:size]])
+
+
+def largest(values: Tensor, size: int) -> Ranked:
+    """Return the largest values and where they stand, the lowest index among ties.
+
+    NaN is larger than any number.
+    """
+    size = min(size, len(values))
+    if not size:
+        return Ranked(values[:0], torch.arange(0, device=values.device))
+    if size == 1:  # `max` returns the first of the largest
+        return Ranked(*values.max(dim=0, keepdim=True))
+    least = values.topk(size).values[-1:]
+    above = (values.isnan() | (values > least)).nonzero().squeeze(-1)[:size]
+    ties = (values == least).nonzero().squeeze(-1)[: size - len(above)]
+    positions = torch.cat([above, ties]).sort().values
+    found, order = values[positions].sort(descending=True, stable=True)
+    return Ranked(found, positions[order])
+
+
+def expected_rise(
+    mean: Tensor,  # k
+    variance: Tensor,  # k
+    noise_variance: float,
+    top: Ranked,
+    is_best: Tensor,  # k, bool
+) -> Tensor:  # k
+    r"""Return how much one more pull is expected to raise the largest mean.
+
+    The knowledge gradient of [frazier2009]_ as if arms were independent: a pull of
+    ``x`` moves its mean by a normal step of deviation ``s = v / sqrt(v + lambda)``,
+    so ::
+
+        E max(mean(x) + step, rest) - max(mean(x), rest) = s h(-|mean(x) - rest| / s)
+
+    with ``h(z) = z Phi(z) + phi(z)`` and ``rest`` the largest mean of the others.
+
+    Args:
+        mean: The means of some arms.
+        variance: Their variances.
+        noise_variance: lambda.
+        top: The two largest means of all arms that compete; one if there is one arm.
+        is_best: Whether an arm is the first of these.
+    """
+    second = top.values[1] if len(top.values) > 1 else -math.inf
+    rest = torch.where(is_best, second, top.values[0])
+    step = variance / (variance + noise_variance).sqrt()
+    z = -(mean - rest).abs() / step
+    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+    gain = step * (z * torch.special.ndtr(z) + density)
+    # Far below the best the two terms cancel, and rounding is negative.
+    return torch.where(step > 0, gain, 0.0).nan_to_num(0.0).clamp_min(0.0)
 
 
 class Draws(NamedTuple):

@@ -11,10 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from botorch_bkb.models.utils.lazy_rows import as_dense
+from botorch_bkb.models.utils.rows import as_dense, positions_in
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.moments import positions_in
 from botorch_bkb.posteriors.shards import LocalShards, Shards
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -13,7 +14,8 @@ from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.checks import check_number
-from botorch_bkb.posteriors.moments import ArmMoments
+from botorch_bkb.posteriors.arm_posterior import Moments
+from botorch_bkb.posteriors.arm_shard import largest, Ranked
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
 from botorch_bkb.posteriors.upper_bounds import Choices
 
@@ -148,6 +150,54 @@ class FilterSampler:
         if allowed is not None:
             values = values.masked_fill(~allowed, -torch.inf)
         return values.argmax(dim=-1)
+
+
+@dataclass
+class ArmMoments(Moments):
+    """The moments of all arms at one time, as numbers.
+
+    Attributes:
+        mean: The ``A`` posterior means.
+        variance: The ``A`` posterior variances.
+        prior_variance: The ``A`` prior variances.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    prior_variance: Tensor
+    noise_variance: float
+    pulled_indices: Tensor
+    inducing_indices: Tensor
+    log_det: float
+    effective_dimension: float
+
+    def __post_init__(self) -> None:
+        self.num_arms = len(self.mean)
+        self.like = self.mean[:0]
+        self.max_prior_variance = self.prior_variance.max().item()
+
+    @override
+    def means(self, indices: Tensor) -> Tensor:
+        return self.mean[indices]
+
+    @override
+    def variances(self, indices: Tensor) -> Tensor:
+        return self.variance[indices]
+
+    @override
+    def largest_bounds(
+        self,
+        scale: float,
+        size: int,
+        competes: Tensor | None = None,
+        known: Ranked | None = None,
+    ) -> Ranked:
+        bounds = self.mean + scale * self.variance.sqrt()
+        if competes is not None:
+            bounds = bounds.masked_fill(~competes, -torch.inf)
+        if known is not None:
+            bounds[known.arms] = known.values
+        return largest(bounds, size)
 
 
 class DriftingUpperBounds(Choices):

@@ -25,9 +25,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import StoredArms
-from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.moments import positions_in
 
 
 # Arms of a block. Chunks are of a power of two arms, which divides it.

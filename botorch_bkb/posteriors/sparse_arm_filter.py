@@ -32,13 +32,13 @@ from botorch_bkb.checks import (
     check_time,
     is_integer,
 )
-from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
     append_tolerance,
     check_largest_variance,
     check_prior_variance,
     check_residual,
+    dense_covariance,
     is_well_conditioned,
     psd_root,
     RoundingReport,

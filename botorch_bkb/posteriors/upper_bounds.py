@@ -15,10 +15,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import PullCounts, PullLimits
-from botorch_bkb.arms.pull_limits import UNLIMITED
+from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_shard import expected_rise, Ranked
 from botorch_bkb.posteriors.hallucination import HallucinatedPosterior
-from botorch_bkb.posteriors.moments import expected_rise, Ranked
 
 
 # The pool starts with this many arms and doubles, up to a limit.

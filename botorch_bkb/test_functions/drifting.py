@@ -15,8 +15,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import check_not_negative, check_number
-from botorch_bkb.models.utils.covariance import dense_covariance
 from botorch_bkb.models.utils.draws import draw_normals
+from botorch_bkb.models.utils.nystrom import dense_covariance
 
 
 class DriftingProblem(ABC):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from botorch_bkb.checks import check_not_negative
 from botorch_bkb.models.utils.bits import BitArms
-from botorch_bkb.models.utils.lazy_rows import row_blocks
+from botorch_bkb.models.utils.rows import row_blocks
 
 
 if TYPE_CHECKING:

@@ -13,24 +13,24 @@ from hypothesis import strategies as st
 
 from botorch_bkb.acquisition import ScheduledUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
-    ArmObservations,
     BBKBWidth,
     BKBWidth,
     ChowdhuryGopalanWidth,
-    ConfidenceState,
-    ConstantWidth,
     LogWidth,
+    NormDoubling,
     PracticalBBKBWidth,
     PracticalBKBWidth,
     SrinivasWidth,
 )
-from botorch_bkb.acquisition.deviations import (
+from botorch_bkb.acquisition.model_state import confidence_state_from_model
+from botorch_bkb.acquisition.schedules import (
+    ArmObservations,
     as_schedule,
+    ConfidenceState,
+    ConstantWidth,
     DeviationWidth,
     RandomDeviationWidth,
 )
-from botorch_bkb.acquisition.model_state import confidence_state_from_model
-from botorch_bkb.acquisition.norm_doubling import NormDoubling
 from botorch_bkb.models.utils.leverage_scores import bbkb_oversampling, bkb_oversampling
 from tests.acquisition import (
     exact_moments,

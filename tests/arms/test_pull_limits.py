@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import ArmTable, PullCounts, PullLimits
-from botorch_bkb.arms.pull_limits import UNLIMITED
+from botorch_bkb.arms.table import UNLIMITED
 
 
 def of_pulls(*numbers):

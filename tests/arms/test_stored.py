@@ -29,7 +29,7 @@ from botorch_bkb.arms import (
     StoredArms,
 )
 from botorch_bkb.bandits.fitting import Hyperparameters
-from botorch_bkb.models.utils import lazy_rows
+from botorch_bkb.models.utils import rows as table_rows
 from botorch_bkb.optim import optimize_acqf_finite
 from botorch_bkb.posteriors import arm_shard, upper_bounds
 from tests.bandits import rbf
@@ -87,7 +87,7 @@ def _small_blocks(monkeypatch):
     """Let whole tables be too large to be dense, and blocks smaller than a table."""
     num_bytes = 8 * DIM * (NUM_ARMS - 2)
     monkeypatch.setattr(stored, "MAX_DENSE_BYTES", num_bytes)
-    monkeypatch.setattr(lazy_rows, "BLOCK_BYTES", num_bytes // 4)
+    monkeypatch.setattr(table_rows, "BLOCK_BYTES", num_bytes // 4)
     monkeypatch.setattr(parquet, "CACHE_BYTES", num_bytes // 4)
     monkeypatch.setattr(parquet, "KEPT_BYTES", num_bytes // 4)
     monkeypatch.setattr(arm_shard, "CHUNK_BYTES", num_bytes // 4)

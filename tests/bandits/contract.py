@@ -3,7 +3,7 @@
 import pytest
 from typing_extensions import override
 
-from botorch_bkb.acquisition.confidence import ConfidenceSchedule
+from botorch_bkb.acquisition.schedules import ConfidenceSchedule
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
 from tests.bandits import PAPERS_BANDITS
 

@@ -12,7 +12,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import RBFKernel
 
 from botorch_bkb.acquisition.confidence import ChowdhuryGopalanWidth
-from botorch_bkb.acquisition.deviations import RandomDeviationWidth
+from botorch_bkb.acquisition.schedules import RandomDeviationWidth
 from botorch_bkb.bandits import (
     BoxBandit,
     BoxThompsonPolicy,

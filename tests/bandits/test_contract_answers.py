@@ -13,8 +13,8 @@ from botorch_bkb import (
     GPUCB,
     TVGPUCB,
 )
-from botorch_bkb.acquisition.confidence import ConstantWidth, PracticalBKBWidth
-from botorch_bkb.acquisition.norm_doubling import NormDoubling
+from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBKBWidth
+from botorch_bkb.acquisition.schedules import ConstantWidth
 from botorch_bkb.bandits import inducing, ThompsonPolicy
 from botorch_bkb.optim import SumRule
 from tests.bandits import (

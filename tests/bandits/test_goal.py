@@ -7,7 +7,7 @@ import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
 from botorch_bkb import GPBandit
-from botorch_bkb.acquisition.deviations import DeviationWidth
+from botorch_bkb.acquisition.schedules import DeviationWidth
 from botorch_bkb.bandits import (
     composite_to_learn,
     EpsilonGreedyPolicy,

@@ -17,15 +17,14 @@ from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
     BKBWidth,
-    ConstantWidth,
     LogWidth,
+    NormDoubling,
     RTVWidth,
     SmoothBox,
     SrinivasWidth,
     TVWidth,
 )
-from botorch_bkb.acquisition.deviations import DeviationWidth
-from botorch_bkb.acquisition.norm_doubling import NormDoubling
+from botorch_bkb.acquisition.schedules import ConstantWidth, DeviationWidth
 from botorch_bkb.bandits import matern_block_size, rbf_block_size
 from tests.bandits import (
     assert_same,

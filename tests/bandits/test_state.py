@@ -9,8 +9,7 @@ from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import BBKB, GPBandit, GPBUCB
-from botorch_bkb.acquisition.confidence import PracticalBBKBWidth
-from botorch_bkb.acquisition.norm_doubling import NormDoubling
+from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBBKBWidth
 from botorch_bkb.bandits import matern_to_learn, rbf_to_learn, ThompsonPolicy
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (

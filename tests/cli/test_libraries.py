@@ -6,7 +6,7 @@ import pytest
 
 from botorch_bkb.__main__ import main
 from botorch_bkb.cli import files
-from botorch_bkb.models.utils import lazy_rows
+from botorch_bkb.models.utils import rows as table_rows
 
 
 NUM_ARMS = 60
@@ -134,7 +134,7 @@ def test_a_simulation_is_that_of_the_table(
     assert "too large" not in capsys.readouterr().out
     reads.clear()
     monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
-    monkeypatch.setattr(lazy_rows, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(table_rows, "BLOCK_BYTES", 500)
     assert main([*words, str(tmp_path / "library")]) == 0
     assert "too large to be read as a whole: its 3 columns" in capsys.readouterr().out
     assert reads == [["id", "gain"]]

@@ -9,7 +9,7 @@ from gpytorch.kernels import LinearKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.arms.pull_limits import UNLIMITED
+from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.optim import (
     BatchRule,
     Capped,

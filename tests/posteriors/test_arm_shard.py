@@ -13,9 +13,8 @@ from scipy.stats import norm
 from typing_extensions import override
 
 from botorch_bkb.posteriors import arm_shard
-from botorch_bkb.posteriors.arm_shard import ArmShard
+from botorch_bkb.posteriors.arm_shard import ArmShard, expected_rise, largest, Ranked
 from botorch_bkb.posteriors.basis import Basis
-from botorch_bkb.posteriors.moments import expected_rise, largest, Ranked
 from tests import posteriors
 from tests.posteriors import ATOL, each_dtype, longs, NOISE
 

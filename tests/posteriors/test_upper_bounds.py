@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullLimits
-from botorch_bkb.arms.pull_limits import UNLIMITED
+from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.posteriors import ArmMoments, SparseArmKalmanFilter
 from botorch_bkb.posteriors.hallucination import excerpt, HallucinatedPosterior

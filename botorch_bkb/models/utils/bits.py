@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn, Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.lazy_rows import as_dense, aten, COLUMNS, LazyRows
+from botorch_bkb.models.utils.rows import as_dense, aten, COLUMNS, LazyRows
 
 
 class BitArms(LazyRows):

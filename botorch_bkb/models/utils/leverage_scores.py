@@ -11,8 +11,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_bkb.checks import check_choice, check_fraction, check_positive
-from botorch_bkb.models.utils.covariance import dense_covariance
-from botorch_bkb.models.utils.nystrom import span_tolerance
+from botorch_bkb.models.utils.nystrom import dense_covariance, span_tolerance
 
 
 # Rows of the factor that are computed at once, of points that may be the next pivots: a

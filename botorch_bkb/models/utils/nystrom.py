@@ -7,17 +7,26 @@ model factors the Gram matrix ``K_S`` of its inducing points, the exact model fa
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import reduce
+from operator import add, mul
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import NumericsWarning
-from gpytorch.kernels import Kernel
+from gpytorch import settings
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    MaternKernel,
+    ProductKernel,
+    ScaleKernel,
+)
+from gpytorch.lazy import LazyEvaluatedKernelTensor
+from linear_operator import to_dense
 from torch import nn, Tensor
-
-from botorch_bkb.models.utils.covariance import dense_covariance
+from typing_extensions import override
 
 
 # Points that add less than this share of their prior variance to the span of the
@@ -192,77 +201,6 @@ def psd_root(K: Tensor) -> Tensor:
     return (vectors * values.clamp_min(0.0).sqrt()) @ vectors.mT
 
 
-def masked_cholesky(
-    schur: Tensor,  # ... x q x q
-    prior: Tensor,  # ... x q, prior variances
-) -> tuple[Tensor, Tensor]:
-    r"""Factor a batch of positive semi-definite matrices, skipping null directions.
-
-    Column ``j`` of the factor is zero if point ``j`` adds nothing to the span of those
-    before it, so that ``C C^T = schur`` for a singular matrix too. Differentiable.
-
-    Returns:
-        The lower triangular factor ``C`` (``... x q x q``) and a ``... x q`` boolean
-        mask of the columns that were kept.
-    """
-    num_points = schur.shape[-1]
-    if num_points == 0:
-        return schur, torch.empty_like(prior, dtype=torch.bool)
-    threshold = span_tolerance(schur.dtype) * prior
-    columns: list[Tensor] = []
-    kept: list[Tensor] = []
-    rows = torch.arange(num_points, device=schur.device)
-    for j in range(num_points):
-        column = schur[..., j]
-        for previous in columns:
-            column = column - previous * previous[..., j : j + 1]
-        pivot = column[..., j]
-        keep = pivot > threshold[..., j]
-        root = torch.where(keep, pivot, torch.ones_like(pivot)).sqrt().unsqueeze(-1)
-        below = keep.unsqueeze(-1) & (rows >= j)
-        columns.append(torch.where(below, column / root, torch.zeros_like(column)))
-        kept.append(keep)
-    return torch.stack(columns, dim=-1), torch.stack(kept, dim=-1)
-
-
-# From a `... x q x d` tensor of points to their `... x m x q` features.
-FeatureMap = Callable[[Tensor], Tensor]
-
-
-@dataclass(eq=False, repr=False)
-class KernelFeatures:
-    r"""The map ``x -> L^{-1} k_S(x)``.
-
-    Attributes:
-        covar_module: The kernel ``k``.
-        points: The ``m x d`` points ``S``.
-        L: An ``m x m`` lower triangular factor.
-    """
-
-    covar_module: Kernel
-    points: Tensor
-    L: Tensor
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Return the ``... x m x q`` features of a ``... x q x d`` tensor of points."""
-        # Flattened, a batch of arms is one matrix product; the points are not copied.
-        flat = dense_covariance(
-            self.covar_module, self.points, X.reshape(-1, X.shape[-1])
-        )
-        flat = torch.linalg.solve_triangular(self.L, flat, upper=False)
-        return flat.reshape(flat.shape[0], *X.shape[:-1]).movedim(0, -2)
-
-
-def solve_lower(L: Tensor, rhs: Tensor) -> Tensor:
-    """Solve a lower triangular system; batched factors broadcast over the points."""
-    if L.dim() > 2 or rhs.dim() == 2:
-        return torch.linalg.solve_triangular(L, rhs, upper=False)
-    # Broadcasting would copy L for every batch element: solve for all at once.
-    columns = rhs.movedim(-2, 0)  # m x ... x q
-    flat = torch.linalg.solve_triangular(L, columns.flatten(start_dim=1), upper=False)
-    return flat.reshape(columns.shape).movedim(0, -2)
-
-
 class TriangularSolver:
     r"""Solves ``L X = B`` in place, for one ``L`` and many ``B``.
 
@@ -317,39 +255,100 @@ class TriangularSolver:
         return B
 
 
-@dataclass(eq=False, repr=False)
-class AppendedFeatures:
-    r"""A feature map extended by ``q`` points: ``L_new = [[L, 0], [B, C]]``.
+def dense_covariance(
+    covar_module: Kernel, x1: Tensor, x2: Tensor | None = None
+) -> Tensor:
+    """Return the prior covariances of two lists of points, as a tensor.
 
-    Attributes:
-        base: The map to extend.
-        covar_module: The kernel ``k``.
-        points: A ``... x q x d`` tensor, the new points.
-        B: The ``... x q x m`` features of the new points under ``base``.
-        C: A ``... x q x q`` lower triangular factor of their Schur complement.
-        keep: A ``... x q`` mask; a masked point is in the span of those before it.
+    Sums, products and scales of kernels are evaluated part by part, other kernels as
+    they are.
+
+    Args:
+        covar_module: Any kernel.
+        x1: A ``batch_shape x n x d`` tensor.
+        x2: A ``batch_shape x n' x d`` tensor; ``x1`` if omitted.
+
+    Returns:
+        A ``batch_shape x n x n'`` tensor.
     """
+    x2 = x1 if x2 is None else x2
+    if not _is_evaluated_here(covar_module):
+        return covar_module(x1, x2).to_dense()
+    if covar_module.active_dims is not None:
+        x1 = x1.index_select(-1, covar_module.active_dims)
+        x2 = x2.index_select(-1, covar_module.active_dims)
+    with settings.lazily_evaluate_kernels(False):
+        return _forward(covar_module, x1, x2)
 
-    base: FeatureMap
-    covar_module: Kernel
-    points: Tensor
-    B: Tensor
-    C: Tensor
-    keep: Tensor
 
-    def __post_init__(self) -> None:
-        """Make ``C`` invertible: ones on the diagonal of masked points."""
-        self.C = self.C + torch.diag_embed((~self.keep).to(self.C))
-        self.keep = self.keep.unsqueeze(-1)
+def lazy_covariance(covar_module: Kernel, x: Tensor) -> LazyEvaluatedKernelTensor:
+    """Return the prior covariances of ``... x n x d`` points, evaluated when needed.
 
-    def appended(self, X: Tensor, z: Tensor) -> Tensor:
-        """Return the new coordinates only, ``... x q' x q``, given ``z = base(X)``."""
-        residual = dense_covariance(self.covar_module, self.points, X) - self.B @ z
-        new = solve_lower(self.C, residual)
-        return torch.where(self.keep, new, torch.zeros_like(new))
+    What is needed of them, a block or the diagonal, is evaluated by
+    :func:`dense_covariance`.
+    """
+    return _DenseKernel(covar_module)(x)
 
-    def __call__(self, X: Tensor) -> Tensor:
-        """Return the ``... x (m + q') x q`` features of ``... x q x d`` points."""
-        z = self.base(X)
-        new = self.appended(X, z)
-        return torch.cat([z.expand(*new.shape[:-2], *z.shape[-2:]), new], dim=-2)
+
+class _DenseKernel(Kernel):
+    """A kernel whose matrices are tensors."""
+
+    def __init__(self, covar_module: Kernel) -> None:
+        super().__init__()
+        self.covar_module = covar_module
+
+    @override
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object
+    ) -> Tensor:
+        if diag:
+            return self.covar_module(x1, x2, diag=True)
+        return dense_covariance(self.covar_module, x1, x2)
+
+
+def _is_evaluated_here(kernel: Kernel) -> bool:
+    """Whether a kernel is a sum, a product or a Matern-5/2 kernel, maybe scaled."""
+    if type(kernel).forward is ScaleKernel.forward:
+        return _is_evaluated_here(kernel.base_kernel)
+    is_sum_or_product = type(kernel).forward in (
+        AdditiveKernel.forward,
+        ProductKernel.forward,
+    )
+    return is_sum_or_product or _is_fast_matern(kernel)
+
+
+def _is_fast_matern(kernel: Kernel) -> bool:
+    return (
+        type(kernel) is MaternKernel
+        and kernel.nu == 2.5
+        and len(kernel.batch_shape) == 0
+        and not torch.is_grad_enabled()
+    )
+
+
+def _forward(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+    """Do what the kernel's ``forward`` does, on tensors."""
+    forward = type(kernel).forward
+    if forward is ScaleKernel.forward:
+        outputscale = kernel.outputscale.unsqueeze(-1).unsqueeze(-1)
+        return _forward(kernel.base_kernel, x1, x2) * outputscale
+    if _is_fast_matern(kernel):
+        return _matern(kernel, x1, x2)
+    if forward not in (AdditiveKernel.forward, ProductKernel.forward):
+        return to_dense(kernel.forward(x1, x2))
+    parts = [dense_covariance(part, x1, x2) for part in kernel.kernels]
+    return reduce(add if forward is AdditiveKernel.forward else mul, parts)
+
+
+def _matern(kernel: MaternKernel, x1: Tensor, x2: Tensor) -> Tensor:
+    """Return ``(1 + s + s^2 / 3) exp(-s)`` for scaled distances ``s = sqrt(5) r``."""
+    center, scale = x1.mean(dim=-2, keepdim=True), math.sqrt(5) / kernel.lengthscale
+    a, b = (x1 - center) * scale, (x2 - center) * scale
+    # |a - b|^2 of all pairs as one matrix product.
+    norms = [points.square().sum(dim=-1, keepdim=True) for points in (a, b)]
+    left = torch.cat([-2 * a, norms[0], torch.ones_like(norms[0])], dim=-1)
+    right = torch.cat([b, torch.ones_like(norms[1]), norms[1]], dim=-1)
+    squared = (left @ right.mT).clamp_min_(0.0)
+    s = squared.sqrt()
+    covariance = s.neg().exp_()
+    return covariance.mul_(squared.div_(3).add_(s).add_(1))

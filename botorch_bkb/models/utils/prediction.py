@@ -16,7 +16,7 @@ and ``cov(x, x') = k(x, x') - z(x)^T z(x')``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast, NamedTuple
 
@@ -31,18 +31,124 @@ from linear_operator.operators import (
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
 from botorch_bkb.models.utils.nystrom import (
-    AppendedFeatures,
-    FeatureMap,
+    dense_covariance,
     independent_points,
-    KernelFeatures,
-    masked_cholesky,
-    solve_lower,
+    lazy_covariance,
+    span_tolerance,
 )
 
 
 MAX_DENSE_POINTS = 512
+
+
+# From a `... x q x d` tensor of points to their `... x m x q` features.
+FeatureMap = Callable[[Tensor], Tensor]
+
+
+def masked_cholesky(
+    schur: Tensor,  # ... x q x q
+    prior: Tensor,  # ... x q, prior variances
+) -> tuple[Tensor, Tensor]:
+    r"""Factor a batch of positive semi-definite matrices, skipping null directions.
+
+    Column ``j`` of the factor is zero if point ``j`` adds nothing to the span of those
+    before it, so that ``C C^T = schur`` for a singular matrix too. Differentiable.
+
+    Returns:
+        The lower triangular factor ``C`` (``... x q x q``) and a ``... x q`` boolean
+        mask of the columns that were kept.
+    """
+    num_points = schur.shape[-1]
+    if num_points == 0:
+        return schur, torch.empty_like(prior, dtype=torch.bool)
+    threshold = span_tolerance(schur.dtype) * prior
+    columns: list[Tensor] = []
+    kept: list[Tensor] = []
+    rows = torch.arange(num_points, device=schur.device)
+    for j in range(num_points):
+        column = schur[..., j]
+        for previous in columns:
+            column = column - previous * previous[..., j : j + 1]
+        pivot = column[..., j]
+        keep = pivot > threshold[..., j]
+        root = torch.where(keep, pivot, torch.ones_like(pivot)).sqrt().unsqueeze(-1)
+        below = keep.unsqueeze(-1) & (rows >= j)
+        columns.append(torch.where(below, column / root, torch.zeros_like(column)))
+        kept.append(keep)
+    return torch.stack(columns, dim=-1), torch.stack(kept, dim=-1)
+
+
+@dataclass(eq=False, repr=False)
+class KernelFeatures:
+    r"""The map ``x -> L^{-1} k_S(x)``.
+
+    Attributes:
+        covar_module: The kernel ``k``.
+        points: The ``m x d`` points ``S``.
+        L: An ``m x m`` lower triangular factor.
+    """
+
+    covar_module: Kernel
+    points: Tensor
+    L: Tensor
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return the ``... x m x q`` features of a ``... x q x d`` tensor of points."""
+        # Flattened, a batch of arms is one matrix product; the points are not copied.
+        flat = dense_covariance(
+            self.covar_module, self.points, X.reshape(-1, X.shape[-1])
+        )
+        flat = torch.linalg.solve_triangular(self.L, flat, upper=False)
+        return flat.reshape(flat.shape[0], *X.shape[:-1]).movedim(0, -2)
+
+
+def solve_lower(L: Tensor, rhs: Tensor) -> Tensor:
+    """Solve a lower triangular system; batched factors broadcast over the points."""
+    if L.dim() > 2 or rhs.dim() == 2:
+        return torch.linalg.solve_triangular(L, rhs, upper=False)
+    # Broadcasting would copy L for every batch element: solve for all at once.
+    columns = rhs.movedim(-2, 0)  # m x ... x q
+    flat = torch.linalg.solve_triangular(L, columns.flatten(start_dim=1), upper=False)
+    return flat.reshape(columns.shape).movedim(0, -2)
+
+
+@dataclass(eq=False, repr=False)
+class AppendedFeatures:
+    r"""A feature map extended by ``q`` points: ``L_new = [[L, 0], [B, C]]``.
+
+    Attributes:
+        base: The map to extend.
+        covar_module: The kernel ``k``.
+        points: A ``... x q x d`` tensor, the new points.
+        B: The ``... x q x m`` features of the new points under ``base``.
+        C: A ``... x q x q`` lower triangular factor of their Schur complement.
+        keep: A ``... x q`` mask; a masked point is in the span of those before it.
+    """
+
+    base: FeatureMap
+    covar_module: Kernel
+    points: Tensor
+    B: Tensor
+    C: Tensor
+    keep: Tensor
+
+    def __post_init__(self) -> None:
+        """Make ``C`` invertible: ones on the diagonal of masked points."""
+        self.C = self.C + torch.diag_embed((~self.keep).to(self.C))
+        self.keep = self.keep.unsqueeze(-1)
+
+    def appended(self, X: Tensor, z: Tensor) -> Tensor:
+        """Return the new coordinates only, ``... x q' x q``, given ``z = base(X)``."""
+        residual = dense_covariance(self.covar_module, self.points, X) - self.B @ z
+        new = solve_lower(self.C, residual)
+        return torch.where(self.keep, new, torch.zeros_like(new))
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return the ``... x (m + q') x q`` features of ``... x q x d`` points."""
+        z = self.base(X)
+        new = self.appended(X, z)
+        return torch.cat([z.expand(*new.shape[:-2], *z.shape[-2:]), new], dim=-2)
 
 
 class Observations(NamedTuple):

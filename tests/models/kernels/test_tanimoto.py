@@ -6,7 +6,7 @@ from gpytorch.kernels import ScaleKernel
 from rdkit import DataStructs
 
 from botorch_bkb.models.kernels import TanimotoKernel
-from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.nystrom import dense_covariance
 
 
 def fingerprints(*shape, counts, seed=0, dtype=torch.double):

@@ -15,7 +15,7 @@ from botorch_bkb import BBKB, GPBandit, RGPUCB
 from botorch_bkb.arms import ArmTable, BitArms
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.models.kernels import TanimotoKernel
-from botorch_bkb.models.utils.covariance import dense_covariance
+from botorch_bkb.models.utils.nystrom import dense_covariance
 
 
 NUM_ARMS, NUM_BITS = 60, 40

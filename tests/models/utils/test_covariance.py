@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from typing_extensions import override
 
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.covariance import dense_covariance, lazy_covariance
+from botorch_bkb.models.utils.nystrom import dense_covariance, lazy_covariance
 
 
 # Set as tensors: GPyTorch takes numbers through float32.

@@ -4,8 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmMoments
-from botorch_bkb.posteriors.moments import positions_in, Ranked
+from botorch_bkb.posteriors.arm_shard import Ranked
 from tests.posteriors import each_dtype, longs
 
 

@@ -3,11 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.models.utils.replicates import (
-    covers,
-    find_duplicates,
-    later_duplicates,
-)
+from botorch_bkb.models.utils.rows import covers, find_duplicates, later_duplicates
 
 
 def equal_rows(table):
