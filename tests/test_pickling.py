@@ -17,7 +17,6 @@ from botorch_bkb.acquisition import PracticalBBKBWidth
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
 from botorch_bkb.models import kernels
 from botorch_bkb.models.kernels import TemporalDecayKernel
-from botorch_bkb.optim import SumRule
 
 
 X = torch.rand(10, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
@@ -98,7 +97,6 @@ MAKERS = {
     ),
     "RandomDeviationWidth": (lambda: RandomDeviationWidth(0.5, seed=3), repr),
     "ArmPosterior": (arm_posterior, lambda thing: (thing.mean, thing.variance)),
-    "Capped": (lambda: optim.Capped(SumRule(), 96), repr),
 }
 
 

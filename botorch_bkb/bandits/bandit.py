@@ -20,8 +20,8 @@ from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.observations import Observations
-from botorch_bkb.bandits.policies import as_policy, Policy
-from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorAt
+from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
+from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.checks import (
     check_count,
     check_generator,
@@ -37,12 +37,14 @@ from botorch_bkb.models.utils.draws import (
     seed_of,
     seeded_generator,
 )
-from botorch_bkb.optim.batch_rules import BatchRule, Capped, check_batch_rule, FixedSize
+from botorch_bkb.optim.batch_rules import (
+    BatchRule,
+    check_batch_rule,
+    FixedSize,
+    MAX_BATCH_SIZE,
+)
 from botorch_bkb.posteriors import Moments
 from botorch_bkb.posteriors.shards import threads_for
-
-
-MAX_BATCH_SIZE = 10_000
 
 
 class FiniteArmBandit(Bandit):
@@ -138,7 +140,10 @@ class FiniteArmBandit(Bandit):
     @locked
     def counts(self) -> Tensor:
         """The ``A`` numbers of told pulls."""
-        return self._observations.counts
+        totals = self._observations.totals()
+        counts = torch.zeros(len(self.arms), dtype=torch.long, device=self.arms.device)
+        counts[totals.arms] = totals.counts
+        return counts
 
     @property
     @locked
@@ -188,25 +193,27 @@ class FiniteArmBandit(Bandit):
                 is not positive semi-definite. Nothing has changed then.
             UnsupportedError: If there is a ``time``, but the objective does not drift.
         """
+        fixed = self.batch_rule.size
         if max_size is None:
-            max_size = max(MAX_BATCH_SIZE, self.batch_rule.min_size)
-        rule = Capped(self.batch_rule, max_size)
-        return self._ask(rule, available, arms, time)
+            max_size = MAX_BATCH_SIZE if fixed is None else fixed
+        check_size("max_size", max_size)
+        size = max_size if fixed is None else min(max_size, fixed)
+        return self._ask(size, available, arms, time)
 
     def _ask(
         self,
-        rule: BatchRule,
+        size: int,
         available: Tensor | None,
         arms: Tensor | None,
         time: float | None,
     ) -> Tensor:
-        """Choose the next batch under a rule; its pulls become pending."""
+        """Choose the next batch, of so many pulls at most; they become pending."""
         observations = self._observations
         time = self._checked_time(time, observations.now)
-        now = observations.next_time if time is None else time
+        now = self.decision_time if time is None else time
         offered, new = self._table.offered(available, arms)
-        limits = self._pull_limits(offered, rule)
-        self._surrogate.refresh(observations)
+        limits = self._pull_limits(offered, size)
+        self._surrogate.posterior(observations)
         with (
             threads_for(self._surrogate.feature_bytes),
             self._restored_after_errors(),
@@ -216,46 +223,53 @@ class FiniteArmBandit(Bandit):
             if len(new):
                 surrogate = surrogate.extended(new, observations)
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
-            indices = self._select(surrogate, rule, limits, now, generator)
-            indices = self._keep_chosen(new, indices)
-            moments = self._surrogate.at(observations, now).moments
-            scores = moments.leverage_scores_of(indices.to(self.arms.device)).tolist()
-            observations.ask(indices.tolist(), scores, now)
+            pending = list(observations.pending.values())
+            posterior = surrogate.at(observations, now, pending)
+            indices = self._select(surrogate, posterior, size, limits, generator)
+            if len(new):
+                indices = self._keep_chosen(new, indices)
+            scores = self._scores(indices, now)
+            observations.ask(indices.tolist(), scores.tolist(), now)
             observations.failed_lately = frozenset()
             self.num_batches += 1
         return indices
 
+    def _pull_limits(self, offered: Tensor | None, size: int) -> PullLimits:
+        """Return how many pulls each arm allows, in a batch of a size at most."""
+        min_size = 1 if self.batch_rule.size is None else size
+        used = self._observations.used()
+        return self._table.pull_limits(offered, self.max_repeats, used, min_size)
+
     def _select(
         self,
         surrogate: ArmSurrogate,
-        rule: BatchRule,
+        posterior: PosteriorAt,
+        size: int,
         limits: PullLimits,
-        time: float,
         generator: torch.Generator,
     ) -> Tensor:
         """Return the batch that the policy chooses, given an updated surrogate."""
         first = self._opening_arm(limits)
-        if first is not None and rule.opens_with_one_pull:
-            rule = FixedSize(1)
-        pending = list(self._observations.pending.values())
-        posterior = surrogate.at(self._observations, time, pending)
-        return self._select_from(posterior, rule, limits, first, generator)
+        if first is not None and self.batch_rule.opens_with_one_pull:
+            size = 1
+        return self._select_from(posterior, size, limits, first, generator)
 
     def _select_from(
         self,
         posterior: PosteriorAt,
-        rule: BatchRule,
+        size: int,
         limits: PullLimits,
         first: int | None,
         generator: torch.Generator,
     ) -> Tensor:
         def width() -> float:
             num_pending = len(self._observations.pending)
-            state = self._surrogate, posterior.moments, num_pending
-            return self.confidence(self._confidence_state(*state))
+            return self.confidence(
+                self._confidence_state(self._surrogate, posterior.moments, num_pending)
+            )
 
         return self.policy.select(
-            posterior, rule, limits.copy(), first, width, generator
+            posterior, self.batch_rule, size, limits.copy(), first, width, generator
         )
 
     def _opening_arm(self, limits: PullLimits) -> int | None:
@@ -270,15 +284,8 @@ class FiniteArmBandit(Bandit):
     def _schedule(self) -> ConfidenceSchedule:
         return self.confidence
 
-    def _pull_limits(self, offered: Tensor | None, rule: BatchRule) -> PullLimits:
-        """Return how many pulls each arm allows."""
-        used, size = self._observations.used(), rule.min_size
-        return self._table.pull_limits(offered, self.max_repeats, used, size)
-
     def _keep_chosen(self, new: Tensor, indices: Tensor) -> Tensor:
         """Add the new arms that were chosen to the table; return the indices in it."""
-        if not len(new):
-            return indices
         num_arms = self.arms.shape[0]
         chosen = indices[indices >= num_arms].unique()
         self._append(new[chosen - num_arms], is_retired=True)
@@ -317,7 +324,7 @@ class FiniteArmBandit(Bandit):
         Raises:
             InputDataError: If an arm is unknown.
         """
-        arms = check_indices(indices, self.arms.shape[0])
+        arms = check_indices(indices, len(self.arms))
         scores = self._scores_now(self._indices(arms))
         self._observations.ask(arms, scores.tolist())
 
@@ -366,16 +373,19 @@ class FiniteArmBandit(Bandit):
 
     @override
     def _scores_now(self, indices: Tensor) -> Tensor:
-        observations = self._observations
-        posterior = self._surrogate.at(observations, observations.last_time)
-        return posterior.moments.leverage_scores_of(indices.to(self.arms.device))
+        return self._scores(indices, self._observations.last_time)
+
+    def _scores(self, indices: Tensor, time: float) -> Tensor:
+        """Return the leverage scores of arms at a time, given the told pulls."""
+        moments = self._surrogate.at(self._observations, time).moments
+        return moments.leverage_scores_of(indices.to(self.arms.device))
 
     def _indices(self, arms: Sequence[int]) -> Tensor:
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
 
     def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
         """Return arms that a user names, or all."""
-        num_arms = self.arms.shape[0]
+        num_arms = len(self.arms)
         if indices is None:
             return torch.arange(num_arms, device=self.arms.device)
         return self._indices(check_indices(indices, num_arms))
@@ -481,15 +491,7 @@ class FiniteArmBandit(Bandit):
     @override
     @locked
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "bandit": type(self).__name__,
-            "maximize": self.maximize,
-            "table": self._table.state_dict(),
-            "observations": self._observations.state_dict(),
-            "num_batches": self.num_batches,
-            "confidence": self.confidence.state_dict(),
-            **self._surrogate.state_dict(),
-        }
+        return {**super().state_dict(), "table": self._table.state_dict()}
 
     @override
     def _load(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Base classes of bandits and surrogates, over arms and over a box."""
+"""What bandits over arms and over a box share: results, errors, states and files."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy, deepcopy
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 
-import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
-from botorch_bkb.checks import check_count, check_indices, check_number, check_time
+from botorch_bkb.checks import check_time
 
 
 P = ParamSpec("P")
@@ -43,141 +39,15 @@ def locked(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-@dataclass(frozen=True)
-class SurrogateState:
-    """The state of a surrogate, beside its posterior.
-
-    Attributes:
-        hyperparameters: Kernel, noise and units.
-        inducing_indices: The inducing arms of the last update.
-        num_told: The number of told pulls that it knows, the first ones.
-        num_updates: The number of updates so far.
-        restart: The number of told pulls at the last fit of hyperparameters, and the
-            log determinant then. Frozen sums start there.
-        block: The block of time.
-    """
-
-    hyperparameters: Hyperparameters
-    inducing_indices: Tensor
-    num_told: int = 0
-    num_updates: int = 0
-    restart: tuple[int, float] = (0, 0.0)
-    block: int = 0
-
-
-class Surrogate(ABC):
-    """A state and a posterior, learned from observations, over arms or over a box.
-
-    The posterior is large, and a function of state and observations. An update changes
-    both. An error restores the state, and the posterior is computed when it is next
-    needed.
-
-    Args:
-        hyperparameters: Kernel, noise and units.
-
-    Attributes:
-        state: The state, which is saved.
-        seed: The seed of all random numbers.
-        drifts: Whether pulls have times, on which the posterior depends.
-    """
-
-    drifts = False
-
-    def __init__(self, hyperparameters: Hyperparameters) -> None:
-        device = hyperparameters.features.device
-        none = torch.empty(0, dtype=torch.long, device=device)
-        self.state = SurrogateState(hyperparameters, none)
-        self.seed = 0
-
-    @property
-    def hyperparameters(self) -> Hyperparameters:
-        """Kernel, noise and units."""
-        return self.state.hyperparameters
-
-    def is_current(self, observations: Any, time: float) -> bool:
-        """Whether an update would change nothing."""
-        return bool(self.state.num_told == observations.num_pulls)
-
-    @abstractmethod
-    def update(self, observations: Any, time: float) -> None:
-        """Learn from all told pulls: fit what is due, choose the inducing points."""
-
-    @abstractmethod
-    def preview(self, observations: Any, time: float) -> Self:
-        """Return a copy that has learned from all told pulls."""
-
-    @abstractmethod
-    def refresh(self, observations: Any) -> None:
-        """Compute the posterior from the state, unless it is there."""
-
-    @abstractmethod
-    def mark_stale(self) -> None:
-        """Drop the posterior, which is computed when it is next needed."""
-
-    def restore(self, state: SurrogateState) -> None:
-        """Go back to an earlier state."""
-        self.state = state
-        self.mark_stale()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as tensors and numbers."""
-        state = self.state
-        return {
-            "seed": self.seed,
-            "num_updates": state.num_updates,
-            "prior": deepcopy(state.hyperparameters.state_dict()),
-            "inducing_indices": state.inducing_indices.clone(),
-            "num_processed": state.num_told,
-            "restart": state.restart,
-            "block": state.block,
-        }
-
-    def loaded(
-        self, state: dict[str, Any], observations: Observations, rows: Tensor
-    ) -> Self:
-        """Return a copy in the state that :meth:`state_dict` returned.
-
-        Args:
-            state: The state.
-            observations: Those that were saved with it.
-            rows: The rows that inducing indices count, in the original scale: the
-                ``A x d`` arms, or the told points of a box.
-        """
-        num_pulls = observations.num_pulls
-        hyperparameters = deepcopy(self.hyperparameters)
-        hyperparameters.load_state_dict(state["prior"])
-        hyperparameters.features = hyperparameters.to_features(rows)
-        inducing = check_indices(state["inducing_indices"], len(rows))
-        start, log_det = state["restart"]
-        other = copy(self)
-        other.seed = check_count("seed", state["seed"], 2**64 - 1)
-        other.restore(
-            SurrogateState(
-                hyperparameters,
-                torch.tensor(inducing, dtype=torch.long, device=rows.device),
-                check_count("num_processed", state["num_processed"], num_pulls),
-                check_count("num_updates", state["num_updates"]),
-                (
-                    check_count("restart", start, num_pulls),
-                    check_number("restart", log_det, least=-1e-6),
-                ),
-                int(state["block"]),
-            )
-        )
-        other.refresh(observations)
-        return other
-
-
 class Bandit(ABC):
     """Observations and a surrogate that learns from them, kept in a file.
 
-    In its public methods is one thread at a time: those of subclasses are decorated by
-    :func:`locked`. A method may call another, whose lock is the same. A copy has a lock
-    of its own, and so has what a pickle brings back.
+    One thread at a time is in the public methods (:func:`locked`). A copy has a lock of
+    its own, and so has an unpickled bandit.
 
     Attributes:
-        lock: Hold it (``with bandit.lock:``) where several calls belong together, or
-            while the object is copied.
+        lock: Hold it (``with bandit.lock:``) if several calls belong together, or while
+            the object is copied.
         maximize: Whether large rewards are good.
         num_batches: The number of asks.
     """
@@ -230,7 +100,7 @@ class Bandit(ABC):
     @property
     def decision_time(self) -> float:
         """The time of the next decision, unless ``ask`` names another."""
-        return self._observations.next_time
+        return self._observations.last_time + 1.0
 
     @locked
     def tell(
@@ -270,17 +140,8 @@ class Bandit(ABC):
     ) -> None:
         """Bring results that were never asked for; they settle no pending pull.
 
-        Args:
-            indices: The ``q`` arms, repeats included; of a box the ``q x d`` points.
-            rewards: Their ``q`` rewards (or ``q x 1``).
-            time: When they were measured, if the objective drifts; if None, at the time
-                of the last ask.
-
-        Raises:
-            BotorchTensorDimensionError: If the shapes do not fit.
-            InputDataError: If a reward is not finite, an arm is unknown, or ``time`` is
-                not finite. Nothing has changed then.
-            UnsupportedError: If there is a ``time``, but the objective does not drift.
+        Arguments and errors are those of :meth:`tell`, and arms may repeat. The default
+        ``time`` is that of the last ask.
         """
         time = self._checked_time(time)
         arms = self._arms_of(indices)
@@ -318,13 +179,12 @@ class Bandit(ABC):
         return check_time(time, -math.inf if earliest is None else earliest)
 
     def _predictor(self) -> Any:
-        """Return the surrogate that knows all told pulls, without a draw or a commit.
+        """Return the surrogate that knows all told pulls; no state changes.
 
-        It has the hyperparameters that the next ask will have, and, if these are
-        learned, the inducing points.
+        It has the hyperparameters and, if these are learned, the inducing points that
+        the next ask will have.
         """
-        observations = self._observations
-        time = observations.next_time
+        observations, time = self._observations, self.decision_time
         for surrogate in (self._surrogate, self._preview):
             if surrogate is not None and surrogate.is_current(observations, time):
                 return surrogate
@@ -351,26 +211,21 @@ class Bandit(ABC):
             surrogate.restore(state)
             raise
 
-    @abstractmethod
+    @locked
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
 
         Load it into a bandit constructed with the same arms or box, and options; arms
         that were added later are part of it.
         """
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        """Raise an ``InputDataError`` unless this is the state of such a bandit."""
-        if state.get("bandit") != type(self).__name__:
-            raise InputDataError(
-                f"Expected the state of a {type(self).__name__}, but got that of a "
-                f"{state.get('bandit')}. Construct the bandit that was saved."
-            )
-        if state["maximize"] is not self.maximize:
-            raise InputDataError(
-                f"Expected the state of a bandit with maximize={self.maximize}, but it "
-                f"is that of one with maximize={state['maximize']}."
-            )
+        return {
+            "bandit": type(self).__name__,
+            "maximize": self.maximize,
+            "observations": self._observations.state_dict(),
+            "num_batches": self.num_batches,
+            "confidence": self._schedule.state_dict(),
+            **self._surrogate.state_dict(),
+        }
 
     @abstractmethod
     def _load(self, state: dict[str, Any]) -> None:
@@ -386,7 +241,15 @@ class Bandit(ABC):
                 then.
         """
         try:
-            self._check_state(state)
+            for name, own in (
+                ("bandit", type(self).__name__),
+                ("maximize", self.maximize),
+            ):
+                if state[name] != own:
+                    raise InputDataError(
+                        f"expected {name}={own}, but it has {name}={state[name]}. "
+                        "Construct the bandit that was saved"
+                    )
             self._load(state)
         except Exception as error:  # a strange state may raise anything
             raise InputDataError(
@@ -400,9 +263,8 @@ class Bandit(ABC):
         """Write the state to a file; a crash leaves the old one or the new one.
 
         When it is next needed, the posterior is recomputed, as after :meth:`load`, so
-        that this bandit and one that loads the file go on alike to the last bit. What a
-        process that was killed left unfinished beside the file, the next save to it
-        removes.
+        that this bandit and one that loads the file go on alike to the last bit.
+        Unfinished files of killed processes are removed by the next save.
 
         Args:
             path: The file; its folder must exist.
@@ -416,7 +278,7 @@ class Bandit(ABC):
         """
         path = Path(path).resolve()
         expected = None if overwrite else self._known_files.get(path)
-        self._surrogate.mark_stale()
+        self._surrogate.restore(self._surrogate.state)
         self._preview = None
         line = save_state(self.state_dict(), path, expected)
         self._known_files = {**self._known_files, path: line}

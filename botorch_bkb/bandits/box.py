@@ -24,7 +24,7 @@ from botorch_bkb.bandits.box_policies import (
 )
 from botorch_bkb.bandits.box_surrogate import BoxSurrogate, PointObservations
 from botorch_bkb.bandits.fitting import Hyperparameters
-from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
+from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.checks import (
     check_bounds,
     check_count,
@@ -109,9 +109,7 @@ class BoxBandit(Bandit):
         check_generator(generator)
         sampling = None
         if oversampling is not None:
-            sampling = LeverageScoreSampling(
-                oversampling, max_inducing=max_inducing, min_inducing=MIN_INDUCING
-            )
+            sampling = LeverageScoreSampling(oversampling, max_inducing=max_inducing)
         elif max_inducing is not None:
             raise InputDataError(
                 "Expected `max_inducing` to be None where every told point is "
@@ -204,7 +202,7 @@ class BoxBandit(Bandit):
             prior_variance = hyperparameters.covar_module(features, diag=True)
             variance = prior_variance.detach().to(self._dtype)
             return torch.zeros_like(variance), variance
-        model = surrogate.model(self._observations)
+        model = surrogate.posterior(self._observations)
         with torch.no_grad():
             posterior = model(features.unsqueeze(-2))
         mean = posterior.mean.squeeze(-1) * hyperparameters.scale
@@ -247,7 +245,7 @@ class BoxBandit(Bandit):
             surrogate = self._predictor()
             hyperparameters = surrogate.hyperparameters
             box = hyperparameters.to_features(self.bounds)
-            model = surrogate.model(self._observations)
+            model = surrogate.posterior(self._observations)
             draws = self.search.maximizers_of_draws(model, num_draws, box, generator)
             best = hyperparameters.to_points(draws)
         return BoxMaximizerDistribution(best.to(self._dtype))
@@ -255,15 +253,7 @@ class BoxBandit(Bandit):
     @override
     @locked
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "bandit": type(self).__name__,
-            "bounds": self.bounds.clone(),
-            "maximize": self.maximize,
-            "observations": self._observations.state_dict(),
-            "num_batches": self.num_batches,
-            **self._surrogate.state_dict(),
-            **self.policy.state_dict(),
-        }
+        return {**super().state_dict(), "bounds": self.bounds.clone()}
 
     @property
     @override
@@ -271,23 +261,19 @@ class BoxBandit(Bandit):
         return self.policy
 
     @override
-    def _check_state(self, state: dict[str, Any]) -> None:
-        super()._check_state(state)
+    def _load(self, state: dict[str, Any]) -> None:
         if not torch.equal(self.bounds, state["bounds"].to(self.bounds)):
             raise InputDataError(
                 f"Expected the state of a bandit over the box {self.bounds.tolist()}, "
                 f"but it is that of one over {state['bounds'].tolist()}. Construct the "
                 "bandit with the box of the saved one."
             )
-
-    @override
-    def _load(self, state: dict[str, Any]) -> None:
         observations = PointObservations(self.bounds, self._observations.sign)
         observations.load_state_dict(state["observations"])
         points = observations.told_points
         surrogate = self._surrogate.loaded(state, observations, points)
         num_batches = check_count("num_batches", state["num_batches"])
-        self.policy.load_state_dict(state)
+        self.policy.load_state_dict(state["confidence"])
         self._observations, self._surrogate = observations, surrogate
         self.num_batches = num_batches
 
@@ -322,14 +308,14 @@ class BoxBandit(Bandit):
         if size == 0:
             return others[:0]
         observations, surrogate = self._observations, self._surrogate
-        surrogate.update(observations, observations.next_time)
+        surrogate.update(observations, self.decision_time)
         generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
         if self.num_pulls == 0:
             return draw_points(size, self.bounds, generator)
         hyperparameters = surrogate.hyperparameters
         pending = torch.cat([observations.pending_points, others])
         chosen = self.policy.select(
-            surrogate.model(observations),
+            surrogate.posterior(observations),
             size,
             hyperparameters.to_features(pending),
             hyperparameters.to_features(self.bounds),

@@ -170,11 +170,11 @@ class BoxUCBPolicy(BoxPolicy):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"confidence": self.confidence.state_dict()}
+        return self.confidence.state_dict()
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.confidence.load_state_dict(state["confidence"])
+        self.confidence.load_state_dict(state)
 
 
 class BoxThompsonPolicy(BoxPolicy):

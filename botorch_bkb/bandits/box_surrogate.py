@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from gpytorch.means import ZeroMean
@@ -12,13 +11,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms.table import match_rows
-from botorch_bkb.bandits.base import Surrogate, SurrogateState
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import (
-    is_bulk,
     LeverageScoreSampling,
+    MIN_INDUCING,
 )
 from botorch_bkb.bandits.observations import Observations
+from botorch_bkb.bandits.surrogates import Surrogate
 from botorch_bkb.checks import check_points
 from botorch_bkb.models import SingleTaskDTCGP
 
@@ -90,7 +89,8 @@ class BoxSurrogate(Surrogate):
 
     Args:
         hyperparameters: Kernel, noise and units.
-        sampling: How inducing points are drawn. None: the exact GP.
+        sampling: How inducing points are drawn, beyond 256 told points. None: the exact
+            GP.
     """
 
     def __init__(
@@ -98,44 +98,42 @@ class BoxSurrogate(Surrogate):
     ) -> None:
         super().__init__(hyperparameters)
         self.sampling = sampling
-        self._model: SingleTaskDTCGP | None = None
 
     @override
-    def update(self, observations: PointObservations, time: float) -> None:
+    def update(
+        self, observations: PointObservations, time: float, in_place: bool = True
+    ) -> None:
         if self.is_current(observations, time):
             return
-        self.restore(self._learned(observations))
+        state, hyperparameters = self.state, self.fitted(observations)
+        state = replace(
+            state,
+            hyperparameters=hyperparameters,
+            inducing_indices=self._choose_inducing(hyperparameters, observations),
+            num_told=observations.num_pulls,
+            num_updates=state.num_updates + 1,
+        )
+        self.restore(state)
 
     @override
-    def preview(self, observations: PointObservations, time: float) -> Self:
-        other = copy(self)
-        other.restore(self._learned(observations))
-        return other
+    def fitted(self, observations: PointObservations) -> Hyperparameters:
+        before = self.state.hyperparameters
+        before.features = before.to_features(observations.points)
+        return super().fitted(observations)
 
     @override
-    def refresh(self, observations: PointObservations) -> None:
-        if self.state.num_told:
-            self.model(observations)
-
-    @override
-    def mark_stale(self) -> None:
-        self._model = None
-
-    def model(self, observations: PointObservations) -> SingleTaskDTCGP:
-        """Return the posterior, in the units of the kernel, given told pulls."""
-        if self._model is None:
-            self._model = self._model_of(observations)
-        return self._model
-
-    def _model_of(self, observations: PointObservations) -> SingleTaskDTCGP:
+    def _compute(self, observations: PointObservations) -> SingleTaskDTCGP | None:
+        """Compute the model, in the units of the kernel; None without told pulls."""
         hyperparameters, num_told = self.hyperparameters, self.state.num_told
+        if num_told == 0:
+            return None
         x = hyperparameters.to_features(observations.told_points[:num_told])
         rewards = observations.history()[1][:num_told]
         targets = (rewards - hyperparameters.offset) / hyperparameters.scale
         targets = targets.unsqueeze(-1)
         inducing = self.state.inducing_indices
         # Before the first ask with rewards, and where nothing is left out: exact.
-        is_exact = not inducing.numel() or self._keeps_all(num_told)
+        is_exact = not inducing.numel() or self._is_exact(num_told)
         model = SingleTaskDTCGP(
             x,
             targets,
@@ -147,54 +145,39 @@ class BoxSurrogate(Surrogate):
         )
         return model.eval()
 
-    def _learned(self, observations: PointObservations) -> SurrogateState:
-        """Return the state after all told pulls."""
-        state, num_told = self.state, observations.num_pulls
-        hyperparameters = copy(state.hyperparameters)
-        if hyperparameters.is_due(num_told):
-            points = observations.told_points
-            hyperparameters.features = hyperparameters.to_features(points)
-            _, rewards, times = observations.history()
-            rows = torch.arange(num_told, device=points.device)
-            hyperparameters = hyperparameters.refitted(rows, rewards, times)
-        return replace(
-            state,
-            hyperparameters=hyperparameters,
-            inducing_indices=self._choose_inducing(hyperparameters, observations),
-            num_told=num_told,
-            num_updates=state.num_updates + 1,
-        )
-
     def _choose_inducing(
         self, hyperparameters: Hyperparameters, observations: PointObservations
     ) -> Tensor:
         """Return the inducing rows of told points, by the posterior before them."""
         points, sampling = observations.told_points, self.sampling
         everything = torch.arange(len(points), device=points.device)
-        if sampling is None or sampling.keeps_all(len(points)):
+        if sampling is None or self._is_exact(len(points)):
             return everything
         before = self.hyperparameters
         x = before.to_features(points)
-        scores = None
-        if not is_bulk(len(points) - self.state.num_told):
-            if self.state.num_told:
-                model = self.model(observations)
-                noise = x.new_tensor(before.noise_variance)
-                scores = model.leverage_scores(x, noise).detach()
-            else:
-                prior_variance = before.covar_module(x, diag=True).detach()
-                scores = prior_variance / before.noise_variance
+
+        def scores() -> Tensor:
+            model = self.posterior(observations)
+            if model is None:
+                return (
+                    before.covar_module(x, diag=True).detach() / before.noise_variance
+                )
+            noise = x.new_tensor(before.noise_variance)
+            return model.leverage_scores(x, noise).detach()
+
         return sampling.draw(
             hyperparameters,
             x,
             torch.ones_like(x[:, 0]),
             everything,
             scores,
+            len(points) - self.state.num_told,
             self.seed,
             self.state.num_updates,
         )
 
-    def _keeps_all(self, num_points: int) -> bool:
-        """Whether the posterior is exact."""
+    def _is_exact(self, num_points: int) -> bool:
         sampling = self.sampling
-        return sampling is None or sampling.keeps_all(num_points)
+        if sampling is None:
+            return True
+        return num_points <= min(MIN_INDUCING, sampling.max_inducing or MIN_INDUCING)

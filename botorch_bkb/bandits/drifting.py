@@ -25,7 +25,8 @@ from botorch_bkb.bandits.fitting import (
     PriorMean,
 )
 from botorch_bkb.bandits.observations import Observations, Pull
-from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorAt
+from botorch_bkb.bandits.policies import PosteriorAt
+from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.checks import check_number
 from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
 from botorch_bkb.posteriors import (
@@ -184,13 +185,11 @@ class FilteredPosteriorAt(PosteriorAt):
     Attributes:
         hyperparameters: They count time in steps.
         replayed: The filter; it is not changed.
-        time: The time.
     """
 
     moments: ArmMoments
     hyperparameters: DriftHyperparameters
     replayed: ReplayedFilter
-    time: float
 
     @override
     def pending_scores(self) -> list[float]:
@@ -272,7 +271,7 @@ class FilterSurrogate(ArmSurrogate):
         self.sparse = sparse
         self.tolerance = tolerance
         self.max_inducing = max_inducing
-        self._filter: ReplayedFilter | None = ReplayedFilter(self._empty())
+        self._posterior = ReplayedFilter(self._empty())
 
     @property
     @override
@@ -281,17 +280,17 @@ class FilterSurrogate(ArmSurrogate):
         return cast(DriftHyperparameters, hyperparameters)
 
     @override
-    def _known(self, observations: Observations) -> ReplayedFilter:
-        if self._filter is None:
-            replayed = ReplayedFilter(self._empty())
-            told = self._observed(observations, 0)
-            replayed.observe(told, self._oldest_pending(observations))
-            self._filter = replayed
-        return self._filter
+    def _compute(self, observations: Observations) -> ReplayedFilter:
+        replayed = ReplayedFilter(self._empty())
+        told = self._observed(observations, 0)
+        replayed.observe(told, self._oldest_pending(observations))
+        return replayed
 
     @override
-    def _learn(self, observations: Observations, time: float, in_place: bool) -> None:
-        known, before = self._known(observations), self.state
+    def update(
+        self, observations: Observations, time: float, in_place: bool = True
+    ) -> None:
+        known, before = self.posterior(observations), self.state
         num_told = observations.num_pulls
         if before.num_told == num_told:
             return
@@ -300,12 +299,12 @@ class FilterSurrogate(ArmSurrogate):
         self.state = replace(before, hyperparameters=hyperparameters, num_told=num_told)
         new = self._observed(observations, before.num_told)
         if is_refitted or not known.reaches(new):
-            self.mark_stale()
+            self._posterior = None
         elif in_place:
             known.observe(new, self._oldest_pending(observations))
         else:
-            self._filter = ReplayedFilter(known.with_observations(new))
-        drifting = self._known(observations).filter
+            self._posterior = ReplayedFilter(known.with_observations(new))
+        drifting = self.posterior(observations).filter
         self.state = replace(
             self.state,
             num_updates=before.num_updates + 1,
@@ -314,14 +313,10 @@ class FilterSurrogate(ArmSurrogate):
         )
 
     @override
-    def mark_stale(self) -> None:
-        self._filter = None
-
-    @override
     def at(
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> FilteredPosteriorAt:
-        known, hyperparameters = self._known(observations), self.hyperparameters
+        known, hyperparameters = self.posterior(observations), self.hyperparameters
         drifting, dtype = known.filter, hyperparameters.features.dtype
         mean, variance = drifting.predict(hyperparameters.steps(time))
         moments = ArmMoments(
@@ -338,9 +333,9 @@ class FilterSurrogate(ArmSurrogate):
             moments,
             observations.num_pulls,
             pending,
+            time,
             hyperparameters,
             known,
-            time,
         )
 
     @override
@@ -352,7 +347,7 @@ class FilterSurrogate(ArmSurrogate):
         features = hyperparameters.features[len(self.hyperparameters.features) :]
         other = copy(self)
         other.state = replace(self.state, hyperparameters=hyperparameters)
-        other._filter = self._known(observations).extended(features)
+        other._posterior = self.posterior(observations).extended(features)
         return other
 
     def _empty(self) -> SparseArmKalmanFilter:

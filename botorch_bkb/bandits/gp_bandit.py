@@ -26,11 +26,10 @@ from botorch_bkb.bandits.drifting import (
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
 from botorch_bkb.bandits.observations import Pull
-from botorch_bkb.bandits.policies import as_policy, Policy
+from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
 from botorch_bkb.checks import check_choice, check_number, check_size
-from botorch_bkb.optim.batch_rules import BatchRule, FixedSize
-from botorch_bkb.posteriors import ArmPosterior, Moments
+from botorch_bkb.posteriors import ArmPosterior
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 
 
@@ -145,10 +144,12 @@ class GPBandit(FiniteArmBandit):
             hyperparameters = Hyperparameters(
                 arms, covar_module, noise_variance, policy.prior_mean
             )
-            sampling = LeverageScoreSampling(
-                max_inducing=max_inducing, min_inducing=MIN_INDUCING
+            surrogate = PosteriorSurrogate(
+                hyperparameters,
+                max_feature_bytes,
+                LeverageScoreSampling(max_inducing=max_inducing),
+                exact_until=min(MIN_INDUCING, max_inducing or MIN_INDUCING),
             )
-            surrogate = PosteriorSurrogate(hyperparameters, max_feature_bytes, sampling)
         if confidence is None:
             confidence = DETAIL_WIDTH if hyperparameters.has_detail else PRACTICAL_WIDTH
         super().__init__(
@@ -198,7 +199,7 @@ class GPBandit(FiniteArmBandit):
             time: When the pulls will be made, if the objective drifts.
         """
         check_size("n", n)
-        return self._ask(FixedSize(n), available, arms, time)
+        return self._ask(n, available, arms, time)
 
     @override
     @locked
@@ -229,8 +230,8 @@ class GPBandit(FiniteArmBandit):
             )
 
     @override
-    def _pull_limits(self, offered: Tensor | None, rule: BatchRule) -> PullLimits:
-        limits = super()._pull_limits(offered, rule)
+    def _pull_limits(self, offered: Tensor | None, size: int) -> PullLimits:
+        limits = super()._pull_limits(offered, size)
         failed = self._indices(sorted(self._observations.failed_lately))
         others = limits.closed(failed)
         return limits if others.is_used_up else others
@@ -239,49 +240,46 @@ class GPBandit(FiniteArmBandit):
     def _select(
         self,
         surrogate: ArmSurrogate,
-        rule: BatchRule,
+        posterior: PosteriorAt,
+        size: int,
         limits: PullLimits,
-        time: float,
         generator: torch.Generator,
     ) -> Tensor:
-        size = min(rule.min_size, limits.total(rule.min_size))
-        pending = list(self._observations.pending.values())
-        posterior = surrogate.at(self._observations, time, pending)
-        chosen = self._indices([])
+        size = min(size, limits.total(size))
+        time, pending = posterior.time, list(self._observations.pending.values())
+        left = self._open_for_goal(posterior, limits, size, self._indices([]))
+        first = self._opening_arm(left)
+        if self._new_arm_is_due():
+            tried = self._indices(sorted(self._observations.tried))
+            new = left.closed(tried)
+            if not new.is_used_up:
+                first = int(self._select_from(posterior, 1, new, None, generator))
+        chosen = self._select_from(posterior, size, left, first, generator)
         while (missing := size - len(chosen)) > 0:
-            # If the arms of a batch are distinct, another pass starts after all came.
-            left = self._open_for_goal(posterior.moments, limits, missing, chosen)
-            first = None
-            if not len(chosen):
-                first = self._opening_arm(left)
-                if self._new_arm_is_due():
-                    first = self._new_arm(surrogate, left, time, generator)
-            rule = FixedSize(missing)
-            more = self._select_from(posterior, rule, left, first, generator)
-            limits = limits.without(more)
+            # All arms of the goal are in the batch: it goes on, in view of them.
+            scores = posterior.moments.leverage_scores_of(chosen).tolist()
+            arms = map(Pull, chosen.tolist(), scores, [time] * len(chosen))
+            posterior = surrogate.at(self._observations, time, [*pending, *arms])
+            left = limits.without(chosen)
+            left = self._open_for_goal(posterior, left, missing, chosen)
+            more = self._select_from(posterior, missing, left, None, generator)
             chosen = torch.cat([chosen, more])
-            scores = posterior.moments.leverage_scores_of(more).tolist()
-            arms = zip(more.tolist(), scores, strict=True)
-            pending += [Pull(arm, score, time) for arm, score in arms]
-            posterior = surrogate.at(self._observations, time, pending)
         return chosen
 
     def _open_for_goal(
-        self, moments: Moments, limits: PullLimits, size: int, chosen: Tensor
+        self, posterior: PosteriorAt, limits: PullLimits, size: int, chosen: Tensor
     ) -> PullLimits:
-        """Return the pull limits of a batch of some size, given the goal.
-
-        The arms that the batch has already, ``chosen``, count as pending.
-        """
+        """Return the pull limits given the goal; ``chosen`` arms count as pending."""
         if self.goal == "regret":
             return limits
         used = self._observations.used()
-        arms = torch.cat([used.arms, chosen])
-        counts = torch.cat([used.counts, torch.ones_like(chosen)])
+        used = PullCounts(
+            torch.cat([used.arms, chosen]),
+            torch.cat([used.counts, torch.ones_like(chosen)]),
+        )
         pending = torch.cat([self._observations.pending_arms(), chosen])
-        used = PullCounts(arms, counts)
-        posterior = cast(ArmPosterior, moments)  # other moments drift
-        return best_arm_limits(posterior, limits, used, pending, size)
+        moments = cast(ArmPosterior, posterior.moments)  # other moments drift
+        return best_arm_limits(moments, limits, used, pending, size)
 
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled.
@@ -297,20 +295,6 @@ class GPBandit(FiniteArmBandit):
         num_pulls = observations.num_pulls + len(observations.pending)
         most = max(NEW_ARM_PATIENCE, int(NEW_ARM_SHARE * num_pulls))
         return observations.num_since_new >= most
-
-    def _new_arm(
-        self,
-        surrogate: ArmSurrogate,
-        limits: PullLimits,
-        time: float,
-        generator: torch.Generator,
-    ) -> int | None:
-        """Return the choice among the new arms; None if none is left."""
-        tried = self._indices(sorted(self._observations.tried))
-        new = limits.closed(tried)
-        if new.is_used_up:
-            return None
-        return int(super()._select(surrogate, FixedSize(1), new, time, generator))
 
 
 def _checked_goal(goal: Goal | None, drifts: bool) -> Goal:

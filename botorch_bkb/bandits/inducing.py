@@ -11,7 +11,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from torch import Tensor
 
 from botorch_bkb.bandits.fitting import Hyperparameters
-from botorch_bkb.checks import check_choice, check_count, check_size
+from botorch_bkb.checks import check_choice, check_size
 from botorch_bkb.models.utils.draws import (
     draw_uniforms,
     keyed_uniforms,
@@ -28,7 +28,6 @@ from botorch_bkb.models.utils.leverage_scores import (
     Resampling,
     sample_inducing_indices,
 )
-from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmPosterior
 
 
@@ -61,8 +60,6 @@ class LeverageScoreSampling:
             are smoother then, variances mostly larger, the theorems' factor does not
             hold, and there is a ``BotorchWarning``. Inside an ask, pending and chosen
             arms join beside them.
-        min_inducing: Up to this many observed points all are inducing, if the ceiling
-            allows it; 0 for the papers' law from the first pull on.
 
     Raises:
         InputDataError: If an option is out of range.
@@ -72,7 +69,6 @@ class LeverageScoreSampling:
     resampling: Resampling = "independent"
     inclusion: Inclusion = "merged"
     max_inducing: int | None = None
-    min_inducing: int = 0
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -81,14 +77,6 @@ class LeverageScoreSampling:
         check_choice("inclusion", self.inclusion, INCLUSION)
         if self.max_inducing is not None:
             check_size("max_inducing", self.max_inducing)
-        check_count("min_inducing", self.min_inducing)
-
-    def keeps_all(self, num_points: int) -> bool:
-        """Whether so many observed points are inducing without a draw."""
-        most = self.min_inducing
-        if self.max_inducing is not None:
-            most = min(most, self.max_inducing)
-        return num_points <= most
 
     def draw(
         self,
@@ -96,7 +84,8 @@ class LeverageScoreSampling:
         features: Tensor,
         counts: Tensor,
         keys: Tensor,
-        scores: Tensor | None,
+        scores: Callable[[], Tensor],
+        num_new: int,
         seed: int,
         num_updates: int,
         max_feature_bytes: int = 2**31,
@@ -108,8 +97,9 @@ class LeverageScoreSampling:
             features: The ``n x d`` observed points, in its units.
             counts: The ``n`` numbers of their pulls.
             keys: ``n`` integers that coupled numbers are a function of: the arms.
-            scores: The ``n`` leverage scores before the update. None if many points
-                are new: these are sampled in doubling blocks.
+            scores: Returns the ``n`` leverage scores before the update.
+            num_new: How many points had no pulls then. More than 256 are sampled in
+                doubling blocks.
             seed: The bandit's seed.
             num_updates: How many updates there were before.
             max_feature_bytes: The byte budget of cached features.
@@ -145,16 +135,11 @@ class LeverageScoreSampling:
             best = leverage_pivots(kernel, features[rows], counts[rows], most)
             return rows[best.sort().values]
 
-        if scores is not None:
-            return sample(scores)
+        if num_new <= BULK_SIZE:
+            return sample(scores())
         return _sample_in_blocks(
             hyperparameters, features, counts, sample, max_feature_bytes
         )
-
-
-def is_bulk(num_new: int) -> bool:
-    """Whether so many points are new that they are sampled block by block."""
-    return num_new > BULK_SIZE
 
 
 def _sample_in_blocks(
@@ -183,14 +168,3 @@ def _sample_in_blocks(
         posterior.update(inducing, seen, weights, torch.zeros_like(weights))
         stop *= 2
     return sample(posterior.leverage_scores)
-
-
-def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
-    """Return ascending ``after`` in the order of ``before``, new entries at the end."""
-    place = positions_in(after, before, is_ascending=True)
-    stays = place >= 0
-    if len(before) == len(after) and stays.all():
-        return before
-    is_new = torch.ones_like(after, dtype=torch.bool)
-    is_new[place[stays]] = False
-    return torch.cat([before[stays], after[is_new]])

@@ -60,22 +60,6 @@ class Totals(NamedTuple):
     counts: Tensor
     sums: Tensor
 
-    def plus(self, indices: Tensor, rewards: Tensor) -> Totals:
-        """Return the totals of more pulls as well, added in order of telling."""
-        arms, counts, sums = self
-        place = positions_in(arms, indices, is_ascending=True)
-        if (place < 0).any():
-            arms = torch.cat([arms, indices]).unique()
-            before = positions_in(arms, self.arms, is_ascending=True)
-            counts = counts.new_zeros(len(arms)).index_copy_(0, before, counts)
-            sums = sums.new_zeros(len(arms)).index_copy_(0, before, sums)
-            place = positions_in(arms, indices, is_ascending=True)
-        return Totals(
-            arms,
-            counts.index_add(0, place, torch.ones_like(indices)),
-            sums.index_add(0, place, rewards),
-        )
-
 
 class Observations:
     """The pulls of a bandit over ``num_arms`` arms.
@@ -90,8 +74,7 @@ class Observations:
             ``totals`` return rewards times it.
 
     Attributes:
-        num_arms: A. Nothing here has an entry per arm, but ``counts`` where it is
-            asked for.
+        num_arms: A.
         told_indices: The arms of told pulls, in order of telling.
         told_rewards: Their rewards.
         told_scores: Their leverage scores, frozen at the start of their batch.
@@ -114,10 +97,10 @@ class Observations:
         self.sign = sign
         self.num_arms = num_arms
         self.device = like.device
-        none = torch.empty(0, dtype=torch.long, device=like.device)
         # In double for any dtype of the arms: sums of a million rewards stay accurate.
-        self._nothing = Totals(none, none, none.double())
-        self._totals, self._num_summed = self._nothing, 0  # of the first told pulls
+        none = self._long([])
+        self._nothing = self._totals = Totals(none, none, none.double())
+        self._num_summed = 0  # of the first told pulls
         self.told_indices = array("q")
         self.told_rewards = array("d")
         self.told_scores = array("d")
@@ -139,27 +122,9 @@ class Observations:
         return len(self.told_indices)
 
     @property
-    def first_is_told(self) -> bool:
-        """Whether pull 0 brought a reward."""
-        return 0 in self.told_ids
-
-    @property
-    def counts(self) -> Tensor:
-        """The ``A`` numbers of told pulls."""
-        totals = self.totals()
-        counts = totals.counts.new_zeros(self.num_arms)
-        counts[totals.arms] = totals.counts
-        return counts
-
-    @property
     def last_time(self) -> float:
         """The last time known, of an ask or a reward; 0 if there is none."""
         return 0.0 if self.now is None else self.now
-
-    @property
-    def next_time(self) -> float:
-        """The time of the next decision, unless ``ask`` names another."""
-        return self.last_time + 1.0
 
     def ask(
         self,
@@ -174,11 +139,13 @@ class Observations:
             if not self.num_pulls and not self.pending:
                 self.opening_score = scores[0]
             self.now = time
-        asked = zip(indices, scores, strict=True)
-        pulls = [Pull(index, score, time) for index, score in asked]
-        new = dict(enumerate(pulls, self.next_id))
-        self.pending = {**self.pending, **new}
-        self.next_id += len(new)
+        pending = dict(self.pending)
+        for key, (arm, score) in enumerate(
+            zip(indices, scores, strict=True), self.next_id
+        ):
+            pending[key] = Pull(arm, score, time)
+        self.pending = pending
+        self.next_id += len(indices)
         self._try(indices)
 
     def tell(
@@ -195,12 +162,10 @@ class Observations:
         arms = check_indices(indices, self.num_arms)
         values = check_rewards(rewards, len(arms), self.dtype)
         settled = self._match(arms, pull_ids)
-        pulls = [self.pending[key] for key in settled]
-        out = set(settled)
-        pending = {key: pull for key, pull in self.pending.items() if key not in out}
+        pending = dict(self.pending)
+        pulls = list(map(pending.pop, settled))
         self.pending = pending
-        times = [pull.time if time is None else time for pull in pulls]
-        self._extend(pulls, values, settled, times)
+        self._extend(pulls, values, settled, time)
 
     def add(
         self,
@@ -220,10 +185,8 @@ class Observations:
         time = self.last_time if time is None else time
         arms = check_indices(indices, self.num_arms)
         values = check_rewards(rewards, len(arms), self.dtype)
-        indices = torch.tensor(arms, dtype=torch.long, device=self.device)
-        found = zip(arms, scores(indices).tolist(), strict=True)
-        pulls = [Pull(arm, score) for arm, score in found]
-        self._extend(pulls, values, [-1] * len(arms), [time] * len(arms))
+        found = scores(self._long(arms)).tolist()
+        self._extend(list(map(Pull, arms, found)), values, [-1] * len(arms), time)
         self._try(arms)
 
     def _extend(
@@ -231,20 +194,20 @@ class Observations:
         pulls: Sequence[Pull],
         rewards: Sequence[float],
         ids: Sequence[int],
-        times: Sequence[float],
+        time: float | None,
     ) -> None:
-        arms = {pull.arm for pull in pulls}
-        self.failures = {
-            arm: count for arm, count in self.failures.items() if arm not in arms
-        }
-        self.told_indices.extend(pull.arm for pull in pulls)
-        self.told_rewards.extend(rewards)
-        self.told_scores.extend(pull.score for pull in pulls)
-        self.told_ids.extend(ids)
-        self.told_asked.extend(pull.time for pull in pulls)
-        self.told_times.extend(times)
-        last = [] if self.now is None else [self.now]
-        self.now = max([*last, *times], default=None)
+        failures = dict(self.failures)
+        for pull, reward, pull_id in zip(pulls, rewards, ids, strict=True):
+            failures.pop(pull.arm, None)
+            told_at = pull.time if time is None else time
+            self.told_indices.append(pull.arm)
+            self.told_rewards.append(reward)
+            self.told_scores.append(pull.score)
+            self.told_ids.append(pull_id)
+            self.told_asked.append(pull.time)
+            self.told_times.append(told_at)
+            self.now = told_at if self.now is None else max(self.now, told_at)
+        self.failures = failures
 
     def _try(self, arms: Sequence[int]) -> None:
         """Count pulls that nobody has asked for before."""
@@ -260,10 +223,10 @@ class Observations:
     def fail(self, indices: Any, pull_ids: Any) -> None:
         """Release pending pulls without reward."""
         arms = check_indices(indices, self.num_arms)
-        out = set(self._match(arms, pull_ids))
-        self.pending = {
-            key: pull for key, pull in self.pending.items() if key not in out
-        }
+        pending = dict(self.pending)
+        for key in self._match(arms, pull_ids):
+            del pending[key]
+        self.pending = pending
         self.failures = Counter(self.failures) + Counter(arms)
         self.failed_lately |= set(arms)
 
@@ -272,13 +235,12 @@ class Observations:
         arms = check_indices(indices, self.num_arms)
         if pull_ids is None:
             latest = reversed(list(enumerate(self.told_indices)))
-            return _match_arms(
+            return _first_keys(
                 latest,
                 arms,
-                lambda arm: (
-                    f"Expected another told result of arm {arm} to withdraw, but it "
-                    "has none. Use `fail` for pending pulls."
-                ),
+                "Expected another told result of {} to withdraw, but it has none. Use "
+                "`fail` for pending pulls.",
+                self._name,
             )
         place_of = {pull_id: place for place, pull_id in enumerate(self.told_ids)}
         places = []
@@ -294,9 +256,8 @@ class Observations:
 
     def withdraw(self, places: Sequence[int]) -> None:
         """Take told pulls back: those that were asked are pending again."""
-        out = set(places)
         pending = dict(self.pending)
-        for place in out:
+        for place in set(places):
             if self.told_ids[place] >= 0:
                 pending[self.told_ids[place]] = Pull(
                     self.told_indices[place],
@@ -304,9 +265,8 @@ class Observations:
                     self.told_asked[place],
                 )
         for name, typecode in TOLD_COLUMNS.items():
-            column = enumerate(getattr(self, name))
-            left = [value for place, value in column if place not in out]
-            setattr(self, name, array(typecode, left))
+            left = np.delete(np.array(getattr(self, name)), places)
+            setattr(self, name, array(typecode, left.tolist()))
         self.pending = dict(sorted(pending.items()))
         times = [pull.time for pull in pending.values()]
         self.now = max([*self.told_times, *times], default=None)
@@ -314,8 +274,7 @@ class Observations:
 
     def pending_arms(self) -> Tensor:
         """Return the arms of pending pulls, in order of asking, repeats included."""
-        arms = [pull.arm for pull in self.pending.values()]
-        return torch.tensor(arms, dtype=torch.long, device=self.device)
+        return self._long([pull.arm for pull in self.pending.values()])
 
     def used(self) -> PullCounts:
         """Return the pulls told and pending, by arm; an arm may come twice."""
@@ -323,11 +282,13 @@ class Observations:
         counts = torch.cat([totals.counts, torch.ones_like(pending)])
         return PullCounts(torch.cat([totals.arms, pending]), counts)
 
-    def history(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return arms, signed rewards and times of told pulls, in double."""
+    def history(self, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Return arms, signed rewards and times of told pulls, from one on."""
         columns = (self.told_indices, self.told_rewards, self.told_times)
-        tensors = (torch.from_numpy(np.array(column)) for column in columns)
-        indices, rewards, times = (tensor.to(self.device) for tensor in tensors)
+        indices, rewards, times = (
+            torch.from_numpy(np.array(column[start:])).to(self.device)
+            for column in columns
+        )
         return indices, self.sign * rewards, times
 
     def totals(self, num_pulls: int | None = None, since: float = -math.inf) -> Totals:
@@ -339,30 +300,26 @@ class Observations:
         """
         num_pulls = self.num_pulls if num_pulls is None else num_pulls
         if num_pulls < self.num_pulls or since > -math.inf:
-            history = (column[:num_pulls] for column in self.history())
-            indices, rewards, times = history
-            counts = times >= since
-            return self._nothing.plus(indices[counts], rewards[counts])
+            indices, rewards, times = self.history()
+            counts = times[:num_pulls] >= since
+            indices, rewards = indices[:num_pulls][counts], rewards[:num_pulls][counts]
+            return _plus(self._nothing, indices, rewards)
         if self._num_summed < num_pulls:
-            new = slice(self._num_summed, None)
-            indices = torch.from_numpy(np.array(self.told_indices[new]))
-            rewards = torch.from_numpy(np.array(self.told_rewards[new]))
-            rewards = self.sign * rewards.to(self.device)
-            totals = self._totals.plus(indices.to(self.device), rewards)
-            self._totals, self._num_summed = totals, num_pulls
+            indices, rewards, _ = self.history(self._num_summed)
+            self._totals = _plus(self._totals, indices, rewards)
+            self._num_summed = num_pulls
         return self._totals
 
     def _match(self, arms: list[int], pull_ids: Any) -> list[int]:
         """Return the pending pulls that arms stand for, by id or the oldest ones."""
         if pull_ids is None:
-            return _match_arms(
+            return _first_keys(
                 ((pull_id, pull.arm) for pull_id, pull in self.pending.items()),
                 arms,
-                lambda arm: (
-                    f"Expected a pending pull of {self._name(arm)}, but it has none "
-                    "left to settle. Ask first, and tell what `ask` returned; or pass "
-                    "results that were never asked for to `add_observations`."
-                ),
+                "Expected a pending pull of {}, but it has none left to settle. Ask "
+                "first, and tell what `ask` returned; or pass results that were never "
+                "asked for to `add_observations`.",
+                self._name,
             )
         ids = check_pull_ids(pull_ids, len(arms))
         for arm, pull_id in zip(arms, ids, strict=True):
@@ -382,6 +339,9 @@ class Observations:
         """Return how messages name an arm."""
         return f"arm {arm}"
 
+    def _long(self, arms: Sequence[int]) -> Tensor:
+        return torch.tensor(arms, dtype=torch.long, device=self.device)
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and lists."""
         return {
@@ -397,73 +357,74 @@ class Observations:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned.
+        """Restore what :meth:`state_dict` returned, into new observations.
 
         Raises:
-            InputDataError: If these are no pulls of these arms. Nothing has changed
-                then.
+            ValueError: If these are no pulls of these arms.
         """
-        num_arms = self.num_arms
-        next_id = check_count("next_id", state["next_id"])
-        indices = check_indices(state["told_indices"], num_arms)
-        told: dict[str, list[Any]] = {
-            "told_indices": indices,
-            "told_rewards": check_rewards(
-                state["told_rewards"], len(indices), self.dtype
-            ),
-            "told_scores": [
-                check_number("told_scores", score, 0.0)
-                for score in state["told_scores"]
-            ],
-            "told_ids": [
-                check_count("told_ids", key + 1, next_id) - 1
-                for key in state["told_ids"]
-            ],
-            "told_asked": [check_time(time) for time in state["told_asked"]],
-            "told_times": [check_time(time) for time in state["told_times"]],
-        }
-        for name, column in told.items():
-            if len(column) != len(indices):
-                raise InputDataError(
-                    f"Expected `{name}` to have a number per told pull, but got "
-                    f"{len(column)} for {len(indices)} pulls."
-                )
-        pending = {
-            check_count("pending", key, next_id - 1): Pull(
-                arm, check_number("told_scores", score, 0.0), check_time(time)
-            )
-            for key, (arm, score, time) in state["pending"].items()
-        }
-        failures = {
+        arms = check_indices(state["told_indices"], self.num_arms)
+        columns = (
+            arms,
+            check_rewards(state["told_rewards"], len(arms), self.dtype),
+            [check_number("told_scores", x, 0.0) for x in state["told_scores"]],
+            state["told_ids"],
+            [check_time(time) for time in state["told_asked"]],
+            [check_time(time) for time in state["told_times"]],
+        )
+        if any(len(column) != len(arms) for column in columns):
+            raise InputDataError("Expected a number per told pull in every column.")
+        for (name, typecode), column in zip(TOLD_COLUMNS.items(), columns, strict=True):
+            setattr(self, name, array(typecode, column))
+        self.next_id = check_count("next_id", state["next_id"])
+        for key, (arm, score, time) in state["pending"].items():
+            score = check_number("told_scores", score, 0.0)
+            pull = Pull(arm, score, check_time(time))
+            self.pending[check_count("pending", key, self.next_id - 1)] = pull
+        self.failures = {
             arm: check_count("failures", count)
             for arm, count in state["failures"].items()
         }
-        check_indices([*failures, *(pull.arm for pull in pending.values())], num_arms)
-        tried = check_indices(state["tried"], num_arms)
-        lately = check_indices(state["failed_lately"], num_arms)
-        num_since_new = check_count("num_since_new", state["num_since_new"])
-        now = None if state["now"] is None else check_time(state["now"])
-        opening_score = check_number("opening_score", state["opening_score"], 0.0)
-        for name, typecode in TOLD_COLUMNS.items():
-            setattr(self, name, array(typecode, told[name]))
-        self._totals, self._num_summed = self._nothing, 0
-        self.pending, self.next_id, self.now = pending, next_id, now
-        self.opening_score = opening_score
-        self.tried, self.num_since_new = frozenset(tried), num_since_new
-        self.failures, self.failed_lately = failures, frozenset(lately)
+        self.tried = frozenset(state["tried"])
+        self.failed_lately = frozenset(state["failed_lately"])
+        pending = [pull.arm for pull in self.pending.values()]
+        named = [*pending, *self.failures, *self.tried, *self.failed_lately]
+        check_indices(named, self.num_arms)
+        self.num_since_new = check_count("num_since_new", state["num_since_new"])
+        self.now = None if state["now"] is None else check_time(state["now"])
+        self.opening_score = check_number("opening_score", state["opening_score"], 0.0)
 
 
-def _match_arms(
-    candidates: Iterable[tuple[int, int]],
+def _plus(totals: Totals, indices: Tensor, rewards: Tensor) -> Totals:
+    """Return the totals of more pulls as well, added in order of telling."""
+    arms, counts, sums = totals
+    place = positions_in(arms, indices, is_ascending=True)
+    if (place < 0).any():
+        arms = torch.cat([arms, indices]).unique()
+        before = positions_in(arms, totals.arms, is_ascending=True)
+        counts = counts.new_zeros(len(arms)).index_copy_(0, before, counts)
+        sums = sums.new_zeros(len(arms)).index_copy_(0, before, sums)
+        place = positions_in(arms, indices, is_ascending=True)
+    return Totals(
+        arms,
+        counts.index_add(0, place, torch.ones_like(indices)),
+        sums.index_add(0, place, rewards),
+    )
+
+
+def _first_keys(
+    pairs: Iterable[tuple[int, int]],
     arms: list[int],
-    missing: Callable[[int], str],
+    missing: str,
+    name: Callable[[int], str],
 ) -> list[int]:
     """Return the keys of the first pairs (key, arm) of each arm, repeats included."""
     keys: dict[int, deque[int]] = {arm: deque() for arm in arms}
-    for key, arm in candidates:
+    for key, arm in pairs:
         if arm in keys:
             keys[arm].append(key)
-    for arm, wished in Counter(arms).items():
-        if len(keys[arm]) < wished:
-            raise InputDataError(missing(arm))
-    return [keys[arm].popleft() for arm in arms]
+    found = []
+    for arm in arms:
+        if not keys[arm]:
+            raise InputDataError(missing.format(name(arm)))
+        found.append(keys[arm].popleft())
+    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -14,13 +15,67 @@ from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.bandits.fitting import PriorMean
-from botorch_bkb.bandits.surrogates import PosteriorAt
+from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.checks import check_number
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.optim.batch_rules import BatchRule, fill_batch
-from botorch_bkb.posteriors import ArmSampler, DrawCovariance
+from botorch_bkb.posteriors import ArmSampler, DrawCovariance, Moments
 from botorch_bkb.posteriors.arm_sampler import check_draw_covariance
 from botorch_bkb.posteriors.upper_bounds import Choices
+
+
+class Sampler(Protocol):
+    """Draws from a posterior, for Thompson sampling."""
+
+    def draw_best_arms(
+        self,
+        num_draws: int,
+        generator: torch.Generator,
+        allowed: Tensor | None = None,
+    ) -> Tensor:
+        """Return the best arm, of those allowed, in each of several draws."""
+
+
+@dataclass(frozen=True)
+class PosteriorAt(ABC):
+    """The posterior at the time of a decision, given the pulls that are pending.
+
+    Attributes:
+        moments: Means and variances given the told pulls alone.
+        num_told: The number of told pulls.
+        pending: The pending pulls that count.
+        time: The time of the decision.
+    """
+
+    moments: Moments
+    num_told: int
+    pending: Sequence[Pull]
+    time: float
+
+    @abstractmethod
+    def pending_scores(self) -> list[float]:
+        """Return the leverage scores of pending pulls, as batch rules count them."""
+
+    @abstractmethod
+    def upper_bounds(
+        self, scale: float, projected: bool, limits: PullLimits
+    ) -> Choices:
+        """Return the arms in order of their upper bounds, as pulls are added.
+
+        Args:
+            scale: The number of standard deviations.
+            projected: Whether chosen arms reduce the projected variance only.
+            limits: How many pulls arms still allow; kept up to date.
+        """
+
+    @abstractmethod
+    def sampler(
+        self, covariance: DrawCovariance = "full", scale: float = 1.0
+    ) -> Sampler:
+        """Return draws from the posterior, whose variances count pending pulls.
+
+        The arguments are those of :class:`~botorch_bkb.posteriors.ArmSampler`.
+        """
 
 
 class Policy(ABC):
@@ -46,6 +101,7 @@ class Policy(ABC):
         self,
         posterior: PosteriorAt,
         rule: BatchRule,
+        size: int,
         limits: PullLimits,
         first: int | None,
         width: Callable[[], float],
@@ -56,6 +112,7 @@ class Policy(ABC):
         Args:
             posterior: The posterior at the time of the decision, with pending pulls.
             rule: When the batch closes.
+            size: The most pulls.
             limits: How many pulls each arm allows; kept up to date between picks.
             first: The first arm of the batch, if it is already chosen.
             width: Returns the confidence width. Ask once: some schedules remember.
@@ -67,7 +124,8 @@ class Policy(ABC):
         moments = posterior.moments
         choices = self.choices(posterior, rule, limits, width, generator)
         batch = rule.open(moments, moments.like.new_tensor(posterior.pending_scores()))
-        return fill_batch(choices, batch, first, moments.pulled_indices)
+        chosen = fill_batch(choices, batch, size, first)
+        return moments.pulled_indices.new_tensor(chosen)
 
 
 def as_policy(policy: Policy | None) -> Policy:

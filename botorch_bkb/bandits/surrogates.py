@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,73 +22,166 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ArmObservations, ConfidenceState
 from botorch_bkb.arms import PullLimits
-from botorch_bkb.bandits.base import Surrogate, SurrogateState
 from botorch_bkb.bandits.fitting import Hyperparameters, MIN_PULLS_TO_FIT
-from botorch_bkb.bandits.inducing import (
-    in_stable_order,
-    is_bulk,
-    LeverageScoreSampling,
-)
+from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.observations import Observations, Pull, Totals
+from botorch_bkb.bandits.policies import PosteriorAt
 from botorch_bkb.checks import (
     as_number,
     check_count,
+    check_indices,
+    check_number,
 )
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, DrawCovariance, Moments
-from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
-
-
-class Sampler(Protocol):
-    """Draws from a posterior, for Thompson sampling."""
-
-    def draw_best_arms(
-        self,
-        num_draws: int,
-        generator: torch.Generator,
-        allowed: Tensor | None = None,
-    ) -> Tensor:
-        """Return the best arm, of those allowed, in each of several draws."""
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
 
 
 @dataclass(frozen=True)
-class PosteriorAt(ABC):
-    """The posterior at the time of a decision, given the pulls that are pending.
+class SurrogateState:
+    """The state of a surrogate, beside its posterior.
 
     Attributes:
-        moments: Means and variances given the told pulls alone.
-        num_told: The number of told pulls.
-        pending: The pending pulls that count.
+        hyperparameters: Kernel, noise and units.
+        inducing_indices: The inducing arms of the last update.
+        num_told: The number of told pulls that it knows, the first ones.
+        num_updates: The number of updates so far.
+        restart: The number of told pulls at the last fit of hyperparameters, and the
+            log determinant then. Frozen sums start there.
+        block: The block of time.
     """
 
-    moments: Moments
-    num_told: int
-    pending: Sequence[Pull]
+    hyperparameters: Hyperparameters
+    inducing_indices: Tensor
+    num_told: int = 0
+    num_updates: int = 0
+    restart: tuple[int, float] = (0, 0.0)
+    block: int = 0
+
+
+class Surrogate(ABC):
+    """A state and a posterior, learned from observations, over arms or over a box.
+
+    The posterior is large, and a function of state and observations. An update changes
+    both. An error restores the state, and the posterior is computed when it is next
+    needed.
+
+    Args:
+        hyperparameters: Kernel, noise and units.
+
+    Attributes:
+        state: The state, which is saved.
+        seed: The seed of all random numbers.
+        drifts: Whether pulls have times, on which the posterior depends.
+    """
+
+    drifts = False
+    # The posterior of the state; None if it has to be computed.
+    _posterior: Any = None
+    # Hyperparameters, a number of told pulls, and what a fit to these returned.
+    _last_fit: tuple[Hyperparameters, int, Hyperparameters] | None = None
+
+    def __init__(self, hyperparameters: Hyperparameters) -> None:
+        device = hyperparameters.features.device
+        none = torch.empty(0, dtype=torch.long, device=device)
+        self.state = SurrogateState(hyperparameters, none)
+        self.seed = 0
+
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """Kernel, noise and units."""
+        return self.state.hyperparameters
+
+    def is_current(self, observations: Any, time: float) -> bool:
+        """Whether an update would change nothing."""
+        return bool(self.state.num_told == observations.num_pulls)
 
     @abstractmethod
-    def pending_scores(self) -> list[float]:
-        """Return the leverage scores of pending pulls, as batch rules count them."""
+    def update(self, observations: Any, time: float, in_place: bool = True) -> None:
+        """Learn from all told pulls: fit what is due, choose the inducing points.
+
+        The present posterior may change ``in_place``, or another one is computed.
+        """
 
     @abstractmethod
-    def upper_bounds(
-        self, scale: float, projected: bool, limits: PullLimits
-    ) -> Choices:
-        """Return the arms in order of their upper bounds, as pulls are added.
+    def _compute(self, observations: Any) -> Any:
+        """Compute the posterior of the state."""
+
+    def posterior(self, observations: Any) -> Any:
+        """Return the posterior of the state; compute it unless it is there."""
+        if self._posterior is None:
+            self._posterior = self._compute(observations)
+        return self._posterior
+
+    def preview(self, observations: Any, time: float) -> Self:
+        """Return a copy that has learned from all told pulls."""
+        self.posterior(observations)
+        self.fitted(observations)  # the next update uses this fit
+        other = copy(self)
+        other.update(observations, time, in_place=False)
+        return other
+
+    def fitted(self, observations: Any) -> Hyperparameters:
+        """Return the hyperparameters after all told pulls, fitted if that is due."""
+        before, num_told = self.state.hyperparameters, observations.num_pulls
+        if not before.is_due(num_told):
+            return before
+        known = self._last_fit
+        if known is None or known[0] is not before or known[1] != num_told:
+            known = (before, num_told, before.refitted(*observations.history()))
+            self._last_fit = known
+        return known[2]
+
+    def restore(self, state: SurrogateState) -> None:
+        """Go to a state; its posterior is computed when it is next needed."""
+        self.state, self._posterior = state, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as tensors and numbers."""
+        state = self.state
+        return {
+            "seed": self.seed,
+            "num_updates": state.num_updates,
+            "prior": deepcopy(state.hyperparameters.state_dict()),
+            "inducing_indices": state.inducing_indices.clone(),
+            "num_processed": state.num_told,
+            "restart": state.restart,
+            "block": state.block,
+        }
+
+    def loaded(
+        self, state: dict[str, Any], observations: Observations, rows: Tensor
+    ) -> Self:
+        """Return a copy in the state that :meth:`state_dict` returned.
 
         Args:
-            scale: The number of standard deviations.
-            projected: Whether chosen arms reduce the projected variance only.
-            limits: How many pulls arms still allow; kept up to date.
+            state: The state.
+            observations: Those that were saved with it.
+            rows: The rows that inducing indices count, in the original scale.
         """
-
-    @abstractmethod
-    def sampler(
-        self, covariance: DrawCovariance = "full", scale: float = 1.0
-    ) -> Sampler:
-        """Return draws from the posterior, whose variances count pending pulls.
-
-        The arguments are those of :class:`~botorch_bkb.posteriors.ArmSampler`.
-        """
+        num_pulls = observations.num_pulls
+        hyperparameters = deepcopy(self.hyperparameters)
+        hyperparameters.load_state_dict(state["prior"])
+        hyperparameters.features = hyperparameters.to_features(rows)
+        inducing = check_indices(state["inducing_indices"], len(rows))
+        start, log_det = state["restart"]
+        other = copy(self)
+        other.seed = check_count("seed", state["seed"], 2**64 - 1)
+        other.restore(
+            SurrogateState(
+                hyperparameters,
+                torch.tensor(inducing, dtype=torch.long, device=rows.device),
+                check_count("num_processed", state["num_processed"], num_pulls),
+                check_count("num_updates", state["num_updates"]),
+                (
+                    check_count("restart", start, num_pulls),
+                    check_number("restart", log_det, least=-1e-6),
+                ),
+                int(state["block"]),
+            )
+        )
+        other.posterior(observations)
+        return other
 
 
 class ArmSurrogate(Surrogate):
@@ -110,7 +203,6 @@ class ArmSurrogate(Surrogate):
         check_count("max_feature_bytes", max_feature_bytes)
         super().__init__(hyperparameters)
         self.max_feature_bytes = max_feature_bytes
-        self._last_fit: tuple[Hyperparameters, int, Hyperparameters] | None = None
 
     @abstractmethod
     def at(
@@ -118,55 +210,17 @@ class ArmSurrogate(Surrogate):
     ) -> PosteriorAt:
         """Return the posterior of the state at a time, given pending pulls."""
 
-    @abstractmethod
-    def _known(self, observations: Observations) -> Any:
-        """Return the posterior of the state; compute it if it is not there."""
-
-    @abstractmethod
-    def _learn(self, observations: Observations, time: float, in_place: bool) -> None:
-        """Learn from all told pulls, in the present posterior or in another one."""
-
-    @override
-    def refresh(self, observations: Observations) -> None:
-        self._known(observations)
-
-    @override
-    def update(self, observations: Observations, time: float) -> None:
-        self._learn(observations, time, in_place=True)
-
-    @override
-    def preview(self, observations: Observations, time: float) -> Self:
-        self.refresh(observations)
-        self.fitted(observations)  # the next update uses this fit
-        other = copy(self)
-        other._learn(observations, time, in_place=False)
-        return other
-
     def extended(self, rows: Tensor, observations: Observations) -> Self:
         """Return a copy of more arms, after the others; ``rows`` not scaled."""
         hyperparameters = self.hyperparameters.extended(rows)
         other = copy(self)
         other.restore(replace(self.state, hyperparameters=hyperparameters))
-        other.refresh(observations)
+        other.posterior(observations)
         return other
 
     def totals(self, observations: Observations, num_told: int | None = None) -> Totals:
         """Return the totals of the told pulls that count."""
         return observations.totals(num_told)
-
-    def fitted(self, observations: Observations) -> Hyperparameters:
-        """Return the hyperparameters after all told pulls, fitted if that is due.
-
-        A fit of :meth:`Surrogate.preview` serves the next :meth:`Surrogate.update`.
-        """
-        before, num_told = self.hyperparameters, observations.num_pulls
-        if not before.is_due(num_told):
-            return before
-        known = self._last_fit
-        if known is None or known[0] is not before or known[1] != num_told:
-            known = (before, num_told, before.refitted(*observations.history()))
-            self._last_fit = known
-        return known[2]
 
     def withdraw(self, observations: Observations, places: list[int]) -> None:
         """Forget told pulls at these places, which left ``observations`` already."""
@@ -205,19 +259,12 @@ class ArmSurrogate(Surrogate):
         ratio_threshold: float,
         num_pending: int,
     ) -> ConfidenceState:
-        """Return what schedules of confidence widths see.
-
-        Args:
-            observations: All of them.
-            moments: Means and variances at the time of the decision.
-            ratio_threshold: That of the batch rule.
-            num_pending: The number of pending pulls.
-        """
-        hyperparameters = self.hyperparameters
+        """Return what schedules of confidence widths see at a decision."""
+        hyperparameters = self.state.hyperparameters
         pulled, counts, sums = self.totals(observations)
         sample_means = (sums / counts - hyperparameters.offset) / hyperparameters.scale
         start, log_det_start = self.state.restart
-        in_sum = start == 0 and observations.first_is_told
+        in_sum = start == 0 and 0 in observations.told_ids
         return ConfidenceState(
             num_pulls=observations.num_pulls,
             num_arms=moments.num_arms,
@@ -289,6 +336,7 @@ class PosteriorSurrogate(ArmSurrogate):
             at time 1 (at 0 for rewards before the first decision), and blocks before it
             have negative times. Only the rewards and pending pulls of a decision's own
             block count.
+        exact_until: Up to this many pulled arms all are inducing.
 
     Raises:
         InputDataError: If ``block_size`` is out of range.
@@ -300,6 +348,7 @@ class PosteriorSurrogate(ArmSurrogate):
         max_feature_bytes: int = 2**31,
         sampling: LeverageScoreSampling | None = None,
         block_size: float | None = None,
+        exact_until: int = 0,
     ) -> None:
         if block_size is not None and not 0 < as_number(block_size) < math.inf:
             raise InputDataError(
@@ -308,8 +357,9 @@ class PosteriorSurrogate(ArmSurrogate):
         super().__init__(hyperparameters, max_feature_bytes)
         self.sampling = sampling
         self.block_size = block_size
+        self.exact_until = exact_until
         self.drifts = block_size is not None
-        self._posterior: ArmPosterior | None = self._empty(hyperparameters)
+        self._posterior: ArmPosterior | None = self._empty(max_feature_bytes)
 
     @property
     @override
@@ -322,32 +372,20 @@ class PosteriorSurrogate(ArmSurrogate):
         return is_known and self.state.block == self._block(time)
 
     @override
-    def mark_stale(self) -> None:
-        self._posterior = None
-
-    @override
     def at(
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> StaticPosteriorAt:
         return StaticPosteriorAt(
-            self._known(observations),
+            self.posterior(observations),
             observations.num_pulls,
             [pull for pull in pending if pull.time >= self._since],
+            time,
             self.sampling is None,
         )
 
     @override
     def totals(self, observations: Observations, num_told: int | None = None) -> Totals:
         return observations.totals(num_told, self._since)
-
-    @override
-    def _known(self, observations: Observations) -> ArmPosterior:
-        if self._posterior is None:
-            posterior = self._empty(self.hyperparameters)
-            if self.state.num_told:
-                self._observe(posterior, self.state, observations)
-            self._posterior = posterior
-        return self._posterior
 
     @property
     def _since(self) -> float:
@@ -364,69 +402,61 @@ class PosteriorSurrogate(ArmSurrogate):
         return math.floor((time - 1) / self.block_size)
 
     @override
-    def _learn(self, observations: Observations, time: float, in_place: bool) -> None:
+    def update(
+        self, observations: Observations, time: float, in_place: bool = True
+    ) -> None:
         if (block := self._block(time)) != self.state.block:
             # Nothing of earlier blocks counts, and scores are those of the prior.
             none = self.state.inducing_indices[:0]
             self.restore(
                 replace(self.state, block=block, num_told=0, inducing_indices=none)
             )
-        posterior = self._known(observations)
-        if self.state.num_told == observations.num_pulls:
-            return
+        posterior: ArmPosterior = self.posterior(observations)
         state, num_told = self.state, observations.num_pulls
+        if state.num_told == num_told:
+            return
         hyperparameters = self.fitted(observations)
         is_refitted = hyperparameters is not state.hyperparameters
-        state = replace(
+        self.state = replace(
             state,
             hyperparameters=hyperparameters,
             inducing_indices=self._choose_inducing(hyperparameters, observations),
             num_told=num_told,
             num_updates=state.num_updates + 1,
         )
-        if not in_place:
-            posterior = self._empty(hyperparameters, max_feature_bytes=0)
-        elif is_refitted:
-            posterior = self._empty(hyperparameters)
-        self._observe(posterior, state, observations)
+        if is_refitted or not in_place:
+            posterior = self._empty(self.max_feature_bytes if in_place else 0)
+        self._observe(posterior, observations)
+        self._posterior = posterior
         if is_refitted:
-            state = replace(state, restart=(num_told, posterior.log_det))
-        self.state, self._posterior = state, posterior
+            self.state = replace(self.state, restart=(num_told, posterior.log_det))
 
     def _choose_inducing(
         self, hyperparameters: Hyperparameters, observations: Observations
     ) -> Tensor:
-        """Return inducing arms among the pulled ones, by the posterior before them.
-
-        Args:
-            hyperparameters: Those that the next posterior will have.
-            observations: The told pulls.
-        """
+        """Return inducing arms among the pulled ones, by the posterior before them."""
         before, sampling = self.state.inducing_indices, self.sampling
         arms, counts, _ = self.totals(observations)
-        if sampling is None or not len(arms) or sampling.keeps_all(len(arms)):
+        if sampling is None or len(arms) <= self.exact_until:
             return in_stable_order(before, arms)
-        posterior = self._known(observations)
+        posterior = self.posterior(observations)
         new = positions_in(posterior.pulled_indices, arms) < 0
-        scores = None if is_bulk(int(new.sum())) else posterior.leverage_scores_of(arms)
         rows = sampling.draw(
             hyperparameters,
             hyperparameters.features[arms],
             counts,
             arms,
-            scores,
+            lambda: posterior.leverage_scores_of(arms),
+            int(new.sum()),
             self.seed,
             self.state.num_updates,
             self.max_feature_bytes,
         )
         return in_stable_order(before, arms[rows])
 
-    def _empty(
-        self, hyperparameters: Hyperparameters, max_feature_bytes: int | None = None
-    ) -> ArmPosterior:
+    def _empty(self, max_feature_bytes: int) -> ArmPosterior:
         """Return a posterior without observations."""
-        if max_feature_bytes is None:
-            max_feature_bytes = self.max_feature_bytes
+        hyperparameters = self.hyperparameters
         return ArmPosterior(
             hyperparameters.features,
             hyperparameters.covar_module,
@@ -434,12 +464,28 @@ class PosteriorSurrogate(ArmSurrogate):
             max_feature_bytes,
         )
 
-    def _observe(
-        self, posterior: ArmPosterior, state: SurrogateState, observations: Observations
-    ) -> None:
-        """Update a posterior to the told pulls and inducing arms of a state."""
-        hyperparameters = state.hyperparameters
-        arms, counts, sums = self.totals(observations, state.num_told)
+    def _observe(self, posterior: ArmPosterior, observations: Observations) -> None:
+        """Update a posterior to the told pulls and inducing arms of the state."""
+        hyperparameters = self.hyperparameters
+        arms, counts, sums = self.totals(observations, self.state.num_told)
         counts = counts.to(sums)
         centered = (sums - hyperparameters.offset * counts) / hyperparameters.scale
-        posterior.update(state.inducing_indices, arms, counts, centered)
+        posterior.update(self.state.inducing_indices, arms, counts, centered)
+
+    @override
+    def _compute(self, observations: Observations) -> ArmPosterior:
+        posterior = self._empty(self.max_feature_bytes)
+        if self.state.num_told:
+            self._observe(posterior, observations)
+        return posterior
+
+
+def in_stable_order(before: Tensor, after: Tensor) -> Tensor:
+    """Return ascending ``after`` in the order of ``before``, new entries at the end."""
+    place = positions_in(after, before, is_ascending=True)
+    stays = place >= 0
+    if len(before) == len(after) and stays.all():
+        return before
+    is_new = torch.ones_like(after, dtype=torch.bool)
+    is_new[place[stays]] = False
+    return torch.cat([before[stays], after[is_new]])

@@ -2,7 +2,6 @@
 
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
-    Capped,
     FixedSize,
     optimize_batch_ucb,
     ProductRule,
@@ -15,7 +14,6 @@ from botorch_bkb.posteriors import ArmPosterior
 __all__ = [
     "ArmPosterior",
     "BatchRule",
-    "Capped",
     "FixedSize",
     "ProductRule",
     "SumRule",

@@ -18,24 +18,24 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms.table import PullLimits, UNLIMITED
+from botorch_bkb.arms import PullLimits
 from botorch_bkb.checks import check_size
 from botorch_bkb.posteriors import ArmPosterior, Moments
 from botorch_bkb.posteriors.upper_bounds import Choices, first_crossing, UpperBounds
 
 
+# The most pulls of a batch, unless a caller or the rule says otherwise.
+MAX_BATCH_SIZE = 10_000
+
+
 class OpenBatch(ABC):
-    """The progress of one batch under its rule."""
+    """The progress of one batch under its rule.
 
-    @property
-    @abstractmethod
-    def is_closed(self) -> bool:
-        """Whether the last pull taken crossed the rule."""
+    Attributes:
+        is_closed: Whether the last pull taken crossed the rule.
+    """
 
-    @property
-    def most_left(self) -> int:
-        """How many pulls the batch can still take, at most."""
-        return UNLIMITED
+    is_closed = False
 
     @abstractmethod
     def take(self, index: int, wanted: int) -> int:
@@ -43,11 +43,10 @@ class OpenBatch(ABC):
 
         Args:
             index: The arm.
-            wanted: How many pulls are wanted, at least one; maybe ``UNLIMITED``.
+            wanted: How many pulls are wanted, at least one.
 
         Returns:
-            How many were taken, at least one. If neither the rule nor ``wanted`` ends
-            the row, one pull is taken and the batch is closed.
+            How many were taken, at least one.
         """
 
 
@@ -62,22 +61,25 @@ class BatchRule(ABC):
             condition the whole posterior.
         opens_with_one_pull: Whether the very first batch, before any reward, is the
             uniformly drawn arm alone, as in the papers.
-        min_size: The number of pulls below which the rule does not close.
+        size: The number of pulls of every batch; None if it depends on the posterior.
     """
 
     ratio_threshold: float = 1.0
-    min_size: int = 1
     keeps_inducing_points: bool = True
     opens_with_one_pull: bool = True
+    size: int | None = None
 
     @abstractmethod
-    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
+    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch | None:
         """Start a batch.
 
         Args:
             posterior: The posterior at the start of the batch.
             pending_scores: The leverage scores of the pulls still pending, each frozen
                 at the start of its own batch.
+
+        Returns:
+            The batch; None if only its size closes it.
         """
 
 
@@ -105,36 +107,10 @@ class FixedSize(BatchRule):
     def __post_init__(self) -> None:
         """Check the size."""
         check_size("size", self.size)
-        object.__setattr__(self, "min_size", self.size)
 
     @override
-    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
-        return _Countdown(self.size)
-
-
-@dataclass(frozen=True)
-class Capped(BatchRule):
-    """Another rule, with at most ``max_size`` pulls a batch."""
-
-    rule: BatchRule
-    max_size: int
-
-    def __post_init__(self) -> None:
-        """Check the size, and take over what the rule promises."""
-        check_size("max_size", self.max_size)
-        for name in (
-            "ratio_threshold",
-            "keeps_inducing_points",
-            "opens_with_one_pull",
-        ):
-            object.__setattr__(self, name, getattr(self.rule, name))
-        min_size = min(self.rule.min_size, self.max_size)
-        object.__setattr__(self, "min_size", min_size)
-
-    @override
-    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
-        batch = self.rule.open(posterior, pending_scores)
-        return _Countdown(self.max_size, batch)
+    def open(self, posterior: Moments, pending_scores: Tensor) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -185,31 +161,6 @@ class ProductRule(_ThresholdRule):
         )
 
 
-class _Countdown(OpenBatch):
-    def __init__(self, size: int, batch: OpenBatch | None = None) -> None:
-        self.left = size
-        self.batch = batch
-
-    @property
-    @override
-    def is_closed(self) -> bool:
-        return self.left == 0 or (self.batch is not None and self.batch.is_closed)
-
-    @property
-    @override
-    def most_left(self) -> int:
-        inner = UNLIMITED if self.batch is None else self.batch.most_left
-        return min(self.left, inner)
-
-    @override
-    def take(self, index: int, wanted: int) -> int:
-        taken = min(wanted, self.left)
-        if self.batch is not None:
-            taken = self.batch.take(index, taken)
-        self.left -= taken
-        return taken
-
-
 class _Sum(OpenBatch):
     """Adds the scores of pulls to a total, up to a threshold."""
 
@@ -219,11 +170,7 @@ class _Sum(OpenBatch):
         self.total = total
         self.threshold = threshold
         self.score = cache(score)  # frozen at the start of the batch
-
-    @property
-    @override
-    def is_closed(self) -> bool:
-        return self.total > self.threshold
+        self.is_closed = total > threshold
 
     @override
     def take(self, index: int, wanted: int) -> int:
@@ -231,26 +178,24 @@ class _Sum(OpenBatch):
         taken = first_crossing(
             lambda n: self.total + n * score > self.threshold, wanted
         )
-        if taken == UNLIMITED:
-            self.total = math.inf
-            return 1
         self.total += taken * score
+        self.is_closed = self.total > self.threshold
         return taken
 
 
 def fill_batch(
-    choices: Choices, batch: OpenBatch, first: int | None, like: Tensor
-) -> Tensor:
+    choices: Choices, batch: OpenBatch | None, size: int, first: int | None
+) -> list[int]:
     """Choose arms one by one until the batch closes.
 
     Args:
         choices: What to choose next.
-        batch: The batch.
+        batch: The batch; None if only its size closes it.
+        size: The most pulls.
         first: The first arm, if it is chosen already.
-        like: A tensor of the dtype and device of the indices.
 
     Returns:
-        A long tensor of arm indices in order of choice, at least one.
+        Arm indices in order of choice, at least one.
 
     Raises:
         InputDataError: If no arm allows a pull.
@@ -258,11 +203,14 @@ def fill_batch(
     chosen: list[int] = []
     index = choices.best() if first is None else first
     while index is not None:
+        left = size - len(chosen)
         # What ends the batch needs no update that only the next choice would see.
-        is_single = batch.most_left == 1 or (first is not None and not chosen)
-        taken = batch.take(index, 1 if is_single else choices.num_repeats(index))
+        is_single = left == 1 or (first is not None and not chosen)
+        taken = 1 if is_single else min(left, choices.num_repeats(index))
+        if batch is not None:
+            taken = batch.take(index, taken)
         chosen.extend([index] * taken)
-        if batch.is_closed:
+        if taken == left or (batch is not None and batch.is_closed):
             break
         choices.pull(index, taken)
         index = choices.best()
@@ -271,7 +219,7 @@ def fill_batch(
             "Expected at least one arm that may still be pulled, but `available` and "
             "`max_repeats` leave none. Allow more repeats or stop here."
         )
-    return like.new_tensor(chosen)
+    return chosen
 
 
 def optimize_batch_ucb(
@@ -283,6 +231,7 @@ def optimize_batch_ucb(
     pending_indices: Tensor,
     pending_scores: Tensor,
     limits: PullLimits | None = None,
+    max_size: int = MAX_BATCH_SIZE,
 ) -> Tensor:
     r"""Choose a batch of arms greedily by upper confidence bounds.
 
@@ -293,8 +242,7 @@ def optimize_batch_ucb(
     Args:
         posterior: The posterior given all rewards.
         confidence_width: w, in the papers' scaling.
-        batch_rule: When to close the batch. One that sets no size may take an arm that
-            is all but known very often; ``Capped`` limits it.
+        batch_rule: When to close the batch.
         projected: Whether chosen arms reduce the projected variance only, as with the
             fixed inducing points of the BBKB paper. Otherwise, and with pending pulls,
             they condition the joint posterior, residual included.
@@ -302,6 +250,7 @@ def optimize_batch_ucb(
             included. They reduce the variance.
         pending_scores: Their leverage scores, each frozen at the start of its batch.
         limits: How many pulls each arm still allows; None for no limit.
+        max_size: The most pulls, if the rule has no size.
 
     Returns:
         A long tensor of arm indices in order of choice, at least one; repeated arms
@@ -317,4 +266,5 @@ def optimize_batch_ucb(
         limits = PullLimits.unlimited(posterior.like, posterior.num_arms)
     bounds = UpperBounds(posterior, scale, projected, pending_indices, limits.copy())
     batch = batch_rule.open(posterior, pending_scores)
-    return fill_batch(bounds, batch, None, posterior.pulled_indices)
+    size = max_size if batch_rule.size is None else batch_rule.size
+    return posterior.pulled_indices.new_tensor(fill_batch(bounds, batch, size, None))

@@ -169,8 +169,6 @@ def test_blocks_of_time_have_the_ceiling_of_their_sampling():
 def test_ceilings_out_of_range_are_refused(value):
     with pytest.raises(InputDataError, match=r"`max_inducing`.*integer of at least 1"):
         make_bandit(BBKB, ARMS, max_inducing=value)
-    with pytest.raises(InputDataError, match="`min_inducing` to be an integer from 0"):
-        LeverageScoreSampling(min_inducing=-1)
 
 
 def test_an_exact_bandit_takes_no_ceiling():
@@ -191,10 +189,11 @@ def test_what_learns_keeps_few_arms_all(resampling, ceiling):
             oversampling=0.05,
             resampling=resampling,
             max_inducing=ceiling,
-            min_inducing=least,
         )
         hyperparameters = Hyperparameters(arms, None, None)
-        surrogate = PosteriorSurrogate(hyperparameters, 2**31, sampling)
+        surrogate = PosteriorSurrogate(
+            hyperparameters, 2**31, sampling, exact_until=min(least, ceiling or least)
+        )
         bandit = FiniteArmBandit(arms, surrogate, generator=generator)
         sizes.append([])
         for number in range(12):

@@ -197,7 +197,7 @@ def test_the_state_of_another_bandit_is_refused():
     start(bandit)
     strangers = {
         "over these 30 arms.*that of 29": make_bandit(BBKB, random_arms(29)),
-        "of a BBKB, but got that of a GPBUCB": make_bandit(GPBUCB, random_arms(30)),
+        "bandit=BBKB, but it has bandit=GPBUCB": make_bandit(GPBUCB, random_arms(30)),
     }
     for message, stranger in strangers.items():
         with unchanged(bandit), pytest.raises(InputDataError, match=message):

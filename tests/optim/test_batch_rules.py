@@ -8,18 +8,18 @@ from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import LinearKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
-from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.optim import (
     BatchRule,
-    Capped,
     FixedSize,
     optimize_batch_ucb,
     ProductRule,
     SumRule,
 )
-from botorch_bkb.optim.batch_rules import check_batch_rule
+from botorch_bkb.optim.batch_rules import check_batch_rule, fill_batch
 from botorch_bkb.posteriors import ArmMoments, ArmPosterior
+from botorch_bkb.posteriors.upper_bounds import Choices
 
 
 # Scores of arms, of which no sum is a threshold; arm 0 has no variance.
@@ -85,9 +85,27 @@ def crossed_product(threshold, pending=()):
 @settings(max_examples=25)
 def test_pulls_in_a_row_are_those_of_a_loop(rule, crossed, wanted, threshold, pending):
     batch = opened(rule(threshold), pending=pending)
-    assert batch.most_left == UNLIMITED
     expected = plain_batch(crossed(threshold, pending), wanted)
     assert taken_by(batch, wanted) == expected
+
+
+class InTurns(Choices):
+    """Wants some arms one after the other, each so many times."""
+
+    def __init__(self, wanted):
+        self.wanted = list(wanted)
+
+    @override
+    def best(self):
+        return self.wanted[0][0] if self.wanted else None
+
+    @override
+    def pull(self, index, num_pulls):
+        self.wanted.pop(0)
+
+    @override
+    def num_repeats(self, index):
+        return self.wanted[0][1]
 
 
 @given(
@@ -95,18 +113,20 @@ def test_pulls_in_a_row_are_those_of_a_loop(rule, crossed, wanted, threshold, pe
     size=st.integers(1, 12),
 )
 @settings(max_examples=25)
-def test_a_cap_and_a_size_count_pulls(wanted, size):
-    expected = plain_batch(lambda pulls: len(pulls) == size, wanted)
-    batch = opened(FixedSize(size))
-    assert batch.most_left == size
-    assert taken_by(batch, wanted) == expected
-    assert batch.most_left == size - sum(expected)
+def test_a_batch_has_its_size_at_most(wanted, size):
+    assert opened(FixedSize(size)) is None
     crossed = crossed_sum(2.0)
-    capped = plain_batch(lambda x: len(x) == size or crossed(x), wanted)
-    for rule in (Capped(SumRule(), size), Capped(Capped(SumRule(), size), 99)):
-        batch = opened(rule)
-        assert taken_by(batch, wanted) == capped
-        assert batch.most_left == size - sum(capped)
+    for rule, is_full in (
+        (FixedSize(size), lambda pulls: len(pulls) == size),
+        (SumRule(), lambda pulls: len(pulls) == size or crossed(pulls)),
+    ):
+        taken = plain_batch(is_full, wanted)
+        expected = [
+            arm
+            for (arm, _), count in zip(wanted, taken, strict=False)
+            for _ in range(count)
+        ]
+        assert fill_batch(InTurns(wanted), opened(rule), size, None) == expected
 
 
 RULES = [SumRule(), ProductRule()]
@@ -114,17 +134,12 @@ RULES = [SumRule(), ProductRule()]
 
 @pytest.mark.parametrize("projected", [True, False])
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, projected):
+def test_an_arm_of_no_variance_that_stays_the_best_fills_the_batch(rule, projected):
     kernel = LinearKernel().double()
     arms = torch.tensor([[1.0], [0.0]]).double()
     posterior = ArmPosterior(arms, kernel, 1.0)
     told = torch.tensor([0])
     posterior.update(told, told, torch.tensor([50.0]), torch.tensor([-500.0]))
-    batch = opened(rule, posterior)
-    assert batch.take(1, 7) == 7  # wanted so, it is no endless row
-    assert not batch.is_closed
-    assert batch.take(1, UNLIMITED) == 1
-    assert batch.is_closed
     scores = torch.empty(0).double()
     picks = optimize_batch_ucb(
         posterior,
@@ -133,8 +148,9 @@ def test_an_arm_of_no_variance_that_stays_the_best_is_pulled_once(rule, projecte
         projected=projected,
         pending_indices=NONE,
         pending_scores=scores,
+        max_size=7,
     )
-    assert picks.tolist() == [1]
+    assert picks.tolist() == 7 * [1]
 
 
 def test_a_score_that_rounding_swallows_takes_no_time():
@@ -143,29 +159,14 @@ def test_a_score_that_rounding_swallows_takes_no_time():
     tiny.variance[:2] = NOISE * torch.tensor([1.0, 1e-22])
     batch = opened(SumRule(2.0), tiny)
     assert (batch.take(0, 1), batch.is_closed) == (1, False)
-    assert batch.take(1, UNLIMITED) > 1e6
+    assert batch.take(1, 2**31) > 1e6
     assert batch.is_closed
-
-
-def test_a_cap_keeps_the_promises_of_a_rule():
-    assert opened(Capped(FixedSize(7), 5)).most_left == 5
-    for rule in (*RULES, FixedSize(7)):
-        capped = Capped(rule, 5)
-        for name in (
-            "ratio_threshold",
-            "keeps_inducing_points",
-            "opens_with_one_pull",
-        ):
-            assert getattr(capped, name) == getattr(rule, name), name
-        assert capped.min_size == min(rule.min_size, 5)
 
 
 @pytest.mark.parametrize("size", [0, 2.0])
 def test_sizes_are_whole_numbers_of_at_least_one(size):
     with pytest.raises(InputDataError, match="`size` to be"):
         FixedSize(size)
-    with pytest.raises(InputDataError, match="`max_size` to be"):
-        Capped(SumRule(), size)
 
 
 def test_anything_but_a_rule_is_refused():

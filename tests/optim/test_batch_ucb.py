@@ -208,7 +208,7 @@ def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, ex
         for first in (0, 17, 59):
             bounds = UpperBounds(posterior, scale, not exact, none, left)
             batch = rule.open(posterior, none.double())
-            ours = fill_batch(bounds, batch, first, none).tolist()
+            ours = fill_batch(bounds, batch, 10_000, first)
             theirs = problem.greedy(1.0, name, not exact, threshold=8.0, first=first)
             assert ours == theirs
             assert ours[0] == first
