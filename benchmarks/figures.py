@@ -10,8 +10,9 @@ Rows are kept in `benchmarks/results`, one compressed file a figure, each with c
 versions, threads, seed, the seconds of its run and the load of the machine; one process
 at a time may add to them. What stands there is not run again, so a killed run
 continues; `--again` drops it first. `--seeds` runs the first few repetitions only, and
-`--seeds 0` none. Tables and pictures are then made of all rows. `--page` makes those of
-the page "Figures" of the docs, and runs nothing.
+`--seeds 0` none. Tables and pictures are then made of all rows. `--page` makes those in
+`benchmarks/results/figures` and the tables of the page "Benchmarks" of the docs, and
+runs nothing.
 
 Tables that come as files are read from the folder that BOTORCH_BKB_DATA names.
 """
@@ -44,7 +45,8 @@ from benchmarks.thompson_decay import ThompsonDecay, ThompsonMaximizer
 
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = RESULTS.parent.parent / "docs" / "figures"
+EVIDENCE = RESULTS / "figures"
+PAGE = RESULTS.parent.parent / "docs" / "benchmarks"
 
 
 class PaperFigure(Protocol):
@@ -68,6 +70,18 @@ class PaperFigure(Protocol):
         """Return tables and pictures of all rows, without seconds."""
 
 
+def drift_by_bandit(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the average regret, one column per bandit."""
+    by = ["kernel", "eps"]
+    wide = table.pivot(index=by, columns="bandit", values="average_regret")
+    return wide[list(table["bandit"].unique())].reset_index()
+
+
+# Tables that the docs show, in their form there.
+PAGE_TABLES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "drift_matched": drift_by_bandit,
+    "theorems": lambda table: table,
+}
 # From whether it is to be small.
 FIGURES: dict[str, Callable[[bool], PaperFigure]] = {
     "starvation": Starvation,
@@ -95,13 +109,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="drop the rows of these runs first"
     )
-    parser.add_argument("--page", action="store_true", help="only make docs/figures")
+    parser.add_argument(
+        "--page", action="store_true", help="only make the docs' tables"
+    )
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left; make tables and pictures."""
     seeds = 1 if args.smoke and args.seeds is None else args.seeds
-    seeds, output = (0, PAGE) if args.page else (seeds, args.output)
+    seeds, output = (0, EVIDENCE) if args.page else (seeds, args.output)
     folder = args.rows or (args.output if args.smoke else RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
     for name in args.figures:
@@ -124,6 +140,8 @@ def run(args: argparse.Namespace, record: Record) -> None:
             for title, table in tables.items():
                 print_table(table)
                 write_page_table(table, output, title)
+                if args.page and title in PAGE_TABLES:
+                    write_page_table(PAGE_TABLES[title](table), PAGE, title)
             for title, picture in pictures.items():
                 write_page_figure(picture, output, title)
     print(f"\nRows in {folder}, tables and pictures in {output}")

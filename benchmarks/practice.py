@@ -45,14 +45,14 @@ from benchmarks.pools import (
     SOURCES,
 )
 from benchmarks.practice_methods import METHODS, OURS, PEERS, PlayerFactory
-from benchmarks.practice_tables import write_tables
+from benchmarks.practice_tables import write_summary, write_tables
 from benchmarks.record import print_table, Record
 from benchmarks.rows import RowFile
 
 
 NOISES = (0.0, 0.05, 0.5)
 ROWS = Path(__file__).parent / "results" / "practice" / "rows.csv.gz"
-PAGE = Path(__file__).parent.parent / "docs" / "practice"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks"
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="drop the rows of these runs first"
     )
-    parser.add_argument("--page", action="store_true", help="only make docs/practice")
+    parser.add_argument(
+        "--page", action="store_true", help="only make the docs' tables"
+    )
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left, then write and print."""
     if args.page:
         table = RowFile(ROWS, keys=Run._fields).table()
-        write_tables(table, checkpoints_of(PROTOCOLS), PAGE, tuple(OURS))
+        tables = write_tables(
+            table, checkpoints_of(PROTOCOLS), ROWS.parent, tuple(OURS)
+        )
+        write_summary(table, tables, PAGE)
         return
     pools = (
         smoke_pools() if args.smoke else load_pools(args.pools or names_of(args.part))

@@ -58,7 +58,7 @@ from botorch_bkb.bandits import BoxBandit, BoxThompsonPolicy, rbf_to_learn
 
 
 ROWS = Path(__file__).parent / "results" / "practice_box" / "rows.csv.gz"
-PAGE = Path(__file__).parent.parent / "docs"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks"
 NOISES = (0.0, 0.05)
 CHECKPOINTS = (30, 60)
 NUM_RESTARTS = 4

@@ -39,6 +39,9 @@ STOCK = ("qLogEI", "qLogNEI", "Thompson")
 BASE = "Thompson"
 # Of the table of what was found in each pool.
 FOUND_PROTOCOL, FOUND_NOISE = "batches", 0.05
+# Of the page of the docs.
+SHOWN = ("suggest", "GPBandit", "GPBandit, Thompson")
+FOR_REGRET = "GPBandit, regret"
 # Of cumulative regret; and when peers may stop their search.
 REGRET_PROTOCOLS = ("batches", "long")
 HORIZONS = (100, 500)
@@ -93,6 +96,30 @@ def write_tables(
         tables[name] = one
     write_page_figure(draw_shares(table), folder, "practice")
     return tables
+
+
+def write_summary(
+    table: pd.DataFrame, tables: Mapping[str, pd.DataFrame], folder: Path
+) -> None:
+    """Write what the page "Benchmarks" shows: two tables and a picture.
+
+    Args:
+        table: The rows of finished runs.
+        tables: What :func:`write_tables` returned for them.
+        folder: Where to.
+    """
+    ratios = tables["ratios"]
+    ratios = ratios[ratios["protocol"] == FOUND_PROTOCOL]
+    by = ["noise", "part", "pools", "seeds"]
+    wide = ratios.pivot(index=by, columns="method", values="to_best_stock")
+    rows = ratios[ratios["method"] == SHOWN[0]].set_index(by).index
+    write_page_table(wide.loc[rows, list(SHOWN)].reset_index(), folder, "best_found")
+    regret = tables["regret"]
+    regret = regret[regret["method"] == FOR_REGRET].drop(columns="method")
+    write_page_table(regret, folder, "cumulative_regret")
+    is_shown = table["method"].isin([*COLORS, *SHOWN])
+    is_found = table["protocol"] == FOUND_PROTOCOL
+    write_page_figure(draw_shares(table[is_shown & is_found]), folder, "best_found")
 
 
 def in_order(

@@ -1,6 +1,7 @@
 """Sphinx builds guide and API reference from these pages and docstrings."""
 
 import importlib
+import shutil
 import sys
 import tempfile
 import warnings
@@ -21,6 +22,7 @@ from inventories import write_inventories
 
 warnings.simplefilter("ignore")  # what Ax imports
 
+DOCS = Path(__file__).parent
 project = "botorch_bkb"
 version = release = __version__
 copyright = "the authors of botorch_bkb"
@@ -31,7 +33,12 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "myst_nb",
+    "options",
 ]
+# Notebooks are shown with their stored outputs.
+nb_execution_mode = "off"
+myst_enable_extensions = ["dollarmath"]
 html_theme = "furo"
 html_title = f"{project} {version}"
 templates_path = ["_templates"]
@@ -113,6 +120,17 @@ def defined_name(target: str, module: str | None) -> str | None:
             return getattr(thing, "__name__", None)
         return f"{thing.__module__}.{qualname}"
     return None
+
+
+def copy_notebooks() -> None:
+    """Copy the tutorials beside the pages, into a folder that git ignores."""
+    folder = DOCS / "tutorials"
+    folder.mkdir(exist_ok=True)
+    for notebook in (DOCS.parent / "tutorials").glob("*.ipynb"):
+        shutil.copy(notebook, folder)
+
+
+copy_notebooks()
 
 
 def setup(app: Sphinx) -> None:

@@ -1,4 +1,4 @@
-"""README and docs/: links exist, and code runs. `.ci/run` builds docs/, nit-picky."""
+"""README and docs/: names exist, and code and commands run."""
 
 import importlib
 import re
@@ -42,6 +42,7 @@ def code_of(path):
 
 README = DOCS.parent / "README.md"
 PAGES = [path for path in [README, *sorted(DOCS.glob("*.rst"))] if code_of(path)]
+GUIDES = runpy.run_path(str(DOCS / "run_guides.py"))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what Ax imports
@@ -54,3 +55,23 @@ def test_python_blocks_run_in_order(path, tmp_path, monkeypatch):
             exec(compile(block, path.name, "exec"), names)
     if path == README:
         assert names["mean_reward"][names["best"]] > names["mean_reward"].max() - 0.1
+
+
+@pytest.mark.parametrize("page", GUIDES["PAGES"], ids=lambda page: page.stem)
+def test_guides_show_what_their_commands_print(page, tmp_path):
+    done = GUIDES["run"](page, tmp_path / page.stem)
+    assert len(done) > 0
+    for step, printed in done:
+        if step.output is not None:
+            shown = step.output.read_text()
+            assert in_words(printed) == in_words(shown), (
+                f"{step.command} prints something else: python docs/run_guides.py "
+                f"{page.stem} writes it to {step.output.name}"
+            )
+
+
+def in_words(text):
+    """Return a text up to the table of the batch, without numbers."""
+    text = text.partition("to measure next")[0]
+    text = re.sub(r"fingerprints-\w+", "fingerprints", text)
+    return re.sub(r"-?\d[\d.,]*", "0", text).split()
