@@ -1,6 +1,8 @@
 """Sphinx builds guide and API reference from these pages and docstrings."""
 
 import importlib
+import inspect
+import pkgutil
 import shutil
 import sys
 import tempfile
@@ -12,7 +14,7 @@ from docutils.nodes import Element, TextElement
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-from botorch_bkb import __version__
+import botorch_bkb
 
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,7 +26,7 @@ warnings.simplefilter("ignore")  # what Ax imports
 
 DOCS = Path(__file__).parent
 project = "botorch_bkb"
-version = release = __version__
+version = release = botorch_bkb.__version__
 copyright = "the authors of botorch_bkb"
 extensions = [
     "sphinx.ext.autodoc",
@@ -40,11 +42,36 @@ extensions = [
 nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+smartquotes = False  # options keep their two hyphens
 html_title = f"{project} {version}"
 templates_path = ["_templates"]
-# A page for each module, named by the package that holds it: see api.rst.
+
+
+def public_names(module: str) -> list[str]:
+    """Return the public classes and functions that a module defines."""
+    names = vars(importlib.import_module(module)).items()
+    return [
+        name
+        for name, thing in names
+        if not name.startswith("_")
+        and (inspect.isclass(thing) or inspect.isfunction(thing))
+        and (thing.__module__, thing.__name__) == (module, name)
+    ]
+
+
 autosummary_generate = True
 autosummary_imported_members = True
+# The summaries at the head of the modules' pages. Modules of `utils` have none: their
+# first lines have formulas, which Sphinx would cut.
+modules = pkgutil.walk_packages(botorch_bkb.__path__, "botorch_bkb.")
+defined = {
+    module.name: public_names(module.name)
+    for module in modules
+    if not module.ispkg and ".utils" not in module.name and "__" not in module.name
+}
+autosummary_context = {"defined": defined}
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

@@ -21,7 +21,7 @@ from botorch_bkb.__main__ import main
 
 
 GUIDES = Path(__file__).parent / "guides"
-WIDTH = 96
+WIDTH = 80
 # Pages with example files.
 PAGES = [page for page in sorted(GUIDES.glob("*.rst")) if page.with_suffix("").is_dir()]
 
