@@ -1,6 +1,7 @@
 """Where arms live, and which of them may be pulled."""
 
 from botorch_bkb.arms.parquet import ParquetArms
+from botorch_bkb.arms.product import ProductArms, ProductLimits, ProductMask
 from botorch_bkb.arms.stored import (
     ArrayArms,
     ShardDataError,
@@ -17,6 +18,9 @@ __all__ = [
     "ArrayArms",
     "BitArms",
     "ParquetArms",
+    "ProductArms",
+    "ProductLimits",
+    "ProductMask",
     "PullCounts",
     "PullLimits",
     "ShardDataError",

@@ -11,7 +11,6 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_bkb.arms.stored import StoredArms
 from botorch_bkb.checks import check_arms, check_available, check_indices
 from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.draws import draw_integers
@@ -20,6 +19,7 @@ from botorch_bkb.models.utils.rows import (
     Duplicates,
     find_duplicates,
     later_duplicates,
+    LazyRows,
     row_blocks,
     row_hashes,
     rows_of_hashes,
@@ -157,6 +157,11 @@ class ArmTable:
         return len(self.rows)
 
     @property
+    def indices(self) -> Tensor:
+        """The ``A`` indices of the arms."""
+        return torch.arange(self.num_arms, device=self.is_retired.device)
+
+    @property
     def retired(self) -> Tensor:
         """The indices of the retired arms."""
         return self.is_retired.nonzero().squeeze(-1)
@@ -278,6 +283,11 @@ class ArmTable:
             competes = among if among.any() else competes
         return self.distinct(competes)
 
+    def draw_competing(self, size: int, generator: torch.Generator) -> Tensor:
+        """Draw arms that may be the best, uniformly."""
+        arms = self.competing().nonzero().squeeze(-1)
+        return arms[draw_integers(len(arms), size, generator).to(arms.device)]
+
     def distinct(self, allowed: Tensor) -> Tensor:
         """Return the arms among those allowed that have no equal of lower index."""
         if not len(self.duplicates.rows):
@@ -368,7 +378,7 @@ def as_arms(arms: Any) -> Tensor:
                 f"Expected `arms` to hold numbers, but {error}. Leave out columns of "
                 "ids, and encode text as numbers, for instance by `pandas.get_dummies`."
             ) from error
-    if isinstance(arms, StoredArms):
+    if isinstance(arms, LazyRows) and not isinstance(arms, BitArms):
         return arms
     if isinstance(arms, BitArms):
         if 0 not in arms.shape:

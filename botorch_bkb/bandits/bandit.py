@@ -16,7 +16,8 @@ from botorch_bkb.acquisition.schedules import (
     ConfidenceState,
     DeviationWidth,
 )
-from botorch_bkb.arms import ArmTable, PullLimits
+from botorch_bkb.arms import PullLimits
+from botorch_bkb.arms.product import table_of
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.observations import Observations
@@ -32,7 +33,6 @@ from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.models.utils.draws import (
     as_generator,
     ASKS,
-    draw_integers,
     opening_number,
     seed_of,
     seeded_generator,
@@ -122,7 +122,7 @@ class FiniteArmBandit(Bandit):
         self.num_batches = 0
         self._surrogate: ArmSurrogate = surrogate
         surrogate.seed = seed_of(as_generator(generator))
-        self._table = ArmTable.of(as_arms(arms))
+        self._table = table_of(as_arms(arms))
         sign = 1.0 if maximize else -1.0
         self._observations = Observations(self._table.num_arms, self.arms, sign)
 
@@ -387,7 +387,7 @@ class FiniteArmBandit(Bandit):
         """Return arms that a user names, or all."""
         num_arms = len(self.arms)
         if indices is None:
-            return torch.arange(num_arms, device=self.arms.device)
+            return self._table.indices
         return self._indices(check_indices(indices, num_arms))
 
     @locked
@@ -474,9 +474,7 @@ class FiniteArmBandit(Bandit):
         generator = as_generator(generator)
         competing = self._table.competing()
         if self.num_pulls == 0:
-            arms = competing.nonzero().squeeze(-1)
-            best = draw_integers(len(arms), num_draws, generator)
-            best = arms[best.to(arms.device)]
+            best = self._table.draw_competing(num_draws, generator)
         else:
             posterior = self._predictor().at(self._observations, self.decision_time)
             sampler = posterior.sampler()

@@ -27,7 +27,7 @@ from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from botorch_bkb.arms import StoredArms
+from botorch_bkb.arms import ProductArms, StoredArms
 from botorch_bkb.checks import (
     check_count,
     check_modules,
@@ -105,6 +105,8 @@ class Hyperparameters:
         default: Any = composite_to_learn
         if isinstance(arms, BitArms):
             default = tanimoto_to_learn
+        elif isinstance(arms, ProductArms):
+            default = ProductArms.kernel_to_learn
         self.new_kernel: Callable[[Tensor], Kernel] = default
         given: Any = covar_module
         if callable(covar_module) and not isinstance(covar_module, Kernel):
@@ -119,6 +121,8 @@ class Hyperparameters:
         self._is_warned = False
         self._low, self._width = feature_units(arms)
         self.features = self.to_features(arms)
+        if isinstance(arms, ProductArms) and given is not None:
+            given = arms.kernel_of(given)
         if given is None:
             given = self.new_kernel(self.features)
             if not isinstance(given, Kernel):
@@ -132,7 +136,7 @@ class Hyperparameters:
 
     def to_features(self, points: Tensor) -> Tensor:
         """Return ``... x d`` points in the units of the kernel."""
-        if not self.learns_kernel:
+        if not self.learns_kernel or isinstance(points, ProductArms):
             return points
         if isinstance(points, StoredArms):
             return points.scaled(self._low, self._width)
@@ -370,6 +374,9 @@ def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
     Packed fingerprints have no units to take out: 0 and 1. A constant feature becomes
     0.
     """
+    if isinstance(arms, ProductArms):  # its kernel normalizes the components
+        zeros = arms.new_zeros(arms.shape[-1])
+        return zeros, zeros + 1
     numbers = arms.numbers if isinstance(arms, BitArms) else arms
     limits = [(rows.amin(dim=0), rows.amax(dim=0)) for _, rows in row_blocks(numbers)]
     low, high = (torch.stack(ends) for ends in zip(*limits, strict=True))

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
-from botorch_bkb.arms import PullCounts, PullLimits
+from botorch_bkb.arms import ProductArms, ProductLimits, PullCounts, PullLimits
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import locked
@@ -29,7 +29,7 @@ from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
 from botorch_bkb.checks import check_choice, check_number, check_size
-from botorch_bkb.posteriors import ArmPosterior
+from botorch_bkb.posteriors import ArmPosterior, ProductPosterior
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 
 
@@ -132,6 +132,11 @@ class GPBandit(FiniteArmBandit):
         hyperparameters: Hyperparameters
         surrogate: ArmSurrogate
         if drifts:
+            if isinstance(arms, ProductArms):
+                raise UnsupportedError(
+                    "Expected a product space with `forgetting_rate=0`, since filters "
+                    f"hold all arms, but got {forgetting_rate!r}."
+                )
             hyperparameters = DriftHyperparameters(
                 arms, covar_module, noise_variance, rate, "average"
             )
@@ -167,6 +172,17 @@ class GPBandit(FiniteArmBandit):
         """From features to the kernel that is learned; None if it was given."""
         hyperparameters = self._surrogate.hyperparameters
         return hyperparameters.new_kernel if hyperparameters.learns_kernel else None
+
+    @property
+    def evaluated_share(self) -> float:
+        """The share of products whose exact variances the last search computed.
+
+        Over a product space; 1 for other arms, all of which are evaluated.
+        """
+        posterior = self._surrogate.posterior(self._observations)
+        if isinstance(posterior, ProductPosterior):
+            return min(1.0, posterior.num_evaluated / posterior.num_arms)
+        return 1.0
 
     @property
     def forgetting_rate(self) -> float:
@@ -272,6 +288,9 @@ class GPBandit(FiniteArmBandit):
         """Return the pull limits given the goal; ``chosen`` arms count as pending."""
         if self.goal == "regret":
             return limits
+        if isinstance(limits, ProductLimits):
+            pulled = self._observations.used().arms
+            return limits.once(torch.cat([pulled, chosen]), size)
         used = self._observations.used()
         used = PullCounts(
             torch.cat([used.arms, chosen]),

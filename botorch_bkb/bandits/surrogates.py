@@ -21,7 +21,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ArmObservations, ConfidenceState
-from botorch_bkb.arms import PullLimits
+from botorch_bkb.arms import ProductArms, PullLimits
 from botorch_bkb.bandits.fitting import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.observations import Observations, Pull, Totals
@@ -33,7 +33,13 @@ from botorch_bkb.checks import (
     check_number,
 )
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors import ArmPosterior, ArmSampler, DrawCovariance, Moments
+from botorch_bkb.posteriors import (
+    ArmPosterior,
+    ArmSampler,
+    DrawCovariance,
+    Moments,
+    ProductPosterior,
+)
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
 
 
@@ -457,12 +463,11 @@ class PosteriorSurrogate(ArmSurrogate):
     def _empty(self, max_feature_bytes: int) -> ArmPosterior:
         """Return a posterior without observations."""
         hyperparameters = self.hyperparameters
-        return ArmPosterior(
-            hyperparameters.features,
-            hyperparameters.covar_module,
-            hyperparameters.noise_variance,
-            max_feature_bytes,
-        )
+        features, kernel = hyperparameters.features, hyperparameters.covar_module
+        noise = hyperparameters.noise_variance
+        if isinstance(features, ProductArms):
+            return ProductPosterior(features, kernel, noise)
+        return ArmPosterior(features, kernel, noise, max_feature_bytes)
 
     def _observe(self, posterior: ArmPosterior, observations: Observations) -> None:
         """Update a posterior to the told pulls and inducing arms of the state."""

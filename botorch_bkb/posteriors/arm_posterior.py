@@ -367,6 +367,10 @@ class ArmPosterior(Moments):
             return basis.project(cache.features(indices))
         return cache.solved_features(basis.L, basis.indices, indices)
 
+    def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the ``k x l`` prior covariances between two lists of arms."""
+        return self.cache.prior_covariance(left, right)
+
     def covariance(self, left: Tensor, right: Tensor, projected: bool) -> Tensor:
         """Return the ``k x l`` posterior covariances between two lists of arms.
 
@@ -380,7 +384,7 @@ class ArmPosterior(Moments):
         covariance = root_left.mT @ root_right
         if projected:
             return covariance
-        prior = self.cache.prior_covariance(left, right)
+        prior = self.prior_covariance(left, right)
         return covariance + prior - Z_left.mT @ Z_right
 
 

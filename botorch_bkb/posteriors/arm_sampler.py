@@ -168,9 +168,8 @@ class ArmSampler:
         Args:
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
         """
-        size = POOL_SIZE if allowed is None else min(POOL_SIZE, int(allowed.sum()))
-        found = self.posterior.largest_bounds(POOL_DEVIATIONS, size, allowed)
-        return found.arms.sort().values
+        found = self.posterior.largest_bounds(POOL_DEVIATIONS, POOL_SIZE, allowed)
+        return found.arms[found.values > -torch.inf].sort().values
 
     def outside_probability(self, allowed: Tensor | None = None) -> float:
         r"""Bound the probability that an arm outside the promising ones is best.
@@ -203,11 +202,13 @@ class ArmSampler:
 
     def _check_allowed(self, allowed: Tensor | None) -> None:
         shape = (self.posterior.num_arms,)
-        if allowed is not None and allowed.shape != shape:
+        if not isinstance(allowed, Tensor):
+            return
+        if allowed.shape != shape:
             raise BotorchTensorDimensionError(
                 f"Expected `allowed` of shape {shape}, but got {tuple(allowed.shape)}."
             )
-        if allowed is not None and not allowed.any():
+        if not allowed.any():
             raise InputDataError(
                 "Expected `allowed` to hold at least one arm, but none is allowed."
             )
@@ -220,7 +221,7 @@ class ArmSampler:
         if self._factored is None or not torch.equal(self._factored[0], arms):
             posterior = self.posterior
             Z = self._appended.features(arms)
-            residual = posterior.cache.prior_covariance(arms, arms) - Z.mT @ Z
+            residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
             # Inducing arms have no residual, and rounding may make it negative: this
             # share of the prior variance is too small to show in a draw.
             jitter = JITTER.get(Z.dtype, 1e-3) * posterior.moments(arms)[0]
@@ -288,7 +289,7 @@ class AppendedArms:
         Z = self.posterior.features(arms)
         if not len(self.indices):
             return Z
-        K = self.posterior.cache.prior_covariance(self.indices, arms) - self.B @ Z
+        K = self.posterior.prior_covariance(self.indices, arms) - self.B @ Z
         return torch.cat([Z, torch.linalg.solve_triangular(self.C, K, upper=False)])
 
     def append(self, arms: Tensor) -> None:
@@ -298,7 +299,7 @@ class AppendedArms:
         # What is left of an arm in the span is rounding, and no variance.
         is_new = prior - Z.square().sum(dim=0) > append_tolerance(Z.dtype) * prior
         arms, Z = arms[is_new], Z[:, is_new]
-        schur = self.posterior.cache.prior_covariance(arms, arms) - Z.mT @ Z
+        schur = self.posterior.prior_covariance(arms, arms) - Z.mT @ Z
         kept = independent_points(schur)
         corner = torch.linalg.cholesky(schur[kept][:, kept])
         self.border(arms[kept], Z[:, kept], corner)

@@ -38,6 +38,10 @@ class Ranked(NamedTuple):
     values: Tensor
     arms: Tensor
 
+    def first(self, size: int) -> Ranked:
+        """Return the first of them."""
+        return Ranked(self.values[:size], self.arms[:size])
+
     @classmethod
     def merged(cls, parts: Sequence[Ranked], size: int) -> Ranked:
         """Return the first of several lists, each over higher indices than before."""

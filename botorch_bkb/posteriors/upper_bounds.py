@@ -19,6 +19,7 @@ from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import expected_rise, Ranked
 from botorch_bkb.posteriors.hallucination import HallucinatedPosterior
+from botorch_bkb.posteriors.product_posterior import ProductPosterior
 
 
 # The pool starts with this many arms and doubles, up to a limit.
@@ -201,6 +202,8 @@ class UpperBounds(Choices):
             tracked = self.tracked
             if tracked is None:
                 top = self.posterior.largest_bounds(self.scale, 1, self.limits.allowed)
+                if not len(top.arms):
+                    return None
                 bound, arm = top.values.item(), int(top.arms)
             else:
                 bound, arm = tracked.best()
@@ -268,8 +271,8 @@ class UpperBounds(Choices):
         bounds = torch.cat([known.values[is_other], bounds.to(known.values)])
         self.known = Ranked(bounds, torch.cat([known.arms[is_other], arms]))
         size = 2 * len(arms)
-        if size <= MAX_POOL_SIZE:
-            self._pool(size)
+        if size <= MAX_POOL_SIZE or isinstance(posterior, ProductPosterior):
+            self._pool(min(size, MAX_POOL_SIZE))
             return
         size = EXCERPT_SIZE if size <= EXCERPT_SIZE else 4 * size
         num_bytes = size * len(posterior.basis.L) * posterior.like.element_size()

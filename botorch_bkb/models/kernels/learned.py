@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Real
 
 import torch
+from botorch.models.kernels.categorical import CategoricalKernel
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch.constraints import GreaterThan, Interval
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ScaleKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    MaternKernel,
+    ProductKernel,
+    ScaleKernel,
+)
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.kernels.product import MixedKernel
 from botorch_bkb.models.utils.bits import BitArms
 
 
@@ -90,6 +99,31 @@ def composite_to_learn(arms: Tensor) -> Kernel:
     )
     trend = _scaled_to_learn(matern_to_learn(arms), 0.7, 0.5, largest=4.0)
     return trend + _scaled_to_learn(detail, 0.2, 1.0, largest=1.0)
+
+
+def product_to_learn(tables: Sequence[Tensor], is_category: Sequence[bool]) -> Kernel:
+    r"""Return the kernel to learn over a product space.
+
+    ``s prod_i (1 + w_i k_i) / (1 + w_i)``, with a Tanimoto kernel ``k_i`` of a
+    component of fingerprints, a Matern-5/2 kernel of numbers, and a categorical kernel,
+    whose lengthscale takes the place of ``w_i``.
+
+    Args:
+        tables: The ``n_i x d_i`` rows of each component.
+        is_category: Whether a component is a list of categories.
+    """
+    factors: list[Kernel] = []
+    start = 0
+    for rows, one_of_many in zip(tables, is_category, strict=True):
+        columns = range(start, start := start + rows.shape[-1])
+        if one_of_many:
+            prior = LogNormalPrior(0.0, 1.0)
+            factors.append(CategoricalKernel(active_dims=columns))
+            factors[-1].register_prior("lengthscale_prior", prior, "lengthscale")
+            continue
+        base = TanimotoKernel() if isinstance(rows, BitArms) else matern_to_learn(rows)
+        factors.append(MixedKernel(base, active_dims=columns))
+    return _scaled_to_learn(ProductKernel(*factors), 1.0, 1.0, largest=10.0)
 
 
 def _scaled_to_learn(

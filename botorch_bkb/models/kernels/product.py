@@ -1,0 +1,217 @@
+"""Kernels over product spaces: sums of products of one kernel per component."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from itertools import accumulate, product
+from typing import Any, NamedTuple, Self
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from gpytorch.constraints import Interval
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
+from gpytorch.priors import LogNormalPrior
+from torch import nn, Tensor
+from typing_extensions import override
+
+from botorch_bkb.models.utils.nystrom import dense_covariance
+
+
+class MixedKernel(Kernel):
+    r"""A constant plus another kernel, ``(1 + w k(x, x')) / (1 + w)``.
+
+    With a small weight ``w`` the component hardly matters, with a large one only
+    similar values of it inform about each other.
+
+    Args:
+        base_kernel: The kernel ``k``, with ``k(x, x) = 1``.
+    """
+
+    has_lengthscale = False
+
+    def __init__(self, base_kernel: Kernel, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.base_kernel = base_kernel
+        self.register_parameter("raw_weight", nn.Parameter(torch.zeros(())))
+        bounds = Interval(1e-3, 1e3, transform=None, initial_value=1.0)
+        self.register_constraint("raw_weight", bounds)
+        self.register_prior(
+            "weight_prior",
+            LogNormalPrior(0.0, 1.0),
+            lambda module: module.weight,
+            lambda module, value: module.initialize(raw_weight=value),
+        )
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight ``w``."""
+        return self.raw_weight_constraint.transform(self.raw_weight)
+
+    @override
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
+    ) -> Tensor:
+        if diag:
+            K = self.base_kernel(x1, x2, diag=True)
+        else:
+            K = dense_covariance(self.base_kernel, x1, x2)
+        return (1 + self.weight * K) / (1 + self.weight)
+
+
+class Term(NamedTuple):
+    """A product of scales and of kernels, each on one component."""
+
+    scales: tuple[ScaleKernel, ...]
+    factors: tuple[Kernel, ...]
+
+
+class _Tables(tuple[Tensor, ...]):
+    """The components' rows, which copies of a kernel share."""
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
+class ComponentKernel(Kernel):
+    r"""Covariances of products ``x = (x_1, x_2, ...)`` of components.
+
+    ``k(x, z) = sum_t s_t prod_i k_ti(x_i, z_i)``. Its inputs are positions in the lists
+    of components, one column per component, so that a kernel of a few distinct
+    components is evaluated once for each.
+
+    Args:
+        components: The ``n_i x d_i`` rows of each component.
+        covar_module: A kernel of the components' columns side by side, made of scales,
+            sums and products of kernels that act on the columns of one component each
+            (``active_dims``).
+
+    Raises:
+        UnsupportedError: If a part of the kernel acts on several components.
+    """
+
+    has_lengthscale = False
+
+    def __init__(self, components: Sequence[Tensor], covar_module: Kernel) -> None:
+        super().__init__()
+        self.components = _Tables(components)
+        self.covar_module = deepcopy(covar_module)
+        stops = list(accumulate(rows.shape[-1] for rows in components))
+        for term in self.terms:
+            for factor in term.factors:
+                _assign(factor, [0, *stops])
+
+    @property
+    def terms(self) -> list[Term]:
+        """The products whose sum is the kernel."""
+        return _terms(self.covar_module)
+
+    @override
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
+    ) -> Tensor:
+        left, right = (x.detach().long() for x in (x1, x2))
+        total: Any = 0.0
+        for scales, factors in self.terms:
+            value: Any = math.prod(scale.outputscale for scale in scales)
+            for factor in factors:
+                at = factor.component
+                if diag:
+                    value = value * self._diagonal(factor, x1)[left[..., at]]
+                else:
+                    value = value * self._covariance(factor, left, right)
+            total = total + value
+        return total.to(x1)
+
+    @torch.no_grad()
+    def tables(self, points: Tensor) -> list[list[Tensor]]:
+        """Return, for each term, a table of every component with some products.
+
+        The product of its tables' rows ``x_1, x_2, ...`` is what a term contributes to
+        ``k(x, z)`` of each of ``m`` products ``z``.
+
+        Args:
+            points: The ``m x c`` positions.
+
+        Returns:
+            For each term ``c`` tables, ``n_i x m``, or ``n_i x 1`` for a component that
+            the term does not have.
+        """
+        found = []
+        for scales, factors in self.terms:
+            tables = [points.new_ones(len(rows), 1) for rows in self.components]
+            tables[0] *= math.prod(scale.outputscale.item() for scale in scales)
+            for factor in factors:
+                rows = self.components[factor.component]
+                seen, at = (
+                    points[:, factor.component].long().unique(return_inverse=True)
+                )
+                table = dense_covariance(factor, rows[seen], rows).to(points)
+                tables[factor.component] = tables[factor.component] * table.mT[:, at]
+            found.append(tables)
+        return found
+
+    @torch.no_grad()
+    def diagonals(self, like: Tensor) -> list[list[Tensor]]:
+        """Return the same tables, ``n_i`` numbers each, for prior variances."""
+        found = []
+        for scales, factors in self.terms:
+            diagonals = [like.new_ones(len(rows)) for rows in self.components]
+            diagonals[0] *= math.prod(scale.outputscale.item() for scale in scales)
+            for factor in factors:
+                at = factor.component
+                diagonals[at] = diagonals[at] * self._diagonal(factor, like)
+            found.append(diagonals)
+        return found
+
+    def _diagonal(self, factor: Kernel, like: Tensor) -> Tensor:
+        rows = self.components[factor.component]
+        return factor(rows, diag=True).to(like)
+
+    def _covariance(self, factor: Kernel, left: Tensor, right: Tensor) -> Tensor:
+        """Return the covariances of one component of two lists of products."""
+        rows, at = self.components[factor.component], factor.component
+        seen, row = left[..., at].unique(return_inverse=True)
+        others, column = right[..., at].unique(return_inverse=True)
+        K = dense_covariance(factor, rows[seen], rows[others])
+        return K[row.unsqueeze(-1), column.unsqueeze(-2)]
+
+
+def _terms(kernel: Kernel) -> list[Term]:
+    if isinstance(kernel, ScaleKernel):
+        parts = _terms(kernel.base_kernel)
+        return [Term((kernel, *part.scales), part.factors) for part in parts]
+    if isinstance(kernel, AdditiveKernel):
+        return [term for part in kernel.kernels for term in _terms(part)]
+    if isinstance(kernel, ProductKernel):
+        choices = product(*map(_terms, kernel.kernels))
+        return [
+            Term(
+                tuple(scale for term in terms for scale in term.scales),
+                tuple(factor for term in terms for factor in term.factors),
+            )
+            for terms in choices
+        ]
+    return [Term((), (kernel,))]
+
+
+def _assign(factor: Kernel, limits: list[int]) -> None:
+    """Note the component on whose columns a kernel acts, and count these from zero."""
+    if hasattr(factor, "component"):
+        return
+    columns = factor.active_dims
+    if columns is None:
+        columns = torch.arange(limits[-1])
+    owner = torch.bucketize(columns, torch.tensor(limits[1:-1]), right=True).unique()
+    if len(owner) != 1:
+        raise UnsupportedError(
+            "Expected sums and products of kernels that act on one component each, but "
+            f"{type(factor).__name__} acts on the components {owner.tolist()}. Set its "
+            "`active_dims` to the columns of one component."
+        )
+    at = int(owner)
+    start, stop = limits[at : at + 2]
+    everything = torch.equal(columns, torch.arange(start, stop).to(columns))
+    factor.component = at
+    factor.active_dims = None if everything else columns - start

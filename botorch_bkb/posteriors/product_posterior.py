@@ -1,0 +1,395 @@
+r"""The posterior of all products of components, none of which is written out.
+
+For a kernel that is a sum of products over components, the kernel rows of ``m``
+inducing products are elementwise products of small ``n_i x m`` tables, and posterior
+means of all products are matrix products. With ``L L^T = K_S`` and ``V = I + U diag(s)
+U^T`` (see :mod:`~botorch_bkb.posteriors.basis`), ::
+
+    variance(x) = k(x, x) - |R k_S(x)|^2,    R = diag(sqrt(s / (1 + s))) U^T L^{-1}
+
+and every partial sum over rows of ``R`` bounds the variance from above. So the largest
+upper confidence bounds are found by one pass for means; products that may reach the
+best bounds found so far get some rows of ``R``, and the few that are left get their
+exact variances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import cast
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from tqdm import tqdm
+from typing_extensions import override
+
+from botorch_bkb.arms.product import ProductArms, ProductMask
+from botorch_bkb.models.kernels.product import ComponentKernel
+from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
+from botorch_bkb.posteriors.arm_shard import largest, Ranked
+from botorch_bkb.posteriors.basis import Basis, sums_of
+
+
+# Means of so many products are computed at once.
+BLOCK_SIZE = 2**20
+# The last components are joined until they have so many combinations.
+LAST_SIZE = 512
+# Numbers in the kernel rows of products whose variances are computed at once.
+CHUNK_NUMBERS = 2**22
+# Rows of R after which products are dropped.
+STAGES = (0, 4, 16, 64)
+NUM_ITERATIONS = 3
+# What rounding may add to a bound, in prior standard deviations.
+MARGIN = 1e-6
+# The search starts from so many scattered products, and the neighbours of the best.
+NUM_SCATTERED = 2**14
+NUM_STARTS = 16
+NUM_ROUNDS = 4
+# A pass keeps at least so many products for the questions that follow.
+KEPT_SIZE = 2048
+
+
+class ProductPosterior(ArmPosterior):
+    r"""Mean and variance of all products under a sparse GP posterior.
+
+    Memory: ``O(sum_i n_i m + m^2)``, blocks of 2^20 products, and the products whose
+    bounds are computed exactly. Time of a pass over ``A`` products: ``2 A m``
+    operations for means, and ``O(m^2)`` for each product that is evaluated exactly: few
+    of them once there are observations, all of them if the bounds are too wide.
+
+    Args:
+        arms: The product space.
+        covar_module: A :class:`~botorch_bkb.models.kernels.product.ComponentKernel`.
+        noise_variance: lambda.
+
+    Attributes:
+        basis: The small matrices.
+        pulled_indices: The ``P`` products with rewards, ascending.
+        data: Their summed precisions, and reward sums over lambda, ``2 x P``.
+        num_evaluated: The number of products whose exact variances the last pass
+            computed.
+    """
+
+    feature_bytes = 0
+    max_feature_bytes = 0
+
+    def __init__(
+        self, arms: ProductArms, covar_module: Kernel, noise_variance: float
+    ) -> None:
+        self.arms: ProductArms = arms
+        self.covar_module = kernel = cast(ComponentKernel, covar_module)
+        self.noise_variance = noise_variance
+        self.num_arms = len(arms)
+        self.like = arms._like
+        self._diagonals = kernel.diagonals(self.like)
+        largest = (math.prod(d.max().item() for d in t) for t in self._diagonals)
+        self.max_prior_variance = sum(largest)
+        self.num_evaluated = 0
+        none = torch.empty(0, dtype=torch.long, device=arms.device)
+        self.update(none, none, self.like, self.like)
+
+    @torch.no_grad()
+    @override
+    def update(
+        self,
+        inducing_indices: Tensor,
+        pulled_indices: Tensor,
+        counts: Tensor,
+        sums: Tensor,
+    ) -> None:
+        """Move to other inducing products and data, as ``ArmPosterior.update``."""
+        data = torch.stack([counts, sums]).to(self.like) / self.noise_variance
+        self.pulled_indices, order = pulled_indices.sort()
+        self.data = data[:, order]
+        K = self.prior_covariance(inducing_indices, inducing_indices)
+        kept = independent_points(K)
+        self.inducing_indices = indices = inducing_indices[kept]
+        L = torch.linalg.cholesky(K[kept][:, kept])
+        K = self.prior_covariance(indices, self.pulled_indices)
+        Z = torch.linalg.solve_triangular(L, K, upper=False)
+        inside = torch.ones_like(indices, dtype=torch.bool)
+        scatter, target = sums_of(Z, Z, self.data)
+        self.basis = Basis(indices, L, inside, L[:, :0], scatter, target)
+        self.log_det = 2 * self.basis.L_v.diagonal().log().sum().item()
+        self._tables = self.covar_module.tables(self.arms[indices])
+        upper = L.mT
+        weights = self.basis.weights.unsqueeze(-1)
+        self.alpha = torch.linalg.solve_triangular(upper, weights, upper=True)[:, 0]
+        self.root = self._leading_rows(scatter)
+        self._found: tuple[float, ProductMask | None, Ranked, float] | None = None
+
+    def _leading_rows(self, scatter: Tensor) -> Tensor:
+        """Return some rows of R, nearly the leading ones, in order of importance.
+
+        For orthonormal ``Q`` and ``B = I - V^{-1}``, ``z^T B z`` is at least ``|(Q^T B
+        Q)^{-1/2} Q^T B z|^2``. Subspace iterations make ``Q`` nearly the leading
+        eigenvectors.
+        """
+        basis, size = self.basis, min(STAGES[-1], len(scatter))
+        generator = torch.Generator().manual_seed(0)
+        Q = torch.randn(len(scatter), size, generator=generator).to(scatter)
+        for _ in range(NUM_ITERATIONS):
+            Q = torch.linalg.qr(scatter @ Q)[0]
+        BQ = Q - basis.solve(Q)
+        s, U = torch.linalg.eigh(Q.mT @ BQ)
+        kept = s > MARGIN**2
+        BQ = BQ @ (U[:, kept] / s[kept].sqrt()).flip(1)
+        return torch.linalg.solve_triangular(basis.L.mT, BQ, upper=True).mT
+
+    # Answers for some products
+
+    @override
+    def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the ``k x l`` prior covariances between two lists of products."""
+        with torch.no_grad():
+            x1, x2 = self.arms[left], self.arms[right]
+            return dense_covariance(self.covar_module, x1, x2).to(self.like)
+
+    @override
+    def features(self, indices: Tensor) -> Tensor:
+        """Return the ``m x k`` features of ``k`` products."""
+        L = self.basis.L
+        return torch.linalg.solve_triangular(L, self.rows(indices).mT, upper=False)
+
+    @override
+    def moments(self, indices: Tensor) -> Tensor:
+        """Return prior variances, means, residuals and projected parts, ``4 x k``."""
+        return torch.cat(
+            list(map(self._moments, indices.split(self.chunk_size))), dim=-1
+        )
+
+    def _moments(self, indices: Tensor) -> Tensor:
+        K = self.rows(indices)
+        Z = torch.linalg.solve_triangular(self.basis.L, K.mT, upper=False)
+        prior = self.prior(indices)
+        residual = (prior - Z.square().sum(dim=0)).clamp_min(0.0)
+        mean = K @ self.alpha
+        Z = torch.linalg.solve_triangular(self.basis.L_v, Z, upper=False)
+        return torch.stack([prior, mean, residual, Z.square().sum(dim=0)])
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """Return the prior covariances with the inducing products, ``k x m``."""
+        return _sum_of_products(self._tables, self.arms.components(indices))
+
+    def prior(self, indices: Tensor) -> Tensor:
+        """Return the prior variances of some products."""
+        return _sum_of_products(self._diagonals, self.arms.components(indices))
+
+    def neighbours(self, indices: Tensor) -> Tensor:
+        """Return the products that differ from some in one component at most."""
+        found = []
+        for at, size in enumerate(self.arms.sizes):
+            positions = self.arms.components(indices).repeat_interleave(size, dim=0)
+            element = torch.arange(size, device=positions.device)
+            positions[:, at] = element.repeat(len(indices))
+            found.append(self.arms.numbers(positions))
+        return torch.cat(found).unique()
+
+    @property
+    def chunk_size(self) -> int:
+        """How many products are evaluated at once."""
+        return max(1, CHUNK_NUMBERS // max(1, len(self.basis.L)))
+
+    # The largest of all products
+
+    @override
+    def largest_bounds(
+        self,
+        scale: float,
+        size: int,
+        competes: ProductMask | None = None,  # type: ignore[override]
+        known: Ranked | None = None,
+    ) -> Ranked:
+        if competes is not None and competes.among is not None:
+            search = _Search(self, scale, size, competes)
+            return in_order(search.bounds(competes.among)).first(size)
+        size = min(size, self.num_arms)
+        found = self._known_largest(scale, size, competes, known)
+        if found is None:
+            more = 0 if known is None else len(known.arms)
+            most = max(KEPT_SIZE, 4 * (size + more))
+            self._found = scale, competes, *self._pass(scale, most, competes)
+            found = self._known_largest(scale, size, competes, known)
+            assert found is not None  # noqa: S101 # a pass finds more than that
+        return found
+
+    def _known_largest(
+        self,
+        scale: float,
+        size: int,
+        competes: ProductMask | None,
+        known: Ranked | None,
+    ) -> Ranked | None:
+        """Return the largest bounds if the last pass has found enough of them."""
+        if self._found is None or self._found[0] != scale:
+            return None
+        _, before, ranked, floor = self._found
+        if competes is not before:
+            if competes is None or not competes.is_part_of(before):
+                return None
+            allowed = competes.allows(ranked.arms)
+            ranked = Ranked(ranked.values[allowed], ranked.arms[allowed])
+        if known is not None:
+            others = ~torch.isin(ranked.arms, known.arms)
+            ranked = Ranked(
+                torch.cat([ranked.values[others], known.values]),
+                torch.cat([ranked.arms[others], known.arms]),
+            )
+        found = in_order(ranked).first(size)
+        is_enough = len(found.arms) == size and found.values[-1] >= floor
+        return found if is_enough or floor == -math.inf else None
+
+    def _pass(
+        self, scale: float, size: int, competes: ProductMask | None
+    ) -> tuple[Ranked, float]:
+        """Return the ``size`` largest bounds, and one that no other product exceeds."""
+        self.num_evaluated = 0
+        search = _Search(self, scale, size, competes)
+        search.start()
+        floor, search.found = search.floor, search.found.first(0)
+        waiting: list[Tensor] = []
+        for block in self._candidates(search):
+            waiting.append(block)
+            if sum(map(len, waiting)) >= self.chunk_size:
+                search.add(torch.cat(waiting))
+                waiting = []
+        search.add(torch.cat([self.pulled_indices[:0], *waiting]))
+        return in_order(search.found), max(floor, search.floor)
+
+    def _candidates(self, search: _Search) -> Iterator[Tensor]:
+        """Yield the products whose means let them reach the floor, block by block."""
+        sizes, tables = self.arms.sizes, self._tables
+        first = len(sizes) - 1
+        while first > 0 and math.prod(sizes[first:]) < LAST_SIZE:
+            first -= 1
+        num_last = math.prod(sizes[first:])
+        num_first = self.num_arms // num_last
+        device = self.arms.device
+        last = torch.unravel_index(torch.arange(num_last, device=device), sizes[first:])
+        # A row of the first components' table times the mean's weights, and a column
+        # for each of the last components' combinations.
+        right = torch.cat([_products(term[first:], last).mT for term in tables])
+        size = max(1, BLOCK_SIZE // num_last)
+        bonus = search.scale * math.sqrt(self.max_prior_variance) + search.margin
+        for start in tqdm(
+            range(0, num_first, size),
+            desc=f"{self.num_arms:,} products",
+            delay=5,
+            leave=False,
+            disable=None,
+        ):
+            rows = torch.arange(start, min(start + size, num_first), device=device)
+            left = self.alpha.repeat(len(rows), len(tables))
+            if first:
+                at = torch.unravel_index(rows, sizes[:first])
+                left *= torch.cat([_products(term[:first], at) for term in tables], -1)
+            mean = (left @ right).flatten()
+            found = (mean >= search.floor - bonus).nonzero().squeeze(-1)
+            if len(found):
+                yield found + start * num_last
+
+
+class _Search:
+    """The largest bounds among the products that were looked at so far.
+
+    Attributes:
+        found: The products with the ``size`` largest bounds so far, in any order.
+        floor: At least ``size`` products have bounds as large; minus infinity at first.
+        margin: What rounding may change a bound by.
+    """
+
+    def __init__(
+        self,
+        posterior: ProductPosterior,
+        scale: float,
+        size: int,
+        competes: ProductMask | None,
+    ) -> None:
+        self.posterior = posterior
+        self.scale = scale
+        self.size = size
+        self.competes = competes
+        self.found = Ranked(posterior.like, posterior.pulled_indices[:0])
+        self.floor = -math.inf
+        self.margin = MARGIN * (1 + scale) * math.sqrt(posterior.max_prior_variance)
+
+    def start(self) -> None:
+        """Look at scattered products, and at those that differ little from the best."""
+        posterior, size = self.posterior, self.size
+        num_arms = posterior.num_arms
+        numbers = torch.arange(
+            min(num_arms, NUM_SCATTERED), device=posterior.like.device
+        )
+        step = int(num_arms * (math.sqrt(5) - 1) / 2)
+        indices = (numbers * step % num_arms).unique()
+        if self.competes is not None:
+            indices = indices[self.competes.allows(indices)]
+        if len(indices) > 2 * size:
+            # Any products give a floor: those of large means a high one.
+            best = largest(posterior.means(indices), 2 * size).arms
+            indices = indices[best.sort().values]
+        self.add(indices)
+        for _ in range(NUM_ROUNDS):
+            before = self.floor
+            near = posterior.neighbours(in_order(self.found).first(NUM_STARTS).arms)
+            self.add(near[~torch.isin(near, self.found.arms)])
+            if self.floor == before:
+                break
+
+    def add(self, indices: Tensor) -> None:
+        """Look at more products."""
+        for part in indices.split(self.posterior.chunk_size):
+            more = self.bounds(part)
+            pairs = zip(self.found, more, strict=True)
+            self.found = Ranked(*(torch.cat(pair) for pair in pairs))
+            if len(self.found.arms) > self.size:
+                self.found = in_order(self.found).first(self.size)
+                self.floor = max(self.floor, self.found.values[-1].item())
+
+    def bounds(self, indices: Tensor) -> Ranked:
+        """Return the bounds of the products that reach the floor."""
+        posterior, scale = self.posterior, self.scale
+        if self.competes is not None:
+            indices = indices[self.competes.allows(indices)]
+        K = posterior.rows(indices)
+        mean = K @ posterior.alpha
+        if not scale:
+            return Ranked(mean, indices)
+        variance = posterior.prior(indices)
+        low = self.floor - self.margin
+        for stages in pairwise((*STAGES, None)):
+            reaches = mean + scale * variance.clamp_min(0.0).sqrt() >= low
+            if not reaches.all():
+                indices, K = indices[reaches], K[reaches]
+                mean, variance = mean[reaches], variance[reaches]
+            if low > -math.inf:
+                known = K @ posterior.root[slice(*stages)].mT
+                variance = variance - known.square().sum(dim=-1)
+        posterior.num_evaluated += len(indices)
+        _, mean, residual, projected = posterior.moments(indices)
+        return Ranked(mean + scale * (residual + projected).sqrt(), indices)
+
+
+def _sum_of_products(tables: list[list[Tensor]], positions: Tensor) -> Tensor:
+    """Return the sum over terms of the products of their tables' rows."""
+    columns = tuple(positions.mT)
+    return sum(_products(term, columns) for term in tables)  # type: ignore[return-value]
+
+
+def _products(tables: list[Tensor], positions: tuple[Tensor, ...]) -> Tensor:
+    """Return the products of tables' rows at some positions."""
+    result = tables[0][positions[0]]
+    for table, at in zip(tables[1:], positions[1:], strict=True):
+        result = result * table[at]
+    return result
+
+
+def in_order(ranked: Ranked) -> Ranked:
+    """Return the products by falling bounds, the lowest index among ties."""
+    arms, order = ranked.arms.sort()
+    values, by_value = ranked.values[order].sort(descending=True, stable=True)
+    return Ranked(values, arms[by_value])

@@ -1,0 +1,138 @@
+"""Product spaces: numbers of products, forbidden combinations, components."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from gpytorch.kernels import MaternKernel, ProductKernel, RBFKernel, ScaleKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.arms import BitArms, ProductArms
+from botorch_bkb.models.kernels import TanimotoKernel
+
+
+COMPONENTS = {
+    "acid": torch.rand(4, 2, generator=torch.Generator().manual_seed(0)).double(),
+    "base": ["none", "weak", "strong"],
+    "print": np.eye(5, 16, dtype=bool),
+    "temperature": [20, 40, 60],
+}
+SIZES = (4, 3, 5, 3)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 2000), min_size=1, max_size=4),
+    numbers=st.lists(st.integers(0, 10**12), min_size=1, max_size=5),
+)
+@settings(max_examples=50, deadline=None)
+def test_the_last_component_varies_fastest(sizes, numbers):
+    lists = {str(place): range(size) for place, size in enumerate(sizes)}
+    arms = ProductArms(lists)
+    assert arms.shape == (math.prod(sizes), len(sizes))
+    indices = torch.tensor(numbers) % len(arms)
+    expected = np.stack(np.unravel_index(indices.numpy(), sizes), axis=-1)
+    np.testing.assert_array_equal(arms.components(indices), expected)
+    np.testing.assert_array_equal(arms[indices], expected)
+    np.testing.assert_array_equal(arms.numbers(torch.from_numpy(expected)), indices)
+
+
+def test_the_form_of_a_component_says_what_it_is():
+    arms = ProductArms(COMPONENTS, dtype=torch.float32)
+    assert arms.sizes == SIZES
+    assert [isinstance(rows, BitArms) for rows in arms.tables] == [0, 0, 1, 0]
+    assert arms.is_category == [False, True, False, False]
+    assert all(rows.dtype == torch.float32 for rows in arms.tables)
+    assert arms.tables[3].flatten().tolist() == [20, 40, 60]
+    assert len(ProductArms({name: range(10**4) for name in "abc"})) == 10**12
+
+
+@pytest.mark.parametrize("is_function", [False, True])
+def test_forbidden_combinations_are_not_allowed(is_function):
+    rules = [{"base": 1, "temperature": 2}, {"base": 2, "temperature": 0}, {"acid": 3}]
+    named = list(COMPONENTS)
+
+    def is_forbidden(positions):
+        found = torch.zeros(len(positions), dtype=torch.bool)
+        for rule in rules:
+            hits = [positions[:, named.index(name)] == at for name, at in rule.items()]
+            found |= torch.stack(hits).all(dim=0)
+        return found
+
+    arms = ProductArms(COMPONENTS, forbidden=is_forbidden if is_function else rules)
+    everything = torch.arange(len(arms))
+    allowed = arms.is_allowed(everything)
+    expected = ~is_forbidden(arms.components(everything))
+    assert torch.equal(allowed, expected)
+    assert 0 < int(allowed.sum()) < len(arms)
+
+
+def side_by_side(arms, indices):
+    positions = arms.components(indices)
+    tables = [
+        rows.dense() if isinstance(rows, BitArms) else rows for rows in arms.tables
+    ]
+    columns = [rows[at] for rows, at in zip(tables, positions.mT, strict=True)]
+    return torch.cat(columns, dim=-1)
+
+
+def sum_of_products():
+    """Columns: 0, 1 the acid, 2 the base, 3 to 18 the fingerprint, 19 the rest."""
+    acid = MaternKernel(nu=2.5, ard_num_dims=2, active_dims=(0, 1))
+    part = RBFKernel(active_dims=(1,))
+    prints = TanimotoKernel(active_dims=range(3, 19))
+    rest = MaternKernel(nu=1.5, active_dims=(19,))
+    rest.lengthscale = 15.0
+    first = ScaleKernel(ProductKernel(ScaleKernel(acid), prints))
+    first.outputscale = 2.5
+    return (first + ScaleKernel(ProductKernel(part, rest, acid)) + rest).double()
+
+
+def test_a_kernel_of_the_columns_is_evaluated_by_component():
+    arms, kernel = ProductArms(COMPONENTS), sum_of_products()
+    indices = torch.tensor([0, 7, 7, 55, 179, 120])
+    rows = side_by_side(arms, indices)
+    expected = kernel(rows).to_dense().detach().numpy()
+    ours = arms.kernel_of(kernel)
+    np.testing.assert_allclose(
+        ours(arms[indices]).to_dense().detach(), expected, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        ours(arms[indices], diag=True).detach(), expected.diagonal(), atol=1e-12
+    )
+    total = 0.0
+    for tables in ours.tables(arms[indices]):
+        product = 1.0
+        for table, at in zip(tables, arms.components(indices).mT, strict=True):
+            product = product * table[at]
+        total = total + product
+    np.testing.assert_allclose(total, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("columns", [None, (0, 2)])
+def test_a_kernel_across_components_is_refused(columns):
+    arms = ProductArms(COMPONENTS)
+    with pytest.raises(UnsupportedError, match="act on one component each"):
+        arms.kernel_of(RBFKernel(active_dims=columns))
+
+
+@pytest.mark.parametrize(
+    ("components", "forbidden", "error", "message"),
+    [
+        ({}, (), InputDataError, "at least one component"),
+        ({"a": ["x", "x"]}, (), InputDataError, "distinct categories of 'a'"),
+        ({"a": [0.0, math.nan]}, (), InputDataError, "NaN or infinity"),
+        ({"a": np.ones((2, 3, 4))}, (), BotorchTensorDimensionError, "shape"),
+        ({"a": [1, 2]}, [{"b": 0}], InputDataError, r"name components.*\['a'\]"),
+        ({"a": [1, 2]}, [{"a": 2}], InputDataError, "2"),
+    ],
+)
+def test_what_is_no_product_space_is_refused(components, forbidden, error, message):
+    with pytest.raises(error, match=message):
+        ProductArms(components, forbidden=forbidden)

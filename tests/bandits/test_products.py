@@ -1,0 +1,201 @@
+"""A bandit over a product space chooses as one over the table of all products."""
+
+import warnings
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.kernels import MaternKernel, ProductKernel, ScaleKernel
+
+from botorch_bkb import BBKB, GPBandit, GPBUCB
+from botorch_bkb.arms import ProductArms
+from botorch_bkb.bandits import ThompsonPolicy, UCBPolicy
+from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.posteriors import product_posterior
+
+
+GENERATOR = torch.Generator().manual_seed(1)
+NUMBERS = torch.rand(8, 2, generator=GENERATOR).double()
+BITS = torch.rand(9, 16, generator=GENERATOR) < 0.4
+TEMPERATURES = [20.0, 40.0, 60.0, 80.0]
+FORBIDDEN = [{"bits": 2, "temperature": 3}, {"x": 5}]
+NOISE = 0.05
+
+
+def space(**options):
+    lists = {"x": NUMBERS, "bits": BITS, "temperature": TEMPERATURES}
+    return ProductArms(lists, **options)
+
+
+def kernel():
+    rest = MaternKernel(nu=2.5, active_dims=(18,))
+    rest.lengthscale = 30.0
+    x = MaternKernel(nu=2.5, active_dims=(0, 1))
+    return ScaleKernel(
+        ProductKernel(x, TanimotoKernel(active_dims=range(2, 18)), rest)
+    ).double()
+
+
+def table(arms):
+    """Return the features of all products, side by side."""
+    at = arms.components(torch.arange(len(arms)))
+    columns = [
+        NUMBERS,
+        BITS.double(),
+        torch.tensor(TEMPERATURES).double().unsqueeze(-1),
+    ]
+    return torch.cat([rows[i] for rows, i in zip(columns, at.mT, strict=True)], dim=-1)
+
+
+def reward(arms, indices):
+    x = table(arms)[indices]
+    return torch.sin(4 * x[:, 0]) + x[:, 2:8].sum(dim=-1) / 4 + x[:, -1] / 80
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    for name, value in {"BLOCK_SIZE": 32, "NUM_SCATTERED": 16, "KEPT_SIZE": 8}.items():
+        monkeypatch.setattr(product_posterior, name, value)
+
+
+OPTIONS = {
+    "UCB": lambda arms, **options: GPBandit(
+        arms, kernel(), NOISE, policy=UCBPolicy(), max_repeats=1, **options
+    ),
+    "Thompson": lambda arms, **options: GPBandit(
+        arms, kernel(), NOISE, policy=ThompsonPolicy(), max_repeats=1, **options
+    ),
+    "regret": lambda arms, **options: GPBandit(
+        arms, kernel(), NOISE, goal="regret", **options
+    ),
+    "BBKB": lambda arms, **options: BBKB(arms, kernel(), NOISE, **options),
+    "GPBUCB": lambda arms, **options: GPBUCB(arms, kernel(), NOISE, **options),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("seed", range(2))
+def test_picks_are_those_of_the_table(name, seed):
+    """Late results, forbidden and retired products, pending pulls and repeats."""
+    arms = space(forbidden=FORBIDDEN)
+    start = torch.arange(seed, len(arms), 41)
+    start = start[arms.is_allowed(start)]
+    bandits = [
+        OPTIONS[name](each, generator=torch.Generator().manual_seed(seed))
+        for each in (arms, table(arms))
+    ]
+    bandits[1].retire_arms((~arms.is_allowed(torch.arange(len(arms)))).nonzero()[:, 0])
+    for bandit in bandits:
+        bandit.add_observations(start, reward(arms, start))
+    late = torch.tensor([], dtype=torch.long)
+    for number in range(4):
+        picks = [bandit.ask(6) for bandit in bandits]
+        assert torch.equal(*picks)
+        assert arms.is_allowed(picks[0]).all()
+        told, waiting = picks[0][::2], picks[0][1::2]
+        for bandit in bandits:
+            bandit.tell(told, reward(arms, told))
+            bandit.tell(late, reward(arms, late))
+            if number == 1:
+                bandit.retire_arms([start[0].item(), 100])
+        late = waiting
+        torch.testing.assert_close(
+            bandits[0].predict([3, 200]), bandits[1].predict([3, 200])
+        )
+        for among in (True, False):
+            assert bandits[0].best_arm(among) == bandits[1].best_arm(among)
+
+
+def learned(seed=0):
+    return GPBandit(space(), generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_bandit_learns_and_continues_after_a_load(tmp_path):
+    bandit, arms = learned(), space()
+    for _ in range(4):
+        indices = bandit.ask(8)
+        assert len(indices.unique()) == 8
+        bandit.tell(indices, reward(arms, indices))
+    bandit.save(tmp_path / "state")
+    other = learned(seed=1)
+    other.load(tmp_path / "state")
+    assert torch.equal(bandit.ask(8), other.ask(8))
+    everything = torch.arange(len(arms))
+    found = bandit.predict(everything)[0]
+    truth = reward(arms, everything)
+    assert torch.corrcoef(torch.stack([found, truth]))[0, 1] > 0.9
+    assert 0 < bandit.evaluated_share <= 1
+    distribution = bandit.maximizer_distribution(64, torch.Generator().manual_seed(0))
+    assert truth[distribution.mode] > truth.quantile(0.9)
+
+
+def test_the_state_of_another_space_is_refused(tmp_path):
+    learned().save(tmp_path / "state")
+    lists = {"x": NUMBERS + 1, "bits": BITS, "temperature": TEMPERATURES}
+    with pytest.raises(InputDataError, match="over this product space"):
+        GPBandit(ProductArms(lists)).load(tmp_path / "state")
+
+
+def test_a_batch_of_new_products_ends_with_them():
+    arms = ProductArms(
+        {"a": [0.0, 1.0], "b": [0.0, 1.0, 2.0]}, forbidden=[{"a": 1, "b": 1}]
+    )
+    bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
+    indices = bandit.ask(3)
+    bandit.tell(indices, indices.double())
+    rest = bandit.ask(2)
+    assert sorted([*indices.tolist(), *rest.tolist()]) == [0, 1, 2, 3, 5]
+    bandit.tell(rest, rest.double())
+    assert len(bandit.ask(2)) == 2  # repeats, since nothing new is left
+
+
+def test_uniform_first_picks_are_allowed_and_scattered():
+    lists = {name: torch.arange(1000.0) for name in "abc"}
+    arms = ProductArms(lists, forbidden=lambda at: at[:, 0] != 7)
+    seen = {
+        int(GPBandit(arms, generator=torch.Generator().manual_seed(seed)).ask())
+        for seed in range(20)
+    }
+    assert len(seen) == 20
+    assert all(arms.components([index])[0, 0] == 7 for index in seen)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda b: b.predict(), UnsupportedError, "Name the products"),
+        (lambda b: b.is_retired, UnsupportedError, "Name the products"),
+        (lambda b: b.arms.dense(), UnsupportedError, "by product number"),
+        (lambda b: b.ask(available=torch.ones(3)), UnsupportedError, "forbidden"),
+        (lambda b: b.add_arms([[0, 0, 1000]]), InputDataError, "lists of components"),
+        (lambda b: b.tell([10**9], [0.0]), InputDataError, "10"),
+    ],
+)
+def test_what_needs_all_products_is_refused(call, error, message):
+    bandit = GPBandit(ProductArms({name: torch.arange(1000.0) for name in "abc"}))
+    with pytest.raises(error, match=message):
+        call(bandit)
+
+
+def test_a_drifting_objective_is_refused():
+    with pytest.raises(UnsupportedError, match="product space"):
+        GPBandit(space(), forgetting_rate=0.1)
+
+
+def test_an_interrupted_search_changes_nothing(monkeypatch):
+    bandit, arms = learned(), space()
+    start = torch.arange(0, len(arms), 9)
+    bandit.add_observations(start, reward(arms, start))
+    untouched = learned()
+    untouched.add_observations(start, reward(arms, start))
+
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(product_posterior, "tqdm", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bandit.ask(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(bandit.ask(4), untouched.ask(4))

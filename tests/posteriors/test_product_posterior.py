@@ -1,0 +1,148 @@
+"""Answers over a product space are those of dense algebra over all of its products."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from botorch_bkb.arms import ProductArms, ProductMask
+from botorch_bkb.posteriors import product_posterior, ProductPosterior
+from botorch_bkb.posteriors.arm_shard import Ranked
+from tests.reference import Arms
+
+
+NOISE = 0.1
+
+
+def tanimoto(bits):
+    common = (bits @ bits.T).astype(float)
+    totals = bits.sum(axis=1)
+    return common / (totals[:, None] + totals - common)
+
+
+def matern(x):
+    r = np.sqrt(5) * np.sqrt(((x[:, None] - x) ** 2).sum(axis=-1))
+    return (1 + r + r**2 / 3) * np.exp(-r)
+
+
+class Space:
+    """A small product space with some observations, and its dense Gram matrix."""
+
+    def __init__(self, seed, dtype=torch.float64, weights=(0.5, 3.0)):
+        numbers = np.random.default_rng(seed)
+        x = numbers.random((5, 2))
+        bits = numbers.random((6, 24)) < 0.4
+        bits[:, 0] = True
+        components = {"x": x, "bits": bits, "word": list("abcd")}
+        self.arms = ProductArms(components, dtype=dtype)
+        self.kernel = self.arms.kernel_to_learn().to(dtype)
+        # As tensors: GPyTorch rounds other numbers to float32.
+        scale, lengthscale, reach = torch.tensor([1.7, 0.6, 1.5]).double()
+        mixed = [part for part in self.kernel.modules() if hasattr(part, "raw_weight")]
+        for part, weight in zip(mixed, weights, strict=True):
+            part.initialize(raw_weight=weight)
+        product = self.kernel.covar_module
+        product.outputscale = scale
+        mixed[0].base_kernel.lengthscale = lengthscale
+        product.base_kernel.kernels[2].lengthscale = reach
+        unit = (x - x.min(axis=0)) / (x.max(axis=0) - x.min(axis=0))
+        parts = [matern(unit / float(lengthscale)), tanimoto(bits.astype(int))]
+        parts = [(1 + w * K) / (1 + w) for w, K in zip(weights, parts, strict=True)]
+        word = np.where(np.eye(4, dtype=bool), 1.0, np.exp(-1 / float(reach)))
+        self.gram = float(scale) * np.kron(np.kron(parts[0], parts[1]), word)
+        num_arms = len(self.arms)
+        self.pulled = np.sort(numbers.choice(num_arms, 12, replace=False))
+        self.counts = np.zeros(num_arms)
+        self.counts[self.pulled] = numbers.integers(1, 4, 12)
+        self.sums = self.counts * numbers.normal(size=num_arms)
+        self.S = self.pulled[: numbers.integers(3, 13)]
+        self.posterior = ProductPosterior(self.arms, self.kernel, NOISE)
+        self.posterior.update(
+            torch.from_numpy(self.S),
+            torch.from_numpy(self.pulled),
+            torch.from_numpy(self.counts[self.pulled]),
+            torch.from_numpy(self.sums[self.pulled]),
+        )
+        dense = Arms(self.gram, NOISE)
+        self.mean, self.variance, _ = dense.posterior(self.S, self.counts, self.sums)
+        self.covariance = dense.parts(self.S, self.counts, self.sums)[1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "atol"), [(torch.float64, 1e-10), (torch.float32, 1e-4)]
+)
+def test_moments_are_those_of_dense_algebra(dtype, atol):
+    for seed in range(3):
+        space = Space(seed, dtype)
+        posterior, some = space.posterior, torch.tensor([0, 17, 60, 119, 17])
+        np.testing.assert_allclose(posterior.means(some), space.mean[some], atol=atol)
+        np.testing.assert_allclose(
+            posterior.variances(some), space.variance[some], atol=atol
+        )
+        for projected in (False, True):
+            found = posterior.covariance(some, some, projected)
+            expected = Arms(space.gram, NOISE).parts(space.S, space.counts, space.sums)[
+                2 if projected else 1
+            ][some][:, some]
+            np.testing.assert_allclose(found, expected, atol=atol)
+        total = (space.counts * space.variance).sum() / NOISE
+        assert posterior.effective_dimension == pytest.approx(total, rel=1e-3)
+
+
+# Blocks, chunks and starting points so small that every branch is entered.
+SMALL = {
+    "BLOCK_SIZE": 16,
+    "LAST_SIZE": 3,
+    "CHUNK_NUMBERS": 64,
+    "NUM_SCATTERED": 10,
+    "NUM_STARTS": 2,
+    "KEPT_SIZE": 3,
+    "STAGES": (0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.0, 0.5, 3.0]),
+    size=st.sampled_from([1, 4, 50, 500]),
+    num_closed=st.integers(0, 119),
+    num_known=st.integers(0, 5),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_largest_bounds_are_those_of_all_products(
+    is_small, seed, scale, size, num_closed, num_known
+):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SMALL.items() if is_small else ():
+            patch.setattr(product_posterior, name, value)
+        space = Space(seed)
+        order = torch.randperm(120, generator=torch.Generator().manual_seed(seed))
+        closed = order[:num_closed].sort().values
+        mask = ProductMask(space.arms, closed) if num_closed else None
+        bounds = space.mean + scale * np.sqrt(space.variance)
+        bounds[closed] = -np.inf
+        # Some bounds are known to be lower.
+        known = order[num_closed : num_closed + num_known]
+        values = torch.from_numpy(bounds)[known] - 1.0
+        ranked = Ranked(values, known) if num_known else None
+        bounds[known] = values
+        for more in (size, size + 3):  # the second may be answered from the first
+            found = space.posterior.largest_bounds(scale, more, mask, ranked)
+            best = np.argsort(-bounds, kind="stable")[: min(more, 120 - num_closed)]
+            np.testing.assert_allclose(found.values, bounds[best], atol=1e-9)
+            np.testing.assert_array_equal(found.arms, best)
+
+
+def test_few_products_are_evaluated_exactly_once_there_are_observations():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.linspace(0, 1, 40).double()
+    arms = ProductArms({"a": x, "b": x, "c": x})
+    kernel = arms.kernel_to_learn()
+    pulled = torch.randint(len(arms), (60,), generator=generator).unique()
+    rewards = -(arms[pulled] / 40 - 0.5).square().sum(dim=-1) * 10
+    posterior = ProductPosterior(arms, kernel, 0.01)
+    posterior.update(pulled, pulled, torch.ones(len(pulled)), rewards)
+    posterior.largest_bounds(1.0, 10)
+    assert 0 < posterior.num_evaluated < 0.2 * len(arms)
