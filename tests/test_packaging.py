@@ -61,7 +61,14 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
 def test_the_wheel_says_what_it_needs(wheel):
     metadata = wheel.read(f"botorch_bkb-{__version__}.dist-info/METADATA").decode()
     needed = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.MULTILINE)
-    assert needed == ["botorch", "gpytorch", "linear_operator", "numpy", "torch"]
+    assert needed == [
+        "botorch",
+        "gpytorch",
+        "linear_operator",
+        "numpy",
+        "torch",
+        "tqdm",
+    ]
 
 
 def test_every_requirement_is_pinned():
