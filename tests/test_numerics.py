@@ -8,7 +8,7 @@ import torch
 from botorch.exceptions.warnings import NumericsWarning
 from gpytorch.kernels import LinearKernel, RBFKernel
 
-from botorch_bkb import BBKB, EpsilonGreedy, GPBandit, GPUCB, TVGPUCB
+from botorch_bkb import BBKB, GPBandit, GPUCB, TVGPUCB
 from botorch_bkb.acquisition.schedules import ConstantWidth
 from botorch_bkb.models.utils.nystrom import RoundingReport
 from botorch_bkb.optim import FixedSize
@@ -262,7 +262,7 @@ def test_a_million_results_of_one_arm_add_up(dtype, offset):
 @pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
 @each_dtype
 @pytest.mark.parametrize("noise", [1e-8, 1e4])
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, EpsilonGreedy, TVGPUCB])
+@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
 def test_whole_runs_stay_finite(bandit_class, noise, dtype):
     """With twins, kernels of full and of low rank, and rewards of 1 and of 1e12."""
     arms = torch.tensor(TWINS)
@@ -275,7 +275,7 @@ def test_whole_runs_stay_finite(bandit_class, noise, dtype):
                 noise_variance=noise,
             )
             rng = np.random.default_rng(0)
-            for _ in range(6):
+            for _ in range(4):
                 indices = bandit.ask(5)
                 rewards = np.sin(4 * TWINS[indices.numpy()].sum(axis=1))
                 rewards += min(noise, 1.0) ** 0.5 * rng.standard_normal(len(indices))
@@ -292,7 +292,6 @@ def test_whole_runs_stay_finite(bandit_class, noise, dtype):
     ("bandit_class", "dtype"),
     [
         (GPBandit, torch.float32),
-        (GPBandit, torch.float64),
         (BBKB, torch.float64),
         (GPUCB, torch.float32),
     ],

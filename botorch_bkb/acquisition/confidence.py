@@ -1,8 +1,6 @@
 """Confidence widths of the papers, as small schedule objects.
 
-A schedule maps a ``ConfidenceState`` to a width ``w`` in the papers' scaling: arms are
-scored ``mean + w * sqrt(var / lambda)``. BoTorch scores ``mean + sqrt(beta * var)``;
-``beta_from_confidence_width`` converts. In all formulas ``lambda`` is the noise
+In all formulas ``lambda`` is the noise
 variance, ``F`` the norm bound, ``xi`` the noise standard deviation, ``delta`` the
 failure probability, ``kappa^2`` the largest prior variance, and ``tau`` a ridge
 leverage score ``var / lambda`` (the papers' ``sigma-tilde^2``). ``t`` is what each
@@ -24,7 +22,6 @@ from botorch.exceptions.errors import UnsupportedError
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import (
-    confidence_width_from_beta,
     ConfidenceSchedule,
     ConfidenceState,
 )
@@ -218,7 +215,7 @@ class SrinivasWidth(ConfidenceSchedule):
             )
         t = state.decision_number
         ratio = state.num_arms * t**2 * math.pi**2 / (6 * self.failure_probability)
-        return confidence_width_from_beta(2 * math.log(ratio), state.noise_variance)
+        return math.sqrt(2 * math.log(ratio) * state.noise_variance)
 
 
 @dataclass(frozen=True)
@@ -245,7 +242,7 @@ class LogWidth(ConfidenceSchedule):
     @override
     def __call__(self, state: ConfidenceState) -> float:
         beta = max(0.0, self.c1 * math.log(self.c2 * state.decision_number))
-        return confidence_width_from_beta(beta, state.noise_variance)
+        return math.sqrt(beta * state.noise_variance)
 
 
 @dataclass(frozen=True)
@@ -322,7 +319,7 @@ class TVWidth(ConfidenceSchedule):
                 f"Expected `box` or the number of arms for {type(self).__name__}, but "
                 "got neither. Pass `num_arms`, or a `SmoothBox`."
             )
-        return confidence_width_from_beta(beta, state.noise_variance)
+        return math.sqrt(beta * state.noise_variance)
 
 
 class RTVWidth(TVWidth):

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +25,6 @@ from botorch_bkb.checks import (
     check_not_negative,
 )
 
-
-FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
 
 MINIMIZE = "Minimize with `maximize=False`, not with a negative width."
 
@@ -240,17 +238,6 @@ def as_schedule(confidence: ConfidenceSchedule | float) -> ConfidenceSchedule:
     )
 
 
-def beta_from_confidence_width(
-    confidence_width: FloatOrTensor, noise: FloatOrTensor
-) -> FloatOrTensor:
-    r"""Convert the papers' width ``w`` to BoTorch's ``beta = w^2 / noise``.
-
-    The papers score ``mean + w * sqrt(var / noise)``; BoTorch scores ``mean +
-    sqrt(beta * var)``.
-    """
+def beta_from_confidence_width(confidence_width: float, noise: float) -> float:
+    """Convert the papers' width ``w`` to BoTorch's ``beta = w^2 / noise``."""
     return confidence_width**2 / noise
-
-
-def confidence_width_from_beta(beta: float, noise: float) -> float:
-    """Convert a ``beta`` in true units to the papers' width ``sqrt(beta * noise)``."""
-    return math.sqrt(beta * noise)

@@ -71,22 +71,9 @@ class PullLimits:
         return None if self.num_open == len(self.left) else self.left > 0
 
     @property
-    def is_used_up(self) -> bool:
-        """Whether no arm may be pulled any more."""
-        return self.num_open == 0
-
-    @property
     def least(self) -> int:
         """The least number of pulls of an arm that allows one."""
         return int(self.left[self.left > 0].min())
-
-    def of(self, index: int) -> int:
-        """Return how many pulls an arm allows."""
-        return int(self.left[index])
-
-    def allows(self, indices: Tensor) -> Tensor:
-        """Return whether each of some arms allows a pull."""
-        return self.left[indices] > 0
 
     def total(self, enough: int) -> int:
         """Return how many pulls arms allow, counting no more than are enough of one."""
@@ -110,13 +97,14 @@ class PullLimits:
             other.left = self.left.clone()
         return other
 
-    def take(self, index: int, num_pulls: int) -> None:
-        """Take pulls of an arm."""
-        left = self.of(index)
+    def take(self, index: int, num_pulls: int) -> bool:
+        """Take pulls of an arm; return whether it allows no more."""
+        left = int(self.left[index])
         if left == UNLIMITED:
-            return
+            return False
         self.left[index] = left - num_pulls
         self.num_open -= left == num_pulls
+        return left == num_pulls
 
     def closed(self, indices: Tensor) -> PullLimits:
         """Return limits where some arms allow no pull."""
@@ -152,24 +140,9 @@ class ArmTable:
         return cls(rows, is_retired, duplicates, len(rows))
 
     @property
-    def num_arms(self) -> int:
-        """A."""
-        return len(self.rows)
-
-    @property
     def indices(self) -> Tensor:
         """The ``A`` indices of the arms."""
-        return torch.arange(self.num_arms, device=self.is_retired.device)
-
-    @property
-    def retired(self) -> Tensor:
-        """The indices of the retired arms."""
-        return self.is_retired.nonzero().squeeze(-1)
-
-    @property
-    def in_play(self) -> Tensor:
-        """Which arms are not retired; all if all are."""
-        return ~self.is_retired | self.is_retired.all()
+        return torch.arange(len(self.rows), device=self.is_retired.device)
 
     def find(self, arms: Any) -> tuple[Tensor, Tensor]:
         """Return the indices of arms, new ones at the end, and the new rows.
@@ -198,7 +171,7 @@ class ArmTable:
             "num_given": self.num_given,
             "checksum": checksum(self.rows[: self.num_given]),
             "added": as_dense(self.rows[self.num_given :]).clone(),
-            "retired": self.retired,
+            "retired": self.is_retired.nonzero().squeeze(-1),
         }
 
     def loaded(self, state: dict[str, Any]) -> Self:
@@ -258,7 +231,7 @@ class ArmTable:
             none = self.rows[:0]
             if available is None:
                 return (~self.is_retired if self.is_retired.any() else None), none
-            available = check_available(available, self.num_arms)
+            available = check_available(available, len(self.rows))
             return available.to(self.is_retired.device) & ~self.is_retired, none
         if available is not None:
             raise InputDataError(
@@ -266,36 +239,30 @@ class ArmTable:
                 "out of `arms`."
             )
         indices, new = self.find(arms)
-        offered = self.is_retired.new_zeros(self.num_arms + len(new))
+        offered = self.is_retired.new_zeros(len(self.rows) + len(new))
         offered[indices] = True
         return offered, new
 
     def competing(self, pulled: Tensor | None = None) -> Tensor:
-        """Return which arms may be the best: in play, and each row once.
+        """Return which arms may be the best: each row once, not retired unless all are.
 
         Args:
-            pulled: Arms to which that is limited, unless none of them is in play.
+            pulled: Arms to which that is limited, unless none of them competes.
         """
-        competes = self.in_play
+        competes = ~self.is_retired | self.is_retired.all()
         if pulled is not None:
             among = torch.zeros_like(competes)
             among[pulled] = competes[pulled]
             competes = among if among.any() else competes
-        return self.distinct(competes)
+        rows = self.duplicates.rows
+        if len(rows):
+            competes[later_duplicates(self.duplicates, competes[rows])] = False
+        return competes
 
     def draw_competing(self, size: int, generator: torch.Generator) -> Tensor:
         """Draw arms that may be the best, uniformly."""
         arms = self.competing().nonzero().squeeze(-1)
         return arms[draw_integers(len(arms), size, generator).to(arms.device)]
-
-    def distinct(self, allowed: Tensor) -> Tensor:
-        """Return the arms among those allowed that have no equal of lower index."""
-        if not len(self.duplicates.rows):
-            return allowed
-        later = later_duplicates(self.duplicates, allowed[self.duplicates.rows])
-        allowed = allowed.clone()
-        allowed[later] = False
-        return allowed
 
     def pull_limits(
         self,
@@ -316,20 +283,20 @@ class ArmTable:
         Raises:
             InputDataError: If no arm may be pulled.
         """
-        num_arms = self.num_arms if offered is None else len(offered)
+        num_arms = len(self.rows) if offered is None else len(offered)
         left = PullLimits.unlimited(used.arms, num_arms).left
         if max_repeats is not None:
             left = left.clamp_max(min(max_repeats, UNLIMITED))  # a copy
             left.index_add_(0, used.arms, -used.counts.to(left)).clamp_min_(0)
         limits = PullLimits(left, offered)
-        if limits.is_used_up:
+        if limits.num_open == 0:
             raise InputDataError(
                 "Expected an arm that may be pulled, but all are unavailable, retired "
                 "or have had their repeats. Allow more repeats, or add arms."
             )
         if not len(self.duplicates.rows):
             return limits
-        later = later_duplicates(self.duplicates, limits.allows(self.duplicates.rows))
+        later = later_duplicates(self.duplicates, limits.left[self.duplicates.rows] > 0)
         merged = limits.closed(later)
         return merged if merged.total(min_size) >= min_size else limits
 

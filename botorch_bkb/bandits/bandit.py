@@ -124,7 +124,7 @@ class FiniteArmBandit(Bandit):
         surrogate.seed = seed_of(as_generator(generator))
         self._table = table_of(as_arms(arms))
         sign = 1.0 if maximize else -1.0
-        self._observations = Observations(self._table.num_arms, self.arms, sign)
+        self._observations = Observations(len(self.arms), self.arms, sign)
 
     @property
     def arms(self) -> Tensor:
@@ -264,9 +264,8 @@ class FiniteArmBandit(Bandit):
     ) -> Tensor:
         def width() -> float:
             num_pending = len(self._observations.pending)
-            return self.confidence(
-                self._confidence_state(self._surrogate, posterior.moments, num_pending)
-            )
+            state = self._surrogate, posterior.moments, num_pending
+            return self.confidence(self._confidence_state(*state))
 
         return self.policy.select(
             posterior, self.batch_rule, size, limits.copy(), first, width, generator
@@ -325,7 +324,7 @@ class FiniteArmBandit(Bandit):
             InputDataError: If an arm is unknown.
         """
         arms = check_indices(indices, len(self.arms))
-        scores = self._scores_now(self._indices(arms))
+        scores = self._scores(self._indices(arms), self._observations.last_time)
         self._observations.ask(arms, scores.tolist())
 
     @locked
@@ -368,15 +367,11 @@ class FiniteArmBandit(Bandit):
         if len(arms):
             surrogate = self._surrogate.extended(arms, self._observations)
             self._table = self._table.appended(arms, is_retired)
-            self._observations.num_arms = self._table.num_arms
+            self._observations.num_arms = len(self.arms)
             self._surrogate, self._preview = surrogate, None
 
     @override
-    def _scores_now(self, indices: Tensor) -> Tensor:
-        return self._scores(indices, self._observations.last_time)
-
     def _scores(self, indices: Tensor, time: float) -> Tensor:
-        """Return the leverage scores of arms at a time, given the told pulls."""
         moments = self._surrogate.at(self._observations, time).moments
         return moments.leverage_scores_of(indices.to(self.arms.device))
 
@@ -494,7 +489,9 @@ class FiniteArmBandit(Bandit):
     @override
     def _load(self, state: dict[str, Any]) -> None:
         table = self._table.loaded(state["table"])
-        observations = Observations(table.num_arms, table.rows, self._observations.sign)
+        observations = Observations(
+            len(table.rows), table.rows, self._observations.sign
+        )
         observations.load_state_dict(state["observations"])
         surrogate = self._surrogate.loaded(state, observations, table.rows)
         num_batches = check_count("num_batches", state["num_batches"])

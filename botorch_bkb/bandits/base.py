@@ -145,7 +145,7 @@ class Bandit(ABC):
         """
         time = self._checked_time(time)
         arms = self._arms_of(indices)
-        self._observations.add(arms, rewards, self._scores_now, time)
+        self._observations.add(arms, rewards, self._scores, time)
 
     @locked
     def fail(
@@ -161,8 +161,8 @@ class Bandit(ABC):
         return indices
 
     @abstractmethod
-    def _scores_now(self, indices: Tensor) -> Tensor:
-        """Return the leverage scores of pulls that become pending now."""
+    def _scores(self, indices: Tensor, time: float) -> Tensor:
+        """Return the leverage scores of arms at a time, given the told pulls."""
 
     def _checked_time(
         self, time: float | None, earliest: float | None = None
@@ -289,8 +289,7 @@ class Bandit(ABC):
 
         Args:
             path: The file.
-            max_bytes: The largest file that is read. Reading takes at most eight times
-                as much memory and 16 MiB.
+            max_bytes: The largest file that is read.
 
         Raises:
             FileNotFoundError: If there is no such file.

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
+from botorch_bkb.acquisition.schedules import RandomDeviationWidth
 from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.box_policies import (
     BoxPolicy,
@@ -63,7 +64,8 @@ class BoxBandit(Bandit):
             function from points of the unit cube to a kernel: that kernel, learned.
         noise_variance: lambda, the variance of the rewards' noise. None: learned.
         policy: How points are chosen, :mod:`botorch_bkb.bandits.box_policies`. None:
-            the point of the largest upper confidence bound.
+            the point of the largest upper confidence bound, whose random widths are
+            drawn with the seed.
         oversampling: q-bar: a told point is inducing with probability ``min(1,
             oversampling * var / lambda)``. None: all are, the exact GP.
         max_inducing: A ceiling for points that are drawn so, None for none; see
@@ -130,8 +132,9 @@ class BoxBandit(Bandit):
         )
         self._surrogate: BoxSurrogate = BoxSurrogate(hyperparameters, sampling)
         self._surrogate.seed = seed_of(as_generator(generator))
-        policy = BoxUCBPolicy() if policy is None else policy
-        self.policy = policy.seeded(self._surrogate.seed)
+        if policy is None:
+            policy = BoxUCBPolicy(RandomDeviationWidth(seed=self._surrogate.seed))
+        self.policy = policy
 
     @property
     @locked
@@ -182,7 +185,7 @@ class BoxBandit(Bandit):
         return self._observations.find(indices)
 
     @override
-    def _scores_now(self, indices: Tensor) -> Tensor:
+    def _scores(self, indices: Tensor, time: float) -> Tensor:
         return torch.zeros_like(indices)
 
     @locked
@@ -280,28 +283,21 @@ class BoxBandit(Bandit):
     def _design(self, size: int) -> Tensor:
         """Return the next points of the first design, at most ``size``.
 
-        Those of a scrambled Sobol sequence. Told points, whoever chose them, count, and
-        so do pending ones; a point that failed is not asked for again.
+        They are of a scrambled Sobol sequence. Told and pending points count, whoever
+        chose them; a point that failed is not asked for again.
         """
-        num_points = self._num_design_points(size)
+        dimension, num_points = self.bounds.shape[-1], 0
+        if self._surrogate.hyperparameters.learns:
+            known = self.num_pulls + len(self._observations.pending)
+            missing = DESIGN_POINTS_PER_DIMENSION * dimension - known
+            # Without a result there is no model to go on by.
+            num_points = size if self.num_pulls == 0 else min(size, max(0, missing))
         if num_points == 0:
             return self.bounds[:0]
-        dimension = self.bounds.shape[-1]
         engine = SobolEngine(dimension, scramble=True, seed=self._surrogate.seed)
         engine.fast_forward(self._observations.next_id)
         unit = engine.draw(num_points, dtype=self.bounds.dtype).to(self.bounds)
         return unnormalize(unit, self.bounds)
-
-    def _num_design_points(self, size: int) -> int:
-        """Return how many of ``size`` points belong to the first design."""
-        if not self._surrogate.hyperparameters.learns:
-            return 0
-        if self.num_pulls == 0:
-            # With nothing told there is no model to go on by.
-            return size
-        known = self.num_pulls + len(self._observations.pending)
-        design_size = DESIGN_POINTS_PER_DIMENSION * self.bounds.shape[-1]
-        return min(size, max(0, design_size - known))
 
     def _ask_model(self, size: int, others: Tensor) -> Tensor:
         """Return ``size`` points chosen by the posterior, given others asked now."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from botorch.optim import optimize_acqf
@@ -80,10 +80,6 @@ class BoxSearch:
 class BoxPolicy(ABC):
     """Chooses points of a box."""
 
-    def seeded(self, seed: int) -> Self:
-        """Return the policy of one bandit, given its seed."""
-        return self
-
     @abstractmethod
     def select(
         self,
@@ -131,17 +127,8 @@ class BoxUCBPolicy(BoxPolicy):
     """
 
     def __init__(self, confidence: ConfidenceSchedule | float | None = None) -> None:
-        self._is_given = confidence is not None
         default = RandomDeviationWidth()
         self.confidence = as_schedule(default if confidence is None else confidence)
-
-    @override
-    def seeded(self, seed: int) -> Self:
-        if self._is_given:
-            return self
-        other = copy(self)
-        other.confidence = RandomDeviationWidth(seed=seed)
-        return other
 
     @override
     def select(

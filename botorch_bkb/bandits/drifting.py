@@ -73,6 +73,7 @@ class DriftHyperparameters(Hyperparameters):
             check_number("forgetting_rate", forgetting_rate, 0.0, 1.0)
         super().__init__(arms, covar_module, noise_variance, prior_mean)
         self.given_rate = forgetting_rate
+        self.learns |= forgetting_rate is None
         self.temporal_kernel = default_temporal_kernel().double()
         self.step = 1.0  # in units of time
 
@@ -90,11 +91,6 @@ class DriftHyperparameters(Hyperparameters):
             return self.given_rate
         return self.temporal_kernel.forgetting_rate.item()
 
-    @property
-    @override
-    def learns(self) -> bool:
-        return super().learns or self.given_rate is None
-
     def steps(self, time: float) -> float:
         """Return a time in steps."""
         return time / self.step
@@ -106,14 +102,14 @@ class DriftHyperparameters(Hyperparameters):
         return other
 
     @override
-    def _fit(self, indices: Tensor, rewards: Tensor, times: Tensor) -> None:
+    def _fit(self, indices: Tensor, targets: Tensor, times: Tensor) -> None:
         latest = times.argsort(stable=True)[-MAX_FIT_PULLS:]
         times = for_fits(times[latest])
         step = 1.0 if self.given_rate is not None else typical_step(times)
         model = self._model_over_time(
-            indices[latest], self._targets(rewards[latest]), times / step
+            indices[latest], targets[latest.cpu()], times / step
         )
-        if not fit_or_warn(model, len(rewards)):
+        if not fit_or_warn(model, len(targets)):
             return
         self.step = step
         # Not strict: the model's kernels store active dimensions, ours do not.
@@ -183,30 +179,22 @@ class FilteredPosteriorAt(PosteriorAt):
     """The posterior of a function that drifts, at one time.
 
     Attributes:
-        hyperparameters: They count time in steps.
         replayed: The filter; it is not changed.
+        pending: Times and arms of the pending pulls. All times are in steps.
+        now: The time of the decision.
     """
 
     moments: ArmMoments
-    hyperparameters: DriftHyperparameters
     replayed: ReplayedFilter
-
-    @override
-    def pending_scores(self) -> list[float]:
-        """A pending pull informs about its own time, and now by what is retained."""
-        steps = self.hyperparameters.steps
-        now, retained = steps(self.time), 1 - self.hyperparameters.step_rate
-        return [
-            pull.score * retained ** (now - steps(pull.time)) for pull in self.pending
-        ]
+    pending: list[tuple[float, int]]
+    now: float
 
     @override
     def upper_bounds(
         self, scale: float, projected: bool, limits: PullLimits
     ) -> DriftingUpperBounds:
-        now = self.hyperparameters.steps(self.time)
         return DriftingUpperBounds(
-            self.moments, scale, self.replayed, self._pending_steps(), now, limits
+            self.moments, scale, self.replayed, self.pending, self.now, limits
         )
 
     @override
@@ -218,13 +206,7 @@ class FilteredPosteriorAt(PosteriorAt):
                 "Expected `covariance` to be 'full' where the objective drifts by a "
                 f"filter, whose draws have one law, but got {covariance!r}."
             )
-        now = self.hyperparameters.steps(self.time)
-        return FilterSampler(self.replayed, self._pending_steps(), now, scale)
-
-    def _pending_steps(self) -> list[tuple[float, int]]:
-        """Return times, in steps, and arms of pending pulls."""
-        steps = self.hyperparameters.steps
-        return [(steps(pull.time), pull.arm) for pull in self.pending]
+        return FilterSampler(self.replayed, self.pending, self.now, scale)
 
 
 class FilterSurrogate(ArmSurrogate):
@@ -318,7 +300,9 @@ class FilterSurrogate(ArmSurrogate):
     ) -> FilteredPosteriorAt:
         known, hyperparameters = self.posterior(observations), self.hyperparameters
         drifting, dtype = known.filter, hyperparameters.features.dtype
-        mean, variance = drifting.predict(hyperparameters.steps(time))
+        steps, retained = hyperparameters.steps, 1 - hyperparameters.step_rate
+        now = steps(time)
+        mean, variance = drifting.predict(now)
         moments = ArmMoments(
             mean=mean.to(dtype),
             variance=variance.to(dtype),
@@ -332,10 +316,12 @@ class FilterSurrogate(ArmSurrogate):
         return FilteredPosteriorAt(
             moments,
             observations.num_pulls,
-            pending,
             time,
-            hyperparameters,
+            # A pending pull informs about its own time, and now by what is retained.
+            [pull.score * retained ** (now - steps(pull.time)) for pull in pending],
             known,
+            [(steps(pull.time), pull.arm) for pull in pending],
+            now,
         )
 
     @override

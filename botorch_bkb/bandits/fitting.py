@@ -21,7 +21,7 @@ from botorch.utils.constraints import LogTransformedInterval
 from botorch.utils.sampling import manual_seed
 from gpytorch import Module
 from gpytorch.constraints import Interval
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -92,6 +92,7 @@ class Hyperparameters:
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
         covar_module: The kernel.
+        learns: Whether kernel, noise or forgetting rate are fitted.
         offset: The prior mean, which is subtracted from rewards.
     """
 
@@ -115,11 +116,13 @@ class Hyperparameters:
         check_noise_variance(noise_variance)
         self.learns_kernel = given is None
         self.given_noise = noise_variance
+        self.learns = given is None or noise_variance is None
         self.prior_mean = prior_mean
         self.offset, self._unit = 0.0, 1.0
         self.next_fit, self._next_search = 1, 0
         self._is_warned = False
-        self._low, self._width = feature_units(arms)
+        if self.learns_kernel:
+            self._low, self._width = feature_units(arms)
         self.features = self.to_features(arms)
         if isinstance(arms, ProductArms) and given is not None:
             given = arms.kernel_of(given)
@@ -149,16 +152,6 @@ class Hyperparameters:
     def to_points(self, features: Tensor) -> Tensor:
         """Undo :meth:`to_features`."""
         return features * self._width + self._low if self.learns_kernel else features
-
-    @property
-    def learns(self) -> bool:
-        """Whether kernel or noise are fitted."""
-        return self.learns_kernel or self.given_noise is None
-
-    @property
-    def has_detail(self) -> bool:
-        """Whether the kernel is a sum, such as a trend with rough detail."""
-        return isinstance(self.covar_module, AdditiveKernel)
 
     @property
     def scale(self) -> float:
@@ -192,26 +185,41 @@ class Hyperparameters:
             rewards: Their rewards.
             times: When they were measured.
         """
-        other = deepcopy(self)
-        other._set_units(rewards)
+        other = deepcopy(self, {id(self.features): self.features})
+        num_pulls = len(rewards)
+        other.next_fit = num_pulls + 1
+        if num_pulls >= FIT_ALWAYS_UNTIL:
+            other.next_fit = 2 ** num_pulls.bit_length()
+        std, average = rewards.std(correction=0).item(), rewards.mean().item()
+        # Relative: rewards may be in units of any size.
+        other._unit = std if std > max(1e-12 * abs(average), MIN_UNIT) else 1.0
+        other.offset = 0.0 if other.prior_mean == "zero" else average
         fits_any = other.learns or other.prior_mean == "fitted"
-        if len(rewards) >= MIN_PULLS_TO_FIT and fits_any:
-            other._fit(indices, rewards, times)
+        if num_pulls >= MIN_PULLS_TO_FIT and fits_any:
+            targets = (for_fits(rewards) - other.offset) / other._unit
+            other._fit(indices, targets.unsqueeze(-1), times)
         return other
 
-    def _fit(self, indices: Tensor, rewards: Tensor, times: Tensor) -> None:
-        num_pulls = len(rewards)
+    def _fit(self, indices: Tensor, targets: Tensor, times: Tensor) -> None:
+        """Fit to standardized rewards, ``n x 1``."""
+        num_pulls = len(targets)
         starts = [self]
         if num_pulls >= self._next_search:
             # Before any fit, the present values are the initial ones.
             starts += [self._initial()] if self._next_search > 0 else []
             self._next_search = math.ceil(SEARCH_GROWTH * num_pulls)
-        models = [start._model(indices, self._targets(rewards)) for start in starts]
+        models = [start._model(indices, targets) for start in starts]
         fitted = [model for model in models if fit_or_warn(model, num_pulls)]
-        if fitted:
-            best = max(fitted, key=_log_likelihood)
-            self._take_over(best)
-            self._judge(best)
+        if not fitted:
+            return
+        best = max(fitted, key=_log_likelihood)
+        if self.learns_kernel:
+            self.covar_module.load_state_dict(best.covar_module.state_dict())
+        if self.given_noise is None:
+            self.likelihood.load_state_dict(best.likelihood.state_dict())
+        if self.prior_mean == "fitted":
+            self.offset += self._unit * best.mean_module.constant.item()
+        self._judge(best)
 
     def _initial(self) -> Self:
         """Return a copy with the hyperparameters before any fit."""
@@ -229,16 +237,8 @@ class Hyperparameters:
         other.next_fit, other._next_search = 1, 0
         return other
 
-    def _take_over(self, model: SingleTaskDTCGP) -> None:
-        if self.learns_kernel:
-            self.covar_module.load_state_dict(model.covar_module.state_dict())
-        if self.given_noise is None:
-            self.likelihood.load_state_dict(model.likelihood.state_dict())
-        if self.prior_mean == "fitted":
-            self.offset += self._unit * model.mean_module.constant.item()
-
     def _judge(self, model: SingleTaskDTCGP) -> None:
-        """Warn once if the fit explains the rewards no better than noise does."""
+        """Warn once if the fit explains the rewards no better than noise alone."""
         num_pulls, noise = len(model.train_targets), self.likelihood.noise.item()
         is_noisy = self.given_noise is None and noise > NOISE_SHARE
         if self._is_warned or num_pulls < MIN_PULLS_TO_JUDGE or not is_noisy:
@@ -258,21 +258,6 @@ class Hyperparameters:
                 BotorchWarning,
                 stacklevel=2,
             )
-
-    def _set_units(self, rewards: Tensor) -> None:
-        num_pulls = len(rewards)
-        self.next_fit = num_pulls + 1
-        if num_pulls >= FIT_ALWAYS_UNTIL:
-            self.next_fit = 2 ** num_pulls.bit_length()
-        std, average = rewards.std(correction=0).item(), rewards.mean().item()
-        # Relative: rewards may be in units of any size.
-        least = max(1e-12 * abs(average), MIN_UNIT)
-        self._unit = std if std > least else 1.0
-        self.offset = 0.0 if self.prior_mean == "zero" else average
-
-    def _targets(self, rewards: Tensor) -> Tensor:
-        targets = (for_fits(rewards) - self.offset) / self._unit
-        return targets.unsqueeze(-1)
 
     def kernel_to_fit(self) -> Kernel:
         """Return the kernel of standardized rewards, in double on the CPU."""
@@ -346,8 +331,7 @@ class Hyperparameters:
 
     def _form(self) -> list[Any]:
         """Return what is given: the kernel's parts, and the noise."""
-        noise = self.given_noise
-        known = None if noise is None else float(noise)
+        known = None if self.given_noise is None else float(self.given_noise)
         return [self.learns_kernel, known, kernel_form(self.covar_module)]
 
 

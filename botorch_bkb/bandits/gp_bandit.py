@@ -9,7 +9,7 @@ from typing import cast, Literal
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import AdditiveKernel, Kernel
 from torch import Tensor
 from typing_extensions import override
 
@@ -156,7 +156,8 @@ class GPBandit(FiniteArmBandit):
                 exact_until=min(MIN_INDUCING, max_inducing or MIN_INDUCING),
             )
         if confidence is None:
-            confidence = DETAIL_WIDTH if hyperparameters.has_detail else PRACTICAL_WIDTH
+            has_detail = isinstance(hyperparameters.covar_module, AdditiveKernel)
+            confidence = DETAIL_WIDTH if has_detail else PRACTICAL_WIDTH
         super().__init__(
             arms,
             surrogate,
@@ -250,7 +251,7 @@ class GPBandit(FiniteArmBandit):
         limits = super()._pull_limits(offered, size)
         failed = self._indices(sorted(self._observations.failed_lately))
         others = limits.closed(failed)
-        return limits if others.is_used_up else others
+        return others if others.num_open else limits
 
     @override
     def _select(
@@ -268,7 +269,7 @@ class GPBandit(FiniteArmBandit):
         if self._new_arm_is_due():
             tried = self._indices(sorted(self._observations.tried))
             new = left.closed(tried)
-            if not new.is_used_up:
+            if new.num_open:
                 first = int(self._select_from(posterior, 1, new, None, generator))
         chosen = self._select_from(posterior, size, left, first, generator)
         while (missing := size - len(chosen)) > 0:

@@ -171,7 +171,7 @@ class Observations:
         self,
         indices: Any,
         rewards: Any,
-        scores: Callable[[Tensor], Tensor],
+        scores: Callable[[Tensor, float], Tensor],
         time: float | None = None,
     ) -> None:
         """Take in rewards of pulls that were never asked for.
@@ -179,13 +179,13 @@ class Observations:
         Args:
             indices: The arms, ``q`` of them.
             rewards: Their ``q`` rewards.
-            scores: The leverage scores of arms.
+            scores: The leverage scores of arms at a time.
             time: When the rewards were measured; if None, at the last time known.
         """
         time = self.last_time if time is None else time
         arms = check_indices(indices, self.num_arms)
         values = check_rewards(rewards, len(arms), self.dtype)
-        found = scores(self._long(arms)).tolist()
+        found = scores(self._long(arms), self.last_time).tolist()
         self._extend(list(map(Pull, arms, found)), values, [-1] * len(arms), time)
         self._try(arms)
 

@@ -27,7 +27,7 @@ from botorch_bkb.bandits.policies import (
     UniformPolicy,
 )
 from botorch_bkb.bandits.surrogates import PosteriorSurrogate
-from botorch_bkb.checks import as_number, check_number, check_size
+from botorch_bkb.checks import check_number, check_positive, check_size
 from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
 from botorch_bkb.posteriors import DrawCovariance
 
@@ -374,21 +374,18 @@ def _sparse_surrogate(
 
 
 def _given(
-    name: str,
-    arms: Tensor,
-    covar_module: Kernel | None,
-    noise_variance: float | None,
+    name: str, arms: Tensor, kernel: Kernel | None, noise_variance: float | None
 ) -> Hyperparameters:
     """Return kernel and noise, which must be given."""
-    _check_given(name, covar_module, noise_variance)
-    return Hyperparameters(as_arms(arms), covar_module, noise_variance)
+    _check_given(name, kernel, noise_variance)
+    return Hyperparameters(as_arms(arms), kernel, noise_variance)
 
 
 def _check_given(name: str, *values: Any) -> None:
     if any(value is None for value in values):
-        names = ("covar_module", "noise_variance", "forgetting_rate")[: len(values)]
+        names = ("`covar_module`", "`noise_variance`", "`forgetting_rate`")
         raise InputDataError(
-            f"Expected {', '.join(f'`{key}`' for key in names)}, since {name} is the "
+            f"Expected {', '.join(names[: len(values)])}, since {name} is the "
             "algorithm of a paper and does not learn them. Use `GPBandit(arms)` to "
             "learn them."
         )
@@ -415,20 +412,12 @@ def matern_block_size(
     r"""Return R-GP-UCB's ``N`` for a Matern kernel.
 
     ``ceil(min(T, 24 eps^{-1/(4 - c)}))`` with ``c = d (d + 1) / (2 nu + d (d + 1))``;
-    section 5 of [bogunovic2016tvgpucb]_.
-
-    Args:
-        forgetting_rate: ``eps``.
-        horizon: ``T``.
-        nu: The smoothness of the kernel.
-        dimension: ``d``.
-
-    Raises:
-        InputDataError: If an argument is out of range.
+    section 5 of [bogunovic2016tvgpucb]_. Arguments and errors are those of
+    :func:`rbf_block_size`, ``nu``, the smoothness of the kernel, and ``dimension``,
+    ``d``.
     """
     check_size("dimension", dimension)
-    if not 0 < as_number(nu) < math.inf:
-        raise InputDataError(f"Expected `nu` to be positive, but got {nu!r}.")
+    check_positive("nu", nu)
     c = dimension * (dimension + 1) / (2 * nu + dimension * (dimension + 1))
     return _block_size(forgetting_rate, horizon, 24.0, 1 / (4 - c))
 

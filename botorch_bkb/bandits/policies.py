@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,6 @@ from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.bandits.fitting import PriorMean
-from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.checks import check_number
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.optim.batch_rules import BatchRule, fill_batch
@@ -43,18 +42,15 @@ class PosteriorAt(ABC):
     Attributes:
         moments: Means and variances given the told pulls alone.
         num_told: The number of told pulls.
-        pending: The pending pulls that count.
         time: The time of the decision.
+        pending_scores: The leverage scores of the pending pulls that count, as batch
+            rules count them.
     """
 
     moments: Moments
     num_told: int
-    pending: Sequence[Pull]
     time: float
-
-    @abstractmethod
-    def pending_scores(self) -> list[float]:
-        """Return the leverage scores of pending pulls, as batch rules count them."""
+    pending_scores: list[float]
 
     @abstractmethod
     def upper_bounds(
@@ -123,7 +119,7 @@ class Policy(ABC):
         """
         moments = posterior.moments
         choices = self.choices(posterior, rule, limits, width, generator)
-        batch = rule.open(moments, moments.like.new_tensor(posterior.pending_scores()))
+        batch = rule.open(moments, moments.like.new_tensor(posterior.pending_scores))
         chosen = fill_batch(choices, batch, size, first)
         return moments.pulled_indices.new_tensor(chosen)
 
@@ -187,7 +183,7 @@ class _Picks(Choices):
 
     @override
     def best(self) -> int | None:
-        return None if self.limits.is_used_up else next(self.picks)
+        return None if self.limits.num_open == 0 else next(self.picks)
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
@@ -299,7 +295,7 @@ class ThompsonPolicy(DrawingPolicy):
             draws = sampler.draw_values(size, generator, pool)
             is_uniform = self._is_uniform(size, generator)
             for values, uniform in zip(draws, is_uniform, strict=True):
-                allowed = limits.allows(pool)
+                allowed = limits.left[pool] > 0
                 if not allowed.any():
                     pool = sampler.promising_arms(limits.allowed)
                     break

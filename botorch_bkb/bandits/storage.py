@@ -33,12 +33,6 @@ VERSION = 1
 MAX_HEADER_BYTES = 1024
 # A million pulls are some 50 MB.
 MAX_BYTES = 2**28
-# Reading may take `MIN_MEMORY + MEMORY_FACTOR * max_bytes`. An upper bound is computed
-# before parsing: so many bytes for each of these signs, and three for every byte of the
-# text, or nine where escapes make strings wide.
-MIN_MEMORY = 2**24
-MEMORY_FACTOR = 8
-MEMORY_OF_SIGNS = {b"[": 160, b"{": 64, b",": 48, b'"': 80}
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float32", "float64", "int64", "uint8", "bool")
@@ -141,8 +135,7 @@ def load_state(
 
     Args:
         path: The file.
-        max_bytes: The largest file that is read. Reading takes at most eight times as
-            much memory and 16 MiB.
+        max_bytes: The largest file that is read.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -171,7 +164,6 @@ def load_state(
             f"Expected {path} to be as it was written, but its checksum differs: it is "
             "damaged. Use an older copy."
         )
-    _check_memory(payload, path, MIN_MEMORY + MEMORY_FACTOR * max_bytes)
     try:
         state = json.loads(payload, object_hook=_decode)
     except Exception as error:
@@ -179,19 +171,6 @@ def load_state(
     if not isinstance(state, dict):
         raise InputDataError(f"{path} holds no state of a bandit.")
     return line, state
-
-
-def _check_memory(payload: bytes, path: Path, most: int) -> None:
-    """Raise before parsing if the parsed text might take too much memory."""
-    if not payload.isascii():
-        raise InputDataError(f"{path} holds no state of a bandit: it is not ASCII.")
-    memory = (9 if b"\\" in payload else 3) * len(payload)
-    memory += sum(payload.count(sign) * size for sign, size in MEMORY_OF_SIGNS.items())
-    if memory > most:
-        raise InputDataError(
-            f"Expected {path} to need at most {most:,} bytes of memory, but a state "
-            f"with so many lists may need {memory:,}. Raise `max_bytes` if it is yours."
-        )
 
 
 def _read_header(line: bytes, path: Path) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class Surrogate(ABC):
             rows: The rows that inducing indices count, in the original scale.
         """
         num_pulls = observations.num_pulls
-        hyperparameters = deepcopy(self.hyperparameters)
+        hyperparameters = deepcopy(self.state.hyperparameters)
         hyperparameters.load_state_dict(state["prior"])
         hyperparameters.features = hyperparameters.to_features(rows)
         inducing = check_indices(state["inducing_indices"], len(rows))
@@ -218,7 +218,7 @@ class ArmSurrogate(Surrogate):
 
     def extended(self, rows: Tensor, observations: Observations) -> Self:
         """Return a copy of more arms, after the others; ``rows`` not scaled."""
-        hyperparameters = self.hyperparameters.extended(rows)
+        hyperparameters = self.state.hyperparameters.extended(rows)
         other = copy(self)
         other.restore(replace(self.state, hyperparameters=hyperparameters))
         other.posterior(observations)
@@ -299,34 +299,26 @@ class StaticPosteriorAt(PosteriorAt):
     """A posterior of a function that does not change.
 
     Attributes:
+        pending: The arms of the pending pulls that count.
         is_exact: Whether every pulled arm is inducing.
     """
 
     moments: ArmPosterior
+    pending: Tensor
     is_exact: bool
-
-    @override
-    def pending_scores(self) -> list[float]:
-        return [pull.score for pull in self.pending]
 
     @override
     def upper_bounds(
         self, scale: float, projected: bool, limits: PullLimits
     ) -> UpperBounds:
         projected &= not self.is_exact
-        pending = self._pending_arms()
-        return UpperBounds(self.moments, scale, projected, pending, limits)
+        return UpperBounds(self.moments, scale, projected, self.pending, limits)
 
     @override
     def sampler(
         self, covariance: DrawCovariance = "full", scale: float = 1.0
     ) -> ArmSampler:
-        return ArmSampler(self.moments, self._pending_arms(), covariance, scale)
-
-    def _pending_arms(self) -> Tensor:
-        arms = [pull.arm for pull in self.pending]
-        device = self.moments.like.device
-        return torch.tensor(arms, dtype=torch.long, device=device)
+        return ArmSampler(self.moments, self.pending, covariance, scale)
 
 
 class PosteriorSurrogate(ArmSurrogate):
@@ -381,11 +373,15 @@ class PosteriorSurrogate(ArmSurrogate):
     def at(
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> StaticPosteriorAt:
+        pending = [pull for pull in pending if pull.time >= self._since]
+        moments: ArmPosterior = self.posterior(observations)
+        arms = [pull.arm for pull in pending]
         return StaticPosteriorAt(
-            self.posterior(observations),
+            moments,
             observations.num_pulls,
-            [pull for pull in pending if pull.time >= self._since],
             time,
+            [pull.score for pull in pending],
+            torch.tensor(arms, dtype=torch.long, device=moments.like.device),
             self.sampling is None,
         )
 
@@ -462,7 +458,7 @@ class PosteriorSurrogate(ArmSurrogate):
 
     def _empty(self, max_feature_bytes: int) -> ArmPosterior:
         """Return a posterior without observations."""
-        hyperparameters = self.hyperparameters
+        hyperparameters = self.state.hyperparameters
         features, kernel = hyperparameters.features, hyperparameters.covar_module
         noise = hyperparameters.noise_variance
         if isinstance(features, ProductArms):
@@ -471,7 +467,7 @@ class PosteriorSurrogate(ArmSurrogate):
 
     def _observe(self, posterior: ArmPosterior, observations: Observations) -> None:
         """Update a posterior to the told pulls and inducing arms of the state."""
-        hyperparameters = self.hyperparameters
+        hyperparameters = self.state.hyperparameters
         arms, counts, sums = self.totals(observations, self.state.num_told)
         counts = counts.to(sums)
         centered = (sums - hyperparameters.offset * counts) / hyperparameters.scale

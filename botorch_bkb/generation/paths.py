@@ -83,7 +83,7 @@ from botorch_bkb.models.utils.draws import as_generator, draw_normals, draw_seed
 from botorch_bkb.models.utils.nystrom import (
     dense_covariance,
     independent_points,
-    span_tolerance,
+    SPAN_TOLERANCE,
 )
 from botorch_bkb.models.utils.prediction import KernelFeatures, Observations
 from botorch_bkb.models.utils.rows import find_replicates
@@ -210,7 +210,7 @@ class EigenfeatureMap(FeatureMap):
         with torch.no_grad():
             values, vectors = torch.linalg.eigh(dense_covariance(kernel, points))
         largest = values[-1].item()
-        kept = (values > span_tolerance(values.dtype) * largest).nonzero().squeeze(-1)
+        kept = (values > SPAN_TOLERANCE[values.dtype] * largest).nonzero().squeeze(-1)
         if not largest > 0:
             raise InputDataError(
                 "Expected `kernel` to have a positive eigenvalue on `points`, but the "

@@ -15,12 +15,6 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import (
-    check_device,
-    check_modules,
-    check_positive,
-    check_tensors,
-)
 from botorch_bkb.models.utils.nystrom import (
     check_largest_variance,
     check_relative_residual,
@@ -131,8 +125,7 @@ class ArmPosterior(Moments):
         feature_bytes: The size of all arms' features, kept or not.
 
     Raises:
-        InputDataError: If an argument is of another type or out of range.
-        UnsupportedError: If the kernel is a batch.
+        InputDataError: If a prior variance is not finite, or none is positive.
     """
 
     basis: Basis
@@ -144,10 +137,6 @@ class ArmPosterior(Moments):
         noise_variance: float,
         max_feature_bytes: int = 2**31,
     ) -> None:
-        check_tensors(arms=arms)
-        check_modules(Kernel, covar_module=covar_module)
-        check_device(covar_module, arms)
-        check_positive("noise_variance", noise_variance)
         self.arms = arms
         self.covar_module = covar_module
         self.noise_variance = noise_variance

@@ -31,7 +31,7 @@ from torch import Tensor
 from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
-    append_tolerance,
+    APPEND_TOLERANCE,
     independent_points,
     psd_root,
 )
@@ -297,7 +297,7 @@ class AppendedArms:
         Z = self.features(arms)
         prior = self.posterior.moments(arms)[0]
         # What is left of an arm in the span is rounding, and no variance.
-        is_new = prior - Z.square().sum(dim=0) > append_tolerance(Z.dtype) * prior
+        is_new = prior - Z.square().sum(dim=0) > APPEND_TOLERANCE[Z.dtype] * prior
         arms, Z = arms[is_new], Z[:, is_new]
         schur = self.posterior.prior_covariance(arms, arms) - Z.mT @ Z
         kept = independent_points(schur)

@@ -234,7 +234,7 @@ class DriftingUpperBounds(Choices):
     @override
     def best(self) -> int | None:
         bounds = self.mean + self.scale * self.variance.sqrt()
-        if self.limits.is_used_up:
+        if self.limits.num_open == 0:
             return None
         allowed = self.limits.allowed
         if allowed is not None:

@@ -24,17 +24,13 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_bkb.checks import (
-    check_device,
-    check_modules,
     check_number,
-    check_positive,
-    check_tensors,
     check_time,
     is_integer,
 )
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
-    append_tolerance,
+    APPEND_TOLERANCE,
     check_largest_variance,
     check_prior_variance,
     check_residual,
@@ -102,12 +98,6 @@ class SparseArmKalmanFilter:
         tolerance: float = 1e-3,
         max_inducing: int = 512,
     ) -> None:
-        check_tensors(arms=arms)
-        check_modules(Kernel, covar_module=covar_module)
-        check_device(covar_module, arms)
-        check_positive(
-            "noise_variance", noise_variance, "Without noise, use a small one."
-        )
         check_number("forgetting_rate", forgetting_rate, 0.0, 1.0)
         check_number("tolerance", tolerance, 0.0, 1.0)
         if not is_integer(max_inducing) or max_inducing < 2:
@@ -296,7 +286,7 @@ class SparseArmKalmanFilter:
             prior = self.prior_variance[index].item()
             residual = prior - self._squared[index].item()
             # Closer to the span, its new feature would be mostly rounding.
-            if residual > append_tolerance(self.mean.dtype) * prior:
+            if residual > APPEND_TOLERANCE[self.mean.dtype] * prior:
                 if len(self.inducing_indices) >= self.max_inducing:
                     self._review(self.max_inducing - self.max_inducing // 8 - 1)
                 self._join(index)

@@ -239,7 +239,7 @@ class UpperBounds(Choices):
             bound = mean + self.scale * math.sqrt(variance)
             return _beats(rival, (bound, index))
 
-        return first_crossing(overtaken, self.limits.of(index))
+        return first_crossing(overtaken, int(self.limits.left[index]))
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
@@ -251,8 +251,8 @@ class UpperBounds(Choices):
         else:
             # The uniformly drawn first arm need not be in the pool.
             self._pool(POOL_SIZE)
-        self.limits.take(index, num_pulls)
-        if is_here and self.limits.of(index) <= 0:
+        is_used_up = self.limits.take(index, num_pulls)
+        if is_here and is_used_up:
             tracked.close(index)
 
     def _begin(self) -> Pool | HallucinatedPosterior:
@@ -294,7 +294,7 @@ class UpperBounds(Choices):
         """Make the arms of the largest bounds exact."""
         arms = self._largest(size)
         pool = Pool(self.posterior, self.scale, arms, self.pulls, self.projected)
-        for closed in arms[~self.limits.allows(arms)].tolist():
+        for closed in arms[self.limits.left[arms] <= 0].tolist():
             pool.close(closed)
         self.tracked = pool
         return pool

@@ -38,7 +38,6 @@ def test_limits_are_those_of_a_list(data, num_arms):
         assert allowed is None or allowed.tolist() == is_open.tolist()
         assert (allowed is None) == is_open.all()
         assert limits.num_open == is_open.sum()
-        assert limits.is_used_up is not is_open.any()
         assert limits.total(2) == np.minimum(expected, 2).sum()
         if not is_open.any():
             break

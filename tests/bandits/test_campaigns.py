@@ -335,16 +335,16 @@ class LearningCampaign(Campaign):
 def case(machine, num_examples):
     test = machine.TestCase
     test.settings = settings(
-        max_examples=num_examples, stateful_step_count=50, deadline=None
+        max_examples=num_examples, stateful_step_count=40, deadline=None
     )
     return test
 
 
 # Few, with a fresh seed in every run.
-TestExact = case(Campaign, 10)
-TestSparse = case(SparseCampaign, 10)
-TestThompson = case(ThompsonCampaign, 6)
-TestDrifting = case(DriftingCampaign, 6)
-TestResetting = case(ResettingCampaign, 6)
+TestExact = case(Campaign, 5)
+TestSparse = case(SparseCampaign, 6)
+TestThompson = case(ThompsonCampaign, 4)
+TestDrifting = case(DriftingCampaign, 4)
+TestResetting = case(ResettingCampaign, 3)
 # A fit to a few odd rewards may fail, and says so.
-TestLearning = pytest.mark.filterwarnings("ignore")(case(LearningCampaign, 4))
+TestLearning = pytest.mark.filterwarnings("ignore")(case(LearningCampaign, 2))

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.warnings import NumericsWarning
-from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import (
     BBKB,
@@ -96,7 +94,7 @@ def test_bounds_are_numbers_where_the_squares_of_rewards_underflow():
 def test_predictions_draw_nothing_and_change_no_later_ask(bandit_class, options):
     quiet, asking = (make_bandit(bandit_class, **options) for _ in range(2))
     measure = noisy_rewards(quiet.arms)
-    for _ in range(6 if LEARNED.keys() <= options.keys() else 12):
+    for _ in range(5):
         with unchanged(asking):
             answers(asking)
         expected, indices = quiet.ask(), asking.ask()
@@ -234,17 +232,6 @@ def test_minimizing_mirrors_maximizing_the_negated_rewards(bandit_class):
         assert down.best_arm() == up.best_arm()
         assert down.best_arm(among_pulled=False) == up.best_arm(among_pulled=False)
     assert torch.equal(down.inducing_indices, up.inducing_indices)
-
-
-def test_tiny_noise_in_single_precision_does_not_hang():
-    arms = random_arms(200, torch.float32)
-    bandit = make_bandit(
-        GPUCB, arms, covar_module=MaternKernel(nu=2.5), noise_variance=1e-7
-    )
-    indices = torch.arange(60)
-    bandit.add_observations(indices, true_rewards(arms)[indices])
-    with pytest.warns(NumericsWarning, match="Use float64 or a larger"):
-        assert len(bandit.ask()) == 1
 
 
 # Inducing arms ------------------------------------------------------------------------

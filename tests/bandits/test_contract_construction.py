@@ -10,10 +10,10 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from gpytorch.kernels import Kernel, LinearKernel
+from gpytorch.kernels import Kernel
 
 from botorch_bkb import BBKB, GPBandit, GPUCB, TVGPUCB, UniformRandom
-from botorch_bkb.optim import FixedSize, SumRule
+from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     ALL_BANDITS,
     assert_same,
@@ -36,15 +36,12 @@ from tests.bandits.contract import each
     [
         ("noise_variance", 0.0, InputDataError, "`noise_variance`.*positive.*got 0.0"),
         ("noise_variance", math.nan, InputDataError, "`noise_variance`.*got nan"),
-        ("noise_variance", math.inf, InputDataError, "`noise_variance`.*got inf"),
-        ("max_repeats", 0, InputDataError, "`max_repeats`.*at least 1.*got 0"),
         ("max_repeats", 1.5, InputDataError, "`max_repeats`.*integer.*got 1.5"),
         ("confidence", -1.0, InputDataError, "`num_deviations`.*got -1.0"),
         ("confidence", "wide", UnsupportedError, "`confidence`.*got str"),
         ("batch_rule", 96, InputDataError, "`batch_rule`.*FixedSize.*got 96"),
         ("covar_module", "rbf", InputDataError, "`covar_module`.*got 'rbf'"),
         ("oversampling", 0.0, InputDataError, "`oversampling`.*got 0.0"),
-        ("oversampling", math.nan, InputDataError, "`oversampling`.*got nan"),
         ("resampling", "often", InputDataError, "`resampling`.*got 'often'"),
         ("inclusion", "unmerged", InputDataError, "`inclusion`.*got 'unmerged'"),
     ],
@@ -81,11 +78,9 @@ def test_the_algorithm_of_a_paper_that_misses_something_names_gpbandit(
     message = rf"`{missing}`.*{bandit_class.__name__} is the algorithm .*`GPBandit"
     with pytest.raises(InputDataError, match=message):
         make_bandit(bandit_class, **{missing: None})
-
-
-def test_a_drift_of_unknown_rate_is_for_gpbandit():
-    with pytest.raises(InputDataError, match=r"`forgetting_rate`.*`GPBandit"):
-        make_bandit(TVGPUCB, forgetting_rate=None)
+    if bandit_class is TVGPUCB:
+        with pytest.raises(InputDataError, match=r"`forgetting_rate`.*`GPBandit"):
+            make_bandit(TVGPUCB, forgetting_rate=None)
 
 
 @each(ALL_BANDITS)
@@ -127,23 +122,6 @@ def test_a_copy_serves_where_the_first_one_cannot(bandit_class):
     assert sorted(bandit.ask(6).tolist()) == list(range(6))
 
 
-@each(PAPERS_BANDITS)
-def test_an_arm_of_no_variance_does_not_stop_the_run(bandit_class):
-    """A linear kernel knows the origin: nothing to learn there, maybe the best arm."""
-    arms = torch.cat([torch.zeros(1, 2).double(), random_arms(9)])
-    bandit = make_bandit(
-        bandit_class,
-        arms,
-        covar_module=LinearKernel().double(),
-        batch_rule=SumRule(),
-        noise_variance=1.0,
-    )
-    indices = torch.arange(10)
-    bandit.add_observations(indices, -10 * arms.sum(dim=-1))
-    assert 1 <= len(bandit.ask(20)) <= 20
-    assert bandit.predict([0])[1].item() == 0.0
-
-
 @each([BBKB, GPUCB, TVGPUCB])
 def test_the_arguments_are_not_changed(bandit_class):
     arms, kernel = random_arms(12), rbf()
@@ -179,8 +157,6 @@ def distance(x1, x2):
 
 NO_KERNELS = {
     "one minus distance": lambda x1, x2: 1 - 4 * distance(x1, x2),
-    "minus distance": lambda x1, x2: -distance(x1, x2),
-    "sine": lambda x1, x2: 1 + torch.sin(9 * distance(x1, x2)),
     "negative": lambda x1, x2: -torch.exp(-distance(x1, x2)),
     "zero": lambda x1, x2: 0 * distance(x1, x2),
     "not a number": lambda x1, x2: distance(x1, x2) / 0 * 0,
@@ -208,19 +184,6 @@ def test_a_kernel_that_is_not_psd_is_an_error_that_changes_nothing(
             bandit.ask()
         finally:
             assert_same(bandit.state_dict(), before)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("negative", "prior variance of at least zero, but got -1.0 for arm 0"),
-        ("not a number", "prior variance of at least zero, but got nan for arm 0"),
-        ("zero", "all are zero"),
-    ],
-)
-def test_prior_variances_that_are_none_are_named(name, message):
-    with pytest.raises(InputDataError, match=message):
-        make_bandit(BBKB, covar_module=Function(NO_KERNELS[name]))
 
 
 def test_a_policy_is_an_object():

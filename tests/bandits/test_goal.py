@@ -95,17 +95,6 @@ POLICIES = {
 each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 
 
-@pytest.mark.parametrize("options", [{}, LEARNED], ids=["given", "learned"])
-@each_policy
-def test_batches_that_look_for_the_best_arm_are_distinct(policy, options):
-    bandit = make_bandit(GPBandit, policy=policy, **options)
-    measure = noisy_rewards(bandit.arms, noise_std=0.05)
-    for _ in range(4):
-        indices = bandit.ask(6)
-        assert len(set(indices.tolist())) == 6
-        bandit.tell(indices, measure(indices))
-
-
 @each_policy
 def test_an_arm_in_flight_is_not_asked_for_again(policy):
     bandit = make_bandit(GPBandit, policy=policy)
@@ -202,17 +191,6 @@ def test_pulls_that_bring_nothing_are_tries():
                     bandit.fail([arm])
         assert new == [6, 7, 8, 9]
         assert bandit.counts[3] == 1 + 4 * 5
-
-
-def test_what_was_tried_outlives_the_bandit():
-    bandit = settled(num_repeats=0)
-    for _ in range(9):
-        arm = bandit.ask()
-        bandit.tell(arm, [20.0]) if arm == 3 else bandit.fail(arm)
-    loaded = settled()
-    loaded.load_state_dict(bandit.state_dict())
-    after = [bandit.ask().item() for _ in range(12)]
-    assert [loaded.ask().item() for _ in range(12)] == after
 
 
 @pytest.mark.parametrize("size", [1, 4])

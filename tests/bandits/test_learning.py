@@ -4,10 +4,8 @@ import pytest
 
 from botorch_bkb import (
     BBKB,
-    BKB,
     EpsilonGreedy,
     GPBandit,
-    GPBUCB,
     GPThompsonSampling,
     GPUCB,
     UniformRandom,
@@ -41,7 +39,7 @@ def uniform_regret():
     return (truth.max() - truth).mean().item()
 
 
-@each([BKB, BBKB, GPUCB, GPBUCB, EpsilonGreedy, GPThompsonSampling, GPBandit])
+@each([BBKB, GPUCB, EpsilonGreedy, GPThompsonSampling, GPBandit])
 @pytest.mark.parametrize(("seed", "maximize"), [(0, True), (1, False)])
 def test_every_bandit_beats_uniform_choice(bandit_class, seed, maximize):
     cumulative, simple = mean_regret(bandit_class, seed, maximize)
@@ -50,5 +48,5 @@ def test_every_bandit_beats_uniform_choice(bandit_class, seed, maximize):
 
 
 def test_uniform_choice_has_the_regret_of_uniform_choice():
-    regrets = [mean_regret(UniformRandom, seed)[0] for seed in range(4)]
-    assert sum(regrets) / 4 == pytest.approx(uniform_regret(), rel=0.2)
+    regrets = [mean_regret(UniformRandom, seed)[0] for seed in range(2)]
+    assert sum(regrets) / 2 == pytest.approx(uniform_regret(), rel=0.25)

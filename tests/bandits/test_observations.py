@@ -29,7 +29,7 @@ def test_results_settle_the_oldest_pull_of_their_arm_or_the_one_named():
     assert bandit.predict(range(4))[0].tolist() == pytest.approx(expected)
 
 
-@pytest.fixture(params=[BBKB, TVGPUCB, GPBandit], ids=lambda item: item.__name__)
+@pytest.fixture(params=[TVGPUCB, GPBandit], ids=lambda item: item.__name__)
 def bandit(request):
     """A bandit that has told, failed and pending pulls; the last are 2, 3 and 4."""
     bandit = identity_bandit(request.param)

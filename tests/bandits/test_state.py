@@ -41,9 +41,9 @@ def through_a_file(state):
     return torch.load(file)
 
 
-def start(bandit):
+def start(bandit, num_rounds=6):
     """Leave pulls told and not yet used, failed and pending."""
-    play(bandit, 6)
+    play(bandit, num_rounds)
     bandit.add_observations([3, 3, 8], [0.1, 1 / 3, -0.7])
     bandit.ask(3)
     bandit.add_pending([11, 12])
@@ -52,7 +52,7 @@ def start(bandit):
     bandit.tell([first], [0.9])
 
 
-def compare_runs(bandit, other, num_asks=10):
+def compare_runs(bandit, other, num_asks=6):
     """Ask and tell both, some pulls late; every answer must be the same."""
     measures = [noisy_rewards(bandit.arms, seed=5) for _ in range(2)]
     for number in range(num_asks):
@@ -123,8 +123,8 @@ def test_a_round_trip_continues_the_run_with_other_options(make_options):
 def test_a_round_trip_keeps_learned_hyper_parameters(options):
     options = {**LEARNED, **options}
     bandit = make_bandit(GPBandit, random_arms(30), **options)
-    start(bandit)
-    compare_runs(bandit, reload(GPBandit, bandit, lambda: options), num_asks=4)
+    start(bandit, num_rounds=3)
+    compare_runs(bandit, reload(GPBandit, bandit, lambda: options), num_asks=2)
 
 
 def matern(nu=2.5, lengthscale=0.3):

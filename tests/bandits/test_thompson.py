@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, GPUCB, TVGPUCB
-from botorch_bkb.bandits import ThompsonPolicy
 from botorch_bkb.generation import MaximizerDistribution
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
@@ -77,13 +75,6 @@ def test_picks_follow_draws_whose_deviations_are_scaled(scale):
     assert torch.equal(said, expected)
 
 
-def test_draws_go_less_far_in_practice_than_in_the_paper():
-    assert make_bandit(GPThompsonSampling).policy == ThompsonPolicy(
-        0.05, "projected", 1
-    )
-    assert ThompsonPolicy() == ThompsonPolicy(0.0, "full", scale=0.7)
-
-
 def test_pending_pulls_shrink_the_draws():
     bandit = told_bandit(batch_rule=FixedSize(8000))
     pending = [3] * 30 + [7] * 30 + [11]
@@ -108,7 +99,7 @@ def test_arms_that_run_out_leave_the_draw_to_the_others():
     assert largest_z(counts, dense_probabilities(bandit, (), allowed), 1500) < MAX_Z
 
 
-@pytest.mark.parametrize("xi", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("xi", [0.0, 0.3])
 def test_picks_follow_the_probability_of_being_best(xi):
     bandit = told_bandit(batch_rule=FixedSize(8000), uniform_probability=xi)
     picks = bandit.ask()
@@ -171,15 +162,3 @@ def test_any_bandit_has_a_distribution_of_the_maximizer(bandit_class, maximize):
     mean, variance = bandit.predict()
     sign = 1 if maximize else -1
     assert sign * mean[after.mode] > (sign * mean).max() - 2 * variance.max().sqrt()
-
-
-def test_bad_options_are_refused():
-    with pytest.raises(InputDataError, match="`uniform_probability` to be a num"):
-        make_bandit(GPThompsonSampling, uniform_probability=1.5)
-    with pytest.raises(InputDataError, match="Expected `covariance`"):
-        make_bandit(GPThompsonSampling, covariance="none")
-    with pytest.raises(InputDataError, match="`scale` to be a number from 0"):
-        make_bandit(GPThompsonSampling, scale=-1.0)
-    bandit = told_bandit()
-    with pytest.raises(InputDataError, match="`num_draws` to be an integer"):
-        bandit.maximizer_distribution(0)

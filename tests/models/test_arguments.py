@@ -18,8 +18,6 @@ from botorch_bkb.acquisition import (
 )
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 from botorch_bkb.models.kernels import PrecomputedKernel
-from botorch_bkb.optim import ArmPosterior
-from botorch_bkb.posteriors import SparseArmKalmanFilter
 
 
 X = torch.rand(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
@@ -79,12 +77,6 @@ def wrong_calls():  # not checked by mypy, which would refuse them too
             "`noise` to be a dense tensor",
         ),
         (lambda: TimeVaryingGP(X, Y, temporal_kernel=3), "`temporal_kernel` to be a"),
-        (
-            lambda: SparseArmKalmanFilter([[1.0]], RBF, 0.1, 0.1),
-            "`arms` to be a dense te",
-        ),
-        (lambda: ArmPosterior(X, "rbf", 0.1), "`covar_module` to be a GPyTorch"),
-        (lambda: ArmPosterior(X, RBF, "0.1"), "`noise_variance` to be positive"),
         (lambda: PrecomputedKernel([[1.0]]), "`covariance` to be a dense tensor"),
         (lambda: PrecomputedKernel(X[:2] * torch.nan), "finite `covariance`"),
         (

@@ -94,6 +94,17 @@ def dense_answer(kernel, X, Y, S, X_test, noise):
     )
 
 
+def assert_same_posterior(ours, theirs, atol):
+    """Compare means and covariances of any batch shape."""
+    torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=atol)
+    torch.testing.assert_close(
+        ours.distribution.covariance_matrix,
+        theirs.distribution.covariance_matrix,
+        rtol=0,
+        atol=atol,
+    )
+
+
 KERNELS = ["smooth", "matern", "linear", "product"]
 
 
@@ -179,14 +190,7 @@ def test_all_points_inducing_recovers_the_exact_gp(train_yvar, clustered, genera
             X, Y, Yvar, inducing_points=S, input_transform=Normalize(3)
         )
         model.load_state_dict(exact.state_dict())
-        ours, theirs = model.posterior(X_test), exact.posterior(X_test)
-        torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=1e-8)
-        torch.testing.assert_close(
-            ours.distribution.covariance_matrix,
-            theirs.distribution.covariance_matrix,
-            rtol=0,
-            atol=1e-8,
-        )
+        assert_same_posterior(model.posterior(X_test), exact.posterior(X_test), 1e-8)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

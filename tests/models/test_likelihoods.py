@@ -130,14 +130,15 @@ def test_the_variance_of_outliers_is_that_of_training(num_inducing):
 
 def test_relevance_pursuit_finds_the_outliers():
     X, Y, X_test = make_data()
-    X, Y = X[:18], Y[:18]
-    model = SingleTaskDTCGP(X, Y, likelihood=robust(18), inducing_points=X[:9])
+    few = [*range(8), OUTLIERS[1]]
+    X, Y = X[few], Y[few]
+    model = SingleTaskDTCGP(X, Y, likelihood=robust(9), inducing_points=X[:6])
     mll = ExactMarginalLogLikelihood(model.likelihood, model)
     module = model.likelihood.noise_covar
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Converting a tensor", UserWarning)
-        backward_relevance_pursuit(module, mll, sparsity_levels=[18, 2])
-    assert sorted(module.support) == OUTLIERS
+        backward_relevance_pursuit(module, mll, sparsity_levels=[9, 2])
+    assert sorted(module.support) == [OUTLIERS[0], 8]
     value = qLogExpectedImprovement(model, best_f=1.0)(X_test.unsqueeze(-2))
     assert value.isfinite().all()
 

@@ -79,7 +79,7 @@ def pid_of(arms, shard):
     )
 
 
-@pytest.mark.parametrize("bandit", ["bbkb-few-rows", "gpbucb", "ts-weights"])
+@pytest.mark.parametrize("bandit", ["bbkb-few-rows", "ts-weights"])
 def test_runs_have_the_bits_of_this_process(two, path, bandit):
     expected = campaign(BANDITS[bandit](ArrayArms(path)))
     assert_same(campaign(BANDITS[bandit](two)), expected)
@@ -102,7 +102,7 @@ def test_parquet_files_are_read_by_the_workers(tmp_path):
         frame.to_parquet(tmp_path / f"{number}.parquet", row_group_size=50)
     arms = ParquetArms(tmp_path / "*.parquet", columns)
     expected = campaign(BANDITS["bbkb"](arms))
-    there = arms.on_ray(2)
+    there = arms.on_ray(1)
     assert_same(campaign(BANDITS["bbkb"](there)), expected)
     there.workers.close()
 
@@ -139,27 +139,17 @@ class Killer:
 
 def test_workers_that_are_killed_are_replaced_and_have_the_same_bits(path):
     """Before an ask and in the midst of one, one and both."""
-    expected = campaign(BANDITS["gpbucb"](ArrayArms(path)), num_asks=4)
+    expected = campaign(BANDITS["gpbucb"](ArrayArms(path)), num_asks=3)
     arms = ArrayArms(path).on_ray(2)
-    delays, victims = [None, 0.02, 0.02, None], [[1], [0, 1], [0], [0]]
+    delays, victims = [None, 0.02, None], [[1], [0, 1], [0]]
     killer = Killer(BANDITS["gpbucb"](arms), arms, delays, victims)
-    assert_same(campaign(killer, num_asks=4), expected)
-    assert len(killer.pids) == 5
+    assert_same(campaign(killer, num_asks=3), expected)
+    assert len(killer.pids) == 4
     arms.workers.close()
 
 
-def test_a_worker_that_is_lost_for_good_is_an_error_that_names_its_arms(path):
+def test_a_worker_that_says_nothing_or_is_lost_is_an_error_that_names_its_arms(path):
     arms = ArrayArms(path).on_ray(2, max_restarts=0)
-    bandit = BANDITS["bbkb"](arms)
-    bandit.tell(bandit.ask(), torch.ones(1).double())
-    os.kill(pid_of(arms, 1), signal.SIGKILL)
-    with pytest.raises(ShardLostError, match=r"shard 1 \(arms 80 to 149\) is lost"):
-        bandit.ask()
-    arms.workers.close()
-
-
-def test_a_worker_that_says_nothing_is_an_error_that_names_its_arms(path):
-    arms = ArrayArms(path).on_ray(2)
     bandit = BANDITS["bbkb"](arms)
     bandit.tell(bandit.ask(), torch.ones(1).double())
     pid = pid_of(arms, 0)
@@ -170,6 +160,10 @@ def test_a_worker_that_says_nothing_is_an_error_that_names_its_arms(path):
             bandit.ask()
     finally:
         os.kill(pid, signal.SIGCONT)
+    arms.workers.pool.timeout = PATIENCE
+    os.kill(pid_of(arms, 1), signal.SIGKILL)
+    with pytest.raises(ShardLostError, match=r"shard 1 \(arms 80 to 149\) is lost"):
+        bandit.ask()
     arms.workers.close()
 
 
@@ -177,7 +171,7 @@ def test_rows_that_cannot_be_used_are_an_error_that_names_them(tmp_path):
     rows = table().numpy()
     rows[120, 1] = np.nan
     np.save(tmp_path / "bad.npy", rows)
-    arms = ArrayArms(tmp_path / "bad.npy").on_ray(2)
+    arms = ArrayArms(tmp_path / "bad.npy").on_ray(1)
     with pytest.raises(ShardDataError, match=r"arm 120, row 120 of .*bad\.npy"):
         ArmPosterior(arms, kernel(), 0.1)
     arms.workers.close()
@@ -186,12 +180,12 @@ def test_rows_that_cannot_be_used_are_an_error_that_names_them(tmp_path):
 def test_a_file_that_changed_is_an_error_when_a_worker_is_replaced(tmp_path):
     path = tmp_path / "arms.npy"
     np.save(path, table().numpy())
-    arms = ArrayArms(path).on_ray(2)
+    arms = ArrayArms(path).on_ray(1)
     bandit = BANDITS["bbkb"](arms)
     bandit.tell(bandit.ask(), torch.ones(1).double())
     np.save(tmp_path / "other.npy", table().numpy() + 1)
     os.replace(tmp_path / "other.npy", path)
-    os.kill(pid_of(arms, 1), signal.SIGKILL)
+    os.kill(pid_of(arms, 0), signal.SIGKILL)
     with pytest.raises(ShardDataError, match=r"arms\.npy to stay as it was"):
         bandit.ask()
     arms.workers.close()

@@ -153,4 +153,4 @@ def test_drifting_arms_are_used_up_as_others_are(pending):
         drift.bounds.pull(arm, 1)
         chosen.append(arm)
     assert sorted(chosen) == [2, 2, 8, 8]
-    assert limits.is_used_up
+    assert limits.num_open == 0

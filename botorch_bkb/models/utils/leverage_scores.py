@@ -11,7 +11,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_bkb.checks import check_choice, check_fraction, check_positive
-from botorch_bkb.models.utils.nystrom import dense_covariance, span_tolerance
+from botorch_bkb.models.utils.nystrom import dense_covariance, SPAN_TOLERANCE
 
 
 # Rows of the factor that are computed at once, of points that may be the next pivots: a
@@ -124,7 +124,7 @@ def leverage_pivots(
         others are in their span.
     """
     prior = covar_module(points, diag=True).to(points)
-    least = span_tolerance(prior.dtype) * prior
+    least = SPAN_TOLERANCE[prior.dtype] * prior
     residual = prior.clone()
     weights = counts.to(prior)
     factor = prior.new_empty(size, points.shape[0])

@@ -113,23 +113,13 @@ class RoundingReport:
         )
 
 
-def span_tolerance(dtype: torch.dtype) -> float:
-    """Return the relative Schur residual under which a point is in the span."""
-    return SPAN_TOLERANCE[dtype]
-
-
-def append_tolerance(dtype: torch.dtype) -> float:
-    """Return the relative Schur residual under which a point is not appended."""
-    return APPEND_TOLERANCE[dtype]
-
-
 def is_well_conditioned(inverse: Tensor) -> bool:
     """Return whether rows of ``L^{-1}`` leave features that rounding does not spoil.
 
     Of points of unit prior variance. ``|z|^2`` of an arm far from the points is wrong
     by the machine precision times the square of the inverse.
     """
-    return bool(append_tolerance(inverse.dtype) * inverse.square().sum() < 1)
+    return bool(APPEND_TOLERANCE[inverse.dtype] * inverse.square().sum() < 1)
 
 
 @torch.no_grad()
@@ -165,7 +155,7 @@ def independent_points(K_ss: Tensor) -> Tensor:
         return alive
     scale = scale[alive]
     K = K_ss[alive][:, alive] / (scale.unsqueeze(-1) * scale)
-    rtol = span_tolerance(K.dtype)
+    rtol = SPAN_TOLERANCE[K.dtype]
     L, info = torch.linalg.cholesky_ex(K)
     if info == 0:
         eye = torch.eye(L.shape[0]).to(L)

@@ -35,7 +35,7 @@ from botorch_bkb.models.utils.nystrom import (
     dense_covariance,
     independent_points,
     lazy_covariance,
-    span_tolerance,
+    SPAN_TOLERANCE,
 )
 
 
@@ -62,7 +62,7 @@ def masked_cholesky(
     num_points = schur.shape[-1]
     if num_points == 0:
         return schur, torch.empty_like(prior, dtype=torch.bool)
-    threshold = span_tolerance(schur.dtype) * prior
+    threshold = SPAN_TOLERANCE[schur.dtype] * prior
     columns: list[Tensor] = []
     kept: list[Tensor] = []
     rows = torch.arange(num_points, device=schur.device)
