@@ -422,14 +422,15 @@ class ProductLimits(PullLimits):
         return ProductLimits(self.mask, self.most, dict(self.left_of))
 
     @override
-    def take(self, index: int, num_pulls: int) -> None:
+    def take(self, index: int, num_pulls: int) -> bool:
         left = self.left_of.get(index, self.most)
         if left == UNLIMITED:
-            return
+            return False
         self.left_of[index] = left - num_pulls
         if left == num_pulls:
             self.mask = self.closed(self.mask.closed.new_tensor([index])).mask
             self.num_open -= 1
+        return left == num_pulls
 
     @override
     def closed(self, indices: Tensor) -> ProductLimits:

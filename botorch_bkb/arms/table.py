@@ -75,6 +75,14 @@ class PullLimits:
         """The least number of pulls of an arm that allows one."""
         return int(self.left[self.left > 0].min())
 
+    def of(self, index: int) -> int:
+        """Return how many pulls an arm allows."""
+        return int(self.left[index])
+
+    def allows(self, indices: Tensor) -> Tensor:
+        """Return whether each of some arms allows a pull."""
+        return self.left[indices] > 0
+
     def total(self, enough: int) -> int:
         """Return how many pulls arms allow, counting no more than are enough of one."""
         return int(self.left.clamp(max=enough).sum())
@@ -99,7 +107,7 @@ class PullLimits:
 
     def take(self, index: int, num_pulls: int) -> bool:
         """Take pulls of an arm; return whether it allows no more."""
-        left = int(self.left[index])
+        left = self.of(index)
         if left == UNLIMITED:
             return False
         self.left[index] = left - num_pulls

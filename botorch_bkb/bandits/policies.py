@@ -295,7 +295,7 @@ class ThompsonPolicy(DrawingPolicy):
             draws = sampler.draw_values(size, generator, pool)
             is_uniform = self._is_uniform(size, generator)
             for values, uniform in zip(draws, is_uniform, strict=True):
-                allowed = limits.left[pool] > 0
+                allowed = limits.allows(pool)
                 if not allowed.any():
                     pool = sampler.promising_arms(limits.allowed)
                     break

@@ -239,7 +239,7 @@ class UpperBounds(Choices):
             bound = mean + self.scale * math.sqrt(variance)
             return _beats(rival, (bound, index))
 
-        return first_crossing(overtaken, int(self.limits.left[index]))
+        return first_crossing(overtaken, self.limits.of(index))
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
@@ -294,7 +294,7 @@ class UpperBounds(Choices):
         """Make the arms of the largest bounds exact."""
         arms = self._largest(size)
         pool = Pool(self.posterior, self.scale, arms, self.pulls, self.projected)
-        for closed in arms[self.limits.left[arms] <= 0].tolist():
+        for closed in arms[~self.limits.allows(arms)].tolist():
             pool.close(closed)
         self.tracked = pool
         return pool
