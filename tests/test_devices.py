@@ -74,9 +74,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 @pytest.fixture(autouse=True)
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let fits stop early: on the pretend device every operation takes long."""
-    fit = partial(
-        fit_gpytorch_mll, optimizer_kwargs={"options": {"maxiter": 4}}
-    )
+    fit = partial(fit_gpytorch_mll, optimizer_kwargs={"options": {"maxiter": 4}})
     monkeypatch.setattr(fitting, "fit_gpytorch_mll", fit)
 
 
