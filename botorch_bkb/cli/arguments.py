@@ -1,4 +1,4 @@
-"""The command line's arguments. Imports nothing heavy, so that help is quick."""
+"""The command line's arguments. Imports nothing heavy, so that help is fast."""
 
 from __future__ import annotations
 
@@ -17,47 +17,44 @@ PROGRAM = "botorch-bkb"
 DEFAULT_COMMAND = "demo"
 BANDIT_NAMES = (
     *("suggest", "bbkb", "bkb", "gpucb", "gpbucb", "thompson", "epsilon-greedy"),
-    *("uniform", "tvgpucb", "rgpucb"),
+    "uniform",
 )
 KERNEL_NAMES = ("tanimoto", "matern", "rbf")
 GOAL_NAMES = ("best-arm", "regret")
-# How many are suggested at once: a plate's wells.
+# The wells of a plate.
 BATCH_SIZE = 96
 DEFAULT_ID = "id"
-# Of the model of `simulate`, where it learns none.
+# The noise variance of the papers' bandits in `simulate`.
 NOISE_VARIANCE = 0.2
-# Of the bandits that expect a drift, where they learn none.
-FORGETTING_RATE = 0.01
 SEPARATOR_NAMES = dict(comma=",", semicolon=";", tab="\t", bar="|", space=" ")
 
 DESCRIPTION = """\
 Gaussian process bandits over large finite sets of candidates.
 
   demo       run a campaign over 20,000 points of the Hartmann-6 function (default)
-  simulate   run bandits over a table whose mean rewards are known
+  simulate   run bandits over a table of candidates whose mean results are known
   suggest    choose the next batch to measure from a table of candidates
 """
 DEMO_DESCRIPTION = """\
 Run a campaign of GPBandit over Sobol points of the Hartmann-6 function with noisy
-rewards, beside a greedy choice and chance. The table and the picture compare them.
+results, beside a greedy policy and uniform choice. A table and a picture compare them.
 """
 SIMULATE_DESCRIPTION = """\
-Treat every row of a table as an arm and run a bandit over it. Features are
-standardized. The reward column, standardized too, holds the mean rewards, to which
-noise is added. The bandit `suggest` rehearses the command suggest: it plays the batches
-which that would choose, of fingerprints too. Several bandits, or several repetitions,
-are compared in one table and one picture.
+Run bandits over a table of candidates whose mean results are known. Noise is added to
+the results. The bandit `suggest` chooses the batches that the command suggest would
+choose. The other bandits are the algorithms of the papers, with standardized features.
+One table and one picture compare all bandits and repetitions.
 """
 SUGGEST_DESCRIPTION = """\
 Choose the next batch to measure. Two tables are the whole state: the candidates, and
-one row per measurement so far, of which those with an empty reward are in flight.
-Kernel and noise are fitted to the measurements.
+one row per measurement so far. A measurement with an empty result is in flight. Kernel
+and noise are fitted to the measurements.
 """
 SUGGEST_EPILOG = """\
-NEXT has a row per chosen candidate: how often to measure it (repeats), the mean reward
-that the fit expects of many measurements, how uncertain that mean is (std), and where
-it lies with 95 % probability (low, high). The page "Tables for suggest" of the
-documentation says what tables may look like.
+NEXT has a row per chosen candidate: how often to measure it (repeats), the predicted
+mean of many measurements, the standard deviation of that mean (std), its 95 % interval
+(low, high), and why it was chosen. The page "Tables for suggest" of the documentation
+describes the tables.
 """
 
 
@@ -88,7 +85,6 @@ seed = _reader(
 )
 non_negative_number = _reader(float, "0 or more", lambda x: 0 <= x < math.inf)
 positive_number = _reader(float, "more than 0", lambda x: 0 < x < math.inf)
-share = _reader(float, "from 0 to 1", lambda x: 0 <= x <= 1)
 
 
 def separator(text: str) -> str:
@@ -118,17 +114,13 @@ def value_codes(text: str) -> tuple[str, dict[str, float]]:
 
 
 class _StoreOnce(argparse.Action):
-    """Store a value, unless an earlier one would be lost."""
+    """Store a value; a second one is an error, since the first would be lost."""
 
     given: Any = None
 
     @override
     def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
+        self, parser: Any, namespace: Any, values: Any, option_string: Any = None
     ) -> None:
         if self.given is not None:
             raise argparse.ArgumentError(
@@ -152,15 +144,14 @@ DECIMAL: dict[str, Any] = {"choices": [".", ","], "metavar": "MARK"}
 BITS: dict[str, Any] = {"type": number_of_bits, "default": 2048, "metavar": "N"}
 CODES: dict[str, Any] = {"type": value_codes, "metavar": "COLUMN:VALUE=NUMBER,..."}
 NOISE: dict[str, Any] = {"type": non_negative_number, "default": 0.1, "metavar": "X"}
-RATE: dict[str, Any] = {"type": share, "metavar": "EPS"}
 REPEATED: dict[str, Any] = {"action": "append", "default": []}
 GOAL: dict[str, Any] = {"choices": GOAL_NAMES}
 NAMES: dict[str, Any] = {"nargs": "+", "choices": BANDIT_NAMES, "metavar": "NAME"}
 FOLDER: dict[str, Any] = {"default": Path("botorch_bkb_output"), "metavar": "FOLDER"}
 TABLE_HELP = "a *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet file"
 GOAL_HELP = (
-    "best-arm: find the best candidate; those of a batch are distinct. regret: collect "
-    "reward; good candidates come again and again (default: best-arm)"
+    "best-arm: find the best candidate; a batch has distinct candidates. regret: "
+    "collect good results; good candidates are measured repeatedly (default: best-arm)"
 )
 
 RUN: list[Option] = [
@@ -168,46 +159,38 @@ RUN: list[Option] = [
     ("--quiet", FLAG, "show no progress"),
 ]
 OF_TABLES: list[Option] = [
-    ("--minimize", FLAG, "small rewards are best"),
-    ("--max-repeats", COUNT, "measure no candidate more often than this in all"),
-    ("--drop", COLUMN | REPEATED, "a column that is no feature; repeatable"),
+    ("--minimize", FLAG, "small results are best"),
+    ("--max-repeats", COUNT, "the most measurements of one candidate in all"),
+    ("--drop", COLUMN | REPEATED, "a column that is not a feature; repeatable"),
     ("--drop-incomplete", FLAG, "leave out all columns with missing values"),
     ("--code", CODES | REPEATED, "numbers for text: sex:M=1,I=0,F=-1; repeatable"),
     ("--category", COLUMN | REPEATED, "a column whose values are names; repeatable"),
-    ("--separator", MARK, "of CSV files, or its name, such as tab (default: found)"),
-    ("--decimal", DECIMAL, "decimal mark of CSV files (default: found from each)"),
-    (
-        "--workers",
-        COUNT,
-        "let N workers of Ray on this machine compute (extra ray), with the same "
-        "picks. A worker takes one core and 400 MB: worth it from a million candidates "
-        "and more than two cores on. Not for fingerprints",
-    ),
-]
-MOLECULES: list[Option] = [
+    ("--separator", MARK, "of CSV files, or its name, such as tab (default: detected)"),
+    ("--decimal", DECIMAL, "decimal mark of CSV files (default: detected)"),
     (
         "--smiles",
         COLUMN | REPEATED,
-        "column of molecules, of which Morgan fingerprints are made (extra chem); in "
-        "simulate of suggest. Repeatable: all columns are compared as one",
+        "column of molecules as SMILES, which become Morgan fingerprints (extra chem); "
+        "repeatable: the fingerprints of all columns are put side by side. In "
+        "simulate, only --bandit suggest takes it",
     ),
     ("--radius", COUNT | {"default": 2}, "of the fingerprints (default: 2, ECFP4)"),
     ("--num-bits", BITS, "length of the fingerprints (default: 2048)"),
     ("--counts", FLAG, "count how often a molecule has a fragment"),
-    ("--skip-invalid", FLAG, "leave rows out that are no molecule"),
+    ("--skip-invalid", FLAG, "leave out rows whose SMILES cannot be read"),
     (
         "--kernel",
         {"choices": KERNEL_NAMES},
-        "tanimoto compares bits, times a matern on other columns; matern (nu 2.5) and "
-        "rbf compare numbers, with a lengthscale per column (default: tanimoto of "
-        "molecules and of 64 columns of 0 and 1 or more, without others; otherwise a "
-        "matern trend plus rough detail. Of the papers' bandits: rbf)",
+        "tanimoto compares bits, times a matern kernel of other columns; matern (nu "
+        "2.5) and rbf compare numbers, with a lengthscale per column (default: "
+        "tanimoto for molecules, and for 64 columns of 0 and 1 or more without others; "
+        "otherwise a matern trend plus rough detail. Of the papers' bandits: rbf)",
     ),
     (
         "--max-inducing",
         COUNT,
-        "base the choice on at most N of the measured candidates, which bounds time "
-        "and memory and makes it less accurate (default: no limit)",
+        "use at most N measured candidates as inducing points, which bounds time and "
+        "memory and makes the model less accurate (default: no limit)",
     ),
 ]
 DEMO: list[Option] = [
@@ -218,8 +201,8 @@ DEMO: list[Option] = [
 ]
 SIMULATE: list[Option] = [
     ("table", FILE, TABLE_HELP),
-    ("--reward", COLUMN | {"required": True}, "column of the mean rewards"),
-    ("--id", COLUMN, "column of ids, which is no feature; names the best arm found"),
+    ("--reward", COLUMN | {"required": True}, "column of the mean results"),
+    ("--id", COLUMN, "column of ids, which is not a feature; names the best candidate"),
     (
         "--bandit",
         NAMES | {"default": ["bbkb"]},
@@ -227,18 +210,21 @@ SIMULATE: list[Option] = [
         f"loop of that command (default batch size there: {BATCH_SIZE})",
     ),
     ("--goal", GOAL, f"of suggest. {GOAL_HELP}"),
-    ("--horizon", COUNT | {"default": 1_000}, "pulls (default: 1000)"),
+    ("--horizon", COUNT | {"default": 1_000}, "measurements (default: 1000)"),
     (
         "--repetitions",
         COUNT | {"default": 1},
         "runs at SEED, SEED + 1, ... (default: 1)",
     ),
-    ("--noise-std", NOISE, "standard deviation of a reward's noise (default: 0.1)"),
+    (
+        "--noise-std",
+        NOISE,
+        "standard deviation of the noise of a measurement, in standard deviations of "
+        "the mean results (default: 0.1)",
+    ),
     *OF_TABLES,
-    *MOLECULES,
     ("--output", FILE | FOLDER, "for rounds.csv and regret.png"),
     *RUN,
-    ("--threads", COUNT, "torch threads (default: torch's choice)"),
 ]
 ALGORITHM: list[Option] = [
     ("--lengthscale", POSITIVE, "of every feature (default: sqrt(number of features))"),
@@ -249,72 +235,73 @@ ALGORITHM: list[Option] = [
         "width of the bounds in posterior standard deviations (default: that of the "
         "paper, without the theorem's constants)",
     ),
-    (
-        "--forgetting-rate",
-        RATE,
-        "share of the variance that is forgotten from batch to batch, of tvgpucb and "
-        f"rgpucb (default: {FORGETTING_RATE})",
-    ),
     ("--batch-size", COUNT, "fixed batch size in place of the bandit's own rule"),
 ]
 SUGGEST: list[Option] = [
-    ("arms", FILE | {"metavar": "ARMS"}, f"the candidates, {TABLE_HELP}"),
+    ("arms", FILE | {"metavar": "CANDIDATES"}, f"the candidates, {TABLE_HELP}"),
     (
         "--observations",
         FILE | REPEATED | {"metavar": "RESULTS"},
-        "the measurements; if missing or empty, the first batch is spread out. "
-        "Repeatable: the rows of all tables count",
+        "the measurements; without any, the first batch is spread out. Repeatable: the "
+        "rows of all tables count",
     ),
     ("--batch-size", COUNT | {"default": BATCH_SIZE}, "measurements (default: 96)"),
     (
         "--output",
         FILE | {"default": Path("next.csv"), "metavar": "NEXT"},
-        "the table to write (default: next.csv). One that was filled in is kept",
+        "the table to write (default: next.csv). A table that was filled in is kept",
     ),
     (
         "--id",
         COLUMN | {"default": DEFAULT_ID},
         "id column of both tables, in any case (default: id). Results without ids, or "
-        "under ids that ARMS lacks, belong to the candidate with their settings. If "
-        "ARMS has no ids, its rows are numbered, and NEXT has their settings",
+        "with unknown ids, belong to the candidate with the same settings. If "
+        "CANDIDATES has no ids, its rows are numbered, and NEXT has their settings",
     ),
-    ("--results-id", COLUMN, "id column of RESULTS, if not that of --id"),
-    ("--reward", COLUMN | {"default": "reward"}, "column of RESULTS (default: reward)"),
+    ("--results-id", COLUMN, "id column of RESULTS, if it differs from --id"),
+    ("--reward", COLUMN | {"default": "reward"}, "column of results (default: reward)"),
     ("--replicates-are-real", FLAG, "equal rows of RESULTS are separate measurements"),
     (
         "--available",
         COLUMN,
-        "column of ARMS that says which candidates can be measured now: yes or no, "
-        "true or false, or an amount (0 is none). The others still inform",
+        "column of CANDIDATES that says which of them can be measured now: yes or no, "
+        "true or false, or an amount (0 is none). The results of the others still "
+        "train the model",
     ),
-    ("--with-columns", FLAG, "let NEXT carry the candidates' other columns"),
+    ("--with-columns", FLAG, "add the candidates' other columns to NEXT"),
     (
         "--per-measurement",
         FLAG,
-        "let NEXT have a row per measurement, in the columns of RESULTS and with an "
-        "empty reward: to be filled in and appended to RESULTS as it is",
+        "write a row per measurement, in the columns of RESULTS and with an empty "
+        "result, to be filled in and appended to RESULTS",
     ),
     (
         "--report",
         FILE | {"metavar": "HTML"},
-        "write a page too: progress, predicted against measured, the batch, what was "
-        "assumed",
+        "also write a page: progress, predicted against measured results, the batch, "
+        "and the assumptions",
     ),
     (
         "--round",
         COLUMN,
-        "column of RESULTS with the round or plate of a measurement: warns if rounds "
-        "differ as a whole, and orders the report",
+        "column of RESULTS with the round or plate of a measurement. The command warns "
+        "if rounds differ as a whole, and the report shows them in order",
     ),
     (
         "--log-reward",
         FLAG,
-        "fit logarithms to base 10 of the rewards: for IC50s, counts and others over "
-        "decades. NEXT has mean to high of these",
+        "fit logarithms to base 10 of the results, for IC50s, counts and others over "
+        "decades. mean, std, low and high of NEXT are those of the logarithms",
     ),
     ("--goal", GOAL | {"default": GOAL_NAMES[0]}, GOAL_HELP),
     *OF_TABLES,
-    *MOLECULES,
+    (
+        "--workers",
+        COUNT,
+        "let N workers of Ray on this machine compute (extra ray), with the same "
+        "batch. A worker takes one core and 400 MB: worth it from a million "
+        "candidates and three cores on. Not for fingerprints",
+    ),
     *RUN,
 ]
 
@@ -337,7 +324,7 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts
         )
-        # What takes one value is refused if it is given twice.
+        # An option that takes one value is refused if it is given twice.
         command.register("action", None, _StoreOnce)
         _add(command, options)
         return command
@@ -351,7 +338,7 @@ def build_parser() -> argparse.ArgumentParser:
         description=SIMULATE_DESCRIPTION,
     )
     model = simulate.add_argument_group(
-        "model and algorithm, in standardized units, of all bandits but suggest"
+        "model and algorithm of the papers' bandits, in standardized units"
     )
     _add(model, ALGORITHM)
     texts = {"description": SUGGEST_DESCRIPTION, "epilog": SUGGEST_EPILOG}

@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
-from torch import Tensor
 
 from botorch_bkb.cli.arguments import DEFAULT_ID
-from botorch_bkb.cli.columns import (
-    is_numeric,
-    listing,
-    LOOKS_NUMERIC,
-    NUMBER,
-    reward_column,
-    row_name,
+from botorch_bkb.cli.features import drop_incomplete, feature_columns, LOOKS_NUMERIC
+from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns
+from botorch_bkb.cli.identity import differing, match_ids, match_settings
+from botorch_bkb.cli.molecules import (
+    Fingerprints,
+    first_rows,
+    group_rows,
+    read_smiles,
+    valid_rows,
 )
-from botorch_bkb.cli.features import drop_incomplete, feature_columns
-from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns, Table
-from botorch_bkb.cli.identity import match_ids, Settings
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
     check_copies,
     check_output,
     log_rewards,
-    note_other_settings,
     note_unused_columns,
+    read_results,
     results_name,
 )
 from botorch_bkb.cli.tables import (
     find_column,
-    read_table,
+    is_numeric,
+    listing,
+    NUMBER,
+    read_by_options,
     require_column,
     require_ids,
+    reward_column,
+    row_name,
 )
 
 
@@ -49,158 +51,156 @@ AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "fals
 ROW_COLUMN = "candidate"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Campaign:
-    """The two tables, read.
+    """Candidates and measurements.
 
     Attributes:
-        arms: The candidates; after them those that were measured, but are not in their
-            table any more. Of a table that stays in its file only the ids. One without
-            ids has a first column that names its rows.
-        num_candidates: The number of the former.
-        available: Which rows of ``arms`` may be chosen.
-        results: The table of measurements; no rows if there are none.
-        indices: The row of ``arms`` of each measurement.
-        rewards: The reward of each, NaN where it is in flight.
-        results_id: The column of ids of ``results``; None if its rows are matched by
-            their settings.
+        table: The candidates as in their file, each molecule once. Only the ids of a
+            table that stays in its file. The rows of a table without ids are numbered.
+        rows: The candidates with canonical SMILES, and after them measured candidates
+            that are no longer in the table.
+        available: Which of ``rows`` can be chosen.
+        results: The measurements that did not fail.
+        indices: The row of each.
+        rewards: The result of each, NaN while it is in flight.
+        num_failed: The number of candidates whose last measurement failed.
+        fingerprints: The molecules of each column of SMILES.
+        results_id: The column of ids of ``results``; None if they have none.
         is_numbered: Whether the candidates have no ids in their file.
-        arms_form: How the file of the candidates is written, if it is a CSV file.
-        results_form: How the file of the measurements is written, if it is a CSV file.
-        results_columns: Its columns. Of several files the last one counts.
-        failed: The rows of ``arms`` whose last measurement failed: not available.
+        arms_form: The format of the candidates' CSV file.
+        results_form: The format of the last CSV file of results.
+        results_columns: Its columns.
     """
 
-    arms: pd.DataFrame
-    num_candidates: int
-    available: Tensor
+    table: pd.DataFrame
+    rows: pd.DataFrame
+    available: NDArray[np.bool_]
     results: pd.DataFrame
-    indices: Tensor
-    rewards: Tensor
+    indices: NDArray[np.int64]
+    rewards: NDArray[np.float64]
+    num_failed: int = 0
+    fingerprints: dict[str, Fingerprints] = field(default_factory=dict)
     results_id: str | None = None
     is_numbered: bool = False
     arms_form: CsvFormat | None = None
     results_form: CsvFormat | None = None
     results_columns: tuple[str, ...] = ()
-    failed: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
 
-    def regrouped(self, group: NDArray[np.int64], rows: NDArray[np.int64]) -> Campaign:
-        """Return the campaign with one row of ``arms`` for each group of rows.
-
-        Args:
-            group: The group of each row, counted from 0 by first rows; -1 for rows that
-                are left out, with their measurements.
-            rows: The row that is kept of each group.
-        """
-        indices = group[self.indices.numpy()]
-        is_kept = indices >= 0
-        available = self.available[torch.from_numpy(rows)]
-        failed = torch.from_numpy(group[self.failed.numpy()])
-        failed = failed[failed >= 0]
-        available[failed] = False
-        return replace(
-            self,
-            failed=failed,
-            arms=self.arms.iloc[rows],
-            num_candidates=int(group[: self.num_candidates].max()) + 1,
-            available=available,
-            results=self.results[is_kept] if len(self.results) else self.results,
-            indices=torch.from_numpy(indices[is_kept]),
-            rewards=self.rewards[torch.from_numpy(is_kept)],
-        )
+    @property
+    def num_candidates(self) -> int:
+        """The number of candidates in the table."""
+        return len(self.table)
 
 
 def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
-    """Whether a table's features are left in its file.
-
-    Molecules and fingerprints are not: they are packed, and fit.
-    """
+    """Whether a table's features are left in its file. Fingerprints are not."""
     has_bits = args.smiles or args.kernel == "tanimoto"
     return not has_bits and is_library(path)
 
 
-def read_by_options(
-    path: Path, args: argparse.Namespace, columns: Collection[str | None] | None = None
-) -> Table:
-    """Read a table as the options of a command say, and print what was found."""
-    if len(dict(args.code)) < len(args.code):
-        raise InputDataError("A column has two --code. Write its codes into one.")
-    names = {args.id, *args.smiles, *args.drop, *args.category, *dict(args.code)}
-    names.add(getattr(args, "results_id", None))
-    table = read_table(
-        path,
-        names - {args.reward, getattr(args, "round", None)},
-        separator=args.separator,
-        decimal=args.decimal,
-        columns=columns,
-        reward=args.reward,
-    )
-    for text in table.notes:
-        note(text)
-    return table
-
-
 def read_campaign(args: argparse.Namespace) -> Campaign:
-    """Read candidates and measurements, as the options of `suggest` name them.
+    """Read candidates and measurements by the options of `suggest`.
 
-    ``args.id`` becomes the column of ``arms`` that holds the ids.
+    ``args.id`` becomes the column of ids.
 
     Raises:
-        InputDataError: If a column is missing, an id is missing, twice or unknown, a
-            reward is not a number, or it is not clear what is available.
+        InputDataError: If a column is missing; an id is missing, twice or unknown; a
+            result is not a number; a SMILES cannot be read; or it is unclear what is
+            available.
     """
     is_large = stays_in_file(args.arms, args)
-    arms, form, is_numbered = _read_arms(args, is_large)
+    table, form, is_numbered = _read_arms(args, is_large)
     if args.drop_incomplete:
-        drop_incomplete(arms, args)
-    settings = feature_columns(arms, args)
-    results, is_failed, last = _read_results(args, settings, is_numbered)
+        drop_incomplete(table, args)
+    settings = feature_columns(table, args)
+    own = parquet_columns(args.arms) if is_large else list(table.columns)
+    results, is_failed, last = read_results(args, settings, is_numbered)
     results_id = None if is_numbered else find_column(results.columns, args.results_id)
-    own = parquet_columns(args.arms) if is_large else list(arms.columns)
     note_unused_columns(results, [*own, results_id, args.reward, args.round])
     check_copies(results, args)
     check_output(args, results, results_id, own)
     rewards = reward_column(results[args.reward], may_be_empty=True)
     if args.log_reward:
         rewards = log_rewards(rewards, args)
-    indices, removed = _identify(results, arms, settings, results_id, args)
-    # Molecules are compared where they are read.
-    compared = [name for name in settings if name not in args.smiles]
-    note_other_settings(results, arms, indices, compared, args)
+    arms, results, found = read_molecules_of(table, results, args)
+    places, removed = _identify(results, arms, settings, results_id, args)
     available = np.append(_available(arms, args), np.zeros(len(removed), dtype="bool"))
-    num_candidates = len(arms)
+    rows = arms
     if len(removed):
-        arms = pd.concat([pd.concat({args.arms.name: arms}), removed])
+        rows = pd.concat([pd.concat({args.arms.name: arms}), removed])
+    group, first = distinct_rows(rows, settings, found, available, args)
+    indices = group[places]
+    is_known = (indices >= 0) & (places < len(arms))
+    candidates = arms.iloc[places[is_known]]
+    _compare_settings(results[is_known], candidates, settings, args)
     is_last = ~pd.Series(indices).duplicated(keep="last").to_numpy()
-    failed = indices[is_failed & is_last]
+    failed = indices[is_failed & is_last & (indices >= 0)]
+    available = available[first]
     available[failed] = False
     if len(failed):
-        names = list(arms[args.id].iloc[failed])
+        names = list(rows[args.id].iloc[first[failed]])
         note(
             f"the last measurement of {len(failed):,} candidates failed "
-            f"({listing(names, NUM_IDS_SHOWN)}): they are not chosen. Remove such a "
-            "row to let its candidate be chosen again"
+            f"({listing(names, NUM_IDS_SHOWN)}): they are not chosen. Remove the rows "
+            "of failed measurements to let these candidates be chosen again"
         )
+    kept = (indices >= 0) & ~is_failed
+    num_candidates = int(group[: len(arms)].max()) + 1
     return Campaign(
-        arms=arms,
-        num_candidates=num_candidates,
-        available=torch.tensor(available),
-        results=results[~is_failed],
-        indices=torch.tensor(indices[~is_failed]),
-        rewards=torch.tensor(rewards.to_numpy(dtype="float64")[~is_failed]),
+        table=table.iloc[first[:num_candidates]],
+        rows=rows.iloc[first],
+        available=available,
+        results=results[kept],
+        indices=indices[kept],
+        rewards=rewards.to_numpy(dtype="float64")[kept],
+        num_failed=int((failed < num_candidates).sum()),
+        fingerprints=found,
         results_id=results_id,
         is_numbered=is_numbered,
         arms_form=form,
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
-        failed=torch.from_numpy(failed),
     )
+
+
+def read_molecules_of(
+    arms: pd.DataFrame, results: pd.DataFrame, args: argparse.Namespace
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Fingerprints]]:
+    """Return both tables with canonical SMILES, and the molecules of each column."""
+    found: dict[str, Fingerprints] = {}
+    for name in args.smiles:
+        smiles, found[name] = read_smiles(arms[name], args, library=args.arms)
+        arms = arms.assign(**{name: smiles})
+        if name in results:
+            smiles, more = read_smiles(results[name], args)
+            results = results.assign(**{name: smiles})
+            found[name] = found[name].joined(more)
+    return arms, results, found
+
+
+def distinct_rows(
+    rows: pd.DataFrame,
+    settings: Sequence[str],
+    found: dict[str, Fingerprints],
+    available: NDArray[np.bool_],
+    args: argparse.Namespace,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the candidate of each row, -1 for none, and the row of each candidate.
+
+    Rows with the same molecules and settings are one candidate.
+    """
+    if not found:
+        return np.arange(len(rows)), np.arange(len(rows))
+    columns = [*dict.fromkeys([*found, *settings])]
+    group = group_rows(rows, columns, valid_rows(rows, found, args))
+    return group, first_rows(rows[args.id], group, available)
 
 
 def _read_arms(
     args: argparse.Namespace, is_large: bool
 ) -> tuple[pd.DataFrame, CsvFormat | None, bool]:
-    """Read the candidates, how their file is written, and whether they are numbered."""
+    """Return the candidates, their file's format, and whether they are numbered."""
     columns = [args.id, args.available] if is_large else None
     table = read_by_options(args.arms, args, columns)
     arms = table.frame
@@ -218,7 +218,7 @@ def _read_arms(
         arms.insert(0, args.id, pd.Series(names, arms.index, dtype="str"))
         note(
             f"{args.arms.name} has no column {DEFAULT_ID!r}: its rows are numbered, "
-            "and results belong to the candidate with their settings"
+            "and results belong to the candidate with the same settings"
         )
     else:
         args.results_id = args.results_id or args.id
@@ -227,16 +227,17 @@ def _read_arms(
         require_ids(arms[args.id], args.arms)
     if arms.empty:
         raise InputDataError(f"Expected at least one candidate in {args.arms}.")
-    if args.reward in arms and args.arms.resolve() not in _paths(args):
+    paths = [path.resolve() for path in args.observations]
+    if args.reward in arms and args.arms.resolve() not in paths:
         note(
             f"{args.arms.name} has a column {args.reward!r}, which is not read: "
-            "measurements are those of --observations, which may be the same file"
+            "results come from --observations, which may be the same file"
         )
     return arms, table.form, is_numbered
 
 
 def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
-    """Refuse candidates without ids if a column may hold ids, or the header values."""
+    """Raise an error if a column may hold ids, or if the header is missing."""
     named = {*args.category, *dict(args.code), *args.smiles}
     columns = [name for name in feature_columns(arms, args) if name not in named]
     for name in columns:
@@ -257,13 +258,8 @@ def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
             )
 
 
-def _paths(args: argparse.Namespace) -> list[Path]:
-    """Return where the tables of measurements are."""
-    return [path.resolve() for path in args.observations]
-
-
 def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_]:
-    """Return which candidates may be chosen, by words or by amounts."""
+    """Return which candidates can be chosen, by words or by amounts."""
     if args.available is None:
         return np.ones(len(arms), dtype="bool")
     require_column(arms, args.available, args.arms, "--available")
@@ -280,71 +276,6 @@ def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_
     return (amounts > 0).to_numpy()
 
 
-def _read_results(
-    args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
-) -> tuple[pd.DataFrame, NDArray[np.bool_], Table]:
-    """Read the measurements; no file, a missing or an empty one mean none so far.
-
-    Returns:
-        The rows of all files, each with its file's name in the index; which of them say
-        that the measurement failed; and the last table.
-    """
-    paths: list[Path] = args.observations
-    if len({*_paths(args)}) < len(paths):
-        raise InputDataError(
-            f"--observations names a table twice: {results_name(args)}. Name each once."
-        )
-    tables = {path: _read_result(path, args, settings, is_numbered) for path in paths}
-    tables = {path: table for path, table in tables.items() if len(table.frame.columns)}
-    if not tables:
-        columns = [*(settings if is_numbered else [args.results_id]), args.reward]
-        nothing = pd.DataFrame(columns=columns, dtype="float64")
-        return nothing, np.zeros(0, dtype="bool"), Table(nothing)
-    *_, last = tables.values()
-    frames = [table.frame for table in tables.values()]
-    is_failed = [table.frame.index.isin(table.failed) for table in tables.values()]
-    if not is_numbered:
-        # They may name the ids in another case.
-        ids = find_column(last.frame.columns, args.results_id)
-        own = [find_column(frame.columns, args.results_id) for frame in frames]
-        frames = [f.rename(columns={n: ids}) for f, n in zip(frames, own, strict=True)]
-    are_names_unique = len({path.name for path in tables}) == len(tables)
-    keys = [path.name if are_names_unique else str(path) for path in tables]
-    return pd.concat(frames, keys=keys), np.concatenate(is_failed), last
-
-
-def _read_result(
-    path: Path, args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
-) -> Table:
-    """Read one of the tables of measurements; one without columns if there is none."""
-    if path.is_dir():
-        raise InputDataError(f"{path} is a folder, not a table of measurements.")
-    if not path.is_file():
-        note(f"there is no file {path}: nothing is measured yet, or it is skipped")
-        return Table(pd.DataFrame())
-    table = read_by_options(path, args)
-    frame = table.frame
-    if frame.columns.empty:
-        return table
-    require_column(frame, args.reward, path, "--reward")
-    column = None if is_numbered else find_column(list(frame.columns), args.results_id)
-    lacks = [name for name in settings if name not in frame.columns]
-    if column is not None:
-        require_ids(frame[column], path, may_repeat=True)
-    elif lacks or not settings:
-        raise InputDataError(
-            f"{path} has no column {args.results_id or DEFAULT_ID!r} of ids, and to "
-            f"find candidates by their settings it lacks the columns {lacks}. Name "
-            f"one of its columns {list(frame.columns)} by --id or --results-id, add "
-            "what is lacking, or leave it out by --drop."
-        )
-    if path.resolve() == args.arms.resolve():
-        # What is not measured here is a candidate, not a measurement in flight.
-        is_measured = frame[args.reward].notna() | frame.index.isin(table.failed)
-        return replace(table, frame=frame[is_measured])
-    return table
-
-
 def _identify(
     results: pd.DataFrame,
     arms: pd.DataFrame,
@@ -352,16 +283,17 @@ def _identify(
     results_id: str | None,
     args: argparse.Namespace,
 ) -> tuple[NDArray[np.int64], pd.DataFrame]:
-    """Return the candidate of each result: that of its id, or else of its settings.
+    """Return the candidate of each result, by its id, or else by its settings.
 
-    Candidates that are no longer in their table are returned too; their rows follow.
+    Measured candidates that are no longer in their table are returned too; their
+    numbers follow.
     """
     if not len(results):
         return np.zeros(0, dtype="int64"), arms[:0]
-    if results_id is None and _paths(args) == [args.arms.resolve()]:
-        rows = results.index.get_level_values(-1)
-        return arms.index.get_indexer(rows), arms[:0]
     if results_id is None:
+        if [path.resolve() for path in args.observations] == [args.arms.resolve()]:
+            rows = results.index.get_level_values(-1)
+            return arms.index.get_indexer(rows), arms[:0]
         names = [f"row {row + 1} of {file}" for file, row in results.index]
         ids = pd.Series(names, results.index, dtype="str")
     else:
@@ -372,31 +304,34 @@ def _identify(
         return places, arms[:0]
     if not settings or not {*settings} <= {*results.columns}:
         raise InputDataError(_unknown_id(ids[is_open], "", arms, args))
-    places[is_open] = Settings(results[is_open], arms, settings).match()
+    places[is_open] = match_settings(results[is_open], arms, settings)
     is_found = is_open & (places >= 0)
     if is_found.any():
         own = arms[args.id].iloc[places[is_found][0]]
         note(
             f"{is_found.sum():,} of {len(results):,} results without a known id have "
-            f"the settings of candidates of {args.arms.name}, such as "
-            f"{ids[is_found].iloc[0]} those of {own}: they count as theirs (numbers "
-            "may differ by 0.01 %)"
+            f"the settings of candidates of {args.arms.name} (numbers may differ by "
+            f"0.01 %), such as {ids[is_found].iloc[0]} those of {own}, and belong to "
+            "them"
         )
     is_open = places < 0
     unknown = results.assign(**{args.id: ids})[is_open]
     # Results of the same settings are of the same candidate.
-    group = unknown.groupby(list(settings), sort=False, dropna=False).ngroup()
+    group = group_rows(unknown, settings, np.ones(len(unknown), dtype="bool"))
     places[is_open] = len(arms) + group
-    removed = unknown.loc[~group.duplicated(), [args.id, *settings]]
+    removed = unknown.loc[
+        ~pd.Series(group).duplicated().to_numpy(), [args.id, *settings]
+    ]
     again = removed[args.id].duplicated()
     if again.any():
         ids = removed[args.id][again]
         raise InputDataError(_unknown_id(ids, " with other settings", arms, args))
     if len(removed):
         note(
-            f"{len(removed):,} measured candidates are not in {args.arms.name} any "
-            f"more ({listing(list(removed[args.id]), NUM_IDS_SHOWN)}): they inform by "
-            f"the features in {results_name(args)}, and are not chosen"
+            f"{len(removed):,} measured candidates are no longer in {args.arms.name} "
+            f"({listing(list(removed[args.id]), NUM_IDS_SHOWN)}): their results train "
+            f"the model with the settings in {results_name(args)}, and they are not "
+            "chosen"
         )
     return places, removed
 
@@ -404,13 +339,45 @@ def _identify(
 def _unknown_id(
     ids: pd.Series, said: str, arms: pd.DataFrame, args: argparse.Namespace
 ) -> str:
-    """Say which measured id the candidates lack, and what to do."""
+    """Say which measured id is not among the candidates, and what to do."""
     more = f" and {len(ids) - 1:,} more rows" if len(ids) > 1 else ""
     return (
         f"{results_name(args)} measures id {ids.iloc[0]!r}{said} in "
-        f"{row_name(ids.notna())}{more}, which the table of candidates lacks; it has "
-        f"ids such as {arms[args.id].iloc[0]!r}. Write ids alike in both tables, as "
-        "text: spreadsheets drop zeros, shorten numbers and make dates. If the "
+        f"{row_name(ids.notna())}{more}, which is not in the table of candidates; it "
+        f"has ids such as {arms[args.id].iloc[0]!r}. Write ids alike in both tables, "
+        "as text: spreadsheets drop zeros, shorten numbers and make dates. If the "
         "candidate was removed, put it back (--available keeps it from being chosen), "
         "remove the row, or write its settings, the same in all rows, beside it."
     )
+
+
+def _compare_settings(
+    results: pd.DataFrame,
+    own: pd.DataFrame,
+    settings: Sequence[str],
+    args: argparse.Namespace,
+) -> None:
+    """Report results with other settings than the candidates whose ids they have.
+
+    Raises:
+        InputDataError: If a molecule is another one.
+    """
+    columns = [name for name in settings if name in results]
+    differ = differing(results, own, columns)
+    for name, wrong in zip(columns, differ.T, strict=True):
+        if name in args.smiles and wrong.any():
+            told, right = results[name][wrong].iloc[0], own[name][wrong].iloc[0]
+            raise InputDataError(
+                f"The results have the SMILES {told[:80]!r} in "
+                f"{row_name(pd.Series(wrong, results.index))}, but the molecule of "
+                f"{own[args.id][wrong].iloc[0]} is {right[:80]!r} in {args.arms}. "
+                "Correct one of them."
+            )
+    if differ.any():
+        counts = zip(columns, differ.sum(axis=0), strict=True)
+        said = [f"{name!r} (rows: {count:,})" for name, count in counts if count]
+        first = row_name(pd.Series(differ.any(axis=-1), results.index))
+        note(
+            f"the results have other values than {args.arms.name} in columns "
+            f"{listing(said)}, first in {first}: the model uses {args.arms.name}"
+        )

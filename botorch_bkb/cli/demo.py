@@ -1,4 +1,4 @@
-"""The demonstration: a campaign on Hartmann-6, beside a greedy choice and chance."""
+"""The demonstration: a campaign on Hartmann-6, a greedy and a uniform choice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
         )
         for name, bandit in bandits.items()
     ]
-    names = [f"arm {arm:,}" for arm in range(args.num_arms)]
+    names = [f"candidate {arm:,}" for arm in range(args.num_arms)]
     report(
         pd.concat(rounds, ignore_index=True),
         problem,

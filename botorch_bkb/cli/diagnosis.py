@@ -1,4 +1,4 @@
-"""What a fit found, in one line, and whether it can be trusted."""
+"""Checks of a fit: a description in one line, and whether it can be trusted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ from botorch.posteriors import GPyTorchPosterior
 from gpytorch.means import ZeroMean
 from scipy import stats
 from torch import Tensor
-from typing_extensions import override
 
 from botorch_bkb.bandits import GPBandit
-from botorch_bkb.bandits.fitting import (
-    extreme_arms,
-    feature_units,
-    MIN_PULLS_TO_FIT,
-)
+from botorch_bkb.bandits.fitting import extreme_arms, feature_units, MIN_PULLS_TO_FIT
+from botorch_bkb.cli.tables import listing
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels.learned import (
     fingerprint_columns,
@@ -33,39 +29,36 @@ from botorch_bkb.models.kernels.learned import (
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 
 
-# Fewer measured candidates make no correlation, and fewer than these no verdict.
+# With fewer measured candidates there is no correlation, and with fewer than the second
+# number no verdict.
 MIN_CANDIDATES = 8
 MIN_CANDIDATES_TO_JUDGE = 16
-# With so many candidates the fit is repeated without each fifth of them; of more, few
-# lengthscales do not follow single rewards.
+# Up to so many candidates, kernel and noise are fitted again for each fold. Of more,
+# single results hardly change them.
 NUM_FOLDS = 5
 MAX_REFITTED = 256
 # Chance gives a correlation above this over sqrt(n) once in twenty times.
 CHANCE_QUANTILE = 1.645
-# One measurement that makes so much of the variance is all that a fit sees.
+# The shares of the variance above which one result, or several (one in ten at most),
+# dominate a fit.
 DOMINANT_SHARE = 0.8
-# So are several, one in ten at most, if they make so much of it.
 DOMINANT_SHARE_OF_SEVERAL = 0.99
 NUM_REWARDS_SHOWN = 3
-# Rewards over more than two decades.
+# Two decades.
 MAX_RATIO = 100
 MUCH_LESS = 0.8
 NUM_COLUMNS_SHOWN = 3
-# Of a normal distribution, 95 % lies within this many deviations.
+# 95 % of a normal distribution lie within so many standard deviations.
 DEVIATIONS_OF_95_PERCENT = 1.96
-# A share of intervals is far from 95 % if it is so many standard errors away: chance
+# Intervals are wrong if the share inside is so many standard errors below 95 %: chance
 # alone does that once in 60 times at most.
 FAR_OFF = 3.0
 # Rounds differ as a whole if they explain so much of the variance, and chance alone
-# does that so rarely.
+# does that with a smaller probability than this.
 SHARE_OF_ROUNDS = 0.1
 CHANCE_OF_ROUNDS = 0.01
 # Rounds are judged only if there are so many more measurements than coefficients.
 MIN_FREE = 5
-NOT_FITTED = (
-    "Kernel and noise are assumed so far: they are fitted from "
-    f"{MIN_PULLS_TO_FIT} measurements on."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,41 +124,30 @@ class HeldOut:
         return self.error < self.error_of_mean
 
 
-@dataclass(frozen=True, eq=False)
-class Finding:
-    """What a look at the measurements found.
-
-    Attributes:
-        text: In a line.
-        trouble: Why the choice cannot be trusted, if that is so.
-        held_out: Predictions of candidates that are left out; None if too few are
-            measured.
-    """
-
-    text: str
-    trouble: str | None
-    held_out: HeldOut | None = None
-
-    @override
-    def __str__(self) -> str:
-        return self.text
+def is_fitted(rewards: Tensor) -> bool:
+    """Whether kernel and noise are fitted: enough results, and not all equal."""
+    return len(rewards) >= MIN_PULLS_TO_FIT and has_spread(rewards)
 
 
 def diagnose(
     bandit: GPBandit, indices: Tensor, rewards: Tensor, sources: Sequence[str]
-) -> Finding:
-    """Look at a bandit's fit to measurements.
+) -> tuple[str, HeldOut | None]:
+    """Describe a bandit's fit to measurements.
 
     Args:
-        bandit: A bandit that learns kernel and noise, asked after it was told them.
-        indices: The ``n`` measured arms, repeats included, not all of one reward.
-        rewards: Their ``n`` rewards.
-        sources: The column of each feature, of those beside a fingerprint.
+        bandit: A bandit that learns kernel and noise, after a choice.
+        indices: The ``n`` measured arms, repeats included.
+        rewards: Their ``n`` rewards, not all equal.
+        sources: The column of each feature, except for fingerprints.
+
+    Returns:
+        A description, and predictions of candidates that are left out; None if too few
+        are measured.
     """
     measured, place = indices.unique(return_inverse=True)
     noise_share = bandit.noise_variance / rewards.var(correction=0).item()
-    parts = [f"noise is {noise_share:.0%} of the rewards' variance"]
-    # Of the trend, where there is rough detail. A column counts by its shortest one.
+    parts = [f"noise is {noise_share:.0%} of the results' variance"]
+    # Lengthscales of the trend, if there is rough detail. The shortest counts.
     found = lengthscales(bandit.covar_module).values()
     scales = pd.Series(list(found), index=list(sources), dtype="float64")
     shown = scales.groupby(level=0).min().nsmallest(NUM_COLUMNS_SHOWN)
@@ -176,17 +158,14 @@ def diagnose(
     _, *details = variance_shares(bandit.covar_module, features)
     detail_share = sum(share for _, share in details)
     if detail_share > 0:
-        parts.append(
-            f"rough detail beside them is {detail_share:.0%} of the kernel's variance"
-        )
+        parts.append(f"rough detail is {detail_share:.0%} of the kernel's variance")
     held_out = _hold_out(bandit, measured, place, rewards)
     if held_out is not None:
         parts.append(
-            "candidates left out are predicted with a correlation of "
+            "cross-validated correlation between predicted and measured results: "
             f"{held_out.correlation:.2f}"
         )
-    trouble = None if held_out is None else fit_trouble(held_out)
-    return Finding("; ".join(parts), trouble, held_out)
+    return "; ".join(parts), held_out
 
 
 def fit_trouble(held_out: HeldOut) -> str | None:
@@ -195,24 +174,29 @@ def fit_trouble(held_out: HeldOut) -> str | None:
     if held_out.correlation > chance or not held_out.can_judge:
         return None
     return (
-        "the fit cannot tell candidates apart: those left out are predicted with a "
-        f"correlation of {held_out.correlation:.2f}, and chance alone gives up to "
-        f"{chance:.2f}. This batch is hardly better than a random one. Check that "
-        "rewards and candidates belong together, and that the columns hold what "
-        "the reward depends on"
+        "the model cannot predict the results: the cross-validated correlation is "
+        f"{held_out.correlation:.2f}, and chance alone gives up to {chance:.2f}. This "
+        "batch is hardly better than a random one. Check that results and candidates "
+        "belong together, and that the columns hold what the result depends on"
     )
 
 
-def round_effect(held_out: HeldOut, rounds: Sequence[str]) -> Finding | None:
+def round_effect(
+    held_out: HeldOut, rounds: Sequence[str]
+) -> tuple[str, str | None] | None:
     """Return how much of the variance rounds explain beside held-out predictions.
 
-    By least squares: rewards go by the predictions, which says that later rounds have
-    better candidates, and by a constant for all rounds, or for each. The share is less
-    what chance alone gives.
+    By least squares: results depend on the predictions, since later rounds may have
+    better candidates, and on one constant for all rounds, or one for each. The share
+    that chance alone gives is subtracted.
 
     Args:
         held_out: Predictions of the ``n`` measurements.
         rounds: The round of each.
+
+    Returns:
+        A description, and a warning if rounds differ as a whole; None if there are too
+        few measurements.
     """
     codes, names = pd.factorize(np.asarray(rounds, dtype=object))
     is_of = (codes[:, None] == np.arange(len(names))).astype("float64")
@@ -229,20 +213,18 @@ def round_effect(held_out: HeldOut, rounds: Sequence[str]) -> Finding | None:
     gain = max(errors[0] - errors[1], 0.0)
     share = max(0.0, gain - num_more * by_chance) / ((y - y.mean()) ** 2).sum()
     p_value = stats.f.sf(gain / num_more / by_chance, num_more, num_free)
-    text = f"they explain {share:.0%} of the rewards' variance beside what the "
-    text += "candidates do"
+    text = f"they explain {share:.0%} of the results' variance beside the candidates"
     if share < SHARE_OF_ROUNDS or p_value > CHANCE_OF_ROUNDS:
-        return Finding(text, None)
+        return text, None
     shifts = coefficients[:-1] - y.mean()
     low, high = shifts.argmin(), shifts.argmax()
-    return Finding(
-        text,
+    return text, (
         f"rounds differ as a whole, by {shifts[low]:+.2g} ({names[low]}) to "
-        f"{shifts[high]:+.2g} ({names[high]}), and the fit takes that for differences "
-        "between candidates. Measure the same few candidates in every round (shared "
-        "controls) and write each reward relative to the mean of its round's "
-        "controls; or, of rounds of similar candidates, relative to the mean of its "
-        "round",
+        f"{shifts[high]:+.2g} ({names[high]}), and the model takes that for "
+        "differences between candidates. Measure the same few candidates in every "
+        "round (shared controls) and write each result relative to the mean of its "
+        "round's controls. If rounds have similar candidates, write it relative to the "
+        "mean of its round"
     )
 
 
@@ -272,7 +254,7 @@ def _hold_out(
         mean, variance = _predict_by_loo(bandit, measured, counts, means)
     std = (variance + bandit.noise_variance).sqrt()
     errors = ((sums.sum() - sums) / (len(rewards) - counts))[place] - rewards
-    # A constant prediction has no correlation: it tells nothing.
+    # A constant prediction has no correlation.
     correlation = torch.corrcoef(torch.stack([mean, means]))[0, 1].nan_to_num(0.0)
     return HeldOut(
         measured=rewards.numpy(),
@@ -290,10 +272,10 @@ def _predict_by_folds(
 ) -> tuple[Tensor, Tensor]:
     """Predict each of ``P`` measured arms by a fit to those of the other folds.
 
-    With the fit anew: one that has seen the rewards predicts pure noise with a
-    correlation of 0.3 to 0.5, since its lengthscales were chosen for that.
+    Kernel and noise are fitted again: those of the fit to all would predict even pure
+    noise with a correlation of 0.3 to 0.5.
     """
-    # The others bring the units: those of the bandit are the ranges of all its arms.
+    # The extreme arms keep the ranges by which features are normalized.
     arms = bandit.arms[torch.cat([measured, extreme_arms(bandit.arms)])]
     generator = torch.Generator().manual_seed(0)
     fold = torch.randperm(len(measured), generator=generator) % NUM_FOLDS
@@ -303,7 +285,7 @@ def _predict_by_folds(
         part = GPBandit(arms, bandit.kernel_to_learn, generator=generator)
         part.add_observations(indices[seen], rewards[seen])
         with warnings.catch_warnings():
-            # A verdict on a part of the data is no news.
+            # Warnings of a fit to a part of the data are not for the user.
             warnings.simplefilter("ignore", BotorchWarning)
             mean[fold == number], variance[fold == number] = part.predict(
                 (fold == number).nonzero().squeeze(-1)
@@ -314,7 +296,7 @@ def _predict_by_folds(
 def _predict_by_loo(
     bandit: GPBandit, measured: Tensor, counts: Tensor, means: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Predict each of many measured arms by the fit to all, without its rewards."""
+    """Predict each of many measured arms by the fit to all others, in closed form."""
     inducing = bandit.inducing_indices
     scale = means.std(correction=0)
     noise_variance = bandit.noise_variance / scale.square() / counts
@@ -333,34 +315,27 @@ def _predict_by_loo(
     return mean * scale + means.mean(), variance * scale.square()
 
 
-def is_fitted(bandit: GPBandit) -> bool:
-    """Whether a bandit that learns has had enough results to fit kernel and noise."""
-    return bandit.num_pulls >= MIN_PULLS_TO_FIT
-
-
 def has_spread(rewards: Tensor) -> bool:
-    """Whether ``n`` rewards differ: deviations of others would have no unit."""
+    """Whether ``n`` rewards differ by more than rounding."""
     if len(rewards) < 2:
         return False
     largest = (rewards - rewards.mean()).square().max()
-    # Equal up to rounding. Squares of tiny rewards are zero.
+    # Squares of tiny rewards are zero.
     return bool(largest > (1e-12 * rewards.abs().max()).square())
 
 
 def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
-    """Return why little can be fitted to ``n`` rewards, if that is so.
+    """Return why a model cannot be fitted well to ``n`` rewards, if that is so.
 
     Args:
         rewards: The rewards.
         names: The ids of their candidates.
     """
     num_rewards = len(rewards)
-    if num_rewards < 2:
-        return None
-    if not has_spread(rewards):
+    if num_rewards >= 2 and not has_spread(rewards):
         return (
-            f"all {num_rewards:,} rewards are {rewards[0].item():.10g}: nothing tells "
-            "candidates apart, and the batch is only spread out"
+            f"all {num_rewards:,} results are {rewards[0].item():.10g}: there is no "
+            "difference between candidates to learn, and the batch is only spread out"
         )
     if num_rewards < MIN_CANDIDATES:
         return None
@@ -374,23 +349,19 @@ def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
     else:
         return None
     shown = [f"{rewards[n].item():g} of {names[n]}" for n in far[:number].tolist()]
-    found = f"the reward {shown[0]} alone makes"
-    if number > 1:
-        listing = ", ".join(shown[:NUM_REWARDS_SHOWN])
-        more = ", ..." if number > NUM_REWARDS_SHOWN else ""
-        found = f"{number:,} rewards far from the others ({listing}{more}) make"
     return (
-        f"{found} {share:.0%} of the rewards' variance, and the fit sees little else. "
-        "Correct what is a slip, or stands for a missing value; if it is right, a "
-        "reward on another scale, such as its logarithm (--log-reward), tells more"
+        f"{number:,} of {num_rewards:,} results ({listing(shown, NUM_REWARDS_SHOWN)}) "
+        f"make {share:.0%} of the variance, and the model sees hardly anything else. "
+        "Correct slips and marks of missing values. If they are right, a result on "
+        "another scale, such as its logarithm (--log-reward), is more informative"
     )
 
 
 def decades_trouble(rewards: Tensor) -> str | None:
-    """Return why the logarithms of ``n`` rewards would tell more, if they would.
+    """Return why the logarithms of ``n`` rewards would be better, if they would.
 
-    They do if rewards of one sign go over more than two decades, and their logarithms
-    are less skewed: yields from 0.5 to 95 % are right as they are.
+    They are if rewards of one sign span more than two decades, and their logarithms are
+    less skewed: yields from 0.5 to 95 % are right as they are.
     """
     if (rewards > 0).any() and (rewards < 0).any():
         return None
@@ -401,8 +372,8 @@ def decades_trouble(rewards: Tensor) -> str | None:
     if abs(stats.skew(logs)) >= MUCH_LESS * abs(stats.skew(sizes)):
         return None
     return (
-        f"rewards go from {sizes.min():g} to {sizes.max():g} in size, over "
-        f"{np.ptp(logs):.1f} decades, and the fit sees little but the largest. Pass "
-        "--log-reward, which fits their logarithms; before, write rewards below 0 "
+        f"results span {np.ptp(logs):.1f} decades, from {sizes.min():g} to "
+        f"{sizes.max():g} in size, and the model sees hardly anything but the largest. "
+        "Pass --log-reward, which fits their logarithms; before, write results below 0 "
         "without the minus (and pass --minimize), and the detection limit in place of 0"
     )

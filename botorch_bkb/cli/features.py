@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import unicodedata
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,31 +13,35 @@ import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb.cli.columns import (
+from botorch_bkb.cli.files import MAX_TABLE_BYTES
+from botorch_bkb.cli.progress import note
+from botorch_bkb.cli.tables import (
     days,
     is_no_number,
     is_numeric,
     listing,
-    LOOKS_NUMERIC,
     MAX_NUMBER,
+    require_column,
     row_name,
     to_numbers,
     WRITE_NUMBERS,
 )
-from botorch_bkb.cli.files import MAX_TABLE_BYTES
-from botorch_bkb.cli.progress import note
 
 
-# Of a column that nobody has named.
+# Of a column that no option names.
 MAX_ONE_HOT_VALUES = 20
-# Faults that one message names.
+# Faults in one message.
 NUM_FAULTS_SHOWN = 5
-# A crowd are values in so small a share of their column's range, but for so many on
-# either side.
+# Values are crowded if all but one in a hundred at either end lie in one hundredth of
+# their column's range.
 CROWD_SHARE, FAR_SHARE, MIN_CROWD = 0.01, 0.01, 8
-# A word that occurs once is taken for a slip where others occur that often.
+# A word that occurs once is probably a slip if others occur that often.
 USUAL_COUNT = 5
-
+# 20 C, 1,200, 20-25, 1:10, 3.2.2026 and 3 Feb 2026, but neither 2-propanol nor A4.
+LOOKS_NUMERIC = re.compile(
+    r"\W*\d(?:[\d\s.,'\u2019:/\u00d7*±~^\u2013-]*\d)?\s*(?:(?:[^\W\d_]|[°%‰]).{0,11})?"
+    r"|\d+[-./ ]+[^\W\d_]{3,9}[-./, ]+\d+"
+)
 
 Codes = Mapping[str, Mapping[str, float]]
 
@@ -46,7 +51,7 @@ class FeatureTable:
     """Numeric features, and what was done to get them.
 
     Attributes:
-        values: One float64 column per feature, no gaps, none constant.
+        values: One float64 column per feature, without gaps, none constant.
         notes: One sentence per column that was dropped or coded.
         sources: The table's column from which each feature comes.
     """
@@ -63,12 +68,39 @@ def feature_columns(names: Iterable[Hashable], args: argparse.Namespace) -> list
     return [str(name) for name in names if name not in others]
 
 
+def read_features(
+    table: pd.DataFrame, args: argparse.Namespace, beside: Collection[str] = ()
+) -> FeatureTable:
+    """Return the features of the columns that are no fingerprint, and print notes.
+
+    Args:
+        table: The candidates.
+        args: The options of a command.
+        beside: The columns that become fingerprints.
+    """
+    codes = dict(args.code)
+    options = {"--drop": args.drop, "--code": codes, "--category": args.category}
+    for option, names in options.items():
+        for name in names:
+            require_column(table, name, args.arms, option)
+    others = [name for name in feature_columns(table, args) if name not in beside]
+    features = feature_table(table[others], codes, args.category)
+    for text in features.notes:
+        note(text)
+    if features.values.empty and not beside:
+        raise InputDataError(
+            "Expected at least one column that can be a feature and is not constant, "
+            f"but there is none among {list(table.columns)}. Add one."
+        )
+    return features
+
+
 def feature_table(
     table: pd.DataFrame, codes: Codes | None = None, categories: Collection[str] = ()
 ) -> FeatureTable:
     """Turn a table's columns into numeric features.
 
-    Columns of numbers and dates are features. A text column is coded by ``codes`` where
+    Columns of numbers and dates are features. A text column is coded by ``codes`` if
     they name it, else by one column of 0 and 1 per value if it has at most 20 values or
     is one of ``categories``. Constant columns are dropped.
 
@@ -79,7 +111,7 @@ def feature_table(
 
     Raises:
         InputDataError: If a value is missing, infinite, neither number nor text, or
-            likelier a slip.
+            probably a slip.
     """
     _require_complete(table)
     notes: list[str] = []
@@ -113,25 +145,22 @@ def feature_table(
 
 
 def _crowd(column: pd.Series) -> str | None:
-    """Say that a few values far off leave the others no room, if that is so.
-
-    Features are scaled by their range.
-    """
+    """Return a note if a few far values leave the others a small part of the range."""
     values = np.sort(column.to_numpy())
     num_far = max(1, int(FAR_SHARE * len(values)))
     inner = values[num_far : len(values) - num_far]
-    room = CROWD_SHARE * (values[-1] - values[0])
-    # Of one value are columns that say whether something rare is the case.
-    if len(inner) < MIN_CROWD or not 0 < inner[-1] - inner[0] <= room:
+    # Equal values are those of a column that marks something rare.
+    most = CROWD_SHARE * np.ptp(values)
+    if len(inner) < MIN_CROWD or not 0 < np.ptp(inner) <= most:
         return None
     distance = (column - inner.mean()).abs()
     is_farthest = distance == distance.max()
     return (
         f"column {column.name!r} is scaled by its range from {values[0]:g} to "
         f"{values[-1]:g}, but nearly all of its {len(values):,} values are near "
-        f"{inner.mean():g}, where the model can hardly tell them apart. Correct "
-        f"{column[is_farthest].iloc[0]:g} in {row_name(is_farthest)} if it is a slip; "
-        "if not, the column's logarithm may tell more"
+        f"{inner.mean():g}, and the model can hardly distinguish them. Correct "
+        f"{column[is_farthest].iloc[0]:g} in {row_name(is_farthest)} if it is a slip. "
+        "Otherwise replace the column by its logarithm"
     )
 
 
@@ -149,7 +178,7 @@ def drop_incomplete(table: pd.DataFrame, args: argparse.Namespace) -> None:
 
 
 def _gaps(table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return where columns have a missing, infinite or huge value, if they have one."""
+    """Return the rows with a missing, infinite or huge value, by column."""
     gaps = {}
     for name, column in table.items():
         bad = column.isna()
@@ -185,9 +214,12 @@ def _read_text(
             f"into one of them, or pass --drop {column.name}."
         )
     text = column.astype("str")
-    found = None if is_category or text.empty else days(text)
-    if found is not None:
-        return {str(column.name): found[0]}, found[1]
+    dates = None if is_category else days(text)
+    if dates is not None:
+        first = text[dates == 0].iloc[0][:10]
+        return {str(text.name): dates}, (
+            f"column {text.name!r} holds dates, which became days since {first}"
+        )
     if not is_category:
         _require_names(text)
     return _one_hot(text, is_category)
@@ -199,7 +231,7 @@ def _coded(text: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
     if unknown.any():
         raise InputDataError(
             f"--code gives no number for {text[unknown].iloc[0]!r} in column "
-            f"{text.name!r}, {row_name(unknown)}, only for {list(numbers)}."
+            f"{text.name!r}, {row_name(unknown)}, only for {list(numbers)}. Add it."
         )
     return coded
 
@@ -225,11 +257,11 @@ def _one_hot(text: pd.Series, is_category: bool) -> tuple[dict[str, pd.Series], 
 
 
 def _require_names(text: pd.Series) -> None:
-    """Refuse text that is likelier a number, a slip or an id than the name of a kind.
+    """Raise an error if text is probably a number, a slip or an id, and not a name.
 
     Raises:
         InputDataError: If values are numbers, or look like them; if there are too many;
-            or if one is likely misspelt.
+            or if one is probably misspelt.
     """
     values = text.drop_duplicates()
     is_like_number = values.map(lambda value: bool(LOOKS_NUMERIC.fullmatch(value)))
@@ -243,8 +275,8 @@ def _require_names(text: pd.Series) -> None:
     elif len(values) > MAX_ONE_HOT_VALUES:
         wrong = text == values.iloc[-1]
         why = (
-            f"is one of {len(values)} different values, more than the "
-            f"{MAX_ONE_HOT_VALUES} that become columns of 0 and 1 unasked"
+            f"is one of {len(values)} different values; at most {MAX_ONE_HOT_VALUES} "
+            "become columns of 0 and 1"
         )
         remedy = f"Pass --id {text.name} if it names the rows"
     else:
@@ -261,7 +293,7 @@ def _require_names(text: pd.Series) -> None:
 
 
 def _slip(counts: pd.Series) -> tuple[str, str] | None:
-    """Return a value that is likely misspelt, and why."""
+    """Return a value that is probably misspelt, and why."""
     counts = counts.sort_values(ascending=False, kind="stable")
     first: dict[str, str] = {}
     for value in counts.index:

@@ -1,4 +1,4 @@
-"""Files of tables: CSV as people save it, Excel, Parquet; cells as they stand there."""
+"""Table files: CSV as programs save it, Excel, Parquet. Cells are not interpreted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,28 +21,21 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from botorch_bkb.cli.columns import is_text
 
-
-Kind = Literal["csv", "excel", "parquet"]
-KINDS: dict[str, Kind] = {
-    **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
-    ".xlsx": "excel",
-    ".parquet": "parquet",
-}
-# Of those that split the header into equally many names, the first is taken.
+KINDS = {".csv": "csv", ".tsv": "csv", ".txt": "csv"}
+KINDS |= {".xlsx": "excel", ".parquet": "parquet"}
+# If several split the header into equally many names, the first is used.
 SEPARATORS = "\t;|,"
 BYTE_ORDER_MARKS = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
     b"\xef\xbb\xbf": "utf-8-sig",
 }
-# The first bytes of Parquet files, of workbooks, and of old workbooks.
+# The first bytes of Parquet files, workbooks and old workbooks.
 SIGNATURES = (b"PAR1", b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 # White space at the ends of a cell. Other invisible characters are refused.
 BLANKS = " \t\r\n\u00a0\u2007\u202f"
 HEAD_BYTES = 2**16
-ROWS_OF_A_PART = 5_000
 # The numbers of a larger Parquet table stay in its file.
 MAX_TABLE_BYTES = 2**30
 BYTES = (pa.bool_(), pa.uint8(), pa.int8())
@@ -50,7 +43,7 @@ BYTES = (pa.bool_(), pa.uint8(), pa.int8())
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a CSV file is written.
+    """The format of a CSV file.
 
     Attributes:
         separator: The character between fields.
@@ -71,22 +64,16 @@ class CsvFormat:
             f"{self.encoding}"
         )
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether most programs write this format."""
-        is_utf8 = self.encoding.startswith("utf-8")
-        return (self.separator, self.decimal, is_utf8) == (",", ".", True)
-
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table that was read.
+    """A table as it was read.
 
     Attributes:
         frame: The columns. The index is the number of each row in the file, from zero.
-        form: How a CSV file is written; None for other kinds.
+        form: The format of a CSV file; None for other kinds.
         notes: What a user may not expect of how the file was read.
-        failed: The rows (of the index) whose reward says that the measurement failed.
+        failed: The rows (of the index) whose result says that the measurement failed.
     """
 
     frame: pd.DataFrame
@@ -96,12 +83,9 @@ class Table:
 
 
 def read_cells(
-    path: Path,
-    *,
-    separator: str | None = None,
-    columns: Collection[str | None] | None = None,
+    path: Path, separator: str | None, columns: Collection[str | None] | None
 ) -> Table:
-    """Read a table's cells as they stand in the file: those of a CSV file as text.
+    """Read the cells of a table as they stand in the file: those of CSV as text.
 
     The arguments are those of :func:`~botorch_bkb.cli.tables.read_table`.
 
@@ -109,7 +93,7 @@ def read_cells(
         InputDataError: If the file is missing, of another kind, or not readable.
     """
     if not path.is_file():
-        raise InputDataError(f"There is no table at {path}.")
+        raise InputDataError(f"There is no table at {path}. Correct the name.")
     kind = table_kind(path)
     try:
         if kind == "parquet":
@@ -120,10 +104,10 @@ def read_cells(
     except Exception as error:
         raise InputDataError(
             f"Could not read the table {path}: {str(error).strip().rstrip('.')}. The "
-            "name of the file has to tell its kind. Of a CSV file the first line is "
-            "the header, with a name for every column; every row begins a line; fields "
-            "with the separator in them, such as decimal commas, are in quotation "
-            "marks; the encoding is UTF-8 or UTF-16."
+            "suffix of the name must be that of its kind. The first line of a CSV "
+            "file must be the header, with a name for every column; every row begins "
+            "a line; fields with the separator in them, such as decimal commas, need "
+            "quotation marks; the encoding must be UTF-8 or UTF-16."
         ) from error
     names = [str(name).strip() for name in table.frame.columns]
     return replace(table, frame=table.frame.set_axis(names, axis="columns"))
@@ -133,20 +117,40 @@ def _read_csv(path: Path, separator: str | None) -> Table:
     form, num_columns = _find_format(path, separator)
     if not num_columns:
         return Table(pd.DataFrame(), form)
+    options: dict[str, Any] = {
+        "sep": form.separator,
+        "skiprows": form.num_skipped,
+        # The header is read as a row: pandas would rename equal names.
+        "header": None,
+        "names": range(num_columns),
+        "dtype": "str",
+        "keep_default_na": False,
+        "skipinitialspace": True,
+        "skip_blank_lines": False,
+    }
     try:
-        return Table(_read_parts(path, form, num_columns), form)
+        cells = pd.read_csv(path, encoding=form.encoding, **options)
     except UnicodeDecodeError:
         if form.encoding != "utf-8":
             raise
         form = replace(form, encoding="cp1252")
-        return Table(_read_parts(path, form, num_columns), form)
+        cells = pd.read_csv(path, encoding=form.encoding, **options)
+    return Table(_with_header(cells), form)
+
+
+def _with_header(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows below the first one, which names the columns."""
+    frame = cells.iloc[1:].reset_index(drop=True)
+    if len(cells):
+        frame.columns = pd.Index(cells.iloc[0].fillna("").astype("str"))
+    return frame
 
 
 def _find_format(path: Path, separator: str | None) -> tuple[CsvFormat, int]:
     """Find the format of a CSV file from its header, and the number of columns.
 
-    The separator is the one that splits the header into the most names. The encoding is
-    UTF-16 by its mark or its zeros; otherwise UTF-8, until a byte contradicts it.
+    The separator is the one that splits the header into the most names. UTF-16 is
+    recognized by its mark or its zeros. Other files are UTF-8 unless a byte is invalid.
     """
     with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
         head: bytes = file.read(HEAD_BYTES) + file.readline()
@@ -169,56 +173,16 @@ def _find_format(path: Path, separator: str | None) -> tuple[CsvFormat, int]:
         separator = max(SEPARATORS, key=lambda mark: len(rows[mark][0]))
         separator = separator if len(rows[separator][0]) > 1 else ","
     header, row = rows[separator]
-    # Some programs end all rows but the header with a separator.
+    # Some programs end all rows except the header with a separator.
     num_columns = len(header) + (len(row) == len(header) + 1 and row[-1] == "")
     form = CsvFormat(separator, encoding=encoding, num_skipped=num_skipped)
     return form, num_columns
 
 
 def _first_rows(lines: list[str], separator: str) -> tuple[list[str], list[str]]:
-    """Return the header and the first row below, split."""
+    """Return the header and the first row below it, split."""
     rows = filter(any, csv.reader(lines, delimiter=separator))
     return next(rows, []), next(rows, [])
-
-
-def _read_parts(path: Path, form: CsvFormat, num_columns: int) -> pd.DataFrame:
-    """Read text; whole numbers up to 255 as bytes, which are the same text."""
-    parts: list[pd.DataFrame] = []
-    with pd.read_csv(
-        path,
-        sep=form.separator,
-        encoding=form.encoding,
-        skiprows=form.num_skipped,
-        # The header is a row as others are: pandas would rename equal names.
-        header=None,
-        names=range(num_columns),
-        dtype="str",
-        keep_default_na=False,
-        skipinitialspace=True,
-        skip_blank_lines=False,
-        chunksize=ROWS_OF_A_PART,
-    ) as reader:
-        for part in reader:
-            if not parts:
-                header, part = part.iloc[0].fillna(""), part.iloc[1:]
-            parts.append(pd.DataFrame({name: _narrow(part[name]) for name in part}))
-    texts = {name: "str" for part in parts for name in part if is_text(part[name])}
-    parts = [part.astype(texts) for part in parts]
-    table = pd.concat(parts)
-    table.columns = pd.Index(header)
-    table.index -= 1
-    return table
-
-
-def _narrow(text: pd.Series) -> pd.Series:
-    """Return whole numbers up to 255 as bytes, if that keeps every cell as written."""
-    if not text.iloc[:1].map(str.isdigit).all():
-        return text
-    try:
-        numbers = text.astype("UInt8").astype("uint8")
-    except ValueError:
-        return text
-    return numbers if (numbers.astype("str") == text).all() else text
 
 
 def _read_excel(path: Path) -> Table:
@@ -227,11 +191,8 @@ def _read_excel(path: Path) -> Table:
         # As with CSV files, pandas would rename equal names.
         cells = pd.read_excel(book, header=None, dtype=object, keep_default_na=False)
     cells = cells.replace(r"^\s*$", np.nan, regex=True)
-    cells = cells.loc[cells.notna().any(axis="columns").cummax()]
-    frame = cells.iloc[1:].reset_index(drop=True)
-    if len(cells):
-        frame.columns = pd.Index(cells.iloc[0].fillna("").astype("str"))
-    notes = [f"of {len(sheets)} sheets {sheets[0]!r} is read"]
+    frame = _with_header(cells.loc[cells.notna().any(axis="columns").cummax()])
+    notes = [f"{sheets[0]!r}, the first of {len(sheets)} sheets, is read"]
     return Table(frame, notes=tuple(notes) if len(sheets) > 1 else ())
 
 
@@ -241,7 +202,7 @@ def _read_parquet(path: Path, columns: Collection[str | None] | None) -> pd.Data
     table = pd.read_parquet(path, columns=names).reset_index(drop=True)
     # pyarrow keeps the memory of reading for another time.
     pa.default_memory_pool().release_unused()
-    # In a damaged file, bytes that are no text show only where they are decoded.
+    # Invalid text in a damaged file is an error only when it is decoded.
     table.select_dtypes("str").to_numpy(dtype=object)
     return table
 
@@ -267,36 +228,34 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
             path.unlink(missing_ok=True)
             raise InputDataError(
                 f"{path} cannot hold {error.object[error.start]!r} in {error.encoding},"
-                " in which the table that it goes with is written. Save that as UTF-8."
+                " the encoding of the table whose format it has. Save that table as "
+                "UTF-8."
             ) from error
 
 
-def table_kind(path: Path) -> Kind:
-    """Tell the kind of a table by its name.
+def table_kind(path: Path) -> str:
+    """Return the kind of a table, ``csv``, ``excel`` or ``parquet``, by its name.
 
     Raises:
-        InputDataError: If it is of none that is read and written, or of Excel and the
-            extra for that is not installed.
+        InputDataError: If it is of another kind, or of Excel and openpyxl is missing.
     """
-    suffix = path.suffix.lower()
-    kind = KINDS.get(suffix)
-    if suffix == ".gz" and KINDS.get(Path(path.stem).suffix.lower()) == "csv":
-        kind = "csv"
-    if kind is None:
+    stem = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    kind = KINDS.get(stem.suffix.lower())
+    if kind is None or (stem is not path and kind != "csv"):
         raise InputDataError(
             "Expected a table named *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet,"
             f" but got {path}. Save it as CSV UTF-8."
         )
     if kind == "excel" and find_spec("openpyxl") is None:
         raise InputDataError(
-            f"{path} needs openpyxl, which is not installed. Install with pip install "
-            '"botorch_bkb[excel]", or use CSV UTF-8.'
+            f"{path} needs openpyxl, which is not installed. Install it with pip "
+            'install "botorch_bkb[excel]", or use CSV UTF-8.'
         )
     return kind
 
 
 def is_library(path: Path) -> bool:
-    """Whether a table is one of Parquet, and too large to be read as a whole.
+    """Whether a table is a Parquet file that is too large to be read as a whole.
 
     Columns of bits and of small counts do not count: they stay as small as they are.
     """
@@ -305,7 +264,7 @@ def is_library(path: Path) -> bool:
     try:
         footer = pq.read_metadata(path)
         schema = footer.schema.to_arrow_schema()
-    except (pa.ArrowException, OSError):  # which is said where it is read
+    except (pa.ArrowException, OSError):  # reported where the file is read
         return False
     num_wide = sum(kind not in BYTES for kind in schema.types)
     return 8 * footer.num_rows * num_wide > MAX_TABLE_BYTES
@@ -319,6 +278,6 @@ def parquet_columns(path: Path) -> list[str]:
 def read_rows(
     path: Path, columns: Collection[str], rows: NDArray[np.int64]
 ) -> pd.DataFrame:
-    """Read some rows of a Parquet file, which memory need not hold."""
+    """Read some rows of a Parquet file that may be larger than memory."""
     scanner = pyarrow.dataset.dataset(path).scanner(columns=list(columns))
     return scanner.take(pa.array(rows)).to_pandas()

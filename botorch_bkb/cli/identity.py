@@ -1,4 +1,4 @@
-"""Which candidate a result belongs to: the one with its id, or with its settings."""
+"""The candidate of a result: the one with its id, or with its settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from botorch_bkb.cli.columns import is_numeric, to_numbers
+from botorch_bkb.cli.tables import is_numeric, to_numbers
 
 
 # Numbers are the same setting if they differ by no more than this share of the number
@@ -16,9 +16,11 @@ from botorch_bkb.cli.columns import is_numeric, to_numbers
 TOLERANCE = 1e-4
 ROUNDING = 1e-9
 
+Numbers = NDArray[np.float64]
+
 
 def match_ids(measured: pd.Series, ids: pd.Series) -> NDArray[np.int64]:
-    """Return the places of measured ids among the candidates', -1 of those unknown."""
+    """Return the places of measured ids among the candidates', -1 if unknown."""
     index = pd.Index(ids)
     # A column of whole numbers with a gap becomes 1.0, 2.0, ... in many programs.
     whole = measured.str.replace(r"\.0+$", "", regex=True)
@@ -26,56 +28,72 @@ def match_ids(measured: pd.Series, ids: pd.Series) -> NDArray[np.int64]:
     return np.where(places < 0, index.get_indexer(pd.Index(whole)), places)
 
 
-class Settings:
-    """The settings of results and of candidates as numbers that can be compared.
+def differing(
+    results: pd.DataFrame, own: pd.DataFrame, columns: Sequence[str]
+) -> NDArray[np.bool_]:
+    """Return which settings of each result are not those of its candidate.
 
-    Attributes:
-        told: A row per result, NaN where there is no setting.
-        own: A row per candidate.
-        widths: The range of each column of numbers among the candidates, or the number
-            if all are equal; 0 for words.
-        bounds: By how much each number of ``told`` may differ from the same setting.
+    Args:
+        results: The ``n`` results.
+        own: The ``n`` candidates.
+        columns: The ``c`` columns to compare.
+
+    Returns:
+        ``n x c`` truth values; False where a result has no setting.
     """
+    told, numbers, widths = _as_numbers(results, own, columns)
+    is_same = np.abs(numbers - told) <= _bounds(told, widths)
+    return ~is_same & ~np.isnan(told)
 
-    def __init__(
-        self, results: pd.DataFrame, arms: pd.DataFrame, columns: Sequence[str]
-    ) -> None:
-        """Compare the columns, which both tables have."""
-        self.told = np.empty((len(results), len(columns)))
-        self.own = np.empty((len(arms), len(columns)))
-        self.widths = np.zeros(len(columns))
-        for n, name in enumerate(columns):
-            told, own = results[name], arms[name]
-            if is_numeric(own):
-                self.told[:, n], self.own[:, n] = to_numbers(told), to_numbers(own)
-                finite = self.own[np.isfinite(self.own[:, n]), n]
-                if len(finite):
-                    self.widths[n] = np.ptp(finite) or np.abs(finite[0])
-            else:
-                words = pd.concat([told, own], ignore_index=True)
-                codes = pd.factorize(words.astype("str").where(words.notna()))[0]
-                numbers = np.where(codes < 0, np.nan, codes)
-                self.told[:, n], self.own[:, n] = np.split(numbers, [len(results)])
 
-        bounds = TOLERANCE * np.minimum(np.abs(self.told), self.widths)
-        self.bounds = bounds + ROUNDING * self.widths
+def match_settings(
+    results: pd.DataFrame, arms: pd.DataFrame, columns: Sequence[str]
+) -> NDArray[np.int64]:
+    """Return the candidate with the settings of each result, -1 if there is none.
 
-    def differ(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which settings of each result are not those of a candidate."""
-        return ~(np.abs(self.own[places] - self.told) <= self.bounds)
+    Of several it is the nearest; of equals, the first.
+    """
+    told, own, widths = _as_numbers(results, arms, columns)
+    scale = np.where(widths > 0, widths, 1.0)
+    places = np.full(len(told), -1)
+    for row, (setting, bounds) in enumerate(
+        zip(told, _bounds(told, widths), strict=True)
+    ):
+        near = np.arange(len(own))
+        for n, bound in enumerate(bounds):
+            near = near[np.abs(own[near, n] - setting[n]) <= bound]
+        if len(near):
+            distance = np.abs((own[near] - setting) / scale).sum(axis=-1)
+            places[row] = near[distance.argmin()]
+    return places
 
-    def match(self) -> NDArray[np.int64]:
-        """Return the candidate with the settings of each result, -1 if there is none.
 
-        Of several it is the nearest, of equals the first.
-        """
-        scale = np.where(self.widths > 0, self.widths, 1.0)
-        places = np.full(len(self.told), -1)
-        for row, told in enumerate(self.told):
-            near = np.arange(len(self.own))
-            for n, bound in enumerate(self.bounds[row]):
-                near = near[np.abs(self.own[near, n] - told[n]) <= bound]
-            if len(near):
-                distance = np.abs((self.own[near] - told) / scale).sum(axis=-1)
-                places[row] = near[distance.argmin()]
-        return places
+def _bounds(told: Numbers, widths: Numbers) -> Numbers:
+    """Return by how much each setting may differ from the same setting."""
+    return TOLERANCE * np.minimum(np.abs(told), widths) + ROUNDING * widths
+
+
+def _as_numbers(
+    results: pd.DataFrame, arms: pd.DataFrame, columns: Sequence[str]
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the settings of both tables, NaN for none, and the columns' ranges.
+
+    Words are numbered, and their range is 0. The range of equal numbers is the number.
+    """
+    told, own = (
+        np.empty((len(results), len(columns))),
+        np.empty((len(arms), len(columns))),
+    )
+    widths = np.zeros(len(columns))
+    for n, name in enumerate(columns):
+        if is_numeric(arms[name]):
+            told[:, n], own[:, n] = to_numbers(results[name]), to_numbers(arms[name])
+            finite = own[np.isfinite(own[:, n]), n]
+            if len(finite):
+                widths[n] = np.ptp(finite) or np.abs(finite[0])
+        else:
+            words = pd.concat([results[name], arms[name]], ignore_index=True)
+            codes = pd.factorize(words.astype("str").where(words.notna()))[0]
+            numbers = np.where(codes < 0, np.nan, codes)
+            told[:, n], own[:, n] = np.split(numbers, [len(results)])
+    return told, own, widths

@@ -1,167 +1,215 @@
-"""Fingerprints of a column of SMILES, kept beside the table that has it."""
+"""Columns of SMILES: canonical SMILES, and fingerprints kept beside the table."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from tqdm import tqdm
-from typing_extensions import override
 
-from botorch_bkb.cli.progress import note, ticking
-from botorch_bkb.integrations.chem import Molecules, read_molecules
+from botorch_bkb.cli.progress import note
+from botorch_bkb.cli.tables import listing, row_name
+from botorch_bkb.integrations.chem import read_molecules
 
 
-# From so many molecules on it takes seconds: they are kept, and announced.
+# Fewer molecules take less than a second, and their fingerprints are not kept.
 MIN_TO_CACHE = 2_000
-# Of one core, by which a time is stated before the work begins.
-MOLECULES_PER_SECOND = 4_000
-
-
-@dataclass(frozen=True)
-class FingerprintOptions:
-    """The Morgan fingerprints that `suggest` makes of SMILES."""
-
-    radius: int = 2
-    num_bits: int = 2048
-    counts: bool = False
-
-    @override
-    def __str__(self) -> str:
-        kind = "counts" if self.counts else "bits"
-        return f"Morgan fingerprints of radius {self.radius}, {self.num_bits:,} {kind}"
+NUM_ROWS_SHOWN = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    """The molecules of a column.
+    """The different molecules of a column.
 
     Attributes:
-        names: The canonical SMILES of every row, missing where there is no molecule.
-        codes: The fingerprints of the different molecules, in order of appearance.
-        invalid: For rows without a molecule, the reason.
+        names: Their canonical SMILES.
+        codes: Their fingerprints, a row each.
+        invalid: For texts that are not molecules, the reason.
     """
 
-    names: pd.Series
+    names: pd.Index
     codes: NDArray[np.uint8]
-    invalid: dict[int, str]
+    invalid: dict[str, str]
 
-    @classmethod
-    def of(cls, molecules: Molecules, num_rows: int) -> Fingerprints:
-        """Return the molecules of a column of so many rows."""
-        name_of = dict(zip(molecules.rows.tolist(), molecules.smiles, strict=True))
-        first = molecules.duplicates
-        names = [name_of.get(first.get(row, row)) for row in range(num_rows)]
-        return cls(pd.Series(names, dtype="str"), molecules.codes, molecules.invalid)
+    def of(self, smiles: pd.Series) -> NDArray[np.uint8]:
+        """Return the fingerprint of each canonical SMILES."""
+        places = self.names.get_indexer(pd.Index(smiles))
+        is_all = np.array_equal(places, np.arange(len(self.codes)))
+        return self.codes if is_all else self.codes[places]
 
-
-def side_by_side(parts: Sequence[Fingerprints]) -> Fingerprints:
-    """Return the molecules of several columns as one, with all fingerprints."""
-    if len(parts) == 1:
-        return parts[0]
-    table = pd.concat([part.names for part in parts], axis="columns")
-    # A row lacks a molecule if one of its columns does. SMILES have no blanks.
-    joined = table.fillna("").agg(" ".join, axis="columns")
-    names = joined.where(table.notna().all(axis="columns"))
-    rows = names.dropna().drop_duplicates().index
-    codes = [part.codes[pd.factorize(part.names)[0][rows]] for part in parts]
-    invalid = {row: reason for part in parts for row, reason in part.invalid.items()}
-    return Fingerprints(names, np.concatenate(codes, axis=-1), invalid)
+    def joined(self, other: Fingerprints) -> Fingerprints:
+        """Return these molecules and new ones of another column."""
+        is_new = ~other.names.isin(self.names)
+        codes = self.codes
+        if is_new.any():
+            codes = np.concatenate([codes, other.codes[is_new]])
+        names = self.names.append(other.names[is_new])
+        return Fingerprints(names, codes, self.invalid | other.invalid)
 
 
-def read_fingerprints(
-    column: pd.Series,
-    options: FingerprintOptions,
-    *,
-    library: Path | None = None,
-    quiet: bool = False,
-) -> Fingerprints:
-    """Read SMILES, or what an earlier call has kept of the same ones.
+def describe_fingerprints(args: argparse.Namespace) -> str:
+    """Return what the options of fingerprints mean."""
+    kind = "counts" if args.counts else "bits"
+    return f"Morgan fingerprints of radius {args.radius}, {args.num_bits:,} {kind}"
+
+
+def read_smiles(
+    column: pd.Series, args: argparse.Namespace, library: Path | None = None
+) -> tuple[pd.Series, Fingerprints]:
+    """Return a column with canonical SMILES, and its molecules.
+
+    Texts that are not molecules, and empty cells, stay as they are.
 
     Args:
-        column: SMILES, white space around them ignored; empty cells are no molecules.
-        options: What to make of them.
-        library: The table beside which many are kept; None to keep none.
-        quiet: Whether to show no progress.
+        column: SMILES.
+        args: The options of fingerprints.
+        library: The table beside which many fingerprints are kept; None to keep none.
     """
-    smiles = column.astype("str").where(column.notna(), "").tolist()
-    is_long, cache = len(smiles) >= MIN_TO_CACHE, None
-    if library is not None and is_long:
-        cache = cache_path(library, smiles, options)
-        kept = _read_cache(cache)
-        if kept is not None:
-            note(f"fingerprints are those of {cache.name}")
-            return kept
-    if is_long:
-        seconds = len(smiles) / MOLECULES_PER_SECOND / (os.cpu_count() or 1)
-        megabytes = len(smiles) * options.num_bits / (1 if options.counts else 8) / 1e6
-        note(
-            f"{options} of {len(smiles):,} molecules: about {seconds:,.0f} s and "
-            f"{megabytes:,.0f} MB"
-        )
-    hidden = True if quiet else None
-    bar = tqdm(total=len(smiles), desc="Fingerprints", disable=hidden, leave=False)
-    try:
-        with bar, ticking(cast(Any, bar)):
-            found = read_molecules(
-                smiles, **asdict(options), skip_invalid=True, progress=bar.update
-            )
-    except RuntimeError as error:
-        raise InputDataError(str(error)) from error
-    fingerprints = Fingerprints.of(found, len(smiles))
-    if cache is not None:
-        _write_cache(cache, fingerprints)
-    return fingerprints
+    texts: list[str] = column.dropna().astype("str").unique().tolist()
+    names, codes, invalid = _read_cached(texts, args, library)
+    is_valid = [name for name in dict.fromkeys(names) if name not in invalid]
+    canonical = column.map(dict(zip(texts, names, strict=True))).astype("str")
+    found = Fingerprints(pd.Index(is_valid, dtype="str"), codes, invalid)
+    return canonical.where(column.notna()), found
 
 
-def cache_path(library: Path, smiles: list[str], options: FingerprintOptions) -> Path:
-    """Return where fingerprints are kept: a name for content and options."""
-    digest = sha256("\n".join(smiles).encode(errors="surrogatepass"))
-    digest.update(f"{options!r} {version('rdkit')}".encode())
+Molecules = tuple[list[str], NDArray[np.uint8], dict[str, str]]
+
+
+def _read_cached(
+    texts: list[str], args: argparse.Namespace, library: Path | None
+) -> Molecules:
+    """Return the canonical SMILES of texts, fingerprints, and what is invalid."""
+    if library is None or len(texts) < MIN_TO_CACHE:
+        return _read(texts, args)
+    digest = sha256("\n".join(texts).encode(errors="surrogatepass"))
+    digest.update(f"{describe_fingerprints(args)} {version('rdkit')}".encode())
     name = f"{library.name}.fingerprints-{digest.hexdigest()[:16]}.npz"
-    return library.with_name(name)
-
-
-def _write_cache(path: Path, fingerprints: Fingerprints) -> None:
-    """Keep fingerprints in a file, or say why not."""
-    text = json.dumps([fingerprints.names.fillna("").tolist(), fingerprints.invalid])
-    # Written whole or not at all.
+    path = library.with_name(name)
+    if path.is_file():
+        try:
+            with path.open("rb") as file, np.load(file) as stored:
+                names, invalid = json.loads(bytes(stored["text"]))
+                note(f"fingerprints are read from {path.name}")
+                return names, stored["codes"], invalid
+        # A damaged file raises many kinds of errors.
+        except Exception as error:
+            note(f"{path.name} cannot be read ({error}) and is computed again")
+    found = _read(texts, args)
+    text = np.frombuffer(json.dumps([found[0], found[2]]).encode(), dtype="uint8")
+    # Written completely or not at all.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
-            words = np.frombuffer(text.encode(), dtype="uint8")
-            np.savez(file, codes=fingerprints.codes, text=words)
+        with part.open("wb") as target:
+            np.savez(target, codes=found[1], text=text)
         os.replace(part, path)
+        note(f"fingerprints are kept in {path.name}")
     except OSError as error:
         part.unlink(missing_ok=True)
         note(f"fingerprints are not kept: {error}")
-        return
-    note(f"fingerprints are kept in {path.name}")
+    return found
 
 
-def _read_cache(path: Path) -> Fingerprints | None:
-    """Return what :func:`_write_cache` wrote; None if there is no such file."""
-    if not path.is_file():
-        return None
+def _read(texts: list[str], args: argparse.Namespace) -> Molecules:
+    hidden = True if args.quiet else None
     try:
-        with path.open("rb") as file, np.load(file) as stored:
-            codes, text = stored["codes"], bytes(stored["text"])
-    # A damaged file raises many kinds of errors.
-    except Exception as error:
-        note(f"{path.name} cannot be read ({error}), and is made anew")
-        return None
-    names, invalid = json.loads(text)
-    reasons = {int(row): reason for row, reason in invalid.items()}
-    return Fingerprints(
-        pd.Series(names, dtype="str").replace("", np.nan), codes, reasons
-    )
+        with tqdm(total=len(texts), desc="Fingerprints", disable=hidden) as bar:
+            found = read_molecules(
+                texts,
+                radius=args.radius,
+                num_bits=args.num_bits,
+                counts=args.counts,
+                skip_invalid=True,
+                progress=bar.update,
+            )
+    except RuntimeError as error:
+        raise InputDataError(str(error)) from error
+    names = [*texts]
+    for row, smiles in zip(found.rows.tolist(), found.smiles, strict=True):
+        names[row] = smiles
+    for row, first in found.duplicates.items():
+        names[row] = names[first]
+    return names, found.codes, {texts[n]: why for n, why in found.invalid.items()}
+
+
+def valid_rows(
+    arms: pd.DataFrame, found: dict[str, Fingerprints], args: argparse.Namespace
+) -> NDArray[np.bool_]:
+    """Return which candidates have a molecule in every column of SMILES.
+
+    Raises:
+        InputDataError: If one has not, unless ``--skip-invalid`` leaves it out.
+    """
+    faults: dict[int, tuple[str, str, str]] = {}
+    for column, molecules in found.items():
+        cells = arms[column].fillna("")
+        reasons = {"": "is empty", **molecules.invalid}
+        for row in np.flatnonzero(cells.isin(list(reasons))).tolist():
+            text = cells.iloc[row]
+            faults.setdefault(row, (column, text, reasons[text]))
+    is_valid = np.ones(len(arms), dtype="bool")
+    is_valid[[*faults]] = False
+    if faults and (not args.skip_invalid or not is_valid.any()):
+        row = min(faults)
+        column, text, reason = faults[row]
+        raise InputDataError(
+            f"Expected a molecule in every row of column {column!r}, but {text[:80]!r} "
+            f"in {row_name(pd.Series(True, arms.index[[row]]))} {reason}; there are "
+            f"{len(faults):,} such rows of {len(arms):,}. Correct them, or pass "
+            "--skip-invalid."
+        )
+    if faults:
+        numbers = arms.index.get_level_values(-1) + 1
+        shown = [f"{numbers[row]} ({faults[row][-1]})" for row in sorted(faults)]
+        note(
+            f"{len(faults):,} rows without a molecule are skipped, with their "
+            f"measurements: {listing(shown, NUM_ROWS_SHOWN)}"
+        )
+    return is_valid
+
+
+def first_rows(
+    ids: pd.Series, group: NDArray[np.int64], is_preferred: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the first preferred row of each group, or else the first; note copies.
+
+    Args:
+        ids: The ids of the rows.
+        group: The number of each row's group; -1 for rows that are left out.
+        is_preferred: Which rows are preferred.
+    """
+    order = np.argsort(~is_preferred, kind="stable")
+    order = order[group[order] >= 0]
+    rows = order[np.unique(group[order], return_index=True)[1]]
+    copies = np.setdiff1d(order, rows)
+    if len(copies):
+        own = rows[group[copies[0]]]
+        note(
+            f"{len(copies):,} rows have the molecule and settings of another row, such "
+            f"as {ids.iloc[copies[0]]} those of {ids.iloc[own]}: each group is one "
+            "candidate, with the measurements of all"
+        )
+    return rows
+
+
+def group_rows(
+    table: pd.DataFrame, columns: Sequence[str], kept: Collection[bool]
+) -> NDArray[np.int64]:
+    """Return the number of the group of equal rows; -1 for rows that are not kept."""
+    cells = table.loc[np.asarray(kept, dtype="bool"), list(columns)]
+    # Cells of other kinds may have no hash.
+    texts = {name: "str" for name in cells if cells[name].dtype == object}
+    rows = cells.astype(texts).groupby(list(columns), sort=False, dropna=False)
+    group = np.full(len(table), -1)
+    group[np.asarray(kept, dtype="bool")] = rows.ngroup()
+    return group

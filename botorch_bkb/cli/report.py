@@ -10,7 +10,6 @@ import platform
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import botorch
@@ -26,28 +25,32 @@ from torch import Tensor
 import botorch_bkb
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.campaign import Campaign
-from botorch_bkb.cli.columns import days, is_numeric, row_name, to_numbers
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
     HeldOut,
-    is_fitted,
     kernel_features,
     MIN_CANDIDATES_TO_JUDGE,
-    NOT_FITTED,
     NUM_FOLDS,
 )
 from botorch_bkb.cli.results import results_name, reward_label
-from botorch_bkb.cli.tables import require_column
+from botorch_bkb.cli.tables import (
+    days,
+    is_numeric,
+    listing,
+    require_column,
+    row_name,
+    to_numbers,
+)
+from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.nystrom import dense_covariance
 from botorch_bkb.models.utils.rows import sum_replicates
 from botorch_bkb.plotting import blank_figure, plot_predicted, plot_progress
 
 
-# Of a kernel of many lengthscales.
 NUM_LENGTHSCALES_SHOWN = 10
-# In inches; fonts stay legible where the picture is as wide as a telephone.
+# In inches; fonts stay legible if the picture is as wide as a telephone.
 PICTURE_SIZE = (4.5, 3.9)
-# What the page calls the columns of the batch, beside the id; and those of numbers.
+# The titles of the columns of the batch, and which of them hold numbers.
 COLUMNS = {
     "structure": "structure",
     "repeats": "times",
@@ -58,79 +61,63 @@ COLUMNS = {
     "why": "why",
 }
 NUMBERS = ("times", "mean", "std", "95 % interval", "measurements", "best so far")
-# Numbers with more of them, or before them, are written with an exponent.
+# Numbers with more decimals, or more digits before them, are written with an exponent.
 MAX_DECIMALS = 9
 
 
-# The name of each round, and its rewards, at least one.
-Rounds = list[tuple[str, np.ndarray]]
-
-
-def plan_report(args: argparse.Namespace, campaign: Campaign) -> Rounds | None:
-    """Return the measurements by round; None if nobody asks for them.
-
-    Rounds are in the order of their numbers or dates, else of the table.
+def check_paths(args: argparse.Namespace) -> None:
+    """Raise an error if a file to be written is a table, or has no folder.
 
     Raises:
-        InputDataError: If the report's file is one of the tables, if its folder or the
-            column of rounds does not exist, or if the column has a gap.
+        InputDataError: If there is one.
     """
-    if args.report is None and args.round is None:
-        return None
-    if args.report is not None:
-        require_other_file(
-            "--report", args.report, [args.arms, *args.observations, args.output]
-        )
-        if not args.report.parent.is_dir():
+    tables = [path.resolve() for path in (args.arms, *args.observations)]
+    for option, path in {"--output": args.output, "--report": args.report}.items():
+        if path is not None and path.resolve() in tables:
             raise InputDataError(
-                f"There is no folder {args.report.parent} for --report."
+                f"{option} {path} is one of the tables, which it would replace. Name "
+                "another file."
             )
-    observed = (~campaign.rewards.isnan()).numpy()
-    rewards = campaign.rewards.numpy()[observed]
-    if args.round is None:
-        size = args.batch_size
-        return [
-            (f"{n + 1:,} to {min(n + size, len(rewards)):,}", rewards[n : n + size])
-            for n in range(0, len(rewards), size)
-        ]
-    if campaign.results.empty:
-        return []
-    require_column(campaign.results, args.round, args.observations[-1], "--round")
-    column = campaign.results[args.round]
-    missing = column.isna() & observed
-    if missing.any():
+        tables += [] if path is None else [path.resolve()]
+    if args.report is not None and not args.report.parent.is_dir():
         raise InputDataError(
-            f"{results_name(args)} has no round in {row_name(missing)}, column "
-            f"{args.round!r}. Fill it, or leave out --round."
+            f"There is no folder {args.report.parent} for --report. Make it first."
         )
-    return _rounds_of(column[observed], rewards)
 
 
-def require_other_file(option: str, path: Path, tables: Sequence[Path]) -> None:
-    """Refuse to write a file in the place of one of the tables.
+def read_rounds(args: argparse.Namespace, campaign: Campaign) -> pd.DataFrame:
+    """Return the ``name`` of the round, its ``key`` and the ``reward`` of each result.
+
+    Keys put rounds in the order of their numbers or dates, else of the table. Without
+    ``--round`` each batch size of results is a round.
 
     Raises:
-        InputDataError: If it is one of them.
+        InputDataError: If the column of rounds does not exist, or has a gap.
     """
-    if any(table.resolve() == path.resolve() for table in tables):
-        raise InputDataError(
-            f"{option} {path} is one of the tables, which it would replace. Name "
-            "another file."
-        )
-
-
-def _rounds_of(column: pd.Series, rewards: np.ndarray) -> Rounds:
-    """Return ``n`` rewards by the round of each."""
-    if is_numeric(column):
-        names = column.map("{:.15g}".format)
-        keys = to_numbers(column)
+    observed = ~np.isnan(campaign.rewards)
+    rewards = campaign.rewards[observed]
+    if args.round is None or campaign.results.empty:
+        keys = pd.Series(np.arange(len(rewards)) // args.batch_size)
+        ends = np.minimum((keys + 1) * args.batch_size, len(rewards))
+        names = (keys * args.batch_size + 1).astype("str") + " to " + ends.astype("str")
     else:
-        names = column.map(str)
-        dates = None if column.empty else days(column)
-        keys = names if dates is None else dates[0]
-    table = pd.DataFrame({"name": names, "reward": rewards, "key": keys})
-    groups = table.groupby("key", sort=keys is not names)
-    return [(part["name"].iloc[0], part["reward"].to_numpy()) for _, part in groups]
+        require_column(campaign.results, args.round, args.observations[-1], "--round")
+        column = campaign.results[args.round]
+        missing = column.isna() & observed
+        if missing.any():
+            raise InputDataError(
+                f"{results_name(args)} has no round in {row_name(missing)}, column "
+                f"{args.round!r}. Fill it, or leave out --round."
+            )
+        column = column[observed]
+        if is_numeric(column):
+            names, keys = column.map("{:.15g}".format), to_numbers(column)
+        else:
+            names = column.astype("str")
+            dates = days(names)
+            keys = pd.Series(pd.factorize(names)[0]) if dates is None else dates
+    rounds = {"name": names.to_numpy(), "key": keys.to_numpy(), "reward": rewards}
+    return pd.DataFrame(rounds)
 
 
 def report_page(
@@ -138,42 +125,46 @@ def report_page(
     bandit: GPBandit,
     campaign: Campaign,
     batch: pd.DataFrame,
-    rounds: Rounds,
+    rounds: pd.DataFrame,
     feature_names: Sequence[str],
     held_out: HeldOut | None,
     problems: Sequence[str],
-    structures: Sequence[str] | None = None,
 ) -> str:
-    """Return the page: what was measured, what the fit is worth, and the batch.
+    """Return the page: results so far, checks of the model, and the batch.
 
     Args:
         args: The options of `suggest`.
-        bandit: The bandit that was asked for the batch.
+        bandit: The bandit that chose the batch.
         campaign: The tables.
         batch: One row per distinct pick, as `describe_batch` returns it.
-        rounds: The measurements, as :func:`plan_report` returns them.
+        rounds: The rounds of the results, as :func:`read_rounds` returns them.
         feature_names: The name of each feature with a lengthscale.
         held_out: Predictions of held-out candidates, if there are any.
-        problems: Why the fit cannot be trusted, as far as that is known already.
-        structures: An SVG picture per row of ``batch``; None for no pictures.
+        problems: The warnings about results and fit.
     """
-    ids = pd.Index(campaign.arms[args.id])
-    observed = ~campaign.rewards.isnan()
-    indices, rewards = campaign.indices[observed], campaign.rewards[observed]
+    ids = pd.Index(campaign.rows[args.id])
+    observed = torch.from_numpy(~np.isnan(campaign.rewards))
+    indices = torch.from_numpy(campaign.indices)[observed]
+    rewards = torch.from_numpy(campaign.rewards)[observed]
     picks = batch.dropna(axis="columns", how="all").rename(columns={args.id: "id"})
-    if structures is not None:
+    arms = torch.from_numpy(ids.get_indexer(pd.Index(picks["id"])))
+    if args.smiles:
+        # A dot separates the molecules of several columns.
+        molecules = campaign.rows[args.smiles].iloc[arms.numpy()]
+        structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
         picks["structure"] = list(map(_data_uri, structures))
+    is_fitted = "mean" in picks
     content: dict[str, Any] = {}
-    if bandit.num_pulls > 0:
-        arms = torch.from_numpy(ids.get_indexer(pd.Index(picks["id"])))
+    if len(rewards):
+        content = _pictures(rounds, held_out, maximize=not args.minimize)
+    if is_fitted:
         nearest = nearest_measured(bandit, arms, indices, rewards)
         picks["nearest"] = ids[nearest["arm"]]
         picks[["similarity", "measured"]] = nearest[["similarity", "mean"]]
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
-        std = variance.sqrt().item() if "std" in picks else None
+        std = variance.sqrt().item()
         content["best"] = {"id": ids[best], "mean": mean.item(), "std": std}
-        content |= _pictures(rounds, held_out, maximize=not args.minimize)
     columns = {"id": args.id, **COLUMNS}
     return _template().render(
         content,
@@ -182,9 +173,9 @@ def report_page(
         problems=problems,
         held_out=held_out,
         num_candidates=campaign.num_candidates,
-        num_pulls=bandit.num_pulls,
-        not_fitted=None if is_fitted(bandit) else NOT_FITTED,
-        assumed=_assumed(args, bandit, campaign, feature_names, "std" in picks),
+        num_results=len(rewards),
+        is_fitted=is_fitted,
+        assumed=_assumed(args, bandit, campaign, feature_names, is_fitted),
         options={
             f"--{name.replace('_', '-')}": getattr(value, "name", value)
             for name, value in sorted(vars(args).items())
@@ -200,20 +191,19 @@ def _assumed(
     bandit: GPBandit,
     campaign: Campaign,
     feature_names: Sequence[str],
-    has_unit: bool,
+    is_fitted: bool,
 ) -> dict[str, str]:
-    """Return what the batch rests on, by name."""
+    """Return the assumptions behind the batch, by name."""
     assumed = {
-        "candidates": f"{campaign.num_candidates:,} of {args.arms.name}, of which "
-        f"{int(campaign.available.sum()):,} may be chosen",
+        "candidates": f"{campaign.num_candidates:,} of {args.arms.name}, "
+        f"{int(campaign.available.sum()):,} of them available",
         "results used": f"{bandit.num_pulls:,}",
-        "in flight": f"{int(campaign.rewards.isnan().sum()):,}",
+        "in flight": f"{int(np.isnan(campaign.rewards).sum()):,}",
         "features": f"{bandit.arms.shape[-1]:,}",
     }
-    if bandit.num_pulls > 0:
-        assumed |= describe_kernel(bandit.covar_module, feature_names)
-    if has_unit:
+    if is_fitted:
         variance = bandit.noise_variance
+        assumed |= describe_kernel(bandit.covar_module, feature_names)
         assumed["noise of a single measurement"] = (
             f"standard deviation {variance**0.5:.4g}, variance {variance:.4g}, the "
             "same for all"
@@ -221,7 +211,7 @@ def _assumed(
     packages = botorch_bkb, botorch, gpytorch, torch
     versions = [f"{package.__name__} {package.__version__}" for package in packages]
     return assumed | {
-        "what is best": f"{'small' if args.minimize else 'large'} rewards",
+        "what is best": f"{'small' if args.minimize else 'large'} results",
         "goal": args.goal,
         "seed": str(args.seed),
         "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
@@ -234,8 +224,8 @@ def nearest_measured(
 ) -> pd.DataFrame:
     """Return the most similar measured arm of each arm: its index, similarity and mean.
 
-    Similarity is the kernel's correlation of the two: 1 for the same, and 0 where one
-    tells nothing of the other.
+    Similarity is the kernel's correlation of the two: 1 for equal arms, 0 for
+    independent ones.
 
     Args:
         bandit: A bandit that learns its kernel.
@@ -257,38 +247,28 @@ def nearest_measured(
 
 
 def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, str]:
-    """Return a kernel's parts and hyperparameters, in words."""
-    parts = [
-        type(part).__name__ for part in kernel.modules() if isinstance(part, Kernel)
-    ]
-    described = {"kernel": ", ".join(parts)}
+    """Return a kernel's parts and hyperparameters as text, small lengthscales first."""
+    parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
+    described = {"kernel": ", ".join(type(part).__name__ for part in parts)}
     for name, raw, constraint in kernel.named_parameters_and_constraints():
         value = raw if constraint is None else constraint.transform(raw)
-        values = value.detach().flatten()
-        if len(values) == 1:
-            text = f"{values.item():.4g}"
-        else:
-            order = values.argsort()[:NUM_LENGTHSCALES_SHOWN].tolist()
-            named = len(feature_names) == len(values)
-            text = ", ".join(
-                f"{feature_names[place] if named else place} {values[place].item():.3g}"
-                for place in order
-            )
-            num_more = len(values) - len(order)
-            if num_more > 0:
-                text += f" and {num_more:,} more, up to {values.max().item():.3g}"
+        numbers = value.detach().flatten().tolist()
+        shown = [f"{number:.3g}" for number in numbers]
+        if 1 < len(numbers) == len(feature_names):
+            pairs = sorted(zip(numbers, feature_names, strict=True))
+            shown = [f"{feature} {number:.3g}" for number, feature in pairs]
         name = name.replace("base_kernel.", "").replace("raw_", "")
         name = re.sub(r"kernels\.(\d+)\.", lambda n: f"part {int(n[1]) + 1} ", name)
-        described[name.replace("_", " ")] = text
+        described[name.replace("_", " ")] = listing(shown, NUM_LENGTHSCALES_SHOWN)
     return described
 
 
-def in_digits_of(value: float, std: float | None) -> str:
-    """Return a number with the digits that its standard deviation leaves it.
+def in_digits_of(value: float, std: float) -> str:
+    """Return a number down to the second digit of its standard deviation.
 
-    These go down to the second digit of the deviation. Ten digits if there is none.
+    Ten digits if that is zero or infinite.
     """
-    if std is None or not 0 < std < math.inf:
+    if not 0 < std < math.inf:
         return f"{value:.10g}"
     num_decimals = 1 - math.floor(math.log10(std))
     size = math.floor(math.log10(abs(value))) if value else 0
@@ -298,21 +278,23 @@ def in_digits_of(value: float, std: float | None) -> str:
 
 
 def _pictures(
-    rounds: Rounds, held_out: HeldOut | None, maximize: bool
+    rounds: pd.DataFrame, held_out: HeldOut | None, maximize: bool
 ) -> dict[str, Any]:
+    """Return the pictures of the page and the numbers of the first one."""
+    groups = [part for _, part in rounds.groupby("key")]
+    rewards = [part["reward"].to_numpy() for part in groups]
     best_of = np.maximum if maximize else np.minimum
-    best = best_of.accumulate([best_of.reduce(part) for _, part in rounds])
+    best = best_of.accumulate([best_of.reduce(part) for part in rewards])
     rows = [
-        {"name": name, "size": len(part), "mean": part.mean(), "best": so_far}
-        for (name, part), so_far in zip(rounds, best, strict=True)
+        {"name": part["name"].iloc[0], "size": len(part), "best": so_far}
+        | {"mean": part["reward"].mean()}
+        for part, so_far in zip(groups, best, strict=True)
     ]
     pictures = {
         "rounds": rows,
-        # Of single rewards: two digits more than those of their spread.
-        "unit": np.concatenate([part for _, part in rounds]).std() / 100,
-        "progress": _draw(
-            plot_progress, [part for _, part in rounds], maximize=maximize
-        ),
+        # Two digits more than those of the spread of single results.
+        "unit": rounds["reward"].std(ddof=0) / 100,
+        "progress": _draw(plot_progress, rewards, maximize=maximize),
     }
     if held_out is not None:
         drawn = held_out.measured, held_out.mean, held_out.half_width
@@ -321,7 +303,7 @@ def _pictures(
 
 
 def _draw(plot: Callable[..., object], *data: Any, **options: Any) -> str:
-    """Return a picture, with the legend above it, where no mark can be."""
+    """Return a picture with the legend above it."""
     figure = blank_figure(*PICTURE_SIZE)
     plot(figure.subplots(), *data, **options)
     figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize="small")
@@ -331,8 +313,8 @@ def _draw(plot: Callable[..., object], *data: Any, **options: Any) -> str:
 
 
 def _data_uri(svg: str) -> str:
-    """Return an SVG picture as an image of its own, in which nothing can run."""
-    # Right in whatever encoding the picture's first line names.
+    """Return an SVG picture as an image, in which no script can run."""
+    # ASCII is valid in any encoding that the picture's first line names.
     data = base64.b64encode(svg.encode("ascii", "xmlcharrefreplace")).decode()
     return f"data:image/svg+xml;base64,{data}"
 

@@ -1,21 +1,29 @@
-"""Checks of a table of measurements, before the model is fitted to it."""
+"""The tables of results: how they are read, and checks before a model is fitted."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
-from torch import Tensor
 
-from botorch_bkb.cli.columns import listing, row_name
-from botorch_bkb.cli.identity import Settings
+from botorch_bkb.cli.arguments import DEFAULT_ID
+from botorch_bkb.cli.files import Table
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import read_table, require_column
+from botorch_bkb.cli.tables import (
+    find_column,
+    listing,
+    read_by_options,
+    read_table,
+    require_column,
+    require_ids,
+    row_name,
+)
 
 
 # The columns of a batch, beside the ids.
@@ -23,69 +31,113 @@ COLUMNS_OF_NEXT = ("repeats", "mean", "std", "low", "high", "why")
 
 
 def results_name(args: argparse.Namespace) -> str:
-    """Return how messages name the tables of measurements."""
+    """Return how messages name the tables of results."""
     return " and ".join(map(str, args.observations))
 
 
 def reward_label(args: argparse.Namespace) -> str:
-    """Return what is maximized or minimized: the reward, or its logarithm."""
+    """Return what is maximized or minimized: the result, or its logarithm."""
     return f"log10({args.reward})" if args.log_reward else str(args.reward)
 
 
+def read_results(
+    args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
+) -> tuple[pd.DataFrame, NDArray[np.bool_], Table]:
+    """Read the measurements; no file, a missing or an empty one mean none so far.
+
+    Args:
+        args: The options of `suggest`.
+        settings: The candidates' columns that are features.
+        is_numbered: Whether the candidates have no ids in their file.
+
+    Returns:
+        The rows of all files, each with its file's name in the index; which of them say
+        that the measurement failed; and the last table.
+    """
+    paths: list[Path] = args.observations
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputDataError(
+            f"--observations names a table twice: {results_name(args)}. Name each once."
+        )
+    tables = {path: _read_result(path, args, settings, is_numbered) for path in paths}
+    tables = {path: table for path, table in tables.items() if len(table.frame.columns)}
+    if not tables:
+        columns = [*(settings if is_numbered else [args.results_id]), args.reward]
+        nothing = pd.DataFrame(columns=columns, dtype="float64")
+        return nothing, np.zeros(0, dtype="bool"), Table(nothing)
+    *_, last = tables.values()
+    frames = [table.frame for table in tables.values()]
+    is_failed = [table.frame.index.isin(table.failed) for table in tables.values()]
+    if not is_numbered:
+        # They may name the ids in another case.
+        ids = find_column(last.frame.columns, args.results_id)
+        own = [find_column(frame.columns, args.results_id) for frame in frames]
+        frames = [f.rename(columns={n: ids}) for f, n in zip(frames, own, strict=True)]
+    keys = [path.name for path in tables]
+    return pd.concat(frames, keys=keys), np.concatenate(is_failed), last
+
+
+def _read_result(
+    path: Path, args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
+) -> Table:
+    """Read one of the tables of results; one without columns if there is none."""
+    if path.is_dir():
+        raise InputDataError(f"{path} is a folder, not a table of results.")
+    if not path.is_file():
+        note(f"there is no file {path}: it is skipped, as if nothing were measured yet")
+        return Table(pd.DataFrame())
+    table = read_by_options(path, args)
+    frame = table.frame
+    if frame.columns.empty:
+        return table
+    require_column(frame, args.reward, path, "--reward")
+    column = None if is_numbered else find_column(list(frame.columns), args.results_id)
+    lacks = [name for name in settings if name not in frame.columns]
+    if column is not None:
+        require_ids(frame[column], path, may_repeat=True)
+    elif lacks or not settings:
+        raise InputDataError(
+            f"{path} has no column {args.results_id or DEFAULT_ID!r} of ids. To find "
+            f"candidates by their settings, it lacks the columns {lacks}. Name one of "
+            f"its columns {list(frame.columns)} by --id or --results-id, add the "
+            "missing columns, or leave them out by --drop."
+        )
+    if path.resolve() == args.arms.resolve():
+        # An empty result here is a candidate, not a measurement in flight.
+        is_measured = frame[args.reward].notna() | frame.index.isin(table.failed)
+        return replace(table, frame=frame[is_measured])
+    return table
+
+
 def log_rewards(rewards: pd.Series, args: argparse.Namespace) -> pd.Series:
-    """Return the logarithms of rewards, to base 10; refuse those that have none."""
+    """Return the logarithms of results to base 10; raise an error if one has none."""
     wrong = rewards <= 0
     if wrong.any():
         raise InputDataError(
-            f"Column {args.reward!r} has the reward {rewards[wrong].iloc[0]:g} in "
+            f"Column {args.reward!r} has the result {rewards[wrong].iloc[0]:g} in "
             f"{row_name(wrong)}, which has no logarithm. Write the detection limit if "
             "it is below, or leave out --log-reward."
         )
     note(
-        f"rewards are fitted as {reward_label(args)}, of which mean, std, low and high "
-        "are too: a difference of 1 is a factor of 10"
+        f"the model is fitted to {reward_label(args)}, and mean, std, low and high are "
+        "in this unit: a difference of 1 is a factor of 10"
     )
     return np.log10(rewards)
 
 
 def note_unused_columns(results: pd.DataFrame, used: Collection[str | None]) -> None:
-    """Name the columns of the measurements that are not used."""
+    """Name the columns of the results that are not used."""
     unused = [column for column in results.columns if column not in used]
     if unused:
         note(
             f"columns of the results that are not used: {listing(unused)}. All "
-            "measurements have the same noise, whatever their columns of errors and of "
-            'replicates say: see "Unused columns" of the page "Tables for suggest"'
-        )
-
-
-def note_other_settings(
-    results: pd.DataFrame,
-    arms: pd.DataFrame,
-    indices: NDArray[np.int64],
-    columns: list[str],
-    args: argparse.Namespace,
-) -> None:
-    """Say where measurements have other settings than the candidates that they name."""
-    told = results[indices < len(arms)]
-    columns = [name for name in columns if name in told]
-    if not len(told) or not columns:
-        return
-    own = arms.iloc[indices[indices < len(arms)]]
-    settings = Settings(told, own, columns)
-    differ = settings.differ(np.arange(len(told))) & ~np.isnan(settings.told)
-    if differ.any():
-        counts = zip(columns, differ.sum(axis=0), strict=True)
-        said = [f"{name!r} (rows: {count:,})" for name, count in counts if count]
-        first = row_name(pd.Series(differ.any(axis=-1), told.index))
-        note(
-            f"the results have other values than {args.arms.name} in columns "
-            f"{listing(said)}, first in {first}: the fit goes by {args.arms.name}"
+            "measurements have the same noise; columns of errors and of replicates do "
+            'not count: see "Unused columns" of the page "Tables for suggest"'
         )
 
 
 def check_copies(results: pd.DataFrame, args: argparse.Namespace) -> None:
-    """Refuse results of which most were entered twice, and name a few that were."""
+    """Raise an error if most results were entered twice; name a few that were."""
     told = results[results[args.reward].notna()]
     is_copy = told.duplicated()
     if args.replicates_are_real or not is_copy.any():
@@ -95,83 +147,68 @@ def check_copies(results: pd.DataFrame, args: argparse.Namespace) -> None:
         f"{has_copy.sum():,} of {len(told):,} measurements are equal to another row in "
         f"every column, such as {row_name(is_copy)}"
     )
-    # Of one candidate alone, equal results are likelier true.
+    # Equal results of one candidate alone are probably true.
     if 2 * has_copy.sum() > len(told) and (has_copy & ~is_copy).sum() > 1:
         raise InputDataError(
             f"{results_name(args)}: {said}. Remove the copies if results were entered "
             "twice. Pass --replicates-are-real if they are separate measurements."
         )
-    note(f"{said}, and count as further ones. Remove them if they were entered twice")
+    note(
+        f"{said}, and count as further measurements. Remove them if they were entered "
+        "twice"
+    )
 
 
 def check_output(
     args: argparse.Namespace,
     results: pd.DataFrame,
     results_id: str | None,
-    arms: Collection[str],
+    own: Collection[str],
 ) -> None:
-    """Refuse to write NEXT over a table that somebody has filled in or changed.
+    """Raise an error if NEXT would replace a table that was filled in.
 
     A table may be replaced if the columns that `suggest` leaves empty are empty, or
-    repeat rows of the measurements.
+    repeat rows of the results.
+
+    Args:
+        args: The options of `suggest`.
+        results: The results.
+        results_id: Their column of ids, if they have one.
+        own: The candidates' columns.
     """
     path: Path = args.output
     if not path.is_file() or path.stat().st_size == 0:
         return
     remedy = "Move that file away, or name another --output."
+    names = [args.id, results_id]
+    marks = {"separator": args.separator, "decimal": args.decimal}
     try:
-        table = read_table(
-            path,
-            [args.id, results_id],
-            separator=args.separator,
-            decimal=args.decimal,
-            reward=args.reward,
-        )
+        table = read_table(path, names, reward=args.reward, **marks)
         frame = table.frame
         if results_id is not None and results_id not in frame:
             require_column(frame, args.id, path, "--id")
             frame = frame.rename(columns={args.id: results_id})
     except InputDataError as error:
         raise InputDataError(
-            f"--output {path} exists, and is no batch of suggest: {error} {remedy}"
+            f"--output {path} exists, and is not a batch of suggest: {error} {remedy}"
         ) from error
-    own = {results_id, args.id, *COLUMNS_OF_NEXT, *arms} - {args.reward}
-    keys = [name for name in arms if name in frame and name != args.id]
-    keys = keys if results_id is None else [results_id]
-    others = [name for name in frame.columns if name not in own]
-    is_lost = frame[others].notna().any(axis="columns") | frame.index.isin(table.failed)
-    if args.reward in frame and {*keys} <= {*results.columns}:
-        known = {*_rows(results, [*keys, args.reward])}
-        rows = _rows(frame, [*keys, args.reward])
-        is_lost &= np.array([row not in known for row in rows], dtype="bool")
+    written = {results_id, args.id, *COLUMNS_OF_NEXT, *own} - {args.reward}
+    filled = frame[[name for name in frame.columns if name not in written]]
+    is_lost = filled.notna().any(axis="columns") | frame.index.isin(table.failed)
+    keys = [name for name in own if name in frame and name != args.id]
+    keys = [*(keys if results_id is None else [results_id]), args.reward]
+    if {*keys} <= {*frame.columns} & {*results.columns}:
+        known = {*_rows(results[keys])}
+        is_lost &= np.array([row not in known for row in _rows(frame[keys])], "bool")
     if is_lost.any():
         raise InputDataError(
             f"--output {path} exists, and {is_lost.sum():,} of its rows have entries "
-            f"that the measurements lack, first in {row_name(is_lost)}. Append these "
-            f"rows to the measurements first. {remedy}"
+            f"that the results lack, first in {row_name(is_lost)}. Append these rows "
+            f"to the results first. {remedy}"
         )
 
 
-def _rows(table: pd.DataFrame, names: list[str]) -> list[tuple[object, ...]]:
+def _rows(table: pd.DataFrame) -> Iterator[tuple[object, ...]]:
     """Return the cells of each row: numbers, words, None."""
-    cells = table[names].astype("object")
-    return [*cells.where(cells.notna(), None).itertuples(index=False, name=None)]
-
-
-def check_left(
-    available: Tensor, indices: Tensor, failed: Tensor, args: argparse.Namespace
-) -> None:
-    """Refuse to choose if no candidate may be measured any more."""
-    counts = indices.bincount(minlength=len(available))[: len(available)]
-    is_open = available & (counts < (args.max_repeats or len(indices) + 1))
-    if is_open.any():
-        return
-    num_failed, num_done = int((failed < len(available)).sum()), int(available.sum())
-    raise InputDataError(
-        f"Expected candidates to be left for {args.batch_size:,} measurements, but of "
-        f"{len(available):,} candidates {num_done:,} have had their repeats "
-        f"(--max-repeats {args.max_repeats}, those in flight included), "
-        f"{num_failed:,} failed, and {len(available) - num_done - num_failed:,} are "
-        "not available. Add or restock candidates, allow more repeats, or remove the "
-        "rows of those that failed."
-    )
+    cells = table.astype("object")
+    return cells.where(cells.notna(), None).itertuples(index=False, name=None)

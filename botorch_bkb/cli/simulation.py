@@ -1,4 +1,4 @@
-"""Bandits against a problem: the loop, its table of rounds, and the outcome."""
+"""A bandit on a problem: the loop, its table of rounds, and the outcome."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.cli.progress import ticking
 from botorch_bkb.cli.suggest import SuggestLoop
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
-# Of all arms; a search has done well when it has measured these.
+# The share of the arms that a search should find.
 BEST_SHARE = 0.01
-# What takes part: a bandit, or a loop around bandits.
 Player = FiniteArmBandit | SuggestLoop
 
 
@@ -40,39 +38,37 @@ def run_bandit(
     """Ask and tell until ``horizon`` pulls are told.
 
     Args:
-        bandit: A bandit over the problem's arms that was told nothing yet.
-        problem: Draws the rewards and knows the regret.
+        bandit: A bandit over the problem's arms, without observations.
+        problem: The problem.
         horizon: The number of pulls.
-        name: What to call the bandit.
-        seed: That of the run, for the table.
+        name: The name of the bandit in the table.
+        seed: The seed of the run in the table.
         generator: The source of the rewards' noise.
-        batch_size: The most pulls of a batch; None: those that are left.
+        batch_size: The most pulls of a batch; None for no limit.
         quiet: Whether to hide the progress bar.
 
     Returns:
-        One row per round. All but ``batch_size`` count from the start. ``seconds`` is
-        the bandit's own time, without the bookkeeping around it; ``num_best_found`` is
-        how many of the best 1 % of all arms were pulled; ``confidence_width`` is the
-        ``w`` of ``mean + w sqrt(variance / lambda)`` by which the batch was chosen (or
-        would have been by a bandit that chooses by bounds). The columns that start with
-        ``uniform`` are what uniform choice can expect.
+        One row per round. All columns except ``batch_size`` count from the start.
+        ``seconds`` is the bandit's own time; ``num_best_found`` is how many of the best
+        1 % of all arms were pulled; ``confidence_width`` is the ``w`` of
+        ``mean + w sqrt(variance / lambda)``, also of bandits that do not use it. The
+        columns that start with ``uniform`` are the expected values of uniform choice.
     """
     picks: list[Tensor] = []
     recommended: list[int] = []
     rows: list[tuple[float, ...]] = []
     seconds, most = 0.0, batch_size or horizon
     label, hidden = f"{name}, seed {seed}", True if quiet else None
-    bar = tqdm(desc=label, total=horizon, unit=" pulls", disable=hidden)
-    with bar as progress, ticking(progress):
+    with tqdm(
+        desc=label, total=horizon, unit=" measurements", disable=hidden
+    ) as progress:
         while bandit.num_pulls < horizon:
-            progress.set_postfix_str("fitting, choosing", refresh=False)
             start = perf_counter()
             indices = bandit.ask(min(horizon - bandit.num_pulls, most))
             seconds += perf_counter() - start
-            progress.set_postfix_str("", refresh=False)
             width = bandit.confidence_width
             if picks:
-                # Told rewards are in the posterior now, so the best arm costs nothing.
+                # The posterior has all rewards now, so the best arm costs nothing.
                 recommended.append(bandit.best_arm())
             rewards = problem.sample(indices, generator)
             start = perf_counter()
@@ -81,7 +77,6 @@ def run_bandit(
             picks.append(indices)
             rows.append((len(bandit.inducing_indices), width, seconds))
             progress.update(len(indices))
-        # The rewards told last are not in the posterior yet.
         recommended.append(bandit.best_arm())
     columns = ["num_inducing_points", "confidence_width", "seconds"]
     rounds = _counted(picks, problem).join(pd.DataFrame(rows, columns=columns))
@@ -92,7 +87,7 @@ def run_bandit(
 
 
 def _counted(picks: Sequence[Tensor], problem: FiniteArmProblem) -> pd.DataFrame:
-    """Return what is counted from the start, after each of some batches."""
+    """Return the columns that count from the start, a row per batch."""
     arms = torch.cat(list(picks))
     is_best = best_arms(problem)
     is_new = ~pd.Series(arms.numpy()).duplicated()
@@ -116,7 +111,7 @@ def _counted(picks: Sequence[Tensor], problem: FiniteArmProblem) -> pd.DataFrame
 
 
 def best_arms(problem: FiniteArmProblem) -> Tensor:
-    """Return which arms are the best 1 %, rounded up; more where the last tie."""
+    """Return which arms are the best 1 %, rounded up, and those that tie with them."""
     regrets = problem.regret(torch.arange(problem.num_arms))
     num_best = math.ceil(BEST_SHARE * problem.num_arms)
     return regrets <= regrets.kthvalue(num_best).values
@@ -134,23 +129,23 @@ def report(
     """Print the outcome of runs and write ``rounds.csv`` and ``regret.png``.
 
     Args:
-        rounds: What ``run_bandit`` returned of each run, one below the other; all of
-            the same number of pulls.
-        problem: The problem they ran on.
+        rounds: The tables of ``run_bandit``, concatenated; all with the same number of
+            pulls.
+        problem: The problem of the runs.
         output: The folder to write to; made if missing.
         title: The first line of the outcome and of the picture.
         reward_unit: The unit of the rewards, for the picture.
-        recommended: What :func:`recommendation` says, of a single run.
+        recommended: The text of :func:`recommendation`, for a single run.
     """
     num_runs = rounds.groupby("bandit")["seed"].nunique().max()
     if num_runs > 1:
         title = f"{title}, repetitions {num_runs:,}"
     print(f"\n{title}\n\n{outcome_table(rounds, problem)}\n{recommended}")
     print(
-        f"best 1 %: how many of these {int(best_arms(problem).sum()):,} arms were "
-        "pulled; simple regret: of the arm that is\nrecommended at the end; means over "
-        "repetitions. Uniform choice: expected values; its simple regret\nis that of "
-        "the best arm it pulls, which noise may hide."
+        f"best 1 %: how many of these {int(best_arms(problem).sum()):,} candidates "
+        "were measured. simple regret: of the candidate\nthat is recommended at the "
+        "end. All columns are means over repetitions. Uniform choice:\nexpected "
+        "values; its simple regret is that of the best candidate that it measures."
     )
     output.mkdir(parents=True, exist_ok=True)
     rounds.to_csv(output / "rounds.csv", index=False)
@@ -168,7 +163,7 @@ def report(
 
 
 def outcome_table(rounds: pd.DataFrame, problem: FiniteArmProblem) -> str:
-    """Return one row per bandit, means over its runs, and one of uniform choice."""
+    """Return the means over the runs of each bandit, and a row of uniform choice."""
     runs = rounds.groupby(["bandit", "seed"], sort=False)
     last = runs.last().assign(batches=runs.size())
     means = last.groupby("bandit", sort=False).mean()
@@ -183,7 +178,7 @@ def outcome_table(rounds: pd.DataFrame, problem: FiniteArmProblem) -> str:
         "simple regret": ("simple_regret", "{:.4g}"),
         "best 1 %": ("num_best_found", "{:,.1f}"),
         "cumulative regret": ("cumulative_regret", "{:,.1f}"),
-        "distinct arms": ("num_distinct", "{:,.1f}"),
+        "distinct candidates": ("num_distinct", "{:,.1f}"),
         "batches": ("batches", "{:,.1f}"),
         "inducing points": ("num_inducing_points", "{:,.1f}"),
         "seconds": ("seconds", "{:,.1f}"),
@@ -198,10 +193,10 @@ def outcome_table(rounds: pd.DataFrame, problem: FiniteArmProblem) -> str:
 def recommendation(
     bandit: Player, problem: FiniteArmProblem, arm_names: Sequence[str]
 ) -> str:
-    """Say which arm a bandit recommends, and what it is worth."""
+    """Return a sentence about the arm that a bandit recommends."""
     best = bandit.best_arm()
     return (
-        f"\nBest arm found: {arm_names[best]}, mean reward "
-        f"{problem.mean_rewards[best].item():.4g}; the best of all arms has "
+        f"\nBest candidate found: {arm_names[best]}, mean result "
+        f"{problem.mean_rewards[best].item():.4g}; the best of all candidates has "
         f"{problem.best_value:.4g}.\n"
     )

@@ -1,143 +1,146 @@
-"""The next batch to measure, from a table of candidates and one of measurements."""
+"""The next batch to measure, from a table of candidates and tables of results."""
 
 from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
+from botorch_bkb.arms import ArrayArms, BitArms, StoredArms
 from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
 from botorch_bkb.bandits.gp_bandit import Goal
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
-from botorch_bkb.cli.columns import is_numeric
 from botorch_bkb.cli.diagnosis import (
     decades_trouble,
     DEVIATIONS_OF_95_PERCENT,
     diagnose,
-    has_spread,
+    fit_trouble,
     HeldOut,
     is_fitted,
     MIN_CANDIDATES_TO_JUDGE,
-    NOT_FITTED,
     reward_trouble,
     round_effect,
 )
-from botorch_bkb.cli.files import (
-    parquet_columns,
-    read_cells,
-    read_rows,
-    table_kind,
-    write_table,
-)
-from botorch_bkb.cli.progress import clock, note
-from botorch_bkb.cli.report import (
-    in_digits_of,
-    plan_report,
-    report_page,
-    require_other_file,
-    Rounds,
-)
-from botorch_bkb.cli.results import check_left, COLUMNS_OF_NEXT, reward_label
-from botorch_bkb.cli.workers import on_workers, require_ray
-from botorch_bkb.integrations.chem import draw_molecules
+from botorch_bkb.cli.files import parquet_columns, read_rows, table_kind, write_table
+from botorch_bkb.cli.progress import note, status
+from botorch_bkb.cli.report import check_paths, in_digits_of, read_rounds, report_page
+from botorch_bkb.cli.results import COLUMNS_OF_NEXT, reward_label
 from botorch_bkb.models.utils.rows import find_duplicates
 
 
 NUM_ROWS_SHOWN = 10
-# So many deviations between two means are none.
+# Two means are equal if they differ by so many standard deviations.
 EQUAL = 1e-6
 
 
 def run(args: argparse.Namespace) -> None:
     """Choose the batch, write it, and print a summary."""
-    # Asked now, so that a bad name fails before the fit.
+    # Wrong names are refused before the work.
     table_kind(args.output)
+    check_paths(args)
     if args.id in COLUMNS_OF_NEXT:
         raise InputDataError(
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
             "the tables."
         )
-    require_other_file("--output", args.output, [args.arms, *args.observations])
-    require_ray(args.workers)
-    with clock("Reading the tables", args.quiet):
-        campaign = read_campaign(args)
-        plan_report(args, campaign)  # refused before the work
-        candidates = read_candidates(campaign, args)
-        # Of molecules, rows may be left out, with their measurements.
-        campaign = candidates.campaign
-        rounds = plan_report(args, campaign)
-        offered = campaign.available[: campaign.num_candidates]
-        check_left(offered, campaign.indices, campaign.failed, args)
+    if args.workers is not None and find_spec("ray") is None:
+        raise UnsupportedError(
+            "--workers needs Ray, which is not installed. Install it with pip install "
+            '"botorch_bkb[ray]", or leave the option out.'
+        )
+    status("Reading the tables", args.quiet)
+    campaign = read_campaign(args)
+    candidates = read_candidates(campaign, args)
+    rounds = read_rounds(args, campaign)
+    _check_left(campaign, args)
     with on_workers(candidates.arms, args.workers) as arms:
-        _suggest(args, candidates, arms, rounds)
+        _suggest(args, campaign, candidates, arms, rounds)
 
 
 def _suggest(
     args: argparse.Namespace,
+    campaign: Campaign,
     candidates: Candidates,
     arms: Tensor,
-    rounds: Rounds | None,
+    rounds: pd.DataFrame,
 ) -> None:
     """Choose the batch from tables that were read; ``arms`` may be on workers."""
-    campaign = candidates.campaign
-    ids = pd.Index(campaign.arms[args.id])
-    with clock(f"Preparing {len(arms):,} candidates", args.quiet):
-        _note_duplicates(candidates.arms[: campaign.num_candidates], ids)
-        bandit = suggestion_bandit(
-            arms,
-            campaign.indices,
-            campaign.rewards,
-            seed=args.seed,
-            goal=goal_named(args.goal),
-            maximize=not args.minimize,
-            max_repeats=args.max_repeats,
-            kernel=candidates.kernel,
-            max_inducing=args.max_inducing,
-        )
-    told = f"Fitting {bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
-    # As always where nothing is out of stock.
-    available = None if campaign.available.all() else campaign.available
-    with warnings.catch_warnings(), clock(told, args.quiet):
-        if int((bandit.counts > 0).sum()) >= MIN_CANDIDATES_TO_JUDGE:
-            # The bandit's own verdict on its fit: the line below says more.
-            warnings.filterwarnings("ignore", "The fit to .* observations explains")
-        picks = bandit.ask(args.batch_size, available=available)
-    _note_size(picks, int(campaign.available.sum()), args)
-    held_out, problems = _print_fit(bandit, campaign, ids, candidates.sources, args)
-    batch = describe_batch(
-        bandit,
-        picks,
-        ids,
-        id_column=args.id,
-        has_unit=has_spread(campaign.rewards[~campaign.rewards.isnan()]),
-        says_why=candidates.kernel == "tanimoto",
+    ids = pd.Index(campaign.rows[args.id])
+    status(f"Preparing {len(arms):,} candidates", args.quiet)
+    _note_duplicates(candidates.arms[: campaign.num_candidates], ids)
+    indices = torch.from_numpy(campaign.indices)
+    rewards = torch.from_numpy(campaign.rewards)
+    bandit = suggestion_bandit(
+        arms,
+        indices,
+        rewards,
+        seed=args.seed,
+        goal=goal_named(args.goal),
+        maximize=not args.minimize,
+        max_repeats=args.max_repeats,
+        kernel=candidates.kernel,
+        max_inducing=args.max_inducing,
     )
-    print_summary(bandit, batch, ids, campaign, reward_column=reward_label(args))
+    told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
+    status(f"Fitting {told}", args.quiet)
+    available = torch.from_numpy(campaign.available)
+    with warnings.catch_warnings():
+        if int((bandit.counts > 0).sum()) >= MIN_CANDIDATES_TO_JUDGE:
+            # The line about the fit says more than the bandit's own warning.
+            warnings.filterwarnings("ignore", "The fit to .* observations explains")
+        picks = bandit.ask(
+            args.batch_size, available=None if available.all() else available
+        )
+    _note_size(picks, int(available.sum()), args)
+    is_told = ~rewards.isnan()
+    known = indices[is_told], rewards[is_told]
+    held_out, problems = _print_fit(bandit, *known, rounds, ids, candidates, args)
+    batch = describe_batch(bandit, picks, ids, args.id, is_fitted(known[1]))
+    print_summary(bandit, batch, ids, campaign, reward_label(args))
     _write_next(args, campaign, picks, batch)
     print(f"\nWrote {args.output}")
-    if args.report is not None and rounds is not None:
-        structures = None
-        if args.smiles:
-            places = ids.get_indexer(pd.Index(batch[args.id]))
-            molecules = campaign.arms[args.smiles].iloc[places]
-            # Several columns as one picture: a dot separates molecules.
-            structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
-        names = candidates.names
-        found = (held_out, problems, structures)
-        page = report_page(args, bandit, campaign, batch, rounds, names, *found)
+    if args.report is not None:
+        found = (candidates.names, held_out, problems)
+        page = report_page(args, bandit, campaign, batch, rounds, *found)
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
+
+
+@contextmanager
+def on_workers(arms: Tensor, num_workers: int | None) -> Iterator[Tensor]:
+    """Yield the same arms, for which Ray's workers compute if there is a number.
+
+    Raises:
+        UnsupportedError: If the arms are fingerprints.
+    """
+    if num_workers is None:
+        yield arms
+        return
+    if isinstance(arms, BitArms):
+        raise UnsupportedError(
+            "--workers does not support fingerprints, which stay packed in this "
+            "process. Leave the option out."
+        )
+    stored = arms if isinstance(arms, StoredArms) else ArrayArms(arms.numpy())
+    shared = stored.on_ray(workers=num_workers)
+    try:
+        yield shared
+    finally:
+        if shared.workers is not None:
+            shared.workers.close()
 
 
 def goal_named(word: str) -> Goal:
@@ -157,18 +160,18 @@ def suggestion_bandit(
     kernel: KernelName | None = None,
     max_inducing: int | None = None,
 ) -> GPBandit:
-    """Return the bandit that chooses the next batch, and knows all measurements.
+    """Return the bandit that chooses the next batch, with all measurements.
 
     Args:
         arms: An ``A x d`` tensor of features.
         indices: The ``n`` arms measured so far, repeats included.
-        rewards: Their ``n`` rewards, NaN where a measurement is in flight.
+        rewards: Their ``n`` rewards, NaN while a measurement is in flight.
         seed: The source of all randomness.
-        goal: What the measurements are for.
+        goal: The goal of the measurements.
         maximize: Whether large rewards are good.
         max_repeats: The most measurements of one arm; None for no limit.
         kernel: The kernel to learn; None for the bandit's default.
-        max_inducing: The most arms on which the posterior stands; None for no limit.
+        max_inducing: The most inducing arms; None for no limit.
     """
     told = ~rewards.isnan()
     kernels = {"matern": matern_to_learn, "rbf": rbf_to_learn}
@@ -187,23 +190,21 @@ def suggestion_bandit(
 
 
 class SuggestLoop:
-    """The command called for one batch after another; ask and tell as of a bandit.
+    """The command called for one batch after another, with a bandit's ask and tell.
 
-    Like the command it keeps only the table of measurements: each batch is the choice
-    of a new bandit.
+    Like the command it keeps only the table of measurements. A new bandit chooses each
+    batch.
+
+    Args:
+        arms: An ``A x d`` tensor of features.
+        seed: That of every call.
+        batch_size: The size of a batch.
+        options: The other options of :func:`suggestion_bandit`.
     """
 
     def __init__(
         self, arms: Tensor, *, seed: int, batch_size: int = BATCH_SIZE, **options: Any
     ) -> None:
-        """Construct the loop.
-
-        Args:
-            arms: An ``A x d`` tensor of features.
-            seed: That of every call.
-            batch_size: The size of a batch.
-            options: The others of :func:`suggestion_bandit`.
-        """
         self.arms = arms
         self.batch_size = batch_size
         self.indices = torch.empty(0, dtype=torch.long)
@@ -213,7 +214,7 @@ class SuggestLoop:
 
     @property
     def goal(self) -> Goal:
-        """What the measurements are for."""
+        """The goal of the measurements."""
         return self._bandit.goal
 
     @property
@@ -243,10 +244,9 @@ class SuggestLoop:
         self.rewards = torch.cat([self.rewards, rewards])
 
     def best_arm(self) -> int:
-        """Return what the command names as the best measured so far."""
+        """Return the arm that the command names as the best measured so far."""
         bandit = self._bandit
         if bandit.num_pulls < self.num_pulls:
-            # As its next call would; there may be nothing left to choose.
             bandit = self._new_bandit()
         return bandit.best_arm()
 
@@ -255,49 +255,40 @@ class SuggestLoop:
 
 
 def describe_batch(
-    bandit: GPBandit,
-    picks: Tensor,
-    ids: pd.Index,
-    *,
-    id_column: str,
-    has_unit: bool = True,
-    says_why: bool = False,
+    bandit: GPBandit, picks: Tensor, ids: pd.Index, id_column: str, is_fitted: bool
 ) -> pd.DataFrame:
     """Return one row per distinct pick, in the order of the choice.
 
     ``mean``, ``std`` and the 95 % interval from ``low`` to ``high`` are those of the
-    mean reward given the measurements, in the reward's unit; they are empty while
-    nothing is measured, all but the mean also while all rewards are equal.
+    mean reward given the measurements, in the reward's unit. They are empty before
+    kernel and noise are fitted.
 
     Args:
         bandit: The bandit.
-        picks: What it has chosen.
+        picks: The arms that it has chosen.
         ids: The ids of its arms.
         id_column: Their column.
-        has_unit: Whether the rewards differ, which gives deviations their unit.
-        says_why: Whether a column ``why`` says what speaks for each.
+        is_fitted: Whether kernel and noise are fitted.
     """
     repeats = pd.Series(picks.cpu().numpy()).value_counts(sort=False)
     arms = torch.tensor(repeats.index.tolist())
     batch = pd.DataFrame({id_column: ids[arms.numpy()], "repeats": repeats.to_numpy()})
-    if bandit.num_pulls == 0:
+    if not is_fitted:
         batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
-        return batch.assign(why="explore: nothing is measured") if says_why else batch
+        return batch.assign(why="explore: too few results to fit a model")
     mean, variance = bandit.predict(arms)
     std = variance.sqrt()
     half = DEVIATIONS_OF_95_PERCENT * std
     columns = {"mean": mean, "std": std, "low": mean - half, "high": mean + half}
     batch = batch.assign(**{name: column.numpy() for name, column in columns.items()})
-    if not has_unit:
-        batch[["std", "low", "high"]] = np.nan
-    return batch.assign(why=_reasons(bandit, arms, mean, std)) if says_why else batch
+    return batch.assign(why=_reasons(bandit, arms, mean, std))
 
 
 def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[str]:
-    """Say of each pick whether its mean speaks for it, or what is not known of it."""
+    """Return why each arm was chosen: for its mean, or for its uncertainty."""
     best = bandit.predict(torch.tensor([bandit.best_arm()]))[0]
     ahead = mean - best if bandit.maximize else best - mean
-    # Of rewards whose squares underflow it is zero.
+    # The standard deviation of tiny rewards may underflow to zero.
     ahead /= std.clamp_min(torch.finfo(std.dtype).tiny)
     reasons = []
     for arm, gap in zip(arms.tolist(), ahead.tolist(), strict=True):
@@ -306,7 +297,7 @@ def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[
         elif gap >= -EQUAL:
             reasons.append(f"exploit: mean {gap:.1f} std better than the best so far")
         else:
-            reasons.append(f"explore: mean {-gap:.1f} std short of the best so far")
+            reasons.append(f"explore: mean {-gap:.1f} std worse than the best so far")
     return reasons
 
 
@@ -315,10 +306,9 @@ def print_summary(
     batch: pd.DataFrame,
     ids: pd.Index,
     campaign: Campaign,
-    *,
     reward_column: str,
 ) -> None:
-    """Print what is known and what was chosen."""
+    """Print the state of the campaign and the batch."""
     num_candidates, num_next = campaign.num_candidates, int(batch["repeats"].sum())
     num_out = num_candidates - int(campaign.available.sum())
     num_measured = int((bandit.counts[:num_candidates] > 0).sum())
@@ -328,62 +318,56 @@ def print_summary(
         f"{num_measured:,} of them measured, {bandit.num_pulls:,} measurements in all, "
         f"{len(bandit.pending) - num_next:,} in flight."
     )
-    if bandit.num_pulls > 0:
+    is_fitted = batch["mean"].notna().all()
+    if is_fitted:
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
-        interval, std = "", None
-        if batch["std"].notna().any():
-            std = variance.sqrt().item()
-            half = DEVIATIONS_OF_95_PERCENT * std
-            interval = f" +- {in_digits_of(half, std)} (95 %)"
+        std = variance.sqrt().item()
         print(
             f"Best measured so far: {ids[best]}, mean {reward_column} "
-            f"{in_digits_of(mean.item(), std)}{interval}."
+            f"{in_digits_of(mean.item(), std)} +- "
+            f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
         )
     print(f"\n{num_next:,} to measure next, {len(batch):,} distinct:\n")
     shown = batch.head(NUM_ROWS_SHOWN).dropna(axis="columns", how="all")
-    stds = shown.get("std", pd.Series(np.nan, shown.index))
-    for name in shown.columns.intersection(["mean", "std", "low", "high"]):
-        shown[name] = list(map(in_digits_of, shown[name], stds))
+    for name in shown.columns.intersection(["mean", "low", "high", "std"], sort=False):
+        shown[name] = list(map(in_digits_of, batch[name], batch["std"]))[: len(shown)]
     print(shown.to_string(index=False))
     if len(batch) > NUM_ROWS_SHOWN:
         print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
-    if "low" in shown:
-        by = "by the fit." if is_fitted(bandit) else f"by the model. {NOT_FITTED}"
+    if is_fitted:
         print(
-            f"\nlow to high: where the mean {reward_column} lies with 95 % probability "
-            f"{by}"
+            f"\nlow to high: 95 % interval of the mean {reward_column} by the model. "
+            "why: the reason of the choice."
         )
 
 
 def _print_fit(
     bandit: GPBandit,
-    campaign: Campaign,
+    indices: Tensor,
+    rewards: Tensor,
+    rounds: pd.DataFrame,
     ids: pd.Index,
-    sources: Sequence[str],
+    candidates: Candidates,
     args: argparse.Namespace,
 ) -> tuple[HeldOut | None, list[str]]:
-    """Print what the fit found; return held-out predictions and the warnings."""
+    """Print a description of the fit; return held-out predictions and warnings."""
     held_out = None
-    told = ~campaign.rewards.isnan()
-    indices, rewards = campaign.indices[told], campaign.rewards[told]
     troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
     if not args.log_reward:
         troubles.append(decades_trouble(rewards))
-    if is_fitted(bandit) and has_spread(rewards):
-        with clock("Judging the fit", args.quiet):
-            diagnosis = diagnose(bandit, indices, rewards, sources)
-        print(f"Fit: {diagnosis}.")
-        held_out = diagnosis.held_out
-        troubles.append(diagnosis.trouble)
-        if held_out is not None and args.round is not None:
-            names = campaign.results[args.round][told.numpy()]
-            if is_numeric(names):
-                names = names.map("{:.15g}".format)
-            effect = round_effect(held_out, names)
-            if effect is not None:
-                print(f"Rounds of column {args.round!r}: {effect}.")
-                troubles.append(effect.trouble)
+    if is_fitted(rewards):
+        status("Checking the fit", args.quiet)
+        text, held_out = diagnose(bandit, indices, rewards, candidates.sources)
+        print(f"Fit: {text}.")
+    if held_out is not None:
+        troubles.append(fit_trouble(held_out))
+        effect = None
+        if args.round is not None:
+            effect = round_effect(held_out, rounds["name"].tolist())
+        if effect is not None:
+            print(f"Rounds of column {args.round!r}: {effect[0]}.")
+            troubles.append(effect[1])
     problems = list(filter(None, troubles))
     for problem in problems:
         print(f"Warning: {problem}.")
@@ -393,8 +377,8 @@ def _print_fit(
 def _write_next(
     args: argparse.Namespace, campaign: Campaign, picks: Tensor, batch: pd.DataFrame
 ) -> None:
-    """Write the batch, as the table is written that it goes with."""
-    ids = campaign.arms[args.id]
+    """Write the batch in the format of the table that it goes with."""
+    ids = campaign.table[args.id]
     columns, form = list(batch.columns), campaign.arms_form
     places = pd.Index(ids).get_indexer(pd.Index(batch[args.id]))
     if args.per_measurement:
@@ -405,42 +389,47 @@ def _write_next(
             batch[campaign.results_id] = ids.iloc[places].to_numpy()
         form = campaign.results_form or form
     elif form is not None and form.encoding != "utf-8":
-        # What every program reads, unless it is to be appended.
+        # Every program reads this encoding.
         form = replace(form, encoding="utf-8-sig")
     is_large = stays_in_file(args.arms, args)
-    own = parquet_columns(args.arms) if is_large else list(campaign.arms.columns)
+    own = parquet_columns(args.arms) if is_large else list(campaign.table.columns)
     own = [name for name in own if name not in (args.id, args.reward)]
     if args.with_columns or (campaign.is_numbered and not args.per_measurement):
         taken = [name for name in own if name in batch.columns]
         if taken:
             raise InputDataError(
-                f"NEXT would have the candidates' column {taken[0]!r} beside one of "
-                "that name which the fit fills. Rename it."
+                f"NEXT would have the candidates' column {taken[0]!r} beside its own "
+                "column of that name. Rename the candidates' column."
             )
         columns += [name for name in own if name not in columns]
     own = [name for name in own if name in columns and name not in batch.columns]
-    source = campaign.arms_form
     if is_large and own:
         values = read_rows(args.arms, own, places)
-    elif (
-        own
-        and source is not None
-        and form is not None
-        and (form.decimal != source.decimal)
-    ):
-        values = campaign.arms[own].iloc[places]
-    elif own:
-        # As they stand in the file, by their rows there: leading zeros and all.
-        # `arms` lacks rows that are left out, and may have other types.
-        cells = read_cells(args.arms, separator=args.separator).frame
-        values = cells[own].loc[campaign.arms.index.get_level_values(-1)[places]]
-    if own:
-        batch = pd.concat([batch, values.reset_index(drop=True)], axis="columns")
+    else:
+        values = campaign.table[own].iloc[places].reset_index(drop=True)
+    batch = pd.concat([batch, values], axis="columns")
     write_table(batch.reindex(columns=columns), args.output, form)
 
 
+def _check_left(campaign: Campaign, args: argparse.Namespace) -> None:
+    """Raise an error if no candidate can be measured any more."""
+    available = campaign.available[: campaign.num_candidates]
+    counts = np.bincount(campaign.indices, minlength=len(available))[: len(available)]
+    if (available & (counts < (args.max_repeats or len(counts) + counts.sum()))).any():
+        return
+    num_done, num_failed = int(available.sum()), campaign.num_failed
+    raise InputDataError(
+        f"Expected candidates to be left for {args.batch_size:,} measurements, but of "
+        f"{len(available):,} candidates {num_done:,} have had their repeats "
+        f"(--max-repeats {args.max_repeats}, those in flight included), "
+        f"{num_failed:,} failed, and {len(available) - num_done - num_failed:,} are "
+        "not available. Add or restock candidates, allow more repeats, or remove the "
+        "rows of those that failed."
+    )
+
+
 def _note_size(picks: Tensor, num_available: int, args: argparse.Namespace) -> None:
-    """Say where a batch is smaller than asked for, or has more than all candidates."""
+    """Report a batch that is smaller than asked for, or larger than all candidates."""
     if len(picks) < args.batch_size:
         note(
             f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
@@ -455,13 +444,13 @@ def _note_size(picks: Tensor, num_available: int, args: argparse.Namespace) -> N
 
 
 def _note_duplicates(table: Tensor, ids: pd.Index) -> None:
-    """Say which candidates the model cannot tell apart, if there are any."""
+    """Report candidates that the model cannot distinguish, if there are any."""
     duplicates = find_duplicates(comparable_rows(table))
     copies = (duplicates.rows != duplicates.first).nonzero().squeeze(-1)
     if len(copies):
         row, first = int(duplicates.rows[copies[0]]), int(duplicates.first[copies[0]])
         note(
             f"Candidates with the features of an earlier one: {len(copies):,}, such as "
-            f"{ids[row]} with those of {ids[first]}; the earliest that may be measured "
-            "is chosen"
+            f"{ids[row]} with those of {ids[first]}. The earliest available one is "
+            "chosen"
         )

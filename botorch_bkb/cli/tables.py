@@ -1,12 +1,14 @@
-"""Tables of numbers and text, from files of any kind.
+"""Tables with columns of numbers and columns of text, from files of any kind.
 
-A CSV file is read as text. A column then becomes numbers if all of its cells are
-numbers. Otherwise it stays text, and whoever needs numbers says what is wrong with it.
+A CSV file is read as text. A column becomes numbers if all of its cells are numbers.
+Otherwise it stays text, and code that needs numbers reports what is wrong with it.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from numbers import Number
@@ -16,8 +18,8 @@ import numpy as np
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb.cli.columns import is_numeric, is_text, listing, row_name
 from botorch_bkb.cli.files import BLANKS, CsvFormat, read_cells, Table
+from botorch_bkb.cli.progress import note
 
 
 # Cells that count as empty.
@@ -26,18 +28,27 @@ MISSING = (
     *("NaN", "nan", "NAN", "-nan", "-NaN", "NULL", "Null", "null", "None"),
     *("n.d.", "N.D.", "n/d", "N/D", "ND", "-", "--", "\u2013", "\u2014", "?"),
 )
-# In a column of rewards these words count as empty too, in upper or lower case.
+# In the column of results these words count as empty too, in upper or lower case.
 FAILED = "failed"
 IN_FLIGHT = (
     *("pending", "in flight", "in progress", "running", "ongoing", "queued", "planned"),
     *("submitted", "started", "waiting", "open", "to do", "todo", "tbd", "tba"),
     *("none", "na", "nd", "missing", "not measured", "not determined"),
 )
-# Numbers whose mark may stand between thousands.
-# [0-9] and not \d, of which pandas takes the slow way.
+# Numbers whose mark may separate thousands. [0-9]: pandas is slow with \d.
 THOUSANDS = r"[+-]?[1-9][0-9]?[0-9]?[.,][0-9][0-9][0-9] *%?"
-# Larger ones are not exact as numbers.
+# Larger integers are not exact in double precision.
 MAX_WHOLE = 2**53
+# Larger numbers overflow when they are squared and summed.
+MAX_NUMBER = 1e100
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+ISO_DATE = (
+    r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?"
+)
+WRITE_NUMBERS = (
+    "Write bare numbers: no unit, bound, range or date, no mark between thousands, "
+    "and decimals as in the rest of the file"
+)
 
 
 def read_table(
@@ -57,33 +68,33 @@ def read_table(
 
     Args:
         path: A CSV file, perhaps compressed, an Excel or a Parquet file.
-        text_columns: Columns that stay text, so that an id ``007`` stays one.
+        text_columns: Columns that stay text, so that an id ``007`` is kept.
         separator: The separator of a CSV file; found from its header if it lacks it.
         decimal: The decimal mark of numbers in text; found from them if omitted.
         columns: The columns to read of a Parquet file; all if omitted.
-        reward: The column in which the words of ``FAILED`` and ``IN_FLIGHT`` count as
-            empty.
+        reward: The column of results, in which the words of ``FAILED`` and
+            ``IN_FLIGHT`` count as empty.
 
     Raises:
-        InputDataError: If the file is not readable or it is unclear what it means.
+        InputDataError: If the file is not readable or its meaning is unclear.
     """
-    table = read_cells(path, separator=separator, columns=columns)
+    table = read_cells(path, separator, columns)
     cells = {str(name): cells for name, cells in _named(table.frame, path).items()}
-    # So that each column's cells go when they have been read.
+    # Each column's cells are released when they have been read.
     table, notes = replace(table, frame=pd.DataFrame()), [*table.notes]
     kept = {find_column(cells, name) for name in text_columns if name is not None}
     frame, words, failed = _plain_columns(cells, kept, reward)
-    is_blank = frame.isna().all(axis="columns")
-    frame = frame[~is_blank] if is_blank.any() else frame
+    frame = frame[~frame.isna().all(axis="columns")]
     shown = [repr(word) for word in words if word and word.casefold() != FAILED]
     if shown:
-        notes.append(f"empty cells are also {listing(shown)}")
+        notes.append(f"these cells count as empty: {listing(shown)}")
     unkept = [str(name) for name in frame if name not in kept]
     texts = {name: frame[name] for name in unkept if is_text(frame[name])}
     marks, of_file = _decimal_marks(texts, path, table.form, decimal)
     form = None if table.form is None else replace(table.form, decimal=of_file)
-    if form is not None and not form.is_plain:
-        notes.append(f"is read with {form}")
+    if form is not None:
+        format_ = form.separator, form.decimal, form.encoding[:5]
+        notes += [] if format_ == (",", ".", "utf-8") else [f"is read with {form}"]
     for name, text in texts.items():
         numbers, first = _numbers(text, marks[name]), text.first_valid_index()
         if numbers is None:
@@ -94,8 +105,28 @@ def read_table(
                 f"column {name!r} of text is read as numbers, such as {text[first]!r} "
                 f"as {numbers[first]:.15g}"
             )
-    notes = [f"{path.name}: {text}" for text in notes]
-    return Table(frame, form, tuple(notes), failed)
+    return Table(frame, form, tuple(f"{path.name}: {text}" for text in notes), failed)
+
+
+def read_by_options(
+    path: Path, args: argparse.Namespace, columns: Collection[str | None] | None = None
+) -> Table:
+    """Read a table by the options of a command, and print notes."""
+    if len(dict(args.code)) < len(args.code):
+        raise InputDataError("A column has two --code. Write its codes into one.")
+    names = {args.id, *args.smiles, *args.drop, *args.category, *dict(args.code)}
+    names.add(getattr(args, "results_id", None))
+    table = read_table(
+        path,
+        names - {args.reward, getattr(args, "round", None)},
+        separator=args.separator,
+        decimal=args.decimal,
+        columns=columns,
+        reward=args.reward,
+    )
+    for text in table.notes:
+        note(text)
+    return table
 
 
 def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -111,8 +142,8 @@ def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     if is_filled.any():
         raise InputDataError(
             f"{path} has values in a column without a name, first in "
-            f"{row_name(is_filled)}. Name it in the header, or remove it; one that "
-            "counts rows is no feature."
+            f"{row_name(is_filled)}. Name it in the header, or remove it. A column "
+            "that counts rows is not a feature."
         )
     return table.loc[:, ~is_unnamed]
 
@@ -137,7 +168,7 @@ def _plain_columns(
 
 
 def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
-    """Return a column of any kind as one of numbers or of text, if it is one."""
+    """Return a column of any kind as one of numbers or of text, if possible."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(column.cat.categories.dtype)
     if column.dtype == object:
@@ -166,7 +197,7 @@ def _decimal_marks(
     form: CsvFormat | None,
     decimal: str | None,
 ) -> tuple[dict[str, str], str]:
-    """Find the mark before the decimals of each column of text, and of the file.
+    """Find the decimal mark of each column of text, and of the file.
 
     It is the mark of the column's numbers such as 1,5 or 1.5. If there are none, it is
     that of the other columns.
@@ -194,15 +225,15 @@ def _decimal_marks(
         name, number = next(iter(unclear.items()))
         raise InputDataError(
             f"{path} has numbers such as {number} in column {name!r}, "
-            f"{row_name(texts[name] == number)}, which is one thing with decimal "
-            "commas and another with decimal points. Pass --decimal , or --decimal . "
-            "(then write thousands without a mark)."
+            f"{row_name(texts[name] == number)}. Their mark may separate thousands or "
+            "decimals. Pass --decimal , or --decimal . (and write thousands without a "
+            "mark)."
         )
     return {name: sure.get(name, of_file) for name in texts}, of_file
 
 
 def _numbers(text: pd.Series, mark: str) -> pd.Series | None:
-    """Return the numbers of a column of text; None if a cell is none by this mark.
+    """Return the numbers of a column of text; None if a cell is not a number.
 
     Truth values are 0 and 1. Percent signs after all numbers are left out.
     """
@@ -223,11 +254,88 @@ def _numbers(text: pd.Series, mark: str) -> pd.Series | None:
         values = words.astype("Float64").to_numpy("float64")
     except ValueError:
         return None
-    numbers = pd.Series(values, words.index, name=text.name)
-    if len(words) < len(text):
-        return numbers.reindex(text.index)
+    numbers = pd.Series(values, words.index, name=text.name).reindex(text.index)
     is_whole = (values == np.floor(values)) & (np.abs(values) < MAX_WHOLE)
-    return numbers.astype("int64") if is_whole.all() else numbers
+    if len(words) < len(text) or not is_whole.all():
+        return numbers
+    # Columns of bits take a byte per cell.
+    return pd.to_numeric(numbers.astype("int64"), downcast="unsigned")
+
+
+# Columns that were read ---------------------------------------------------------------
+
+
+def is_numeric(column: pd.Series) -> bool:
+    """Tell whether a column is one of numbers or truth values."""
+    return pd.api.types.is_numeric_dtype(column)
+
+
+def is_text(column: pd.Series) -> bool:
+    """Tell whether a column is one of text."""
+    return isinstance(column.dtype, pd.StringDtype)
+
+
+def to_numbers(column: pd.Series) -> pd.Series:
+    """Return double precision numbers, NaN where a cell is not a number."""
+    if is_numeric(column):
+        return column.astype("float64")
+    is_number = column.map(lambda cell: bool(NUMBER.fullmatch(str(cell))))
+    return pd.to_numeric(column.where(is_number), errors="coerce").astype("float64")
+
+
+def is_no_number(column: pd.Series) -> pd.Series:
+    """Return which cells keep a column of text from being one of numbers.
+
+    If all are numbers with decimal points, these are the cells with a point: their file
+    has decimal commas.
+    """
+    wrong = to_numbers(column).isna() & column.notna()
+    if not wrong.any():
+        return column.map(lambda cell: isinstance(cell, str) and "." in cell)
+    return wrong
+
+
+def days(text: pd.Series) -> pd.Series | None:
+    """Return dates, with a time or without, as days since the first; None for others.
+
+    Raises:
+        InputDataError: If a day does not exist.
+    """
+    if text.empty or not text.str.fullmatch(ISO_DATE).all():
+        return None
+    dates = pd.to_datetime(text, errors="coerce", format="ISO8601", utc=True)
+    wrong = dates.isna()
+    if wrong.any():
+        raise InputDataError(
+            f"Column {text.name!r} has the date {text[wrong].iloc[0]!r} in "
+            f"{row_name(wrong)}, which does not exist. Correct it."
+        )
+    return (dates - dates.min()) / pd.Timedelta(days=1)
+
+
+def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
+    """Return a column of results as numbers, NaN for an empty cell.
+
+    Raises:
+        InputDataError: If a value is infinite, huge, or not a number.
+    """
+    rewards = to_numbers(column)
+    wrong = ~(rewards.abs() <= MAX_NUMBER)
+    if may_be_empty:
+        wrong &= column.notna()
+    if not wrong.any() and not is_numeric(column):
+        wrong = is_no_number(column)
+    if wrong.any():
+        cell = column[wrong].iloc[0]
+        shown = "an empty cell" if pd.isna(cell) else repr(str(cell))
+        more = f" ({wrong.sum() - 1:,} more such rows)" if wrong.sum() > 1 else ""
+        gaps = "pending: an empty cell; failed: the word failed"
+        raise InputDataError(
+            f"Column {column.name!r} has {shown} in {row_name(wrong)}{more}, which is "
+            f"not a finite number up to {MAX_NUMBER:g}. {WRITE_NUMBERS} "
+            f"({gaps if may_be_empty else 'no empty cell'}), or remove the row."
+        )
+    return rewards
 
 
 def find_column(columns: Collection[str], name: str) -> str | None:
@@ -239,7 +347,7 @@ def find_column(columns: Collection[str], name: str) -> str | None:
 
 
 def require_column(table: pd.DataFrame, column: str, path: Path, option: str) -> None:
-    """Refuse a table that lacks a column which an option names.
+    """Raise an error if a table lacks a column that an option names.
 
     Raises:
         InputDataError: If the column is missing.
@@ -253,7 +361,7 @@ def require_column(table: pd.DataFrame, column: str, path: Path, option: str) ->
 
 
 def require_ids(ids: pd.Series, path: Path, *, may_repeat: bool = False) -> None:
-    """Refuse a column of ids with an empty cell, or with an id twice.
+    """Raise an error if a column of ids has an empty cell, or an id twice.
 
     Raises:
         InputDataError: If there is one.
@@ -269,5 +377,22 @@ def require_ids(ids: pd.Series, path: Path, *, may_repeat: bool = False) -> None
             raise InputDataError(
                 f"{path} has {fault.format(ids[wrong].iloc[0])} in {row_name(wrong)}, "
                 f"column {ids.name!r}. Correct it or remove the row: every candidate "
-                "needs an id of its own (NA, None and the like count as empty)."
+                "needs its own id (NA, None and the like count as empty)."
             )
+
+
+def row_name(selected: pd.Series) -> str:
+    """Name the first selected row as a reader of the file counts.
+
+    The index is the number of the row, or the name of its file and that number.
+    """
+    row = selected.index[selected.to_numpy(dtype="bool")][0]
+    number, of = (row[1], f" of {row[0]}") if isinstance(row, tuple) else (row, "")
+    return f"row {number + 1}{of} (the first under the header is row 1)"
+
+
+def listing(words: list[str], num_shown: int = 20) -> str:
+    """Return the first of some words, and how many more there are."""
+    more = len(words) - num_shown
+    shown = ", ".join(words[:num_shown])
+    return f"{shown} and {more:,} more" if more > 0 else shown

@@ -53,12 +53,11 @@ def test_separators_have_names():
         (["--code", "sex:M"], "expected COLUMN:VALUE=NUMBER"),
         (["--code", "sex:M=one"], "expected COLUMN:VALUE=NUMBER"),
         (["--horizon", "0"], "expected a whole number, 1 or more"),
-        (["--threads", "x"], "argument --threads: expected a whole number"),
+        (["--horizon", "x"], "argument --horizon: expected a whole number"),
         (["--num-bits", "100"], "expected a multiple of 8"),
         (["--noise-std", "-1"], "expected 0 or more"),
         (["--noise-variance", "nan"], "argument --noise-variance: expected more than"),
         (["--lengthscale", "inf"], "expected more than 0"),
-        (["--forgetting-rate", "1.5"], "expected from 0 to 1"),
         (["--bandit", "ucb"], "invalid choice: 'ucb'"),
     ],
 )

@@ -203,7 +203,7 @@ READ = {
     ("2 of them measured, 3 measurements in all, 1 in flight", "plain"): {
         "a workbook of results": (PLAIN, book(RESULTS)),
     },
-    ("arms.xlsx: of 2 sheets 'S0' is read", "plain"): {
+    ("arms.xlsx: 'S0', the first of 2 sheets, is read", "plain"): {
         "a workbook of two sheets": book(ARMS, RESULTS),
     },
     (f"column 'heat' {NUMBERS} '80.02' as 80.02", "plain"): {
@@ -363,8 +363,7 @@ REFUSED = {
         "rewards by bounds": (
             rewards("41.25", ">10000", "13.75", "inf"),
             "has '>10000' in row 2 of results.csv (the first under the "
-            "header is row 1), which is no finite number up to 1e+100 as it is "
-            "written, as are 1 more.",
+            "header is row 1) (1 more such rows), which is not a finite number up to",
         ),
     },
     "Pass --decimal , or --decimal .": {
@@ -426,7 +425,7 @@ REFUSED = {
         ),
         "zeros lost among the candidates": (
             csv(ARMS.assign(id=IDS.str.lstrip("0"))),
-            "which the table of candidates lacks; it has ids such as '390'",
+            "which is not in the table of candidates; it has ids such as '390'",
         ),
         "zeros lost in a workbook": (
             (PLAIN, (".xlsx", excel(RESULTS.assign(id=RESULTS["id"].astype(int))))),
@@ -435,7 +434,7 @@ REFUSED = {
         "ids in another case": (
             (csv(ARMS.assign(id="a" + IDS)), ids(lambda column: "A" + column)),
             "measures id 'A00390' in row 1 of results.csv (the first under the header "
-            "is row 1) and 3 more rows, which the table of candidates lacks",
+            "is row 1) and 3 more rows, which is not in the table of candidates",
         ),
         "another dash": (
             (csv(ARMS.assign(id="a-" + IDS)), ids(lambda column: "a\u2013" + column)),
@@ -464,7 +463,7 @@ REFUSED = {
             "has the id '4.00E+15' more than once, again in row 2 ",
         ),
     },
-    "Of a CSV file the first line is the header": {
+    "The first line of a CSV file must be the header": {
         "a batch that was appended to a line without an end": (
             (PLAIN, csv(RESULTS)[:-1] + b"00402,\n"),
             "Could not read the table",
@@ -527,7 +526,7 @@ REFUSED = {
         "a cell of a space": (csv(cell("heat", " ")), "huge value in row 6 "),
         "no number by a word": (
             csv(cell("heat", "n.d.")),
-            "arms.csv: empty cells are also 'n.d.'.",
+            "arms.csv: these cells count as empty: 'n.d.'.",
         ),
     },
 }

@@ -37,7 +37,7 @@ def test_columns_that_are_not_used_are_named(tmp_path, capsys):
     batch = suggest(tmp_path, RESULTS.assign(SEM=2.0, operator="JK"), "--quiet")
     said = " ".join(capsys.readouterr().out.split())
     assert "columns of the results that are not used: SEM, operator." in said
-    assert "All measurements have the same noise, whatever" in said
+    assert "All measurements have the same noise; columns" in said
     pd.testing.assert_frame_equal(batch, expected)
 
 
@@ -95,7 +95,7 @@ def test_a_batch_that_was_filled_in_is_kept(form, tmp_path, capsys):
     before = path.read_text()
     assert main(command) == 2
     error = capsys.readouterr().err
-    assert "2 of its rows have entries that the measurements lack, first in row 1 " in (
+    assert "2 of its rows have entries that the results lack, first in row 1 " in (
         error
     )
     assert path.read_text() == before
@@ -109,9 +109,9 @@ def test_a_batch_that_was_filled_in_is_kept(form, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (lambda text: text.replace("why", "remark"), ""),
+        (lambda text: text.replace(",why", ",why,remark", 1), ""),
         (lambda text: text.replace("id,", "name,"), "no column 'id'"),
-        (lambda text: text + "L-02,1,2,3,4,5,6,7,8,9\n", "is no batch of suggest"),
+        (lambda text: text + "L-02,1,2,3,4,5,6,7,8,9\n", "is not a batch of suggest"),
         (lambda text: "a story", "no column 'id'"),
     ],
 )
@@ -146,7 +146,7 @@ def test_words_for_missing_values_are_in_flight_and_named(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "6 of them measured, 6 measurements in all, 6 in flight" in said
     words = "'NULL', 'n.d.', '-', 'Pending', 'IN PROGRESS'."
-    assert f"results.csv: empty cells are also {words}" in said
+    assert f"results.csv: these cells count as empty: {words}" in said
     german["reward"] = [word.replace(".", ",") for word in rewards]
     german = german.replace({"reward": {"n,d,": "n.d."}})
     pd.testing.assert_frame_equal(suggest(tmp_path, german), batch)

@@ -14,8 +14,6 @@ from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
     PracticalBBKBWidth,
     PracticalBKBWidth,
-    RTVWidth,
-    TVWidth,
 )
 from botorch_bkb.arms import BitArms
 from botorch_bkb.cli.arguments import BANDIT_NAMES, build_parser
@@ -69,42 +67,15 @@ def test_every_bandit_runs(bandit, path, tmp_path, capsys):
     assert (rounds["bandit"] == bandit).all()
     assert (rounds["seed"] == 0).all()
     printed = capsys.readouterr().out
-    assert f"{bandit} on table.csv, 60 arms, 30 pulls, noise 0.1" in printed
+    assert f"{bandit} on table.csv, 60 candidates, 30 measurements, noise" in printed
     assert "text column 'kind' became 2 columns" in printed
 
 
-@pytest.mark.parametrize("bandit", ["bbkb", "tvgpucb"])
-def test_rounds_tell_the_width(bandit, path, tmp_path):
+def test_rounds_tell_the_width(path, tmp_path):
     """In the papers' convention, sqrt(beta lambda) of beta standard deviations."""
-    words = ["--bandit", bandit, "--confidence", "1.5", "--noise-variance", "0.3"]
+    words = ["--confidence", "1.5", "--noise-variance", "0.3"]
     rounds = simulate(path, tmp_path, *words, "--horizon", "20")
     np.testing.assert_allclose(rounds["confidence_width"], 1.5 * 0.3**0.5, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("words", "rate", "size"),
-    [
-        ([], 0.01, 38),  # 12 * 0.01^(-1/4) = 37.9
-        (["--forgetting-rate", "0.5"], 0.5, 15),
-        (["--forgetting-rate", "0"], 0.0, 1000),
-        # 24 * 0.01^(-1 / (4 - 6/11)): d = 2, nu = 5/2
-        (["--kernel", "matern"], 0.01, 92),
-    ],
-)
-def test_the_drift_follows_the_options(path, words, rate, size, monkeypatch):
-    words = ["--drop", "kind", "--bandit", "tvgpucb", "rgpucb", *words]
-    args = arguments(path, *words)
-    rehearsal = load_rehearsal(args)
-    smooth = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
-    assert smooth.forgetting_rate == rate
-    assert not smooth._surrogate.sparse
-    assert smooth.confidence == TVWidth(failure_probability=1e-3)
-    resetting = build_bandit("rgpucb", args, rehearsal, torch.Generator())
-    assert resetting.block_size == size
-    assert resetting.confidence == RTVWidth(failure_probability=1e-3)
-    monkeypatch.setattr("botorch_bkb.cli.simulate.MAX_FILTERED_ARMS", 59)
-    large = build_bandit("tvgpucb", args, rehearsal, torch.Generator())
-    assert large._surrogate.sparse  # of 60 arms
 
 
 def test_regret_is_in_standard_deviations_of_the_reward(table, path, tmp_path, capsys):
@@ -123,7 +94,7 @@ def test_regret_is_in_standard_deviations_of_the_reward(table, path, tmp_path, c
 def test_minimizing_finds_a_small_reward(table, path, tmp_path, capsys):
     simulate(path, tmp_path, "--minimize", "--horizon", "60", "--noise-std", "0.01")
     printed = capsys.readouterr().out
-    row = int(re.search(r"Best arm found: row (\d+),", printed)[1]) - 1
+    row = int(re.search(r"Best candidate found: row (\d+),", printed)[1]) - 1
     assert table["gain"].rank()[row] <= 3
 
 
@@ -179,14 +150,13 @@ def test_the_inducing_points_follow_the_options(path):
     ("words", "message"),
     [
         (["--max-inducing", "9", "--bandit", "gpucb"], "only to suggest, bbkb, bkb,"),
-        (["--forgetting-rate", "0.1"], "nothing to --bandit bbkb, only to tvgpucb, rg"),
-        (
-            ["--workers", "2", "--bandit", "bbkb", "uniform"],
-            "--bandit uniform, only to",
-        ),
-        (["--kernel", "tanimoto"], "--kernel tanimoto means nothing to --bandit bbkb"),
+        (["--goal", "regret"], "does not apply to --bandit bbkb, only to suggest"),
+        (["--kernel", "tanimoto"], "--kernel tanimoto does not apply to --bandit bbkb"),
         (["--smiles", "text", "--bandit", "suggest"], "has no column 'text'"),
-        (["--max-repeats", "2", "--horizon", "121"], "allows 120 pulls of the 60 arms"),
+        (
+            ["--max-repeats", "2", "--horizon", "121"],
+            "allows 120 measurements of",
+        ),
     ],
 )
 def test_what_means_nothing_or_asks_too_much_is_refused(
@@ -252,7 +222,9 @@ def test_suggest_plays_bits_as_the_command_compares_them(tmp_path, kernel, capsy
     played, chosen = rehearsed_and_commanded(tmp_path, bits_and_gains(), words)
     assert played == chosen
     said = capsys.readouterr().out
-    assert said.count("are compared as fingerprints") == (4 if kernel is None else 0)
+    assert said.count("columns of 0 and 1 are fingerprints") == (
+        4 if kernel is None else 0
+    )
 
 
 def test_the_kernels_of_bits_are_different_ones(tmp_path):
@@ -261,10 +233,12 @@ def test_the_kernels_of_bits_are_different_ones(tmp_path):
     words = ["--bandit", "suggest", "bbkb", "--id", "id"]
     rehearsal = load_rehearsal(arguments(tmp_path / "table.csv", *words))
     bits = table.drop(columns=["id", "gain"]).to_numpy()
-    assert isinstance(rehearsal.arms, BitArms)
-    np.testing.assert_array_equal(rehearsal.arms.bits()[:, :70], bits)
+    assert isinstance(rehearsal.problem.arms, BitArms)
+    arms = rehearsal.problem.arms
+    np.testing.assert_array_equal(arms.bits()[:, :70], bits)
     # The others play standardized numbers.
-    np.testing.assert_allclose(rehearsal.problem.arms.std(dim=0, correction=0), 1)
+    assert rehearsal.features.shape == (80, 70)
+    np.testing.assert_allclose(rehearsal.features.std(dim=0, correction=0), 1)
 
 
 SMILES = [
@@ -306,8 +280,8 @@ def test_one_molecule_written_twice_is_one_arm_of_their_mean(tmp_path, capsys):
     words = ["--smiles", "smiles", "--bandit", "suggest", "--skip-invalid"]
     rehearsal = load_rehearsal(arguments(tmp_path / "table.csv", *words))
     said = capsys.readouterr().out
-    assert f"such as row {len(table) - 1} that of row 4" in said
-    assert "1 rows without a molecule are skipped, with 1 measurements" in said
+    assert f"such as row {len(table) - 1} those of row 4" in said
+    assert "1 rows without a molecule are skipped, with their" in said
     gains = table["gain"].to_numpy()[:-2].copy()
     gains[3] += 1
     expected = (gains - gains.mean()) / gains.std()
@@ -339,7 +313,7 @@ def test_bandits_and_repetitions_are_compared(path, tmp_path, capsys):
     last = rounds.groupby(["bandit", "seed"], sort=False).last()
     assert last.index.tolist() == [(name, seed) for name in names for seed in (5, 6)]
     assert (last["num_pulls"] == 24).all()
-    assert "24 pulls, noise 0.1, repetitions 2\n" in capsys.readouterr().out
+    assert "24 measurements, noise 0.1, repetitions 2\n" in capsys.readouterr().out
     # A run does not depend on what is played beside it.
     alone = simulate(path, tmp_path / "one", "--bandit", "bbkb", *words[:-1], "6")
     among = rounds[(rounds["bandit"] == "bbkb") & (rounds["seed"] == 6)]
@@ -359,7 +333,7 @@ REWARD = ["--reward", "gain"]
         ({"gain": 1.0}, REWARD, "'gain' to vary, but it is constant. Drop a feature"),
         ({"gain": "high"}, REWARD, "'gain' has 'high' in row 1"),
         ({"gain": np.nan}, REWARD, "'gain' has an empty cell in row 1 ("),
-        ({"gain": 1e308}, REWARD, "no finite number up to 1e+100"),
+        ({"gain": 1e308}, REWARD, "not a finite number up to 1e+100"),
     ],
 )
 def test_errors_are_one_line(table, tmp_path, capsys, change, words, message):
@@ -375,12 +349,12 @@ def test_ids_are_no_feature_and_name_the_best_arm(table, path, tmp_path, capsys)
     ids = [f"{number:04d}" for number in range(len(table))]
     table.assign(well=ids).to_csv(path, index=False)
     expected = simulate(path, tmp_path / "dropped", "--drop", "well", "--horizon", "30")
-    best = int(re.search(r"arm found: row (\d+)", capsys.readouterr().out)[1])
+    best = int(re.search(r"candidate found: row (\d+)", capsys.readouterr().out)[1])
     rounds = simulate(path, tmp_path / "out", "--id", "well", "--horizon", "30")
     pd.testing.assert_frame_equal(
         rounds.drop(columns="seconds"), expected.drop(columns="seconds")
     )
-    assert f"Best arm found: {best - 1:04d}, " in capsys.readouterr().out
+    assert f"Best candidate found: {best - 1:04d}, " in capsys.readouterr().out
     options = ["--reward", "gain", "--output", str(tmp_path), "--quiet"]
     for name, part in [("plate", "Name it by --id"), ("kind", "more than once")]:
         assert main(["simulate", str(path), *options, "--id", name]) == 2

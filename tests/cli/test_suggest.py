@@ -101,7 +101,7 @@ def test_cells_stay_whatever_the_results_are_written_like(folder, arms, options)
 
 def test_the_first_batch_is_spread_out(folder, arms, capsys):
     batch = suggest(folder)
-    assert list(batch) == ["id", "repeats", "mean", "std", "low", "high"]
+    assert list(batch) == ["id", "repeats", "mean", "std", "low", "high", "why"]
     assert batch["repeats"].sum() == 6
     assert len(batch) == 6
     assert set(batch["id"]) <= set(arms["id"])
@@ -109,7 +109,7 @@ def test_the_first_batch_is_spread_out(folder, arms, capsys):
     picked = arms.set_index("id").loc[batch["id"]]
     assert set(picked["solvent"]) == {"water", "ethanol"}
     assert np.ptp(picked["temperature"]) > 0.6 * np.ptp(arms["temperature"])
-    assert "nothing is measured yet" in capsys.readouterr().out
+    assert "as if nothing were measured yet" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", ["", "id,reward\n", "id,reward\n000,\n001,\n"])
@@ -217,7 +217,7 @@ def test_candidates_of_the_same_features_are_named(folder, arms, capsys):
     batch = suggest(folder, batch_size=NUM_ARMS)
     assert "copy" not in set(batch["id"])
     assert (
-        "features of an earlier one: 1, such as copy with those of 007; the earliest"
+        "features of an earlier one: 1, such as copy with those of 007. The earliest"
         in capsys.readouterr().out
     )
     everything = measure(arms, range(NUM_ARMS))
@@ -270,7 +270,7 @@ def test_a_candidate_that_left_the_table_informs_by_the_features_in_the_results(
     batch = suggest(folder, results, batch_size=12)
     pd.testing.assert_frame_equal(batch, expected)
     said = capsys.readouterr().out
-    assert "3 measured candidates are not in arms.csv any more (004, 010, 038)" in said
+    assert "3 measured candidates are no longer in arms.csv (004, 010, 038)" in said
     assert "37 candidates, 17 of them measured, 40 measurements in all" in said
 
 
@@ -289,7 +289,7 @@ def test_values_beside_the_results_that_are_not_the_candidates_are_named(
     said = " ".join(said.split())
     assert "other values than arms.csv in columns 'temperature' (rows: 1), 's" in said
     assert "'solvent' (rows: 2), first in row 1 of results.csv" in said
-    assert "the fit goes by arms.csv" in said
+    assert "the model uses arms.csv" in said
     # Text is not compared with numbers.
     results["temperature"] = results["temperature"].map("{:.3f} C".format)
     suggest(folder, results)
@@ -379,7 +379,7 @@ def test_the_batch_carries_the_columns_of_the_candidates(folder, arms, capsys):
     (folder / "next.csv").unlink()
     table.rename(columns={"shelf": "mean"}).to_csv(folder / "arms.csv", index=False)
     error = failed(folder, capsys, "--with-columns")
-    assert "the candidates' column 'mean' beside one of that name" in error
+    assert "the candidates' column 'mean' beside its own" in error
 
 
 def test_workbooks_go_in_and_come_out(folder, arms, capsys, monkeypatch):
@@ -400,7 +400,7 @@ def test_workbooks_go_in_and_come_out(folder, arms, capsys, monkeypatch):
     assert main(words) == 2
     error = capsys.readouterr().err
     assert (
-        'needs openpyxl, which is not installed. Install with pip install "botorch_'
+        'needs openpyxl, which is not installed. Install it with pip install "bo'
         in (error)
     )
 
@@ -412,7 +412,7 @@ def test_a_fit_that_tells_candidates_apart_says_by_what(folder, arms, capsys):
     suggest(folder, measure(arms, list(range(NUM_ARMS)) * 2))
     said = capsys.readouterr().out
     fit = next(line for line in said.splitlines() if line.startswith("Fit: "))
-    assert float(re.search(r"correlation of (\S+)\.$", fit)[1]) > 0.9
+    assert float(re.search(r"measured results: (\S+)\.$", fit)[1]) > 0.9
     assert float(re.search(r"noise is (\d+)% of", fit)[1]) < 10
     assert re.search(r"range\): temperature \(0\.\d+\), solvent \(", fit)
     assert "Warning" not in said
@@ -423,7 +423,7 @@ def test_rewards_of_noise_are_warned_of(folder, arms, capsys):
     rewards = np.random.default_rng(4).normal(size=NUM_ARMS)
     suggest(folder, pd.DataFrame({"id": arms["id"], "reward": rewards}))
     said = capsys.readouterr().out
-    assert "Warning: the fit cannot tell candidates apart: those left out" in said
+    assert "Warning: the model cannot predict the results: the cross-validated" in said
 
 
 @pytest.mark.parametrize("num_results", [1, 40])
@@ -433,13 +433,11 @@ def test_rewards_that_do_not_differ_give_no_deviation(
     results = pd.DataFrame({"id": arms["id"][:num_results], "reward": 7.25})
     batch = suggest(folder, results)
     said = capsys.readouterr().out
-    assert batch[["std", "low", "high"]].isna().all(axis=None)
-    assert batch["mean"].tolist() == pytest.approx(len(batch) * [7.25])
-    assert "mean reward 7.25.\n" in said
-    assert "+-" not in said
+    assert batch[["mean", "std", "low", "high"]].isna().all(axis=None)
+    assert "Best measured" not in said
     assert "low to high" not in said
     assert "Fit:" not in said
-    warned = f"Warning: all {num_results} rewards are 7.25: nothing tells candidates"
+    warned = f"Warning: all {num_results} results are 7.25: there is no difference"
     assert (warned in said) == (num_results > 1)
 
 
@@ -448,8 +446,8 @@ def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
     results.loc[results.index[11], "reward"] = 9e5
     suggest(folder, results)
     said = capsys.readouterr().out
-    assert "Warning: the reward 900000 of 011 alone makes 100% of the rewards'" in said
-    assert "Correct what is a slip" in said
+    assert "Warning: 1 of 30 results (900000 of 011) make 100% of the variance" in said
+    assert "Correct slips" in said
     assert "decades" not in said
 
 
@@ -463,7 +461,7 @@ def test_rewards_over_decades_are_better_as_logarithms(
     results.loc[results.index[:zeros], "reward"] = 0.0
     suggest(folder, results)
     said = capsys.readouterr().out
-    assert "the fit sees little but the largest. Pass --log-reward" in said
+    assert "hardly anything but the largest. Pass --log-reward" in said
 
 
 def test_log_reward_is_as_if_the_table_had_logarithms(folder, arms, capsys):
@@ -472,7 +470,7 @@ def test_log_reward_is_as_if_the_table_had_logarithms(folder, arms, capsys):
     powers = results.assign(reward=10 ** (spread / spread.std()))
     batch = suggest(folder, powers, "--log-reward", "--minimize")
     said = "".join(capsys.readouterr())
-    assert "rewards are fitted as log10(reward)" in said
+    assert "the model is fitted to log10(reward)" in said
     assert "mean log10(reward) " in said
     assert "decades" not in said
     results["reward"] = np.log10(powers["reward"])
@@ -487,5 +485,5 @@ def test_a_reward_without_a_logarithm_is_refused(folder, arms, capsys):
     path = folder / "results.csv"
     path.write_text("id,reward\n000,20\n001,0\n")
     error = failed(folder, capsys, "--observations", str(path), "--log-reward")
-    assert "has the reward 0 in row 2 " in error
+    assert "has the result 0 in row 2 " in error
     assert "Write the detection limit" in error

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from botorch_bkb.__main__ import main
-from botorch_bkb.cli import files, workers
+from botorch_bkb.cli import suggest as command
 from botorch_bkb.posteriors import shards
 from botorch_bkb.posteriors.ray_shards import Pool
 
@@ -51,13 +51,6 @@ def suggest(folder, *words):
     return pd.read_csv(folder / "next.csv", dtype={"id": str})
 
 
-def simulate(folder, *words):
-    command = ["simulate", str(folder / "arms.parquet"), "--reward", "gain", "--id"]
-    command += ["id", "--horizon", "12", "--batch-size", "4", "--seed", "3", *words]
-    assert main([*command, "--output", str(folder / "out")]) == 0
-    return pd.read_csv(folder / "out" / "rounds.csv").drop(columns="seconds")
-
-
 def test_workers_suggest_the_batch_of_this_process(folder, pools):
     """Candidates that are not in the table any more count too."""
     expected = suggest(folder)
@@ -68,29 +61,17 @@ def test_workers_suggest_the_batch_of_this_process(folder, pools):
     assert not sys.modules["ray"].is_initialized()
 
 
-def test_workers_simulate_what_this_process_does(folder, pools, monkeypatch):
-    monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
-    words = ["--bandit", "suggest", "bbkb", "rgpucb", "thompson"]
-    expected = simulate(folder, *words)
-    found = simulate(folder, *words, "--workers", "2")
-    assert pools == [2]  # for all bandits
-    pd.testing.assert_frame_equal(found, expected)
-    assert not sys.modules["ray"].is_initialized()
-
-
 def test_fingerprints_stay_in_this_process(tmp_path, capsys):
     bits = np.random.default_rng(0).integers(2, size=(30, 64))
     table = pd.DataFrame(bits).add_prefix("bit").assign(id=range(30))
     table.to_csv(tmp_path / "arms.csv", index=False)
     assert main(["suggest", str(tmp_path / "arms.csv"), "--workers", "2"]) == 2
-    assert "--workers means nothing to fingerprints" in capsys.readouterr().err
+    assert "--workers does not support fingerprints" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["suggest", "simulate"])
-def test_without_ray_the_command_says_what_to_install(command, capsys, monkeypatch):
-    monkeypatch.setattr(workers, "find_spec", lambda name: None)
-    words = ["--reward", "gain"] if command == "simulate" else []
-    assert main([command, "no.csv", *words, "--workers", "2"]) == 2
+def test_without_ray_the_command_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    assert main(["suggest", "no.csv", "--workers", "2"]) == 2
     error = capsys.readouterr().err
     assert "--workers needs Ray, which is not installed" in error
     assert 'pip install "botorch_bkb[ray]"' in error

@@ -26,8 +26,12 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.cli.columns import is_numeric
-from botorch_bkb.cli.tables import read_table, require_column, require_ids
+from botorch_bkb.cli.tables import (
+    is_numeric,
+    read_table,
+    require_column,
+    require_ids,
+)
 
 
 Parameters = Mapping[str, Any]
