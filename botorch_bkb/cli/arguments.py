@@ -15,24 +15,18 @@ from botorch_bkb._version import __version__
 
 PROGRAM = "botorch-bkb"
 DEFAULT_COMMAND = "demo"
-BANDIT_NAMES = (
-    *("suggest", "bbkb", "bkb", "gpucb", "gpbucb", "thompson", "epsilon-greedy"),
-    "uniform",
-)
 KERNEL_NAMES = ("tanimoto", "matern", "rbf")
 GOAL_NAMES = ("best-arm", "regret")
 # The wells of a plate.
 BATCH_SIZE = 96
 DEFAULT_ID = "id"
-# The noise variance of the papers' bandits in `simulate`.
-NOISE_VARIANCE = 0.2
 SEPARATOR_NAMES = dict(comma=",", semicolon=";", tab="\t", bar="|", space=" ")
 
 DESCRIPTION = """\
 Gaussian process bandits over large finite sets of candidates.
 
   demo       run a campaign over 20,000 points of the Hartmann-6 function (default)
-  simulate   run bandits over a table of candidates whose mean results are known
+  simulate   run a campaign of suggest over candidates whose results are known
   suggest    choose the next batch to measure from a table of candidates
 """
 DEMO_DESCRIPTION = """\
@@ -40,15 +34,12 @@ Run a campaign of GPBandit over Sobol points of the Hartmann-6 function with noi
 results, beside a greedy policy and uniform choice. A table and a picture compare them.
 """
 SIMULATE_DESCRIPTION = """\
-Run bandits over a table of candidates whose mean results are known. Noise is added to
-the results. The bandit `suggest` chooses the batches that the command suggest would
-choose. The other bandits are the algorithms of the papers, with standardized features.
-One table and one picture compare all bandits and repetitions.
+Run a campaign of suggest over a table of candidates whose mean results are known. Noise
+is added to the results. A table and a picture compare it with uniform choice.
 """
 SUGGEST_DESCRIPTION = """\
 Choose the next batch to measure. Two tables are the whole state: the candidates, and
-one row per measurement so far. A measurement with an empty result is in flight. Kernel
-and noise are fitted to the measurements.
+one row per measurement so far. A measurement with an empty result is in flight.
 """
 SUGGEST_EPILOG = """\
 NEXT has a row per chosen candidate: how often to measure it (repeats), the predicted
@@ -79,12 +70,10 @@ def _reader(
 
 
 positive_integer = _reader(int, "a whole number, 1 or more", lambda n: n >= 1)
-number_of_bits = _reader(int, "a multiple of 8", lambda n: n >= 8 and n % 8 == 0)
 seed = _reader(
     int, "a whole number from 0 to less than 2 to the 63rd", lambda n: 0 <= n < 2**63
 )
 non_negative_number = _reader(float, "0 or more", lambda x: 0 <= x < math.inf)
-positive_number = _reader(float, "more than 0", lambda x: 0 < x < math.inf)
 
 
 def separator(text: str) -> str:
@@ -95,22 +84,6 @@ def separator(text: str) -> str:
             f"expected one character, or {', '.join(SEPARATOR_NAMES)}, but got {text!r}"
         )
     return character
-
-
-def value_codes(text: str) -> tuple[str, dict[str, float]]:
-    """Read a column and the number of each of its values."""
-    column, _, pairs = text.rpartition(":")
-    words = [pair.rsplit("=", 1) for pair in pairs.split(",")]
-    try:
-        numbers = {value: float(number) for value, number in words}
-    except ValueError:
-        numbers = {}
-    if not column.strip() or not numbers or len(numbers) < len(words):
-        raise argparse.ArgumentTypeError(
-            "expected COLUMN:VALUE=NUMBER,... with one number for each value, but got "
-            f"{text!r}"
-        )
-    return column.strip(), numbers
 
 
 class _StoreOnce(argparse.Action):
@@ -136,34 +109,31 @@ Option = tuple[str, dict[str, Any], str]
 
 FLAG: dict[str, Any] = {"action": "store_true"}
 FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+FOLDER = FILE | {"default": Path("botorch_bkb_output"), "metavar": "FOLDER"}
 COLUMN: dict[str, Any] = {"type": str.strip, "metavar": "COLUMN"}
 COUNT: dict[str, Any] = {"type": positive_integer, "metavar": "N"}
-POSITIVE: dict[str, Any] = {"type": positive_number, "metavar": "X"}
 MARK: dict[str, Any] = {"type": separator, "metavar": "CHARACTER"}
 DECIMAL: dict[str, Any] = {"choices": [".", ","], "metavar": "MARK"}
-BITS: dict[str, Any] = {"type": number_of_bits, "default": 2048, "metavar": "N"}
-CODES: dict[str, Any] = {"type": value_codes, "metavar": "COLUMN:VALUE=NUMBER,..."}
 NOISE: dict[str, Any] = {"type": non_negative_number, "default": 0.1, "metavar": "X"}
 REPEATED: dict[str, Any] = {"action": "append", "default": []}
-GOAL: dict[str, Any] = {"choices": GOAL_NAMES}
-NAMES: dict[str, Any] = {"nargs": "+", "choices": BANDIT_NAMES, "metavar": "NAME"}
-FOLDER: dict[str, Any] = {"default": Path("botorch_bkb_output"), "metavar": "FOLDER"}
 TABLE_HELP = "a *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet file"
-GOAL_HELP = (
-    "best-arm: find the best candidate; a batch has distinct candidates. regret: "
-    "collect good results; good candidates are measured repeatedly (default: best-arm)"
-)
 
 RUN: list[Option] = [
     ("--seed", {"type": seed, "default": 0, "metavar": "N"}, "default: 0"),
     ("--quiet", FLAG, "show no progress"),
 ]
 OF_TABLES: list[Option] = [
+    ("--batch-size", COUNT | {"default": BATCH_SIZE}, "measurements (default: 96)"),
     ("--minimize", FLAG, "small results are best"),
     ("--max-repeats", COUNT, "the most measurements of one candidate in all"),
+    (
+        "--goal",
+        {"choices": GOAL_NAMES, "default": GOAL_NAMES[0]},
+        "best-arm: find the best candidate; a batch has distinct candidates. regret: "
+        "collect good results; good candidates are repeated (default: best-arm)",
+    ),
     ("--drop", COLUMN | REPEATED, "a column that is not a feature; repeatable"),
     ("--drop-incomplete", FLAG, "leave out all columns with missing values"),
-    ("--code", CODES | REPEATED, "numbers for text: sex:M=1,I=0,F=-1; repeatable"),
     ("--category", COLUMN | REPEATED, "a column whose values are names; repeatable"),
     ("--separator", MARK, "of CSV files, or its name, such as tab (default: detected)"),
     ("--decimal", DECIMAL, "decimal mark of CSV files (default: detected)"),
@@ -171,11 +141,10 @@ OF_TABLES: list[Option] = [
         "--smiles",
         COLUMN | REPEATED,
         "column of molecules as SMILES, which become Morgan fingerprints (extra chem); "
-        "repeatable: the fingerprints of all columns are put side by side. In "
-        "simulate, only --bandit suggest takes it",
+        "repeatable: the fingerprints of all columns are put side by side",
     ),
     ("--radius", COUNT | {"default": 2}, "of the fingerprints (default: 2, ECFP4)"),
-    ("--num-bits", BITS, "length of the fingerprints (default: 2048)"),
+    ("--num-bits", COUNT | {"default": 2048}, "of the fingerprints (default: 2048)"),
     ("--counts", FLAG, "count how often a molecule has a fragment"),
     ("--skip-invalid", FLAG, "leave out rows whose SMILES cannot be read"),
     (
@@ -184,7 +153,7 @@ OF_TABLES: list[Option] = [
         "tanimoto compares bits, times a matern kernel of other columns; matern (nu "
         "2.5) and rbf compare numbers, with a lengthscale per column (default: "
         "tanimoto for molecules, and for 64 columns of 0 and 1 or more without others; "
-        "otherwise a matern trend plus rough detail. Of the papers' bandits: rbf)",
+        "otherwise a matern trend plus rough detail)",
     ),
     (
         "--max-inducing",
@@ -196,25 +165,18 @@ OF_TABLES: list[Option] = [
 DEMO: list[Option] = [
     ("--horizon", COUNT | {"default": 100}, "measurements (default: 100)"),
     ("--num-arms", COUNT | {"default": 20_000}, "candidates (default: 20000)"),
-    ("--output", FILE | FOLDER, "for rounds.csv and regret.png"),
+    ("--output", FOLDER, "for rounds.csv and regret.png"),
     *RUN,
 ]
 SIMULATE: list[Option] = [
     ("table", FILE, TABLE_HELP),
     ("--reward", COLUMN | {"required": True}, "column of the mean results"),
-    ("--id", COLUMN, "column of ids, which is not a feature; names the best candidate"),
-    (
-        "--bandit",
-        NAMES | {"default": ["bbkb"]},
-        f"one or more of {', '.join(BANDIT_NAMES)} (default: bbkb). suggest is the "
-        f"loop of that command (default batch size there: {BATCH_SIZE})",
-    ),
-    ("--goal", GOAL, f"of suggest. {GOAL_HELP}"),
-    ("--horizon", COUNT | {"default": 1_000}, "measurements (default: 1000)"),
+    ("--id", COLUMN | {"default": DEFAULT_ID}, "column of ids (default: id)"),
+    ("--horizon", COUNT | {"default": 1_000}, "measurements in all (default: 1000)"),
     (
         "--repetitions",
         COUNT | {"default": 1},
-        "runs at SEED, SEED + 1, ... (default: 1)",
+        "campaigns at SEED, SEED + 1, ... (default: 1)",
     ),
     (
         "--noise-std",
@@ -223,19 +185,8 @@ SIMULATE: list[Option] = [
         "the mean results (default: 0.1)",
     ),
     *OF_TABLES,
-    ("--output", FILE | FOLDER, "for rounds.csv and regret.png"),
+    ("--output", FOLDER, "for rounds.csv and regret.png"),
     *RUN,
-]
-ALGORITHM: list[Option] = [
-    ("--lengthscale", POSITIVE, "of every feature (default: sqrt(number of features))"),
-    ("--noise-variance", POSITIVE, f"of the model (default: {NOISE_VARIANCE})"),
-    (
-        "--confidence",
-        POSITIVE,
-        "width of the bounds in posterior standard deviations (default: that of the "
-        "paper, without the theorem's constants)",
-    ),
-    ("--batch-size", COUNT, "fixed batch size in place of the bandit's own rule"),
 ]
 SUGGEST: list[Option] = [
     ("arms", FILE | {"metavar": "CANDIDATES"}, f"the candidates, {TABLE_HELP}"),
@@ -245,7 +196,6 @@ SUGGEST: list[Option] = [
         "the measurements; without any, the first batch is spread out. Repeatable: the "
         "rows of all tables count",
     ),
-    ("--batch-size", COUNT | {"default": BATCH_SIZE}, "measurements (default: 96)"),
     (
         "--output",
         FILE | {"default": Path("next.csv"), "metavar": "NEXT"},
@@ -265,8 +215,7 @@ SUGGEST: list[Option] = [
         "--available",
         COLUMN,
         "column of CANDIDATES that says which of them can be measured now: yes or no, "
-        "true or false, or an amount (0 is none). The results of the others still "
-        "train the model",
+        "true or false, or an amount (0 is none)",
     ),
     ("--with-columns", FLAG, "add the candidates' other columns to NEXT"),
     (
@@ -293,15 +242,7 @@ SUGGEST: list[Option] = [
         "fit logarithms to base 10 of the results, for IC50s, counts and others over "
         "decades. mean, std, low and high of NEXT are those of the logarithms",
     ),
-    ("--goal", GOAL | {"default": GOAL_NAMES[0]}, GOAL_HELP),
     *OF_TABLES,
-    (
-        "--workers",
-        COUNT,
-        "let N workers of Ray on this machine compute (extra ray), with the same "
-        "batch. A worker takes one core and 400 MB: worth it from a million "
-        "candidates and three cores on. Not for fingerprints",
-    ),
     *RUN,
 ]
 
@@ -320,32 +261,19 @@ def build_parser() -> argparse.ArgumentParser:
         dest="command", prog=PROGRAM, required=True, help=argparse.SUPPRESS
     )
 
-    def add_command(name: str, options: list[Option], **texts: Any) -> Any:
+    for name, options, description, epilog in (
+        ("demo", DEMO, DEMO_DESCRIPTION, None),
+        ("simulate", SIMULATE, SIMULATE_DESCRIPTION, None),
+        ("suggest", SUGGEST, SUGGEST_DESCRIPTION, SUGGEST_EPILOG),
+    ):
         command = commands.add_parser(
-            name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts
+            name,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         # An option that takes one value is refused if it is given twice.
         command.register("action", None, _StoreOnce)
-        _add(command, options)
-        return command
-
-    add_command("demo", DEMO, description=DEMO_DESCRIPTION)
-    simulate = add_command(
-        "simulate",
-        SIMULATE,
-        # The table first: after --bandit it would be taken for one more name.
-        usage="%(prog)s TABLE --reward COLUMN [OPTIONS]",
-        description=SIMULATE_DESCRIPTION,
-    )
-    model = simulate.add_argument_group(
-        "model and algorithm of the papers' bandits, in standardized units"
-    )
-    _add(model, ALGORITHM)
-    texts = {"description": SUGGEST_DESCRIPTION, "epilog": SUGGEST_EPILOG}
-    add_command("suggest", SUGGEST, **texts)
+        for option, kind, text in options:
+            command.add_argument(option, **kind, help=text)
     return parser
-
-
-def _add(parser: argparse._ActionsContainer, options: list[Option]) -> None:
-    for name, kind, text in options:
-        parser.add_argument(name, **kind, help=text)

@@ -103,11 +103,6 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     """Read candidates and measurements by the options of `suggest`.
 
     ``args.id`` becomes the column of ids.
-
-    Raises:
-        InputDataError: If a column is missing; an id is missing, twice or unknown; a
-            result is not a number; a SMILES cannot be read; or it is unclear what is
-            available.
     """
     is_large = stays_in_file(args.arms, args)
     table, form, is_numbered = _read_arms(args, is_large)
@@ -170,7 +165,7 @@ def read_molecules_of(
     """Return both tables with canonical SMILES, and the molecules of each column."""
     found: dict[str, Fingerprints] = {}
     for name in args.smiles:
-        smiles, found[name] = read_smiles(arms[name], args, library=args.arms)
+        smiles, found[name] = read_smiles(arms[name], args)
         arms = arms.assign(**{name: smiles})
         if name in results:
             smiles, more = read_smiles(results[name], args)
@@ -201,7 +196,7 @@ def _read_arms(
     args: argparse.Namespace, is_large: bool
 ) -> tuple[pd.DataFrame, CsvFormat | None, bool]:
     """Return the candidates, their file's format, and whether they are numbered."""
-    columns = [args.id, args.available] if is_large else None
+    columns = [args.id, args.available, args.reward] if is_large else None
     table = read_by_options(args.arms, args, columns)
     arms = table.frame
     name = find_column(list(arms.columns), args.id)
@@ -227,18 +222,12 @@ def _read_arms(
         require_ids(arms[args.id], args.arms)
     if arms.empty:
         raise InputDataError(f"Expected at least one candidate in {args.arms}.")
-    paths = [path.resolve() for path in args.observations]
-    if args.reward in arms and args.arms.resolve() not in paths:
-        note(
-            f"{args.arms.name} has a column {args.reward!r}, which is not read: "
-            "results come from --observations, which may be the same file"
-        )
     return arms, table.form, is_numbered
 
 
 def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
     """Raise an error if a column may hold ids, or if the header is missing."""
-    named = {*args.category, *dict(args.code), *args.smiles}
+    named = {*args.category, *args.smiles}
     columns = [name for name in feature_columns(arms, args) if name not in named]
     for name in columns:
         if is_numeric(arms[name]):
@@ -357,11 +346,7 @@ def _compare_settings(
     settings: Sequence[str],
     args: argparse.Namespace,
 ) -> None:
-    """Report results with other settings than the candidates whose ids they have.
-
-    Raises:
-        InputDataError: If a molecule is another one.
-    """
+    """Report results with other settings than the candidates whose ids they have."""
     columns = [name for name in settings if name in results]
     differ = differing(results, own, columns)
     for name, wrong in zip(columns, differ.T, strict=True):

@@ -18,7 +18,6 @@ from botorch_bkb.arms import BitArms, ParquetArms
 from botorch_bkb.cli.campaign import Campaign, stays_in_file
 from botorch_bkb.cli.features import feature_columns, read_features
 from botorch_bkb.cli.files import parquet_columns
-from botorch_bkb.cli.molecules import describe_fingerprints
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import is_numeric
 
@@ -49,11 +48,7 @@ class Candidates:
 
 
 def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
-    """Make features of the candidates' columns, by the options of `suggest`.
-
-    Raises:
-        InputDataError: If a column cannot be a feature.
-    """
+    """Make features of the candidates' columns, by the options of `suggest`."""
     if stays_in_file(args.arms, args):
         library = _library_arms(args.arms, args)
         columns = tuple(library.source.columns)
@@ -81,7 +76,11 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     codes = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
     by = by if kernel == "tanimoto" else ""
     shown = ", ".join(map(repr, args.smiles))
-    note(f"column {shown} became {describe_fingerprints(args)}{by}")
+    kind = "counts" if args.counts else "bits"
+    note(
+        f"column {shown} became Morgan fingerprints of radius {args.radius}, "
+        f"{args.num_bits:,} {kind}{by}"
+    )
     if kernel != "tanimoto":
         # These have a lengthscale per bit.
         num_bits = range(args.num_bits)
@@ -91,17 +90,12 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
 
 
 def _library_arms(path: Path, args: argparse.Namespace) -> ParquetArms:
-    """Return the features of a table that stays in its file, and say so.
-
-    Raises:
-        InputDataError: If an option needs more than numbers as they are, or a column
-            holds something else.
-    """
-    if args.code or args.category or args.drop_incomplete:
+    """Return the features of a table that stays in its file, and say so."""
+    if args.category or args.drop_incomplete:
         raise InputDataError(
-            "--code, --category and --drop-incomplete need the table in memory, but "
-            f"{path} is too large for that: its columns are features as they are. "
-            "Compute them beforehand."
+            f"--category and --drop-incomplete need the table in memory, but {path} is "
+            "too large for that: its columns are features as they are. Compute them "
+            "beforehand."
         )
     names = feature_columns(parquet_columns(path), args)
     arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
@@ -113,16 +107,12 @@ def _library_arms(path: Path, args: argparse.Namespace) -> ParquetArms:
 
 
 def fingerprint_columns(table: pd.DataFrame, args: argparse.Namespace) -> list[str]:
-    """Return the columns that a Tanimoto kernel compares.
-
-    Raises:
-        InputDataError: If ``--kernel tanimoto`` asks for it, and there are none.
-    """
+    """Return the columns that a Tanimoto kernel compares."""
     if args.kernel not in (None, "tanimoto"):
         return []
     names = feature_columns(table, args)
-    coded = {*dict(args.code), *args.category}
-    bits = [name for name in names if name not in coded and _is_whole(table[name], 1)]
+    others = [name for name in names if name not in args.category]
+    bits = [name for name in others if _is_whole(table[name], 1)]
     if args.kernel is None:
         return names if len(bits) == len(names) >= MIN_BITS else []
     if not bits and all(_is_whole(table[name], MAX_COUNT) for name in names):

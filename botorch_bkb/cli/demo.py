@@ -9,7 +9,7 @@ import torch
 from botorch.test_functions.synthetic import Hartmann
 
 from botorch_bkb.bandits import EpsilonGreedyPolicy, GPBandit
-from botorch_bkb.cli.simulation import recommendation, report, run_bandit
+from botorch_bkb.cli.simulate import recommendation, report, run_bandit
 from botorch_bkb.test_functions import FiniteArmProblem
 
 

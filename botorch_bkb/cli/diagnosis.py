@@ -132,17 +132,9 @@ def is_fitted(rewards: Tensor) -> bool:
 def diagnose(
     bandit: GPBandit, indices: Tensor, rewards: Tensor, sources: Sequence[str]
 ) -> tuple[str, HeldOut | None]:
-    """Describe a bandit's fit to measurements.
+    """Describe a bandit's fit to ``n`` measurements; also return held-out predictions.
 
-    Args:
-        bandit: A bandit that learns kernel and noise, after a choice.
-        indices: The ``n`` measured arms, repeats included.
-        rewards: Their ``n`` rewards, not all equal.
-        sources: The column of each feature, except for fingerprints.
-
-    Returns:
-        A description, and predictions of candidates that are left out; None if too few
-        are measured.
+    ``sources`` are the columns of the features, except for fingerprints.
     """
     measured, place = indices.unique(return_inverse=True)
     noise_share = bandit.noise_variance / rewards.var(correction=0).item()
@@ -189,14 +181,8 @@ def round_effect(
     By least squares: results depend on the predictions, since later rounds may have
     better candidates, and on one constant for all rounds, or one for each. The share
     that chance alone gives is subtracted.
-
-    Args:
-        held_out: Predictions of the ``n`` measurements.
-        rounds: The round of each.
-
-    Returns:
-        A description, and a warning if rounds differ as a whole; None if there are too
-        few measurements.
+    Returns a description, and a warning if rounds differ as a whole; None if there are
+    too few measurements.
     """
     codes, names = pd.factorize(np.asarray(rounds, dtype=object))
     is_of = (codes[:, None] == np.arange(len(names))).astype("float64")
@@ -325,12 +311,7 @@ def has_spread(rewards: Tensor) -> bool:
 
 
 def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
-    """Return why a model cannot be fitted well to ``n`` rewards, if that is so.
-
-    Args:
-        rewards: The rewards.
-        names: The ids of their candidates.
-    """
+    """Return why a model cannot be fitted well to rewards of some ids, if so."""
     num_rewards = len(rewards)
     if num_rewards >= 2 and not has_spread(rewards):
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import unicodedata
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from numbers import Number
 
@@ -43,8 +43,6 @@ LOOKS_NUMERIC = re.compile(
     r"|\d+[-./ ]+[^\W\d_]{3,9}[-./, ]+\d+"
 )
 
-Codes = Mapping[str, Mapping[str, float]]
-
 
 @dataclass(frozen=True)
 class FeatureTable:
@@ -71,20 +69,12 @@ def feature_columns(names: Iterable[Hashable], args: argparse.Namespace) -> list
 def read_features(
     table: pd.DataFrame, args: argparse.Namespace, beside: Collection[str] = ()
 ) -> FeatureTable:
-    """Return the features of the columns that are no fingerprint, and print notes.
-
-    Args:
-        table: The candidates.
-        args: The options of a command.
-        beside: The columns that become fingerprints.
-    """
-    codes = dict(args.code)
-    options = {"--drop": args.drop, "--code": codes, "--category": args.category}
-    for option, names in options.items():
+    """Return the features of the columns that are not ``beside``, and print notes."""
+    for option, names in {"--drop": args.drop, "--category": args.category}.items():
         for name in names:
             require_column(table, name, args.arms, option)
     others = [name for name in feature_columns(table, args) if name not in beside]
-    features = feature_table(table[others], codes, args.category)
+    features = feature_table(table[others], args.category)
     for text in features.notes:
         note(text)
     if features.values.empty and not beside:
@@ -96,24 +86,24 @@ def read_features(
 
 
 def feature_table(
-    table: pd.DataFrame, codes: Codes | None = None, categories: Collection[str] = ()
+    table: pd.DataFrame, categories: Collection[str] = ()
 ) -> FeatureTable:
     """Turn a table's columns into numeric features.
 
-    Columns of numbers and dates are features. A text column is coded by ``codes`` if
-    they name it, else by one column of 0 and 1 per value if it has at most 20 values or
-    is one of ``categories``. Constant columns are dropped.
-
-    Args:
-        table: The table, of the columns that become features.
-        codes: The number of each value, by column.
-        categories: Columns whose values are names, whatever they look like.
-
-    Raises:
-        InputDataError: If a value is missing, infinite, neither number nor text, or
-            probably a slip.
+    Columns of numbers and dates are features. A column of text becomes one column of 0
+    and 1 per value if it has at most 20 values or is one of ``categories``. Constant
+    columns are dropped.
     """
-    _require_complete(table)
+    gaps = _gaps(table)
+    if gaps:
+        first = next(iter(gaps))
+        raise InputDataError(
+            f"Column {first!r} has a missing, infinite or huge value in "
+            f"{row_name(gaps[first])}; columns with such values are "
+            f"{listing(list(gaps))}. Fill it (NA, None and the like count as empty), "
+            f"remove the row, or leave columns out by --drop {first}, all of them by "
+            "--drop-incomplete."
+        )
     notes: list[str] = []
     features: dict[str, pd.Series] = {}
     sources: list[str] = []
@@ -121,9 +111,7 @@ def feature_table(
     for key, column in table.items():
         name = str(key)
         try:
-            if codes and name in codes:
-                coded = {name: _coded(column.astype("str"), codes[name])}
-            elif is_numeric(column) and name not in categories:
+            if is_numeric(column) and name not in categories:
                 coded = {name: to_numbers(column)}
             else:
                 coded, said = _read_text(column, name in categories)
@@ -166,7 +154,7 @@ def _crowd(column: pd.Series) -> str | None:
 
 def drop_incomplete(table: pd.DataFrame, args: argparse.Namespace) -> None:
     """Add the columns with missing values to ``args.drop``, and say so."""
-    kept = {*args.smiles, *args.category, *dict(args.code)}
+    kept = {*args.smiles, *args.category}
     columns = [name for name in feature_columns(table, args) if name not in kept]
     names = list(_gaps(table[columns]))
     args.drop = [*args.drop, *names]
@@ -187,18 +175,6 @@ def _gaps(table: pd.DataFrame) -> dict[str, pd.Series]:
         if bad.any():
             gaps[str(name)] = bad
     return gaps
-
-
-def _require_complete(table: pd.DataFrame) -> None:
-    gaps = _gaps(table)
-    if gaps:
-        name, bad = next(iter(gaps.items()))
-        raise InputDataError(
-            f"Column {name!r} has a missing, infinite or huge value in {row_name(bad)}"
-            f"; columns with such values are {listing(list(gaps))}. Fill it (NA, None "
-            "and the like count as empty), remove the row, or leave columns out by "
-            f"--drop {name}, all of them by --drop-incomplete."
-        )
 
 
 def _read_text(
@@ -225,25 +201,14 @@ def _read_text(
     return _one_hot(text, is_category)
 
 
-def _coded(text: pd.Series, numbers: Mapping[str, float]) -> pd.Series:
-    coded = text.map(numbers).astype("float64")
-    unknown = coded.isna()
-    if unknown.any():
-        raise InputDataError(
-            f"--code gives no number for {text[unknown].iloc[0]!r} in column "
-            f"{text.name!r}, {row_name(unknown)}, only for {list(numbers)}. Add it."
-        )
-    return coded
-
-
 def _one_hot(text: pd.Series, is_category: bool) -> tuple[dict[str, pd.Series], str]:
     """Return a column of 0 and 1 per value, and a note."""
     counts = text.value_counts(sort=False).sort_values(ascending=False, kind="stable")
     if len(counts) * len(text) * 8 > MAX_TABLE_BYTES:
         raise InputDataError(
             f"--category {text.name} makes {len(counts):,} columns of 0 and 1 in "
-            f"{len(text):,} rows, more than 1 GiB. Pass --drop {text.name}, or --code "
-            f"{text.name}:VALUE=NUMBER,..."
+            f"{len(text):,} rows, more than 1 GiB. Pass --drop {text.name}, or write "
+            "numbers."
         )
     one_hot = {
         f"{text.name}={value}": (text == value).astype("float64")
@@ -257,12 +222,7 @@ def _one_hot(text: pd.Series, is_category: bool) -> tuple[dict[str, pd.Series], 
 
 
 def _require_names(text: pd.Series) -> None:
-    """Raise an error if text is probably a number, a slip or an id, and not a name.
-
-    Raises:
-        InputDataError: If values are numbers, or look like them; if there are too many;
-            or if one is probably misspelt.
-    """
+    """Raise an error if text is probably a number, a slip or an id, and not a name."""
     values = text.drop_duplicates()
     is_like_number = values.map(lambda value: bool(LOOKS_NUMERIC.fullmatch(value)))
     wrong, remedy = None, "Correct it if it is a slip"
@@ -287,8 +247,8 @@ def _require_names(text: pd.Series) -> None:
         raise InputDataError(
             f"Text column {text.name!r} has {text[wrong].iloc[0]!r} in "
             f"{row_name(wrong)}, which {why}. {remedy}. Write dates as 2026-01-31, "
-            f"pass --category {text.name} if its values are names, --drop {text.name}, "
-            f"or --code {text.name}:VALUE=NUMBER,..."
+            f"pass --category {text.name} if its values are names, or --drop "
+            f"{text.name}."
         )
 
 

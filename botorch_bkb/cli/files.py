@@ -88,9 +88,6 @@ def read_cells(
     """Read the cells of a table as they stand in the file: those of CSV as text.
 
     The arguments are those of :func:`~botorch_bkb.cli.tables.read_table`.
-
-    Raises:
-        InputDataError: If the file is missing, of another kind, or not readable.
     """
     if not path.is_file():
         raise InputDataError(f"There is no table at {path}. Correct the name.")
@@ -208,11 +205,7 @@ def _read_parquet(path: Path, columns: Collection[str | None] | None) -> pd.Data
 
 
 def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) -> None:
-    """Write a CSV, Excel or Parquet file, by its suffix, and the folders above it.
-
-    Raises:
-        InputDataError: If the encoding of ``form`` lacks a letter.
-    """
+    """Write a CSV, Excel or Parquet file, by its suffix, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = table_kind(path)
     if kind == "parquet":
@@ -234,11 +227,7 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
 
 
 def table_kind(path: Path) -> str:
-    """Return the kind of a table, ``csv``, ``excel`` or ``parquet``, by its name.
-
-    Raises:
-        InputDataError: If it is of another kind, or of Excel and openpyxl is missing.
-    """
+    """Return the kind of a table, ``csv``, ``excel`` or ``parquet``, by its name."""
     stem = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     kind = KINDS.get(stem.suffix.lower())
     if kind is None or (stem is not path and kind != "csv"):

@@ -31,15 +31,9 @@ def match_ids(measured: pd.Series, ids: pd.Series) -> NDArray[np.int64]:
 def differing(
     results: pd.DataFrame, own: pd.DataFrame, columns: Sequence[str]
 ) -> NDArray[np.bool_]:
-    """Return which settings of each result are not those of its candidate.
+    """Return which settings of each result are not those of its candidate in ``own``.
 
-    Args:
-        results: The ``n`` results.
-        own: The ``n`` candidates.
-        columns: The ``c`` columns to compare.
-
-    Returns:
-        ``n x c`` truth values; False where a result has no setting.
+    A result without a setting does not differ.
     """
     told, numbers, widths = _as_numbers(results, own, columns)
     is_same = np.abs(numbers - told) <= _bounds(told, widths)

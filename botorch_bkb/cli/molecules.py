@@ -1,15 +1,10 @@
-"""Columns of SMILES: canonical SMILES, and fingerprints kept beside the table."""
+"""Columns of SMILES: canonical SMILES, fingerprints, and rows of one molecule."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,8 +17,6 @@ from botorch_bkb.cli.tables import listing, row_name
 from botorch_bkb.integrations.chem import read_molecules
 
 
-# Fewer molecules take less than a second, and their fingerprints are not kept.
-MIN_TO_CACHE = 2_000
 NUM_ROWS_SHOWN = 10
 
 
@@ -57,70 +50,14 @@ class Fingerprints:
         return Fingerprints(names, codes, self.invalid | other.invalid)
 
 
-def describe_fingerprints(args: argparse.Namespace) -> str:
-    """Return what the options of fingerprints mean."""
-    kind = "counts" if args.counts else "bits"
-    return f"Morgan fingerprints of radius {args.radius}, {args.num_bits:,} {kind}"
-
-
 def read_smiles(
-    column: pd.Series, args: argparse.Namespace, library: Path | None = None
+    column: pd.Series, args: argparse.Namespace
 ) -> tuple[pd.Series, Fingerprints]:
     """Return a column with canonical SMILES, and its molecules.
 
     Texts that are not molecules, and empty cells, stay as they are.
-
-    Args:
-        column: SMILES.
-        args: The options of fingerprints.
-        library: The table beside which many fingerprints are kept; None to keep none.
     """
     texts: list[str] = column.dropna().astype("str").unique().tolist()
-    names, codes, invalid = _read_cached(texts, args, library)
-    is_valid = [name for name in dict.fromkeys(names) if name not in invalid]
-    canonical = column.map(dict(zip(texts, names, strict=True))).astype("str")
-    found = Fingerprints(pd.Index(is_valid, dtype="str"), codes, invalid)
-    return canonical.where(column.notna()), found
-
-
-Molecules = tuple[list[str], NDArray[np.uint8], dict[str, str]]
-
-
-def _read_cached(
-    texts: list[str], args: argparse.Namespace, library: Path | None
-) -> Molecules:
-    """Return the canonical SMILES of texts, fingerprints, and what is invalid."""
-    if library is None or len(texts) < MIN_TO_CACHE:
-        return _read(texts, args)
-    digest = sha256("\n".join(texts).encode(errors="surrogatepass"))
-    digest.update(f"{describe_fingerprints(args)} {version('rdkit')}".encode())
-    name = f"{library.name}.fingerprints-{digest.hexdigest()[:16]}.npz"
-    path = library.with_name(name)
-    if path.is_file():
-        try:
-            with path.open("rb") as file, np.load(file) as stored:
-                names, invalid = json.loads(bytes(stored["text"]))
-                note(f"fingerprints are read from {path.name}")
-                return names, stored["codes"], invalid
-        # A damaged file raises many kinds of errors.
-        except Exception as error:
-            note(f"{path.name} cannot be read ({error}) and is computed again")
-    found = _read(texts, args)
-    text = np.frombuffer(json.dumps([found[0], found[2]]).encode(), dtype="uint8")
-    # Written completely or not at all.
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as target:
-            np.savez(target, codes=found[1], text=text)
-        os.replace(part, path)
-        note(f"fingerprints are kept in {path.name}")
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        note(f"fingerprints are not kept: {error}")
-    return found
-
-
-def _read(texts: list[str], args: argparse.Namespace) -> Molecules:
     hidden = True if args.quiet else None
     try:
         with tqdm(total=len(texts), desc="Fingerprints", disable=hidden) as bar:
@@ -134,22 +71,18 @@ def _read(texts: list[str], args: argparse.Namespace) -> Molecules:
             )
     except RuntimeError as error:
         raise InputDataError(str(error)) from error
-    names = [*texts]
-    for row, smiles in zip(found.rows.tolist(), found.smiles, strict=True):
-        names[row] = smiles
-    for row, first in found.duplicates.items():
-        names[row] = names[first]
-    return names, found.codes, {texts[n]: why for n, why in found.invalid.items()}
+    names = dict(zip(texts, texts, strict=True))
+    names |= {texts[n]: name for n, name in zip(found.rows, found.smiles, strict=True)}
+    names |= {texts[n]: names[texts[first]] for n, first in found.duplicates.items()}
+    invalid = {texts[n]: reason for n, reason in found.invalid.items()}
+    canonical = column.map(names).astype("str").where(column.notna())
+    return canonical, Fingerprints(pd.Index(found.smiles), found.codes, invalid)
 
 
 def valid_rows(
     arms: pd.DataFrame, found: dict[str, Fingerprints], args: argparse.Namespace
 ) -> NDArray[np.bool_]:
-    """Return which candidates have a molecule in every column of SMILES.
-
-    Raises:
-        InputDataError: If one has not, unless ``--skip-invalid`` leaves it out.
-    """
+    """Return which candidates have a molecule in every column of SMILES."""
     faults: dict[int, tuple[str, str, str]] = {}
     for column, molecules in found.items():
         cells = arms[column].fillna("")
@@ -183,10 +116,7 @@ def first_rows(
 ) -> NDArray[np.int64]:
     """Return the first preferred row of each group, or else the first; note copies.
 
-    Args:
-        ids: The ids of the rows.
-        group: The number of each row's group; -1 for rows that are left out.
-        is_preferred: Which rows are preferred.
+    ``group`` is -1 for rows that are left out.
     """
     order = np.argsort(~is_preferred, kind="stable")
     order = order[group[order] >= 0]

@@ -66,11 +66,7 @@ MAX_DECIMALS = 9
 
 
 def check_paths(args: argparse.Namespace) -> None:
-    """Raise an error if a file to be written is a table, or has no folder.
-
-    Raises:
-        InputDataError: If there is one.
-    """
+    """Raise an error if a file to be written is a table, or has no folder."""
     tables = [path.resolve() for path in (args.arms, *args.observations)]
     for option, path in {"--output": args.output, "--report": args.report}.items():
         if path is not None and path.resolve() in tables:
@@ -90,9 +86,6 @@ def read_rounds(args: argparse.Namespace, campaign: Campaign) -> pd.DataFrame:
 
     Keys put rounds in the order of their numbers or dates, else of the table. Without
     ``--round`` each batch size of results is a round.
-
-    Raises:
-        InputDataError: If the column of rounds does not exist, or has a gap.
     """
     observed = ~np.isnan(campaign.rewards)
     rewards = campaign.rewards[observed]
@@ -130,18 +123,7 @@ def report_page(
     held_out: HeldOut | None,
     problems: Sequence[str],
 ) -> str:
-    """Return the page: results so far, checks of the model, and the batch.
-
-    Args:
-        args: The options of `suggest`.
-        bandit: The bandit that chose the batch.
-        campaign: The tables.
-        batch: One row per distinct pick, as `describe_batch` returns it.
-        rounds: The rounds of the results, as :func:`read_rounds` returns them.
-        feature_names: The name of each feature with a lengthscale.
-        held_out: Predictions of held-out candidates, if there are any.
-        problems: The warnings about results and fit.
-    """
+    """Return the page: results so far, checks of the model, and the batch."""
     ids = pd.Index(campaign.rows[args.id])
     observed = torch.from_numpy(~np.isnan(campaign.rewards))
     indices = torch.from_numpy(campaign.indices)[observed]
@@ -175,47 +157,32 @@ def report_page(
         num_candidates=campaign.num_candidates,
         num_results=len(rewards),
         is_fitted=is_fitted,
-        assumed=_assumed(args, bandit, campaign, feature_names, is_fitted),
-        options={
-            f"--{name.replace('_', '-')}": getattr(value, "name", value)
-            for name, value in sorted(vars(args).items())
-            if name not in ("arms", "command")
-        },
+        assumed=_assumed(args, bandit, feature_names if is_fitted else None),
         columns={name: title for name, title in columns.items() if name in picks},
         picks=picks.to_dict("records"),
     )
 
 
 def _assumed(
-    args: argparse.Namespace,
-    bandit: GPBandit,
-    campaign: Campaign,
-    feature_names: Sequence[str],
-    is_fitted: bool,
-) -> dict[str, str]:
-    """Return the assumptions behind the batch, by name."""
-    assumed = {
-        "candidates": f"{campaign.num_candidates:,} of {args.arms.name}, "
-        f"{int(campaign.available.sum()):,} of them available",
-        "results used": f"{bandit.num_pulls:,}",
-        "in flight": f"{int(np.isnan(campaign.rewards).sum()):,}",
-        "features": f"{bandit.arms.shape[-1]:,}",
-    }
-    if is_fitted:
+    args: argparse.Namespace, bandit: GPBandit, feature_names: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return the model if it is fitted, versions, and all options, by name."""
+    assumed: dict[str, Any] = {}
+    if feature_names is not None:
         variance = bandit.noise_variance
-        assumed |= describe_kernel(bandit.covar_module, feature_names)
+        assumed = describe_kernel(bandit.covar_module, feature_names)
         assumed["noise of a single measurement"] = (
             f"standard deviation {variance**0.5:.4g}, variance {variance:.4g}, the "
             "same for all"
         )
     packages = botorch_bkb, botorch, gpytorch, torch
     versions = [f"{package.__name__} {package.__version__}" for package in packages]
+    assumed["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
+    assumed["date"] = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
     return assumed | {
-        "what is best": f"{'small' if args.minimize else 'large'} results",
-        "goal": args.goal,
-        "seed": str(args.seed),
-        "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
-        "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+        f"--{name.replace('_', '-')}": getattr(value, "name", value)
+        for name, value in sorted(vars(args).items())
+        if name not in ("arms", "command")
     }
 
 
@@ -226,12 +193,6 @@ def nearest_measured(
 
     Similarity is the kernel's correlation of the two: 1 for equal arms, 0 for
     independent ones.
-
-    Args:
-        bandit: A bandit that learns its kernel.
-        arms: The ``k`` arms.
-        indices: The ``n`` measured arms, repeats included, at least one.
-        rewards: Their ``n`` rewards.
     """
     measured, place, counts = indices.unique(return_inverse=True, return_counts=True)
     means = sum_replicates(rewards, place, len(measured)) / counts
@@ -246,7 +207,7 @@ def nearest_measured(
     )
 
 
-def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, str]:
+def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, Any]:
     """Return a kernel's parts and hyperparameters as text, small lengthscales first."""
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
     described = {"kernel": ", ".join(type(part).__name__ for part in parts)}

@@ -45,14 +45,8 @@ def read_results(
 ) -> tuple[pd.DataFrame, NDArray[np.bool_], Table]:
     """Read the measurements; no file, a missing or an empty one mean none so far.
 
-    Args:
-        args: The options of `suggest`.
-        settings: The candidates' columns that are features.
-        is_numbered: Whether the candidates have no ids in their file.
-
-    Returns:
-        The rows of all files, each with its file's name in the index; which of them say
-        that the measurement failed; and the last table.
+    Returns the rows of all files, with the file's name in the index; which of them say
+    that the measurement failed; and the last table.
     """
     paths: list[Path] = args.observations
     if len({path.resolve() for path in paths}) < len(paths):
@@ -168,13 +162,7 @@ def check_output(
     """Raise an error if NEXT would replace a table that was filled in.
 
     A table may be replaced if the columns that `suggest` leaves empty are empty, or
-    repeat rows of the results.
-
-    Args:
-        args: The options of `suggest`.
-        results: The results.
-        results_id: Their column of ids, if they have one.
-        own: The candidates' columns.
+    repeat rows of the results. ``own`` are the candidates' columns.
     """
     path: Path = args.output
     if not path.is_file() or path.stat().st_size == 0:

@@ -1,111 +1,49 @@
-"""Bandits over a table of candidates whose mean results are known."""
+"""A campaign of `suggest` over a table of candidates whose mean results are known."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from gpytorch.kernels import MaternKernel, RBFKernel
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
+from tqdm import tqdm
 
-from botorch_bkb.acquisition.confidence import (
-    ChowdhuryGopalanWidth,
-    PracticalBBKBWidth,
-    PracticalBKBWidth,
-)
-from botorch_bkb.acquisition.schedules import ConfidenceSchedule
-from botorch_bkb.bandits import (
-    BBKB,
-    BKB,
-    EpsilonGreedy,
-    FiniteArmBandit,
-    GPBUCB,
-    GPThompsonSampling,
-    GPUCB,
-    UniformRandom,
-)
-from botorch_bkb.cli.arguments import BATCH_SIZE, NOISE_VARIANCE
-from botorch_bkb.cli.campaign import (
-    Campaign,
-    distinct_rows,
-    read_molecules_of,
-    stays_in_file,
-)
-from botorch_bkb.cli.candidates import KernelName, read_candidates
-from botorch_bkb.cli.features import drop_incomplete, feature_columns
+from botorch_bkb.bandits import FiniteArmBandit
+from botorch_bkb.cli.campaign import read_campaign
+from botorch_bkb.cli.candidates import read_candidates
 from botorch_bkb.cli.progress import note, status
-from botorch_bkb.cli.simulation import Player, recommendation, report, run_bandit
 from botorch_bkb.cli.suggest import goal_named, SuggestLoop
-from botorch_bkb.cli.tables import (
-    read_by_options,
-    require_column,
-    require_ids,
-    reward_column,
-)
-from botorch_bkb.models.utils.rows import as_dense
-from botorch_bkb.optim.batch_rules import FixedSize
+from botorch_bkb.cli.tables import require_column, reward_column
+from botorch_bkb.plotting import blank_figure, plot_found, plot_regret
 from botorch_bkb.test_functions import FiniteArmProblem
 from botorch_bkb.test_functions.finite_arm import standardized
 
 
-# The algorithms of the papers; `suggest` is a loop around a GPBandit.
-BANDITS: dict[str, type[FiniteArmBandit]] = {
-    "bbkb": BBKB,
-    "bkb": BKB,
-    "gpucb": GPUCB,
-    "gpbucb": GPBUCB,
-    "thompson": GPThompsonSampling,
-    "epsilon-greedy": EpsilonGreedy,
-    "uniform": UniformRandom,
+# The share of the candidates that a search should find.
+BEST_SHARE = 0.01
+# The options of `suggest` that `simulate` does not have.
+NOT_GIVEN: dict[str, Any] = {
+    "observations": [],
+    "results_id": None,
+    "available": None,
+    "round": None,
+    "log_reward": False,
+    "replicates_are_real": False,
 }
-# Without the theorems' constants, and for a norm bound of 1.
-WIDTHS: dict[str, Callable[..., ConfidenceSchedule]] = {
-    "bbkb": PracticalBBKBWidth,
-    "bkb": PracticalBKBWidth,
-    "gpucb": ChowdhuryGopalanWidth,
-    "gpbucb": ChowdhuryGopalanWidth,
-}
-# No table has a column of this name: columns without one are left out or refused.
-ROW_NAMES = ""
-# The bandits to which an option applies, if not to all.
-USES: dict[str, Collection[str]] = {
-    **dict.fromkeys(("lengthscale", "noise_variance", "confidence"), BANDITS),
-    **dict.fromkeys(("smiles", "goal", "kernel tanimoto"), ("suggest",)),
-    "max_inducing": ("suggest", "bbkb", "bkb", "thompson", "epsilon-greedy"),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Rehearsal:
-    """A table whose mean results are known.
-
-    Attributes:
-        problem: Its arms as `suggest` sees them, and their mean rewards.
-        features: Standardized features of the arms, for the bandits of the papers.
-        kernel: The kernel of `suggest`; None for the bandit's default.
-        arm_names: The names of the arms.
-    """
-
-    problem: FiniteArmProblem
-    features: Tensor | None
-    kernel: KernelName | None
-    arm_names: Sequence[str]
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the bandits over the table and write their outcome."""
-    check_options(args)
+    """Run the campaigns and write their outcome."""
     status("Reading the table", args.quiet)
-    rehearsal = load_rehearsal(args)
-    problem, names = rehearsal.problem, list(dict.fromkeys(args.bandit))
+    problem, options, names = load_problem(args)
     most = (args.max_repeats or math.inf) * problem.num_arms
     if args.horizon > most:
         raise InputDataError(
@@ -114,147 +52,212 @@ def run(args: argparse.Namespace) -> None:
             "Lower it, or allow more repeats."
         )
     recommended, rounds = "", []
-    for name, index in itertools.product(names, range(args.repetitions)):
-        generator = torch.Generator().manual_seed(args.seed + index)
-        bandit = build_bandit(name, args, rehearsal, generator)
-        options = {"name": name, "seed": args.seed + index, "generator": generator}
+    for seed in range(args.seed, args.seed + args.repetitions):
+        generator = torch.Generator().manual_seed(seed)
+        loop = SuggestLoop(problem.arms, seed=seed, **options)
         rounds.append(
-            run_bandit(bandit, problem, args.horizon, quiet=args.quiet, **options)
+            run_bandit(
+                loop,
+                problem,
+                args.horizon,
+                name="suggest",
+                seed=seed,
+                generator=generator,
+                quiet=args.quiet,
+            )
         )
-        recommended = recommendation(bandit, problem, rehearsal.arm_names)
+        recommended = recommendation(loop, problem, names)
     report(
         pd.concat(rounds),
         problem,
         args.output,
-        title=f"{', '.join(names)} on {args.table.name}, {problem.num_arms:,} "
-        f"candidates, {args.horizon:,} measurements, noise {args.noise_std:g}",
+        title=f"suggest on {args.table.name}, {problem.num_arms:,} candidates, "
+        f"{args.horizon:,} measurements, noise {args.noise_std:g}",
         reward_unit=f"standard deviations of {args.reward}",
         recommended=recommended if len(rounds) == 1 else "",
     )
 
 
-def check_options(args: argparse.Namespace) -> None:
-    """Raise an error for options that do not apply to a bandit.
+def load_problem(
+    args: argparse.Namespace,
+) -> tuple[FiniteArmProblem, dict[str, Any], Sequence[str]]:
+    """Return the problem, the options of its :class:`SuggestLoop`, and the names.
 
-    Raises:
-        UnsupportedError: If there is one.
+    The table is read as `suggest` would read it.
     """
-    given = [name for name in USES if getattr(args, name, None) not in (None, [])]
-    if args.kernel == "tanimoto":
-        given.append("kernel tanimoto")
-    for option in given:
-        for name in args.bandit:
-            if name not in USES[option]:
-                raise UnsupportedError(
-                    f"--{option.replace('_', '-')} does not apply to --bandit {name}, "
-                    f"only to {', '.join(USES[option])}. Leave one of them out."
-                )
-
-
-def load_rehearsal(args: argparse.Namespace) -> Rehearsal:
-    """Read the table by the options of `simulate`.
-
-    Raises:
-        InputDataError: If a column is missing, cannot be a feature or has no result, an
-            id is missing or twice, or a SMILES cannot be read.
-        UnsupportedError: If a bandit needs more than memory holds.
-    """
-    is_large = stays_in_file(args.table, args)
-    columns = [args.reward, args.id] if is_large else None
-    table = read_by_options(args.table, args, columns).frame
-    require_column(table, args.reward, args.table, "--reward")
-    for name in args.smiles:
-        require_column(table, name, args.table, "--smiles")
-    if args.id is None:
-        names = [f"row {row + 1:,}" for row in table.index]
-        table[ROW_NAMES] = pd.Series(names, table.index, dtype="str")
-    else:
-        require_column(table, args.id, args.table, "--id")
-        require_ids(table[args.id], args.table)
-    if table.empty:
-        raise InputDataError(f"Expected at least one candidate in {args.table}.")
-    rewards = reward_column(table[args.reward], may_be_empty=False).to_numpy()
-    # The options by which `suggest` would read the table.
-    ids = ROW_NAMES if args.id is None else args.id
-    changes = {"arms": args.table, "id": ids, "available": None}
-    options = argparse.Namespace(**{**vars(args), **changes})
-    if args.drop_incomplete and not is_large:
-        drop_incomplete(table, options)
-    rows, _, found = read_molecules_of(table, table[[ids]], options)
-    is_there = np.ones(len(rows), dtype="bool")
-    settings = feature_columns(rows, options)
-    group, first = distinct_rows(rows, settings, found, is_there, options)
-    none = np.zeros(0, dtype="int64")
-    campaign = Campaign(
-        table=table.iloc[first],
-        rows=rows.iloc[first],
-        available=is_there[first],
-        results=table[:0],
-        indices=none,
-        rewards=none.astype("float64"),
-        fingerprints=found,
-    )
+    options = argparse.Namespace(**vars(args), arms=args.table, **NOT_GIVEN)
+    campaign = read_campaign(options)
+    require_column(campaign.table, args.reward, args.table, "--reward")
+    rewards = reward_column(campaign.table[args.reward], may_be_empty=False)
     candidates = read_candidates(campaign, options)
-    # A candidate in several rows has their mean result.
-    kept = group >= 0
-    means = np.bincount(group[kept], rewards[kept]) / np.bincount(group[kept])
-    values = standardized(pd.Series(means, name=args.reward))
     note(
         "results, regret and --noise-std are in standard deviations of "
-        f"{args.reward!r}, which is {means.std():.4g}"
+        f"{args.reward!r}, which is {rewards.std(ddof=0):.4g}"
     )
     problem = FiniteArmProblem(
-        candidates.arms, values, args.noise_std, not args.minimize
+        candidates.arms, standardized(rewards), args.noise_std, not args.minimize
     )
-    features = None
-    others = [name for name in args.bandit if name != "suggest"]
-    if others and is_large:
-        raise UnsupportedError(
-            f"--bandit {others[0]} needs the table in memory, but {args.table} is too "
-            "large for that. Use --bandit suggest, or a part of the table."
-        )
-    if others:
-        dense = as_dense(candidates.arms)
-        std = dense.std(dim=0, correction=0)
-        # Packed bits are filled up with columns of zeros.
-        features = ((dense - dense.mean(dim=0)) / std)[:, std > 0]
-    names = campaign.rows[ids].tolist()
-    return Rehearsal(problem, features, candidates.kernel, names)
-
-
-def build_bandit(
-    name: str,
-    args: argparse.Namespace,
-    rehearsal: Rehearsal,
-    generator: torch.Generator,
-) -> Player:
-    """Return the bandit of a name, by the options."""
-    problem = rehearsal.problem
-    options: dict[str, Any] = {
-        "maximize": problem.maximize,
+    chosen = {
+        "kernel": candidates.kernel,
+        "batch_size": args.batch_size,
+        "goal": goal_named(args.goal),
+        "maximize": not args.minimize,
         "max_repeats": args.max_repeats,
+        "max_inducing": args.max_inducing,
     }
-    if args.max_inducing is not None:
-        options["max_inducing"] = args.max_inducing
-    if rehearsal.features is None or name == "suggest":
-        if args.goal is not None:
-            options["goal"] = goal_named(args.goal)
-        return SuggestLoop(
-            problem.arms,
-            kernel=rehearsal.kernel,
-            seed=int(torch.randint(2**31, (1,), generator=generator)),
-            batch_size=args.batch_size or BATCH_SIZE,
-            **options,
-        )
-    arms = rehearsal.features
-    kernel = MaternKernel(nu=2.5) if args.kernel == "matern" else RBFKernel()
-    kernel.lengthscale = args.lengthscale or math.sqrt(arms.shape[-1])
-    options["covar_module"] = kernel
-    options["noise_variance"] = args.noise_variance or NOISE_VARIANCE
-    if args.batch_size is not None:
-        options["batch_rule"] = FixedSize(args.batch_size)
-    confidence = args.confidence
-    if confidence is None and name in WIDTHS:
-        # A horizon of one measurement still needs a probability under 1.
-        confidence = WIDTHS[name](failure_probability=min(0.5, 1 / args.horizon))
-    return BANDITS[name](arms, confidence=confidence, generator=generator, **options)
+    return problem, chosen, campaign.table[options.id].tolist()
+
+
+def run_bandit(
+    bandit: FiniteArmBandit | SuggestLoop,
+    problem: FiniteArmProblem,
+    horizon: int,
+    *,
+    name: str,
+    seed: int,
+    generator: torch.Generator,
+    batch_size: int | None = None,
+    quiet: bool = False,
+) -> pd.DataFrame:
+    """Ask and tell until ``horizon`` pulls are told; return one row per round.
+
+    ``generator`` draws the noise of the rewards. All columns except ``batch_size``
+    count from the start. ``seconds`` is the bandit's own time; ``num_best_found`` is
+    how many of the best 1 % of all arms were pulled. The columns that start with
+    ``uniform`` are the expected values of uniform choice.
+    """
+    picks: list[Tensor] = []
+    recommended: list[int] = []
+    seconds = [0.0]
+    hidden = True if quiet else None
+    with tqdm(desc=f"{name}, seed {seed}", total=horizon, disable=hidden) as progress:
+        while bandit.num_pulls < horizon:
+            start = perf_counter()
+            indices = bandit.ask(min(horizon - bandit.num_pulls, batch_size or horizon))
+            asked = perf_counter()
+            if picks:
+                # The posterior has all rewards now, so the best arm costs nothing.
+                recommended.append(bandit.best_arm())
+            rewards = problem.sample(indices, generator)
+            told = perf_counter()
+            bandit.tell(indices, rewards)
+            seconds.append(seconds[-1] + asked - start + perf_counter() - told)
+            picks.append(indices)
+            progress.update(len(indices))
+        recommended.append(bandit.best_arm())
+    rounds = _counted(picks, problem)
+    rounds["seconds"] = seconds[1:]
+    rounds["simple_regret"] = problem.regret(torch.tensor(recommended)).numpy()
+    rounds.insert(0, "bandit", name)
+    rounds.insert(1, "seed", seed)
+    return rounds
+
+
+def _counted(picks: Sequence[Tensor], problem: FiniteArmProblem) -> pd.DataFrame:
+    """Return the columns that count from the start, a row per batch."""
+    arms = torch.cat(list(picks))
+    is_best = best_arms(problem)
+    is_new = ~pd.Series(arms.numpy()).duplicated()
+    totals = pd.DataFrame(
+        {
+            "num_pulls": 1,
+            "cumulative_regret": problem.regret(arms).numpy(),
+            "num_distinct": is_new,
+            "num_best_found": is_new & is_best[arms].numpy(),
+        }
+    ).cumsum()
+    sizes = np.array([len(indices) for indices in picks])
+    rounds = totals.iloc[sizes.cumsum() - 1].reset_index(drop=True)
+    rounds.insert(1, "batch_size", sizes)
+    num_pulls = rounds["num_pulls"]
+    expected = problem.uniform_cumulative_regret(1) * num_pulls
+    rounds["uniform_cumulative_regret"] = expected
+    share_pulled = 1 - (1 - 1 / problem.num_arms) ** num_pulls
+    rounds["uniform_num_best_found"] = share_pulled * int(is_best.sum())
+    return rounds
+
+
+def best_arms(problem: FiniteArmProblem) -> Tensor:
+    """Return which arms are the best 1 %, rounded up, and those that tie with them."""
+    regrets = problem.regret(torch.arange(problem.num_arms))
+    num_best = math.ceil(BEST_SHARE * problem.num_arms)
+    return regrets <= regrets.kthvalue(num_best).values
+
+
+def report(
+    rounds: pd.DataFrame,
+    problem: FiniteArmProblem,
+    output: Path,
+    *,
+    title: str,
+    reward_unit: str | None = None,
+    recommended: str = "",
+) -> None:
+    """Print the outcome of runs and write ``rounds.csv`` and ``regret.png``.
+
+    ``rounds`` are the tables of ``run_bandit``, concatenated.
+    """
+    num_runs = rounds.groupby("bandit")["seed"].nunique().max()
+    if num_runs > 1:
+        title = f"{title}, repetitions {num_runs:,}"
+    print(f"\n{title}\n\n{outcome_table(rounds, problem)}\n{recommended}")
+    print(
+        f"best 1 %: how many of these {int(best_arms(problem).sum()):,} candidates "
+        "were measured. simple regret: of the candidate\nthat is recommended at the "
+        "end. All columns are means over repetitions. Uniform choice: expected\nvalues;"
+        " its simple regret is that of the best candidate that it measures."
+    )
+    output.mkdir(parents=True, exist_ok=True)
+    rounds.to_csv(output / "rounds.csv", index=False)
+    runs = {
+        str(name): [run for _, run in part.groupby("seed", sort=False)]
+        for name, part in rounds.groupby("bandit", sort=False)
+    }
+    figure = blank_figure(11.0, 4.2)
+    left, right = figure.subplots(1, 2)
+    plot_found(left, runs)
+    plot_regret(right, runs, reward_unit=reward_unit)
+    figure.suptitle(title, fontsize="medium")
+    figure.savefig(output / "regret.png")
+    print(f"\nWrote {output / 'rounds.csv'} and {output / 'regret.png'}")
+
+
+def outcome_table(rounds: pd.DataFrame, problem: FiniteArmProblem) -> str:
+    """Return the means over the runs of each bandit, and a row of uniform choice."""
+    runs = rounds.groupby(["bandit", "seed"], sort=False)
+    last = runs.last().assign(batches=runs.size())
+    means = last.groupby("bandit", sort=False).mean()
+    end = last.iloc[0]
+    uniform = {
+        "simple_regret": problem.uniform_simple_regret(int(end["num_pulls"])),
+        "num_best_found": end["uniform_num_best_found"],
+        "cumulative_regret": end["uniform_cumulative_regret"],
+    }
+    means.loc["uniform choice"] = pd.Series(uniform)
+    columns = {
+        "simple regret": ("simple_regret", "{:.4g}"),
+        "best 1 %": ("num_best_found", "{:,.1f}"),
+        "cumulative regret": ("cumulative_regret", "{:,.1f}"),
+        "distinct candidates": ("num_distinct", "{:,.1f}"),
+        "batches": ("batches", "{:,.1f}"),
+        "seconds": ("seconds", "{:,.1f}"),
+    }
+    shown = {
+        label: means[column].map(form.format, na_action="ignore").fillna("")
+        for label, (column, form) in columns.items()
+    }
+    return pd.DataFrame(shown).rename_axis(None).to_string()
+
+
+def recommendation(
+    bandit: FiniteArmBandit | SuggestLoop,
+    problem: FiniteArmProblem,
+    arm_names: Sequence[str],
+) -> str:
+    """Return a sentence about the arm that a bandit recommends."""
+    best = bandit.best_arm()
+    return (
+        f"\nBest candidate found: {arm_names[best]}, mean result "
+        f"{problem.mean_rewards[best].item():.4g}; the best of all candidates has "
+        f"{problem.best_value:.4g}.\n"
+    )

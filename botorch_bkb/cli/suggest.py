@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.arms import ArrayArms, BitArms, StoredArms
 from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
 from botorch_bkb.bandits.gp_bandit import Goal
@@ -56,35 +52,34 @@ def run(args: argparse.Namespace) -> None:
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
             "the tables."
         )
-    if args.workers is not None and find_spec("ray") is None:
-        raise UnsupportedError(
-            "--workers needs Ray, which is not installed. Install it with pip install "
-            '"botorch_bkb[ray]", or leave the option out.'
-        )
     status("Reading the tables", args.quiet)
     campaign = read_campaign(args)
+    paths = [path.resolve() for path in args.observations]
+    if args.reward in campaign.table and args.arms.resolve() not in paths:
+        note(
+            f"{args.arms.name} has a column {args.reward!r}, which is not read: "
+            "results come from --observations, which may be the same file"
+        )
     candidates = read_candidates(campaign, args)
     rounds = read_rounds(args, campaign)
     _check_left(campaign, args)
-    with on_workers(candidates.arms, args.workers) as arms:
-        _suggest(args, campaign, candidates, arms, rounds)
+    _suggest(args, campaign, candidates, rounds)
 
 
 def _suggest(
     args: argparse.Namespace,
     campaign: Campaign,
     candidates: Candidates,
-    arms: Tensor,
     rounds: pd.DataFrame,
 ) -> None:
-    """Choose the batch from tables that were read; ``arms`` may be on workers."""
+    """Choose the batch from tables that were read, write it, and print a summary."""
     ids = pd.Index(campaign.rows[args.id])
-    status(f"Preparing {len(arms):,} candidates", args.quiet)
+    status(f"Preparing {len(ids):,} candidates", args.quiet)
     _note_duplicates(candidates.arms[: campaign.num_candidates], ids)
     indices = torch.from_numpy(campaign.indices)
     rewards = torch.from_numpy(campaign.rewards)
     bandit = suggestion_bandit(
-        arms,
+        candidates.arms,
         indices,
         rewards,
         seed=args.seed,
@@ -119,30 +114,6 @@ def _suggest(
         print(f"Wrote {args.report}")
 
 
-@contextmanager
-def on_workers(arms: Tensor, num_workers: int | None) -> Iterator[Tensor]:
-    """Yield the same arms, for which Ray's workers compute if there is a number.
-
-    Raises:
-        UnsupportedError: If the arms are fingerprints.
-    """
-    if num_workers is None:
-        yield arms
-        return
-    if isinstance(arms, BitArms):
-        raise UnsupportedError(
-            "--workers does not support fingerprints, which stay packed in this "
-            "process. Leave the option out."
-        )
-    stored = arms if isinstance(arms, StoredArms) else ArrayArms(arms.numpy())
-    shared = stored.on_ray(workers=num_workers)
-    try:
-        yield shared
-    finally:
-        if shared.workers is not None:
-            shared.workers.close()
-
-
 def goal_named(word: str) -> Goal:
     """Return the goal that a word of the command line means."""
     return "best_arm" if word == "best-arm" else "regret"
@@ -154,11 +125,8 @@ def suggestion_bandit(
     rewards: Tensor,
     *,
     seed: int,
-    goal: Goal = "best_arm",
-    maximize: bool = True,
-    max_repeats: int | None = None,
     kernel: KernelName | None = None,
-    max_inducing: int | None = None,
+    **options: Any,
 ) -> GPBandit:
     """Return the bandit that chooses the next batch, with all measurements.
 
@@ -167,23 +135,13 @@ def suggestion_bandit(
         indices: The ``n`` arms measured so far, repeats included.
         rewards: Their ``n`` rewards, NaN while a measurement is in flight.
         seed: The source of all randomness.
-        goal: The goal of the measurements.
-        maximize: Whether large rewards are good.
-        max_repeats: The most measurements of one arm; None for no limit.
         kernel: The kernel to learn; None for the bandit's default.
-        max_inducing: The most inducing arms; None for no limit.
+        options: Others of :class:`~botorch_bkb.GPBandit`.
     """
     told = ~rewards.isnan()
     kernels = {"matern": matern_to_learn, "rbf": rbf_to_learn}
-    bandit = GPBandit(
-        arms,
-        kernels.get(kernel or ""),
-        goal=goal,
-        maximize=maximize,
-        max_repeats=max_repeats,
-        max_inducing=max_inducing,
-        generator=torch.Generator().manual_seed(seed),
-    )
+    generator = torch.Generator().manual_seed(seed)
+    bandit = GPBandit(arms, kernels.get(kernel or ""), generator=generator, **options)
     bandit.add_observations(indices[told], rewards[told])
     bandit.add_pending(indices[~told])
     return bandit
@@ -213,24 +171,9 @@ class SuggestLoop:
         self._bandit = self._new_bandit()
 
     @property
-    def goal(self) -> Goal:
-        """The goal of the measurements."""
-        return self._bandit.goal
-
-    @property
     def num_pulls(self) -> int:
         """The number of measurements so far."""
         return len(self.indices)
-
-    @property
-    def inducing_indices(self) -> Tensor:
-        """The inducing arms of the last call."""
-        return self._bandit.inducing_indices
-
-    @property
-    def confidence_width(self) -> float:
-        """The width of the last call's confidence bound."""
-        return self._bandit.confidence_width
 
     def ask(self, max_size: int | None = None) -> Tensor:
         """Choose the next batch, of at most ``max_size``."""
@@ -262,13 +205,6 @@ def describe_batch(
     ``mean``, ``std`` and the 95 % interval from ``low`` to ``high`` are those of the
     mean reward given the measurements, in the reward's unit. They are empty before
     kernel and noise are fitted.
-
-    Args:
-        bandit: The bandit.
-        picks: The arms that it has chosen.
-        ids: The ids of its arms.
-        id_column: Their column.
-        is_fitted: Whether kernel and noise are fitted.
     """
     repeats = pd.Series(picks.cpu().numpy()).value_counts(sort=False)
     arms = torch.tensor(repeats.index.tolist())

@@ -74,9 +74,6 @@ def read_table(
         columns: The columns to read of a Parquet file; all if omitted.
         reward: The column of results, in which the words of ``FAILED`` and
             ``IN_FLIGHT`` count as empty.
-
-    Raises:
-        InputDataError: If the file is not readable or its meaning is unclear.
     """
     table = read_cells(path, separator, columns)
     cells = {str(name): cells for name, cells in _named(table.frame, path).items()}
@@ -112,9 +109,7 @@ def read_by_options(
     path: Path, args: argparse.Namespace, columns: Collection[str | None] | None = None
 ) -> Table:
     """Read a table by the options of a command, and print notes."""
-    if len(dict(args.code)) < len(args.code):
-        raise InputDataError("A column has two --code. Write its codes into one.")
-    names = {args.id, *args.smiles, *args.drop, *args.category, *dict(args.code)}
+    names = {args.id, *args.smiles, *args.drop, *args.category}
     names.add(getattr(args, "results_id", None))
     table = read_table(
         path,
@@ -296,11 +291,7 @@ def is_no_number(column: pd.Series) -> pd.Series:
 
 
 def days(text: pd.Series) -> pd.Series | None:
-    """Return dates, with a time or without, as days since the first; None for others.
-
-    Raises:
-        InputDataError: If a day does not exist.
-    """
+    """Return dates, perhaps with times, as days since the first; None for others."""
     if text.empty or not text.str.fullmatch(ISO_DATE).all():
         return None
     dates = pd.to_datetime(text, errors="coerce", format="ISO8601", utc=True)
@@ -314,11 +305,7 @@ def days(text: pd.Series) -> pd.Series | None:
 
 
 def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
-    """Return a column of results as numbers, NaN for an empty cell.
-
-    Raises:
-        InputDataError: If a value is infinite, huge, or not a number.
-    """
+    """Return a column of results as numbers, NaN for an empty cell."""
     rewards = to_numbers(column)
     wrong = ~(rewards.abs() <= MAX_NUMBER)
     if may_be_empty:
@@ -347,11 +334,7 @@ def find_column(columns: Collection[str], name: str) -> str | None:
 
 
 def require_column(table: pd.DataFrame, column: str, path: Path, option: str) -> None:
-    """Raise an error if a table lacks a column that an option names.
-
-    Raises:
-        InputDataError: If the column is missing.
-    """
+    """Raise an error if a table lacks a column that an option names."""
     if column not in table.columns:
         raise InputDataError(
             f"{path} has no column {column!r}, only {list(table.columns)}. Name it by "
@@ -361,11 +344,7 @@ def require_column(table: pd.DataFrame, column: str, path: Path, option: str) ->
 
 
 def require_ids(ids: pd.Series, path: Path, *, may_repeat: bool = False) -> None:
-    """Raise an error if a column of ids has an empty cell, or an id twice.
-
-    Raises:
-        InputDataError: If there is one.
-    """
+    """Raise an error if a column of ids has an empty cell, or an id twice."""
     faults = {
         "no id": ids.isna(),
         "the id {!r} over several lines": ids.str.contains(r"[\r\n]", na=False),

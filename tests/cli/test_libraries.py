@@ -71,7 +71,7 @@ def test_the_batch_is_that_of_the_table(
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (["--code", "supplier:a=1"], "need the table in memory, but"),
+        (["--category", "supplier"], "need the table in memory, but"),
         ([], "column 'supplier' of .*arms.parquet to hold numbers"),
     ],
 )
@@ -128,12 +128,11 @@ def test_a_simulation_is_that_of_the_table(
     library.to_parquet(path, row_group_size=7, index=False)
     words = ["simulate", str(path), "--reward", "gain", "--id", "id", "--horizon", "24"]
     words += ["--drop", "supplier", "--batch-size", "6", "--output"]
-    own = ["--bandit", "suggest"]
-    assert main([*words, str(tmp_path / "table"), *own]) == 0
+    assert main([*words, str(tmp_path / "table")]) == 0
     assert "too large" not in capsys.readouterr().out
     reads.clear()
     monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
-    assert main([*words, str(tmp_path / "library"), *own]) == 0
+    assert main([*words, str(tmp_path / "library")]) == 0
     assert "too large to be read as a whole: its 3 columns" in capsys.readouterr().out
     assert reads == [["id", "gain"]]
     expected, found = (
@@ -141,5 +140,3 @@ def test_a_simulation_is_that_of_the_table(
         for name in ("table", "library")
     )
     pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
-    assert main([*words, str(tmp_path / "library"), "--bandit", "bbkb"]) == 2
-    assert "--bandit bbkb needs the table in memory" in capsys.readouterr().err

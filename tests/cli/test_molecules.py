@@ -99,51 +99,6 @@ def test_the_fingerprint_has_options(tmp_path, library, words, kind, capsys):
     assert ("smiles (" in said) == ("--kernel" in words)
 
 
-def test_fingerprints_are_kept_beside_the_library(
-    tmp_path, library, capsys, monkeypatch
-):
-    monkeypatch.setattr(molecules, "MIN_TO_CACHE", 1)
-    library.loc[len(library)] = ["again", library["smiles"][3]]
-    library.loc[len(library)] = ["bad", "C1CC"]
-    words = ["--smiles", "smiles", "--skip-invalid"]
-    made = run(tmp_path, library, None, *words)
-    (kept,) = tmp_path.glob("library.csv.fingerprints-*.npz")
-    said = capsys.readouterr().out
-    assert f"kept in {kept.name}" in said
-    monkeypatch.setattr(molecules, "read_molecules", None)
-    pd.testing.assert_frame_equal(run(tmp_path, library, None, *words), made)
-    reread = capsys.readouterr().out
-    assert f"fingerprints are read from {kept.name}" in reread
-    # The list of skipped rows and the note on equal ones are those of the first time.
-    assert [line for line in said.splitlines() if "rows" in line] == [
-        line for line in reread.splitlines() if "rows" in line
-    ]
-    monkeypatch.undo()
-    monkeypatch.setattr(molecules, "MIN_TO_CACHE", 1)
-    run(tmp_path, library, None, *words, "--radius", "1")
-    run(tmp_path, library.iloc[1:], None, *words)
-    assert len(list(tmp_path.glob("*.npz"))) == 3
-    kept.write_bytes(kept.read_bytes()[:500])
-    capsys.readouterr()
-    pd.testing.assert_frame_equal(run(tmp_path, library, None, *words), made)
-    assert "cannot be read" in capsys.readouterr().out
-    assert not list(tmp_path.glob("*.part"))
-
-
-def test_a_folder_that_takes_no_files_is_no_error(
-    tmp_path, library, capsys, monkeypatch
-):
-    monkeypatch.setattr(molecules, "MIN_TO_CACHE", 1)
-
-    def refuse(*args):
-        raise PermissionError("Read-only file system")
-
-    monkeypatch.setattr(molecules.os, "replace", refuse)
-    run(tmp_path, library, None, "--smiles", "smiles")
-    assert "not kept: Read-only file system" in capsys.readouterr().out
-    assert not list(tmp_path.glob("*.part"))
-
-
 @pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text[:12]))
 def test_a_row_without_a_molecule_is_named_or_skipped(tmp_path, library, text, capsys):
     library.loc[7, "smiles"] = text

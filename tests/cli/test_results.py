@@ -287,9 +287,3 @@ def test_when_no_candidate_is_left_it_is_said_why(tmp_path, capsys):
     failed = pd.DataFrame({"id": ARMS["id"], "reward": "failed"})
     suggest(tmp_path, failed, code=2)
     assert "24 failed, and 0 are not available" in capsys.readouterr().err
-
-
-def test_codes_of_a_column_in_two_options_are_refused(tmp_path, capsys):
-    codes = "--code", "ligand:A=1,B=2,C=3", "--code", "ligand:A=3"
-    suggest(tmp_path, RESULTS, *codes, code=2)
-    assert "Write its codes into one" in capsys.readouterr().err

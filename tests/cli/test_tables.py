@@ -118,7 +118,7 @@ def test_twenty_values_are_coded_and_more_are_refused():
         return pd.DataFrame({"name": [f"n{i}" for i in range(num_values)]})
 
     assert feature_table(lettered(20)).values.shape == (20, 20)
-    match = r"21 different.*--id name.*--category name.*--drop name, or --code name:"
+    match = r"21 different.*--id name.*--category name.*--drop name"
     with pytest.raises(InputDataError, match=match):
         feature_table(lettered(21))
 
@@ -133,13 +133,6 @@ def test_a_category_that_is_named_may_have_many_values(monkeypatch):
     monkeypatch.setattr("botorch_bkb.cli.features.MAX_TABLE_BYTES", 30 * 60 * 8 - 1)
     with pytest.raises(InputDataError, match="30 columns of 0 and 1 in 60 rows"):
         feature_table(wells, categories=["well"])
-
-
-def test_codes_lack_no_value(table):
-    codes = {"sex": {"M": 1, "F": -1}}
-    assert feature_table(table, codes).values["sex"].tolist() == [1.0, -1.0, 1.0]
-    with pytest.raises(InputDataError, match=r"no number for 'F' in column 'sex'"):
-        feature_table(table, {"sex": {"M": 1}})
 
 
 def test_numbers_beside_invisible_characters_are_refused(tmp_path):
