@@ -211,7 +211,7 @@ def describe_batch(
     batch = pd.DataFrame({id_column: ids[arms.numpy()], "repeats": repeats.to_numpy()})
     if not is_fitted:
         batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
-        return batch.assign(why="explore: too few results to fit a model")
+        return batch.assign(why="explore: no model yet")
     mean, variance = bandit.predict(arms)
     std = variance.sqrt()
     half = DEVIATIONS_OF_95_PERCENT * std
@@ -272,10 +272,7 @@ def print_summary(
     if len(batch) > NUM_ROWS_SHOWN:
         print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
     if is_fitted:
-        print(
-            f"\nlow to high: 95 % interval of the mean {reward_column} by the model. "
-            "why: the reason of the choice."
-        )
+        print(f"\nlow to high: 95 % interval of the mean {reward_column} by the model.")
 
 
 def _print_fit(

@@ -187,7 +187,7 @@ def test_a_column_says_why(tmp_path, library):
         assert kind in ("exploit", "explore", "repeat")
         assert kind != "explore" or pick["mean"] < best
     first = run(tmp_path, library, None, "--smiles", "smiles")
-    assert (first["why"] == "explore: too few results to fit a model").all()
+    assert (first["why"] == "explore: no model yet").all()
 
 
 def test_a_report_draws_molecules_whose_ids_are_their_smiles(tmp_path, library):
