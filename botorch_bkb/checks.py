@@ -287,7 +287,7 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
 
     Raises:
         BotorchTensorDimensionError: If there is not one reward per pull; one output.
-        InputDataError: If a reward is no number, NaN, infinite, or so large that
+        InputDataError: If a reward is not a number, NaN, infinite, or so large that
             squares overflow in the dtype of the arms.
     """
     values = _as_tensor("rewards", rewards, "real numbers").double()

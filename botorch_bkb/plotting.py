@@ -35,7 +35,7 @@ def plot_repetitions(
     title: str | None = None,
     reward_unit: str | None = None,
 ) -> Figure:
-    """Draw regret, seconds and batch size over pulls, as mean and deviation of runs.
+    """Draw regret, seconds and batch size over pulls, as means of runs.
 
     The panels of figures 1 and 2 of the BBKB paper, as :func:`plot_regret` and
     :func:`plot_batch_sizes` draw them.
@@ -130,7 +130,7 @@ def plot_posterior(
         variance: The ``n`` posterior variances.
         function: The ``n`` true values, if they are known.
         inducing: The positions of the inducing points, drawn as ticks at the bottom.
-        num_deviations: Half the height of the band, in deviations.
+        num_deviations: Half the height of the band, in standard deviations.
     """
     half = num_deviations * np.sqrt(variance)
     label = f"mean and {num_deviations:g} deviations"
@@ -323,7 +323,7 @@ def _draw_runs(
     label: str,
     scale: str = "linear",
 ) -> None:
-    """Draw a column over pulls: mean and deviation of runs, and uniform choice."""
+    """Draw a column over pulls: means of runs, and uniform choice."""
     lengths = {name: list(map(len, tables)) for name, tables in runs.items()}
     if not lengths or not all(counts and all(counts) for counts in lengths.values()):
         raise ValueError(

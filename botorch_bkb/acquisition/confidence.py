@@ -4,7 +4,7 @@ In all formulas ``lambda`` is the noise
 variance, ``F`` the norm bound, ``xi`` the noise standard deviation, ``delta`` the
 failure probability, ``kappa^2`` the largest prior variance, and ``tau`` a ridge
 leverage score ``var / lambda`` (the papers' ``sigma-tilde^2``). ``t`` is what each
-paper counts by it: the told pulls in the widths of BKB, whose ``beta_t`` chooses
+paper counts by it: the observations in the widths of BKB, whose ``beta_t`` chooses
 ``x_{t+1}``, and the number of the decision in those of [srinivas2010]_ and
 [bogunovic2016tvgpucb]_, whose ``beta_t`` chooses ``x_t``.
 """
@@ -80,7 +80,7 @@ class NormBoundedWidth(ConfidenceSchedule):
 class BKBWidth(NormBoundedWidth):
     r"""Width of BKB, Theorem 2 of [calandriello2019bkb]_.
 
-    With ``alpha = (1 + eps) / (1 - eps)`` and the sum over the ``t`` told pulls,
+    With ``alpha = (1 + eps) / (1 - eps)`` and the sum over the ``t`` observations,
 
         w = 2 xi sqrt( alpha g(t) sum_s var_t(x_s)/lambda + log(1/delta) )
             + (1 + 1/sqrt(1 - eps)) sqrt(lambda) F
@@ -141,7 +141,7 @@ class PracticalBKBWidth(NormBoundedWidth):
 
         w = sqrt(lambda) F + xi sqrt( log(t) sum_s var_t(x_s)/lambda + log(1/delta) )
 
-    with ``t`` told pulls. No theorem covers it. Compare Theorem 2 of
+    with ``t`` observations. No theorem covers it. Compare Theorem 2 of
     [calandriello2019bkb]_ (``BKBWidth``).
     """
 

@@ -31,7 +31,7 @@ MINIMIZE = "Minimize with `maximize=False`, not with a negative width."
 
 @dataclass(frozen=True, eq=False)
 class ArmObservations:
-    """What the told pulls say about each of the ``P`` pulled arms.
+    """What the observations say about each of the ``P`` pulled arms.
 
     Attributes:
         counts: A ``P``-dim tensor of pull counts, each at least one.
@@ -51,13 +51,13 @@ class ConfidenceState:
     """All that a confidence schedule may depend on.
 
     Attributes:
-        num_pulls: The number of told pulls.
+        num_pulls: The number of observations.
         num_arms: The number of arms; None if unknown, as on a box.
         noise_variance: ``lambda``.
         max_prior_variance: ``kappa^2``.
-        effective_dimension: The sum of ``var_t(x_s) / lambda`` over told pulls.
+        effective_dimension: The sum of ``var_t(x_s) / lambda`` over observations.
         log_det: ``log det(I + K_t / lambda)``, by the model's factors.
-        frozen_leverage_scores: A tensor with, for each told pull since the last
+        frozen_leverage_scores: A tensor with, for each observation since the last
             restart, its ``var / lambda`` at the start of its batch.
         log_det_start: ``log det(I + K / lambda)`` at the last restart, that is a refit
             of hyperparameters; frozen sums continue from it.
@@ -145,16 +145,16 @@ class ConstantWidth(ConfidenceSchedule):
 
 @dataclass(frozen=True)
 class DeviationWidth(ConfidenceSchedule):
-    r"""A number of posterior deviations, more of them where rewards are noisy.
+    r"""A number of posterior standard deviations, more of them if rewards are noisy.
 
     Arms are scored ``mean + c sqrt(var)``, ``c = num_deviations + noise_deviations s``,
     that is ``w = c sqrt(lambda)``. Here ``s = sqrt(lambda / (kappa^2 + lambda))`` is
-    the noise's share of a reward's deviation, 0 without noise and 1 where all is noise.
+    the noise's share of a reward's standard deviation, between 0 and 1.
 
     For learned hyperparameters: the papers' widths grow with ``log det(I + K /
-    lambda)``, and a small fitted noise makes them ten to thirty deviations wide. Under
-    noise the best mean is often that of a lucky measurement, so the bound is wider. No
-    theorem covers it.
+    lambda)``, and a small fitted noise makes them ten to thirty standard deviations
+    wide. Under noise the best mean is often that of a lucky measurement, so the bound
+    is wider. No theorem covers it.
 
     Attributes:
         num_deviations: At least zero. A plain number in the place of a schedule is
@@ -179,7 +179,7 @@ class DeviationWidth(ConfidenceSchedule):
 
 @dataclass
 class RandomDeviationWidth(ConfidenceSchedule):
-    r"""A random number of posterior deviations, exponentially distributed.
+    r"""A random number of posterior standard deviations, exponentially distributed.
 
     Arms are scored ``mean + z_t sqrt(var)`` with ``z_t ~ Exp(mean = mean_deviations)``,
     drawn from the seed and the number of the decision: one state gives one width.

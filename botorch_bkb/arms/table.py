@@ -299,7 +299,7 @@ class ArmTable:
         limits = PullLimits(left, offered)
         if limits.num_open == 0:
             raise InputDataError(
-                "Expected an arm that may be pulled, but all are unavailable, retired "
+                "Expected an available arm, but all are unavailable, retired "
                 "or have had their repeats. Allow more repeats, or add arms."
             )
         if not len(self.duplicates.rows):

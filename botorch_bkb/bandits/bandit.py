@@ -139,7 +139,7 @@ class FiniteArmBandit(Bandit):
     @property
     @locked
     def counts(self) -> Tensor:
-        """The ``A`` numbers of told pulls."""
+        """The ``A`` numbers of observations."""
         totals = self._observations.totals()
         counts = torch.zeros(len(self.arms), dtype=torch.long, device=self.arms.device)
         counts[totals.arms] = totals.counts
@@ -391,7 +391,7 @@ class FiniteArmBandit(Bandit):
     ) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances of the arms, in the original scale.
 
-        Given all told pulls, with the hyperparameters and inducing arms that the next
+        Given all observations, with the hyperparameters and inducing arms that the next
         ``ask`` will have. Pending pulls do not count, and no later pick changes.
 
         Args:
@@ -448,7 +448,7 @@ class FiniteArmBandit(Bandit):
         Retired arms do not count, unless all are retired.
 
         Args:
-            among_pulled: Whether only arms with told pulls count, once there are some.
+            among_pulled: Whether only arms with observations count, if there are some.
         """
         pulled = self._observations.totals().arms if among_pulled else None
         return self._present()[1].best_mean(self._table.competing(pulled))
@@ -459,7 +459,7 @@ class FiniteArmBandit(Bandit):
     ) -> MaximizerDistribution:
         """Return how likely each arm is the best, from draws of the posterior.
 
-        Given all told pulls; uniform before the first. Retired arms do not compete,
+        Given all observations; uniform before the first. Retired arms do not compete,
         unless all are retired. See :mod:`botorch_bkb.posteriors.arm_sampler`.
 
         Args:

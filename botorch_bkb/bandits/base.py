@@ -76,7 +76,7 @@ class Bandit(ABC):
 
     @property
     def num_pulls(self) -> int:
-        """The number of told pulls."""
+        """The number of observations."""
         return self._observations.num_pulls
 
     @property
@@ -179,7 +179,7 @@ class Bandit(ABC):
         return check_time(time, -math.inf if earliest is None else earliest)
 
     def _predictor(self) -> Any:
-        """Return the surrogate that knows all told pulls; no state changes.
+        """Return the surrogate that knows all observations; no state changes.
 
         It has the hyperparameters and, if these are learned, the inducing points that
         the next ask will have.

@@ -192,7 +192,7 @@ class BoxBandit(Bandit):
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances at points, in the original scale.
 
-        All told pulls count, pending ones do not; nothing is drawn.
+        All observations count, pending ones do not; nothing is drawn.
 
         Args:
             points: A ``q x d`` tensor.
@@ -234,7 +234,7 @@ class BoxBandit(Bandit):
     ) -> BoxMaximizerDistribution:
         """Return where the best point is, from draws of the posterior.
 
-        Given all told pulls, as in ``predict``; uniform before the first.
+        Given all observations, as in ``predict``; uniform before the first.
 
         Args:
             num_draws: The number of draws.

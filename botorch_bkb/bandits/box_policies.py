@@ -93,7 +93,7 @@ class BoxPolicy(ABC):
         """Choose points, in the units of the model.
 
         Args:
-            model: The posterior given the told pulls.
+            model: The posterior given the observations.
             size: How many.
             pending: The ``n x d`` points without reward.
             box: The ``2 x d`` corners.
@@ -195,8 +195,8 @@ class BoxThompsonPolicy(BoxPolicy):
         generator: torch.Generator,
     ) -> Tensor:
         if self.scale != 1:
-            # Draws have the deviation from a mean that is so many times larger: this
-            # many times such a draw is `mean + scale (draw - mean)`.
+            # A draw around a mean that is divided by the scale, times the scale, is
+            # `mean + scale (draw - mean)`.
             model = deepcopy(model)
             model.set_train_data(targets=model.train_targets / self.scale)  # type: ignore[operator]
         if len(pending):

@@ -40,7 +40,7 @@ class PointObservations(Observations):
 
     @property
     def told_points(self) -> Tensor:
-        """The ``n x d`` points of told pulls, in order of telling."""
+        """The ``n x d`` points of observations, in order of telling."""
         return self.points[self.history()[0]]
 
     @property
@@ -123,7 +123,7 @@ class BoxSurrogate(Surrogate):
 
     @override
     def _compute(self, observations: PointObservations) -> SingleTaskDTCGP | None:
-        """Compute the model, in the units of the kernel; None without told pulls."""
+        """Compute the model, in the units of the kernel; None without observations."""
         hyperparameters, num_told = self.hyperparameters, self.state.num_told
         if num_told == 0:
             return None

@@ -48,11 +48,11 @@ class Pull(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """The told pulls of ``P`` arms, summed up.
+    """The observations of ``P`` arms, summed up.
 
     Attributes:
         arms: A ``P``-dim long tensor, ascending.
-        counts: Their numbers of told pulls.
+        counts: Their numbers of observations.
         sums: Their summed rewards, in double.
     """
 
@@ -75,7 +75,7 @@ class Observations:
 
     Attributes:
         num_arms: A.
-        told_indices: The arms of told pulls, in order of telling.
+        told_indices: The arms of observations, in order of telling.
         told_rewards: Their rewards.
         told_scores: Their leverage scores, frozen at the start of their batch.
         told_ids: The ids of their pulls; -1 for those that were never asked.
@@ -100,7 +100,7 @@ class Observations:
         # In double for any dtype of the arms: sums of a million rewards stay accurate.
         none = self._long([])
         self._nothing = self._totals = Totals(none, none, none.double())
-        self._num_summed = 0  # of the first told pulls
+        self._num_summed = 0  # of the first observations
         self.told_indices = array("q")
         self.told_rewards = array("d")
         self.told_scores = array("d")
@@ -118,7 +118,7 @@ class Observations:
 
     @property
     def num_pulls(self) -> int:
-        """The number of told pulls."""
+        """The number of observations."""
         return len(self.told_indices)
 
     @property
@@ -231,7 +231,7 @@ class Observations:
         self.failed_lately |= set(arms)
 
     def find_told(self, indices: Any, pull_ids: Any) -> list[int]:
-        """Return the places of told pulls; without ids the latest of those arms."""
+        """Return the places of observations; without ids the latest of those arms."""
         arms = check_indices(indices, self.num_arms)
         if pull_ids is None:
             latest = reversed(list(enumerate(self.told_indices)))
@@ -255,7 +255,7 @@ class Observations:
         return places
 
     def withdraw(self, places: Sequence[int]) -> None:
-        """Take told pulls back: those that were asked are pending again."""
+        """Take observations back: those that were asked are pending again."""
         pending = dict(self.pending)
         for place in set(places):
             if self.told_ids[place] >= 0:
@@ -283,7 +283,7 @@ class Observations:
         return PullCounts(torch.cat([totals.arms, pending]), counts)
 
     def history(self, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Return arms, signed rewards and times of told pulls, from one on."""
+        """Return arms, signed rewards and times of observations, from one on."""
         columns = (self.told_indices, self.told_rewards, self.told_times)
         indices, rewards, times = (
             torch.from_numpy(np.array(column[start:])).to(self.device)
@@ -292,7 +292,7 @@ class Observations:
         return indices, self.sign * rewards, times
 
     def totals(self, num_pulls: int | None = None, since: float = -math.inf) -> Totals:
-        """Return the totals of the first told pulls, with signed rewards.
+        """Return the totals of the first observations, with signed rewards.
 
         Args:
             num_pulls: How many; all if None.
@@ -372,7 +372,7 @@ class Observations:
             [check_time(time) for time in state["told_times"]],
         )
         if any(len(column) != len(arms) for column in columns):
-            raise InputDataError("Expected a number per told pull in every column.")
+            raise InputDataError("Expected a number per observation in every column.")
         for (name, typecode), column in zip(TOLD_COLUMNS.items(), columns, strict=True):
             setattr(self, name, array(typecode, column))
         self.next_id = check_count("next_id", state["next_id"])

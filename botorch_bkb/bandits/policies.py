@@ -40,8 +40,8 @@ class PosteriorAt(ABC):
     """The posterior at the time of a decision, given the pulls that are pending.
 
     Attributes:
-        moments: Means and variances given the told pulls alone.
-        num_told: The number of told pulls.
+        moments: Means and variances given the observations alone.
+        num_told: The number of observations.
         time: The time of the decision.
         pending_scores: The leverage scores of the pending pulls that count, as batch
             rules count them.
@@ -270,8 +270,9 @@ class ThompsonPolicy(DrawingPolicy):
         if isinstance(sampler, ArmSampler) and sampler.covariance == "full":
             yield from self._joint(sampler, limits, generator)
         size = 1
-        # Draws of one block share a pass over all arms. Blocks double whatever the size
-        # of the batch, so that a capped batch is the beginning of the longer one.
+        # Draws of one block share one computation over all arms. Blocks double whatever
+        # the size of the batch, so that a capped batch is the beginning of the longer
+        # one.
         while True:
             # Small enough that no arm uses up its repeats within a block.
             block = min(size, limits.least)

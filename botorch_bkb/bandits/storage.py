@@ -179,7 +179,7 @@ def _read_header(line: bytes, path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise InputDataError(f"{path} is no file of a bandit's state.")
+        raise InputDataError(f"{path} is not a bandit state file.")
     if header.get("version") != VERSION:
         raise InputDataError(
             f"Expected {path} to have version {VERSION}, but it has "

@@ -50,9 +50,9 @@ class SurrogateState:
     Attributes:
         hyperparameters: Kernel, noise and units.
         inducing_indices: The inducing arms of the last update.
-        num_told: The number of told pulls that it knows, the first ones.
+        num_told: The number of observations that it knows, the first ones.
         num_updates: The number of updates so far.
-        restart: The number of told pulls at the last fit of hyperparameters, and the
+        restart: The number of observations at the last fit of hyperparameters, and the
             log determinant then. Frozen sums start there.
         block: The block of time.
     """
@@ -84,7 +84,7 @@ class Surrogate(ABC):
     drifts = False
     # The posterior of the state; None if it has to be computed.
     _posterior: Any = None
-    # Hyperparameters, a number of told pulls, and what a fit to these returned.
+    # Hyperparameters, a number of observations, and what a fit to these returned.
     _last_fit: tuple[Hyperparameters, int, Hyperparameters] | None = None
 
     def __init__(self, hyperparameters: Hyperparameters) -> None:
@@ -104,7 +104,7 @@ class Surrogate(ABC):
 
     @abstractmethod
     def update(self, observations: Any, time: float, in_place: bool = True) -> None:
-        """Learn from all told pulls: fit what is due, choose the inducing points.
+        """Learn from all observations: fit what is due, choose the inducing points.
 
         The present posterior may change ``in_place``, or another one is computed.
         """
@@ -120,7 +120,7 @@ class Surrogate(ABC):
         return self._posterior
 
     def preview(self, observations: Any, time: float) -> Self:
-        """Return a copy that has learned from all told pulls."""
+        """Return a copy that has learned from all observations."""
         self.posterior(observations)
         self.fitted(observations)  # the next update uses this fit
         other = copy(self)
@@ -128,7 +128,7 @@ class Surrogate(ABC):
         return other
 
     def fitted(self, observations: Any) -> Hyperparameters:
-        """Return the hyperparameters after all told pulls, fitted if that is due."""
+        """Return the hyperparameters after all observations, fitted if that is due."""
         before, num_told = self.state.hyperparameters, observations.num_pulls
         if not before.is_due(num_told):
             return before
@@ -225,11 +225,11 @@ class ArmSurrogate(Surrogate):
         return other
 
     def totals(self, observations: Observations, num_told: int | None = None) -> Totals:
-        """Return the totals of the told pulls that count."""
+        """Return the totals of the observations that count."""
         return observations.totals(num_told)
 
     def withdraw(self, observations: Observations, places: list[int]) -> None:
-        """Forget told pulls at these places, which left ``observations`` already."""
+        """Forget observations at these places, which left ``observations`` already."""
         state, num_pulls = self.state, observations.num_pulls
         self._last_fit = None
         start, log_det = state.restart
@@ -466,7 +466,7 @@ class PosteriorSurrogate(ArmSurrogate):
         return ArmPosterior(features, kernel, noise, max_feature_bytes)
 
     def _observe(self, posterior: ArmPosterior, observations: Observations) -> None:
-        """Update a posterior to the told pulls and inducing arms of the state."""
+        """Update a posterior to the observations and inducing arms of the state."""
         hyperparameters = self.state.hyperparameters
         arms, counts, sums = self.totals(observations, self.state.num_told)
         counts = counts.to(sums)

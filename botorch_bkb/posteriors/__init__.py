@@ -1,4 +1,4 @@
-"""What is known of all arms: posteriors that stand still, and those that drift."""
+"""Posteriors over all arms, for fixed objectives and for drifting ones."""
 
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior, Moments
 from botorch_bkb.posteriors.arm_sampler import ArmSampler, DrawCovariance

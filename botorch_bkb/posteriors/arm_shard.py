@@ -81,8 +81,8 @@ def expected_rise(
     r"""Return how much one more pull is expected to raise the largest mean.
 
     The knowledge gradient of [frazier2009]_ as if arms were independent: a pull of
-    ``x`` moves its mean by a normal step of deviation ``s = v / sqrt(v + lambda)``,
-    so ::
+    ``x`` moves its mean by a normal step of standard deviation
+    ``s = v / sqrt(v + lambda)``, so ::
 
         E max(mean(x) + step, rest) - max(mean(x), rest) = s h(-|mean(x) - rest| / s)
 

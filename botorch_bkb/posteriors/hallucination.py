@@ -108,7 +108,7 @@ class HallucinatedPosterior:
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
         scale: The number of standard deviations of the bounds.
-        allowed: An ``A``-dim boolean tensor of the arms that may be pulled, or None.
+        allowed: An ``A``-dim boolean tensor of the available arms, or None.
         projected: Whether pulls reduce the projected variance only.
         indices: The arms to track, ascending; all if None.
     """

@@ -24,7 +24,7 @@ _time_of = attrgetter("time")
 
 
 class Observation(NamedTuple):
-    """A told pull, in the units of the filter."""
+    """An observation, in the units of the filter."""
 
     time: float
     arm: int
@@ -204,7 +204,7 @@ class DriftingUpperBounds(Choices):
     """The upper confidence bounds of arms that drift, all at one time.
 
     Args:
-        moments: What is known at that time.
+        moments: The posterior moments at that time.
         scale: The number of standard deviations of the bounds.
         replayed: The filter; it is not changed.
         pending: Times and arms of pulls without reward.

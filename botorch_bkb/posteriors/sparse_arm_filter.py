@@ -63,8 +63,8 @@ class SparseArmKalmanFilter:
     to its prior and the rest of the posterior stays. An arm that leaves with leverage
     ``tau`` changes the variance of no arm by more than ``(tau + sqrt(tau)) k(x, x)``,
     and its mean by no more than ``sqrt(k(x, x))`` times the mean of ``d_j`` over its
-    prior deviation, whose expected square is ``tau``; both errors fade as ``(1 -
-    eps)^D``.
+    prior standard deviation, whose expected square is ``tau``; both errors fade as
+    ``(1 - eps)^D``.
 
     An observation costs one pass over the features, ``O(A m)``. Every 64 observations,
     and when the remembered variance has halved, the inducing arms are reviewed, which

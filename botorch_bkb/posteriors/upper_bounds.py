@@ -258,7 +258,8 @@ class UpperBounds(Choices):
     def _begin(self) -> Pool | HallucinatedPosterior:
         """Return what is tracked; before the first pull, prepare a pool."""
         if self.tracked is None:
-            # The stale bounds are those of the start, but of arms that left a pool.
+            # Stale bounds are those of the start; `known` has later ones of arms that
+            # a pool tracked.
             self.allowed = self.limits.allowed
             self.known = Ranked(self.posterior.like, self.posterior.pulled_indices[:0])
             return self._pool(POOL_SIZE)
@@ -329,7 +330,7 @@ def best_arm_limits(
     knowledge gradients are added. Every arm allows one pull at most.
 
     Args:
-        posterior: The posterior given the told pulls.
+        posterior: The posterior given the observations.
         limits: How many pulls each arm allows.
         used: The pulls so far, told and pending.
         pending: The arms of pending pulls, repeats included.

@@ -312,7 +312,7 @@ def test_no_arm_is_asked_more_than_max_repeats_times(bandit_class, rule):
                 failed += 1
     assert failed > 0
     assert left == 0
-    with unchanged(bandit), pytest.raises(InputDataError, match="an arm that may"):
+    with unchanged(bandit), pytest.raises(InputDataError, match="an available arm"):
         bandit.ask()
 
 
@@ -320,7 +320,7 @@ def test_no_arm_is_asked_more_than_max_repeats_times(bandit_class, rule):
 def test_an_ask_with_nothing_left_changes_nothing(bandit_class):
     bandit = make_bandit(bandit_class, max_repeats=1)
     nothing = torch.zeros(30, dtype=torch.bool)
-    message = "an arm that may be pulled, but all are unavailable"
+    message = "an available arm, but all are unavailable"
     with unchanged(bandit), pytest.raises(InputDataError, match=message):
         bandit.ask(available=nothing)
     play(bandit, 4)

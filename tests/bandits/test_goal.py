@@ -252,7 +252,7 @@ def test_fewer_come_only_where_fewer_are_left(policy, forgetting_rate):
     available[[3, 8, 20]] = True
     assert sorted(bandit.ask(5, available=available).tolist()) == [3, 8, 20]
     assert sorted(bandit.ask(99).tolist()) == sorted(set(range(30)) - {3, 8, 20})
-    with unchanged(bandit), pytest.raises(InputDataError, match="an arm that may"):
+    with unchanged(bandit), pytest.raises(InputDataError, match="an available arm"):
         bandit.ask(1)
 
 

@@ -235,7 +235,7 @@ def test_pulls_that_cannot_be_are_no_state():
         ),
         ({"told_rewards": kept["told_rewards"][:-1]}, "one number per index"),
         ({"told_rewards": [math.nan] * len(kept["told_rewards"])}, "finite"),
-        ({"told_scores": kept["told_scores"][:-1]}, "number per told pull"),
+        ({"told_scores": kept["told_scores"][:-1]}, "a number per observation"),
         ({"pending": {99: (1, 0.5, 0.0)}}, "from 0 to"),
         ({"pending": {0: (30, 0.5, 0.0)}}, "between 0 and 29"),
         ({"pending": {0: (1, -0.5, 0.0)}}, "number from 0 to"),

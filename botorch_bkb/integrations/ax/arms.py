@@ -149,7 +149,7 @@ class ArmFile(ArmSource):
             kind that the command line reads: see "Tables for suggest".
         parameter: The name of the parameter.
         checksum: The SHA-256 of the file; None to take it from the file as it is now.
-        id: The column that names the arms and is no feature; see ``ids``.
+        id: The column that names the arms and is not a feature; see ``ids``.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -208,7 +208,7 @@ class ArmFile(ArmSource):
         """Return the arms.
 
         Raises:
-            InputDataError: If the file is no table of numbers, or the parameter does
+            InputDataError: If the file is not a table of numbers, or the parameter does
                 not range over its rows.
             UnsupportedError: If there are other parameters that are not fixed, or
                 these are the arms of another experiment already.

@@ -70,7 +70,7 @@ class BanditNode(ExternalGenerationNode):
     stopped trials are released; what the latter have measured is no result. A
     ``GPBandit`` does not choose a failed arm again at once, and retires it after a
     second failure; the arm of an abandoned trial is retired at once. Trials of
-    other nodes, or attached by hand, count like its own. A result that is attached anew
+    other nodes, or attached by hand, count like its own. A new result of a trial
     replaces the one before. :meth:`update` does all this at any time, such as at the
     end.
 
@@ -80,8 +80,8 @@ class BanditNode(ExternalGenerationNode):
     parameters and parameter constraints say which arms are available; the page "What
     works in Ax" lists what is honoured. All else is an error at the first choice.
 
-    A trial that is no arm, and a result that is not finite, do not stop the others: a
-    warning names them once, and the bandit goes on without them.
+    A trial that is not an arm, and a result that is not finite, do not stop the others:
+    a warning names them once, and the bandit continues without them.
 
     Args:
         arms: An :class:`~botorch_bkb.integrations.ax.ArmFile` or a
