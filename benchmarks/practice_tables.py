@@ -119,7 +119,8 @@ def write_summary(
     write_page_table(regret, folder, "cumulative_regret")
     is_shown = table["method"].isin([*COLORS, *SHOWN])
     is_found = table["protocol"] == FOUND_PROTOCOL
-    write_page_figure(draw_shares(table[is_shown & is_found]), folder, "best_found")
+    figure = draw_shares(table[is_shown & is_found], is_for_page=True)
+    write_page_figure(figure, folder, "best_found", dpi=130)
 
 
 def in_order(
@@ -319,12 +320,16 @@ def shares_found(one: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     return table.reset_index(), len(common)
 
 
-def draw_shares(table: pd.DataFrame) -> Figure:
-    """Draw the shares found, a panel a protocol and noise."""
+def draw_shares(table: pd.DataFrame, is_for_page: bool = False) -> Figure:
+    """Draw the shares found, a panel a protocol and noise.
+
+    On a page all panels are of one protocol, in a picture that a telephone can show.
+    """
     cells = list(table.groupby(CELL, sort=False))
     across = min(3, len(cells))
     down = -(-len(cells) // across)
-    figure = blank_figure(4.0 * across + 2.0, 3.3 * down + 0.4)
+    size = (2.5, 3.0, 0.0) if is_for_page else (4.0, 3.3, 2.0)
+    figure = blank_figure(size[0] * across + size[2], size[1] * down + 0.4)
     panels = figure.subplots(down, across, squeeze=False, sharey=True).flatten()
     others = (name for name in table["method"].unique() if name not in COLORS)
     colors = COLORS | dict(zip(others, OTHER_COLORS * len(table), strict=False))
@@ -341,7 +346,8 @@ def draw_shares(table: pd.DataFrame) -> Figure:
             low, high = share - error, share + error
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         pools = "1 pool" if num_pools == 1 else f"{num_pools} pools"
-        title = f"{protocol}, noise {percent(noise)}, {pools}"
+        title = f"noise {percent(noise)}, {pools}"
+        title = title if is_for_page else f"{protocol}, {title}"
         axes.set_title(title, fontsize="medium")
         tidy_axes(axes)
     # Not before all are drawn: a limit that is set no longer grows.
@@ -350,7 +356,8 @@ def draw_shares(table: pd.DataFrame) -> Figure:
         axes.set_visible(False)
     names = [name for name in colors if name in lines]
     handles = [lines[name] for name in names]
-    figure.legend(handles, names, loc="outside right upper", frameon=False)
+    place, columns = ("upper center", 4) if is_for_page else ("right upper", 1)
+    figure.legend(handles, names, loc=f"outside {place}", ncols=columns, frameon=False)
     figure.supxlabel("measurements", fontsize="medium")
     figure.supylabel("share of the best 1 % found", fontsize="medium")
     return figure

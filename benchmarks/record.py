@@ -65,11 +65,11 @@ def write_page_table(table: pd.DataFrame, folder: Path, name: str) -> None:
     text.to_csv(folder / f"{name}.csv", index=False)
 
 
-def write_page_figure(figure: Figure, folder: Path, name: str) -> None:
+def write_page_figure(figure: Figure, folder: Path, name: str, dpi: int = 80) -> None:
     """Write ``NAME.png`` for the docs: the same picture is the same file."""
     folder.mkdir(parents=True, exist_ok=True)
     # Without the version of matplotlib.
-    figure.savefig(folder / f"{name}.png", dpi=80, metadata={"Software": None})
+    figure.savefig(folder / f"{name}.png", dpi=dpi, metadata={"Software": None})
 
 
 def _in_words(value: object) -> str:

@@ -20,7 +20,7 @@ def draw() -> Figure:
     truth = 20 + 55 * bump(x, 0.72, 0.16) + 35 * bump(x, 0.2, 0.12)
     noise = torch.Generator().manual_seed(3)
     bandit = GPBandit(settings, generator=torch.Generator().manual_seed(4))
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    figure = Figure(figsize=(6.6, 3.6), layout="constrained")
     panels = figure.subplots(1, NUM_ROUNDS, sharey=True)
     measured: list[int] = []
     batch = bandit.ask(BATCH_SIZE + 1)
@@ -37,16 +37,18 @@ def draw() -> Figure:
         axes.plot(*zip(*measured, strict=True), "o", color="black", ms=5)
         for place in x[batch].tolist():
             axes.axvline(place, color="C1", ls=":")
-        axes.set_title(f"after {len(measured)} results", fontsize=11)
-        axes.set_xlabel("setting")
+        axes.set_title(f"after {len(measured)} results", fontsize=12)
+        axes.set_xlabel("setting", fontsize=12)
+        axes.tick_params(labelsize=11)
+        axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         axes.set_ylim(0, 110)
-    panels[0].set_ylabel("yield")
+    panels[0].set_ylabel("yield", fontsize=12)
     panels[0].plot([], [], "o", color="black", label="result")
     panels[0].plot([], [], color="C0", label="prediction")
     panels[0].fill_between([], [], color="C0", alpha=0.25, label="95 % interval")
     panels[0].plot([], [], color="0.4", ls="--", label="truth (unknown)")
     panels[0].plot([], [], color="C1", ls=":", label="next batch")
-    figure.legend(loc="outside lower center", ncols=5, fontsize=10, frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=12, frameon=False)
     return figure
 
 
@@ -57,4 +59,4 @@ def bump(x: torch.Tensor, center: float, width: float) -> torch.Tensor:
 
 if __name__ == "__main__":
     path = Path(__file__).with_suffix(".png")
-    draw().savefig(path, dpi=100, metadata={"Software": None})
+    draw().savefig(path, dpi=120, metadata={"Software": None})
