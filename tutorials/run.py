@@ -1,4 +1,4 @@
-"""Execute every tutorial without writing to it: ``python tutorials/run.py``.
+"""Execute every tutorial: ``python tutorials/run.py``, with ``--write`` to store outputs.
 
 With SMOKE_TEST in the environment the notebooks choose small sizes.
 """
@@ -22,10 +22,13 @@ def main() -> None:
         client = NotebookClient(
             notebook,
             timeout=TIME_LIMIT,
+            record_timing=False,
             kernel_name="python3",
             resources={"metadata": {"path": str(folder)}},
         )
         client.execute()
+        if "--write" in sys.argv:
+            nbformat.write(notebook, path)
         sys.stdout.write(f"{path.name}: {time.perf_counter() - start:.0f} s\n")
 
 
