@@ -70,8 +70,8 @@ def run_one(command: str) -> str:
 
 
 def wrapped(line: str) -> str:
-    """Break a long line."""
-    if len(line) <= WIDTH:
+    """Break a long line, unless it is a row of a table."""
+    if len(line) <= WIDTH or "  " in line:
         return line
     return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
