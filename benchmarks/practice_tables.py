@@ -356,8 +356,12 @@ def draw_shares(table: pd.DataFrame, is_for_page: bool = False) -> Figure:
         axes.set_visible(False)
     names = [name for name in colors if name in lines]
     handles = [lines[name] for name in names]
-    place, columns = ("upper center", 4) if is_for_page else ("right upper", 1)
-    figure.legend(handles, names, loc=f"outside {place}", ncols=columns, frameon=False)
+    if is_for_page:
+        figure.legend(
+            handles, names, loc="outside upper center", ncols=4, frameon=False
+        )
+    else:
+        figure.legend(handles, names, loc="outside right upper", frameon=False)
     figure.supxlabel("measurements", fontsize="medium")
     figure.supylabel("share of the best 1 % found", fontsize="medium")
     return figure
