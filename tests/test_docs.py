@@ -11,6 +11,8 @@ import torch
 
 
 DOCS = Path(__file__).parent.parent / "docs"
+README = DOCS.parent / "README.md"
+CONTRIBUTING = DOCS.parent / "CONTRIBUTING.md"
 PROJECTS = runpy.run_path(str(DOCS / "inventories.py"))["PROJECTS"]
 LINKED = [name for _, names in PROJECTS.values() for name in names]
 
@@ -32,6 +34,28 @@ def test_the_reference_has_every_package():
     }
 
 
+def test_files_and_modules_that_pages_name_exist():
+    root = DOCS.parent
+    text = "".join(path.read_text() for path in [CONTRIBUTING, *DOCS.rglob("*.rst")])
+    files = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", text))
+    files |= set(re.findall(r"(tests/[a-z_/]+\.py)", text))
+    assert len(files) > 20
+    for file in files:
+        assert (root / file).is_file() or (root / "botorch_bkb" / file).is_file(), file
+    mathematics = (DOCS / "mathematics.rst").read_text()
+    for module in re.findall(r"``([a-z_]+\.[a-z_.]+)``", mathematics):
+        importlib.import_module(f"botorch_bkb.{module}")
+
+
+def test_pages_for_tables_name_options_that_exist():
+    pages = [DOCS / "tables.rst", *(DOCS / "guides").glob("*.rst")]
+    named = set(re.findall(r"``(--[a-z-]+)", "".join(map(Path.read_text, pages))))
+    commands = runpy.run_path(str(DOCS / "options.py"))["find_command"]
+    known = commands("suggest")._option_string_actions
+    assert len(named) > 20
+    assert named <= {*known}
+
+
 def code_of(path):
     """Return the Python blocks of a page, without their indentation."""
     block = r"\.\. code-block:: python\n\n((?: {3}.*\n|\n)+)"
@@ -40,7 +64,6 @@ def code_of(path):
     return [textwrap.dedent(code) for code in re.findall(block, path.read_text())]
 
 
-README = DOCS.parent / "README.md"
 PAGES = [path for path in [README, *sorted(DOCS.glob("*.rst"))] if code_of(path)]
 GUIDES = runpy.run_path(str(DOCS / "run_guides.py"))
 
