@@ -59,6 +59,10 @@ from botorch_bkb.bandits import BoxBandit, BoxThompsonPolicy, rbf_to_learn
 
 ROWS = Path(__file__).parent / "results" / "practice_box" / "rows.csv.gz"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks"
+PAGE_COLUMNS = (
+    *("function", "noise", "LogEI", "Thompson", "BoxBandit", "BoxBandit, Thompson"),
+    "seeds",
+)
 NOISES = (0.0, 0.05)
 CHECKPOINTS = (30, 60)
 NUM_RESTARTS = 4
@@ -230,7 +234,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left, then write and print."""
     if args.page:
-        write_table(RowFile(ROWS, keys=Run._fields).table(), PAGE)
+        full = write_table(RowFile(ROWS, keys=Run._fields).table(), ROWS.parent)
+        write_page_table(full[list(PAGE_COLUMNS)], PAGE, "practice_box")
         return
     noises = args.noise[:1] if args.smoke else args.noise
     functions = args.functions[:1] if args.smoke else args.functions
