@@ -41,8 +41,10 @@ LAST_SIZE = 512
 # Numbers in the kernel rows of products whose variances are computed at once.
 CHUNK_NUMBERS = 2**22
 # Rows of R after which products are dropped.
-STAGES = (0, 4, 16, 64)
-NUM_ITERATIONS = 3
+STAGES = (0, 4, 16, 64, 256, 512)
+NUM_ITERATIONS = 2
+# The share of a block from which the first rows of R are multiplied with all of it.
+DENSE_SHARE = 0.02
 # What rounding may add to a bound, in prior standard deviations.
 MARGIN = 1e-6
 # The search starts from so many scattered products, and the neighbours of the best.
@@ -162,6 +164,11 @@ class ProductPosterior(ArmPosterior):
             list(map(self._moments, indices.split(self.chunk_size))), dim=-1
         )
 
+    @override
+    def means(self, indices: Tensor) -> Tensor:
+        parts = indices.split(self.chunk_size)
+        return torch.cat([self.rows(part) @ self.alpha for part in parts])
+
     def _moments(self, indices: Tensor) -> Tensor:
         K = self.rows(indices)
         Z = torch.linalg.solve_triangular(self.basis.L, K.mT, upper=False)
@@ -270,8 +277,10 @@ class ProductPosterior(ArmPosterior):
         num_first = self.num_arms // num_last
         device = self.arms.device
         last = torch.unravel_index(torch.arange(num_last, device=device), sizes[first:])
-        # A row of the first components' table times the mean's weights, and a column
-        # for each of the last components' combinations.
+        # Rows of the first components' table times the mean's weights or a row of R, and
+        # a column for each of the last components' combinations.
+        weights = torch.cat([self.alpha.unsqueeze(0), self.root[: STAGES[2]]])
+        weights = weights.repeat(1, len(tables))
         right = torch.cat([_products(term[first:], last).mT for term in tables])
         size = max(1, BLOCK_SIZE // num_last)
         bonus = search.scale * math.sqrt(self.max_prior_variance) + search.margin
@@ -283,12 +292,20 @@ class ProductPosterior(ArmPosterior):
             disable=None,
         ):
             rows = torch.arange(start, min(start + size, num_first), device=device)
-            left = self.alpha.repeat(len(rows), len(tables))
+            left = weights.new_ones(len(rows), weights.shape[-1])
             if first:
                 at = torch.unravel_index(rows, sizes[:first])
                 left *= torch.cat([_products(term[:first], at) for term in tables], -1)
-            mean = (left @ right).flatten()
-            found = (mean >= search.floor - bonus).nonzero().squeeze(-1)
+            mean = (left * weights[0]) @ right
+            found = (mean >= search.floor - bonus).flatten().nonzero().squeeze(-1)
+            # While many are left, some rows of R for all cost less than picking some.
+            if len(found) > DENSE_SHARE * mean.numel() and search.scale > 0:
+                variance = torch.full_like(mean, self.max_prior_variance)
+                for row in weights[1:]:
+                    variance -= ((left * row) @ right).square_()
+                bounds = mean.add_(variance.clamp_min_(0.0).sqrt_(), alpha=search.scale)
+                reaches = bounds >= search.floor - search.margin
+                found = reaches.flatten().nonzero().squeeze(-1)
             if len(found):
                 yield found + start * num_last
 
