@@ -14,8 +14,6 @@ from gpytorch.priors import GammaPrior, UniformPrior
 
 from botorch_bkb import acquisition, models, optim, posteriors
 from botorch_bkb.acquisition import PracticalBBKBWidth
-from botorch_bkb.acquisition.schedules import RandomDeviationWidth
-from botorch_bkb.models import kernels
 from botorch_bkb.models.kernels import TemporalDecayKernel
 
 
@@ -72,17 +70,7 @@ MAKERS = {
     "SingleTaskDTCGP": (lambda: dtc_model(X[:4]), moments),
     "SparseArmKalmanFilter": (sparse_arm_filter, lambda thing: thing.predict(2.0)),
     "TimeVaryingGP": (time_varying_model, moments),
-    "PrecomputedKernel": (
-        lambda: kernels.PrecomputedKernel(torch.eye(10).double()),
-        lambda thing: thing(torch.arange(10.0).unsqueeze(-1)).to_dense(),
-    ),
     "TemporalDecayKernel": (decay_kernel, prior_and_parameters),
-    "ScheduledUpperConfidenceBound": (
-        lambda: acquisition.ScheduledUpperConfidenceBound(
-            dtc_model(X[:4]), acquisition.PracticalBKBWidth()
-        ),
-        lambda thing: thing(X.unsqueeze(-2)),
-    ),
     "BatchUpperConfidenceBound": (
         lambda: acquisition.BatchUpperConfidenceBound(
             dtc_model(X[:4]), PracticalBBKBWidth(), X_pending=X[5:7]
@@ -95,7 +83,6 @@ MAKERS = {
         ),
         lambda thing: thing(X[:, None, :1]),
     ),
-    "RandomDeviationWidth": (lambda: RandomDeviationWidth(0.5, seed=3), repr),
     "ArmPosterior": (arm_posterior, lambda thing: (thing.mean, thing.variance)),
 }
 
@@ -119,10 +106,7 @@ def test_copies_answer_as_the_original(name, copied):
     found = copied(original)
     assert type(found) is type(original)
     expected = answer(original)
-    if isinstance(expected, str):
-        assert answer(found) == expected
-    else:
-        torch.testing.assert_close(answer(found), expected, rtol=0, atol=0)
+    torch.testing.assert_close(answer(found), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("copied", [by_pickle, deepcopy, by_torch])

@@ -251,7 +251,7 @@ class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
 def _register(
     acqf_class: type[ScheduledUpperConfidenceBound], width: type[ConfidenceSchedule]
 ) -> None:
-    """Register what makes the arguments of a class.
+    """Register the input constructor of a class.
 
     Args:
         acqf_class: The class.

@@ -1,4 +1,4 @@
-"""The state that confidence schedules need, read off a BoTorch model."""
+"""The state of confidence schedules, from a BoTorch model."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MINIMIZE = "Minimize with `maximize=False`, not with a negative width."
 
 @dataclass(frozen=True, eq=False)
 class ArmObservations:
-    """What the observations say about each of the ``P`` pulled arms.
+    """A summary of the observations of each of the ``P`` pulled arms.
 
     Attributes:
         counts: A ``P``-dim tensor of pull counts, each at least one.
@@ -48,7 +48,7 @@ class ArmObservations:
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceState:
-    """All that a confidence schedule may depend on.
+    """The arguments of a confidence schedule.
 
     Attributes:
         num_pulls: The number of observations.

@@ -1,4 +1,4 @@
-"""Where arms live, and which of them may be pulled."""
+"""Storage of arms, and limits on their pulls."""
 
 from botorch_bkb.arms.parquet import ParquetArms
 from botorch_bkb.arms.product import ProductArms, ProductLimits, ProductMask

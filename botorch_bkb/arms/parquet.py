@@ -1,4 +1,4 @@
-"""Arms in Parquet files, of which a row group at a time is in memory."""
+"""Arms in Parquet files, read row group by row group."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ def _files(
 def _width_of(
     schema: Any, columns: list[str], path: Path
 ) -> tuple[int, list[np.dtype[Any]]]:
-    """Return how many features columns hold, and of which dtypes."""
+    """Return the number of features in some columns, and their dtypes."""
     import pyarrow.types as kinds
 
     if not columns:

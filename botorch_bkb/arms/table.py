@@ -1,4 +1,4 @@
-"""The table of arms in memory, and what is asked of its rows."""
+"""The table of a bandit's arms, and limits on their pulls."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from typing_extensions import override
 from botorch_bkb.acquisition.schedules import (
     as_schedule,
     ConfidenceSchedule,
-    ConfidenceState,
     DeviationWidth,
 )
 from botorch_bkb.arms import PullLimits
@@ -167,8 +166,8 @@ class FiniteArmBandit(Bandit):
     ) -> Tensor:
         r"""Choose the next batch, closed by the batch rule; its pulls become pending.
 
-        The very first arm is drawn uniformly; afterwards ties go to the lowest index.
-        At least one arm is returned.
+        At least one arm is returned. The very first one is drawn uniformly; afterwards
+        ties go to the lowest index.
 
         If the candidates differ from round to round (contexts), pass those of this
         round as ``arms``. The chosen ones join the table as retired arms. That costs
@@ -188,9 +187,9 @@ class FiniteArmBandit(Bandit):
 
         Raises:
             BotorchTensorDimensionError: If ``arms`` is not ``k x d``.
-            InputDataError: If an argument does not fit, no arm may be pulled, or
-                ``time`` is before that of the last ask or of a reward; or if the kernel
-                is not positive semi-definite. Nothing has changed then.
+            InputDataError: If an argument does not fit, no arm may be pulled, the
+                kernel is not positive semi-definite, or ``time`` is before that of the
+                last ask or of a reward. Nothing has changed then.
             UnsupportedError: If there is a ``time``, but the objective does not drift.
         """
         fixed = self.batch_rule.size
@@ -207,7 +206,7 @@ class FiniteArmBandit(Bandit):
         arms: Tensor | None,
         time: float | None,
     ) -> Tensor:
-        """Choose the next batch, of so many pulls at most; they become pending."""
+        """Choose the next batch, of at most ``size`` pulls; they become pending."""
         observations = self._observations
         time = self._checked_time(time, observations.now)
         now = self.decision_time if time is None else time
@@ -235,7 +234,7 @@ class FiniteArmBandit(Bandit):
         return indices
 
     def _pull_limits(self, offered: Tensor | None, size: int) -> PullLimits:
-        """Return how many pulls each arm allows, in a batch of a size at most."""
+        """Return how many pulls each arm allows, in a batch of at most ``size``."""
         min_size = 1 if self.batch_rule.size is None else size
         used = self._observations.used()
         return self._table.pull_limits(offered, self.max_repeats, used, min_size)
@@ -262,13 +261,18 @@ class FiniteArmBandit(Bandit):
         first: int | None,
         generator: torch.Generator,
     ) -> Tensor:
+        observations, rule = self._observations, self.batch_rule
+
         def width() -> float:
-            num_pending = len(self._observations.pending)
-            state = self._surrogate, posterior.moments, num_pending
-            return self.confidence(self._confidence_state(*state))
+            pending, threshold = len(observations.pending), rule.ratio_threshold
+            return self.confidence(
+                self._surrogate.confidence_state(
+                    observations, posterior.moments, threshold, pending
+                )
+            )
 
         return self.policy.select(
-            posterior, self.batch_rule, size, limits.copy(), first, width, generator
+            posterior, rule, size, limits.copy(), first, width, generator
         )
 
     def _opening_arm(self, limits: PullLimits) -> int | None:
@@ -304,8 +308,7 @@ class FiniteArmBandit(Bandit):
 
         Args:
             indices: The ``q`` arms.
-            pull_ids: Which pulls these are. If None, the last told results of those
-                arms.
+            pull_ids: Which pulls these are. If None, the last results of those arms.
 
         Raises:
             InputDataError: If an arm is unknown, or no such result was told. Nothing
@@ -318,7 +321,7 @@ class FiniteArmBandit(Bandit):
 
     @locked
     def add_pending(self, indices: Tensor | Sequence[int]) -> None:
-        """Count pulls that somebody else has started as pending, repeats included.
+        """Count evaluations that were started elsewhere as pending, repeats included.
 
         Raises:
             InputDataError: If an arm is unknown.
@@ -329,7 +332,7 @@ class FiniteArmBandit(Bandit):
 
     @locked
     def add_arms(self, arms: Tensor) -> Tensor:
-        """Let more arms be pulled from now on.
+        """Add arms, which can be pulled from now on.
 
         Args:
             arms: A ``k x d`` tensor. A row of the table is that arm, which is no longer
@@ -352,7 +355,7 @@ class FiniteArmBandit(Bandit):
 
     @locked
     def retire_arms(self, indices: Tensor | Sequence[int]) -> None:
-        """Let arms not be pulled any more; ``add_arms`` takes them back.
+        """Retire arms: they are not pulled any more. ``add_arms`` takes them back.
 
         Their results still train the model, and their pending pulls can be told.
 
@@ -363,7 +366,7 @@ class FiniteArmBandit(Bandit):
         self._table = self._table.retire(self._indices(arms))
 
     def _append(self, arms: Tensor, is_retired: bool) -> None:
-        """Let arms follow those of the table."""
+        """Append arms to the table."""
         if len(arms):
             surrogate = self._surrogate.extended(arms, self._observations)
             self._table = self._table.appended(arms, is_retired)
@@ -379,7 +382,7 @@ class FiniteArmBandit(Bandit):
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
 
     def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
-        """Return arms that a user names, or all."""
+        """Return the arms of a user's argument, or all."""
         num_arms = len(self.arms)
         if indices is None:
             return self._table.indices
@@ -412,17 +415,9 @@ class FiniteArmBandit(Bandit):
         A bound is ``w sqrt(variance / lambda)`` away from the mean.
         """
         surrogate, moments = self._present()
-        state = self._confidence_state(surrogate, moments, 0)
+        threshold = self.batch_rule.ratio_threshold
+        state = surrogate.confidence_state(self._observations, moments, threshold)
         return deepcopy(self.confidence)(state) * surrogate.hyperparameters.scale
-
-    def _confidence_state(
-        self, surrogate: ArmSurrogate, moments: Moments, num_pending: int
-    ) -> ConfidenceState:
-        """Return what schedules of confidence widths use."""
-        ratio_threshold = self.batch_rule.ratio_threshold
-        return surrogate.confidence_state(
-            self._observations, moments, ratio_threshold, num_pending
-        )
 
     @locked
     def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
@@ -478,7 +473,7 @@ class FiniteArmBandit(Bandit):
 
     def _present(self) -> tuple[ArmSurrogate, Moments]:
         """Return the surrogate and moments of the next decision."""
-        surrogate = self._predictor()
+        surrogate: ArmSurrogate = self._predictor()
         return surrogate, surrogate.at(self._observations, self.decision_time).moments
 
     @override

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def locked(method: Callable[P, R]) -> Callable[P, R]:
-    """Let one thread at a time be in this and other such methods of a bandit."""
+    """Run one such method of a bandit at a time, whatever the thread."""
 
     @wraps(method)
     def call(*args: P.args, **options: P.kwargs) -> R:
@@ -88,7 +88,7 @@ class Bandit(ABC):
 
     @property
     def covar_module(self) -> Kernel:
-        """The kernel, given or fitted so far, in the units that it works in."""
+        """The kernel, given or fitted so far, in its own units."""
         return self._surrogate.hyperparameters.covar_module
 
     @property
@@ -111,7 +111,7 @@ class Bandit(ABC):
         *,
         time: float | None = None,
     ) -> None:
-        """Bring rewards of pending pulls, in any order and any part of what was asked.
+        """Record rewards of pending pulls, in any order, all of them or some.
 
         Args:
             indices: The ``q`` arms; of a box the ``q x d`` points, exactly as asked.
@@ -138,7 +138,7 @@ class Bandit(ABC):
         *,
         time: float | None = None,
     ) -> None:
-        """Bring results that were never asked for; they settle no pending pull.
+        """Record results that were never asked for; they settle no pending pull.
 
         Arguments and errors are those of :meth:`tell`, and arms may repeat. The default
         ``time`` is that of the last ask.
@@ -153,11 +153,11 @@ class Bandit(ABC):
         indices: Tensor | Sequence[int],
         pull_ids: Tensor | Sequence[int] | None = None,
     ) -> None:
-        """Release pending pulls that will bring no reward; arguments as in ``tell``."""
+        """Release pending pulls that have failed; arguments as in ``tell``."""
         self._observations.fail(self._arms_of(indices), pull_ids)
 
     def _arms_of(self, indices: Any) -> Any:
-        """Return the arms that a user names."""
+        """Return the arms of a user's argument."""
         return indices
 
     @abstractmethod
@@ -167,7 +167,7 @@ class Bandit(ABC):
     def _checked_time(
         self, time: float | None, earliest: float | None = None
     ) -> float | None:
-        """Return a time that a user names; raise if pulls have none."""
+        """Return a user's time, checked; raise if pulls have no times."""
         if time is None:
             return None
         if not self.drifts:
@@ -198,7 +198,7 @@ class Bandit(ABC):
 
     @contextmanager
     def _restored_after_errors(self) -> Iterator[None]:
-        """Undo what an error, or an interrupt, would leave half done."""
+        """Restore bandit and surrogate after an error or an interrupt."""
         surrogate, state = self._surrogate, self._surrogate.state
         before, schedule_state = vars(self).copy(), self._schedule.state_dict()
         observed = vars(self._observations).copy()
@@ -268,12 +268,12 @@ class Bandit(ABC):
 
         Args:
             path: The file; its folder must exist.
-            overwrite: Whether to replace a file that somebody else has saved since this
-                bandit loaded or saved it.
+            overwrite: Whether to replace a file that another bandit has saved since
+                this one loaded or saved it.
 
         Raises:
-            InputDataError: If somebody has and ``overwrite`` is False. The file stays
-                as it is.
+            InputDataError: If another bandit has and ``overwrite`` is False. The file
+                is unchanged.
             OSError: If the file cannot be written.
         """
         path = Path(path).resolve()

@@ -1,4 +1,4 @@
-"""Ask and tell over a box: what bandits whose arms are points share."""
+"""Ask and tell over a box."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class BoxBandit(Bandit):
     @property
     @locked
     def inducing_points(self) -> Tensor:
-        """The ``m x d`` told points on which the posterior of the last ask stands."""
+        """The ``m x d`` inducing points of the last ask."""
         inducing = self._surrogate.state.inducing_indices
         return self._observations.told_points[inducing].to(self._dtype)
 

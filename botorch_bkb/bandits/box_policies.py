@@ -36,7 +36,7 @@ LEAST_SCALE = 1e-3
 
 @dataclass(frozen=True)
 class BoxSearch:
-    """How points of a box are searched for, by BoTorch's gradient optimizer.
+    """Options of the search over a box, by BoTorch's gradient optimizer.
 
     Attributes:
         num_restarts: How many points the gradient optimizer improves.
@@ -105,7 +105,7 @@ class BoxPolicy(ABC):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a state keeps of the policy."""
+        """Return the state of the policy, such as a seed."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ class BoxUCBPolicy(BoxPolicy):
 
 
 class BoxThompsonPolicy(BoxPolicy):
-    """Points where draws from the posterior are largest, algorithm 1 of [basu2017]_.
+    """Maximizers of draws from the posterior, algorithm 1 of [basu2017]_.
 
     On draws from the sparse posterior whose prior part is approximate; see
     :mod:`botorch_bkb.generation.paths`.

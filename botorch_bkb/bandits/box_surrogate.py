@@ -1,4 +1,4 @@
-"""What is learned of the rewards over a box from the observations."""
+"""Surrogate model of the rewards over a box, and the record of its points."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class BoxSurrogate(Surrogate):
         targets = (rewards - hyperparameters.offset) / hyperparameters.scale
         targets = targets.unsqueeze(-1)
         inducing = self.state.inducing_indices
-        # Before the first ask with rewards, and where nothing is left out: exact.
+        # Before the first ask with rewards all told points are inducing.
         is_exact = not inducing.numel() or self._is_exact(num_told)
         model = SingleTaskDTCGP(
             x,

@@ -47,7 +47,7 @@ MAX_FIT_PULLS = 512
 
 
 class DriftHyperparameters(Hyperparameters):
-    r"""Kernel, noise, prior mean, units and forgetting rate in which a bandit works.
+    r"""Kernel, noise, prior mean, units and forgetting rate of a drifting bandit.
 
     What is not given is fitted by the marginal likelihood over space and time, equation
     (24) of [bogunovic2016tvgpucb]_. A rate that is learned is one per step, about
@@ -210,7 +210,7 @@ class FilteredPosteriorAt(PosteriorAt):
 
 
 class FilterSurrogate(ArmSurrogate):
-    r"""Forgets smoothly: ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``.
+    r"""The surrogate of ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``.
 
     Equations (7) and (8) of [bogunovic2016tvgpucb]_, filtered from step to step.
 

@@ -65,7 +65,7 @@ PriorMean = Literal["zero", "average", "fitted"]
 
 
 class Hyperparameters:
-    r"""Kernel, noise, prior mean and units in which a bandit works.
+    r"""Kernel, noise, prior mean and units of a bandit.
 
     A kernel that is learned works on features normalized to the unit cube and on
     standardized rewards. A given kernel takes features and rewards as they come. The
@@ -155,7 +155,7 @@ class Hyperparameters:
 
     @property
     def scale(self) -> float:
-        """The unit in which the kernel sees rewards, which are divided by it."""
+        """The unit of the rewards in the kernel's scale."""
         return self._unit if self.learns_kernel else 1.0
 
     @property
@@ -347,13 +347,13 @@ def for_fits(values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _log_likelihood(model: SingleTaskGP) -> float:
-    """Return what a fit maximizes: the log likelihood per pull, with the priors."""
+    """Return the log likelihood per pull, with the priors: the objective of a fit."""
     mll = ExactMarginalLogLikelihood(model.likelihood, model).train()
     return mll(model(*model.train_inputs), model.train_targets).item()
 
 
 def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the ``d`` lowest numbers and ranges of features, where they are learned.
+    """Return the ``d`` minima and ranges of the features, for normalization.
 
     Packed fingerprints have no units to take out: 0 and 1. A constant feature becomes
     0.
@@ -372,7 +372,7 @@ def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def extreme_arms(arms: Tensor) -> Tensor:
-    """Return few arms, ascending, that have the :func:`feature_units` of all."""
+    """Return a few arms, ascending, with the same :func:`feature_units` as all."""
     numbers = arms.numbers if isinstance(arms, BitArms) else arms
     if numbers.shape[-1] == 0:
         return torch.empty(0, dtype=torch.long)
@@ -387,7 +387,7 @@ def extreme_arms(arms: Tensor) -> Tensor:
 
 @contextmanager
 def _logarithms(model: SingleTaskGP) -> Iterator[None]:
-    """Let a fit search over logarithms where BoTorch's modules have plain numbers.
+    """Search over logarithms of hyperparameters during a fit.
 
     Of lengthscales, variances and noise only ratios matter. In thirty dimensions L-BFGS
     takes a tenth to a fiftieth of the steps that it takes over the numbers themselves.

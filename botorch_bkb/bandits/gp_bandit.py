@@ -1,4 +1,4 @@
-"""The bandit that learns what it is not given, with defaults chosen by benchmark."""
+"""The bandit that learns kernel and noise, with defaults chosen by benchmark."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class GPBandit(FiniteArmBandit):
     :class:`~botorch_bkb.BBKB`, take kernel and noise as given.
 
     Batches may overlap: pending pulls, and the earlier arms of a batch, count as if
-    each had brought its posterior mean.
+    their rewards were their posterior means.
 
     Args:
         arms: An ``A x d`` tensor of features, one row per arm (a DataFrame of numbers
@@ -170,7 +170,7 @@ class GPBandit(FiniteArmBandit):
 
     @property
     def kernel_to_learn(self) -> Callable[[Tensor], Kernel] | None:
-        """From features to the kernel that is learned; None if it was given."""
+        """The function from features to the kernel that is learned; None if given."""
         hyperparameters = self._surrogate.hyperparameters
         return hyperparameters.new_kernel if hyperparameters.learns_kernel else None
 
@@ -225,7 +225,7 @@ class GPBandit(FiniteArmBandit):
         indices: Tensor | Sequence[int],
         pull_ids: Tensor | Sequence[int] | None = None,
     ) -> None:
-        """Release pending pulls that will bring no reward; arguments as in ``tell``.
+        """Release pending pulls that have failed; arguments as in ``tell``.
 
         The next ask leaves these arms out, if there are others. An arm that fails a
         second time without a reward in between is retired, with a warning;

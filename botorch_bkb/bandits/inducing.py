@@ -1,4 +1,4 @@
-"""Which observed points are inducing: the law of leverage scores."""
+"""Sampling of inducing points by ridge leverage scores."""
 
 from __future__ import annotations
 

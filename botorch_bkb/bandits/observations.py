@@ -6,6 +6,7 @@ import math
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,21 +197,22 @@ class Observations:
         ids: Sequence[int],
         time: float | None,
     ) -> None:
-        failures = dict(self.failures)
-        for pull, reward, pull_id in zip(pulls, rewards, ids, strict=True):
-            failures.pop(pull.arm, None)
-            told_at = pull.time if time is None else time
-            self.told_indices.append(pull.arm)
-            self.told_rewards.append(reward)
-            self.told_scores.append(pull.score)
-            self.told_ids.append(pull_id)
-            self.told_asked.append(pull.time)
-            self.told_times.append(told_at)
-            self.now = told_at if self.now is None else max(self.now, told_at)
-        self.failures = failures
+        arms, scores, asked = (list(map(itemgetter(i), pulls)) for i in range(3))
+        times = asked if time is None else [time] * len(pulls)
+        self.told_indices.extend(arms)
+        self.told_rewards.extend(rewards)
+        self.told_scores.extend(scores)
+        self.told_ids.extend(ids)
+        self.told_asked.extend(asked)
+        self.told_times.extend(times)
+        self.now = max(times if self.now is None else [self.now, *times], default=None)
+        told = set(arms)
+        self.failures = {
+            arm: count for arm, count in self.failures.items() if arm not in told
+        }
 
     def _try(self, arms: Sequence[int]) -> None:
-        """Count pulls that nobody has asked for before."""
+        """Count new pulls, and remember their arms."""
         new: set[int] = set()
         for arm in arms:
             self.num_since_new += 1
@@ -311,7 +313,7 @@ class Observations:
         return self._totals
 
     def _match(self, arms: list[int], pull_ids: Any) -> list[int]:
-        """Return the pending pulls that arms stand for, by id or the oldest ones."""
+        """Return the ids of pending pulls of these arms, by id or the oldest ones."""
         if pull_ids is None:
             return _first_keys(
                 ((pull_id, pull.arm) for pull_id, pull in self.pending.items()),

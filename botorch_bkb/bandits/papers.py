@@ -161,16 +161,14 @@ class TVGPUCB(FiniteArmBandit):
     The posterior is that of ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``,
     equations (7) and (8), by a Kalman filter over the inducing arms at ``O(A m)`` a
     step. All pulled arms are inducing unless ``sparse``. Batches are chosen one by one;
-    chosen and pending pulls count as if each had brought its posterior mean at the time
-    at which it was asked for. The filter stands at the time of the oldest pending pull,
+    chosen and pending pulls count as if each reward had been the posterior mean at the
+    time of the ask. The filter is kept at the time of the oldest pending pull,
     and later rewards are replayed at every decision, so ``fail`` pulls that are lost. A
     reward that is older replays all rewards. The theorem covers single pulls at times
     1, 2, 3, ...
 
     Args:
-        arms: An ``A x d`` tensor of features.
-        covar_module: Any GPyTorch kernel over the features, used as it is.
-        noise_variance: lambda, the variance of the rewards' noise.
+        arms, covar_module, noise_variance: Those of :class:`BKB`.
         forgetting_rate: ``eps`` in ``[0, 1]``, per unit of time.
         sparse: Whether arms of little leverage leave the inducing arms.
         tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
@@ -226,9 +224,7 @@ class RGPUCB(FiniteArmBandit):
     number of all pulls. Ties, as at the start of a block, go to the lowest index.
 
     Args:
-        arms: An ``A x d`` tensor of features.
-        covar_module: Any GPyTorch kernel, used as it is.
-        noise_variance: lambda, the variance of the rewards' noise.
+        arms, covar_module, noise_variance: Those of :class:`BKB`.
         block_size: The paper's ``N``, in units of time; see :func:`rbf_block_size` and
             :func:`matern_block_size` for its formulas.
         max_feature_bytes: The byte budget of the cached features.
@@ -272,9 +268,7 @@ class GPThompsonSampling(FiniteArmBandit):
     ``GPBandit(arms, policy=ThompsonPolicy())``.
 
     Args:
-        arms: An ``A x d`` tensor of features.
-        covar_module: Any GPyTorch kernel, used as it is.
-        noise_variance: lambda, the variance of the rewards' noise.
+        arms, covar_module, noise_variance: Those of :class:`BKB`.
         uniform_probability: The paper's xi: with this probability a pull is a uniformly
             drawn arm. The theorem needs it to be positive; the paper names no value.
         covariance: The covariance of the draws: ``"projected"``, that of the paper's
@@ -316,9 +310,7 @@ class EpsilonGreedy(FiniteArmBandit):
     """The arm of the largest posterior mean, or with some probability a uniform one.
 
     Args:
-        arms: An ``A x d`` tensor of features.
-        covar_module: Any GPyTorch kernel, used as it is.
-        noise_variance: lambda, the variance of the rewards' noise.
+        arms, covar_module, noise_variance: Those of :class:`BKB`.
         uniform_probability: The probability of a uniform draw, for each pull.
         options: Those of :class:`BKB`. The confidence schedule only serves
             ``confidence_bound``.

@@ -1,4 +1,4 @@
-"""Policies: what to pull, given a posterior, a batch rule and what is pending."""
+"""Policies: which arms to pull, given a posterior, a batch rule and pending pulls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -20,19 +19,8 @@ from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.optim.batch_rules import BatchRule, fill_batch
 from botorch_bkb.posteriors import ArmSampler, DrawCovariance, Moments
 from botorch_bkb.posteriors.arm_sampler import check_draw_covariance
+from botorch_bkb.posteriors.replay import FilterSampler
 from botorch_bkb.posteriors.upper_bounds import Choices
-
-
-class Sampler(Protocol):
-    """Draws from a posterior, for Thompson sampling."""
-
-    def draw_best_arms(
-        self,
-        num_draws: int,
-        generator: torch.Generator,
-        allowed: Tensor | None = None,
-    ) -> Tensor:
-        """Return the best arm, of those allowed, in each of several draws."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +55,7 @@ class PosteriorAt(ABC):
     @abstractmethod
     def sampler(
         self, covariance: DrawCovariance = "full", scale: float = 1.0
-    ) -> Sampler:
+    ) -> ArmSampler | FilterSampler:
         """Return draws from the posterior, whose variances count pending pulls.
 
         The arguments are those of :class:`~botorch_bkb.posteriors.ArmSampler`.
@@ -220,7 +208,7 @@ class EpsilonGreedyPolicy(DrawingPolicy):
 
 @dataclass(frozen=True)
 class UniformPolicy(EpsilonGreedyPolicy):
-    """Every arm drawn uniformly: what any bandit has to beat."""
+    """Uniform draws of all arms: the baseline."""
 
     uniform_probability: float = 1.0
 
@@ -250,8 +238,8 @@ class ThompsonPolicy(DrawingPolicy):
     uniform_probability: float = 0.0
     covariance: DrawCovariance = "full"
     scale: float = 0.7
-    # Where the prior mean is the rewards' average, which rises as the bandit gets
-    # better, the best of many draws is an arm of which nothing is known.
+    # The mean reward rises as the bandit improves. As a prior mean, it would make the
+    # best of many draws an arm far from all observations.
     prior_mean = "fitted"
 
     def __post_init__(self) -> None:

@@ -263,7 +263,7 @@ class ArmSurrogate(Surrogate):
         observations: Observations,
         moments: Moments,
         ratio_threshold: float,
-        num_pending: int,
+        num_pending: int = 0,
     ) -> ConfidenceState:
         """Return what schedules of confidence widths see at a decision."""
         hyperparameters = self.state.hyperparameters

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class MaximizerSample:
-    """What a distribution of the maximizer over points of any kind can say.
+    """Base class of distributions of the maximizer.
 
     Attributes:
         maximizers: The ``n x d`` points that were best, one per draw.

@@ -466,7 +466,7 @@ def _fourier_features(
     kernel: Kernel,
     frequencies: Tensor,  # n x d
 ) -> KernelFeatureMap:
-    """Return features of which each frequency has a sine and a cosine."""
+    """Return features: a sine and a cosine for each frequency."""
     with torch.no_grad():
         variance = kernel(torch.zeros_like(frequencies[:1]), diag=True)
     # The squares of a sine and a cosine add to one.

@@ -347,7 +347,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         """Do what :meth:`condition_on_observations` does, on transformed data."""
         likelihood, noise = observed_noise(self.likelihood, kwargs.get("noise"), inputs)
         factors = self._posterior_factors()
-        # As with test caches: gradients only where somebody asked for them.
+        # As with test caches: gradients only if an argument requires them.
         wanted = inputs.requires_grad or targets.requires_grad
         wanted = wanted or settings.detach_test_caches.off()
         batch_shape = torch.broadcast_shapes(inputs.shape[:-2], noise.shape[:-1])

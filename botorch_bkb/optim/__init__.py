@@ -1,4 +1,4 @@
-"""Exact optimizers over finite sets of arms, and when a batch closes."""
+"""Exact optimizers over finite sets of choices, and batch rules."""
 
 from botorch_bkb.optim.batch_rules import (
     BatchRule,

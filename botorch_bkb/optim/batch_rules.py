@@ -1,4 +1,4 @@
-"""When a batch closes, and the greedy loop that fills it.
+"""Batch rules, and the greedy loop that fills a batch.
 
 Inside a batch the mean is frozen and variances fall with every pull already chosen. The
 rules bound ``var_start(x) / var_now(x)``, by which the width has to grow to stay valid,

@@ -143,7 +143,7 @@ def _evaluate(
 def _tie_duplicates(values: Tensor, candidates: Tensor, duplicates: Duplicates) -> None:
     """Give candidates of identical rows the value of the first of them.
 
-    Rounding depends on where in its chunk a row stands.
+    Rounding depends on the place of a row in its chunk.
     """
     position = torch.isin(candidates, duplicates.rows).nonzero().squeeze(-1)
     group = duplicates.first[torch.searchsorted(duplicates.rows, candidates[position])]

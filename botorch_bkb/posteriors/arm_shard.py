@@ -54,7 +54,7 @@ class Ranked(NamedTuple):
 
 
 def largest(values: Tensor, size: int) -> Ranked:
-    """Return the largest values and where they stand, the lowest index among ties.
+    """Return the largest values and their places, the lowest index among ties.
 
     NaN is larger than any number.
     """
@@ -475,14 +475,14 @@ class ArmShard:
         return (indices >= self.start) & (indices < self.start + self.num_arms)
 
     def _places(self, indices: Tensor) -> Tensor:
-        """Return where those of some arms stand that are here."""
+        """Return the places of those arms that are in this shard."""
         if self.num_arms == len(self.arms):
             return indices
         return indices[self._is_here(indices)] - self.start
 
 
 def _aligned(matrix: Tensor) -> Tensor:
-    """Return a copy in rows, which stands in memory alike whatever it was a part of.
+    """Return a copy in rows, whose memory layout does not depend on its source.
 
     The last bits of products depend on it: with it they are those of any shards.
     """

@@ -1,7 +1,7 @@
 """Pulls without reward beside a posterior that stays.
 
-A *hallucinated* pull is one whose reward is still unknown. It is counted as if it had
-brought the posterior mean: means stay and variances fall (GP-BUCB).
+The reward of a *hallucinated* pull is still unknown. The pull counts as if its reward
+were the posterior mean: means stay and variances fall (GP-BUCB).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TrackedShard:
         self._bounds: Tensor | None = None
 
     def close(self, index: int) -> None:
-        """Let an arm never be the best again."""
+        """Exclude an arm from now on."""
         place = index - self.shard.start
         if 0 <= place < len(self.mean):
             self.mean = self.mean.clone()
@@ -161,7 +161,7 @@ class HallucinatedPosterior:
         return next(moments for moments in found if moments is not None)
 
     def close(self, index: int) -> None:
-        """Let an arm never be the best again."""
+        """Exclude an arm from now on."""
         self.shards.change(TrackedShard.close, self._place(index))
 
     def pull(self, index: int, num_pulls: int) -> None:

@@ -82,7 +82,7 @@ class ShardHost:
         Args:
             forgotten: What need not be held any longer.
             source: The rows of the arms, if they may be needed.
-            patches: Of what is asked, after that on which it stands.
+            patches: The changes that the question needs, in order.
             call: The question and its arguments, encoded.
         """
         for key in forgotten:
@@ -134,7 +134,7 @@ class Change(NamedTuple):
 
 
 class RayShards(Shards[S]):
-    """Shards of which every one is held by a worker.
+    """Shards that are held by Ray's workers, one each.
 
     Args:
         pool: The workers.

@@ -1,4 +1,4 @@
-"""Per-arm numbers in shards of whole blocks of arms, and how many of them are cached.
+"""Shards: the numbers of all arms, in ranges of whole blocks, and their cache.
 
 A shard is an object in this process or in one of Ray's workers. Its methods are passed
 as ``ArmShard.rebuild``, so that their arguments and answers are typed.
@@ -127,7 +127,7 @@ class LocalShards(Shards[S]):
 
 
 class ArmCache:
-    """What shards keep of all arms: features and kernel rows, within a byte budget.
+    """Cached features and kernel rows of all arms, within a byte budget.
 
     Features are kept if they fit half of the budget. The kernel rows of arms that were
     ever inducing are kept as far as they fit a third of it, since they take half as

@@ -47,7 +47,7 @@ CHUNK_BYTES = 2**24
 
 
 class SparseArmKalmanFilter:
-    r"""The posterior over drifting arms that stands on a few inducing ones.
+    r"""The sparse posterior over drifting arms, with a few inducing arms.
 
     With inducing arms ``S``, features ``z(x) = L^{-1} k_S(x)`` and weights ``theta`` of
     mean ``mu`` and covariance ``Sigma``, ::

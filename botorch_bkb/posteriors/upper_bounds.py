@@ -1,4 +1,4 @@
-"""Which arm to choose next, as pulls are added: by upper bounds, by knowledge gains."""
+"""The next arm of a batch, by upper confidence bounds; arms for the goal "best_arm"."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Pool:
         return [self.mean.item(at), self.residual.item(at), self.variance.item(at)]
 
     def close(self, index: int) -> None:
-        """Let an arm never be the best again."""
+        """Exclude an arm from now on."""
         self.mean[self.position[index]] = -math.inf
         self._refresh()
 
@@ -156,7 +156,7 @@ class Pool:
 
 
 class UpperBounds(Choices):
-    """The arms that may be the best: exact bounds of a few, stale ones of the others.
+    """Upper confidence bounds: exact for a few arms, earlier values for the others.
 
     A stale bound holds because variances only fall. The few arms are a pool with
     covariances; if it would grow too large, an excerpt of more arms with their

@@ -136,15 +136,6 @@ def test_arms_of_one_round_are_those_of_a_masked_table(bandit_class, options):
         torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("bandit_class", UNIFORM_BANDITS)
-def test_uniform_draws_are_among_the_arms_of_the_round(bandit_class):
-    bandit = make(bandit_class, ARMS[:2])
-    for start in range(0, 50, 10):
-        offered = ARMS[start : start + 10]
-        pulled = step(bandit, measure_by_features(), arms=offered)
-        assert len(match_rows(offered, pulled)[1]) == 0
-
-
 def test_visitors_that_were_pulled_are_known_but_not_offered_again():
     bandit = make(BBKB, ARMS[:2])
     for seed in range(4):

@@ -254,10 +254,3 @@ def test_fewer_come_only_where_fewer_are_left(policy, forgetting_rate):
     assert sorted(bandit.ask(99).tolist()) == sorted(set(range(30)) - {3, 8, 20})
     with unchanged(bandit), pytest.raises(InputDataError, match="an available arm"):
         bandit.ask(1)
-
-
-@pytest.mark.parametrize("bad", [0, -1, 2.5, True, "3", None])
-def test_a_size_that_is_none_is_refused(bad):
-    bandit = make_bandit(GPBandit)
-    with unchanged(bandit), pytest.raises(InputDataError, match="`n` to be an integer"):
-        bandit.ask(bad)

@@ -11,7 +11,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from gpytorch.kernels import LinearKernel, PolynomialKernel
 
 from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import (
@@ -293,17 +292,3 @@ def test_columns_of_a_table_come_in_their_order():
 
 
 # Kernels ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kernel", [LinearKernel(), PolynomialKernel(power=3)])
-@pytest.mark.parametrize("bandit_class", [BBKB, GPUCB, TVGPUCB])
-def test_unbounded_kernels_are_bounded_on_arms(bandit_class, kernel):
-    arms = 100 * torch.rand(20, 2, generator=torch.Generator().manual_seed(0)).double()
-    options = {"confidence": 2.0} if bandit_class is TVGPUCB else {}
-    bandit = make_bandit(bandit_class, arms, covar_module=kernel, **options)
-    for _ in range(5):
-        indices = bandit.ask(4)
-        bandit.tell(indices, arms[indices].sum(dim=-1) / 100)
-    mean, variance = bandit.predict()
-    assert mean.isfinite().all()
-    assert (variance >= 0).all()

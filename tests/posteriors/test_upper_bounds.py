@@ -79,14 +79,6 @@ def test_the_least_count_is_found(crossing, most):
     assert len(asked) <= 2 * min(crossing, most).bit_length()
 
 
-@pytest.mark.parametrize("score", [1e-20, 1e-26])
-def test_terms_that_rounding_swallows_take_no_time(score):
-    """2.0 + n score is 2.0 for long, or for good."""
-    found = first_crossing(lambda n: 2.0 + n * score > 2.0)
-    assert found == UNLIMITED or 2.0 + found * score > 2.0
-    assert 2.0 + (found - 1) * score == 2.0
-
-
 RATE, NOW = 0.1, 6.0
 TOLD = [(0.0, 1, 0.5), (1.0, 4, -1.0), (2.5, 1, 1.0), (2.5, 9, 0.0), (5.0, 3, 2.0)]
 

@@ -57,7 +57,7 @@ class PrecomputedKernel(Kernel):
             )
         self.register_buffer("covariance", covariance)
 
-    # GPyTorch reads these off parameters, of which there are none.
+    # GPyTorch reads these from parameters. This kernel has none.
     @property
     @override
     def device(self) -> torch.device:

@@ -61,7 +61,7 @@ class TanimotoKernel(Kernel):
 
 
 def _packed_covariance(x1: BitArms, x2: BitArms) -> Tensor:
-    """Return the similarities of packed rows, of which the fewer are unpacked."""
+    """Return the similarities of packed rows; the shorter list is unpacked."""
     if len(x1) > len(x2):
         return _packed_covariance(x2, x1).mT
     totals = x1.totals(), x2.totals()

@@ -21,7 +21,7 @@ ROWS, COLUMNS = (0, -2), (1, -1)
 
 
 class LazyRows(Tensor):
-    """An ``A x d`` tensor of which rows are made when they are taken.
+    """An ``A x d`` tensor whose rows are computed when they are taken.
 
     To PyTorch it is a tensor of that shape and of a floating dtype. Taking rows of it
     and joining rows to it leave it as it is; other operations use its dense copy. It
@@ -241,7 +241,7 @@ def later_duplicates(duplicates: Duplicates, is_allowed: Tensor) -> Tensor:
 
 
 def positions_in(arms: Tensor, sought: Tensor, is_ascending: bool = False) -> Tensor:
-    """Return where arms stand in a list of distinct ones, -1 for those that do not.
+    """Return the places of arms in a list of distinct arms, -1 for missing ones.
 
     Args:
         arms: The list.
