@@ -16,7 +16,6 @@ from botorch_bkb._version import __version__
 PROGRAM = "botorch-bkb"
 DEFAULT_COMMAND = "demo"
 KERNEL_NAMES = ("tanimoto", "matern", "rbf")
-GOAL_NAMES = ("best-arm", "regret")
 # The wells of a plate.
 BATCH_SIZE = 96
 DEFAULT_ID = "id"
@@ -115,6 +114,12 @@ COUNT: dict[str, Any] = {"type": positive_integer, "metavar": "N"}
 MARK: dict[str, Any] = {"type": separator, "metavar": "CHARACTER"}
 DECIMAL: dict[str, Any] = {"choices": [".", ","], "metavar": "MARK"}
 NOISE: dict[str, Any] = {"type": non_negative_number, "default": 0.1, "metavar": "X"}
+GOAL: dict[str, Any] = {
+    "type": lambda word: word.replace("-", "_"),
+    "choices": ("best_arm", "regret"),
+    "default": "best_arm",
+    "metavar": "GOAL",
+}
 REPEATED: dict[str, Any] = {"action": "append", "default": []}
 TABLE_HELP = "a *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet file"
 
@@ -128,7 +133,7 @@ OF_TABLES: list[Option] = [
     ("--max-repeats", COUNT, "the most measurements of one candidate in all"),
     (
         "--goal",
-        {"choices": GOAL_NAMES, "default": GOAL_NAMES[0]},
+        GOAL,
         "best-arm: find the best candidate; a batch has distinct candidates. regret: "
         "collect good results; good candidates are repeated (default: best-arm)",
     ),

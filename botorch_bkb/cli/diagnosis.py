@@ -68,8 +68,7 @@ class HeldOut:
     Attributes:
         measured: The ``n`` rewards.
         mean: Their ``n`` predictions.
-        half_width: Half the widths of the ``n`` 95 % intervals of a single measurement:
-            the variance of the mean reward and the noise of the fit to all.
+        half_width: Half the ``n`` 95 % intervals of a single measurement.
         num_candidates: The number of measured candidates.
         correlation: Between the candidates' mean rewards and their predictions.
         error_of_mean: The root mean squared error if each candidate is predicted by the

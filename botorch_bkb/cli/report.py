@@ -32,6 +32,7 @@ from botorch_bkb.cli.diagnosis import (
     MIN_CANDIDATES_TO_JUDGE,
     NUM_FOLDS,
 )
+from botorch_bkb.cli.files import table_kind
 from botorch_bkb.cli.results import results_name, reward_label
 from botorch_bkb.cli.tables import (
     days,
@@ -66,7 +67,8 @@ MAX_DECIMALS = 9
 
 
 def check_paths(args: argparse.Namespace) -> None:
-    """Raise an error if a file to be written is a table, or has no folder."""
+    """Raise an error if a file cannot be written: before the work."""
+    table_kind(args.output)
     tables = [path.resolve() for path in (args.arms, *args.observations)]
     for option, path in {"--output": args.output, "--report": args.report}.items():
         if path is not None and path.resolve() in tables:

@@ -20,7 +20,7 @@ from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.cli.campaign import read_campaign
 from botorch_bkb.cli.candidates import read_candidates
 from botorch_bkb.cli.progress import note, status
-from botorch_bkb.cli.suggest import goal_named, SuggestLoop
+from botorch_bkb.cli.suggest import bandit_options, SuggestLoop
 from botorch_bkb.cli.tables import require_column, reward_column
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret
 from botorch_bkb.test_functions import FiniteArmProblem
@@ -97,14 +97,7 @@ def load_problem(
     problem = FiniteArmProblem(
         candidates.arms, standardized(rewards), args.noise_std, not args.minimize
     )
-    chosen = {
-        "kernel": candidates.kernel,
-        "batch_size": args.batch_size,
-        "goal": goal_named(args.goal),
-        "maximize": not args.minimize,
-        "max_repeats": args.max_repeats,
-        "max_inducing": args.max_inducing,
-    }
+    chosen = {"batch_size": args.batch_size, **bandit_options(args, candidates)}
     return problem, chosen, campaign.table[options.id].tolist()
 
 

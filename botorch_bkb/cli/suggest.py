@@ -15,7 +15,6 @@ from torch import Tensor
 
 from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
-from botorch_bkb.bandits.gp_bandit import Goal
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
@@ -30,7 +29,7 @@ from botorch_bkb.cli.diagnosis import (
     reward_trouble,
     round_effect,
 )
-from botorch_bkb.cli.files import parquet_columns, read_rows, table_kind, write_table
+from botorch_bkb.cli.files import parquet_columns, read_rows, write_table
 from botorch_bkb.cli.progress import note, status
 from botorch_bkb.cli.report import check_paths, in_digits_of, read_rounds, report_page
 from botorch_bkb.cli.results import COLUMNS_OF_NEXT, reward_label
@@ -44,8 +43,6 @@ EQUAL = 1e-6
 
 def run(args: argparse.Namespace) -> None:
     """Choose the batch, write it, and print a summary."""
-    # Wrong names are refused before the work.
-    table_kind(args.output)
     check_paths(args)
     if args.id in COLUMNS_OF_NEXT:
         raise InputDataError(
@@ -78,16 +75,9 @@ def _suggest(
     _note_duplicates(candidates.arms[: campaign.num_candidates], ids)
     indices = torch.from_numpy(campaign.indices)
     rewards = torch.from_numpy(campaign.rewards)
+    options = bandit_options(args, candidates)
     bandit = suggestion_bandit(
-        candidates.arms,
-        indices,
-        rewards,
-        seed=args.seed,
-        goal=goal_named(args.goal),
-        maximize=not args.minimize,
-        max_repeats=args.max_repeats,
-        kernel=candidates.kernel,
-        max_inducing=args.max_inducing,
+        candidates.arms, indices, rewards, seed=args.seed, **options
     )
     told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     status(f"Fitting {told}", args.quiet)
@@ -114,9 +104,15 @@ def _suggest(
         print(f"Wrote {args.report}")
 
 
-def goal_named(word: str) -> Goal:
-    """Return the goal that a word of the command line means."""
-    return "best_arm" if word == "best-arm" else "regret"
+def bandit_options(args: argparse.Namespace, candidates: Candidates) -> dict[str, Any]:
+    """Return the options of :func:`suggestion_bandit` that a command has."""
+    return {
+        "goal": args.goal,
+        "maximize": not args.minimize,
+        "max_repeats": args.max_repeats,
+        "max_inducing": args.max_inducing,
+        "kernel": candidates.kernel,
+    }
 
 
 def suggestion_bandit(

@@ -81,7 +81,8 @@ def read_table(
     table, notes = replace(table, frame=pd.DataFrame()), [*table.notes]
     kept = {find_column(cells, name) for name in text_columns if name is not None}
     frame, words, failed = _plain_columns(cells, kept, reward)
-    frame = frame[~frame.isna().all(axis="columns")]
+    if columns is None:  # all of them, so a row without cells is blank
+        frame = frame[~frame.isna().all(axis="columns")]
     shown = [repr(word) for word in words if word and word.casefold() != FAILED]
     if shown:
         notes.append(f"these cells count as empty: {listing(shown)}")

@@ -28,9 +28,9 @@ from botorch_bkb.checks import check_size
 
 
 WORKER = Path(__file__).with_name("rdkit_worker.py")
-# A second or two of work, and a few hundred kilobytes of answer.
+# Rows of one process: a second or two of work.
 CHUNK_SIZE = 10_000
-# Far above what is of use; RDKit runs out of memory or numbers somewhere above them.
+# RDKit runs out of memory or numbers above them.
 MAX_RADIUS, MAX_BITS = 100, 2**16
 
 
@@ -39,13 +39,13 @@ class Molecules:
     """Different molecules and their fingerprints.
 
     Attributes:
-        rows: The row of the list at which each of the ``n`` molecules stands first.
+        rows: The first row of each of the ``n`` molecules.
         smiles: Their canonical SMILES.
         codes: Their fingerprints, ``n x num_bits / 8`` packed bits or ``n x num_bits``
             counts, as ``uint8``.
         is_counts: Whether ``codes`` are counts.
-        duplicates: For rows that repeat a molecule, the row at which it stands first.
-        invalid: For rows that are no molecule, the reason.
+        duplicates: For rows that repeat a molecule, its first row.
+        invalid: For rows that are not a molecule, the reason.
     """
 
     rows: NDArray[np.int64]
@@ -73,22 +73,22 @@ def read_molecules(
 ) -> Molecules:
     r"""Read SMILES and compute Morgan fingerprints, [rogers2010ecfp]_ (ECFP4).
 
-    Molecules that are the same after RDKit's canonicalization are one. Salts and
-    mixtures stay as they are written. Counts above 255 are 255.
+    Molecules with the same canonical SMILES of RDKit are one. Salts and mixtures stay
+    as they are written. Counts above 255 are 255.
 
     Args:
         smiles: ``N`` strings; white space around them is ignored.
         radius: The number of bonds around an atom, from 1 to 100; 2 is ECFP4.
         num_bits: The length of a fingerprint, a multiple of 8 up to 65,536.
         counts: Whether to count how often a fragment occurs.
-        skip_invalid: Whether rows that are no molecule are only reported, even if all
-            are; they are an error if not.
-        num_workers: The number of processes. None: one a core.
+        skip_invalid: Whether rows that are not a molecule are reported in ``invalid``
+            instead of raising an error.
+        num_workers: The number of processes; None for one per core.
         progress: Called with the number of rows done since the last call.
 
     Raises:
         ImportError: If RDKit is not installed.
-        InputDataError: If a row is no string, cannot be read, or has more than 1,000
+        InputDataError: If a row is not a string, cannot be read, or has more than 1,000
             heavy atoms, or an option is out of range.
     """
     _check_options(radius, num_bits)
@@ -109,7 +109,7 @@ def read_molecules(
     first: dict[str, int] = {}
     duplicates: dict[int, int] = {}
     invalid: dict[int, str] = {}
-    # Of all rows, so that nothing is joined: what is not written takes no memory.
+    # Allocated for all rows at once: rows that are not written take no memory.
     codes = np.empty((len(smiles), width), dtype=np.uint8)
     starts = range(0, len(smiles), CHUNK_SIZE)
     with ThreadPoolExecutor(num_workers) as threads:
@@ -128,7 +128,13 @@ def read_molecules(
                     codes[len(first)] = fingerprint
                     first[name] = row
     if invalid and not skip_invalid:
-        raise _not_molecules(smiles, invalid)
+        row = min(invalid)
+        text = smiles[row] if len(smiles[row]) <= 80 else smiles[row][:77] + "..."
+        raise InputDataError(
+            f"Expected a molecule in every row, but the SMILES {text!r} of row {row} "
+            f"{invalid[row]}; there are {len(invalid):,} such rows of {len(smiles):,}. "
+            "Correct them, or pass `skip_invalid=True`."
+        )
     return Molecules(
         rows=np.fromiter(first.values(), dtype=np.int64, count=len(first)),
         smiles=list(first),
@@ -136,17 +142,6 @@ def read_molecules(
         is_counts=counts,
         duplicates=duplicates,
         invalid=invalid,
-    )
-
-
-def _not_molecules(smiles: Sequence[str], invalid: dict[int, str]) -> InputDataError:
-    """Return the error of rows that are no molecules."""
-    row = min(invalid)
-    text = smiles[row] if len(smiles[row]) <= 80 else smiles[row][:77] + "..."
-    return InputDataError(
-        f"Expected a molecule in every row, but the SMILES {text!r} of row {row} "
-        f"{invalid[row]}; there are {len(invalid):,} such rows of {len(smiles):,}. "
-        "Correct them, or pass `skip_invalid=True`."
     )
 
 
@@ -166,7 +161,7 @@ def draw_molecules(
 
     Raises:
         ImportError: If RDKit is not installed.
-        InputDataError: If a row is no string or cannot be read.
+        InputDataError: If a row is not a string or cannot be read.
     """
     check_size("width", width)
     check_size("height", height)
@@ -186,14 +181,10 @@ def draw_molecules(
 def _check_options(radius: int, num_bits: int) -> None:
     check_size("radius", radius)
     check_size("num_bits", num_bits)
-    if radius > MAX_RADIUS:
+    if radius > MAX_RADIUS or num_bits > MAX_BITS or num_bits % 8:
         raise InputDataError(
-            f"Expected `radius` to be at most {MAX_RADIUS}, but got {radius}."
-        )
-    if num_bits % 8 or num_bits > MAX_BITS:
-        raise InputDataError(
-            f"Expected `num_bits` to be a multiple of 8 up to {MAX_BITS:,}, but got "
-            f"{num_bits:,}."
+            f"Expected `radius` to be at most {MAX_RADIUS}, and `num_bits` to be a "
+            f"multiple of 8 up to {MAX_BITS:,}, but got {radius} and {num_bits:,}."
         )
 
 
@@ -212,7 +203,7 @@ def _check_smiles(smiles: Sequence[str]) -> None:
 
 def _run_worker(options: Sequence[str], smiles: Sequence[str], start: int) -> bytes:
     """Return the worker's answer to SMILES, of which ``start`` is the first row."""
-    # -P: modules beside the program are no modules of its own.
+    # -P: the program must not import modules from its folder.
     command = [sys.executable, "-P", str(WORKER), *options]
     done = subprocess.run(
         command, input=json.dumps(smiles).encode(), stdout=subprocess.PIPE

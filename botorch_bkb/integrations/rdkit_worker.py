@@ -1,10 +1,10 @@
 """A program: SMILES in, fingerprints or pictures out.
 
-Run by its path, so that a process of it loads RDKit and not torch. It reads a JSON list
-of SMILES. ``draw WIDTH HEIGHT`` writes a JSON list of SVG pictures, null where RDKit
-reads no molecule. ``bits RADIUS NUM_BITS``, or ``counts``, writes one JSON line, the
-canonical SMILES of each or the reason why it has none, and then the fingerprints of
-the molecules, packed bits or counts of one byte.
+It is run by its path, so that its process loads RDKit and not torch. It reads a JSON
+list of SMILES. ``draw WIDTH HEIGHT`` writes a JSON list of SVG pictures, null if RDKit
+cannot read the molecule. ``bits RADIUS NUM_BITS``, or ``counts``, writes a JSON line of
+canonical SMILES or reasons why there is none, and then the fingerprints, packed bits or
+counts of one byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rdkit.Chem import rdFingerprintGenerator
 from rdkit.Chem.Draw import rdMolDraw2D
 
 
-# Canonical SMILES take a time that is quadratic in the number of atoms.
+# The time of canonical SMILES is quadratic in the number of atoms.
 MAX_ATOMS = 1000
 MAX_LENGTH = 10 * MAX_ATOMS
 
@@ -44,14 +44,14 @@ def parse(text: str) -> Chem.Mol | str:
 
 
 def draw(smiles: str, width: int, height: int) -> str | None:
-    """Return a picture without a background; None if there is no molecule."""
+    """Return a picture without a background; None if SMILES are not a molecule."""
     mol = Chem.MolFromSmiles(smiles)
     if mol is None or mol.GetNumAtoms() == 0:
         return None
     drawing = rdMolDraw2D.MolDraw2DSVG(width, height)
     options = drawing.drawOptions()
     options.clearBackground = False  # type: ignore[assignment]
-    # Yellow sulphur can hardly be seen, on white or turned over on black.
+    # Yellow sulphur is hardly visible on white, and inverted on black.
     options.useBWAtomPalette()
     rdMolDraw2D.PrepareAndDrawMolecule(drawing, mol)
     drawing.FinishDrawing()

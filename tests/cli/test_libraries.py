@@ -118,6 +118,9 @@ def test_unknown_ids_and_missing_columns_are_refused(
     assert "measures id 'nobody' in row 1 " in capsys.readouterr().err
     assert main([*words, "--id", "name"]) == 2
     assert "has no column 'name'" in capsys.readouterr().err
+    library.loc[5, "id"] = None
+    suggest(tmp_path, library, code=2)
+    assert "has no id in row 6 " in capsys.readouterr().err
 
 
 def test_a_simulation_is_that_of_the_table(

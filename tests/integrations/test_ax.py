@@ -171,7 +171,7 @@ def test_a_result_that_no_bandit_can_use_blocks_nothing(value):
     (number,) = client.get_next_trials(1)
     client.complete_trial(number, raw_data={"y": value})
     if not math.isnan(value):
-        with pytest.warns(InputDataWarning, match=f"{number} counts as pending"):
+        with pytest.warns(InputDataWarning, match=f"{number} stays pending"):
             node.update()
     with warnings.catch_warnings():
         warnings.simplefilter("error", InputDataWarning)  # said once
@@ -188,7 +188,8 @@ def test_a_trial_off_the_grid_blocks_nothing():
     number = client.attach_trial({"T": 25.0, "solvent": "C"})
     client.complete_trial(number, raw_data={"y": 0.4})
     with pytest.warns(
-        InputDataWarning, match=rf"Trial {number} is none.*'T' among 20.*got 25"
+        InputDataWarning,
+        match=rf"Trial {number} is not one of the arms.*'T' among 20.*got 25",
     ):
         client.get_next_trials(1)
     play(client, 2)
@@ -201,7 +202,7 @@ def test_a_trial_that_stopped_early_is_named():
     (number,) = client.get_next_trials(1)
     client.attach_data(number, raw_data={"y": 0.1}, progression=1)
     client.mark_trial_early_stopped(number)
-    with pytest.warns(InputDataWarning, match=f"Trial {number} was stopped early: 0.1"):
+    with pytest.warns(InputDataWarning, match=f"Trial {number} was stopped early: its value 0.1"):
         node.update()
     assert node.bandit.num_pulls == 0
     assert not node.bandit.pending
@@ -266,7 +267,7 @@ def test_what_there_is_not_yet_is_said():
     with pytest.raises(UnsupportedError, match="part of an experiment"):
         node.update()
     client = new_client(node)
-    with pytest.raises(UnsupportedError, match="Expected a result"):
+    with pytest.raises(UnsupportedError, match="with a result"):
         node.best_parameterization()
     with pytest.raises(InputDataError, match=r"one BanditNode 'other'.*\['Bandit'\]"):
         find_bandit_node(client, "other")
@@ -301,7 +302,7 @@ def test_what_changes_on_the_way_is_refused():
             client.get_next_trials(1)
     client.configure_optimization(objective="y")
     client._experiment.search_space.parameters["T"].add_values([130.0])
-    with pytest.raises(UnsupportedError, match=r"parameters that the bandit .*130"):
+    with pytest.raises(UnsupportedError, match=r"parameters of the first choice.*130"):
         client.get_next_trials(1)
 
 

@@ -1,22 +1,20 @@
 r"""Bandits in Ax experiments; needs the extra ``ax`` (Ax 1.3.1).
 
-Two routes. :class:`BanditNode` is a generation node that lets any bandit of this
-package choose, over a table of arms that is stored by reference (:class:`ArmFile`) or
+There are two routes. :class:`BanditNode` is a generation node in which a bandit of this
+package chooses, over a table of arms that is stored by reference (:class:`ArmFile`) or
 over the product of an experiment's choice parameters (:class:`ChoiceGrid`). The other
 route is Ax's own Bayesian optimization, ``Generators.BOTORCH_MODULAR``, with
 :class:`~botorch_bkb.models.SingleTaskDTCGP`, the acquisition functions of this package
-and :class:`FiniteArmAcquisition`, which searches all discrete points exactly, allows
-repeats, and counts pending points as often as they are pending.
+and :class:`FiniteArmAcquisition`, an exact search over all discrete points.
 
-Import this module before an experiment is saved and before it is loaded: that tells Ax
-how. A node refers to its bandit by the name of a factory, which :func:`register_bandit`
-takes, in both processes: a stored experiment names code, it does not hold any. A table
-of arms that has moved is found by :func:`register_folder`.
+Import this module before an experiment is saved and before it is loaded. A stored
+experiment holds no code: a node refers to its bandit by the name of a factory, which
+:func:`register_bandit` must know in both processes. :func:`register_folder` finds a
+table of arms that has moved.
 
-Use one-arm trials: Ax merges repeats within a batch trial. On the node's route, failed
-and abandoned trials are released; on the other, Ax reports abandoned ones as pending
-for ever, so mark them failed instead. The page "What works in Ax" says what is honoured
-on which route, and what is refused.
+Use one-arm trials: Ax merges repeats within a batch trial. The node releases failed and
+abandoned trials. On the other route, Ax reports abandoned trials as pending forever, so
+mark them failed instead. The page "What works in Ax" lists what is supported.
 """
 
 from __future__ import annotations

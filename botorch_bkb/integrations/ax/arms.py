@@ -1,4 +1,4 @@
-"""Which arms an experiment has, and how its parameters name them."""
+"""The arms of an experiment, and the parameters that name them."""
 
 from __future__ import annotations
 
@@ -41,18 +41,14 @@ _CONSTRAINT_TOLERANCE = 1e-8  # Ax's own
 
 
 class ArmSource(ABC):
-    """Which arms there are: the product of the values of Ax's parameters."""
+    """A set of arms: the product of the values of Ax's parameters."""
 
     # The last parameter varies fastest. Fixed parameters have one value.
     _values: Mapping[str, Sequence[Any]] = MappingProxyType({})
 
     @abstractmethod
     def load(self, search_space: SearchSpace) -> Tensor:
-        """Return the ``A x d`` arms of an experiment.
-
-        Raises:
-            UnsupportedError: If these are the arms of another experiment already.
-        """
+        """Return the ``A x d`` arms of an experiment, the same at every call."""
 
     def _bind(self, values: Mapping[str, Sequence[Any]]) -> None:
         if self._values and self._values != values:
@@ -72,11 +68,7 @@ class ArmSource(ABC):
         return {name: values[position] for (name, values), position in items}
 
     def index(self, parameters: Parameters) -> int:
-        """Return the arm of Ax's parameters.
-
-        Raises:
-            InputDataError: If no arm has them; it names the parameter.
-        """
+        """Return the arm of Ax's parameters, or raise an ``InputDataError``."""
         positions = []
         for name, values in self._values.items():
             value = parameters.get(name)
@@ -93,14 +85,7 @@ class ArmSource(ABC):
     def allowed(
         self, fixed: Parameters, constraints: Sequence[ParameterConstraint]
     ) -> Tensor:
-        """Return which arms have fixed parameters and fulfil constraints.
-
-        Args:
-            fixed: Values of some parameters.
-            constraints: Linear ones of numeric parameters.
-
-        Returns:
-            ``A`` booleans, at least one of them true.
+        """Return which of the ``A`` arms have fixed parameters and fulfil constraints.
 
         Raises:
             InputDataError: If no arm is left.
@@ -127,10 +112,9 @@ class ArmSource(ABC):
 
 
 def register_folder(folder: str | os.PathLike[str]) -> None:
-    """Look for the tables of stored experiments in a folder as well, by their names.
+    """Also look for the tables of stored experiments in this folder, by their names.
 
-    For an experiment that has moved. The checksum of an :class:`ArmFile` says whether
-    what is found is its table.
+    The checksum of an :class:`ArmFile` tells whether a file is its table.
     """
     _FOLDERS.append(Path(folder))
 
@@ -140,15 +124,14 @@ class ArmFile(ArmSource):
     """A table of arms in a file, named by an integer parameter: the row number.
 
     The experiment needs ``RangeParameterConfig(name="arm", bounds=(0, A - 1),
-    parameter_type="int")``. What is stored is the absolute path and a checksum. A table
-    that is not there is looked for, by its name, in the current folder and in those of
-    :func:`register_folder`.
+    parameter_type="int")``. The absolute path and a checksum are stored. A table that
+    has moved is found in the current folder and in those of :func:`register_folder`.
 
     Args:
         path: A ``*.npy`` file with an ``A x d`` array, or a table of numbers of any
             kind that the command line reads: see "Tables for suggest".
         parameter: The name of the parameter.
-        checksum: The SHA-256 of the file; None to take it from the file as it is now.
+        checksum: The SHA-256 of the file; None to compute it now.
         id: The column that names the arms and is not a feature; see ``ids``.
 
     Raises:
@@ -174,9 +157,9 @@ class ArmFile(ArmSource):
         found = hashlib.sha256(self._file().read_bytes()).hexdigest()
         if self.checksum is not None and self.checksum != found:
             raise InputDataError(
-                f"Expected {self._file()} to be the table that the experiment began "
-                f"with (SHA-256 {self.checksum[:12]}...), but it has changed to "
-                f"{found[:12]}.... Indices of arms would mean other rows."
+                f"Expected {self._file()} to be the table of the first trial (SHA-256 "
+                f"{self.checksum[:12]}...), but it has changed to {found[:12]}.... "
+                "Restore it: indices of arms would mean other rows."
             )
         self.checksum = found
         self._ids: list[str] = []
@@ -188,17 +171,12 @@ class ArmFile(ArmSource):
                 return place
         raise FileNotFoundError(
             f"Expected the table of arms {path}, but there is none. If it has moved, "
-            "call `register_folder` of botorch_bkb.integrations.ax with its folder "
-            "first."
+            "first call `botorch_bkb.integrations.ax.register_folder` with its folder."
         )
 
     @property
     def ids(self) -> list[str]:
-        """What the column ``id`` calls the arms, in order.
-
-        Raises:
-            InputDataError: If there is no such column, or it repeats or lacks a name.
-        """
+        """The names of the arms in the column ``id``, in order."""
         if not self._ids:
             self._read()
         return self._ids
@@ -265,8 +243,8 @@ class ChoiceGrid(ArmSource):
     """The product of all choice parameters of an experiment, at most two million.
 
     Numbers are features as they are, and ordered text counts from zero; text and
-    numbers without order have one 0/1 column per value. (Ax takes two values for
-    ordered whatever they are: of text, they have a column each.)
+    numbers without order have one 0/1 column per value. Ax treats two values as
+    ordered; two words have a column each.
     """
 
     @override

@@ -1,4 +1,4 @@
-"""What of an Ax experiment is honoured; all else is refused by name."""
+"""Checks that an Ax experiment has nothing that a bandit does not support."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def check_objective(experiment: Experiment) -> Objective:
     """Return the one objective of an experiment.
 
     Raises:
-        UnsupportedError: If there is none, or more than one metric, or one that is
-            squared and the like, or an outcome constraint, or a target of pruning.
+        UnsupportedError: If there is none, it is not one metric times a number, or
+            there is an outcome constraint or a target of pruning.
     """
     config = experiment.optimization_config
     if config is None or len(config.objective.metric_names) != 1:
@@ -23,7 +23,7 @@ def check_objective(experiment: Experiment) -> Objective:
             f"{config}. Use `client.configure_optimization`."
         )
     if not _is_linear(config.objective):
-        # Ax 1.3.1 takes it for the metric as it is.
+        # Ax 1.3.1 would use the metric itself.
         raise UnsupportedError(
             "Expected an objective that is a metric, with a minus to minimize it, but "
             f"got {config.objective.expression!r}, which is not linear. Complete "
@@ -36,18 +36,18 @@ def check_objective(experiment: Experiment) -> Objective:
     for name, value in extras.items():
         if value:
             raise UnsupportedError(
-                f"Expected an experiment without `{name}`, which a bandit does not "
-                f"honour, but got {value}. Leave it out of `configure_optimization`; "
-                "the objective can say what a violation costs."
+                f"Expected an experiment without `{name}`, which bandits do not "
+                f"support, but got {value}. Leave it out of `configure_optimization`, "
+                "and put the cost of a violation into the objective."
             )
     return config.objective
 
 
 def _is_linear(objective: Objective) -> bool:
-    """Tell whether an objective of one metric is the metric times a number."""
+    """Whether an objective of one metric is the metric times a number."""
     (name,) = objective.metric_names
     if objective.expression in (name, f"-{name}"):
-        return True  # names that are no symbols too
+        return True  # also for names that sympy cannot parse
     parsed = parse_objective_expression(objective.expression)
     (expression,) = parsed if isinstance(parsed, tuple) else (parsed,)
     return all(term.is_Symbol for term in expression.as_coefficients_dict())
@@ -60,7 +60,7 @@ def check_search_space(search_space: SearchSpace) -> None:
         is_plain = not (parameter.is_fidelity or is_task or parameter.is_hierarchical)
         if not is_plain or parameter.is_disabled:
             raise UnsupportedError(
-                f"Expected parameters without a role, but {name!r} is a fidelity or a "
-                "task, has `dependent_parameters` or is disabled, which a bandit does "
-                "not honour."
+                f"Expected parameters without a role, but {name!r} is a fidelity, a "
+                "task or disabled, or has `dependent_parameters`, which bandits do not "
+                "support. Leave it out."
             )

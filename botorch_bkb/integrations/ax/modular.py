@@ -36,15 +36,15 @@ from botorch_bkb.optim import optimize_acqf_finite
 class FiniteArmAcquisition(Acquisition):
     """Ax's acquisition, maximized over all points of a discrete search space.
 
-    Exact, in chunks, with repeats, for any number of points that fits memory; pending
-    points reach the acquisition function as often as they are pending. It is part of
-    :func:`modular_strategy`; in a strategy of your own, pass it as
+    The search is exact, in chunks, and allows repeats. The points must fit memory.
+    Pending points reach the acquisition function as often as they are pending. It is
+    part of :func:`modular_strategy`; in a strategy of your own, pass it as
     ``generator_kwargs={"acquisition_class": FiniteArmAcquisition, ...}``.
 
     Args:
         torch_opt_config: Holds the pending points with their multiplicity.
-        **kwargs: What else Ax passes. ``botorch_acqf_class`` must take pending points,
-            as :class:`~botorch_bkb.acquisition.BatchUpperConfidenceBound` does.
+        **kwargs: Other arguments of Ax. ``botorch_acqf_class`` must take pending
+            points, as :class:`~botorch_bkb.acquisition.BatchUpperConfidenceBound` does.
 
     Raises:
         UnsupportedError: If there are outcome constraints.
@@ -54,13 +54,13 @@ class FiniteArmAcquisition(Acquisition):
         if torch_opt_config.outcome_constraints is not None:
             raise UnsupportedError(
                 "Expected an experiment without `outcome_constraints`, which the "
-                "acquisition functions of this package do not honour. Leave them out, "
-                "and let the objective say what a violation costs."
+                "acquisition functions of this package do not support. Leave them out, "
+                "and put the cost of a violation into the objective."
             )
         super().__init__(torch_opt_config=torch_opt_config, **kwargs)
         pending = torch_opt_config.pending_observations
         if pending is not None and pending[0].numel():
-            # Ax has made a set of them.
+            # Ax has removed repeats from them.
             self.acqf.set_X_pending(pending[0].to(self.dtype))
 
     @override
@@ -84,7 +84,7 @@ class FiniteArmAcquisition(Acquisition):
         if inequality_constraints or equality_constraints or sampling_strategy:
             raise UnsupportedError(
                 "Expected neither constraints nor a `sampling_strategy`, which "
-                "FiniteArmAcquisition does not support."
+                "FiniteArmAcquisition does not support. Leave them out."
             )
         choices = candidate_set
         if choices is None:
@@ -98,7 +98,7 @@ class FiniteArmAcquisition(Acquisition):
         self, digest: SearchSpaceDigest, fixed_features: dict[int, float]
     ) -> Tensor:
         """Return all points, in the space of the model."""
-        # Ax makes a group of columns of a choice without order.
+        # Ax encodes a choice without order as a group of columns.
         parameters = [
             name.partition(OH_PARAM_INFIX)[0] for name in digest.feature_names
         ]
@@ -113,7 +113,7 @@ class FiniteArmAcquisition(Acquisition):
             else:
                 raise UnsupportedError(
                     f"Expected discrete parameters only, but {parameter!r} is "
-                    "continuous."
+                    "continuous. Give it a `step_size`."
                 )
             for place, column in enumerate(columns):
                 if column in fixed_features:
@@ -123,19 +123,14 @@ class FiniteArmAcquisition(Acquisition):
 
 
 class FiniteArmsOnly(PausingCriterion):
-    """Looks at the experiment before every trial, since it may have changed.
+    """Checks the experiment before every trial by :func:`check_modular`.
 
-    Ax 1.3.1 keeps the objective and the constraints of its first fit.
-
-    Raises:
-        UnsupportedError: If the experiment has parameter or outcome constraints,
-            several objectives, parameters that are continuous, derived, or have a role
-            beyond their value, or more than two million points.
+    Ax 1.3.1 would keep the objective and the constraints of its first fit.
     """
 
     @override
     def is_met(self, experiment: Experiment, curr_node: GenerationNode) -> bool:
-        """Return False, after the check: nothing is to wait for."""
+        """Check the experiment, and return False: there is nothing to wait for."""
         check_modular(experiment)
         for spec in curr_node.generator_specs:
             adapter = spec._fitted_adapter
@@ -155,16 +150,22 @@ class FiniteArmsOnly(PausingCriterion):
 
 
 def check_modular(experiment: Experiment) -> None:
-    """Raise an ``UnsupportedError`` for what :func:`modular_strategy` cannot honour."""
+    """Raise an error if :func:`modular_strategy` does not support an experiment.
+
+    Raises:
+        UnsupportedError: If the experiment has parameter or outcome constraints,
+            several objectives, parameters that are continuous, derived, or have a role
+            beyond their value, or more than two million points.
+    """
     check_objective(experiment)
     space = experiment.search_space
     check_search_space(space)
     if space.parameter_constraints:
-        # Ax 1.3.1 holds them against positions of choices instead of their values.
+        # Ax 1.3.1 applies them to the positions of choices instead of their values.
         raise UnsupportedError(
             "Expected an experiment without `parameter_constraints`, which Ax's "
-            "Bayesian optimization does not honour for choices, but got "
-            f"{space.parameter_constraints}. Use a BanditNode, which does."
+            "Bayesian optimization does not support for choices, but got "
+            f"{space.parameter_constraints}. Use a BanditNode, which supports them."
         )
     sizes = []
     for name, parameter in space.parameters.items():
@@ -195,14 +196,14 @@ def modular_strategy(
 ) -> GenerationStrategy:
     """Return Ax's own Bayesian optimization with a model and search of this package.
 
-    ``Generators.BOTORCH_MODULAR`` over all points of a discrete space, after some of
-    Ax's Sobol trials. Repeats are allowed. Numbers and ordered text are scaled by Ax,
-    text without order becomes 0/1 columns.
+    ``Generators.BOTORCH_MODULAR`` over all points of a discrete space, after Ax's Sobol
+    trials. Repeats are allowed. Ax scales numbers and ordered text, and encodes text
+    without order as 0/1 columns.
 
     Args:
         model_class: The surrogate.
         acqf_class: The acquisition function, which must take pending points.
-        num_initial: How many trials have data before the model chooses.
+        num_initial: The number of trials with data before the model chooses.
         seed: The seed of the Sobol points.
         name: The name of the strategy and of the node that follows Sobol's.
 

@@ -1,4 +1,4 @@
-"""A generation node that lets a bandit choose."""
+"""The generation node of Ax in which a bandit chooses."""
 
 from __future__ import annotations
 
@@ -38,16 +38,13 @@ _LIVE = (TrialStatus.CANDIDATE, TrialStatus.STAGED, TrialStatus.RUNNING)
 
 
 def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFactory:
-    """Make a factory known by name, as a function call or as a decorator.
+    """Register a factory of bandits by name, and return it; also a decorator.
 
     Args:
         factory: Takes ``arms``, ``maximize`` and ``generator``, and returns a bandit
             that was constructed with them.
-        name: How nodes refer to it; the function's name if None. A name that is known
-            gets the new factory.
-
-    Returns:
-        The factory.
+        name: The name by which nodes refer to it, the function's name if None. A known
+            name gets the new factory.
 
     Example:
         >>> @register_bandit
@@ -62,42 +59,40 @@ def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFa
 
 
 class BanditNode(ExternalGenerationNode):
-    """A generation node that lets a bandit choose.
+    """A generation node in which a bandit chooses.
 
-    Before every choice, results that came in since are told to the bandit, and its
-    pending pulls are made those of the experiment: trials that are candidates, staged
-    or running, or completed without a result so far. Failed, abandoned and early
-    stopped trials are released; what the latter have measured is no result. A
-    ``GPBandit`` does not choose a failed arm again at once, and retires it after a
-    second failure; the arm of an abandoned trial is retired at once. Trials of
-    other nodes, or attached by hand, count like its own. A new result of a trial
-    replaces the one before. :meth:`update` does all this at any time, such as at the
-    end.
+    Before every choice, the bandit receives new results, and its pending pulls become
+    those of the experiment: trials that are candidates, staged or running, or completed
+    without a result. Failed, abandoned and early stopped trials are released, without
+    their results. A ``GPBandit`` does not repeat a failed arm at
+    once, and retires it after a second failure. The arm of an abandoned trial is
+    retired. Trials of other nodes, or attached by hand, count like its own. A new
+    result of a trial replaces the one before. :meth:`update` does all this at any time.
 
-    Every trial is one ask of one arm, with what is pending taken into account; so with
-    the same rewards in the same order the arms are those of the bandit outside Ax,
-    asked by ``ask(1)``. The objective says whether to maximize. Fixed
-    parameters and parameter constraints say which arms are available; the page "What
-    works in Ax" lists what is honoured. All else is an error at the first choice.
+    Every trial is one ask of one arm. With the same rewards in the same order, the arms
+    are those of the bandit outside Ax, asked by ``ask(1)``. The objective says whether
+    to maximize. Fixed parameters and parameter constraints determine which arms are
+    available; the page "What works in Ax" lists what is supported. Everything else is
+    an error at the first choice.
 
-    A trial that is not an arm, and a result that is not finite, do not stop the others:
-    a warning names them once, and the bandit continues without them.
+    A trial that is not an arm, or a result that is not finite, gives one warning, and
+    the bandit continues without it.
 
     Args:
         arms: An :class:`~botorch_bkb.integrations.ax.ArmFile` or a
             :class:`~botorch_bkb.integrations.ax.ChoiceGrid`.
-        factory: The name under which :func:`register_bandit` knows the bandit. By
-            default a :class:`~botorch_bkb.GPBandit`, which learns kernel and noise.
+        factory: The name of the bandit in :func:`register_bandit`. By default a
+            :class:`~botorch_bkb.GPBandit`, which learns kernel and noise.
         seed: The seed of the bandit's own stream; Ax resets the global one.
         name: The node's name.
         transition_criteria: As in Ax.
-        state: What storage kept; None at the start.
-        time_unit: For bandits on objectives that drift, how many seconds the unit of
-            their time is. Trials are asked for now, and their results are of when Ax
-            had them completed, or of the ``datetime`` (or its ISO text) that
-            ``trial.run_metadata["time"]`` holds; time 0 is when the experiment was
-            created. None: every trial is one unit later than the one before, and its
-            result is of when it was asked for.
+        state: The stored state; None at the start.
+        time_unit: The unit of time in seconds, for bandits on objectives that drift. A
+            choice has the present time. A result has the time at which Ax completed its
+            trial, or the ``datetime`` (or its ISO text) in
+            ``trial.run_metadata["time"]``; time 0 is the creation of the experiment.
+            None: each trial is one unit later than the one before, and its result has
+            the time of its choice.
 
     Raises:
         InputDataError: If no such factory is registered, or ``time_unit`` is not
@@ -140,7 +135,7 @@ class BanditNode(ExternalGenerationNode):
         self.time_unit = time_unit
         self._state = state
         self._bandit: FiniteArmBandit | None = None
-        self._pulls: dict[int, int] = {}  # of trials that are in flight, or told
+        self._pulls: dict[int, int] = {}  # by trial, pending or with a result
         self._told: dict[int, float] = {}
         self._warned: set[int] = set()
         self._origin: dict[str, str] = {}
@@ -153,28 +148,20 @@ class BanditNode(ExternalGenerationNode):
 
     @property
     def bandit(self) -> FiniteArmBandit:
-        """The bandit, from the first choice on, as of the last choice.
-
-        :meth:`update` tells it what was completed since, and returns it.
+        """The bandit after the last choice; :meth:`update` adds later results.
 
         Raises:
             UnsupportedError: If there was no choice yet.
         """
         if self._bandit is None:
             raise UnsupportedError(
-                "Expected a trial before the bandit is looked at: the experiment says "
-                "what its arms are and whether to maximize. Or call `update`."
+                "Expected a trial before `bandit` is used: the experiment defines its "
+                "arms and its objective. Ask for a trial, or call `update`."
             )
         return self._bandit
 
     def update(self) -> FiniteArmBandit:
-        """Tell the bandit all that was completed, and return it.
-
-        Every choice does so first; call it before looking at the bandit, and at the end
-        of a campaign.
-
-        Returns:
-            The bandit, whose ``pending`` pulls are those of the experiment.
+        """Pass all new results to the bandit, as every choice does, and return it.
 
         Raises:
             UnsupportedError: If the node is not part of a client's strategy, or as the
@@ -193,22 +180,18 @@ class BanditNode(ExternalGenerationNode):
     def best_parameterization(
         self,
     ) -> tuple[dict[str, Any], dict[str, tuple[float, float]], int, str]:
-        """Return the measured arm of the best posterior mean, given all results.
+        """Return the measured arm with the best posterior mean, given all results.
 
-        In the place of ``client.get_best_parameterization``, and in its form.
-
-        Returns:
-            Ax's parameters of the arm; posterior mean and variance of the objective;
-            the last trial of that arm that brought a result; and Ax's name of the arm.
-
-        Raises:
-            UnsupportedError: If there is no result yet, or as :meth:`update`.
+        It replaces ``client.get_best_parameterization``, and returns the same: the
+        parameters of the arm, posterior mean and variance of the objective, the last
+        trial of that arm with a result, and the name of the arm. Without a result it
+        raises an ``UnsupportedError``.
         """
         bandit = self.update()
         if bandit.num_pulls == 0:
             raise UnsupportedError(
-                "Expected a result before the best arm is asked for, but no trial was "
-                "completed with one."
+                "Expected a completed trial with a result before the best arm is "
+                "requested, but there is none. Complete a trial first."
             )
         number, mean, variance = self._best_trial(self.experiment)
         (arm,) = self.experiment.trials[number].arms
@@ -217,19 +200,10 @@ class BanditNode(ExternalGenerationNode):
     def predict(
         self, points: Sequence[Parameters]
     ) -> list[dict[str, tuple[float, float]]]:
-        """Return what the bandit knows of arms, given all results.
+        """Return posterior mean and standard deviation of arms, given all results.
 
-        In the place of ``client.predict``, and in its form.
-
-        Args:
-            points: Ax's parameters of arms.
-
-        Returns:
-            For each, posterior mean and standard deviation of the objective.
-
-        Raises:
-            InputDataError: If no arm has these parameters.
-            UnsupportedError: As :meth:`update`.
+        It replaces ``client.predict``. ``points`` are Ax's parameters of arms; others
+        raise an ``InputDataError``.
         """
         bandit = self.update()
         mean, variance = bandit.predict([self.arms.index(point) for point in points])
@@ -238,7 +212,7 @@ class BanditNode(ExternalGenerationNode):
 
     @override
     def update_generator_state(self, experiment: Experiment, data: Data) -> None:
-        """Tell the bandit what is new, and make its pending pulls the experiment's."""
+        """Pass new results to the bandit, and synchronize its pending pulls."""
         objective = check_objective(experiment)
         origin = self._origin_of(experiment, objective)
         if self._bandit is None:
@@ -263,7 +237,7 @@ class BanditNode(ExternalGenerationNode):
 
     @override
     def _gen(self, experiment: Experiment, *args: Any, **options: Any) -> GeneratorRun:
-        """Generate one trial, and say what the best arm is so far."""
+        """Generate one trial, with the best arm so far."""
         if options.get("n") not in (None, 1):
             raise UnsupportedError(
                 f"Expected trials of one arm, but got n={options['n']}. Ax merges "
@@ -277,7 +251,7 @@ class BanditNode(ExternalGenerationNode):
             self._available = self.arms.allowed(fixed, constraints)
         run = super()._gen(experiment, *args, **options)
         if self.bandit.num_pulls:
-            # What `client.get_best_parameterization` returns.
+            # For `client.get_best_parameterization`.
             number, mean, variance = self._best_trial(experiment)
             moments = {self._metric: mean}, {self._metric: {self._metric: variance}}
             run._best_arm_predictions = (experiment.trials[number].arms[0], moments)
@@ -290,7 +264,7 @@ class BanditNode(ExternalGenerationNode):
         """Return the parameters of the arm that the bandit asks for."""
         options: dict[str, Any] = {}
         if self.time_unit is not None:
-            # Clocks go back an hour in autumn.
+            # Clocks may go back an hour.
             last = self.bandit.decision_time - 1.0
             options["time"] = max(self._time_of(datetime.now()), last)
         indices = self.bandit.ask(1, available=self._available, **options)
@@ -310,7 +284,7 @@ class BanditNode(ExternalGenerationNode):
     def _origin_of(
         self, experiment: Experiment, objective: Objective
     ) -> dict[str, str]:
-        """Return what must not change; raise if it is not as at the first choice."""
+        """Return the parts that must not change; raise an error if they did."""
         # Databases keep no fractions of a second.
         created = experiment.time_created.isoformat(timespec="seconds")
         found = {
@@ -323,9 +297,9 @@ class BanditNode(ExternalGenerationNode):
         for what, known in self._origin.items():
             if known != found[what]:
                 raise UnsupportedError(
-                    f"Expected the {what} that the bandit began with, {known}, but got "
-                    f"{found[what]}. Make a new BanditNode for another one: it takes "
-                    "in all trials."
+                    f"Expected the {what} of the first choice, {known}, but got "
+                    f"{found[what]}. Make a new BanditNode for another one; it uses "
+                    "all trials."
                 )
         return found
 
@@ -339,7 +313,8 @@ class BanditNode(ExternalGenerationNode):
         if self.time_unit is not None and not bandit.drifts:
             raise InputDataError(
                 "Expected a bandit on an objective that drifts for `time_unit`, but "
-                f"{self.factory!r} makes a {type(bandit).__name__}. Leave it out."
+                f"{self.factory!r} makes a {type(bandit).__name__}. Leave out "
+                "`time_unit`."
             )
         if self._state is not None:
             bandit.load_state_dict(from_json(self._state["bandit"]))
@@ -367,13 +342,13 @@ class BanditNode(ExternalGenerationNode):
             if status.is_early_stopped:
                 self._warn(
                     number,
-                    f"was stopped early: {mean:g} is no result, and the bandit goes on "
-                    "without it. Complete a trial whose result counts",
+                    f"was stopped early: its value {mean:g} is not used. Complete a "
+                    "trial if its result counts",
                 )
             if status.is_completed and not math.isnan(sem):
                 raise UnsupportedError(
-                    "Expected results without a standard error, since the bandit has "
-                    f"one variance of noise for all, but trial {number} has "
+                    "Expected results without a standard error, since all results of a "
+                    f"bandit have the same noise variance, but trial {number} has "
                     f"({mean:g}, {sem:g}). Attach it again without: "
                     f"`client.attach_data({number}, {{{self._metric!r}: {mean!r}}})`."
                 )
@@ -386,18 +361,18 @@ class BanditNode(ExternalGenerationNode):
         try:
             return {trial.index: self._arm_of(trial)}
         except InputDataError as error:
-            self._warn(trial.index, f"is none of the arms, and left out. {error}")
+            self._warn(trial.index, f"is not one of the arms, and not used. {error}")
             return {}
 
     def _reconcile(self, arms: Mapping[int, int]) -> None:
-        """Give every trial in flight its pull, and fail the pulls of all others."""
+        """Give every pending trial its pull, and fail all other pending pulls."""
         free = self.bandit.pending
         pulls = {number: self._pulls[number] for number in self._told}
         new = free.keys() - self._pulls.values()
         for number, arm in arms.items():
             pull = self._pulls.get(number, -1)
             if free.get(pull) != arm:
-                # Of an arm that was asked for twice, the first trial has the first.
+                # The first trial of an arm gets its first pull.
                 asked = [pull for pull in new & free.keys() if free[pull] == arm]
                 if not asked:
                     self.bandit.add_pending([arm])
@@ -424,7 +399,7 @@ class BanditNode(ExternalGenerationNode):
         except InputDataError as error:
             self._warn(
                 trial.index,
-                f"counts as pending until a result is attached that is usable. {error}",
+                f"stays pending until a usable result is attached. {error}",
             )
         else:
             self._told[trial.index] = result
@@ -460,14 +435,14 @@ class BanditNode(ExternalGenerationNode):
 
 
 def find_bandit_node(client: Client, name: str | None = None) -> BanditNode:
-    """Return the node that drives a client's experiment, such as one just loaded.
+    """Return the node of a client's strategy, such as that of a loaded experiment.
 
     Args:
         client: A client with a generation strategy.
-        name: The name of the node; None if there is one only.
+        name: The name of the node; None if there is only one.
 
     Raises:
-        InputDataError: If there is no such node, or no one.
+        InputDataError: If there is no such node, or more than one.
 
     Example:
         >>> client = Client.load_from_json_file("experiment.json")

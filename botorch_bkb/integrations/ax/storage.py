@@ -1,4 +1,4 @@
-"""Tells Ax, at import, how to store and load experiments with our parts."""
+"""Registers classes of this package with Ax's storage, at import."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ for _part, _encode in (
 ):
     CORE_ENCODER_REGISTRY[_part] = _encode
     CORE_DECODER_REGISTRY[_part.__name__] = _part
-# Of a class of nodes, Ax would not decode the arguments.
+# Ax would not decode the arguments of a class of nodes.
 CORE_DECODER_REGISTRY["BanditNode"] = partial(BanditNode)
