@@ -1,4 +1,4 @@
-import subprocess
+import runpy
 import sys
 import warnings
 
@@ -30,10 +30,13 @@ def test_help_names_the_commands(words, capsys):
     assert all(name in printed for name in ["demo", "simulate", "suggest"])
 
 
-def test_the_module_runs_as_a_program():
-    command = [sys.executable, "-m", "botorch_bkb", "--version"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == __version__
+def test_the_module_runs_as_a_program(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["botorch_bkb", "--version"])
+    monkeypatch.delitem(sys.modules, "botorch_bkb.__main__")
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("botorch_bkb", run_name="__main__")
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.strip() == __version__
 
 
 def test_a_warning_is_one_line(monkeypatch):

@@ -291,7 +291,7 @@ def test_counts_are_compared_if_asked(tmp_path, capsys):
 
 @settings(
     deadline=None,
-    max_examples=25,
+    max_examples=10,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
@@ -314,8 +314,8 @@ def test_counts_are_compared_if_asked(tmp_path, capsys):
             st.text(alphabet="CNOFcn()[]=#123+-@/\\.%\"',; \t", max_size=12),
             st.text(max_size=6),
         ),
-        min_size=1,
-        max_size=8,
+        min_size=4,
+        max_size=24,
     ),
     st.sampled_from(["utf-8", "utf-16", "utf-8-sig"]),
 )

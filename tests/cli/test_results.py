@@ -16,7 +16,7 @@ ARMS = pd.DataFrame(
     }
 )
 RESULTS = pd.DataFrame(
-    {"id": ARMS["id"][::2], "reward": RNG.normal(40, 5, 12).round(2)}
+    {"id": ARMS["id"][:14:2], "reward": RNG.normal(40, 5, 7).round(2)}
 ).reset_index(drop=True)
 
 
@@ -43,14 +43,14 @@ def test_columns_that_are_not_used_are_named(tmp_path, capsys):
 
 @pytest.mark.parametrize("order", ["sorted", "partly", "with NA"])
 def test_results_that_were_pasted_twice_are_refused(order, tmp_path, capsys):
-    twice = pd.concat([RESULTS, RESULTS[:8] if order == "partly" else RESULTS])
+    twice = pd.concat([RESULTS, RESULTS[:4] if order == "partly" else RESULTS])
     if order == "sorted":
         twice = twice.sort_values("id")
     if order == "with NA":
-        twice = twice.assign(remark=["a", None, *["b"] * 10] * 2)
+        twice = twice.assign(remark=["a", None, *["b"] * 5] * 2)
     suggest(tmp_path, twice, code=2)
     error = capsys.readouterr().err
-    number = 16 if order == "partly" else 24
+    number = 8 if order == "partly" else 14
     assert f"{number} of {len(twice)} measurements are equal to another row" in error
     assert "Remove the copies" in error
     batch = suggest(tmp_path, twice, "--replicates-are-real")
@@ -59,15 +59,15 @@ def test_results_that_were_pasted_twice_are_refused(order, tmp_path, capsys):
 
 
 def test_replicates_are_no_copies(tmp_path, capsys):
-    again = RESULTS.assign(reward=RESULTS["reward"] + RNG.normal(0, 1, 12).round(2))
+    again = RESULTS.assign(reward=RESULTS["reward"] + RNG.normal(0, 1, 7).round(2))
     suggest(tmp_path, pd.concat([RESULTS, again]))
     assert "equal to" not in capsys.readouterr().out
-    wells = pd.concat([RESULTS, RESULTS]).assign(well=range(24))
+    wells = pd.concat([RESULTS, RESULTS]).assign(well=range(14))
     suggest(tmp_path, wells)
     assert "equal to" not in capsys.readouterr().out
-    suggest(tmp_path, pd.concat([RESULTS, RESULTS[3:6]]))
-    said = "6 of 15 measurements are equal to another row in every column, such as row"
-    assert f"{said} 13 " in capsys.readouterr().out
+    suggest(tmp_path, pd.concat([RESULTS, RESULTS[3:5]]))
+    said = "4 of 9 measurements are equal to another row in every column, such as row"
+    assert f"{said} 8 " in capsys.readouterr().out
     one = pd.DataFrame({"id": ["L-00"] * 6 + ["L-01"], "reward": [0.0] * 6 + [1.0]})
     suggest(tmp_path, one)
     assert "6 of 7 measurements are equal to" in capsys.readouterr().out
@@ -140,8 +140,8 @@ def test_rewards_in_a_column_of_their_own_are_kept(tmp_path, capsys):
 
 def test_words_for_missing_values_are_in_flight_and_named(tmp_path, capsys):
     words = ["NULL", "n.d.", "-", "Pending", "", "IN PROGRESS"]
-    rewards = [*words, *RESULTS["reward"][6:].astype(str)]
-    german = pd.DataFrame({"id": RESULTS["id"], "reward": rewards})
+    rewards = [*words, *(f"{41.25 + number}" for number in range(6))]
+    german = pd.DataFrame({"id": ARMS["id"][:12], "reward": rewards})
     batch = suggest(tmp_path, german)
     said = capsys.readouterr().out
     assert "6 of them measured, 6 measurements in all, 6 in flight" in said
@@ -169,7 +169,7 @@ def test_candidates_whose_last_measurement_failed_are_not_chosen(
     assert main(command) == 0
     said = capsys.readouterr().out
     assert f"3 candidates failed ({', '.join(first)}): they are not chosen" in said
-    assert "12 measurements in all, 0 in flight" in said
+    assert "7 measurements in all, 0 in flight" in said
     assert set(pd.read_csv(tmp_path / "next.csv")["id"]).isdisjoint(first)
     # A later result, and one of a candidate that is unknown.
     later = pd.concat([table, pd.DataFrame({"id": first[:1], "reward": [41.0]})])
@@ -177,7 +177,7 @@ def test_candidates_whose_last_measurement_failed_are_not_chosen(
     assert f"2 candidates failed ({', '.join(first[1:])})" in capsys.readouterr().out
     unknown = pd.DataFrame({"id": ["L-99"], "reward": ["failed"]})
     suggest(tmp_path, pd.concat([table, unknown]), code=2)
-    assert "measures id 'L-99' in row 16" in capsys.readouterr().err
+    assert "measures id 'L-99' in row 11" in capsys.readouterr().err
 
 
 def test_a_molecule_that_failed_is_not_chosen_from_another_row(tmp_path, capsys):
@@ -234,7 +234,7 @@ def test_results_without_a_header_or_with_two_are_refused(tmp_path, capsys):
     assert "The first line has to be the header" in capsys.readouterr().err
     path.write_text(f"id,reward\n{path.read_text()}id,reward\nL-01,3.5\n")
     assert main(command) == 2
-    assert "has 'reward' in row 13 of told.csv" in capsys.readouterr().err
+    assert "has 'reward' in row 8 of told.csv" in capsys.readouterr().err
 
 
 def test_numbers_may_be_names_of_columns(tmp_path):
@@ -282,8 +282,8 @@ def test_when_no_candidate_is_left_it_is_said_why(tmp_path, capsys):
     suggest(tmp_path, results, *words, arms=stock, code=2)
     error = capsys.readouterr().err
     assert "Expected candidates to be left for 3 measurements, but of 24 cand" in error
-    assert "11 have had their repeats (--max-repeats 2, those in flight incl" in error
-    assert "1 failed, and 12 are not available. Add or restock candidates" in error
+    assert "6 have had their repeats (--max-repeats 2, those in flight incl" in error
+    assert "1 failed, and 17 are not available. Add or restock candidates" in error
     failed = pd.DataFrame({"id": ARMS["id"], "reward": "failed"})
     suggest(tmp_path, failed, code=2)
     assert "24 failed, and 0 are not available" in capsys.readouterr().err
