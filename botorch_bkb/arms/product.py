@@ -336,7 +336,7 @@ class ProductMask:
     among: Tensor | None = None
 
     def is_part_of(self, other: ProductMask | None) -> bool:
-        """Whether every product that may be chosen here may be chosen there."""
+        """Whether every product that is available here is available there."""
         if other is None:
             return True
         return other.among is None and bool(torch.isin(other.closed, self.closed).all())
@@ -413,7 +413,7 @@ class ProductLimits(PullLimits):
             if len(allowed):
                 return int(allowed[0])
         raise InputDataError(
-            f"Expected a product that may be chosen, but none of {len(order):,} is. "
+            f"Expected an available product, but none of {len(order):,} is. "
             "Check `forbidden`, retired products and `max_repeats`."
         )
 

@@ -162,7 +162,7 @@ class Bandit(ABC):
 
     @abstractmethod
     def _scores(self, indices: Tensor, time: float) -> Tensor:
-        """Return the leverage scores of arms at a time, given the told pulls."""
+        """Return the leverage scores of arms at a time, given the observations."""
 
     def _checked_time(
         self, time: float | None, earliest: float | None = None
