@@ -140,9 +140,15 @@ class FiniteArmBandit(Bandit):
     def counts(self) -> Tensor:
         """The ``A`` numbers of observations."""
         totals = self._observations.totals()
-        counts = torch.zeros(len(self.arms), dtype=torch.long, device=self.arms.device)
+        counts = torch.zeros_like(self._table.indices)
         counts[totals.arms] = totals.counts
         return counts
+
+    @property
+    @locked
+    def observed_arms(self) -> Tensor:
+        """The arms with observations, ascending."""
+        return self._observations.totals().arms
 
     @property
     @locked

@@ -85,6 +85,16 @@ def separator(text: str) -> str:
     return character
 
 
+def component(text: str) -> tuple[str, str]:
+    """Return the name and the list of a component."""
+    name, sign, values = (part.strip() for part in text.partition("="))
+    if not (name and sign and values):
+        raise argparse.ArgumentTypeError(
+            f"expected NAME=FILE or NAME=VALUE,VALUE, but got {text!r}"
+        )
+    return name, values
+
+
 class _StoreOnce(argparse.Action):
     """Store a value; a second one is an error, since the first would be lost."""
 
@@ -144,9 +154,10 @@ OF_TABLES: list[Option] = [
     ("--decimal", DECIMAL, "decimal mark of CSV files (default: detected)"),
     (
         "--smiles",
-        COLUMN | REPEATED,
-        "column of molecules as SMILES, which become Morgan fingerprints (extra chem); "
-        "repeatable: the fingerprints of all columns are put side by side",
+        COLUMN | {"action": "extend", "nargs": "+", "default": []},
+        "columns of SMILES, which become Morgan fingerprints (extra chem); "
+        "those of all columns are put side by side. With --component: the components "
+        "that are molecules, whose lists have a column 'smiles'",
     ),
     ("--radius", COUNT | {"default": 2}, "of the fingerprints (default: 2, ECFP4)"),
     ("--num-bits", COUNT | {"default": 2048}, "of the fingerprints (default: 2048)"),
@@ -194,7 +205,30 @@ SIMULATE: list[Option] = [
     *RUN,
 ]
 SUGGEST: list[Option] = [
-    ("arms", FILE | {"metavar": "CANDIDATES"}, f"the candidates, {TABLE_HELP}"),
+    (
+        "arms",
+        FILE | {"metavar": "CANDIDATES", "nargs": "?"},
+        f"the candidates, {TABLE_HELP}",
+    ),
+    (
+        "--component",
+        REPEATED | {"type": component, "metavar": "NAME=LIST"},
+        "instead of CANDIDATES: every combination of one element of each component is "
+        "a candidate. LIST is a table with ids and features (or SMILES, see --smiles), "
+        "or values such as 20,40,60. RESULTS and NEXT have a column per component",
+    ),
+    (
+        "--forbid",
+        REPEATED | {"metavar": "NAME=ELEMENT,..."},
+        "a combination of components that is never chosen, such as "
+        "solvent=ether,temperature=80; repeatable",
+    ),
+    (
+        "--confidence",
+        {"type": non_negative_number, "metavar": "X"},
+        "posterior standard deviations that a candidate's upper bound has above its "
+        "mean: larger explores more (default: chosen by the kernel and the noise)",
+    ),
     (
         "--observations",
         FILE | REPEATED | {"metavar": "RESULTS"},

@@ -66,6 +66,7 @@ class Campaign:
         rewards: The result of each, NaN while it is in flight.
         num_failed: The number of candidates whose last measurement failed.
         fingerprints: The molecules of each column of SMILES.
+        id_column: The column of ids of ``rows``.
         results_id: The column of ids of ``results``; None if they have none.
         is_numbered: Whether the candidates have no ids in their file.
         arms_form: The format of the candidates' CSV file.
@@ -81,11 +82,17 @@ class Campaign:
     rewards: NDArray[np.float64]
     num_failed: int = 0
     fingerprints: dict[str, Fingerprints] = field(default_factory=dict)
+    id_column: str = DEFAULT_ID
     results_id: str | None = None
     is_numbered: bool = False
     arms_form: CsvFormat | None = None
     results_form: CsvFormat | None = None
     results_columns: tuple[str, ...] = ()
+
+    @property
+    def ids(self) -> pd.Index:
+        """The ids of ``rows``."""
+        return pd.Index(self.rows[self.id_column])
 
     @property
     def num_candidates(self) -> int:
@@ -151,6 +158,7 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         rewards=rewards.to_numpy(dtype="float64")[kept],
         num_failed=int((failed < num_candidates).sum()),
         fingerprints=found,
+        id_column=args.id,
         results_id=results_id,
         is_numbered=is_numbered,
         arms_form=form,

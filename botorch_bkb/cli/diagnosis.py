@@ -17,6 +17,7 @@ from gpytorch.means import ZeroMean
 from scipy import stats
 from torch import Tensor
 
+from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import extreme_arms, feature_units, MIN_PULLS_TO_FIT
 from botorch_bkb.cli.tables import listing
@@ -139,7 +140,7 @@ def diagnose(
     noise_share = bandit.noise_variance / rewards.var(correction=0).item()
     parts = [f"noise is {noise_share:.0%} of the results' variance"]
     # Lengthscales of the trend, if there is rough detail. The shortest counts.
-    found = lengthscales(bandit.covar_module).values()
+    found = lengthscales(bandit.covar_module).values() if sources else ()
     scales = pd.Series(list(found), index=list(sources), dtype="float64")
     shown = scales.groupby(level=0).min().nsmallest(NUM_COLUMNS_SHOWN)
     if len(shown):
@@ -260,20 +261,23 @@ def _predict_by_folds(
     Kernel and noise are fitted again: those of the fit to all would predict even pure
     noise with a correlation of 0.3 to 0.5.
     """
-    # The extreme arms keep the ranges by which features are normalized.
-    arms = bandit.arms[torch.cat([measured, extreme_arms(bandit.arms)])]
+    arms, numbers = bandit.arms, measured
+    if not isinstance(arms, ProductArms):
+        # The extreme arms keep the ranges by which features are normalized.
+        arms = arms[torch.cat([measured, extreme_arms(arms)])]
+        numbers = torch.arange(len(measured))
     generator = torch.Generator().manual_seed(0)
     fold = torch.randperm(len(measured), generator=generator) % NUM_FOLDS
     mean, variance = torch.empty(2, len(measured), dtype=arms.dtype)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
         part = GPBandit(arms, bandit.kernel_to_learn, generator=generator)
-        part.add_observations(indices[seen], rewards[seen])
+        part.add_observations(numbers[indices[seen]], rewards[seen])
         with warnings.catch_warnings():
             # Warnings of a fit to a part of the data are not for the user.
             warnings.simplefilter("ignore", BotorchWarning)
             mean[fold == number], variance[fold == number] = part.predict(
-                (fold == number).nonzero().squeeze(-1)
+                numbers[fold == number]
             )
     return mean, variance
 

@@ -25,6 +25,7 @@ from torch import Tensor
 import botorch_bkb
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.campaign import Campaign
+from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
     DEVIATIONS_OF_95_PERCENT,
     HeldOut,
@@ -83,7 +84,9 @@ def check_paths(args: argparse.Namespace) -> None:
         )
 
 
-def read_rounds(args: argparse.Namespace, campaign: Campaign) -> pd.DataFrame:
+def read_rounds(
+    args: argparse.Namespace, campaign: Campaign | Products
+) -> pd.DataFrame:
     """Return the ``name`` of the round, its ``key`` and the ``reward`` of each result.
 
     Keys put rounds in the order of their numbers or dates, else of the table. Without
@@ -118,7 +121,7 @@ def read_rounds(args: argparse.Namespace, campaign: Campaign) -> pd.DataFrame:
 def report_page(
     args: argparse.Namespace,
     bandit: GPBandit,
-    campaign: Campaign,
+    campaign: Campaign | Products,
     batch: pd.DataFrame,
     rounds: pd.DataFrame,
     feature_names: Sequence[str],
@@ -126,13 +129,13 @@ def report_page(
     problems: Sequence[str],
 ) -> str:
     """Return the page: results so far, checks of the model, and the batch."""
-    ids = pd.Index(campaign.rows[args.id])
+    ids = campaign.ids
     observed = torch.from_numpy(~np.isnan(campaign.rewards))
     indices = torch.from_numpy(campaign.indices)[observed]
     rewards = torch.from_numpy(campaign.rewards)[observed]
     picks = batch.dropna(axis="columns", how="all").rename(columns={args.id: "id"})
-    arms = torch.from_numpy(ids.get_indexer(pd.Index(picks["id"])))
-    if args.smiles:
+    arms = torch.tensor(batch.attrs["arms"])
+    if args.smiles and isinstance(campaign, Campaign):
         # A dot separates the molecules of several columns.
         molecules = campaign.rows[args.smiles].iloc[arms.numpy()]
         structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))

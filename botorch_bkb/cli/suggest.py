@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
+from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
     decades_trouble,
     DEVIATIONS_OF_95_PERCENT,
@@ -43,6 +45,14 @@ EQUAL = 1e-6
 
 def run(args: argparse.Namespace) -> None:
     """Choose the batch, write it, and print a summary."""
+    if (args.arms is None) == (not args.component):
+        raise InputDataError(
+            "Expected either a table CANDIDATES or lists of components (--component), "
+            "and not both."
+        )
+    if args.component:
+        _suggest_products(args)
+        return
     check_paths(args)
     if args.id in COLUMNS_OF_NEXT:
         raise InputDataError(
@@ -70,7 +80,7 @@ def _suggest(
     rounds: pd.DataFrame,
 ) -> None:
     """Choose the batch from tables that were read, write it, and print a summary."""
-    ids = pd.Index(campaign.rows[args.id])
+    ids = campaign.ids
     status(f"Preparing {len(ids):,} candidates", args.quiet)
     _note_duplicates(candidates.arms[: campaign.num_candidates], ids)
     indices = torch.from_numpy(campaign.indices)
@@ -104,6 +114,57 @@ def _suggest(
         print(f"Wrote {args.report}")
 
 
+def _suggest_products(args: argparse.Namespace) -> None:
+    """Choose a batch from a product space, write it, and print a summary."""
+    args.arms = Path(" x ".join(name for name, _ in args.component))
+    unused = ("kernel", "available", "category", "with_columns", "per_measurement")
+    for name in unused:
+        if getattr(args, name):
+            raise InputDataError(
+                f"--{name.replace('_', '-')} needs a table of candidates, but the "
+                "candidates are combinations (--component). Leave it out."
+            )
+    check_paths(args)
+    status("Reading the tables", args.quiet)
+    products = Products(args)
+    rounds = read_rounds(args, products)
+    candidates = Candidates(products.arms, None, (), ())
+    indices = torch.from_numpy(products.indices)
+    rewards = torch.from_numpy(products.rewards)
+    options = bandit_options(args, candidates)
+    bandit = suggestion_bandit(
+        products.arms, indices, rewards, seed=args.seed, **options
+    )
+    bandit.retire_arms(products.failed)
+    size = f"{products.num_candidates:,} combinations"
+    told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
+    status(f"Fitting {told} of {size}", args.quiet)
+    picks = bandit.ask(args.batch_size)
+    observed = ~rewards.isnan()
+    known = indices[observed], rewards[observed]
+    held_out, problems = _print_fit(
+        bandit, *known, rounds, products.ids, candidates, args
+    )
+    print(f"{bandit.evaluated_share:.2%} of {size} were evaluated exactly.")
+    batch = describe_batch(bandit, picks, products.ids, "id", is_fitted(known[1]))
+    num_measured = len(known[0].unique())
+    num_out = len(bandit.pending) - len(picks)
+    print(
+        f"{size}, {num_measured:,} of them measured, {bandit.num_pulls:,} measurements "
+        f"in all, {num_out:,} in flight."
+    )
+    _print_batch(bandit, batch, products.ids, reward_label(args))
+    parts = products.ids.parts(batch.attrs["arms"])
+    table = pd.concat([parts, batch.drop(columns="id")], axis="columns")
+    write_table(table, args.output, products.form)
+    print(f"\nWrote {args.output}")
+    if args.report is not None:
+        found = ((), held_out, problems)
+        page = report_page(args, bandit, products, batch, rounds, *found)
+        args.report.write_text(page, encoding="utf-8")
+        print(f"Wrote {args.report}")
+
+
 def bandit_options(args: argparse.Namespace, candidates: Candidates) -> dict[str, Any]:
     """Return the options of :func:`suggestion_bandit` that a command has."""
     return {
@@ -112,6 +173,7 @@ def bandit_options(args: argparse.Namespace, candidates: Candidates) -> dict[str
         "max_repeats": args.max_repeats,
         "max_inducing": args.max_inducing,
         "kernel": candidates.kernel,
+        "confidence": getattr(args, "confidence", None),
     }
 
 
@@ -194,7 +256,7 @@ class SuggestLoop:
 
 
 def describe_batch(
-    bandit: GPBandit, picks: Tensor, ids: pd.Index, id_column: str, is_fitted: bool
+    bandit: GPBandit, picks: Tensor, ids: Any, id_column: str, is_fitted: bool
 ) -> pd.DataFrame:
     """Return one row per distinct pick, in the order of the choice.
 
@@ -205,6 +267,7 @@ def describe_batch(
     repeats = pd.Series(picks.cpu().numpy()).value_counts(sort=False)
     arms = torch.tensor(repeats.index.tolist())
     batch = pd.DataFrame({id_column: ids[arms.numpy()], "repeats": repeats.to_numpy()})
+    batch.attrs["arms"] = arms.tolist()
     if not is_fitted:
         batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
         return batch.assign(why="explore: no model yet")
@@ -222,9 +285,10 @@ def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[
     ahead = mean - best if bandit.maximize else best - mean
     # The standard deviation of tiny rewards may underflow to zero.
     ahead /= std.clamp_min(torch.finfo(std.dtype).tiny)
+    measured = {*bandit.observed_arms.tolist()}
     reasons = []
     for arm, gap in zip(arms.tolist(), ahead.tolist(), strict=True):
-        if bandit.counts[arm] > 0:
+        if arm in measured:
             reasons.append("repeat: measured before, and may still be the best")
         elif gap >= -EQUAL:
             reasons.append(f"exploit: mean {gap:.1f} std better than the best so far")
@@ -250,6 +314,14 @@ def print_summary(
         f"{num_measured:,} of them measured, {bandit.num_pulls:,} measurements in all, "
         f"{len(bandit.pending) - num_next:,} in flight."
     )
+    _print_batch(bandit, batch, ids, reward_column)
+
+
+def _print_batch(
+    bandit: GPBandit, batch: pd.DataFrame, ids: Any, reward_column: str
+) -> None:
+    """Print the best measured candidate and the batch."""
+    num_next = int(batch["repeats"].sum())
     is_fitted = batch["mean"].notna().all()
     if is_fitted:
         best = bandit.best_arm()
@@ -276,7 +348,7 @@ def _print_fit(
     indices: Tensor,
     rewards: Tensor,
     rounds: pd.DataFrame,
-    ids: pd.Index,
+    ids: Any,
     candidates: Candidates,
     args: argparse.Namespace,
 ) -> tuple[HeldOut | None, list[str]]:

@@ -112,6 +112,7 @@ def read_by_options(
     """Read a table by the options of a command, and print notes."""
     names = {args.id, *args.smiles, *args.drop, *args.category}
     names.add(getattr(args, "results_id", None))
+    names.update(name for name, _ in getattr(args, "component", ()))
     table = read_table(
         path,
         names - {args.reward, getattr(args, "round", None)},

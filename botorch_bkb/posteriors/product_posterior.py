@@ -186,6 +186,13 @@ class ProductPosterior(ArmPosterior):
         """Return the prior variances of some products."""
         return _sum_of_products(self._diagonals, self.arms.components(indices))
 
+    def scattered(self) -> Tensor:
+        """Return products at distances of the golden ratio, ascending."""
+        size = min(self.num_arms, NUM_SCATTERED)
+        step = int(self.num_arms * (math.sqrt(5) - 1) / 2)
+        numbers = torch.arange(size, device=self.arms.device)
+        return (numbers * step % self.num_arms).unique()
+
     def neighbours(self, indices: Tensor) -> Tensor:
         """Return the products that differ from some in one component at most."""
         found = []
@@ -256,6 +263,9 @@ class ProductPosterior(ArmPosterior):
         """Return the ``size`` largest bounds, and one that no other product exceeds."""
         self.num_evaluated = 0
         search = _Search(self, scale, size, competes)
+        if not len(self.pulled_indices):
+            # Nothing tells products apart yet: scattered ones stand for all.
+            return in_order(search.bounds(self.scattered())), -math.inf
         search.start()
         floor, search.found = search.floor, search.found.first(0)
         waiting: list[Tensor] = []
@@ -277,8 +287,8 @@ class ProductPosterior(ArmPosterior):
         num_first = self.num_arms // num_last
         device = self.arms.device
         last = torch.unravel_index(torch.arange(num_last, device=device), sizes[first:])
-        # Rows of the first components' table times the mean's weights or a row of R, and
-        # a column for each of the last components' combinations.
+        # Rows of the first components' table, times the mean's weights or a row of R,
+        # and a column for each of the last components' combinations.
         weights = torch.cat([self.alpha.unsqueeze(0), self.root[: STAGES[2]]])
         weights = weights.repeat(1, len(tables))
         right = torch.cat([_products(term[first:], last).mT for term in tables])
@@ -337,12 +347,7 @@ class _Search:
     def start(self) -> None:
         """Look at scattered products, and at those that differ little from the best."""
         posterior, size = self.posterior, self.size
-        num_arms = posterior.num_arms
-        numbers = torch.arange(
-            min(num_arms, NUM_SCATTERED), device=posterior.like.device
-        )
-        step = int(num_arms * (math.sqrt(5) - 1) / 2)
-        indices = (numbers * step % num_arms).unique()
+        indices = posterior.scattered()
         if self.competes is not None:
             indices = indices[self.competes.allows(indices)]
         if len(indices) > 2 * size:
