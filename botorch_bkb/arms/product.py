@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -105,7 +106,9 @@ class ProductArms(LazyRows):
 
     def components(self, indices: Any) -> Tensor:
         """Return the ``k x c`` positions of products in the lists of components."""
-        indices = torch.as_tensor(indices, dtype=torch.long, device=self.device)
+        if not isinstance(indices, Tensor):
+            indices = torch.tensor(np.asarray(indices), dtype=torch.long)
+        indices = indices.to(self.device)
         return torch.stack(torch.unravel_index(indices, self.sizes), dim=-1)
 
     def numbers(self, positions: Tensor) -> Tensor:
@@ -140,6 +143,14 @@ class ProductArms(LazyRows):
             sizes = [self.sizes[column] for column in columns]
             found &= ~torch.isin(_ravel(positions[:, columns], sizes), numbers)
         return found
+
+    @cached_property
+    def num_allowed(self) -> int:
+        """The number of products that are not forbidden; all if they are too many."""
+        if len(self) > MOST_ROWS or self.forbidden == ():
+            return len(self)
+        blocks = torch.arange(len(self), device=self.device).split(2**20)
+        return sum(int(self.is_allowed(block).sum()) for block in blocks)
 
     @property
     def _rules(self) -> list[tuple[list[int], Tensor]]:
@@ -356,7 +367,8 @@ class ProductLimits(PullLimits):
         left: How many more pulls products with pulls allow.
 
     Attributes:
-        num_open: The number of products that are not closed, forbidden ones included.
+        num_open: The number of products that allow a pull; at least that if they are
+            too many to be counted.
     """
 
     offered = None
@@ -365,7 +377,8 @@ class ProductLimits(PullLimits):
         self.mask = mask
         self.most = most
         self.left_of = left
-        self.num_open = len(mask.rows) - len(mask.closed)
+        num_closed = int(mask.rows.is_allowed(mask.closed).sum())
+        self.num_open = mask.rows.num_allowed - num_closed
 
     @property
     @override
@@ -403,9 +416,7 @@ class ProductLimits(PullLimits):
             number: Where the order begins.
         """
         size = len(self.mask.rows)
-        step = int(size * (math.sqrt(5) - 1) / 2) | 1
-        while math.gcd(step, size) > 1:
-            step += 2
+        step = scattered_step(size)
         order = torch.arange(min(size, MOST_PROBES), device=self.mask.closed.device)
         for start in range(0, len(order), 1024):
             indices = (number + order[start : start + 1024] * step) % size
@@ -450,6 +461,14 @@ class ProductLimits(PullLimits):
         new = self.closed(used)
         limits = new if new.num_open >= size else self
         return ProductLimits(limits.mask, 1, {})
+
+
+def scattered_step(size: int) -> int:
+    """Return a step near the golden ratio whose multiples pass through all numbers."""
+    step = int(size * (math.sqrt(5) - 1) / 2) + 1
+    while math.gcd(step, size) > 1:
+        step += 1
+    return step
 
 
 def table_of(arms: Tensor) -> ArmTable | ProductTable:

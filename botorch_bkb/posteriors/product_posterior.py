@@ -26,7 +26,7 @@ from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import override
 
-from botorch_bkb.arms.product import ProductArms, ProductMask
+from botorch_bkb.arms.product import ProductArms, ProductMask, scattered_step
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
@@ -189,7 +189,7 @@ class ProductPosterior(ArmPosterior):
     def scattered(self) -> Tensor:
         """Return products at distances of the golden ratio, ascending."""
         size = min(self.num_arms, NUM_SCATTERED)
-        step = int(self.num_arms * (math.sqrt(5) - 1) / 2)
+        step = scattered_step(self.num_arms)
         numbers = torch.arange(size, device=self.arms.device)
         return (numbers * step % self.num_arms).unique()
 

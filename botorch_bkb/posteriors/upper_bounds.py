@@ -117,6 +117,8 @@ class Pool:
     def best(self, other_than: int | None = None) -> tuple[float, int]:
         """Return the largest bound, of the other arms, and the lowest index of ties."""
         bounds = self._bounds
+        if not len(bounds):
+            return -math.inf, -1
         if other_than is not None:
             bounds = bounds.copy()
             bounds[self.position[other_than]] = -math.inf
