@@ -9,14 +9,12 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import figures, practice, practice_box, regret, speed
-from benchmarks.pools import Pool, smoke_pools
+from benchmarks import figures, practice, practice_box, speed
+from benchmarks.pools import Pool
 from benchmarks.practice import play, Protocol
-from benchmarks.practice_methods import METHODS, Uniform
-from benchmarks.problems import load_problem, new_kernel
+from benchmarks.practice_methods import Uniform
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
-from botorch_bkb import BBKB
 from tests.reference import exact_posterior
 
 
@@ -26,11 +24,6 @@ PROTOCOL = Protocol(4, 3, 12, (12,))
 class Run(NamedTuple):
     name: str
     seed: int
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return load_problem("abalone", smoke=True)
 
 
 # --- rows
@@ -98,27 +91,6 @@ def test_tasks_find_the_arm_of_the_largest_dense_bound():
         assert call() == f"arm {best}"
 
 
-def test_regret_rows_add_up_to_the_regret_of_the_picks(problem):
-    picks = []
-
-    class Spy(BBKB):
-        @override
-        def tell(self, indices, rewards, *args, **options):
-            picks.append(indices)
-            super().tell(indices, rewards, *args, **options)
-
-    bandit = Spy(problem.arms, new_kernel(), 0.2, generator=torch.Generator())
-    rounds = regret.play(bandit, problem, 120, seed=3)
-    gaps = problem.mean_rewards.max() - problem.mean_rewards
-    totals = np.cumsum([gaps[batch].sum().item() for batch in picks])
-    np.testing.assert_allclose(rounds["cumulative_regret"], totals)
-    assert list(rounds["batch_size"]) == [len(batch) for batch in picks]
-    assert list(rounds["num_pulls"]) == list(np.cumsum(rounds["batch_size"]))
-    assert rounds["num_pulls"].iloc[-1] == 120
-    assert rounds["seconds"].is_monotonic_increasing
-    assert not rounds["truncated"].any()
-
-
 # --- Thompson sampling
 
 
@@ -135,17 +107,6 @@ def test_the_functions_are_those_of_the_paper():
 
 
 # --- practice
-
-
-def test_the_best_hundredth_and_the_regrets_are_in_deviations():
-    rewards = torch.arange(250, dtype=torch.double)
-    pool = Pool("line", rewards.unsqueeze(-1), rewards)
-    assert pool.is_best.nonzero().squeeze(-1).tolist() == [247, 248, 249]
-    deviation = math.sqrt((250**2 - 1) / 12)
-    assert pool.deviation == pytest.approx(deviation)
-    assert pool.regrets[[0, 248]].tolist() == pytest.approx(
-        [249 / deviation, 1 / deviation]
-    )
 
 
 def test_a_run_has_a_row_a_batch_that_adds_up():
@@ -170,39 +131,6 @@ def test_a_run_has_a_row_a_batch_that_adds_up():
     assert table["cumulative_regret"].iloc[-1] == pytest.approx(45 / math.sqrt(8.25))
     for indices, rewards in told:
         torch.testing.assert_close(rewards, indices.double())
-
-
-def test_all_methods_share_first_candidates_and_noise():
-    told, made_up = {}, smoke_pools()["made up, d = 2"]
-
-    def spied(name):
-        def new_player(arms, generator):
-            player = METHODS[name](arms, generator)
-            tell = player.tell
-
-            def record(indices, rewards):
-                told.setdefault(name, []).extend(
-                    zip(indices.tolist(), rewards.tolist(), strict=True)
-                )
-                tell(indices, rewards)
-
-            player.tell = record
-            return player
-
-        return new_player
-
-    methods = ["uniform", "GPBandit", "suggest"]
-    for name in methods:
-        run = practice.Run("made up", "batches", 0.5, name, 7)
-        play(run, made_up, PROTOCOL, spied(name))
-    measured = {}
-    for name in methods:
-        assert told[name][:4] == told["uniform"][:4]
-        counts = {}
-        for arm, reward in told[name]:
-            counts[arm] = counts.get(arm, 0) + 1
-            key = (arm, counts[arm])
-            assert measured.setdefault(key, reward) == reward
 
 
 KEPT = [practice.ROWS, practice_box.ROWS, *figures.RESULTS.glob("*.csv.gz")]

@@ -155,6 +155,11 @@ class Bandit(ABC):
     ) -> None:
         """Release pending pulls that have failed; arguments as in ``tell``."""
         self._observations.fail(self._arms_of(indices), pull_ids)
+        self._review_failures()
+
+    def _review_failures(self) -> None:
+        """Act on pulls that have failed; by default nothing happens."""
+        return
 
     def _arms_of(self, indices: Any) -> Any:
         """Return the arms of a user's argument."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast, Literal
 
 import torch
@@ -93,7 +93,9 @@ class GPBandit(FiniteArmBandit):
         max_feature_bytes: The byte budget of the cached features.
 
     The prior mean is the average of the rewards, or fitted for Thompson sampling. Every
-    answer is in the original scale.
+    answer is in the original scale. After ``fail`` the next ask leaves these arms out,
+    if there are others. An arm that fails a second time without a reward in between is
+    retired, with a warning; ``add_arms`` takes it back.
 
     Raises:
         BotorchTensorDimensionError: If ``arms`` is not ``A x d`` with ``A, d >= 1``.
@@ -219,19 +221,8 @@ class GPBandit(FiniteArmBandit):
         return self._ask(n, available, arms, time)
 
     @override
-    @locked
-    def fail(
-        self,
-        indices: Tensor | Sequence[int],
-        pull_ids: Tensor | Sequence[int] | None = None,
-    ) -> None:
-        """Release pending pulls that have failed; arguments as in ``tell``.
-
-        The next ask leaves these arms out, if there are others. An arm that fails a
-        second time without a reward in between is retired, with a warning;
-        ``add_arms`` takes it back.
-        """
-        super().fail(indices, pull_ids)
+    def _review_failures(self) -> None:
+        """Retire arms that failed twice without a reward in between."""
         failures = self._observations.failures
         again = [arm for arm, count in failures.items() if count >= MOST_FAILURES]
         if again:

@@ -15,16 +15,9 @@ from botorch.exceptions.errors import (
 from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import (
     BBKBWidth,
-    BKBWidth,
-    LogWidth,
     NormDoubling,
-    RTVWidth,
-    SmoothBox,
-    SrinivasWidth,
-    TVWidth,
 )
-from botorch_bkb.acquisition.schedules import ConstantWidth, DeviationWidth
-from botorch_bkb.bandits import matern_block_size, rbf_block_size
+from botorch_bkb.acquisition.schedules import ConstantWidth
 from tests.bandits import (
     assert_same,
     LEARNED,
@@ -135,24 +128,6 @@ def test_junk_makes_no_bandit(name):
     for option in ("tolerance", "max_inducing"):
         answers(TVGPUCB, **{**known, "sparse": True, option: junk})
     answers(RGPUCB, arms, rbf(), NOISE, block_size=junk)
-
-
-@pytest.mark.parametrize("name", JUNK)
-def test_junk_makes_no_schedule_and_no_block_size(name):
-    junk = JUNK[name]
-    for call in (ConstantWidth, DeviationWidth, SrinivasWidth, BBKBWidth):
-        answers(call, junk)
-    answers(LogWidth, junk, 4.0)
-    for option in ("noise_std", "failure_probability", "accuracy"):
-        answers(BKBWidth, **{option: junk})
-    for width in (TVWidth, RTVWidth):
-        answers(width, failure_probability=junk)
-        answers(width, box=junk)
-    answers(SmoothBox, junk, 1, 1, 1)
-    answers(SmoothBox, 1, 1, 1, junk)
-    answers(rbf_block_size, junk, 100)
-    answers(matern_block_size, 0.1, 100, junk, 2)
-    answers(matern_block_size, 0.1, 100, 2.5, junk)
 
 
 def test_numbers_of_numpy_are_numbers():

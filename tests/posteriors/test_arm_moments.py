@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmMoments
 from botorch_bkb.posteriors.arm_shard import Ranked
-from tests.posteriors import each_dtype, longs
+from tests.posteriors import longs
 
 
 NOISE = 0.25
@@ -28,21 +28,6 @@ def test_the_largest_bounds_are_of_arms_that_compete_or_are_known():
     found = moments.largest_bounds(1.0, 3, competes, known)
     assert (found.values.tolist(), found.arms.tolist()) == ([9.0, 3.0, -9.0], [2, 3, 0])
     assert (moments.best_mean(), moments.best_mean(competes)) == (1, 3)
-
-
-@each_dtype
-def test_few_arms_are_answered_in_their_order_with_repeats(dtype):
-    moments = make_moments([3.0, 1.0, 2.0], [0.5, 0.25, 1.0], dtype, [2.0, 4.0, 1.0])
-    few = longs(2, 0, 2)
-    assert moments.means(few).tolist() == [2.0, 3.0, 2.0]
-    assert moments.variances(few).tolist() == [1.0, 0.5, 1.0]
-    assert moments.leverage_scores_of(few).tolist() == [4.0, 2.0, 4.0]
-    assert moments.leverage_score(1) == 1.0
-    assert (moments.num_arms, moments.max_prior_variance) == (3, 4.0)
-    assert (moments.like.shape, moments.like.dtype) == ((0,), dtype)
-    for ask in (moments.means, moments.variances, moments.leverage_scores_of):
-        assert ask(longs()).shape == (0,)
-        assert ask(few).dtype == dtype
 
 
 few = st.lists(st.integers(0, 30), max_size=12)
