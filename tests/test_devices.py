@@ -16,9 +16,7 @@ import pytest
 import torch
 from botorch.acquisition import qSimpleRegret
 from botorch.fit import fit_gpytorch_mll
-from botorch.generation import MaxPosteriorSampling
 from botorch.sampling import SobolQMCNormalSampler
-from botorch.sampling.pathwise import draw_matheron_paths
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
@@ -41,7 +39,6 @@ from botorch_bkb.acquisition import (
 )
 from botorch_bkb.arms import BitArms
 from botorch_bkb.bandits import BoxThompsonPolicy, fitting, ThompsonPolicy
-from botorch_bkb.generation import draw_eigenfeature_paths, draw_weight_paths
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import TriangularSolver
@@ -281,20 +278,6 @@ def acquisitions(device: torch.device) -> Any:
     return [*found, indices.tolist(), values.cpu()]
 
 
-def draws(device: torch.device) -> Any:
-    choices, dtc = some_arms(device), model(device)
-    found = []
-    eigenfeatures = partial(draw_eigenfeature_paths, points=choices)
-    for sampler in (draw_matheron_paths, draw_weight_paths, eigenfeatures):
-        paths = sampler(dtc, sample_shape=torch.Size([2]))
-        values = paths(choices)
-        assert values.device.type == device.type
-        found.append(values.shape)
-    samples = MaxPosteriorSampling(dtc, replacement=False)(choices, num_samples=2)
-    assert samples.device.type == device.type
-    return found
-
-
 def posterior_of_all_arms(device: torch.device) -> Any:
     arms = some_arms(device)
     posterior = ArmPosterior(arms, **given(device))
@@ -314,7 +297,6 @@ USES: dict[str, Use] = {
     "models": posteriors_of_models,
     "a drifting model": drifting_model,
     "acquisition functions over choices": acquisitions,
-    "paths": draws,
     "the posterior of all arms": posterior_of_all_arms,
     "BBKB, coupled": campaign(BBKB, learns=False, resampling="coupled"),
     "GPBandit, regret": campaign(GPBandit, learns=True, goal="regret", size=5),

@@ -372,25 +372,6 @@ def test_late_results_and_new_arms_go_on_the_same_after_a_save(sparse, dtype, tm
         assert torch.equal(go_on(other, step), go_on(bandit, step))
 
 
-@each_kind
-def test_a_mistyped_time_can_be_taken_back(bandit_class):
-    bandit, right = (make_bandit(bandit_class) for _ in range(2))
-    for one in (bandit, right):
-        play(one, 6)
-    waiting = bandit.ask()
-    assert torch.equal(right.ask(), waiting)
-    bandit.tell(waiting, [0.7], time=30_000.0)
-    bandit.fail(bandit.ask())
-    bandit.withdraw(waiting)
-    assert bandit.pending == right.pending
-    for one in (bandit, right):
-        one.tell(waiting, [0.7], time=9.0)
-        assert one.decision_time == 10.0
-    assert torch.equal(bandit.ask(), right.ask())
-    for got, expected in zip(bandit.predict(), right.predict(), strict=True):
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
-
-
 def test_other_bad_arguments_are_refused():
     for size in (0, math.nan):
         with pytest.raises(InputDataError, match="`block_size` to be a positive time"):

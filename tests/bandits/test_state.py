@@ -202,12 +202,3 @@ def test_the_state_of_another_bandit_is_refused():
     for message, stranger in strangers.items():
         with unchanged(bandit), pytest.raises(InputDataError, match=message):
             bandit.load_state_dict(stranger.state_dict())
-
-
-def test_the_state_of_another_schedule_is_refused_and_changes_nothing():
-    bandit = make_bandit(BBKB, random_arms(30))
-    start(bandit)
-    other = make_bandit(BBKB, random_arms(30), confidence=doubling())
-    play(other, 3)
-    with unchanged(bandit), pytest.raises(InputDataError, match="schedule of the kind"):
-        bandit.load_state_dict(other.state_dict())

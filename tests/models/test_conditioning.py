@@ -7,10 +7,10 @@ import pytest
 import torch
 from botorch.cross_validation import efficient_loo_cv, loo_cv
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.models.utils.assorted import fantasize
-from botorch.sampling import IIDNormalSampler, ListSampler
+from botorch.sampling import IIDNormalSampler
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import GaussianLikelihood
@@ -82,21 +82,6 @@ def test_conditioning_on_no_points_changes_nothing(num_inducing, train_yvar):
     assert after.mean.shape == (3, 5, 8, 1)
     torch.testing.assert_close(after.mean, before.mean.expand(3, 5, 8, 1))
     torch.testing.assert_close(after.variance, before.variance.expand(3, 5, 8, 1))
-
-
-@pytest.mark.filterwarnings(NON_STRICT)
-def test_decoupled_fantasies_leave_outputs_out():
-    X, Y, X_test = make_data()
-    models = [SingleTaskDTCGP(X, Y, inducing_points=X[:9]), SingleTaskDTCGP(X, -Y)]
-    pair = ModelListGP(*models)
-    samplers = [IIDNormalSampler(torch.Size([4]), seed=seed) for seed in (0, 1)]
-    mask = torch.tensor([[False, True], [False, True]])
-    fantasies = pair.fantasize(X_test[:2], ListSampler(*samplers), evaluation_mask=mask)
-    before, after = pair.posterior(X_test), fantasies.posterior(X_test)
-    torch.testing.assert_close(
-        after.variance[..., 0], before.variance[..., 0].expand(4, 8)
-    )
-    assert (after.variance[..., :2, 1] < 0.9 * before.variance[..., :2, 1]).all()
 
 
 @pytest.mark.parametrize("num_inducing", [10, None])
