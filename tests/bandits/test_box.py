@@ -157,16 +157,6 @@ def exact(kind):
     return {} if kind == "exact" else {"oversampling": 1e9}
 
 
-@each
-def test_before_any_reward_the_prior_is_predicted(kind):
-    bandit = make_bandit(kind)
-    mean, variance = bandit.predict(BOUNDS)
-    assert mean.tolist() == [0, 0]
-    assert variance.tolist() == [1, 1]
-    with pytest.raises(InputDataError, match="Expected a reward"):
-        bandit.best_point()
-
-
 def test_rewards_come_late_in_any_order_or_never():
     bandit = make_bandit("exact", batch_size=3)
     first = bandit.ask()

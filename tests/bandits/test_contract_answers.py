@@ -23,7 +23,6 @@ from tests.bandits import (
     noisy_rewards,
     play,
     random_arms,
-    SPARSE_BANDITS,
     STILL_BANDITS,
     true_rewards,
     UCB_BANDITS,
@@ -36,7 +35,6 @@ from tests.bandits.contract import (
     leverage_at_ask,
     Recorder,
 )
-from tests.reference import dtc_posterior
 
 
 # Predictions --------------------------------------------------------------------------
@@ -116,50 +114,6 @@ def test_predictions_ignore_pending_pulls(bandit_class):
     bandit.ask()
     for value, expected in zip(answers(bandit), before, strict=True):
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(expected))
-
-
-def told(bandit):
-    """Return the arms and rewards of all told pulls, from the state."""
-    observations = bandit.state_dict()["observations"]
-    columns = observations["told_indices"], observations["told_rewards"]
-    return tuple(np.array(column) for column in columns)
-
-
-@pytest.mark.parametrize(
-    ("bandit_class", "maximize"),
-    [*((bandit_class, True) for bandit_class in SPARSE_BANDITS), (BBKB, False)],
-)
-def test_sparse_bandits_predict_with_their_inducing_arms(bandit_class, maximize):
-    bandit = make_bandit(bandit_class, maximize=maximize, oversampling=0.3)
-    gram = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
-    measure, num_sparse = noisy_rewards(bandit.arms), 0
-    play(bandit, 12, measure)
-    for _ in range(6):
-        indices = bandit.ask()
-        num_sparse += bandit.inducing_indices.numel() < (bandit.counts > 0).sum()
-        i, y = told(bandit)
-        S, p = bandit.inducing_indices.numpy(), np.unique(i)
-        counts = np.bincount(i, minlength=30)[p]
-        mean, covariance = dtc_posterior(
-            gram[np.ix_(S, S)],
-            gram[np.ix_(S, p)],
-            gram[S],
-            gram,
-            counts / NOISE,
-            np.bincount(i, y, minlength=30)[p] / counts,
-        )
-        got_mean, got_variance = bandit.predict()
-        assert np.allclose(got_mean, mean, atol=1e-7)
-        assert np.allclose(got_variance, np.diag(covariance), atol=1e-7)
-        bandit.tell(indices, measure(indices))
-    assert num_sparse > 0
-
-
-@each(ALL_BANDITS)
-def test_before_any_reward_predictions_are_the_prior(bandit_class):
-    mean, variance = make_bandit(bandit_class).predict()
-    assert torch.equal(mean, torch.zeros(30, dtype=torch.double))
-    assert torch.allclose(variance, torch.ones(30, dtype=torch.double))
 
 
 @each(ALL_BANDITS)

@@ -15,7 +15,6 @@ from botorch_bkb import (
     TVGPUCB,
     UniformRandom,
 )
-from botorch_bkb.acquisition import ConstantWidth
 from botorch_bkb.bandits import ThompsonPolicy
 from botorch_bkb.optim import FixedSize, SumRule
 from tests.bandits import (
@@ -26,7 +25,6 @@ from tests.bandits import (
     identity_bandit,
     LEARNED,
     make_bandit,
-    NOISE,
     noisy_rewards,
     play,
     random_arms,
@@ -166,21 +164,6 @@ def test_asks_without_rewards_are_one_greedy_batch(bandit_class):
     batch = bandit.ask().tolist()
     bandit.load_state_dict(state)
     assert [bandit.ask(1).item() for _ in range(10)] == batch
-
-
-@each(UCB_BANDITS)
-@pytest.mark.parametrize(("num_pending", "expected"), [(0, 0), (1, 0), (2, 1)])
-def test_pending_pulls_count_with_their_multiplicity(
-    bandit_class, num_pending, expected
-):
-    """Bounds by hand: with n pulls, told and pending, mean + 1 / sqrt(n + lambda).
-
-    Means 0.3 and 0; for n = 1, 2, 3 the bonus is 0.95, 0.69, 0.57.
-    """
-    bandit = identity_bandit(bandit_class, num_arms=2, confidence=ConstantWidth(1.0))
-    bandit.add_observations([0, 1], [0.3 * (1 + NOISE), 0.0])
-    bandit.add_pending([0] * num_pending)
-    assert bandit.ask(1).item() == expected
 
 
 @each([kind for kind in ALL_BANDITS if kind is not GPBandit])

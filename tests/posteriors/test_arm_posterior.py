@@ -9,8 +9,6 @@ from gpytorch.kernels import (
     RBFKernel,
     ScaleKernel,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior
 from botorch_bkb.posteriors.arm_shard import ArmShard
@@ -110,20 +108,6 @@ def test_equals_the_full_rebuild_over_a_walk(increments, kernel, dtype, atol):
         assert_same(posterior, fresh, atol)
     # In float32 less is let in before the rebuild pivots.
     assert len(increments) > (25 if dtype == torch.double else 15)
-
-
-@given(seed=st.integers(0, 100_000), noise=st.sampled_from([1e-3, 0.1, 10.0]))
-@settings(max_examples=15, deadline=None)
-def test_equals_the_full_rebuild_on_random_problems(seed, noise):
-    walk = Walk(seed, num_arms=40)
-    covar_module = make_kernel("rbf", torch.double)
-    posterior = ArmPosterior(walk.arms, covar_module, noise)
-    for _ in range(20):
-        walk.step()
-        walk.update(posterior)
-    fresh = ArmPosterior(walk.arms, covar_module, noise)
-    walk.update(fresh)
-    assert_same(posterior, fresh, 1e-9)
 
 
 def test_near_duplicates_are_left_to_the_full_rebuild(increments):

@@ -70,27 +70,21 @@ def dense(kernel, arms, rate, steps, decision):
     return time_varying_posterior(gram, NOISE, rate, pulled, times, rewards, decision)
 
 
-@pytest.mark.parametrize("kernel", ["linear"])
-def test_300_times_equal_the_dense_answer(kernel):
-    """A linear kernel makes most arms redundant."""
-    (exact, _), steps = filters(60, 0.03, kernel), history(60, 300, 1)
-    bring((exact,), steps)
-    decision = steps[-1][0] + 1.0
-    expected = dense(exact.covar_module, exact.arms, 0.03, steps, decision)
-    for found, wanted in zip(exact.predict(decision), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-9)
-
-
 @given(
     seed=st.integers(0, 10**6),
     rate=st.sampled_from([0.0, 0.01, 0.5, 1.0]),
     gap=st.sampled_from([0.0, 0.7, 30.0]),
+    kernel=st.sampled_from(["rbf", "linear"]),
 )
-@example(seed=2532, rate=0.5, gap=30.0)  # rounding leaves a leverage below zero
-@settings(max_examples=40, deadline=None)
-def test_random_histories_equal_the_dense_answer(seed, rate, gap):
-    """Predicted, and as the state at that time; a copy leaves the original alone."""
-    arms, kernel, steps = points(12, seed), kernel_of("rbf"), history(12, 15, seed)
+# Rounding leaves a leverage below zero.
+@example(seed=2532, rate=0.5, gap=30.0, kernel="rbf")
+@settings(max_examples=50, deadline=None)
+def test_random_histories_equal_the_dense_answer(seed, rate, gap, kernel):
+    """Predicted, and as the state at that time; a copy leaves the original alone.
+
+    A linear kernel makes most arms redundant.
+    """
+    arms, kernel, steps = points(12, seed), kernel_of(kernel), history(12, 15, seed)
     # Twice the same time: as if it were one.
     steps.append((steps[-1][0], np.array([3, 3]), np.array([0.5, -0.5])))
     decision = steps[-1][0] + gap
