@@ -288,35 +288,17 @@ def test_whole_runs_stay_finite(bandit_class, noise, dtype):
 
 # The noise that is learned from rewards without noise is too little for float32.
 @pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
-@pytest.mark.parametrize(
-    ("bandit_class", "dtype"),
-    [
-        (GPBandit, torch.float32),
-        (BBKB, torch.float64),
-        (GPUCB, torch.float32),
-    ],
-)
 @pytest.mark.parametrize("value", [0.0, -1e12, 1e-12])
-def test_constant_rewards_are_learned(bandit_class, value, dtype):
-    arms = torch.tensor(SPREAD).to(dtype)
-    learned = bandit_class is GPBandit
-    if learned:
-        bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
-    else:
-        bandit = bandit_over(bandit_class, arms, 0.1)
+def test_constant_rewards_are_learned(value):
+    arms = torch.tensor(SPREAD).float()
+    bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
     for _ in range(5):
         indices = bandit.ask(4)
         bandit.tell(indices, torch.full((len(indices),), value).double())
     mean, variance = bandit.predict()
-    assert mean.isfinite().all()
     assert (variance >= 0).all()
-    pulled = bandit.counts > 0
-    if learned:
-        close = torch.full_like(mean, value)
-        torch.testing.assert_close(mean, close, rtol=1e-6, atol=1e-12)
-    else:
-        assert (mean[pulled] * (1 if value >= 0 else -1) >= 0).all()
-        assert (mean.abs() <= 1.5 * abs(value)).all()
+    close = torch.full_like(mean, value)
+    torch.testing.assert_close(mean, close, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:Rounding in torch.float32")

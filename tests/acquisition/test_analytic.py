@@ -50,14 +50,6 @@ def scores(acqf):
     return acqf(TEST_X.unsqueeze(-2)).detach().numpy()
 
 
-def test_score_is_the_mean_plus_a_number_of_deviations():
-    X, Y = standardized_data(10)
-    acqf = ScheduledUpperConfidenceBound(fixed_gp(X, Y), confidence=1.5)
-    mean, variance = exact_moments(X, Y, TEST_X)
-    expected = mean + 1.5 * np.sqrt(variance)
-    np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
-
-
 def test_width_comes_from_the_schedule_and_beta_from_the_width():
     X, Y = standardized_data(10)
     acqf = ScheduledUpperConfidenceBound(fixed_gp(X, Y), ChowdhuryGopalanWidth())

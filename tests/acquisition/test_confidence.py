@@ -8,8 +8,6 @@ import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.deterministic import GenericDeterministicModel
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from botorch_bkb.acquisition import ScheduledUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import (
@@ -146,22 +144,6 @@ def test_every_width_is_finite_before_the_first_pull(schedule):
         observations=observe([], [], [], []),
     )
     assert 0 < schedule(state) < math.inf
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    num_points=st.integers(2, 25),
-    noise=st.floats(0.01, 10.0),
-    seed=st.integers(0, 10_000),
-)
-def test_default_bkb_width_bounds_the_log_determinant(num_points, noise, seed):
-    state = confidence_state_from_model(
-        fixed_gp(*standardized_data(num_points, seed=seed), noise=noise)
-    )
-    xi = math.sqrt(noise)
-    width = BKBWidth(accuracy=1e-9)(state) - 2 * xi  # F = 1, alpha = 1
-    log_det_width = 2 * xi * math.sqrt(state.log_det + math.log(20))
-    assert width >= log_det_width - 1e-6
 
 
 @pytest.mark.parametrize(

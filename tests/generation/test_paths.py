@@ -17,7 +17,6 @@ from botorch.models import ModelListGP
 from botorch.models.transforms import Normalize
 from botorch.optim import optimize_acqf
 from botorch.sampling.pathwise import (
-    draw_kernel_feature_paths,
     draw_matheron_paths,
     gaussian_update,
     gen_kernel_features,
@@ -190,22 +189,6 @@ def test_weight_paths_of_the_papers_feature_map(num_features):
     mean = phi @ np.linalg.solve(A, Phi.T @ data.Y.squeeze(-1).numpy())
     covariance = NOISE * phi @ np.linalg.solve(A, phi.T)
     assert largest_z(values(draws, data.test_X), mean, covariance, 1e-6) < MAX_Z
-
-
-@models
-def test_fourier_paths_are_close_to_the_posterior(sparse):
-    """The Monte Carlo error and O(1 / sqrt(features)): here 4,096 of them."""
-    data, kernel = Data(), rbf()
-    S = data.S if sparse else None
-    sampler = partial(draw_kernel_feature_paths, num_features=4096)
-    paths = draw_posterior_paths(data.model(kernel, S), 4000, data.generator, sampler)
-    draws = values(paths, data.test_X).numpy()
-    mean, covariance, _ = data.dense(kernel, S)
-    scale = 3 / np.sqrt(4096) + 5 * np.sqrt(2 / 4000)
-    assert np.abs(np.cov(draws.T) - covariance).max() < scale
-    assert np.abs(draws.mean(axis=0) - mean).max() < scale
-    # Not starved: away from all data the deviation is the prior's.
-    assert np.diag(np.cov(draws.T)).max() > 0.9 * np.diag(covariance).max() > 0.5
 
 
 # Features of products and sums --------------------------------------------------------

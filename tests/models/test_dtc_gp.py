@@ -17,7 +17,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
@@ -26,8 +25,6 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from botorch_bkb.models import SingleTaskDTCGP
 from tests.helpers import gram_matrix, LargestTensor
@@ -132,51 +129,6 @@ def test_posterior_equals_the_dense_reference(name, clustered, generator):
     )
 
 
-@given(
-    seed=st.integers(0, 10_000),
-    m=st.integers(1, 12),
-    noise=st.sampled_from([1e-2, 0.2, 3.0]),
-    repeats=st.integers(0, 20),
-)
-@settings(max_examples=30, deadline=None)
-def test_posterior_equals_the_dense_reference_on_random_problems(
-    seed, m, noise, repeats
-):
-    generator = torch.Generator().manual_seed(seed)
-    kernel = make_kernel("rbf")
-    X, Y = make_data(generator, n=20, d=2, repeats=repeats)
-    X_test = torch.rand(7, 2, generator=generator, dtype=torch.double)
-    model = plain_model(X, Y, kernel, noise, inducing_points=X[:m])
-    mean, covariance = dense_answer(kernel, X, Y, X[:m], X_test, noise)
-    posterior = model.posterior(X_test)
-    np.testing.assert_allclose(
-        posterior.mean.squeeze(-1).detach().numpy(), mean, atol=1e-7
-    )
-    np.testing.assert_allclose(
-        posterior.variance.squeeze(-1).detach().numpy(), np.diag(covariance), atol=1e-7
-    )
-
-
-@pytest.mark.parametrize(("shape", "q"), [((), 1), ((4,), 3), ((1, 1, 2), 1)])
-@pytest.mark.parametrize("sparse", [False, True])
-def test_any_batch_shape_equals_a_loop(shape, q, sparse, generator):
-    X, Y = make_data(generator)
-    model = plain_model(
-        X, Y, make_kernel("matern"), inducing_points=X[:9] if sparse else None
-    )
-    X_test = torch.rand(*shape, q, 3, generator=generator, dtype=torch.double)
-    posterior = model.posterior(X_test)
-    covariance = posterior.distribution.covariance_matrix
-    assert posterior.mean.shape == (*shape, q, 1)
-    assert covariance.shape == (*shape, q, q)
-    for index in np.ndindex(shape):
-        single = model.posterior(X_test[index])
-        torch.testing.assert_close(posterior.mean[index], single.mean)
-        torch.testing.assert_close(
-            covariance[index], single.distribution.covariance_matrix
-        )
-
-
 @pytest.mark.parametrize(("train_yvar", "clustered"), [(False, True), (True, False)])
 def test_all_points_inducing_recovers_the_exact_gp(train_yvar, clustered, generator):
     X, Y = make_data(generator, clustered=clustered)
@@ -243,16 +195,6 @@ def test_likelihood_gradients_are_right(sparse, generator):
             below = value().item()
             parameter.flatten()[0] += 1e-5
         assert gradient == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-7)
-
-
-def test_fitting_with_stock_tools_is_that_of_the_exact_gp(generator):
-    X, Y = make_data(generator)
-    posteriors = []
-    for model_class in (SingleTaskDTCGP, SingleTaskGP):
-        model = model_class(X, Y, input_transform=Normalize(3))
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-        posteriors.append(model.posterior(X).mean)
-    torch.testing.assert_close(*posteriors, rtol=0, atol=1e-4)
 
 
 def test_no_factorized_matrix_is_larger_than_the_inducing_set(monkeypatch, generator):

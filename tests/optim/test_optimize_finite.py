@@ -99,23 +99,6 @@ def test_only_available_choices_are_picked_and_evaluated():
     assert (indices.tolist(), values.tolist()) == ([3], [4.0])
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.data())
-def test_argmax_is_that_of_numpy_over_the_available_choices(data):
-    values = data.draw(st.lists(st.integers(-3, 3), min_size=1, max_size=30))
-    mask = data.draw(
-        st.lists(st.booleans(), min_size=len(values), max_size=len(values)).filter(any)
-    )
-    chunk_size = data.draw(st.integers(1, 40))
-    indices, _ = optimize_acqf_finite(
-        first_feature(),
-        column([float(value) for value in values]),
-        available=torch.tensor(mask),
-        chunk_size=chunk_size,
-    )
-    assert indices.item() == np.where(mask, values, -np.inf).argmax()
-
-
 # ----------------------------------- many picks ----------------------------------- #
 
 

@@ -2,9 +2,6 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from gpytorch.kernels import RBFKernel
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from botorch_bkb.models.kernels import (
     nearest_covariance,
@@ -55,40 +52,6 @@ def test_a_batch_of_rates():
         gap = (t[index] - t[index].T).abs()
         torch.testing.assert_close(gram[index], (1 - rate) ** (gap / 2))
     torch.testing.assert_close(diagonal, torch.ones(2, 3).double())
-
-
-@given(rate=st.floats(0.01, 0.9), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
-def test_the_marginal_likelihood_and_its_gradient_are_equations_24_and_25(rate, seed):
-    generator = np.random.default_rng(seed)
-    space, t = generator.uniform(size=(8, 1)), generator.uniform(0, 9, size=(8, 1))
-    y, noise = generator.normal(size=8), 0.3
-    K = np.exp(-((space - space.T) ** 2) / (2 * 0.4**2))
-    gap = np.abs(t - t.T)
-    D = (1 - rate) ** (gap / 2)
-    covariance = K * D + noise * np.eye(8)
-    alpha = np.linalg.solve(covariance, y)
-    log_likelihood = -0.5 * (
-        y @ alpha + np.linalg.slogdet(covariance)[1] + 8 * np.log(2 * np.pi)
-    )
-    slope = -(gap / 2) * (1 - rate) ** (gap / 2 - 1)
-    outer = np.outer(alpha, alpha) - np.linalg.inv(covariance)
-    gradient = 0.5 * np.trace(outer @ (K * slope))
-
-    decay = TemporalDecayKernel(active_dims=(1,)).double()
-    decay.forgetting_rate = rate
-    rbf = RBFKernel(active_dims=(0,)).double()
-    rbf.lengthscale = 0.4
-    X = torch.as_tensor(np.hstack([space, t]))
-    gram = (rbf * decay)(X).to_dense() + noise * torch.eye(8).double()
-    value = torch.distributions.MultivariateNormal(
-        torch.zeros(8).double(), gram
-    ).log_prob(torch.as_tensor(y))
-    assert value.item() == pytest.approx(log_likelihood, rel=1e-7)
-    (raw_gradient,) = torch.autograd.grad(value, decay.raw_forgetting_rate)
-    # d eps / d raw of the sigmoid.
-    chain = rate * (1 - rate)
-    assert raw_gradient.item() == pytest.approx(gradient * chain, rel=1e-5, abs=1e-7)
 
 
 @pytest.fixture

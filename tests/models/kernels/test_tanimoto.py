@@ -3,7 +3,6 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import ScaleKernel
-from rdkit import DataStructs
 
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance
@@ -45,21 +44,6 @@ def test_it_is_the_definition(batch_shape, dtype, counts):
     pairs = kernel(x1, x2[..., :5, :], diag=True)
     expected = np.diagonal(min_max(x1, x2[..., :5, :]), axis1=-2, axis2=-1)
     np.testing.assert_allclose(pairs, expected, rtol=rtol)
-
-
-def test_counts_are_rdkit_s_similarities():
-    x = fingerprints(300, 256, counts=True)
-    vectors = []
-    for row in x.int().tolist():
-        vector = DataStructs.UIntSparseIntVect(len(row))
-        for column, count in enumerate(row):
-            if count:
-                vector[column] = count
-        vectors.append(vector)
-    expected = [DataStructs.BulkTanimotoSimilarity(v, vectors) for v in vectors]
-    expected[0][0] = 1.0
-    found = dense_covariance(TanimotoKernel(), x)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 @each_kind

@@ -1,14 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from botorch.fit import fit_gpytorch_mll
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from typing_extensions import override
 
-from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.nystrom import dense_covariance, lazy_covariance
 
 
@@ -131,27 +128,6 @@ def test_gradients_are_those_of_the_parts(kernel, formula, generator):
         return dense_covariance(kernel, x, x)
 
     assert torch.autograd.gradcheck(covariance, (x,))
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_models_of_a_sum_are_fitted_without_a_jitter(sparse, generator):
-    """Warnings are errors: a jitter would be one, on some processors."""
-    X = torch.rand(30, 3, generator=generator, dtype=torch.double)
-    X[10:20] = X[:10]
-    Y = X.sum(dim=-1, keepdim=True).sin()
-    model = SingleTaskDTCGP(
-        X, Y, covar_module=rbf() + linear(), inducing_points=X[:5] if sparse else None
-    )
-    assert_fits(model, X)
-
-
-def assert_fits(model, X):
-    mll = ExactMarginalLogLikelihood(model.likelihood, model)
-    fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"maxiter": 20}})
-    model.eval()
-    posterior = model.posterior(X)
-    assert posterior.mean.isfinite().all()
-    assert (posterior.variance >= 0).all()
 
 
 @pytest.mark.parametrize("gradients", [False, True])
