@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{'is' if len(missing) == 1 else 'are'} not installed. Install with "
             'pip install "botorch_bkb[cli]".'
         )
-    # Imported late: the commands need the modules asked for above, help does not.
+    # Imported late: commands need the modules above, help does not.
     command = import_module(f"botorch_bkb.cli.{args.command}")
     try:
         with _warnings_in_one_line():

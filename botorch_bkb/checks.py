@@ -1,8 +1,7 @@
-"""Checks of arguments: one function each, all called before anything changes.
+"""Checks of arguments, one function each, called before anything changes.
 
-Each raises an ``InputDataError``, or a ``BotorchTensorDimensionError`` where a shape is
-wrong, that names the argument, what was expected, what came and what to do. The table
-in the documentation lists them.
+Each raises an ``InputDataError``, or a ``BotorchTensorDimensionError`` if a shape is
+wrong. The error names the argument, what was expected, what came and what to do.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 
-# Of numbers that are squared: larger ones overflow.
+# The largest number whose square does not overflow.
 LARGEST = 1e150
 
 
@@ -38,7 +37,7 @@ def _require(
 
 
 def as_number(value: Any) -> float:
-    """Return a number, or NaN, which no interval holds, for what is none."""
+    """Return a value as a number, NaN if it is not one."""
     if isinstance(value, str | bytes):
         return math.nan
     try:
@@ -48,7 +47,7 @@ def as_number(value: Any) -> float:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether this is a whole number, of Python or NumPy, and no truth value."""
+    """Whether a value is an integer of Python or NumPy, but not a truth value."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -79,7 +78,7 @@ def check_fraction(name: str, value: Any) -> None:
 
 
 def check_count(name: str, value: Any, most: float = math.inf) -> int:
-    """Return a number of something, not above another."""
+    """Return a count from 0 to a largest one."""
     holds = is_integer(value) and 0 <= value <= most
     _require(holds, name, f"an integer from 0 to {most}", value)
     return int(value)
@@ -92,16 +91,16 @@ def check_size(name: str, value: int) -> None:
 
 
 def check_choice(name: str, value: Any, meanings: Mapping[str, str]) -> None:
-    """Raise unless an argument is one of a few words, which have these meanings."""
+    """Raise unless an argument is one of a few words, given with their meanings."""
     *others, last = [f"{word!r} ({meaning})" for word, meaning in meanings.items()]
     holds = isinstance(value, str) and value in meanings
     _require(holds, name, f"{', '.join(others)} or {last}", value)
 
 
 def check_time(time: Any, last: float = -math.inf) -> float:
-    """Return a time as a number; raise if it is not finite or before another."""
+    """Return a time as a number; raise if it is not finite, or before the last one."""
     value = as_number(time)
-    since = f", not before {last:g}, the last that is known" if last > -math.inf else ""
+    since = f", not before {last:g}, the last known time" if last > -math.inf else ""
     holds = max(last, -LARGEST) <= value <= LARGEST
     _require(holds, "time", f"a finite number{since}", time)
     return value
@@ -139,7 +138,7 @@ def check_modules(kind: type, **values: Any) -> None:
     for name, value in values.items():
         holds = value is None or isinstance(value, kind)
         _require(holds, name, f"a GPyTorch {kind.__name__} object", value)
-        # A mean has the attribute where its parameters come in batches.
+        # A mean has the attribute if its parameters come in batches.
         batch_shape = getattr(value, "batch_shape", ())
         if len(batch_shape) > 0:
             raise UnsupportedError(
@@ -216,7 +215,7 @@ def check_arms(arms: Tensor) -> None:
 
 
 def check_bounds(bounds: Any) -> None:
-    """Raise unless this is a box, ``2 x d`` finite corners with room between them."""
+    """Raise unless these are finite ``2 x d`` bounds, each lower below its upper."""
     _check_floats("bounds", bounds)
     if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.shape[1] == 0:
         raise BotorchTensorDimensionError(
@@ -230,7 +229,7 @@ def check_bounds(bounds: Any) -> None:
 
 
 def check_points(points: Any, bounds: Tensor) -> Tensor:
-    """Return ``q x d`` points as numbers like the bounds; raise if one is outside."""
+    """Return ``q x d`` points in the dtype of the bounds; raise if one is outside."""
     points = _as_tensor("points", points, "a tensor of points").to(bounds)
     if points.dim() != 2 or points.shape[-1] != bounds.shape[-1]:
         raise BotorchTensorDimensionError(
@@ -272,7 +271,7 @@ def check_indices(indices: Any, num_arms: int) -> list[int]:
 
 
 def check_pull_ids(pull_ids: Any, num_pulls: int) -> list[int]:
-    """Return the ids of pulls as a list, one per pull and each once."""
+    """Return the ids of pulls as a list; raise unless each pull has its own."""
     ids = _integers("pull_ids", pull_ids, "ids of pending pulls")
     if len(ids) != num_pulls or len(set(ids)) != num_pulls:
         raise InputDataError(
@@ -286,7 +285,7 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
     """Return rewards as a list.
 
     Raises:
-        BotorchTensorDimensionError: If there is not one reward per pull; one output.
+        BotorchTensorDimensionError: If there is not one reward per pull.
         InputDataError: If a reward is not a number, NaN, infinite, or so large that
             squares overflow in the dtype of the arms.
     """
@@ -304,9 +303,9 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
     if not usable.all():
         position = int((~usable).nonzero()[0])
         raise InputDataError(
-            f"Expected finite `rewards` that {dtype} can square, but got "
+            f"Expected finite `rewards` whose squares fit {dtype}, but got "
             f"{values[position].item()} at position {position}. Use `fail` for a pull "
-            "that brought no reward."
+            "without a reward."
         )
     result: list[float] = values.tolist()
     return result
@@ -328,8 +327,8 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
 def _as_tensor(name: str, values: Any, meaning: str) -> Tensor:
     """Return a dense tensor of real numbers.
 
-    By NumPy, for what is no tensor: a list of floats stays double, and a column of a
-    table comes in its order, where torch would go by its labels.
+    NumPy converts other values: a list of floats stays double, and a column of a table
+    keeps its order, while torch would use its labels.
     """
     try:
         found = torch.as_tensor(

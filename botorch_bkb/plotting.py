@@ -1,10 +1,10 @@
-"""Pictures of bandits: functions that draw on axes and return them, and a figure.
+"""Plots of bandits: functions that draw on matplotlib axes.
 
-Everything needs matplotlib, of the extra ``plot``. ``runs`` are tables of rounds, one
-per repetition, by the name of their bandit. A table has one row per batch and the
-columns ``num_pulls`` (after the round), ``batch_size`` and ``cumulative_regret``, as in
-the command line's ``rounds.csv``; ``uniform_cumulative_regret`` is drawn beside it if
-there is one. :func:`plot_repetitions` also needs ``seconds`` from the start. A
+They need matplotlib (extra ``plot``). ``runs`` are tables of rounds, one per
+repetition, by the name of their bandit. A table has one row per batch and the columns
+``num_pulls`` (after the round), ``batch_size`` and ``cumulative_regret``, as in the
+command line's ``rounds.csv``. The column ``uniform_cumulative_regret`` is drawn if
+it exists. :func:`plot_repetitions` also needs ``seconds`` from the start. A
 ``ValueError`` is raised if there is no run, or a run without rounds.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from botorch_bkb.generation import MaximizerDistribution
 
 
-# A vector picture of more is large and slow.
+# More marks make a vector picture large and slow.
 MAX_VECTOR_MARKS = 1_000
 
 
@@ -46,7 +46,7 @@ def plot_repetitions(
         reward_unit: The unit of the rewards, and so of the regret.
 
     Returns:
-        A figure that no global state of matplotlib knows; save it by ``savefig``.
+        A figure outside matplotlib's global state; save it by ``savefig``.
     """
     figure = blank_figure(12.0, 4.0)
     regret_axes, seconds_axes, batch_axes = figure.subplots(1, 3)
@@ -64,7 +64,7 @@ def plot_regret(
     *,
     reward_unit: str | None = None,
 ) -> Axes:
-    """Draw cumulative regret over pulls, beside that of uniform choice.
+    """Draw cumulative regret over pulls, and that of uniform choice.
 
     A line is the mean over the runs of a bandit and ends with the shortest of them; the
     band is one standard deviation on either side. Between rounds, regret is read by
@@ -82,7 +82,7 @@ def plot_regret(
 
 
 def plot_found(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> Axes:
-    """Draw how many of the best 1 % of all arms were pulled, beside uniform choice.
+    """Draw how many of the best 1 % of the arms were pulled, and uniform choice.
 
     Lines and bands are those of :func:`plot_regret`; the tables also need the column
     ``num_best_found`` of the command line.
@@ -106,7 +106,7 @@ def plot_batch_sizes(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> 
         runs: Tables of rounds, one per repetition, by the name of their bandit.
     """
     _draw_runs(axes, runs, "batch_size", "batch size (pulls)", scale="log")
-    # Below one pull there is no batch, though a band may reach there.
+    # A batch has at least one pull; the band may reach below.
     axes.set_ylim(bottom=0.8)
     return axes
 
@@ -121,7 +121,7 @@ def plot_posterior(
     inducing: np.ndarray | None = None,
     num_deviations: float = 3.0,
 ) -> Axes:
-    """Draw a posterior over a line: mean, band, and where the inducing points are.
+    """Draw a posterior over a line: mean, band, and inducing points.
 
     Args:
         axes: The axes to draw on.
@@ -154,7 +154,7 @@ def plot_arm_values(
     inducing: np.ndarray | None = None,
     label: str | None = None,
 ) -> Axes:
-    """Draw arms in the plane, colored by a posterior's mean, variance or the like.
+    """Draw arms in the plane, colored by values such as a posterior mean.
 
     Args:
         axes: The axes to draw on.
@@ -165,7 +165,7 @@ def plot_arm_values(
         label: What the colors mean, for the color bar; without it there is none.
     """
     x, y = arms.T
-    order = np.argsort(values)  # the largest are drawn last, and so seen
+    order = np.argsort(values)  # the largest are drawn last, on top
     shown = axes.scatter(x[order], y[order], c=values[order], s=8, linewidths=0)
     if counts is not None:
         pulled = np.flatnonzero(counts)
@@ -185,8 +185,8 @@ def plot_maximizer_distribution(
 ) -> Axes:
     """Draw the probabilities of being the best arm, with their standard errors.
 
-    Arms of one coordinate stand at their place; others in order of probability, under
-    their index.
+    Arms with one coordinate are drawn there; others in order of probability, with their
+    index.
 
     Args:
         axes: The axes to draw on.
@@ -216,7 +216,7 @@ def plot_maximizer_distribution(
 def plot_inducing_points(
     axes: Axes, num_pulls: Sequence[int], inducing: Sequence[np.ndarray]
 ) -> Axes:
-    """Draw which inducing points there were over time, a mark for each.
+    """Draw the inducing points over time, one mark each.
 
     Args:
         axes: The axes to draw on.
@@ -236,7 +236,7 @@ def plot_inducing_points(
 def plot_progress(
     axes: Axes, rounds: Sequence[np.ndarray], *, maximize: bool = True
 ) -> Axes:
-    """Draw rewards round after round: single ones, their mean, and the best so far.
+    """Draw rewards by round: single rewards, their mean, and the best so far.
 
     Args:
         axes: The axes to draw on.
@@ -291,7 +291,7 @@ def plot_predicted(
 
 
 def blank_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches, that no global state of matplotlib knows.
+    """Return an empty figure of a size in inches, outside matplotlib's global state.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -309,7 +309,7 @@ def blank_figure(width: float, height: float) -> Figure:
 
 
 def tidy_axes(axes: Axes) -> Axes:
-    """Draw a light grid behind the data, and no frame at the top and right."""
+    """Draw a light grid behind the data, without a frame at the top and right."""
     axes.grid(which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -352,14 +352,14 @@ def _draw_runs(
 
 
 def _draw_uniform(axes: Axes, tables: Sequence[pd.DataFrame], column: str) -> None:
-    """Draw what uniform choice can expect, if the tables have that column."""
+    """Draw the expected values of uniform choice, if the tables have that column."""
     expected = {0: 0.0}
     for rounds in tables:
         if column in rounds:
             expected |= dict(zip(rounds["num_pulls"], rounds[column], strict=True))
     if len(expected) > 1:
         pulls = np.array(sorted(expected))
-        shown = pulls.clip(min=1)  # zero is on no logarithmic axis
+        shown = pulls.clip(min=1)  # a logarithmic axis has no zero
         values = np.interp(shown, pulls, [expected[n] for n in pulls])
         (line,) = axes.plot(shown, values, "--", color="0.45")
         line.set(linewidth=1.4, label="uniform choice (expected)")

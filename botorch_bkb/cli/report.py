@@ -52,7 +52,7 @@ from botorch_bkb.plotting import blank_figure, plot_predicted, plot_progress
 NUM_LENGTHSCALES_SHOWN = 10
 # In inches; fonts stay legible if the picture is as wide as a telephone.
 PICTURE_SIZE = (4.5, 3.9)
-# The titles of the columns of the batch, and which of them hold numbers.
+# The titles of the columns of the batch.
 COLUMNS = {
     "structure": "structure",
     "repeats": "times",
@@ -62,7 +62,6 @@ COLUMNS = {
     "nearest": "nearest measured",
     "why": "why",
 }
-NUMBERS = ("times", "mean", "std", "95 % interval", "measurements", "best so far")
 # Numbers with more decimals, or more digits before them, are written with an exponent.
 MAX_DECIMALS = 9
 
@@ -246,18 +245,13 @@ def in_digits_of(value: float, std: float) -> str:
 def _pictures(
     rounds: pd.DataFrame, held_out: HeldOut | None, maximize: bool
 ) -> dict[str, Any]:
-    """Return the pictures of the page and the numbers of the first one."""
-    groups = [part for _, part in rounds.groupby("key")]
-    rewards = [part["reward"].to_numpy() for part in groups]
-    best_of = np.maximum if maximize else np.minimum
-    best = best_of.accumulate([best_of.reduce(part) for part in rewards])
-    rows = [
-        {"name": part["name"].iloc[0], "size": len(part), "best": so_far}
-        | {"mean": part["reward"].mean()}
-        for part, so_far in zip(groups, best, strict=True)
-    ]
+    """Return the pictures of the page, and what describes the first one."""
+    rewards = [part["reward"].to_numpy() for _, part in rounds.groupby("key")]
+    best_of = np.max if maximize else np.min
     pictures = {
-        "rounds": rows,
+        "num_rounds": len(rewards),
+        "best_first": best_of(rewards[0]),
+        "best_last": best_of(rounds["reward"]),
         # Two digits more than those of the spread of single results.
         "unit": rounds["reward"].std(ddof=0) / 100,
         "progress": _draw(plot_progress, rewards, maximize=maximize),
@@ -305,6 +299,5 @@ def _template() -> jinja2.Template:
         "NUM_FOLDS": NUM_FOLDS,
         "DEVIATIONS_OF_95_PERCENT": DEVIATIONS_OF_95_PERCENT,
         "MIN_CANDIDATES_TO_JUDGE": MIN_CANDIDATES_TO_JUDGE,
-        "NUMBERS": NUMBERS,
     }
     return environment.get_template("report.html")

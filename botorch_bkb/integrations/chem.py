@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,34 +99,20 @@ def read_molecules(
     width = num_bits if counts else num_bits // 8
     options = ["counts" if counts else "bits", str(radius), str(num_bits)]
 
-    def ask_worker(start: int) -> tuple[list[tuple[str | None, str | None]], bytes]:
-        chunk = [text.strip() for text in smiles[start : start + CHUNK_SIZE]]
-        answers, _, data = _run_worker(options, chunk, start).partition(b"\n")
-        if progress is not None:
-            progress(len(chunk))
-        return json.loads(answers), data
-
     first: dict[str, int] = {}
     duplicates: dict[int, int] = {}
     invalid: dict[int, str] = {}
     # Allocated for all rows at once: rows that are not written take no memory.
     codes = np.empty((len(smiles), width), dtype=np.uint8)
-    starts = range(0, len(smiles), CHUNK_SIZE)
-    with ThreadPoolExecutor(num_workers) as threads:
-        for start, (answers, data) in zip(
-            starts, threads.map(ask_worker, starts), strict=True
-        ):
-            fingerprints = iter(np.frombuffer(data, dtype=np.uint8).reshape(-1, width))
-            for row, (name, reason) in enumerate(answers, start):
-                if name is None:
-                    invalid[row] = str(reason)
-                    continue
-                fingerprint = next(fingerprints)
-                if name in first:
-                    duplicates[row] = first[name]
-                else:
-                    codes[len(first)] = fingerprint
-                    first[name] = row
+    answers = _ask_workers(smiles, options, num_workers, progress)
+    for row, (name, answer) in enumerate(answers):
+        if name is None:
+            invalid[row] = answer.decode()
+        elif name in first:
+            duplicates[row] = first[name]
+        else:
+            codes[len(first)] = np.frombuffer(answer, dtype=np.uint8)
+            first[name] = row
     if invalid and not skip_invalid:
         row = min(invalid)
         text = smiles[row] if len(smiles[row]) <= 80 else smiles[row][:77] + "..."
@@ -143,6 +129,35 @@ def read_molecules(
         duplicates=duplicates,
         invalid=invalid,
     )
+
+
+def _ask_workers(
+    smiles: Sequence[str],
+    options: Sequence[str],
+    num_workers: int,
+    progress: Callable[[int], object] | None,
+) -> Iterator[tuple[str | None, bytes]]:
+    """Yield canonical SMILES and fingerprint of each row; None and a reason if none."""
+
+    def ask(start: int) -> bytes:
+        chunk = [text.strip() for text in smiles[start : start + CHUNK_SIZE]]
+        answer = _run_worker(options, chunk, start)
+        if progress is not None:
+            progress(len(chunk))
+        return answer
+
+    with ThreadPoolExecutor(num_workers) as threads:
+        for answer in threads.map(ask, range(0, len(smiles), CHUNK_SIZE)):
+            head, _, data = answer.partition(b"\n")
+            rows = json.loads(head)
+            num_valid = sum(name is not None for name, _ in rows)
+            size, place = len(data) // max(num_valid, 1), 0
+            for name, reason in rows:
+                if name is None:
+                    yield None, reason.encode()
+                    continue
+                yield name, data[place : place + size]
+                place += size
 
 
 def draw_molecules(

@@ -1,4 +1,4 @@
-"""Finite sets of arms whose rewards move, with regret against the moving maximum."""
+"""Finite-arm problems whose mean rewards change over time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from botorch_bkb.models.utils.nystrom import dense_covariance
 
 
 class DriftingProblem(ABC):
-    r"""A bandit problem over finitely many arms that goes from step to step.
+    r"""A bandit problem over finitely many arms whose mean rewards change in steps.
 
     Pulling arm ``i`` returns ``mean_rewards[i] + noise_std * N(0, 1)``; its regret is
     the distance of ``mean_rewards[i]`` from the largest of the same step. Larger is
@@ -46,7 +46,7 @@ class DriftingProblem(ABC):
         self.time = 1
 
     def advance(self) -> None:
-        """Go on to the next step."""
+        """Move to the next step."""
         self._move()
         self.time += 1
 
@@ -56,11 +56,11 @@ class DriftingProblem(ABC):
 
     @property
     def best_arm(self) -> int:
-        """The arm that is best now, the lowest index among ties."""
+        """The best arm of this step, the lowest index among ties."""
         return int(self.mean_rewards.argmax())
 
     def sample(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return noisy rewards of some arms, now.
+        """Return noisy rewards of some arms at this step.
 
         Args:
             indices: A ``q``-dim long tensor.
@@ -70,12 +70,12 @@ class DriftingProblem(ABC):
         return self.mean_rewards[indices] + self.noise_std * noise.to(self.arms)
 
     def regret(self, indices: Tensor) -> Tensor:
-        """Return the regrets of pulling some arms now, never negative."""
+        """Return the regrets of some arms at this step, never negative."""
         return self.mean_rewards.max() - self.mean_rewards[indices]
 
 
 class MarkovGPProblem(DriftingProblem):
-    r"""The paper's model: a GP that forgets, (3) and (4) of [bogunovic2016tvgpucb]_.
+    r"""A drifting GP, (3) and (4) of [bogunovic2016tvgpucb]_.
 
     ``f_1 = g_1`` and ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``, every ``g``
     an independent draw from the GP over the arms. ``O(A^2)`` a step, after one Cholesky
@@ -86,8 +86,8 @@ class MarkovGPProblem(DriftingProblem):
         covar_module: The kernel.
         forgetting_rate: ``eps``.
         noise_std: The standard deviation of the noise.
-        generator: The source of all draws of the function; noise has its own, so two
-            bandits see the same function whatever they pull.
+        generator: The source of the function. Noise has its own, so that two bandits
+            see the same function.
 
     Raises:
         BotorchTensorDimensionError: If ``arms`` is not ``A x d``.

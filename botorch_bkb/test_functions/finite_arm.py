@@ -1,4 +1,4 @@
-"""Finite sets of arms whose mean rewards, and so whose regrets, are known."""
+"""Finite-arm problems with known mean rewards, and so known regrets."""
 
 from __future__ import annotations
 
@@ -221,10 +221,10 @@ def standardized(column: pd.Series) -> Tensor:
             "infinite values. Drop or fill those rows."
         )
     centred = values - values.mean()
-    # Compared with the values' own size: the mean of a constant 0.1 is rounded.
+    # Relative to the size of the values, since the mean of a constant is rounded.
     if centred.abs().max() <= 1e-12 * values.abs().max():
         raise InputDataError(
-            f"Expected column {column.name!r} to vary, but it is constant. Drop a "
-            "feature that is; where it is the reward, every row is as good."
+            f"Expected column {column.name!r} to vary, but it is constant. Drop it if "
+            "it is a feature. If it is the reward, all rows are equally good."
         )
     return centred / centred.square().mean().sqrt()
