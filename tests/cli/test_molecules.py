@@ -1,7 +1,5 @@
 """Libraries of molecules and of bits, to the next plate."""
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -378,17 +376,6 @@ def test_columns_are_those_of_the_candidate_where_rows_are_left_out(
     assert found["smiles"].tolist() == expected["smiles"].tolist()
     if words == ["--with-columns"]:
         assert found["dose"].tolist() == expected["dose"].tolist()
-
-
-def test_a_report_knows_no_measurement_of_what_is_no_molecule(tmp_path, library):
-    table = pd.concat([pd.DataFrame({"id": ["bad"], "smiles": ["ethanol"]}), library])
-    results = results_of(library, [0, 8, 16, 24]).drop(columns="smiles")
-    wrong = pd.DataFrame({"id": ["bad"], "reward": [99.0]})
-    results = pd.concat([results[:2], wrong, results[2:]])
-    words = ["--smiles", "smiles", "--skip-invalid"]
-    run(tmp_path, table, results, *words, "--report", str(tmp_path / "page.html"))
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "99" not in re.search(r"Line chart of results[^\"]*", page)[0]
 
 
 def test_a_worker_that_breaks_down_is_an_error_of_one_line(

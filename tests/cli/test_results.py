@@ -194,13 +194,6 @@ def test_a_molecule_that_failed_is_not_chosen_from_another_row(tmp_path, capsys)
     words = "--smiles", "smiles", "--max-repeats", "1"
     batch = suggest(tmp_path, results, *words, arms=arms)
     assert batch["id"].tolist() == ["M5"]
-    one_table = arms.assign(reward=["", "failed", "2", "3", "5", ""])
-    one_table.to_csv(tmp_path / "one.csv", index=False)
-    table = str(tmp_path / "one.csv")
-    command = ["suggest", table, "--observations", table, "--smiles", "smiles"]
-    command += ["--max-repeats", "1", "--output", f"{tmp_path}/two.csv"]
-    assert main(command) == 0
-    assert pd.read_csv(tmp_path / "two.csv")["id"].tolist() == ["M5"]
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ REWARD = ["--reward", "gain"]
     ("change", "words", "message"),
     [
         ({}, ["--reward", "cost"], "no column 'cost'"),
-        ({"gain": 1.0}, REWARD, "'gain' to vary, but it is constant. Drop a feature"),
+        ({"gain": 1.0}, REWARD, "'gain' to vary, but it is constant. Drop it if"),
         ({"gain": "high"}, REWARD, "'gain' has 'high' in row 1"),
         ({"gain": [np.nan, *range(59)]}, REWARD, "'gain' has an empty cell in row 1 ("),
         ({"gain": 1e308}, REWARD, "not a finite number up to 1e+100"),
