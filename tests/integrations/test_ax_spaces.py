@@ -10,6 +10,7 @@ import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
+from botorch_bkb.arms import ProductArms
 from botorch_bkb.optim import optimize_acqf_finite
 from tests.integrations.ax_clients import (
     choices,
@@ -34,6 +35,7 @@ with warnings.catch_warnings():
     from botorch_bkb.integrations.ax import (
         ArmFile,
         BanditNode,
+        ChoiceGrid,
         find_bandit_node,
         modular_strategy,
         register_folder,
@@ -118,6 +120,84 @@ def test_the_order_of_choices_counts():
         assert node.arms.index(p) == index
 
 
+# Product spaces -----------------------------------------------------------------------
+
+
+def grid(num_values):
+    """Return three parameters: ordered numbers, numbers without order, and text."""
+    numbers = [float(number) for number in range(num_values)]
+    return [
+        choices("a", numbers, is_ordered=True),
+        choices("b", list(range(num_values)), "int", is_ordered=False),
+        choices("fixed", ["here"], "str"),
+        choices("c", [f"s{number}" for number in range(num_values)], "str"),
+    ]
+
+
+def result(parameters):
+    far = abs(parameters["a"] - 30) / 100 + (parameters["b"] != 7)
+    return -far + 0.5 * (parameters["c"] == "s1")
+
+
+@pytest.mark.parametrize("num_values", [100, 1000])
+def test_more_combinations_are_a_product_space(num_values, tmp_path):
+    """Results, a failed trial, a pending one, a status quo, a reload: by number."""
+    node = BanditNode(ChoiceGrid(), seed=0)
+    client = new_client(node, grid(num_values))
+    standard = {"a": 30.0, "b": 7, "fixed": "here", "c": "s1"}
+    rows = [{**standard, "a": float(a), "c": f"s{a % 3}"} for a in range(0, 80, 8)]
+    for parameters in [standard, *rows]:
+        number = client.attach_trial(parameters)
+        client.complete_trial(number, raw_data={"y": result(parameters)})
+    pending = client.get_next_trials(max_trials=2)
+    client.mark_trial_failed(pending.popitem()[0])
+    arms = node.bandit.arms
+    assert isinstance(arms, ProductArms)
+    assert arms.sizes == (num_values,) * 3
+    assert arms.is_category == [False, True, True]
+    for each in (client, reload(client, tmp_path)):
+        loaded = find_bandit_node(each)
+        bandit = loaded.update()
+        assert bandit.num_pulls == 11
+        waiting = [loaded.arms.index(parameters) for parameters in pending.values()]
+        assert list(bandit.pending.values()) == waiting
+        best, prediction, *_ = loaded.best_parameterization()
+        assert best == standard
+        assert loaded.predict([best])[0]["y"][0] == pytest.approx(prediction["y"][0])
+    assert client.get_next_trials(1) == each.get_next_trials(1)
+    index = node.arms.index(standard)
+    assert arms[index].tolist() == [30.0, 7.0, 1.0]
+    assert node.arms.parameters(index) == standard
+
+
+def test_as_many_combinations_as_a_table_takes_are_a_table():
+    parameters = [choices("a", list(range(1000)), "int", is_ordered=True)]
+    for size, is_table in ((100, True), (101, False)):
+        node = BanditNode(ChoiceGrid(), seed=0)
+        more = choices("b", list(range(size)), "int", is_ordered=True)
+        new_client(node, [*parameters, more]).get_next_trials(1)
+        assert isinstance(node.bandit.arms, ProductArms) != is_table
+
+
+def test_constraints_of_a_product_space_are_forbidden_products():
+    constraints = ["a + 2*d <= 60", "a >= 7"]
+    node = BanditNode(ChoiceGrid(), seed=0)
+    parameters = [
+        *grid(100)[2:],
+        *(choices(name, list(range(80)), "int", is_ordered=True) for name in "ad"),
+    ]
+    client = new_client(node, parameters, parameter_constraints=constraints)
+    for _ in range(6):
+        ((number, chosen),) = client.get_next_trials(1).items()
+        assert 7 <= chosen["a"] <= 60 - 2 * chosen["d"]
+        client.complete_trial(number, raw_data={"y": chosen["a"] + chosen["d"]})
+    with pytest.raises(UnsupportedError, match="no `fixed_parameters`"):
+        client.get_next_trials(1, fixed_parameters={"a": 8})
+    client._experiment.search_space.set_parameter_constraints([])
+    with pytest.raises(UnsupportedError, match=r"that the bandit began with, .*7"):
+        client.get_next_trials(1)
+
+
 # Honoured or refused ------------------------------------------------------------------
 
 
@@ -169,10 +249,6 @@ REFUSED = [
                 *two_parameters()[:1],
             ]
         },
-    ),
-    (
-        "at most 2,000,000 combinations",
-        {"parameters": [choices(name, list(range(999)), "int") for name in "abc"]},
     ),
 ]
 

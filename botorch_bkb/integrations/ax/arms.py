@@ -26,6 +26,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms import ProductArms
 from botorch_bkb.cli.tables import (
     is_numeric,
     read_table,
@@ -35,7 +36,7 @@ from botorch_bkb.cli.tables import (
 
 
 Parameters = Mapping[str, Any]
-MAX_GRID_SIZE = 2_000_000
+MAX_TABLE_SIZE = 100_000
 _FOLDERS: list[Path] = []
 _CONSTRAINT_TOLERANCE = 1e-8  # Ax's own
 
@@ -45,6 +46,8 @@ class ArmSource(ABC):
 
     # The last parameter varies fastest. Fixed parameters have one value.
     _values: Mapping[str, Sequence[Any]] = MappingProxyType({})
+    # Those of a product space; None of a table.
+    _constraints: Sequence[ParameterConstraint] | None = None
 
     @abstractmethod
     def load(self, search_space: SearchSpace) -> Tensor:
@@ -84,24 +87,23 @@ class ArmSource(ABC):
 
     def allowed(
         self, fixed: Parameters, constraints: Sequence[ParameterConstraint]
-    ) -> Tensor:
+    ) -> Tensor | None:
         """Return which of the ``A`` arms have fixed parameters and fulfil constraints.
+
+        None if nothing limits the arms.
 
         Raises:
             InputDataError: If no arm is left.
         """
+        if not fixed and not constraints:
+            return None
         grid = np.meshgrid(*self._values.values(), indexing="ij", sparse=True)
         axes = dict(zip(self._values, grid, strict=True))
         allowed = np.ones(self._shape(), dtype=bool)
         for name, value in fixed.items():
             allowed &= axes[name] == value if name in axes else False
         for constraint in constraints:
-            terms = constraint.constraint_dict.items()
-            excess = sum(weight * axes[name] for name, weight in terms)
-            excess = excess - constraint.bound
-            if constraint.is_equality:
-                excess = np.abs(excess)
-            allowed &= excess <= _CONSTRAINT_TOLERANCE
+            allowed &= _fulfils(constraint, axes)
         if not allowed.any():
             raise InputDataError(
                 f"Expected an arm with `fixed_parameters` {dict(fixed)} that fulfils "
@@ -240,11 +242,13 @@ class ArmFile(ArmSource):
 
 @dataclass
 class ChoiceGrid(ArmSource):
-    """The product of all choice parameters of an experiment, at most two million.
+    """The product of all choice parameters of an experiment.
 
     Numbers are features as they are, and ordered text counts from zero; text and
     numbers without order have one 0/1 column per value. Ax treats two values as
-    ordered; two words have a column each.
+    ordered; two words have a column each. More than 100,000 combinations are a
+    :class:`~botorch_bkb.arms.ProductArms`, which is never written out. Text and numbers
+    without order are its categories, parameter constraints its forbidden products.
     """
 
     @override
@@ -254,7 +258,6 @@ class ChoiceGrid(ArmSource):
         Raises:
             UnsupportedError: If a parameter is neither a choice nor fixed, or these
                 are the arms of another experiment already.
-            InputDataError: If there are too many combinations.
         """
         features: list[Tensor] = []
         values: dict[str, Sequence[Any]] = {}
@@ -270,14 +273,58 @@ class ChoiceGrid(ArmSource):
                     f"Expected choice parameters only, but {name!r} is a "
                     f"{type(parameter).__name__}. Use an ArmFile for a table of arms."
                 )
-        size = math.prod(len(rows) for rows in features)
-        if size > MAX_GRID_SIZE:
-            raise InputDataError(
-                f"Expected at most {MAX_GRID_SIZE:,} combinations of choices, but got "
-                f"{size:,}. Use an ArmFile for a part of them."
-            )
         self._bind(values)
-        return product_rows(features)
+        if math.prod(self._shape()) <= MAX_TABLE_SIZE:
+            return product_rows(features)
+        self._constraints = list(search_space.parameter_constraints)
+        components: dict[str, Any] = {}
+        for (name, labels), rows in zip(values.items(), features, strict=True):
+            if len(labels) > 1:
+                is_number = rows.shape[-1] == 1
+                components[name] = rows if is_number else list(map(str, labels))
+        return ProductArms(
+            components, forbidden=self._is_forbidden if self._constraints else ()
+        )
+
+    def _is_forbidden(self, positions: Tensor) -> Tensor:
+        """Return which products violate the constraints."""
+        varied = [name for name, values in self._values.items() if len(values) > 1]
+        places = dict(zip(varied, positions.cpu().numpy().T, strict=True))
+        fulfils = [
+            _fulfils(
+                each,
+                {
+                    name: np.asarray(self._values[name])[places.get(name, 0)]
+                    for name in each.constraint_dict
+                },
+            )
+            for each in self._constraints or ()
+        ]
+        return torch.from_numpy(~np.all(fulfils, axis=0))
+
+    @override
+    def allowed(
+        self, fixed: Parameters, constraints: Sequence[ParameterConstraint]
+    ) -> Tensor | None:
+        if self._constraints is None:
+            return super().allowed(fixed, constraints)
+        if fixed or list(constraints) != self._constraints:
+            raise UnsupportedError(
+                f"Expected no `fixed_parameters` for more than {MAX_TABLE_SIZE:,} "
+                f"combinations, and the `parameter_constraints` that the bandit began "
+                f"with, {self._constraints}, but got {dict(fixed)} and "
+                f"{list(constraints)}. Use a new node, and constraints in the place of "
+                "fixed parameters."
+            )
+        return None
+
+
+def _fulfils(constraint: ParameterConstraint, values: Mapping[str, Any]) -> Any:
+    """Return whether parameters' values fulfil a linear constraint."""
+    terms = constraint.constraint_dict.items()
+    excess = sum(weight * values[name] for name, weight in terms) - constraint.bound
+    excess = np.abs(excess) if constraint.is_equality else excess
+    return excess <= _CONSTRAINT_TOLERANCE
 
 
 def _features(parameter: ChoiceParameter) -> Tensor:

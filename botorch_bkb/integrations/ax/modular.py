@@ -27,10 +27,13 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.checks import check_size
-from botorch_bkb.integrations.ax.arms import MAX_GRID_SIZE, product_rows
+from botorch_bkb.integrations.ax.arms import product_rows
 from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import optimize_acqf_finite
+
+
+MAX_GRID_SIZE = 2_000_000
 
 
 class FiniteArmAcquisition(Acquisition):
@@ -183,7 +186,7 @@ def check_modular(experiment: Experiment) -> None:
     if math.prod(sizes) > MAX_GRID_SIZE:
         raise UnsupportedError(
             f"Expected at most {MAX_GRID_SIZE:,} points, but the parameters have "
-            f"{math.prod(sizes):,}. Use a BanditNode over an ArmFile of some of them."
+            f"{math.prod(sizes):,}. Use a BanditNode."
         )
 
 

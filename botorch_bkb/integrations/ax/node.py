@@ -246,9 +246,7 @@ class BanditNode(ExternalGenerationNode):
         features = options.get("fixed_features")
         fixed = {} if features is None else features.parameters
         constraints = experiment.search_space.parameter_constraints
-        self._available = None
-        if fixed or constraints:
-            self._available = self.arms.allowed(fixed, constraints)
+        self._available = self.arms.allowed(fixed, constraints)
         run = super()._gen(experiment, *args, **options)
         if self.bandit.num_pulls:
             # For `client.get_best_parameterization`.
