@@ -20,6 +20,7 @@ NAMES = (
     "practice",
     "practice_ax",
     "practice_box",
+    "products",
     "regret",
     "scale",
     "screening",
