@@ -64,7 +64,12 @@ def code_of(path):
     return [textwrap.dedent(code) for code in re.findall(block, path.read_text())]
 
 
-PAGES = [path for path in [README, *sorted(DOCS.glob("*.rst"))] if code_of(path)]
+WRITTEN = [
+    README,
+    *sorted(DOCS.glob("*.rst")),
+    *sorted((DOCS / "guides").glob("*.rst")),
+]
+PAGES = [path for path in WRITTEN if code_of(path)]
 GUIDES = runpy.run_path(str(DOCS / "run_guides.py"))
 
 
