@@ -43,8 +43,9 @@ CHUNK_NUMBERS = 2**22
 # Rows of R after which products are dropped.
 STAGES = (0, 4, 16, 64, 256, 512)
 NUM_ITERATIONS = 2
-# The share of a block from which the first rows of R are multiplied with all of it.
-DENSE_SHARE = 0.02
+NUM_SAMPLED = 2048
+# Picking the kernel rows of a product costs as much as products with so many rows of R.
+GATHERING_COST = 64
 # What rounding may add to a bound, in prior standard deviations.
 MARGIN = 1e-6
 # The search starts from so many scattered products, and the neighbours of the best.
@@ -52,7 +53,7 @@ NUM_SCATTERED = 2**14
 NUM_STARTS = 16
 NUM_ROUNDS = 4
 # A pass keeps at least so many products for the questions that follow.
-KEPT_SIZE = 2048
+KEPT_SIZE = 4096
 
 
 class ProductPosterior(ArmPosterior):
@@ -121,26 +122,30 @@ class ProductPosterior(ArmPosterior):
         upper = L.mT
         weights = self.basis.weights.unsqueeze(-1)
         self.alpha = torch.linalg.solve_triangular(upper, weights, upper=True)[:, 0]
-        self.root = self._leading_rows(scatter)
+        self.root = self._leading_rows()
         self._found: tuple[float, ProductMask | None, Ranked, float] | None = None
 
-    def _leading_rows(self, scatter: Tensor) -> Tensor:
-        """Return some rows of R, nearly the leading ones, in order of importance.
+    def _leading_rows(self) -> Tensor:
+        """Return rows of R, those first that explain most of scattered products.
 
-        For orthonormal ``Q`` and ``B = I - V^{-1}``, ``z^T B z`` is at least ``|(Q^T B
-        Q)^{-1/2} Q^T B z|^2``. Subspace iterations make ``Q`` nearly the leading
-        eigenvectors.
+        For ``B = I - V^{-1}``, orthonormal ``Q`` and ``T T^T = Q^T B Q``, the sum
+        ``z^T B z`` is at least ``|T^{-1} Q^T B z|^2``, and so is every partial sum.
+        Subspace iterations make ``Q`` nearly the leading left singular vectors of ``B
+        Z`` for the features ``Z`` of scattered products.
         """
-        basis, size = self.basis, min(STAGES[-1], len(scatter))
+        basis, size = self.basis, min(STAGES[-1], len(self.basis.L))
+        sample = self.scattered()
+        Z = self.features(sample[:: max(1, len(sample) // NUM_SAMPLED)])
+        Z -= basis.solve(Z)
         generator = torch.Generator().manual_seed(0)
-        Q = torch.randn(len(scatter), size, generator=generator).to(scatter)
+        Q = torch.randn(len(Z), size, generator=generator, dtype=torch.double).to(Z)
         for _ in range(NUM_ITERATIONS):
-            Q = torch.linalg.qr(scatter @ Q)[0]
+            Q = torch.linalg.qr(Z @ (Z.mT @ Q))[0]
         BQ = Q - basis.solve(Q)
-        s, U = torch.linalg.eigh(Q.mT @ BQ)
-        kept = s > MARGIN**2
-        BQ = BQ @ (U[:, kept] / s[kept].sqrt()).flip(1)
-        return torch.linalg.solve_triangular(basis.L.mT, BQ, upper=True).mT
+        T, info = torch.linalg.cholesky_ex(Q.mT @ BQ)
+        kept = int(info) - 1 if int(info) else size  # the others explain nothing
+        rows = torch.linalg.solve_triangular(T[:kept, :kept], BQ.mT[:kept], upper=False)
+        return torch.linalg.solve_triangular(basis.L.mT, rows.mT, upper=True).mT
 
     # Answers for some products
 
@@ -289,7 +294,7 @@ class ProductPosterior(ArmPosterior):
         last = torch.unravel_index(torch.arange(num_last, device=device), sizes[first:])
         # Rows of the first components' table, times the mean's weights or a row of R,
         # and a column for each of the last components' combinations.
-        weights = torch.cat([self.alpha.unsqueeze(0), self.root[: STAGES[2]]])
+        weights = torch.cat([self.alpha.unsqueeze(0), self.root])
         weights = weights.repeat(1, len(tables))
         right = torch.cat([_products(term[first:], last).mT for term in tables])
         size = max(1, BLOCK_SIZE // num_last)
@@ -308,13 +313,17 @@ class ProductPosterior(ArmPosterior):
                 left *= torch.cat([_products(term[:first], at) for term in tables], -1)
             mean = (left * weights[0]) @ right
             found = (mean >= search.floor - bonus).flatten().nonzero().squeeze(-1)
-            # While many are left, some rows of R for all cost less than picking some.
-            if len(found) > DENSE_SHARE * mean.numel() and search.scale > 0:
-                variance = torch.full_like(mean, self.max_prior_variance)
-                for row in weights[1:]:
+            variance = torch.full_like(mean, self.max_prior_variance)
+            for first_row, last_row in pairwise(STAGES):
+                # While many are left, products with all cost less than picking some.
+                rows_now = last_row - first_row
+                share = len(found) / mean.numel()
+                if share * (rows_now + GATHERING_COST) <= rows_now or not search.scale:
+                    break
+                for row in weights[1 + first_row : 1 + last_row]:
                     variance -= ((left * row) @ right).square_()
-                bounds = mean.add_(variance.clamp_min_(0.0).sqrt_(), alpha=search.scale)
-                reaches = bounds >= search.floor - search.margin
+                std = variance.clamp_min(0.0).sqrt_()
+                reaches = mean + search.scale * std >= search.floor - search.margin
                 found = reaches.flatten().nonzero().squeeze(-1)
             if len(found):
                 yield found + start * num_last
