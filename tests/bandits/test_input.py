@@ -264,6 +264,3 @@ def test_columns_of_a_table_come_in_their_order():
     assert observations["told_rewards"][-6:] == [0.3, 0.5, 0.4, 0.5, 0.4, 0.3]
     available = pd.Series([True] + 29 * [False]).sort_values()
     assert bandit.ask(available=available).unique().tolist() == [29]
-
-
-# Kernels ------------------------------------------------------------------------------
