@@ -332,10 +332,10 @@ class LearningCampaign(Campaign):
     options: ClassVar[dict[str, Any]] = LEARNED
 
 
-def case(machine, num_examples):
+def case(machine, num_examples, num_steps=40):
     test = machine.TestCase
     test.settings = settings(
-        max_examples=num_examples, stateful_step_count=40, deadline=None
+        max_examples=num_examples, stateful_step_count=num_steps, deadline=None
     )
     return test
 
@@ -347,4 +347,4 @@ TestThompson = case(ThompsonCampaign, 4)
 TestDrifting = case(DriftingCampaign, 4)
 TestResetting = case(ResettingCampaign, 3)
 # A fit to a few odd rewards may fail, and says so.
-TestLearning = pytest.mark.filterwarnings("ignore")(case(LearningCampaign, 2))
+TestLearning = pytest.mark.filterwarnings("ignore")(case(LearningCampaign, 2, 25))

@@ -64,15 +64,15 @@ def num_observed(monkeypatch):
 
 
 @both_filters
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_late_observations_are_those_of_a_full_replay_bit_for_bit(sparse, seed):
     rng = np.random.default_rng(seed)
     replayed = ReplayedFilter(new_filter(sparse))
-    pulls, out, told = random_pulls(80, seed), [], []
-    for number in range(0, 80, 2):
+    pulls, out, told = random_pulls(60, seed), [], []
+    for number in range(0, 60, 2):
         out += pulls[number : number + 2]
         rng.shuffle(out)
-        size = len(out) if number == 78 else int(rng.integers(len(out) + 1))
+        size = len(out) if number == 58 else int(rng.integers(len(out) + 1))
         new, out = out[:size], out[size:]
         told += new
         expected = filtered(told, new_filter(sparse))
@@ -80,7 +80,7 @@ def test_late_observations_are_those_of_a_full_replay_bit_for_bit(sparse, seed):
         assert_same_bits(replayed.with_observations(new), expected)
         replayed.observe(new, min((pull.time for pull in out), default=math.inf))
         assert_same_bits(replayed.filter, expected)
-    assert len(told) == 80
+    assert len(told) == 60
 
 
 @both_filters
