@@ -120,7 +120,7 @@ def test_arms_of_one_round_are_those_of_a_masked_table(bandit_class, options):
     whole = make(bandit_class, table, **options)
     measures = [measure_by_features() for _ in range(2)]
     generator = torch.Generator().manual_seed(1)
-    for _ in range(5):
+    for _ in range(4):
         rows = torch.randint(len(table), (15,), generator=generator)
         available = torch.zeros(len(table), dtype=torch.bool)
         available[rows] = True
