@@ -18,7 +18,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 
@@ -145,16 +144,6 @@ def check_modules(kind: type, **values: Any) -> None:
                 f"Expected `{name}` to be one {kind.__name__}, but it is a batch of "
                 f"shape {tuple(batch_shape)}. Leave out `batch_shape`."
             )
-
-
-def check_device(covar_module: Kernel, arms: Tensor) -> None:
-    """Raise unless a kernel is on the device of the arms."""
-    parts = [*covar_module.parameters(), *covar_module.buffers()]
-    if any(part.device != arms.device for part in parts):
-        raise InputDataError(
-            f"Expected `covar_module` on the device of `arms`, {arms.device}, but got "
-            f"a kernel on {parts[0].device}. Use `covar_module.to(arms.device)`."
-        )
 
 
 def check_tensors(**values: Any) -> None:

@@ -78,15 +78,6 @@ def exact_posterior(K_pp, K_px, K_xx, noise_per_pull, y):
     return gain @ y, K_xx - gain @ K_px
 
 
-def dtc_log_marginal_likelihood(Q, noise, y):
-    """Return log N(y; 0, Q + diag(noise)), one row per pull."""
-    covariance = Q + np.diag(np.broadcast_to(noise, len(y)))
-    log_det = np.linalg.slogdet(covariance)[1]
-    return -0.5 * (
-        y @ np.linalg.solve(covariance, y) + log_det + len(y) * math.log(2 * math.pi)
-    )
-
-
 class Arms:
     """The posterior over all arms of a Gram matrix, given S, counts and sums."""
 

@@ -13,10 +13,6 @@ from botorch_bkb.arms import ArmTable, PullCounts, PullLimits
 from botorch_bkb.arms.table import UNLIMITED
 
 
-def of_pulls(*numbers):
-    return PullLimits(torch.tensor(numbers, dtype=torch.int32))
-
-
 @given(data=st.data(), num_arms=st.integers(1, 9))
 def test_limits_are_those_of_a_list(data, num_arms):
     number = st.sampled_from([0, 1, 2, 3, UNLIMITED])
