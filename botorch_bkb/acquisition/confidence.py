@@ -21,10 +21,7 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from typing_extensions import override
 
-from botorch_bkb.acquisition.schedules import (
-    ConfidenceSchedule,
-    ConfidenceState,
-)
+from botorch_bkb.acquisition.schedules import ConfidenceSchedule, ConfidenceState
 from botorch_bkb.checks import (
     check_count,
     check_fraction,

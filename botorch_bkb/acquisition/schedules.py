@@ -20,10 +20,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import (
-    check_count,
-    check_not_negative,
-)
+from botorch_bkb.checks import check_count, check_not_negative
 
 
 MINIMIZE = "Minimize with `maximize=False`, not with a negative width."

@@ -19,13 +19,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms.table import (
-    ArmTable,
-    checksum,
-    PullCounts,
-    PullLimits,
-    UNLIMITED,
-)
+from botorch_bkb.arms.table import ArmTable, checksum, PullCounts, PullLimits, UNLIMITED
 from botorch_bkb.checks import check_arms, check_indices
 from botorch_bkb.models.kernels.learned import product_to_learn
 from botorch_bkb.models.kernels.product import ComponentKernel

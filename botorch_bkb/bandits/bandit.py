@@ -22,12 +22,7 @@ from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
 from botorch_bkb.bandits.surrogates import ArmSurrogate
-from botorch_bkb.checks import (
-    check_count,
-    check_generator,
-    check_indices,
-    check_size,
-)
+from botorch_bkb.checks import check_count, check_generator, check_indices, check_size
 from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.models.utils.draws import (
     as_generator,

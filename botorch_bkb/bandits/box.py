@@ -34,12 +34,7 @@ from botorch_bkb.checks import (
     check_size,
 )
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
-from botorch_bkb.models.utils.draws import (
-    as_generator,
-    ASKS,
-    seed_of,
-    seeded_generator,
-)
+from botorch_bkb.models.utils.draws import as_generator, ASKS, seed_of, seeded_generator
 
 
 # What is learned from fewer points, which a bound chose, misleads for long.

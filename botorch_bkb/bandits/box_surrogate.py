@@ -12,10 +12,7 @@ from typing_extensions import override
 
 from botorch_bkb.arms.table import match_rows
 from botorch_bkb.bandits.fitting import Hyperparameters
-from botorch_bkb.bandits.inducing import (
-    LeverageScoreSampling,
-    MIN_INDUCING,
-)
+from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.surrogates import Surrogate
 from botorch_bkb.checks import check_points

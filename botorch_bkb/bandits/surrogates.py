@@ -26,12 +26,7 @@ from botorch_bkb.bandits.fitting import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.observations import Observations, Pull, Totals
 from botorch_bkb.bandits.policies import PosteriorAt
-from botorch_bkb.checks import (
-    as_number,
-    check_count,
-    check_indices,
-    check_number,
-)
+from botorch_bkb.checks import as_number, check_count, check_indices, check_number
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import (
     ArmPosterior,

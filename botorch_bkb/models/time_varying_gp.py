@@ -19,11 +19,7 @@ from gpytorch.priors import GammaPrior
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import (
-    check_modules,
-    check_single_output,
-    check_tensors,
-)
+from botorch_bkb.checks import check_modules, check_single_output, check_tensors
 from botorch_bkb.models.kernels import TemporalDecayKernel
 from botorch_bkb.models.utils.likelihoods import check_likelihood
 from botorch_bkb.models.utils.nystrom import lazy_covariance

@@ -23,11 +23,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_bkb.checks import (
-    check_number,
-    check_time,
-    is_integer,
-)
+from botorch_bkb.checks import check_number, check_time, is_integer
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import (
     APPEND_TOLERANCE,

@@ -23,14 +23,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from botorch_bkb import (
-    BBKB,
-    GPBandit,
-    GPThompsonSampling,
-    GPUCB,
-    RGPUCB,
-    TVGPUCB,
-)
+from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.bandits import FiniteArmBandit, storage
 from tests.bandits import LEARNED, make_bandit, NOISE, rbf, unchanged
 

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from botorch_bkb import (
-    BBKB,
-    EpsilonGreedy,
-    GPBandit,
-    GPUCB,
-    TVGPUCB,
-)
+from botorch_bkb import BBKB, EpsilonGreedy, GPBandit, GPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBKBWidth
 from botorch_bkb.acquisition.schedules import ConstantWidth
 from botorch_bkb.bandits import inducing, ThompsonPolicy
@@ -28,13 +22,7 @@ from tests.bandits import (
     UCB_BANDITS,
     unchanged,
 )
-from tests.bandits.contract import (
-    answers,
-    both_signs,
-    each,
-    leverage_at_ask,
-    Recorder,
-)
+from tests.bandits.contract import answers, both_signs, each, leverage_at_ask, Recorder
 
 
 # Predictions --------------------------------------------------------------------------

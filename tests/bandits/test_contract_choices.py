@@ -33,11 +33,7 @@ from tests.bandits import (
     UCB_BANDITS,
     unchanged,
 )
-from tests.bandits.contract import (
-    each,
-    each_bandit_and_rule,
-    leverage_at_ask,
-)
+from tests.bandits.contract import each, each_bandit_and_rule, leverage_at_ask
 
 
 # The first arm, and ties --------------------------------------------------------------

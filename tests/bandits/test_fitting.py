@@ -9,16 +9,8 @@ from gpytorch.kernels import ScaleKernel
 
 from botorch_bkb import GPBandit
 from botorch_bkb.arms import ArrayArms, BitArms
-from botorch_bkb.bandits import (
-    composite_to_learn,
-    fitting,
-    ThompsonPolicy,
-)
-from botorch_bkb.bandits.fitting import (
-    extreme_arms,
-    feature_units,
-    Hyperparameters,
-)
+from botorch_bkb.bandits import composite_to_learn, fitting, ThompsonPolicy
+from botorch_bkb.bandits.fitting import extreme_arms, feature_units, Hyperparameters
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
     LEARNED,

@@ -13,20 +13,9 @@ from botorch.exceptions.errors import (
 )
 
 from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, RGPUCB, TVGPUCB
-from botorch_bkb.acquisition.confidence import (
-    BBKBWidth,
-    NormDoubling,
-)
+from botorch_bkb.acquisition.confidence import BBKBWidth, NormDoubling
 from botorch_bkb.acquisition.schedules import ConstantWidth
-from tests.bandits import (
-    assert_same,
-    LEARNED,
-    make_bandit,
-    NOISE,
-    play,
-    rbf,
-    unchanged,
-)
+from tests.bandits import assert_same, LEARNED, make_bandit, NOISE, play, rbf, unchanged
 
 
 ARMS = torch.rand(6, 2, generator=torch.Generator().manual_seed(0)).double()

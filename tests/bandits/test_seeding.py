@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from botorch_bkb import (
-    BBKB,
-    GPBandit,
-    GPThompsonSampling,
-    RGPUCB,
-    TVGPUCB,
-)
+from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, RGPUCB, TVGPUCB
 from botorch_bkb.bandits.observations import Observations
 from tests.bandits import (
     ALL_BANDITS,

@@ -26,12 +26,7 @@ from botorch_bkb.arms import (
 )
 from botorch_bkb.posteriors import ArmPosterior, shards
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.ray_shards import (
-    decode,
-    encode,
-    shard_of,
-    ShardHost,
-)
+from botorch_bkb.posteriors.ray_shards import decode, encode, shard_of, ShardHost
 from tests.bandits import unchanged
 from tests.posteriors.test_shards import (
     assert_same,
