@@ -35,6 +35,7 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "numpy": (
         "https://numpy.org/doc/stable/",
         {
+            "numpy.bool": ("class", "reference/arrays.scalars.html#$"),
             "numpy.dtype": ("class", "reference/generated/numpy.dtype.html#$"),
             "numpy.float64": ("class", "reference/arrays.scalars.html#$"),
             "numpy.int64": ("class", "reference/arrays.scalars.html#$"),
@@ -87,6 +88,10 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "gpytorch.kernels.kernel.Kernel": (
                 "class",
                 "kernels.html#gpytorch.kernels.Kernel",
+            ),
+            "gpytorch.kernels.scale_kernel.ScaleKernel": (
+                "class",
+                "kernels.html#gpytorch.kernels.ScaleKernel",
             ),
             "gpytorch.likelihoods.likelihood.Likelihood": (
                 "class",
