@@ -143,8 +143,8 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     if len(failed):
         names = list(rows[args.id].iloc[first[failed]])
         note(
-            f"the last measurement of {len(failed):,} candidates failed "
-            f"({listing(names, NUM_IDS_SHOWN)}): they are not chosen. Remove the rows "
+            f"candidates whose last measurement failed: {len(failed):,} "
+            f"({listing(names, NUM_IDS_SHOWN)}). They are not chosen. Remove the rows "
             "of failed measurements to let these candidates be chosen again"
         )
     kept = (indices >= 0) & ~is_failed
@@ -324,11 +324,11 @@ def _identify(
         ids = removed[args.id][again]
         raise InputDataError(_unknown_id(ids, " with other settings", arms, args))
     if len(removed):
+        shown = listing(list(removed[args.id]), NUM_IDS_SHOWN)
         note(
-            f"{len(removed):,} measured candidates are no longer in {args.arms.name} "
-            f"({listing(list(removed[args.id]), NUM_IDS_SHOWN)}): their results train "
-            f"the model with the settings in {results_name(args)}, and they are not "
-            "chosen"
+            f"measured candidates that are no longer in {args.arms.name}: "
+            f"{len(removed):,} ({shown}). Their results train the model with the "
+            f"settings in {results_name(args)}, and they are not chosen"
         )
     return places, removed
 

@@ -105,8 +105,8 @@ def valid_rows(
         numbers = arms.index.get_level_values(-1) + 1
         shown = [f"{numbers[row]} ({faults[row][-1]})" for row in sorted(faults)]
         note(
-            f"{len(faults):,} rows without a molecule are skipped, with their "
-            f"measurements: {listing(shown, NUM_ROWS_SHOWN)}"
+            f"rows without a molecule, skipped with their measurements: "
+            f"{len(faults):,}. Rows: {listing(shown, NUM_ROWS_SHOWN)}"
         )
     return is_valid
 
@@ -125,9 +125,9 @@ def first_rows(
     if len(copies):
         own = rows[group[copies[0]]]
         note(
-            f"{len(copies):,} rows have the molecule and settings of another row, such "
-            f"as {ids.iloc[copies[0]]} those of {ids.iloc[own]}: each group is one "
-            "candidate, with the measurements of all"
+            "rows with the molecule and settings of another row: "
+            f"{len(copies):,}, such as {ids.iloc[copies[0]]} those of {ids.iloc[own]}. "
+            "Each group is one candidate, with the measurements of all"
         )
     return rows
 

@@ -317,7 +317,7 @@ def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
     if wrong.any():
         cell = column[wrong].iloc[0]
         shown = "an empty cell" if pd.isna(cell) else repr(str(cell))
-        more = f" ({wrong.sum() - 1:,} more such rows)" if wrong.sum() > 1 else ""
+        more = f" (more such rows: {wrong.sum() - 1:,})" if wrong.sum() > 1 else ""
         gaps = "pending: an empty cell; failed: the word failed"
         raise InputDataError(
             f"Column {column.name!r} has {shown} in {row_name(wrong)}{more}, which is "

@@ -60,7 +60,7 @@ def test_a_near_miss_informs_by_its_own_settings(tmp_path, capsys):
     results = HISTORY.replace({"heat": {55.5: 55.0}}).head(5)
     _, said = suggest(tmp_path, capsys, ARMS, results)
     assert "4 of 5 results without a known id" in said
-    assert "1 measured candidates are no longer in arms.csv (old 4)" in said
+    assert "candidates that are no longer in arms.csv: 1 (old 4)" in said
 
 
 @pytest.mark.parametrize("is_filled", [False, True])

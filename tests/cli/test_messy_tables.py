@@ -355,7 +355,7 @@ REFUSED = {
         "rewards by bounds": (
             rewards("41.25", ">10000", "13.75", "inf"),
             "has '>10000' in row 2 of results.csv (the first under the "
-            "header is row 1) (1 more such rows), which is not a finite number up to",
+            "header is row 1) (more such rows: 1), which is not a finite number up to",
         ),
     },
     "Pass --decimal , or --decimal .": {

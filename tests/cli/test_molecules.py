@@ -113,7 +113,7 @@ def test_a_row_without_a_molecule_is_named_or_skipped(tmp_path, library, text, c
     )
     assert "m7" not in set(found["id"])
     said = capsys.readouterr().out
-    assert "1 rows without a molecule are skipped, with their measurements: 8" in said
+    assert "skipped with their measurements: 1. Rows: 8" in said
     assert BAD[text] in said
     assert "88 candidates, 10 of them measured" in said
 
@@ -130,7 +130,7 @@ def test_one_molecule_written_twice_is_one_candidate(tmp_path, library, capsys):
     words = ["--smiles", "smiles", "--available", "stock", "--max-repeats", "3"]
     found = run(tmp_path, library, results, *words, size=88 * 3)
     said = capsys.readouterr().out
-    assert "1 rows have the molecule and settings of another row" in said
+    assert "rows with the molecule and settings of another row: 1," in said
     assert f"such as m{row} those of other way" in said
     assert "89 candidates, 6 of them measured, 7 measurements in all" in said
     assert f"m{row}" not in set(found["id"])
@@ -163,7 +163,7 @@ def test_molecules_that_left_the_library_inform(tmp_path, library, capsys):
     capsys.readouterr()
     again = run(tmp_path, rest, results, "--smiles", "smiles")
     said = capsys.readouterr().out
-    assert "20 measured candidates are no longer in library.csv" in said
+    assert "candidates that are no longer in library.csv: 20" in said
     # The fit is the same, whichever table the molecules stand in.
     both = whole.merge(again, on="id")
     assert len(both) >= 3

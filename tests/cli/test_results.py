@@ -168,13 +168,13 @@ def test_candidates_whose_last_measurement_failed_are_not_chosen(
     command += ["--batch-size", "3", "--output", f"{tmp_path}/next.csv"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert f"3 candidates failed ({', '.join(first)}): they are not chosen" in said
+    assert f"measurement failed: 3 ({', '.join(first)}). They are not" in said
     assert "7 measurements in all, 0 in flight" in said
     assert set(pd.read_csv(tmp_path / "next.csv")["id"]).isdisjoint(first)
     # A later result, and one of a candidate that is unknown.
     later = pd.concat([table, pd.DataFrame({"id": first[:1], "reward": [41.0]})])
     suggest(tmp_path, later, "--goal", "regret")
-    assert f"2 candidates failed ({', '.join(first[1:])})" in capsys.readouterr().out
+    assert f"failed: 2 ({', '.join(first[1:])})" in capsys.readouterr().out
     unknown = pd.DataFrame({"id": ["L-99"], "reward": ["failed"]})
     suggest(tmp_path, pd.concat([table, unknown]), code=2)
     assert "measures id 'L-99' in row 11" in capsys.readouterr().err

@@ -65,7 +65,7 @@ def test_candidates_that_have_left_inform_from_several_tables(tmp_path, capsys):
     words = *write(tmp_path, told[:4], "a.csv"), *write(tmp_path, told[4:], "b.csv")
     suggest(tmp_path, *words, arms=ARMS.drop(index=[0, 18]))
     said = capsys.readouterr().out
-    assert "2 measured candidates are no longer in arms.csv (R00, R18)" in said
+    assert "candidates that are no longer in arms.csv: 2 (R00, R18)" in said
     assert "10 measurements in all" in said
 
 
@@ -98,4 +98,4 @@ def test_every_column_of_molecules_counts(tmp_path, capsys):
     assert "column 'amine', but 'N((' in row 8 " in capsys.readouterr().err
     words = "--smiles=acid", "--smiles=amine", "--skip-invalid", "--report"
     suggest(tmp_path, *told, *words, tmp_path / "page.html", arms=wrong)
-    assert "skipped, with their measurements: 8 (" in capsys.readouterr().out
+    assert "skipped with their measurements: 1. Rows: 8 (" in capsys.readouterr().out

@@ -184,7 +184,7 @@ def test_one_molecule_written_twice_is_one_candidate(tmp_path, capsys):
     problem, _, names = load(tmp_path / "table.csv", *words)
     said = capsys.readouterr().out
     assert f"such as row {len(table) - 1} those of row 4" in said
-    assert "1 rows without a molecule are skipped, with their" in said
+    assert "rows without a molecule, skipped with their measurements: 1" in said
     gains = table["gain"].to_numpy()[:-2]
     expected = (gains - gains.mean()) / gains.std()
     np.testing.assert_allclose(problem.mean_rewards, expected)

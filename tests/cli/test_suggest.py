@@ -253,7 +253,7 @@ def test_a_candidate_that_left_the_table_informs_by_the_features_in_the_results(
     batch = suggest(folder, results, batch_size=12)
     pd.testing.assert_frame_equal(batch, expected)
     said = capsys.readouterr().out
-    assert "3 measured candidates are no longer in arms.csv (004, 010, 038)" in said
+    assert "candidates that are no longer in arms.csv: 3 (004, 010, 038)" in said
     assert "37 candidates, 17 of them measured, 40 measurements in all" in said
 
 
