@@ -139,6 +139,7 @@ class RowFile:
         if self.path.suffix == ".gz":
             # Without the time: the same rows are the same file.
             content = gzip.compress(content, mtime=0)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         # Renamed when it is complete: killed here, the old file is still there.
         scratch = self.path.with_suffix(".new")
         scratch.write_bytes(content)
