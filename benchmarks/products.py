@@ -172,12 +172,12 @@ def draw_new(
             counts = 1.0 + at.bincount(minlength=size_i)
             sums = prior.mean() + at.bincount(results, minlength=size_i)
             moments.append((sums / counts, prior.std() / counts.sqrt()))
-    known, new = set(found.tolist()), dict[int, None]()
+    known, new, num_draws = set(found.tolist()), dict[int, None](), 10 * size
     while len(new) < size:
-        drawn = torch.randint(len(arms), (size,), generator=g)
+        drawn = torch.randint(len(arms), (num_draws,), generator=g)
         if moments:
             values = [
-                m + s * torch.randn(size, len(m), generator=g) for m, s in moments
+                m + s * torch.randn(num_draws, len(m), generator=g) for m, s in moments
             ]
             drawn = arms.numbers(torch.stack([v.argmax(dim=-1) for v in values], -1))
         new.update((number, None) for number in drawn.tolist() if number not in known)
