@@ -137,12 +137,12 @@ def test_the_largest_bounds_are_those_of_all_products(
 
 def test_few_products_are_evaluated_exactly_once_there_are_observations():
     generator = torch.Generator().manual_seed(0)
-    x = torch.linspace(0, 1, 60).double()
+    x = torch.linspace(0, 1, 100).double()
     arms = ProductArms({"a": x, "b": x, "c": x})
     kernel = arms.kernel_to_learn()
     pulled = torch.randint(len(arms), (60,), generator=generator).unique()
-    rewards = -(arms[pulled] / 60 - 0.5).square().sum(dim=-1) * 10
+    rewards = -(arms[pulled] / 100 - 0.5).square().sum(dim=-1) * 10
     posterior = ProductPosterior(arms, kernel, 0.01)
     posterior.update(pulled, pulled, torch.ones(len(pulled)), rewards)
     posterior.largest_bounds(1.0, 10)
-    assert 0 < posterior.num_evaluated < 0.2 * len(arms)
+    assert 0 < posterior.num_evaluated < 0.1 * len(arms)
