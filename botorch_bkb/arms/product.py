@@ -107,10 +107,7 @@ class ProductArms(LazyRows):
 
     def numbers(self, positions: Tensor) -> Tensor:
         """Return the product numbers of ``k x c`` positions."""
-        number = positions[:, 0].long()
-        for size, column in zip(self.sizes[1:], positions.mT[1:], strict=True):
-            number = number * size + column.long()
-        return number
+        return _ravel(positions.long(), self.sizes)
 
     def kernel_of(self, covar_module: Kernel) -> ComponentKernel:
         """Return a kernel of the components' columns as a kernel of products."""
@@ -270,10 +267,6 @@ class ProductTable:
                 "other components. Construct the bandit with those of the saved one."
             )
         return replace(self, retired=state["retired"].to(self.retired))
-
-    def appended(self, rows: Tensor, is_retired: bool) -> Self:
-        """Return the table: nothing is ever appended."""
-        return self
 
     def retire(self, indices: Tensor, is_retired: bool = True) -> Self:
         """Return a table where products are retired, or are no longer."""

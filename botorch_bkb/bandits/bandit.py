@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from botorch_bkb.acquisition.schedules import (
     ConfidenceSchedule,
     DeviationWidth,
 )
-from botorch_bkb.arms import PullLimits
+from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product import table_of
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.base import Bandit, locked
@@ -370,7 +370,9 @@ class FiniteArmBandit(Bandit):
         """Append arms to the table."""
         if len(arms):
             surrogate = self._surrogate.extended(arms, self._observations)
-            self._table = self._table.appended(arms, is_retired)
+            # A product space has no arms beside its own.
+            table = cast(ArmTable, self._table)
+            self._table = table.appended(arms, is_retired)
             self._observations.num_arms = len(self.arms)
             self._surrogate, self._preview = surrogate, None
 
