@@ -77,7 +77,6 @@ class ProductPosterior(ArmPosterior):
             computed.
     """
 
-    feature_bytes = 0
     max_feature_bytes = 0
 
     def __init__(
@@ -89,8 +88,8 @@ class ProductPosterior(ArmPosterior):
         self.num_arms = len(arms)
         self.like = arms._like
         self._diagonals = kernel.diagonals(self.like)
-        largest = (math.prod(d.max().item() for d in t) for t in self._diagonals)
-        self.max_prior_variance = sum(largest)
+        parts = (math.prod(d.max().item() for d in t) for t in self._diagonals)
+        self.max_prior_variance = sum(parts)
         self.num_evaluated = 0
         none = torch.empty(0, dtype=torch.long, device=arms.device)
         self.update(none, none, self.like, self.like)
@@ -122,6 +121,7 @@ class ProductPosterior(ArmPosterior):
         upper = L.mT
         weights = self.basis.weights.unsqueeze(-1)
         self.alpha = torch.linalg.solve_triangular(upper, weights, upper=True)[:, 0]
+        self.feature_bytes = self.num_arms * len(L) * L.element_size()  # never held
         self.root = self._leading_rows()
         self._found: tuple[float, ProductMask | None, Ranked, float] | None = None
 
@@ -165,9 +165,8 @@ class ProductPosterior(ArmPosterior):
     @override
     def moments(self, indices: Tensor) -> Tensor:
         """Return prior variances, means, residuals and projected parts, ``4 x k``."""
-        return torch.cat(
-            list(map(self._moments, indices.split(self.chunk_size))), dim=-1
-        )
+        parts = indices.split(self.chunk_size)
+        return torch.cat([self._moments(part) for part in parts], dim=-1)
 
     @override
     def means(self, indices: Tensor) -> Tensor:
