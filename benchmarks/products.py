@@ -99,7 +99,8 @@ def run(args: argparse.Namespace, record: Record) -> None:
     table = seeds.join(groups[COLUMNS].mean()).reset_index()
     print_table(table)
     if args.page:
-        write_page_table(table, PAGE, "products")
+        shown = table[table["evaluations"].isin((NUM_FIRST, 3000, 5000))]
+        write_page_table(shown, PAGE, "products")
 
 
 def play(one: Run, data: Path, threads: int) -> pd.DataFrame:
@@ -176,9 +177,8 @@ def draw_new(
     while len(new) < size:
         drawn = torch.randint(len(arms), (num_draws,), generator=g)
         if moments:
-            values = [
-                m + s * torch.randn(num_draws, len(m), generator=g) for m, s in moments
-            ]
+            noises = (torch.randn(num_draws, n, generator=g) for n in arms.sizes)
+            values = (m + s * e for (m, s), e in zip(moments, noises, strict=True))
             drawn = arms.numbers(torch.stack([v.argmax(dim=-1) for v in values], -1))
         new.update((number, None) for number in drawn.tolist() if number not in known)
     return torch.tensor(list(new)[:size])
