@@ -28,8 +28,9 @@ from botorch_bkb.models.utils.draws import draw_integers
 from botorch_bkb.models.utils.rows import LazyRows
 
 
-# Positions of so many products may be written out.
 MOST_ROWS = 10_000_000
+# Product numbers are 64-bit integers, of which sums and products are taken.
+MOST_PRODUCTS = 10**12
 # So many products in turn are looked at for one that is allowed.
 MOST_PROBES = 2**20
 
@@ -85,6 +86,9 @@ class ProductArms(LazyRows):
         found = [_table(name, each, dtype) for name, each in components.items()]
         sizes = tuple(len(rows) for rows, _ in found)
         shape = (math.prod(sizes), len(sizes))
+        if shape[0] > MOST_PRODUCTS:
+            most = f"at most {MOST_PRODUCTS:.0e} combinations"
+            raise InputDataError(f"Expected {most}, but got {shape[0]:.0e}.")
         device = found[0][0].device
         arms: ProductArms = Tensor._make_wrapper_subclass(
             cls, shape, dtype=dtype, device=device
@@ -143,7 +147,7 @@ class ProductArms(LazyRows):
         blocks = torch.arange(len(self), device=self.device).split(2**20)
         return sum(int(self.is_allowed(block).sum()) for block in blocks)
 
-    @property
+    @cached_property
     def _rules(self) -> list[tuple[list[int], Tensor]]:
         """The forbidden combinations by the components that they name."""
         rules: dict[tuple[int, ...], list[int]] = {}
@@ -168,8 +172,8 @@ class ProductArms(LazyRows):
     def dense(self) -> Tensor:
         if len(self) > MOST_ROWS:
             raise UnsupportedError(
-                f"Expected an operation on some products, but it needs all of the "
-                f"{len(self):,}. Take those that you need by product number."
+                f"Expected an operation on some of {len(self):,} products, but it uses "
+                "all. Take those that you need by product number."
             )
         return self.components(torch.arange(len(self))).to(self.dtype)
 
@@ -227,8 +231,7 @@ class ProductTable:
         return torch.arange(self.num_arms, device=self.retired.device)
 
     @property
-    def is_retired(self) -> Tensor:
-        """Which products are retired."""
+    def is_retired(self) -> Tensor:  # noqa: D102
         return torch.isin(self.indices, self.retired)
 
     def find(self, arms: Any) -> tuple[Tensor, Tensor]:
@@ -491,7 +494,7 @@ def _table(name: str, values: Any, dtype: torch.dtype) -> tuple[Tensor, bool]:
         values = torch.from_numpy(values)
     if values.dim() == 1:
         values = values.to(dtype).unsqueeze(-1)
-    if not values.is_floating_point() and values.min() >= 0 and values.max() < 256:
+    if not values.is_floating_point() and values.min() >= 0 and values.max() <= 255:
         return BitArms.of(values.to(torch.uint8), dtype=dtype), False
     check_arms(values)
     return values.to(dtype), False

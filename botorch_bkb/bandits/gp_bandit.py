@@ -70,7 +70,8 @@ class GPBandit(FiniteArmBandit):
         noise_variance: The variance of the rewards' noise, in squared units of the
             reward. None: learned.
         goal: ``"best_arm"``: the arms of a batch are distinct, and an arm is measured
-            again only if its knowledge gradient exceeds that of every new arm.
+            again only if its knowledge gradient exceeds that of every new arm, or in a
+            product space if no new product is left.
             ``"regret"``: repeats are allowed; under upper confidence bounds a batch
             opens with a new arm if the last eighth of all pulls, five at least, had
             none. None: ``"best_arm"``, or ``"regret"`` if the objective drifts, which
