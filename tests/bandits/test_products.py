@@ -129,6 +129,12 @@ def test_a_bandit_learns_and_continues_after_a_load(tmp_path):
     assert truth[distribution.mode] > truth.quantile(0.9)
 
 
+def test_counts_are_fingerprints_from_the_first_ask_on():
+    counts = torch.randint(3, (6, 12), generator=torch.Generator().manual_seed(0))
+    bandit = GPBandit(ProductArms({"a": counts, "b": counts}))
+    assert len(bandit.ask(4).unique()) == 4
+
+
 def test_the_state_of_another_space_is_refused(tmp_path):
     learned().save(tmp_path / "state")
     lists = {"x": NUMBERS + 1, "bits": BITS, "temperature": TEMPERATURES}

@@ -138,6 +138,9 @@ class ComponentKernel(Kernel):
             For each term ``c`` tables, ``n_i x m``, or ``n_i x 1`` for a component that
             the term does not have.
         """
+        if not len(points):
+            none = [points.new_ones(len(rows), 0) for rows in self.components]
+            return [none for _ in self.terms]
         found = []
         for scales, factors in self.terms:
             tables = [points.new_ones(len(rows), 1) for rows in self.components]
