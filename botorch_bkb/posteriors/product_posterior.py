@@ -56,6 +56,10 @@ NUM_ROUNDS = 4
 KEPT_SIZE = 4096
 
 
+# Number of deviations, who competed, the largest bounds, one that no other exceeds.
+Found = tuple[float, ProductMask | None, Ranked, float]
+
+
 class ProductPosterior(ArmPosterior):
     r"""Mean and variance of all products under a sparse GP posterior.
 
@@ -123,7 +127,7 @@ class ProductPosterior(ArmPosterior):
         self.alpha = torch.linalg.solve_triangular(upper, weights, upper=True)[:, 0]
         self.feature_bytes = self.num_arms * len(L) * L.element_size()  # never held
         self.root = self._leading_rows()
-        self._found: tuple[float, ProductMask | None, Ranked, float] | None = None
+        self._found: Found | None = None
 
     def _leading_rows(self) -> Tensor:
         """Return rows of R, those first that explain most of scattered products.
@@ -226,29 +230,26 @@ class ProductPosterior(ArmPosterior):
             search = _Search(self, scale, size, competes)
             return in_order(search.bounds(competes.among)).first(size)
         size = min(size, self.num_arms)
-        found = self._known_largest(scale, size, competes, known)
-        if found is None:
-            more = 0 if known is None else len(known.arms)
-            most = max(KEPT_SIZE, 4 * (size + more))
-            self._found = scale, competes, *self._pass(scale, most, competes)
-            found = self._known_largest(scale, size, competes, known)
-            assert found is not None  # noqa: S101 # a pass finds more than that
-        return found
+        if self._found is not None and self._found[0] == scale:
+            _, before, _, floor = self._found
+            if competes is before or (
+                competes is not None and competes.is_part_of(before)
+            ):
+                found = self._largest_found(size, competes, known)
+                is_enough = len(found.arms) == size and found.values[-1] >= floor
+                if is_enough or floor == -math.inf:
+                    return found
+        more = 0 if known is None else len(known.arms)
+        most = max(KEPT_SIZE, 4 * (size + more))
+        self._found = scale, competes, *self._pass(scale, most, competes)
+        return self._largest_found(size, competes, known)
 
-    def _known_largest(
-        self,
-        scale: float,
-        size: int,
-        competes: ProductMask | None,
-        known: Ranked | None,
-    ) -> Ranked | None:
-        """Return the largest bounds if the last pass has found enough of them."""
-        if self._found is None or self._found[0] != scale:
-            return None
-        _, before, ranked, floor = self._found
-        if competes is not before:
-            if competes is None or not competes.is_part_of(before):
-                return None
+    def _largest_found(
+        self, size: int, competes: ProductMask | None, known: Ranked | None
+    ) -> Ranked:
+        """Return the largest bounds among the products that the last pass has found."""
+        _, before, ranked, _ = cast(Found, self._found)
+        if competes is not None and competes is not before:
             allowed = competes.allows(ranked.arms)
             ranked = Ranked(ranked.values[allowed], ranked.arms[allowed])
         if known is not None:
@@ -257,9 +258,7 @@ class ProductPosterior(ArmPosterior):
                 torch.cat([ranked.values[others], known.values]),
                 torch.cat([ranked.arms[others], known.arms]),
             )
-        found = in_order(ranked).first(size)
-        is_enough = len(found.arms) == size and found.values[-1] >= floor
-        return found if is_enough or floor == -math.inf else None
+        return in_order(ranked).first(size)
 
     def _pass(
         self, scale: float, size: int, competes: ProductMask | None

@@ -135,6 +135,21 @@ def test_the_largest_bounds_are_those_of_all_products(
             np.testing.assert_array_equal(found.arms, best)
 
 
+def test_products_that_are_all_alike_are_found_in_order():
+    """Rounding must not count ties as products that a pass has missed."""
+    words = [str(number) for number in range(30)]
+    arms = ProductArms({"a": words, "b": words, "c": words})
+    posterior = ProductPosterior(arms, arms.kernel_to_learn(), NOISE)
+    one = torch.tensor([0])
+    posterior.update(one, one, torch.ones(1), torch.ones(1))
+    for size in (1, 500, 5000):
+        found = posterior.largest_bounds(1.0, size)
+        assert len(found.arms.unique()) == size
+        variance = posterior.variances(found.arms)
+        bounds = posterior.means(found.arms) + variance.sqrt()
+        torch.testing.assert_close(found.values, bounds)
+
+
 def test_few_products_are_evaluated_exactly_once_there_are_observations():
     generator = torch.Generator().manual_seed(0)
     x = torch.linspace(0, 1, 100).double()
