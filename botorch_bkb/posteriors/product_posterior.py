@@ -56,7 +56,8 @@ NUM_ROUNDS = 4
 KEPT_SIZE = 4096
 
 
-# Number of deviations, who competed, the largest bounds, one that no other exceeds.
+# Standard deviations added to means, who competed, the largest bounds, and a bound
+# that no other product exceeds.
 Found = tuple[float, ProductMask | None, Ranked, float]
 
 
