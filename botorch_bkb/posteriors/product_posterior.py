@@ -10,15 +10,17 @@ U^T`` (see :mod:`~botorch_bkb.posteriors.basis`), ::
 and every partial sum over rows of ``R`` bounds the variance from above. So the largest
 upper confidence bounds are found by one pass for means; products that may reach the
 best bounds found so far get some rows of ``R``, and the few that are left get their
-exact variances.
+exact variances. Means and rows of ``R`` are computed in single precision, with a margin
+for rounding.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from copy import copy
 from itertools import pairwise
-from typing import cast
+from typing import cast, Self
 
 import torch
 from gpytorch.kernels import Kernel
@@ -30,41 +32,41 @@ from botorch_bkb.arms.product import ProductArms, ProductMask, scattered_step
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
-from botorch_bkb.posteriors.arm_shard import largest, Ranked
+from botorch_bkb.posteriors.arm_shard import Ranked
 from botorch_bkb.posteriors.basis import Basis, sums_of
+from botorch_bkb.posteriors.product_search import (
+    Found,
+    products_of,
+    Search,
+    STAGES,
+    sum_of_products,
+)
 
 
-# Means of so many products are computed at once.
-BLOCK_SIZE = 2**20
+# Means of so many products are computed at once: they fit a processor's cache.
+BLOCK_SIZE = 2**18
 # The last components are joined until they have so many combinations.
-LAST_SIZE = 512
-# Numbers in the kernel rows of products whose variances are computed at once.
-CHUNK_NUMBERS = 2**22
-# Rows of R after which products are dropped.
-STAGES = (0, 4, 16, 64, 256, 512)
+LAST_SIZE = 64
+# Numbers in the kernel rows of products that are computed at once.
+CHUNK_NUMBERS = 2**20
 NUM_ITERATIONS = 2
 NUM_SAMPLED = 2048
 # Picking the kernel rows of a product costs as much as products with so many rows of R.
-GATHERING_COST = 64
-# What rounding may add to a bound, in prior standard deviations.
-MARGIN = 1e-6
-# The search starts from so many scattered products, and the neighbours of the best.
-NUM_SCATTERED = 2**14
-NUM_STARTS = 16
-NUM_ROUNDS = 4
-# A pass keeps at least so many products for the questions that follow.
-KEPT_SIZE = 4096
-
-
-# Standard deviations added to means, who competed, the largest bounds, and a bound
-# that no other product exceeds.
-Found = tuple[float, ProductMask | None, Ranked, float]
+GATHERING_COST = 256
+# Single precision is used if rounding adds less prior standard deviations to a bound.
+MAX_MARGIN = 0.05
+# So many scattered products tell which bounds are among the largest.
+NUM_SCATTERED = 2**16
+# A pass keeps this share of all products, within limits, and no more than have their
+# exact variances with so many operations.
+KEPT_SHARE = 1 / 256
+MIN_KEPT, MAX_KEPT, KEPT_OPERATIONS = 1024, 2**18, 2**33
 
 
 class ProductPosterior(ArmPosterior):
     r"""Mean and variance of all products under a sparse GP posterior.
 
-    Memory: ``O(sum_i n_i m + m^2)``, blocks of 2^20 products, and the products whose
+    Memory: ``O(sum_i n_i m + m^2)``, blocks of 2^18 products, and the products whose
     bounds are computed exactly. Time of a pass over ``A`` products: ``2 A m``
     operations for means, and ``O(m^2)`` for each product that is evaluated exactly: few
     of them once there are observations, all of them if the bounds are too wide.
@@ -78,6 +80,7 @@ class ProductPosterior(ArmPosterior):
         basis: The small matrices.
         pulled_indices: The ``P`` products with rewards, ascending.
         data: Their summed precisions, and reward sums over lambda, ``2 x P``.
+        found: The largest bounds of the last pass; None if there was none yet.
         num_evaluated: The number of products whose exact variances the last pass
             computed.
     """
@@ -123,12 +126,57 @@ class ProductPosterior(ArmPosterior):
         self.basis = Basis(indices, L, inside, L[:, :0], scatter, target)
         self.log_det = 2 * self.basis.L_v.diagonal().log().sum().item()
         self._tables = self.covar_module.tables(self.arms[indices])
-        upper = L.mT
         weights = self.basis.weights.unsqueeze(-1)
-        self.alpha = torch.linalg.solve_triangular(upper, weights, upper=True)[:, 0]
+        self.alpha = torch.linalg.solve_triangular(L.mT, weights, upper=True)[:, 0]
+        self.lost_rows = L[:0]
         self.feature_bytes = self.num_arms * len(L) * L.element_size()  # never held
         self.root = self._leading_rows()
-        self._found: Found | None = None
+        self._prepare()
+
+    @torch.no_grad()
+    def given(self, pulls: Mapping[int, int], projected: bool) -> Self:
+        """Return the posterior given pulls without reward: means stay.
+
+        Args:
+            pulls: Their numbers by product.
+            projected: Whether they reduce the projected variance only.
+        """
+        if not pulls:
+            return self
+        other, L = copy(self), self.basis.L
+        arms = self.inducing_indices.new_tensor(list(pulls))
+        counts = self.like.new_tensor(list(pulls.values()))
+        C = self.covariance(arms, arms, projected)
+        C = torch.linalg.cholesky(C + torch.diag(self.noise_variance / counts))
+        # The pulls' covariances with any product, of its rows with S and the pulls.
+        Z = self.features(arms)
+        rows = self.basis.solve(Z) - (0.0 if projected else Z)
+        rows = torch.linalg.solve_triangular(L.mT, rows, upper=True)
+        own = torch.zeros_like(C) if projected else torch.eye(len(C)).to(C)
+        rows = torch.cat([rows.mT, own], dim=-1)
+        other.lost_rows = torch.linalg.solve_triangular(C, rows, upper=False)
+        points = self.arms[torch.cat([self.inducing_indices, arms])]
+        other._tables = self.covar_module.tables(points)
+        other._prepare()
+        return other
+
+    def _prepare(self) -> None:
+        """Compute what a pass needs: tables, and the rows that bound variances."""
+        self.found: Found | None = None
+        lost = self.lost_rows
+        rows = torch.cat([self.alpha.unsqueeze(0), self.root])
+        rows = torch.nn.functional.pad(rows, (0, lost.shape[-1] - rows.shape[-1]))
+        first = 1 + STAGES[2]  # few products are near enough to lose much by pulls
+        rows = torch.cat([rows[:first], lost, rows[first:]])
+        # Rounding errors add up as random ones do.
+        sums = math.sqrt(rows.shape[-1]) * self.max_prior_variance * rows.abs().sum(-1)
+        tolerance = MAX_MARGIN * math.sqrt(self.max_prior_variance)
+        dtype = rows.dtype
+        if sums[0] * torch.finfo(torch.float).eps < tolerance:
+            dtype = torch.float
+        self.errors = sums * torch.finfo(dtype).eps
+        self.weights = rows.to(dtype)
+        self.single = [[table.to(dtype) for table in term] for term in self._tables]
 
     def _leading_rows(self) -> Tensor:
         """Return rows of R, those first that explain most of scattered products.
@@ -139,8 +187,7 @@ class ProductPosterior(ArmPosterior):
         Z`` for the features ``Z`` of scattered products.
         """
         basis, size = self.basis, min(STAGES[-1], len(self.basis.L))
-        sample = self.scattered()
-        Z = self.features(sample[:: max(1, len(sample) // NUM_SAMPLED)])
+        Z = self.features(self.scattered(NUM_SAMPLED))
         Z -= basis.solve(Z)
         generator = torch.Generator().manual_seed(0)
         Q = torch.randn(len(Z), size, generator=generator, dtype=torch.double).to(Z)
@@ -165,7 +212,8 @@ class ProductPosterior(ArmPosterior):
     def features(self, indices: Tensor) -> Tensor:
         """Return the ``m x k`` features of ``k`` products."""
         L = self.basis.L
-        return torch.linalg.solve_triangular(L, self.rows(indices).mT, upper=False)
+        K = self.rows(indices)[:, : len(L)]
+        return torch.linalg.solve_triangular(L, K.mT, upper=False)
 
     @override
     def moments(self, indices: Tensor) -> Tensor:
@@ -175,103 +223,108 @@ class ProductPosterior(ArmPosterior):
 
     @override
     def means(self, indices: Tensor) -> Tensor:
-        parts = indices.split(self.chunk_size)
-        return torch.cat([self.rows(part) @ self.alpha for part in parts])
+        return self.moments(indices)[1]
 
     def _moments(self, indices: Tensor) -> Tensor:
-        K = self.rows(indices)
-        Z = torch.linalg.solve_triangular(self.basis.L, K.mT, upper=False)
-        prior = self.prior(indices)
+        K, L = self.rows(indices), self.basis.L
+        Z = torch.linalg.solve_triangular(L, K[:, : len(L)].mT, upper=False)
+        prior = sum_of_products(self._diagonals, self.arms.components(indices))
         residual = (prior - Z.square().sum(dim=0)).clamp_min(0.0)
-        mean = K @ self.alpha
+        mean = K[:, : len(L)] @ self.alpha
         Z = torch.linalg.solve_triangular(self.basis.L_v, Z, upper=False)
-        return torch.stack([prior, mean, residual, Z.square().sum(dim=0)])
+        projected = Z.square().sum(dim=0) - (K @ self.lost_rows.mT).square().sum(dim=1)
+        return torch.stack([prior, mean, residual, projected.maximum(-residual)])
 
     def rows(self, indices: Tensor) -> Tensor:
-        """Return the prior covariances with the inducing products, ``k x m``."""
-        return _sum_of_products(self._tables, self.arms.components(indices))
+        """Return the prior covariances with the inducing products, ``k x m``.
 
-    def prior(self, indices: Tensor) -> Tensor:
-        """Return the prior variances of some products."""
-        return _sum_of_products(self._diagonals, self.arms.components(indices))
+        Beside them those with the pulls without reward of :meth:`given`.
+        """
+        return sum_of_products(self._tables, self.arms.components(indices))
 
-    def scattered(self) -> Tensor:
+    def scattered(self, size: int) -> Tensor:
         """Return products at distances of the golden ratio, ascending."""
-        size = min(self.num_arms, NUM_SCATTERED)
+        size = min(self.num_arms, size)
         step = scattered_step(self.num_arms)
         numbers = torch.arange(size, device=self.arms.device)
         return (numbers * step % self.num_arms).unique()
-
-    def neighbours(self, indices: Tensor) -> Tensor:
-        """Return the products that differ from some in one component at most."""
-        found = []
-        for at, size in enumerate(self.arms.sizes):
-            positions = self.arms.components(indices).repeat_interleave(size, dim=0)
-            element = torch.arange(size, device=positions.device)
-            positions[:, at] = element.repeat(len(indices))
-            found.append(self.arms.numbers(positions))
-        return torch.cat(found).unique()
 
     @property
     def chunk_size(self) -> int:
         """How many products are evaluated at once."""
         return max(1, CHUNK_NUMBERS // max(1, len(self.basis.L)))
 
+    @property
+    def kept_size(self) -> int:
+        """How many products a pass keeps at least."""
+        share = int(KEPT_SHARE * self.num_arms)
+        size = KEPT_OPERATIONS // max(1, len(self.basis.L)) ** 2
+        return max(min(share, size, MAX_KEPT), MIN_KEPT)
+
     # The largest of all products
 
     @override
-    def largest_bounds(
+    def largest_bounds(  # type: ignore[override]
+        self, scale: float, size: int, competes: ProductMask | None = None
+    ) -> Ranked:
+        if competes is not None and competes.among is not None:
+            search = Search(self, scale, size, competes)
+            search.add(competes.among)
+            return search.result().ranked
+        size = min(size, self.num_arms)
+        return self.find(scale, size, competes).ranked.first(size)
+
+    def find(
         self,
         scale: float,
         size: int,
-        competes: ProductMask | None = None,  # type: ignore[override]
-        known: Ranked | None = None,
-    ) -> Ranked:
-        if competes is not None and competes.among is not None:
-            search = _Search(self, scale, size, competes)
-            return in_order(search.bounds(competes.among)).first(size)
-        size = min(size, self.num_arms)
-        if self._found is not None and self._found[0] == scale:
-            _, before, _, floor = self._found
-            if competes is before or (
-                competes is not None and competes.is_part_of(before)
-            ):
-                found = self._largest_found(size, competes, known)
-                is_enough = len(found.arms) == size and found.values[-1] >= floor
-                if is_enough or floor == -math.inf:
-                    return found
-        more = 0 if known is None else len(known.arms)
-        most = max(KEPT_SIZE, 4 * (size + more))
-        self._found = scale, competes, *self._pass(scale, most, competes)
-        return self._largest_found(size, competes, known)
+        competes: ProductMask | None,
+        earlier: Found | None = None,
+    ) -> Found:
+        """Return the ``size`` largest bounds, or what an earlier search tells.
 
-    def _largest_found(
-        self, size: int, competes: ProductMask | None, known: Ranked | None
-    ) -> Ranked:
-        """Return the largest bounds among the products that the last pass has found."""
-        _, before, ranked, _ = cast(Found, self._found)
-        if competes is not None and competes is not before:
-            allowed = competes.allows(ranked.arms)
-            ranked = Ranked(ranked.values[allowed], ranked.arms[allowed])
-        if known is not None:
-            others = ~torch.isin(ranked.arms, known.arms)
-            ranked = Ranked(
-                torch.cat([ranked.values[others], known.values]),
-                torch.cat([ranked.arms[others], known.arms]),
-            )
-        return in_order(ranked).first(size)
+        The largest of all is among them.
 
-    def _pass(
-        self, scale: float, size: int, competes: ProductMask | None
-    ) -> tuple[Ranked, float]:
-        """Return the ``size`` largest bounds, and one that no other product exceeds."""
-        self.num_evaluated = 0
-        search = _Search(self, scale, size, competes)
+        Args:
+            scale: The number of standard deviations.
+            size: How many, at most.
+            competes: Which products compete; all if None.
+            earlier: What was found before: bounds have not risen since.
+        """
+        known = self.found
+        if known is not None and known.covers(scale, competes):
+            found = known.within(competes)
+            if len(found.ranked.arms) >= size or found.floor == -math.inf:
+                return found
+        if earlier is not None and earlier.covers(scale, competes):
+            arms = earlier.within(competes).ranked.arms
+            search = Search(self, scale, len(arms), competes)
+            search.add(arms)
+            found = search.result(earlier.floor)
+            if len(found.ranked.arms) or found.floor == -math.inf:
+                return found
         if not len(self.pulled_indices):
             # Nothing tells products apart yet: scattered ones stand for all.
-            return in_order(search.bounds(self.scattered())), -math.inf
-        search.start()
-        floor, search.found = search.floor, search.found.first(0)
+            search = Search(self, scale, NUM_SCATTERED, competes)
+            search.add(self.scattered(NUM_SCATTERED))
+            self.found = search.result()
+            return self.found
+        target = max(self.kept_size, 2 * size)
+        while True:
+            self.found = self._pass(scale, target, competes)
+            if len(self.found.ranked.arms) >= size or self.found.floor == -math.inf:
+                return self.found
+            target *= 4
+
+    def _pass(self, scale: float, target: int, competes: ProductMask | None) -> Found:
+        """Return about ``target`` of the largest bounds."""
+        self.num_evaluated = 0
+        sample = self.scattered(NUM_SCATTERED)
+        rank = math.ceil(target * len(sample) / self.num_arms)
+        start = Search(self, scale, rank, competes)
+        start.add(sample)
+        floor = start.result().floor - start.margin
+        search = Search(self, scale, 4 * target, competes, floor)
         waiting: list[Tensor] = []
         for block in self._candidates(search):
             waiting.append(block)
@@ -279,11 +332,11 @@ class ProductPosterior(ArmPosterior):
                 search.add(torch.cat(waiting))
                 waiting = []
         search.add(torch.cat([self.pulled_indices[:0], *waiting]))
-        return in_order(search.found), max(floor, search.floor)
+        return search.result()
 
-    def _candidates(self, search: _Search) -> Iterator[Tensor]:
+    def _candidates(self, search: Search) -> Iterator[Tensor]:
         """Yield the products whose means let them reach the floor, block by block."""
-        sizes, tables = self.arms.sizes, self._tables
+        sizes, tables = self.arms.sizes, self.single
         first = len(sizes) - 1
         while first > 0 and math.prod(sizes[first:]) < LAST_SIZE:
             first -= 1
@@ -293,11 +346,10 @@ class ProductPosterior(ArmPosterior):
         last = torch.unravel_index(torch.arange(num_last, device=device), sizes[first:])
         # Rows of the first components' table, times the mean's weights or a row of R,
         # and a column for each of the last components' combinations.
-        weights = torch.cat([self.alpha.unsqueeze(0), self.root])
-        weights = weights.repeat(1, len(tables))
-        right = torch.cat([_products(term[first:], last).mT for term in tables])
+        weights = self.weights.repeat(1, len(tables))
+        right = torch.cat([products_of(term[first:], last).mT for term in tables])
         size = max(1, BLOCK_SIZE // num_last)
-        bonus = search.scale * math.sqrt(self.max_prior_variance) + search.margin
+        bonus = search.scale * math.sqrt(self.max_prior_variance)
         for start in tqdm(
             range(0, num_first, size),
             desc=f"{self.num_arms:,} products",
@@ -309,117 +361,35 @@ class ProductPosterior(ArmPosterior):
             left = weights.new_ones(len(rows), weights.shape[-1])
             if first:
                 at = torch.unravel_index(rows, sizes[:first])
-                left *= torch.cat([_products(term[:first], at) for term in tables], -1)
+                terms = [products_of(term[:first], at) for term in tables]
+                left *= torch.cat(terms, dim=-1)
             mean = (left * weights[0]) @ right
-            found = (mean >= search.floor - bonus).flatten().nonzero().squeeze(-1)
+            reaches = mean >= search.low - bonus
             variance = torch.full_like(mean, self.max_prior_variance)
-            for first_row, last_row in pairwise(STAGES):
+            for stage in pairwise(STAGES):
                 # While many are left, products with all cost less than picking some.
-                rows_now = last_row - first_row
-                share = len(found) / mean.numel()
-                if share * (rows_now + GATHERING_COST) <= rows_now or not search.scale:
+                rows_now = weights[1:][slice(*stage)]
+                share = int(reaches.count_nonzero()) / reaches.numel()
+                cost = share * (len(rows_now) + GATHERING_COST)
+                if cost <= len(rows_now) or not search.scale or search.low == -math.inf:
                     break
-                for row in weights[1 + first_row : 1 + last_row]:
-                    variance -= ((left * row) @ right).square_()
+                some = reaches.any(dim=-1).nonzero().squeeze(-1)
+                if len(some) < len(rows) / 2:
+                    rows, left = rows[some], left[some]
+                    mean, variance = mean[some], variance[some]
+                for row in rows_now:
+                    part = (left * row) @ right
+                    variance.addcmul_(part, part, value=-1)
+                variance += self.slack(stage)
                 std = variance.clamp_min(0.0).sqrt_()
-                reaches = mean + search.scale * std >= search.floor - search.margin
-                found = reaches.flatten().nonzero().squeeze(-1)
+                reaches = torch.add(mean, std, alpha=search.scale) >= search.low
+            row, column = reaches.nonzero().mT
+            found = rows[row] * num_last + column
             if len(found):
-                yield found + start * num_last
+                yield found
 
-
-class _Search:
-    """The largest bounds among the products that were looked at so far.
-
-    Attributes:
-        found: The products with the ``size`` largest bounds so far, in any order.
-        floor: At least ``size`` products have bounds as large; minus infinity at first.
-        margin: What rounding may change a bound by.
-    """
-
-    def __init__(
-        self,
-        posterior: ProductPosterior,
-        scale: float,
-        size: int,
-        competes: ProductMask | None,
-    ) -> None:
-        self.posterior = posterior
-        self.scale = scale
-        self.size = size
-        self.competes = competes
-        self.found = Ranked(posterior.like, posterior.pulled_indices[:0])
-        self.floor = -math.inf
-        self.margin = MARGIN * (1 + scale) * math.sqrt(posterior.max_prior_variance)
-
-    def start(self) -> None:
-        """Look at scattered products, and at those that differ little from the best."""
-        posterior, size = self.posterior, self.size
-        indices = posterior.scattered()
-        if self.competes is not None:
-            indices = indices[self.competes.allows(indices)]
-        if len(indices) > 2 * size:
-            # Any products give a floor: those of large means a high one.
-            best = largest(posterior.means(indices), 2 * size).arms
-            indices = indices[best.sort().values]
-        self.add(indices)
-        for _ in range(NUM_ROUNDS):
-            before = self.floor
-            near = posterior.neighbours(in_order(self.found).first(NUM_STARTS).arms)
-            self.add(near[~torch.isin(near, self.found.arms)])
-            if self.floor == before:
-                break
-
-    def add(self, indices: Tensor) -> None:
-        """Look at more products."""
-        for part in indices.split(self.posterior.chunk_size):
-            more = self.bounds(part)
-            pairs = zip(self.found, more, strict=True)
-            self.found = Ranked(*(torch.cat(pair) for pair in pairs))
-            if len(self.found.arms) > self.size:
-                self.found = in_order(self.found).first(self.size)
-                self.floor = max(self.floor, self.found.values[-1].item())
-
-    def bounds(self, indices: Tensor) -> Ranked:
-        """Return the bounds of the products that reach the floor."""
-        posterior, scale = self.posterior, self.scale
-        if self.competes is not None:
-            indices = indices[self.competes.allows(indices)]
-        K = posterior.rows(indices)
-        mean = K @ posterior.alpha
-        if not scale:
-            return Ranked(mean, indices)
-        variance = posterior.prior(indices)
-        low = self.floor - self.margin
-        for stages in pairwise((*STAGES, None)):
-            reaches = mean + scale * variance.clamp_min(0.0).sqrt() >= low
-            if not reaches.all():
-                indices, K = indices[reaches], K[reaches]
-                mean, variance = mean[reaches], variance[reaches]
-            if low > -math.inf:
-                known = K @ posterior.root[slice(*stages)].mT
-                variance = variance - known.square().sum(dim=-1)
-        posterior.num_evaluated += len(indices)
-        _, mean, residual, projected = posterior.moments(indices)
-        return Ranked(mean + scale * (residual + projected).sqrt(), indices)
-
-
-def _sum_of_products(tables: list[list[Tensor]], positions: Tensor) -> Tensor:
-    """Return the sum over terms of the products of their tables' rows."""
-    columns = tuple(positions.mT)
-    return sum(_products(term, columns) for term in tables)  # type: ignore[return-value]
-
-
-def _products(tables: list[Tensor], positions: tuple[Tensor, ...]) -> Tensor:
-    """Return the products of tables' rows at some positions."""
-    result = tables[0][positions[0]]
-    for table, at in zip(tables[1:], positions[1:], strict=True):
-        result = result * table[at]
-    return result
-
-
-def in_order(ranked: Ranked) -> Ranked:
-    """Return the products by falling bounds, the lowest index among ties."""
-    arms, order = ranked.arms.sort()
-    values, by_value = ranked.values[order].sort(descending=True, stable=True)
-    return Ranked(values, arms[by_value])
+    def slack(self, stage: tuple[int, int]) -> float:
+        """Return how much too large rounding may make the squares of some rows."""
+        errors = self.errors[1:][slice(*stage)]
+        std = math.sqrt(self.max_prior_variance)
+        return (2 * std * errors + 3 * errors.square()).sum().item()

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,12 +15,13 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import PullCounts, PullLimits
+from botorch_bkb.arms import ProductMask, PullCounts, PullLimits
 from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import expected_rise, Ranked
 from botorch_bkb.posteriors.hallucination import HallucinatedPosterior
 from botorch_bkb.posteriors.product_posterior import ProductPosterior
+from botorch_bkb.posteriors.product_search import Found
 
 
 # The pool starts with this many arms and doubles, up to a limit.
@@ -28,6 +30,8 @@ MAX_POOL_SIZE = 1024
 # Past it so many arms are tracked, at the cost of a pass over their features a pull;
 # then eight times as many, and in the end all arms.
 EXCERPT_SIZE = 2**15
+# So many numbers in the features of the products that are tracked.
+EXCERPT_NUMBERS = 2**22
 # So few that a pool's product with them stays below the size from which BLAS libraries
 # start threads, which cost more than the product.
 MAX_DOWNDATES = 64
@@ -189,6 +193,7 @@ class UpperBounds(Choices):
         self.limits = limits
         self.outside = (-math.inf, -1)
         self.pulls: dict[int, int] = {}
+        self.found: Found | None = None
         # None before there is a pull: the choice that ends a batch needs no more.
         self.tracked: Pool | HallucinatedPosterior | None = None
         for index in pending_indices.tolist():
@@ -260,6 +265,8 @@ class UpperBounds(Choices):
     def _begin(self) -> Pool | HallucinatedPosterior:
         """Return what is tracked; before the first pull, prepare a pool."""
         if self.tracked is None:
+            if isinstance(self.posterior, ProductPosterior):
+                return self._track_products(self.posterior)
             # Stale bounds are those of the start; `known` has later ones of arms that
             # a pool tracked.
             self.allowed = self.limits.allowed
@@ -269,13 +276,17 @@ class UpperBounds(Choices):
 
     def _enlarge(self, arms: Tensor, bounds: Tensor) -> None:
         """Track more arms than these, whose bounds are known, or all."""
-        posterior, known = self.posterior, self.known
+        posterior = self.posterior
+        if isinstance(posterior, ProductPosterior):
+            self._track_products(posterior)
+            return
+        known = self.known
         is_other = ~torch.isin(known.arms, arms)
         bounds = torch.cat([known.values[is_other], bounds.to(known.values)])
         self.known = Ranked(bounds, torch.cat([known.arms[is_other], arms]))
         size = 2 * len(arms)
-        if size <= MAX_POOL_SIZE or isinstance(posterior, ProductPosterior):
-            self._pool(min(size, MAX_POOL_SIZE))
+        if size <= MAX_POOL_SIZE:
+            self._pool(size)
             return
         size = EXCERPT_SIZE if size <= EXCERPT_SIZE else 4 * size
         num_bytes = size * len(posterior.basis.L) * posterior.like.element_size()
@@ -311,6 +322,28 @@ class UpperBounds(Choices):
         )
         for index, num_pulls in self.pulls.items():
             self.tracked.pull(index, num_pulls)
+
+    def _track_products(self, posterior: ProductPosterior) -> HallucinatedPosterior:
+        """Track the products of the largest bounds, given the pulls so far."""
+        given = posterior.given(self.pulls, self.projected)
+        size = EXCERPT_NUMBERS // max(1, len(posterior.basis.L))
+        size = min(max(MAX_POOL_SIZE, size), EXCERPT_SIZE)
+        earlier = self.found or posterior.found
+        competes = cast(ProductMask, self.limits.allowed)
+        found = given.find(self.scale, size + 1, competes, earlier)
+        self.found, posterior.num_evaluated = found, given.num_evaluated
+        values, arms = found.ranked
+        # Products that were not found have larger numbers than those of equal bounds.
+        self.outside = found.floor, posterior.num_arms
+        if len(arms) > size:
+            self.outside = values[size].item(), int(arms[size])
+        arms = arms[:size].sort().values
+        self.tracked = HallucinatedPosterior(
+            posterior, self.scale, None, self.projected, arms
+        )
+        for index, num_pulls in self.pulls.items():
+            self.tracked.pull(index, num_pulls)
+        return self.tracked
 
 
 def _beats(left: tuple[float, int], right: tuple[float, int]) -> bool:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from botorch_bkb.arms import ProductArms, ProductMask
 from botorch_bkb.posteriors import product_posterior, ProductPosterior
-from botorch_bkb.posteriors.arm_shard import Ranked
 from tests.reference import Arms
 
 
@@ -96,8 +95,7 @@ SMALL = {
     "LAST_SIZE": 3,
     "CHUNK_NUMBERS": 64,
     "NUM_SCATTERED": 10,
-    "NUM_STARTS": 2,
-    "KEPT_SIZE": 3,
+    "KEPT_OPERATIONS": 1, "MIN_KEPT": 3,
     "STAGES": (0, 1, 2),
 }
 
@@ -108,11 +106,10 @@ SMALL = {
     scale=st.sampled_from([0.0, 0.5, 3.0]),
     size=st.sampled_from([1, 4, 50, 500]),
     num_closed=st.integers(0, 119),
-    num_known=st.integers(0, 5),
 )
 @settings(max_examples=40, deadline=None)
 def test_the_largest_bounds_are_those_of_all_products(
-    is_small, seed, scale, size, num_closed, num_known
+    is_small, seed, scale, size, num_closed
 ):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SMALL.items() if is_small else ():
@@ -123,13 +120,8 @@ def test_the_largest_bounds_are_those_of_all_products(
         mask = ProductMask(space.arms, closed) if num_closed else None
         bounds = space.mean + scale * np.sqrt(space.variance)
         bounds[closed] = -np.inf
-        # Some bounds are known to be lower.
-        known = order[num_closed : num_closed + num_known]
-        values = torch.from_numpy(bounds)[known] - 1.0
-        ranked = Ranked(values, known) if num_known else None
-        bounds[known] = values
         for more in (size, size + 3):  # the second may be answered from the first
-            found = space.posterior.largest_bounds(scale, more, mask, ranked)
+            found = space.posterior.largest_bounds(scale, more, mask)
             best = np.argsort(-bounds, kind="stable")[: min(more, 120 - num_closed)]
             np.testing.assert_allclose(found.values, bounds[best], atol=1e-9)
             np.testing.assert_array_equal(found.arms, best)
