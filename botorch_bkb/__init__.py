@@ -23,6 +23,7 @@ from botorch_bkb.bandits import (
     TVGPUCB,
     UniformRandom,
 )
+from botorch_bkb.desirability import Desirability
 
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "RGPUCB",
     "TVGPUCB",
     "BoxBandit",
+    "Desirability",
     "EpsilonGreedy",
     "GPBandit",
     "GPThompsonSampling",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,19 @@ def component(text: str) -> tuple[str, str]:
             f"expected NAME=FILE or NAME=VALUE,VALUE, but got {text!r}"
         )
     return name, values
+
+
+def objective(text: str) -> tuple[str, tuple[str | float, ...]]:
+    """Return the column of an outcome, and its direction, range and weight."""
+    found = re.fullmatch(r"(.+):(max|min):([^:]+):([^:]+)(?::([^:]+))?", text.strip())
+    try:
+        name, direction, *numbers = found.groups() if found else ()
+        return name.strip(), (direction, *(float(n) for n in numbers if n))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            "expected COLUMN:max:LOW:HIGH or COLUMN:min:LOW:HIGH, perhaps with :WEIGHT "
+            f"at the end, such as yield:max:0:100, but got {text!r}"
+        ) from None
 
 
 class _StoreOnce(argparse.Action):
@@ -248,7 +262,14 @@ SUGGEST: list[Option] = [
         "CANDIDATES has no ids, its rows are numbered, and NEXT has their settings",
     ),
     ("--results-id", COLUMN, "id column of RESULTS, if it differs from --id"),
-    ("--reward", COLUMN | {"default": "reward"}, "column of results (default: reward)"),
+    ("--reward", COLUMN, "column of results (default: reward)"),
+    (
+        "--objective",
+        REPEATED | {"type": objective, "metavar": "COLUMN:DIRECTION:LOW:HIGH[:WEIGHT]"},
+        "instead of --reward: an outcome, of which max (large) or min (small) values "
+        "are good, with the range from useless to perfect. Repeatable: the score of a "
+        "result is the weighted geometric mean of its outcomes' places in their ranges",
+    ),
     ("--replicates-are-real", FLAG, "equal rows of RESULTS are separate measurements"),
     (
         "--available",

@@ -27,9 +27,9 @@ from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
     check_copies,
     check_output,
-    log_rewards,
     note_unused_columns,
     read_results,
+    read_rewards,
     results_name,
 )
 from botorch_bkb.cli.tables import (
@@ -37,10 +37,10 @@ from botorch_bkb.cli.tables import (
     is_numeric,
     listing,
     NUMBER,
+    outcome_columns,
     read_by_options,
     require_column,
     require_ids,
-    reward_column,
     row_name,
 )
 
@@ -118,13 +118,12 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     settings = feature_columns(table, args)
     own = parquet_columns(args.arms) if is_large else list(table.columns)
     results, is_failed, last = read_results(args, settings, is_numbered)
+    outcomes = outcome_columns(args)
     results_id = None if is_numbered else find_column(results.columns, args.results_id)
-    note_unused_columns(results, [*own, results_id, args.reward, args.round])
+    note_unused_columns(results, [*own, results_id, *outcomes, args.round])
     check_copies(results, args)
     check_output(args, results, results_id, own)
-    rewards = reward_column(results[args.reward], may_be_empty=True)
-    if args.log_reward:
-        rewards = log_rewards(rewards, args)
+    rewards = read_rewards(results, args)
     arms, results, found = read_molecules_of(table, results, args)
     places, removed = _identify(results, arms, settings, results_id, args)
     available = np.append(_available(arms, args), np.zeros(len(removed), dtype="bool"))
@@ -204,7 +203,7 @@ def _read_arms(
     args: argparse.Namespace, is_large: bool
 ) -> tuple[pd.DataFrame, CsvFormat | None, bool]:
     """Return the candidates, their file's format, and whether they are numbered."""
-    columns = [args.id, args.available, args.reward] if is_large else None
+    columns = [args.id, args.available, *outcome_columns(args)] if is_large else None
     table = read_by_options(args.arms, args, columns)
     arms = table.frame
     name = find_column(list(arms.columns), args.id)

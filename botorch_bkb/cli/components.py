@@ -16,7 +16,7 @@ from botorch.exceptions.errors import InputDataError
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.cli.molecules import read_smiles
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.results import check_output, read_results
+from botorch_bkb.cli.results import check_output, read_results, read_rewards
 from botorch_bkb.cli.tables import (
     find_column,
     is_numeric,
@@ -24,7 +24,6 @@ from botorch_bkb.cli.tables import (
     read_by_options,
     require_column,
     require_ids,
-    reward_column,
     row_name,
 )
 
@@ -94,7 +93,7 @@ class Products:
         self.arms = ProductArms(tables, forbidden=rules)
         self.ids = ProductIds(self.arms, self.names)
         check_output(args, results, None, names)
-        rewards = reward_column(results[args.reward], may_be_empty=True)
+        rewards = read_rewards(results, args)
         positions = [_places(own, results[name]) for name, own in lists.items()]
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
         failed = torch.from_numpy(is_failed)

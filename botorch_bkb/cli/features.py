@@ -21,6 +21,7 @@ from botorch_bkb.cli.tables import (
     is_numeric,
     listing,
     MAX_NUMBER,
+    outcome_columns,
     require_column,
     row_name,
     to_numbers,
@@ -62,7 +63,8 @@ class FeatureTable:
 def feature_columns(names: Iterable[Hashable], args: argparse.Namespace) -> list[str]:
     """Return the columns of candidates that are features, by the options."""
     # Measurements are often kept in a copy of the candidates' table.
-    others = {args.id, args.reward, getattr(args, "available", None), *args.drop}
+    others = {args.id, getattr(args, "available", None), *args.drop}
+    others.update(outcome_columns(args))
     return [str(name) for name in names if name not in others]
 
 

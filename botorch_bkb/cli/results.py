@@ -18,12 +18,15 @@ from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import (
     find_column,
     listing,
+    outcome_columns,
     read_by_options,
     read_table,
     require_column,
     require_ids,
+    reward_column,
     row_name,
 )
+from botorch_bkb.desirability import Desirability
 
 
 # The columns of a batch, beside the ids.
@@ -36,7 +39,9 @@ def results_name(args: argparse.Namespace) -> str:
 
 
 def reward_label(args: argparse.Namespace) -> str:
-    """Return what is maximized or minimized: the result, or its logarithm."""
+    """Return the name of the reward: the result, its logarithm, or the score."""
+    if args.objective:
+        return "score"
     return f"log10({args.reward})" if args.log_reward else str(args.reward)
 
 
@@ -56,7 +61,8 @@ def read_results(
     tables = {path: _read_result(path, args, settings, is_numbered) for path in paths}
     tables = {path: table for path, table in tables.items() if len(table.frame.columns)}
     if not tables:
-        columns = [*(settings if is_numbered else [args.results_id]), args.reward]
+        columns = [*(settings if is_numbered else [args.results_id])]
+        columns += outcome_columns(args)
         nothing = pd.DataFrame(columns=columns, dtype="float64")
         return nothing, np.zeros(0, dtype="bool"), Table(nothing)
     *_, last = tables.values()
@@ -84,7 +90,10 @@ def _read_result(
     frame = table.frame
     if frame.columns.empty:
         return table
-    require_column(frame, args.reward, path, "--reward")
+    outcomes = outcome_columns(args)
+    option = "--objective" if args.objective else "--reward"
+    for name in outcomes:
+        require_column(frame, name, path, option)
     column = None if is_numbered else find_column(list(frame.columns), args.results_id)
     lacks = [name for name in settings if name not in frame.columns]
     if column is not None:
@@ -98,9 +107,22 @@ def _read_result(
         )
     if path.resolve() == args.arms.resolve():
         # An empty result here is a candidate, not a measurement in flight.
-        is_measured = frame[args.reward].notna() | frame.index.isin(table.failed)
+        is_measured = frame[outcomes].notna().any(axis="columns")
+        is_measured |= frame.index.isin(table.failed)
         return replace(table, frame=frame[is_measured])
     return table
+
+
+def read_rewards(results: pd.DataFrame, args: argparse.Namespace) -> pd.Series:
+    """Return the reward of each result, NaN while an outcome is missing."""
+    columns = [
+        reward_column(results[name], may_be_empty=True)
+        for name in outcome_columns(args)
+    ]
+    if args.objective:
+        score = Desirability(dict(args.objective))(np.stack(columns, axis=-1))
+        return pd.Series(score.numpy(), results.index)
+    return log_rewards(columns[0], args) if args.log_reward else columns[0]
 
 
 def log_rewards(rewards: pd.Series, args: argparse.Namespace) -> pd.Series:
@@ -132,7 +154,7 @@ def note_unused_columns(results: pd.DataFrame, used: Collection[str | None]) -> 
 
 def check_copies(results: pd.DataFrame, args: argparse.Namespace) -> None:
     """Raise an error if most results were entered twice; name a few that were."""
-    told = results[results[args.reward].notna()]
+    told = results[results[outcome_columns(args)].notna().all(axis="columns")]
     is_copy = told.duplicated()
     if args.replicates_are_real or not is_copy.any():
         return
@@ -168,10 +190,10 @@ def check_output(
     if not path.is_file() or path.stat().st_size == 0:
         return
     remedy = "Move that file away, or name another --output."
-    names = [args.id, results_id]
+    names, outcomes = [args.id, results_id], outcome_columns(args)
     marks = {"separator": args.separator, "decimal": args.decimal}
     try:
-        table = read_table(path, names, reward=args.reward, **marks)
+        table = read_table(path, names, outcomes=outcomes, **marks)
         frame = table.frame
         if results_id is not None and results_id not in frame:
             require_column(frame, args.id, path, "--id")
@@ -180,11 +202,11 @@ def check_output(
         raise InputDataError(
             f"--output {path} exists, and is not a batch of suggest: {error} {remedy}"
         ) from error
-    written = {results_id, args.id, *COLUMNS_OF_NEXT, *own} - {args.reward}
+    written = {results_id, args.id, *COLUMNS_OF_NEXT, *own} - {*outcomes}
     filled = frame[[name for name in frame.columns if name not in written]]
     is_lost = filled.notna().any(axis="columns") | frame.index.isin(table.failed)
     keys = [name for name in own if name in frame and name != args.id]
-    keys = [*(keys if results_id is None else [results_id]), args.reward]
+    keys = [*(keys if results_id is None else [results_id]), *outcomes]
     if {*keys} <= {*frame.columns} & {*results.columns}:
         known = {*_rows(results[keys])}
         is_lost &= np.array([row not in known for row in _rows(frame[keys])], "bool")

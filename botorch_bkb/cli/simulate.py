@@ -31,6 +31,7 @@ from botorch_bkb.test_functions.finite_arm import standardized
 BEST_SHARE = 0.01
 # The options of `suggest` that `simulate` does not have.
 NOT_GIVEN: dict[str, Any] = {
+    "objective": [],
     "observations": [],
     "results_id": None,
     "available": None,

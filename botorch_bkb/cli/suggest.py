@@ -35,6 +35,8 @@ from botorch_bkb.cli.files import parquet_columns, read_rows, write_table
 from botorch_bkb.cli.progress import note, status
 from botorch_bkb.cli.report import check_paths, in_digits_of, read_rounds, report_page
 from botorch_bkb.cli.results import COLUMNS_OF_NEXT, reward_label
+from botorch_bkb.cli.tables import outcome_columns
+from botorch_bkb.desirability import Desirability
 from botorch_bkb.models.utils.rows import find_duplicates
 
 
@@ -50,6 +52,7 @@ def run(args: argparse.Namespace) -> None:
             "Expected either a table CANDIDATES or lists of components (--component), "
             "and not both."
         )
+    _check_reward(args)
     if args.component:
         _suggest_products(args)
         return
@@ -62,15 +65,38 @@ def run(args: argparse.Namespace) -> None:
     status("Reading the tables", args.quiet)
     campaign = read_campaign(args)
     paths = [path.resolve() for path in args.observations]
-    if args.reward in campaign.table and args.arms.resolve() not in paths:
+    own = [name for name in outcome_columns(args) if name in campaign.table]
+    if own and args.arms.resolve() not in paths:
         note(
-            f"{args.arms.name} has a column {args.reward!r}, which is not read: "
+            f"{args.arms.name} has a column {own[0]!r}, which is not read: "
             "results come from --observations, which may be the same file"
         )
     candidates = read_candidates(campaign, args)
     rounds = read_rounds(args, campaign)
     _check_left(campaign, args)
     _suggest(args, campaign, candidates, rounds)
+
+
+def _check_reward(args: argparse.Namespace) -> None:
+    """Raise an error if the options do not say what is optimized."""
+    if not args.objective:
+        args.reward = args.reward or "reward"
+        return
+    for name in ("reward", "minimize", "log_reward"):
+        if getattr(args, name):
+            raise InputDataError(
+                f"--{name.replace('_', '-')} does not go with --objective: each "
+                "objective names its column and its direction, and their score is "
+                "maximized. Leave it out."
+            )
+    names = pd.Index(outcome_columns(args))
+    wrong = names[names.duplicated() | names.isin([args.id, *COLUMNS_OF_NEXT])]
+    if len(wrong):
+        raise InputDataError(
+            f"Expected --objective to name each column of outcomes once, and none of "
+            f"the batch, but got {wrong[0]!r}. Leave it out, or rename the column."
+        )
+    Desirability(dict(args.objective))  # checks directions, ranges and weights
 
 
 def _suggest(
@@ -155,6 +181,7 @@ def _suggest_products(args: argparse.Namespace) -> None:
     )
     _print_batch(bandit, batch, products.ids, reward_label(args))
     parts = products.ids.parts(batch.attrs["arms"])
+    batch = _with_outcomes(batch, args)
     table = pd.concat([parts, batch.drop(columns="id")], axis="columns")
     write_table(table, args.output, products.form)
     print(f"\nWrote {args.output}")
@@ -355,7 +382,7 @@ def _print_fit(
     """Print a description of the fit; return held-out predictions and warnings."""
     held_out = None
     troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
-    if not args.log_reward:
+    if not (args.log_reward or args.objective):
         troubles.append(decades_trouble(rewards))
     if is_fitted(rewards):
         status("Checking the fit", args.quiet)
@@ -380,6 +407,7 @@ def _write_next(
 ) -> None:
     """Write the batch in the format of the table that it goes with."""
     ids = campaign.table[args.id]
+    batch = _with_outcomes(batch, args)
     columns, form = list(batch.columns), campaign.arms_form
     places = pd.Index(ids).get_indexer(pd.Index(batch[args.id]))
     if args.per_measurement:
@@ -394,7 +422,7 @@ def _write_next(
         form = replace(form, encoding="utf-8-sig")
     is_large = stays_in_file(args.arms, args)
     own = parquet_columns(args.arms) if is_large else list(campaign.table.columns)
-    own = [name for name in own if name not in (args.id, args.reward)]
+    own = [name for name in own if name not in (args.id, *outcome_columns(args))]
     if args.with_columns or (campaign.is_numbered and not args.per_measurement):
         taken = [name for name in own if name in batch.columns]
         if taken:
@@ -410,6 +438,11 @@ def _write_next(
         values = campaign.table[own].iloc[places].reset_index(drop=True)
     batch = pd.concat([batch, values], axis="columns")
     write_table(batch.reindex(columns=columns), args.output, form)
+
+
+def _with_outcomes(batch: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
+    """Return a batch with an empty column for each outcome of a score."""
+    return batch.assign(**{name: np.nan for name, _ in args.objective})
 
 
 def _check_left(campaign: Campaign, args: argparse.Namespace) -> None:

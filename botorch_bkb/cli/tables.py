@@ -58,7 +58,7 @@ def read_table(
     separator: str | None = None,
     decimal: str | None = None,
     columns: Collection[str | None] | None = None,
-    reward: str | None = None,
+    outcomes: Collection[str] = (),
 ) -> Table:
     """Read a table into columns of numbers and columns of text.
 
@@ -72,7 +72,7 @@ def read_table(
         separator: The separator of a CSV file; found from its header if it lacks it.
         decimal: The decimal mark of numbers in text; found from them if omitted.
         columns: The columns to read of a Parquet file; all if omitted.
-        reward: The column of results, in which the words of ``FAILED`` and
+        outcomes: The columns of results, in which the words of ``FAILED`` and
             ``IN_FLIGHT`` count as empty.
     """
     table = read_cells(path, separator, columns)
@@ -80,7 +80,7 @@ def read_table(
     # Each column's cells are released when they have been read.
     table, notes = replace(table, frame=pd.DataFrame()), [*table.notes]
     kept = {find_column(cells, name) for name in text_columns if name is not None}
-    frame, words, failed = _plain_columns(cells, kept, reward)
+    frame, words, failed = _plain_columns(cells, kept, outcomes)
     if columns is None:  # all of them, so a row without cells is blank
         frame = frame[~frame.isna().all(axis="columns")]
     shown = [repr(word) for word in words if word and word.casefold() != FAILED]
@@ -110,20 +110,26 @@ def read_by_options(
     path: Path, args: argparse.Namespace, columns: Collection[str | None] | None = None
 ) -> Table:
     """Read a table by the options of a command, and print notes."""
+    outcomes = outcome_columns(args)
     names = {args.id, *args.smiles, *args.drop, *args.category}
     names.add(getattr(args, "results_id", None))
     names.update(name for name, _ in getattr(args, "component", ()))
     table = read_table(
         path,
-        names - {args.reward, getattr(args, "round", None)},
+        names - {*outcomes, getattr(args, "round", None)},
         separator=args.separator,
         decimal=args.decimal,
         columns=columns,
-        reward=args.reward,
+        outcomes=outcomes,
     )
     for text in table.notes:
         note(text)
     return table
+
+
+def outcome_columns(args: argparse.Namespace) -> list[str]:
+    """Return the columns of results: the reward's, or those of the objectives."""
+    return [name for name, _ in args.objective] or [args.reward]
 
 
 def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -146,22 +152,22 @@ def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _plain_columns(
-    cells: dict[str, pd.Series], kept: Collection[str | None], reward: str | None
+    cells: dict[str, pd.Series], kept: Collection[str | None], outcomes: Collection[str]
 ) -> tuple[pd.DataFrame, Collection[str], pd.Index]:
     """Return columns of numbers and text, words that count as empty, failed rows."""
     plain: dict[str, pd.Series] = {}
     words: dict[str, None] = {}
-    failed = pd.Index([])
+    failed: list[int] = []
     for name in list(cells):
         column = cells.pop(name)
         plain[name] = _plain(column, name in kept)
-        if name == reward and is_text(plain[name]):
+        if name in outcomes and is_text(plain[name]):
             folded = plain[name].str.casefold()
-            failed = folded.index[folded == FAILED]
+            failed.extend(folded.index[folded == FAILED])
             plain[name] = plain[name].mask(folded.isin((FAILED, *IN_FLIGHT)))
         gaps = column[plain[name].isna() & column.notna()]
         words |= dict.fromkeys(gaps.astype("str").str.strip(BLANKS).unique())
-    return pd.DataFrame(plain), words, failed
+    return pd.DataFrame(plain), words, pd.Index(failed)
 
 
 def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:

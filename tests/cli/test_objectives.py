@@ -1,0 +1,151 @@
+"""`suggest --objective`: several outcomes as one score."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from botorch_bkb.__main__ import main
+
+
+HEAT = np.linspace(20, 90, 36)
+ARMS = pd.DataFrame({"id": [f"R{n:02d}" for n in range(36)], "heat": HEAT})
+OBJECTIVES = [
+    *("--objective", "yield:max:0:100"),
+    *("--objective", "ee:max:50:100:2"),
+    *("--objective", "cost: %:min:0:40"),
+]
+OUTCOMES = ["yield", "ee", "cost: %"]
+
+
+def measured(heat):
+    """The yield rises with the heat, the enantiomeric excess falls."""
+    heat = pd.Series(np.asarray(heat, dtype="float64"))
+    falls = 100 - (heat - 20) ** 2 / 98
+    return pd.DataFrame({"yield": heat, "ee": falls, "cost: %": heat / 9})
+
+
+def score(table):
+    """The score of noise-free outcomes, all of which are inside their ranges."""
+    ee, cost = (table["ee"] - 50) / 50, 1 - table["cost: %"] / 40
+    logs = np.log(table["yield"] / 100) + 2 * np.log(ee.clip(1e-300)) + np.log(cost)
+    return np.exp(logs / 4)
+
+
+def run(folder, *words, code=0):
+    ARMS.to_csv(folder / "arms.csv", index=False)
+    words = [folder / "arms.csv", "--batch-size", 6, "--quiet", *words]
+    return main(["suggest", *map(str, words)]) - code == 0
+
+
+@pytest.mark.parametrize("writes", ["candidates", "measurements"])
+def test_a_campaign_of_two_rounds(writes, tmp_path, capsys):
+    """The files of two rounds are the tables of results of the third."""
+    options = ["--per-measurement"] if writes == "measurements" else []
+    told, heats = [], ARMS.set_index("id")["heat"]
+    for number in range(3):
+        path = tmp_path / f"{number}.csv"
+        assert run(tmp_path, *OBJECTIVES, *options, *told, "--output", path)
+        batch = pd.read_csv(path)
+        assert list(batch.columns[-3:]) == OUTCOMES
+        assert batch[OUTCOMES].isna().all(axis=None)
+        batch[OUTCOMES] = measured(heats[batch["id"]])
+        batch.to_csv(path, index=False)
+        told += ["--observations", path]
+    best = ARMS["id"][score(measured(HEAT)).argmax()]
+    tables = pd.concat(pd.read_csv(path) for path in told[1::2])
+    assert best in set(tables["id"])
+    assert f"Best measured so far: {best}, mean score" in capsys.readouterr().out
+    # A filled-in batch that the results lack is kept.
+    assert run(tmp_path, *OBJECTIVES, *told[:4], "--output", path, code=2)
+    assert "have entries that the results lack" in capsys.readouterr().err
+
+
+def test_scores_are_rewards(tmp_path, capsys):
+    """The batch is that of a column with the scores; a gap is a result in flight."""
+    results = ARMS[["id"]][::4].reset_index(drop=True)
+    results = results.join(measured(HEAT[::4]))
+    scores = results.assign(reward=score(results).round(12))[["id", "reward"]]
+    scores.loc[2, "reward"] = np.nan
+    results.loc[2, "ee"] = np.nan
+    results["remark"] = "none"
+    for name, table in {"several.csv": results, "one.csv": scores}.items():
+        table.to_csv(tmp_path / name, index=False)
+    read = []
+    for name, words in {"one.csv": [], "several.csv": OBJECTIVES}.items():
+        output = tmp_path / f"next_{name}"
+        files = "--observations", tmp_path / name, "--output", output
+        assert run(tmp_path, *words, *files, "--report", tmp_path / "r.html")
+        read.append(pd.read_csv(output))
+    pd.testing.assert_frame_equal(read[1].drop(columns=OUTCOMES), read[0], rtol=1e-6)
+    printed = capsys.readouterr().out
+    assert printed.count("8 measurements in all, 1 in flight") == 2
+    assert printed.count("mean score") == 2  # of the best, and of the batch
+    # One table of candidates and outcomes: rows without any are not measured.
+    both = ARMS.merge(results, how="left")
+    both.to_csv(tmp_path / "both.csv", index=False)
+    output = tmp_path / "next_both.csv"
+    files = "--observations", tmp_path / "both.csv", "--output", output
+    words = [tmp_path / "both.csv", "--batch-size", 6, "--drop", "remark", *files]
+    assert main(["suggest", *map(str, words), *OBJECTIVES]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv(output), read[1], rtol=1e-6)
+
+
+def test_a_failed_outcome_is_a_failed_measurement(tmp_path, capsys):
+    results = ARMS[["id"]][::4].reset_index(drop=True).join(measured(HEAT[::4]))
+    results = results.astype({"ee": object, "yield": object})
+    results.loc[1, "ee"], results.loc[5, "yield"] = "failed", "Failed"
+    results.to_csv(tmp_path / "results.csv", index=False)
+    files = "--observations", tmp_path / "results.csv", "--output", tmp_path / "n.csv"
+    assert run(tmp_path, *OBJECTIVES, *files)
+    said = capsys.readouterr()
+    assert "last measurement failed: 2 (R04, R20)" in said.out + said.err
+    assert "7 measurements in all, 0 in flight" in said.out
+
+
+def test_combinations(tmp_path, capsys):
+    arms = [f"--component=heat={','.join(map(str, range(20, 91, 10)))}"]
+    arms += ["--component=base=none,weak"]
+    told = []
+    for number in range(2):
+        path = tmp_path / f"{number}.csv"
+        words = [*arms, *OBJECTIVES, *told, "--batch-size=5", f"--output={path}"]
+        assert main(["suggest", *words]) == 0
+        batch = pd.read_csv(path)
+        assert batch[OUTCOMES].isna().all(axis=None)
+        batch[OUTCOMES] = measured(batch["heat"])
+        batch.to_csv(path, index=False)
+        told += [f"--observations={path}"]
+    assert "mean score" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--objective", "dr:max:9:1"], "range of 'dr' to go from a smaller"),
+        (["--objective", "dr:max:0:1:-1"], "`weight of dr` to be positive"),
+        (["--objective", "dr:max:0:1"], "has no column 'dr', only .* by --objective"),
+        (["--objective", "yield:min:0:1"], "each column of outcomes once"),
+        (["--objective", "std:min:0:1"], "'std'. Leave it out, or rename"),
+        (["--minimize"], "--minimize does not go with --objective"),
+        (["--log-reward"], "--log-reward does not go with --objective"),
+        (["--reward", "yield"], "--reward does not go with --objective"),
+    ],
+)
+def test_wrong_objectives_lose_nothing(words, match, tmp_path, capsys):
+    results = ARMS[["id"]][::4].reset_index(drop=True).join(measured(HEAT[::4]))
+    results.to_csv(tmp_path / "results.csv", index=False)
+    output = tmp_path / "next.csv"
+    output.write_text("id,repeats\nR00,1\n")
+    files = "--observations", tmp_path / "results.csv", "--output", output
+    assert run(tmp_path, *OBJECTIVES, *words, *files, code=2)
+    assert re.search(match, capsys.readouterr().err)
+    assert output.read_text() == "id,repeats\nR00,1\n"
+
+
+@pytest.mark.parametrize("text", ["yield", "yield:big:0:1", "yield:max:0", "y:max:a:1"])
+def test_a_malformed_objective_is_shown(text, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run(tmp_path, "--objective", text)
+    assert f"such as yield:max:0:100, but got {text!r}" in capsys.readouterr().err
