@@ -159,6 +159,10 @@ class ArmTable:
             BotorchTensorDimensionError: If they have another number of features.
             InputDataError: If they are of another dtype, or a number is not finite.
         """
+        return match_rows(self.rows, self.checked(arms))
+
+    def checked(self, arms: Any) -> Tensor:
+        """Return arms that fit the table; raises as :meth:`find` does."""
         arms = as_arms(arms)
         if arms.shape[-1] != self.rows.shape[-1]:
             raise BotorchTensorDimensionError(
@@ -171,7 +175,7 @@ class ArmTable:
                 f"Expected `arms` of dtype {self.rows.dtype}, like those that are "
                 f"there, but got {arms.dtype}."
             )
-        return match_rows(self.rows, arms.to(self.rows.device))
+        return arms.to(self.rows.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows that were added, and what identifies the others."""

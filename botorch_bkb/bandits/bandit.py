@@ -386,10 +386,9 @@ class FiniteArmBandit(Bandit):
 
     def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
         """Return the arms of a user's argument, or all."""
-        num_arms = len(self.arms)
         if indices is None:
             return self._table.indices
-        return self._indices(check_indices(indices, num_arms))
+        return self._indices(check_indices(indices, len(self.arms)))
 
     @locked
     def predict(
@@ -404,11 +403,14 @@ class FiniteArmBandit(Bandit):
             indices: The arms; all if None.
         """
         rows = self._rows(indices)
-        surrogate, moments = self._present()
-        hyperparameters = surrogate.hyperparameters
-        mean = moments.means(rows) * hyperparameters.scale + hyperparameters.offset
-        variance = moments.variances(rows) * hyperparameters.scale**2
-        return (mean if self.maximize else -mean), variance
+        _, moments = self._present()
+        return self._unscaled(moments.means(rows), moments.variances(rows))
+
+    def _unscaled(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and variances of the present model in the original scale."""
+        hyperparameters = self._predictor().hyperparameters
+        mean = mean * hyperparameters.scale + hyperparameters.offset
+        return (mean if self.maximize else -mean), variance * hyperparameters.scale**2
 
     @property
     @locked

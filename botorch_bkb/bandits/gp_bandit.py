@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import cast, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, cast, Literal
 
 import torch
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from gpytorch.kernels import AdditiveKernel, Kernel
 from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
-from botorch_bkb.arms import ProductArms, ProductLimits, PullCounts, PullLimits
+from botorch_bkb.arms import (
+    ArmTable,
+    ProductArms,
+    ProductLimits,
+    PullCounts,
+    PullLimits,
+)
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import locked
@@ -29,6 +35,7 @@ from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
 from botorch_bkb.checks import check_choice, check_number, check_size
+from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmPosterior, ProductPosterior
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 
@@ -41,6 +48,8 @@ DETAIL_WIDTH = DeviationWidth(1.25, noise_deviations=1.0)
 # The longest run of pulls without a new arm: a share of all pulls, and a least number.
 NEW_ARM_SHARE = 1 / 8
 NEW_ARM_PATIENCE = 5
+# The width of a central 95 % interval of a Gaussian, on either side.
+DEVIATIONS_OF_95_PERCENT = 1.96
 # So many failures in a row retire an arm.
 MOST_FAILURES = 2
 
@@ -170,6 +179,106 @@ class GPBandit(FiniteArmBandit):
             max_repeats=max_repeats,
             generator=generator,
         )
+
+    @override
+    @locked
+    def predict(
+        self,
+        indices: Tensor | Sequence[int] | None = None,
+        *,
+        rows: Any = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return posterior means and variances, in the original scale.
+
+        Given all observations, with the hyperparameters and inducing arms that the next
+        ``ask`` will have. Pending pulls do not count, and no later pick changes.
+
+        Args:
+            indices: The arms; all if None.
+            rows: In place of arms of the table, a ``k x d`` tensor of the features of
+                any candidates, such as ``arms`` has; ``O(k m (d + m))`` for ``m``
+                inducing arms.
+
+        Raises:
+            BotorchTensorDimensionError: If ``rows`` is not ``k x d``.
+            InputDataError: If both are given, or a row does not fit the table.
+            UnsupportedError: If there are ``rows``, but the arms are a product space,
+                or the objective drifts.
+        """
+        if rows is None:
+            return super().predict(indices)
+        if indices is not None:
+            raise InputDataError("Expected `indices` or `rows`, but got both.")
+        surrogate, moments = self._present()
+        table = self._table
+        if not (isinstance(table, ArmTable) and isinstance(moments, ArmPosterior)):
+            raise UnsupportedError(
+                "Expected `indices` instead of `rows`: every product of a space is an "
+                "arm (`bandit.arms.numbers` returns its index), and filters of a "
+                "drifting objective hold the arms of the table alone (`add_arms`)."
+            )
+        rows = torch.cat([self.arms[:0], table.checked(rows)])
+        points = surrogate.hyperparameters.to_features(rows)
+        return self._unscaled(*moments.moments_of_points(points))
+
+    @locked
+    def predictions(
+        self,
+        indices: Tensor | Sequence[int] | None = None,
+        *,
+        top: int | None = None,
+        threshold: float | None = None,
+        num_draws: int = 256,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """Return predictions of the arms' mean rewards, as columns of a table.
+
+        ``pandas.DataFrame(bandit.predictions())`` is that table. All columns are for
+        the mean reward of an arm, without noise, given all observations as in
+        :meth:`predict`.
+
+        Args:
+            indices: The arms, in this order; all if None.
+            top: Only so many arms, those of the best means, the best first. Without
+                those that are retired or equal to an earlier arm. None: all of them.
+            threshold: A reward. None: no column for it.
+            num_draws: The number of draws of :meth:`maximizer_distribution`.
+            generator: Their source of randomness. None: a new one with a random seed.
+
+        Returns:
+            ``arm``; ``mean`` and ``std``; ``low`` and ``high``, the central 95 %
+            interval; ``probability_best``, how likely the arm is the best of all, by
+            joint draws of the posterior; and given a threshold ``probability_above``,
+            how likely the mean reward exceeds it (``probability_below`` if not
+            ``maximize``).
+
+        Raises:
+            InputDataError: If an arm is unknown, or a number is out of range.
+        """
+        _, moments = self._present()
+        if top is not None:
+            check_size("top", top)
+            among = None if indices is None else self._rows(indices)
+            found = moments.largest_bounds(0.0, top, self._table.competing(among))
+            rows = found.arms[found.values > -torch.inf]
+        else:
+            rows = self._rows(indices)
+        mean, variance = self.predict(rows)
+        std = variance.sqrt()
+        half = DEVIATIONS_OF_95_PERCENT * std
+        best = self.maximizer_distribution(num_draws, generator).indices
+        arms, counts = best.unique(return_counts=True)
+        place = positions_in(arms, rows, is_ascending=True)
+        share = torch.where(place < 0, 0.0, counts[place].to(mean) / num_draws)
+        columns = {"arm": rows, "mean": mean, "std": std}
+        columns |= {"low": mean - half, "high": mean + half, "probability_best": share}
+        if threshold is not None:
+            gap = mean - check_number("threshold", threshold)
+            gap = gap if self.maximize else -gap
+            z = gap / std.clamp_min(torch.finfo(std.dtype).tiny)
+            name = "probability_above" if self.maximize else "probability_below"
+            columns[name] = torch.special.ndtr(z)
+        return columns
 
     @property
     def kernel_to_learn(self) -> Callable[[Tensor], Kernel] | None:

@@ -18,6 +18,7 @@ from typing_extensions import override
 from botorch_bkb.models.utils.nystrom import (
     check_largest_variance,
     check_relative_residual,
+    dense_covariance,
     independent_points,
     ROUNDING_THRESHOLD,
     RoundingReport,
@@ -32,6 +33,8 @@ from botorch_bkb.posteriors.shards import ArmCache, threads_for
 MAX_INCREMENTS = 64
 # How much slower the full rebuild's products are than those of the increment's pass.
 REBUILD_COST = 1.5
+# So many points beside the arms are predicted at once.
+POINTS_AT_ONCE = 2**13
 
 
 class Moments(ABC):
@@ -344,6 +347,29 @@ class ArmPosterior(Moments):
     def effective_dimension(self) -> float:  # type: ignore[override]
         """The sum of the pulls' leverage scores; equation (5) of the COLT paper."""
         return (self.data[0] * self.variances(self.pulled_indices)).sum().item()
+
+    @torch.no_grad()
+    def moments_of_points(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the posterior means and variances of points that need not be arms.
+
+        In chunks, ``O(k m (d + m))``.
+
+        Args:
+            points: A ``k x d`` tensor in the units of the kernel.
+        """
+        basis, kernel = self.basis, self.covar_module
+        means, variances = [self.like], [self.like]
+        inducing = self.arms[basis.indices]
+        for start in range(0, len(points), POINTS_AT_ONCE):
+            x = points[start : start + POINTS_AT_ONCE]
+            K = dense_covariance(kernel, inducing, x).to(self.like)
+            Z = basis.project(torch.linalg.solve_triangular(basis.L, K, upper=False))
+            root = torch.linalg.solve_triangular(basis.L_v, Z, upper=False)
+            prior = kernel(x, diag=True).to(self.like)
+            residual = (prior - Z.square().sum(dim=0)).clamp_min(0.0)
+            means.append(Z.mT @ basis.weights)
+            variances.append(residual + root.square().sum(dim=0))
+        return torch.cat(means), torch.cat(variances)
 
     def features(self, indices: Tensor) -> Tensor:
         """Return the ``M x k`` features of ``k`` arms.

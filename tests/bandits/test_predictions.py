@@ -1,0 +1,199 @@
+"""`GPBandit.predictions` and `predict(rows=...)`, against dense NumPy."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+
+from botorch_bkb import GPBandit
+from botorch_bkb.arms import BitArms, ProductArms
+from botorch_bkb.bandits import matern_to_learn
+from tests.helpers import gram_matrix
+from tests.reference import dtc_posterior
+
+
+NUM_ARMS, NUM_ROWS = 60, 7
+COLUMNS = ["arm", "mean", "std", "low", "high", "probability_best"]
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def rewards_of(rows):
+    return 5 + 3 * torch.cos(4 * rows[:, 0]) - (rows[:, 1] - 20) ** 2 / 50
+
+
+def tables(seed=0):
+    """Arms, and candidates that are not among them, some outside their range."""
+    width = torch.tensor([1.0, 40.0], dtype=torch.double)
+    rows = torch.rand(NUM_ARMS + NUM_ROWS, 2, generator=seeded(seed)).double() * width
+    arms, others = rows.split([NUM_ARMS, NUM_ROWS])
+    others[0] = width * 1.2
+    return arms, others
+
+
+def campaign(arms, num_rounds=4, noise_std=0.3, **options):
+    """A bandit after some rounds, whose posterior was updated step by step."""
+    bandit = GPBandit(arms, generator=seeded(1), **options)
+    sign = 1 if bandit.maximize else -1
+    for number in range(num_rounds):
+        picks = bandit.ask(6)
+        noise = torch.randn(6, generator=seeded(number)).double()
+        bandit.tell(picks, sign * (rewards_of(arms[picks]) + noise_std * noise))
+    return bandit
+
+
+def dense_posterior(bandit, rows):
+    """Mean and covariance at any rows, from the kernel and the observations alone."""
+    x = bandit.arms
+    low, width = x.amin(dim=0), x.amax(dim=0) - x.amin(dim=0)
+    told = bandit._observations
+    arms, y = np.array(told.told_indices), np.array(told.told_rewards)
+    offset, scale = y.mean(), y.std()
+    noise, kernel = bandit.noise_variance / scale**2, bandit.covar_module
+    pulled, counts = np.unique(arms, return_counts=True)
+    means = np.array([y[arms == arm].mean() for arm in pulled])
+    S, P = (x[bandit.inducing_indices] - low) / width, (x[pulled] - low) / width
+    X = (rows - low) / width
+    grams = (S, S), (S, P), (S, X), (X, X)
+    mean, covariance = dtc_posterior(
+        *(gram_matrix(kernel, *pair) for pair in grams),
+        counts / noise,
+        (means - offset) / scale,
+    )
+    return mean * scale + offset, covariance * scale**2
+
+
+@pytest.mark.filterwarnings("ignore:`max_inducing` took effect")
+@pytest.mark.parametrize("options", [{}, {"max_inducing": 9}, {"maximize": False}])
+@pytest.mark.parametrize("kernel", [None, matern_to_learn])
+def test_predictions_are_those_of_the_dense_posterior(kernel, options):
+    arms, others = tables()
+    bandit = campaign(arms, covar_module=kernel, **options)
+    bandit.ask(1)  # learns from the last round; its pending pull does not count
+    if "max_inducing" in options:
+        assert len(bandit.inducing_indices) < len(bandit.observed_arms)
+    mean, covariance = dense_posterior(bandit, others)
+    found = bandit.predict(rows=others)
+    np.testing.assert_allclose(found[0], mean, rtol=1e-7)
+    np.testing.assert_allclose(found[1], np.diag(covariance), rtol=1e-6)
+    # The same as columns, for arms.
+    mean, covariance = dense_posterior(bandit, arms)
+    std = np.sqrt(np.diag(covariance))
+    threshold = float(np.median(mean))
+    table = pd.DataFrame(bandit.predictions(threshold=threshold))
+    sign = 1 if bandit.maximize else -1
+    name = "probability_above" if bandit.maximize else "probability_below"
+    assert list(table.columns) == [*COLUMNS, name]
+    np.testing.assert_array_equal(table["arm"], range(NUM_ARMS))
+    np.testing.assert_allclose(table["mean"], mean, rtol=1e-7)
+    np.testing.assert_allclose(table["std"], std, rtol=1e-6)
+    np.testing.assert_allclose(table["low"], mean - 1.96 * std, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(table["high"], mean + 1.96 * std, rtol=1e-6, atol=1e-6)
+    z = sign * (mean - threshold) / std
+    above = [(1 + math.erf(each / math.sqrt(2))) / 2 for each in z]
+    np.testing.assert_allclose(table[name], above, atol=1e-6)
+    some = pd.DataFrame(bandit.predictions([5, 3, 5]))
+    pd.testing.assert_frame_equal(
+        some[COLUMNS[:-1]], table[COLUMNS[:-1]].iloc[[5, 3, 5]].reset_index(drop=True)
+    )
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_probabilities_of_being_the_best_are_those_of_joint_draws(maximize):
+    arms, _ = tables()
+    bandit = campaign(arms, 3, noise_std=2.0, maximize=maximize)
+    found = bandit.predictions(num_draws=20_000, generator=seeded())
+    bandit.ask(1)
+    mean, covariance = dense_posterior(bandit, arms)
+    rng = np.random.default_rng(0)
+    draws = rng.multivariate_normal(mean, covariance, 20_000, method="eigh")
+    best = draws.argmax(axis=-1) if maximize else draws.argmin(axis=-1)
+    expected = np.bincount(best, minlength=NUM_ARMS) / 20_000
+    assert 0.1 < expected.max() < 0.9
+    np.testing.assert_allclose(found["probability_best"], expected, atol=0.02)
+    share = bandit.maximizer_distribution(20_000, seeded()).probabilities
+    torch.testing.assert_close(found["probability_best"], share)
+
+
+def test_the_top_has_the_best_means_and_no_retired_or_equal_arm():
+    arms, _ = tables()
+    bandit = campaign(torch.cat([arms, arms[:20]]), maximize=False)
+    retired = bandit.best_arm(among_pulled=False)
+    bandit.retire_arms([retired])
+    table = pd.DataFrame(bandit.predictions(generator=seeded()))
+    assert table["probability_best"].sum() == pytest.approx(1.0)
+    table = table[table["arm"] < NUM_ARMS].drop(index=retired).sort_values("mean")
+    top = pd.DataFrame(bandit.predictions(top=5, generator=seeded()))
+    pd.testing.assert_frame_equal(top, table[:5].reset_index(drop=True))
+    among = [*range(0, NUM_ARMS, 2)]
+    top = pd.DataFrame(bandit.predictions(among, top=10**6, generator=seeded()))
+    expected = table[table["arm"].isin(among)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(top, expected)
+
+
+def test_products_have_a_top_and_no_other_rows():
+    lists = {"heat": torch.linspace(0, 1, 9).unsqueeze(-1).double(), "base": ["a", "b"]}
+    arms = ProductArms(lists, forbidden=[{"heat": 8}])
+    bandit = GPBandit(arms, generator=seeded())
+    picks = bandit.ask(8)
+    bandit.tell(picks, arms.components(picks)[:, 0].double())
+    everything = pd.DataFrame(bandit.predictions(generator=seeded()))
+    table = everything[everything["arm"] < 16]
+    top = pd.DataFrame(bandit.predictions(top=4, generator=seeded()))
+    expected = table.nlargest(4, "mean").reset_index(drop=True)
+    pd.testing.assert_frame_equal(top, expected)
+    with pytest.raises(UnsupportedError, match="every product of a space is an arm"):
+        bandit.predict(rows=torch.zeros(1, 2).double())
+
+
+def test_rows_of_the_table_are_its_arms():
+    """Of packed bits beside numbers, in single precision; before any result as well."""
+    bits = torch.rand(NUM_ARMS, 24, generator=seeded()) < 0.4
+    packed = torch.from_numpy(np.packbits(bits.numpy(), axis=-1))
+    arms = BitArms(packed, True, torch.rand(NUM_ARMS, 1, generator=seeded(2)))
+    bandit = GPBandit(arms, generator=seeded())
+    for _ in range(2):
+        rows = arms[torch.tensor([4, 9, 4])]
+        for given in (rows, rows.dense()):
+            for one, other in zip(
+                bandit.predict(rows=given), bandit.predict([4, 9, 4]), strict=True
+            ):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        picks = bandit.ask(8)
+        bandit.tell(picks, bits[picks].float().sum(dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda b: b.predict([1], rows=b.arms[:1]), InputDataError, "got both"),
+        (lambda b: b.predict(rows=b.arms[:1, :1]), BotorchTensorDimensionError, "of 2"),
+        (lambda b: b.predict(rows=b.arms[:1] * math.nan), InputDataError, "finite"),
+        (lambda b: b.predictions([NUM_ARMS]), InputDataError, str(NUM_ARMS)),
+        (lambda b: b.predictions(top=0), InputDataError, "`top`"),
+        (lambda b: b.predictions(threshold="1"), InputDataError, "`threshold`"),
+    ],
+)
+def test_junk_is_refused(call, error, match):
+    bandit = campaign(tables()[0], 1)
+    with pytest.raises(error, match=match):
+        call(bandit)
+
+
+def test_filters_know_the_arms_of_the_table_alone():
+    arms, others = tables()
+    bandit = GPBandit(arms, forgetting_rate=0.1, generator=seeded())
+    picks = bandit.ask(4)
+    bandit.tell(picks, rewards_of(arms[picks]))
+    assert len(bandit.predictions(top=3)["mean"]) == 3
+    with pytest.raises(UnsupportedError, match="drifting objective"):
+        bandit.predict(rows=others)
