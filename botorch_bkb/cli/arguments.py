@@ -73,6 +73,7 @@ positive_integer = _reader(int, "a whole number, 1 or more", lambda n: n >= 1)
 seed = _reader(
     int, "a whole number from 0 to less than 2 to the 63rd", lambda n: 0 <= n < 2**63
 )
+number = _reader(float, "a number", math.isfinite)
 non_negative_number = _reader(float, "0 or more", lambda x: 0 <= x < math.inf)
 
 
@@ -289,6 +290,20 @@ SUGGEST: list[Option] = [
         FILE | {"metavar": "HTML"},
         "also write a page: progress, predicted against measured results, the batch, "
         "and the assumptions",
+    ),
+    (
+        "--predictions",
+        FILE,
+        "also write a table with predictions of all candidates, in their order: the "
+        "mean result, its 95 % interval, the probability of being the best. With "
+        "--component, of the 1,000 best means",
+    ),
+    ("--top", COUNT, "of --predictions only the N best means, the best first"),
+    (
+        "--threshold",
+        {"type": number, "metavar": "X"},
+        "add to predictions and report the probability that the mean result of a "
+        "candidate is better than X",
     ),
     (
         "--round",

@@ -10,6 +10,7 @@ import platform
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import botorch
@@ -34,6 +35,7 @@ from botorch_bkb.cli.diagnosis import (
     NUM_FOLDS,
 )
 from botorch_bkb.cli.files import table_kind
+from botorch_bkb.cli.predictions import best_hits, check_predictions
 from botorch_bkb.cli.results import results_name, reward_label
 from botorch_bkb.cli.tables import (
     days,
@@ -69,18 +71,26 @@ MAX_DECIMALS = 9
 def check_paths(args: argparse.Namespace) -> None:
     """Raise an error if a file cannot be written: before the work."""
     table_kind(args.output)
+    if args.predictions is not None:
+        table_kind(args.predictions)
+    check_predictions(args)
     tables = [path.resolve() for path in (args.arms, *args.observations)]
-    for option, path in {"--output": args.output, "--report": args.report}.items():
-        if path is not None and path.resolve() in tables:
+    for name in ("output", "report", "predictions"):
+        path: Path | None = getattr(args, name)
+        if path is None:
+            continue
+        if path.resolve() in tables:
             raise InputDataError(
-                f"{option} {path} is one of the tables, which it would replace. Name "
+                f"--{name} {path} is one of the tables, which it would replace. Name "
                 "another file."
             )
-        tables += [] if path is None else [path.resolve()]
-    if args.report is not None and not args.report.parent.is_dir():
-        raise InputDataError(
-            f"There is no folder {args.report.parent} for --report. Make it first."
-        )
+        tables.append(path.resolve())
+        if path.is_dir():
+            raise InputDataError(f"--{name} {path} is a folder. Name a file.")
+        if name != "output" and not path.parent.is_dir():
+            raise InputDataError(
+                f"There is no folder {path.parent} for --{name}. Make it first."
+            )
 
 
 def read_rounds(
@@ -150,6 +160,7 @@ def report_page(
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
+        content["outcomes"], content["hits"] = best_hits(args, bandit, campaign)
         content["best"] = {"id": ids[best], "mean": mean.item(), "std": std}
     columns = {"id": args.id, **COLUMNS}
     return _template().render(

@@ -45,6 +45,28 @@ def reward_label(args: argparse.Namespace) -> str:
     return f"log10({args.reward})" if args.log_reward else str(args.reward)
 
 
+def check_reward(args: argparse.Namespace) -> None:
+    """Raise an error if the options do not say what is optimized."""
+    if not args.objective:
+        args.reward = args.reward or "reward"
+        return
+    for name in ("reward", "minimize", "log_reward"):
+        if getattr(args, name):
+            raise InputDataError(
+                f"--{name.replace('_', '-')} does not go with --objective: each "
+                "objective names its column and its direction, and their score is "
+                "maximized. Leave it out."
+            )
+    names = pd.Index(outcome_columns(args))
+    wrong = names[names.duplicated() | names.isin([args.id, *COLUMNS_OF_NEXT])]
+    if len(wrong):
+        raise InputDataError(
+            f"Expected --objective to name each column of outcomes once, and none of "
+            f"the batch, but got {wrong[0]!r}. Leave it out, or rename the column."
+        )
+    Desirability(dict(args.objective))  # checks directions, ranges and weights
+
+
 def read_results(
     args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
 ) -> tuple[pd.DataFrame, NDArray[np.bool_], Table]:

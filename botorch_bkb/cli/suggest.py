@@ -32,11 +32,11 @@ from botorch_bkb.cli.diagnosis import (
     round_effect,
 )
 from botorch_bkb.cli.files import parquet_columns, read_rows, write_table
+from botorch_bkb.cli.predictions import write_predictions
 from botorch_bkb.cli.progress import note, status
 from botorch_bkb.cli.report import check_paths, in_digits_of, read_rounds, report_page
-from botorch_bkb.cli.results import COLUMNS_OF_NEXT, reward_label
+from botorch_bkb.cli.results import check_reward, COLUMNS_OF_NEXT, reward_label
 from botorch_bkb.cli.tables import outcome_columns
-from botorch_bkb.desirability import Desirability
 from botorch_bkb.models.utils.rows import find_duplicates
 
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
             "Expected either a table CANDIDATES or lists of components (--component), "
             "and not both."
         )
-    _check_reward(args)
+    check_reward(args)
     if args.component:
         _suggest_products(args)
         return
@@ -75,28 +75,6 @@ def run(args: argparse.Namespace) -> None:
     rounds = read_rounds(args, campaign)
     _check_left(campaign, args)
     _suggest(args, campaign, candidates, rounds)
-
-
-def _check_reward(args: argparse.Namespace) -> None:
-    """Raise an error if the options do not say what is optimized."""
-    if not args.objective:
-        args.reward = args.reward or "reward"
-        return
-    for name in ("reward", "minimize", "log_reward"):
-        if getattr(args, name):
-            raise InputDataError(
-                f"--{name.replace('_', '-')} does not go with --objective: each "
-                "objective names its column and its direction, and their score is "
-                "maximized. Leave it out."
-            )
-    names = pd.Index(outcome_columns(args))
-    wrong = names[names.duplicated() | names.isin([args.id, *COLUMNS_OF_NEXT])]
-    if len(wrong):
-        raise InputDataError(
-            f"Expected --objective to name each column of outcomes once, and none of "
-            f"the batch, but got {wrong[0]!r}. Leave it out, or rename the column."
-        )
-    Desirability(dict(args.objective))  # checks directions, ranges and weights
 
 
 def _suggest(
@@ -132,12 +110,8 @@ def _suggest(
     batch = describe_batch(bandit, picks, ids, args.id, is_fitted(known[1]))
     print_summary(bandit, batch, ids, campaign, reward_label(args))
     _write_next(args, campaign, picks, batch)
-    print(f"\nWrote {args.output}")
-    if args.report is not None:
-        found = (candidates.names, held_out, problems)
-        page = report_page(args, bandit, campaign, batch, rounds, *found)
-        args.report.write_text(page, encoding="utf-8")
-        print(f"Wrote {args.report}")
+    found = candidates.names, held_out, problems
+    _write_more(args, bandit, campaign, batch, rounds, *found)
 
 
 def _suggest_products(args: argparse.Namespace) -> None:
@@ -184,12 +158,7 @@ def _suggest_products(args: argparse.Namespace) -> None:
     batch = _with_outcomes(batch, args)
     table = pd.concat([parts, batch.drop(columns="id")], axis="columns")
     write_table(table, args.output, products.form)
-    print(f"\nWrote {args.output}")
-    if args.report is not None:
-        found = ((), held_out, problems)
-        page = report_page(args, bandit, products, batch, rounds, *found)
-        args.report.write_text(page, encoding="utf-8")
-        print(f"Wrote {args.report}")
+    _write_more(args, bandit, products, batch, rounds, (), held_out, problems)
 
 
 def bandit_options(args: argparse.Namespace, candidates: Candidates) -> dict[str, Any]:
@@ -443,6 +412,24 @@ def _write_next(
 def _with_outcomes(batch: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
     """Return a batch with an empty column for each outcome of a score."""
     return batch.assign(**{name: np.nan for name, _ in args.objective})
+
+
+def _write_more(
+    args: argparse.Namespace,
+    bandit: GPBandit,
+    campaign: Campaign | Products,
+    batch: pd.DataFrame,
+    *found: Any,
+) -> None:
+    """Write the predictions and the report that the options name."""
+    print(f"\nWrote {args.output}")
+    if args.predictions is not None:
+        write_predictions(args, bandit, campaign, bool(batch["mean"].notna().all()))
+        print(f"Wrote {args.predictions}")
+    if args.report is not None:
+        page = report_page(args, bandit, campaign, batch, *found)
+        args.report.write_text(page, encoding="utf-8")
+        print(f"Wrote {args.report}")
 
 
 def _check_left(campaign: Campaign, args: argparse.Namespace) -> None:

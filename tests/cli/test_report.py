@@ -136,7 +136,7 @@ def test_a_page_stands_alone_whatever_the_tables_hold(folder):
         assert text in parsed.text
     assert parsed.all("html") == [{"lang": "en"}]
     heads = [name for name, _ in parsed.tags if re.fullmatch("h[1-6]", name)]
-    assert heads == ["h1", *["h2"] * 4]
+    assert heads == ["h1", *["h2"] * 5]
     assert len(parsed.all("caption")) == len(parsed.all("table"))
     boxes = [box for box in parsed.all("div") if box.get("class") == "scroll"]
     assert len(boxes) == len(parsed.all("table"))
@@ -213,7 +213,9 @@ def options(tmp_path, **named):
     files |= {"report": named.pop("report", "report.html")}
     paths = {name: file and tmp_path / file for name, file in files.items()}
     paths["observations"] = [paths["observations"]]
-    return argparse.Namespace(**{"round": "plate", "batch_size": 2, **paths, **named})
+    others = dict.fromkeys(["predictions", "top", "threshold"])
+    others |= {"round": "plate", "batch_size": 2}
+    return argparse.Namespace(**{**others, **paths, **named})
 
 
 def campaign_of(rewards, **columns):

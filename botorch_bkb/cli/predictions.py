@@ -1,0 +1,111 @@
+"""Predictions of candidates: the table of `suggest --predictions`, and the hits."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from botorch.exceptions.errors import InputDataError
+
+from botorch_bkb.bandits import GPBandit
+from botorch_bkb.cli.campaign import Campaign
+from botorch_bkb.cli.components import Products
+from botorch_bkb.cli.files import write_table
+from botorch_bkb.cli.results import reward_label
+from botorch_bkb.cli.tables import outcome_columns, to_numbers
+
+
+# Draws for the probabilities of being the best: a standard error below 0.01.
+NUM_DRAWS = 4096
+NUM_HITS = 10
+# Combinations in the table of predictions, unless --top names another number.
+NUM_PRODUCTS = 1000
+
+
+def check_predictions(args: argparse.Namespace) -> None:
+    """Raise an error if options for predictions do not fit: before the work."""
+    if args.top is not None and args.predictions is None:
+        raise InputDataError("--top limits the table of --predictions, so name one.")
+    if args.threshold is None:
+        return
+    if args.predictions is None and args.report is None:
+        raise InputDataError(
+            "--threshold adds a column to --predictions and --report, so name one."
+        )
+    if args.log_reward and args.threshold <= 0:
+        raise InputDataError(
+            f"Expected --threshold to be positive with --log-reward, but got "
+            f"{args.threshold:g}. Give it in the unit of the results."
+        )
+
+
+def predict(
+    args: argparse.Namespace,
+    bandit: GPBandit,
+    campaign: Campaign | Products,
+    top: int | None,
+) -> pd.DataFrame:
+    """Return predictions of the candidates, all or the best means, in columns."""
+    arms = None
+    if isinstance(campaign, Campaign):
+        # Without the candidates that only results have.
+        arms = torch.arange(campaign.num_candidates)
+    threshold = args.threshold
+    if args.log_reward and threshold is not None:
+        threshold = math.log10(threshold)
+    columns = bandit.predictions(
+        arms,
+        top=top,
+        threshold=threshold,
+        num_draws=NUM_DRAWS,
+        generator=torch.Generator().manual_seed(args.seed),
+    )
+    return pd.DataFrame(columns)
+
+
+def write_predictions(
+    args: argparse.Namespace,
+    bandit: GPBandit,
+    campaign: Campaign | Products,
+    is_fitted: bool,
+) -> None:
+    """Write predictions of the candidates, named as in the batch.
+
+    As in the batch, they are empty before the model is fitted.
+    """
+    if isinstance(campaign, Campaign):
+        table = predict(args, bandit, campaign, args.top)
+        own = campaign.table if campaign.is_numbered else campaign.table[[args.id]]
+        own = own.drop(columns=outcome_columns(args), errors="ignore")
+        names = own.iloc[table["arm"]].reset_index(drop=True)
+        form = campaign.arms_form
+    else:
+        table = predict(args, bandit, campaign, args.top or NUM_PRODUCTS)
+        names, form = campaign.ids.parts(table["arm"].to_numpy()), campaign.form
+    table = table.drop(columns="arm")
+    table = table if is_fitted else table * np.nan
+    write_table(pd.concat([names, table], axis="columns"), args.predictions, form)
+
+
+def best_hits(
+    args: argparse.Namespace, bandit: GPBandit, campaign: Campaign | Products
+) -> tuple[list[str], list[dict[Any, Any]]]:
+    """Return the best predicted candidates, and names of what was measured.
+
+    Each candidate has its ``id``, the predictions, the number of its ``results`` and
+    their means, ``told``: of the reward and of each outcome of a score.
+    """
+    observed = ~np.isnan(campaign.rewards)
+    names = [name for name, _ in args.objective]
+    outcomes = [to_numbers(campaign.results[name][observed]) for name in names]
+    columns = np.column_stack([campaign.rewards[observed], *outcomes])
+    told = pd.DataFrame(columns).groupby(campaign.indices[observed])
+    hits = predict(args, bandit, campaign, NUM_HITS)
+    hits["id"] = campaign.ids[hits["arm"].to_numpy()]
+    hits["results"] = hits["arm"].map(told.size()).fillna(0).astype("int64")
+    hits["told"] = told.mean().reindex(hits["arm"]).to_numpy().tolist()
+    return [reward_label(args), *names], hits.to_dict("records")

@@ -1,0 +1,202 @@
+"""`suggest --predictions`: a table of predictions, and the report's best candidates."""
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from botorch_bkb.__main__ import main
+from botorch_bkb.cli.suggest import suggestion_bandit
+
+
+NUM_ARMS = 50
+HEAT = np.random.default_rng(0).uniform(20, 90, NUM_ARMS)
+ARMS = pd.DataFrame({"id": [f"{n:03d}" for n in range(NUM_ARMS)], "heat": HEAT})
+RESULTS = pd.DataFrame(
+    {
+        "id": ARMS["id"][::4],
+        "reward": 70 - (HEAT[::4] - 60) ** 2 / 40 + np.tile([0, 3.0], 7)[:13],
+    }
+)
+FILES = {"arms.csv": ARMS, "results.csv": RESULTS}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, table in FILES.items():
+        table.to_csv(name, index=False)
+    return tmp_path
+
+
+def suggest(*words, arms="arms.csv", code=0):
+    options = ["--observations=results.csv", "--batch-size=4", *map(str, words)]
+    assert main(["suggest", arms, *options]) == code
+
+
+def read(path="p.csv"):
+    if path.endswith("parquet"):
+        return pd.read_parquet(path)
+    return pd.read_csv(path, dtype={"id": str})
+
+
+def expected(maximize=True, rewards=RESULTS["reward"], **options):
+    """The predictions of the bandit that the command has, before it asks."""
+    bandit = suggestion_bandit(
+        torch.from_numpy(HEAT).unsqueeze(-1),
+        torch.arange(0, NUM_ARMS, 4),
+        torch.tensor(rewards.to_numpy()),
+        seed=0,
+        maximize=maximize,
+    )
+    generator = torch.Generator().manual_seed(0)
+    columns = bandit.predictions(num_draws=4096, generator=generator, **options)
+    return pd.DataFrame(columns).drop(columns="arm")
+
+
+@pytest.mark.parametrize("path", ["p.csv", "p.parquet"])
+def test_all_candidates_are_predicted_in_their_order(path, folder):
+    suggest("--predictions", path, "--threshold=60")
+    table = read(path)
+    pd.testing.assert_frame_equal(table[["id"]], ARMS[["id"]], check_dtype=False)
+    predicted = table.drop(columns="id")
+    pd.testing.assert_frame_equal(predicted, expected(threshold=60.0), rtol=1e-9)
+    assert table["probability_best"].sum() == pytest.approx(1)
+    batch = read("next.csv").merge(table, on="id", suffixes=("", "_"))
+    for name in ("mean", "std", "low", "high"):
+        np.testing.assert_allclose(batch[name], batch[f"{name}_"], rtol=1e-9)
+
+
+def test_the_top_and_the_direction(folder):
+    suggest("--predictions=p.csv", "--top=7", "--minimize", "--threshold=40")
+    table = expected(maximize=False, threshold=40.0).assign(id=ARMS["id"])
+    best = table.nsmallest(7, "mean").reset_index(drop=True)
+    pd.testing.assert_frame_equal(read(), best[read().columns], rtol=1e-9)
+    assert "probability_below" in best
+
+
+def test_a_threshold_of_logarithms_is_one_of_results(folder):
+    suggest("--predictions=p.csv", "--log-reward", "--threshold=50")
+    table = expected(rewards=np.log10(RESULTS["reward"]), threshold=math.log10(50))
+    pd.testing.assert_frame_equal(read().drop(columns="id"), table, rtol=1e-9)
+
+
+def test_removed_and_numbered_candidates(folder):
+    """Those that only results have train the model, and are not in the table."""
+    results = RESULTS.merge(ARMS, on="id")
+    results.to_csv("results.csv", index=False)
+    ARMS[ARMS["id"] != "004"].to_csv("fewer.csv", index=False)
+    suggest("--predictions=p.csv", arms="fewer.csv")
+    table = expected().assign(id=ARMS["id"]).drop(index=4)
+    assert list(read()["id"]) == list(table["id"])
+    np.testing.assert_allclose(read()["mean"], table["mean"], rtol=1e-6)
+    # Without ids, the settings are there, in the format of the table.
+    for name in ("arms.csv", "results.csv"):
+        table = pd.read_csv(name).drop(columns="id").assign(lot=1)
+        table.to_csv(name, index=False, sep=";", decimal=",")
+    suggest("--predictions=p.csv", "--output=n.csv")
+    table = pd.read_csv("p.csv", sep=";", decimal=",")
+    assert list(table.columns[:3]) == ["candidate", "heat", "lot"]
+    np.testing.assert_allclose(table["heat"], HEAT)
+    np.testing.assert_allclose(table["mean"], expected()["mean"], rtol=1e-6)
+
+
+def test_predictions_are_empty_without_a_model(folder):
+    RESULTS[:3].to_csv("results.csv", index=False)
+    suggest("--predictions=p.csv")
+    table = read().set_index("id")
+    assert len(table) == NUM_ARMS
+    assert table.isna().all(axis=None)
+
+
+def test_combinations_have_a_top(folder):
+    heats, bases = [*range(20, 100)], [*"abcdefghijklmnopqrst"]
+    grid = pd.MultiIndex.from_product([heats, bases], names=["heat", "base"])
+    grid = grid.to_frame(index=False)
+    told = grid.iloc[:: len(grid) // 20]
+    told = told.assign(reward=told["heat"] / 10 - (told["base"] == "a"))
+    told.to_csv("results.csv", index=False)
+    lists = [f"--component=heat={','.join(map(str, heats))}"]
+    lists += [f"--component=base={','.join(bases)}", "--forbid=heat=99"]
+    words = "--observations=results.csv", "--predictions=p.csv", "--report=r.html"
+    assert main(["suggest", *lists, *words]) == 0
+    table = read()
+    assert len(table) == 1000
+    assert table["mean"].is_monotonic_decreasing
+    assert not table[["heat", "base"]].duplicated().any()
+    assert table["heat"].max() == 98
+    assert main(["suggest", *lists, *words, "--top=3"]) == 0
+    pd.testing.assert_frame_equal(read(), table[:3])
+    best = f"{table['heat'][0]} + {table['base'][0]}"
+    assert best in hits(folder)[1]
+
+
+def hits(folder):
+    """The cells of the report's best predictions, row by row."""
+    page = (folder / "r.html").read_text().partition("The best predictions")[2]
+    rows = page.partition("</table>")[0].split("<tr>")[1:]
+    return [re.sub(r"<[^>]*>", "|", row) for row in rows]
+
+
+def test_the_report_has_the_best_candidates(folder):
+    suggest("--report=r.html", "--threshold=60")
+    table = expected(threshold=60.0).assign(id=ARMS["id"])
+    best = table.nlargest(10, "mean").reset_index(drop=True)
+    header, *rows = hits(folder)
+    for title in ("best", "above 60.0", "results", "reward"):
+        assert f"|{title}|" in header
+    assert len(rows) == 10
+    for row, hit in zip(rows, best.to_dict("records"), strict=True):
+        cells = [cell.strip() for cell in row.split("|") if cell.strip()]
+        assert cells[0] == hit["id"]
+        assert float(cells[1]) == pytest.approx(hit["mean"], abs=0.5)
+        low, high = map(float, cells[2].split(" to "))
+        assert low == pytest.approx(hit["low"], abs=0.5)
+        assert high == pytest.approx(hit["high"], abs=0.5)
+        assert cells[3] == f"{100 * hit['probability_best']:.0f} %"
+        assert cells[4] == f"{100 * hit['probability_above']:.0f} %"
+        told = RESULTS["reward"][RESULTS["id"] == hit["id"]]
+        assert cells[5] == str(len(told))
+        assert [float(c) for c in cells[6:]] == pytest.approx([*told], rel=1e-3)
+
+
+def test_the_report_has_every_outcome(folder):
+    results = RESULTS.rename(columns={"reward": "yield"}).assign(cost=7.25)
+    results.to_csv("results.csv", index=False)
+    words = "--objective=yield:max:0:100", "--objective=cost:min:0:40"
+    suggest(*words, "--report=r.html")
+    header, *rows = hits(folder)
+    for title in ("score", "yield", "cost"):
+        assert f"|{title}|" in header
+    measured = [row for row in rows if "|7.250|" in row]
+    assert 0 < len(measured) < 10
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--predictions=nowhere/p.csv"], "no folder nowhere for --predictions"),
+        (["--predictions=sub.csv"], "--predictions sub.csv is a folder"),
+        (["--predictions=p.txt.gzz"], r"a table named \*.csv.*p.txt.gzz"),
+        (["--predictions=arms.csv"], "is one of the tables"),
+        (["--predictions=next.csv"], "is one of the tables"),
+        (["--top=3"], "--top limits the table of --predictions"),
+        (["--threshold=3"], "--threshold adds a column to --predictions"),
+        (["--predictions=p.csv", "--log-reward", "--threshold=0"], "to be positive"),
+    ],
+)
+def test_what_cannot_be_written_is_said_first(words, message, folder, capsys):
+    (folder / "sub.csv").mkdir()
+    suggest(*words, code=2)
+    assert re.search(message, capsys.readouterr().err)
+    assert not (folder / "next.csv").exists()
+
+
+@pytest.mark.parametrize("text", ["high", "nan", "inf"])
+def test_a_threshold_is_a_number(text, folder, capsys):
+    with pytest.raises(SystemExit):
+        suggest("--predictions=p.csv", f"--threshold={text}")
+    assert f"expected a number, but got '{text}'" in capsys.readouterr().err
