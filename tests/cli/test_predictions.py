@@ -146,7 +146,7 @@ def test_the_report_has_the_best_candidates(folder):
     table = expected(threshold=60.0).assign(id=ARMS["id"])
     best = table.nlargest(10, "mean").reset_index(drop=True)
     header, *rows = hits(folder)
-    for title in ("best", "above 60.0", "results", "reward"):
+    for title in ("probability best", "probability above 60.0", "reward"):
         assert f"|{title}|" in header
     assert len(rows) == 10
     for row, hit in zip(rows, best.to_dict("records"), strict=True):
