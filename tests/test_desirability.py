@@ -58,10 +58,12 @@ def test_scores_are_weighted_geometric_means_of_ramps(data):
     [
         ({}, "to name an outcome"),
         ({"yield": ("max", 0)}, r"\(direction, low, high\)"),
-        ({"yield": ("most", 0, 1)}, "`direction of yield`.*large values are good"),
-        ({"yield": ("max", 5, 5)}, "'yield'.*but got 5 to 5"),
-        ({"yield": ("min", 0, float("inf"))}, "`high of yield`"),
-        ({"yield": ("max", 0, 1, 0)}, "`weight of yield` to be positive"),
+        ({"yield": ("most", 0, 1)}, "objective 'yield'.*but got .'most', 0, 1"),
+        ({"yield": ("max", 5, 5)}, "low < high"),
+        ({"yield": ("min", 0, float("inf"))}, "but got .'min', 0, inf"),
+        ({"yield": ("max", 0, 1, 0)}, "a positive weight"),
+        ({"yield": ("max", 0, 1, "2 ")}, "a positive weight"),
+        ({"yield": ()}, r"but got \(\)"),
     ],
 )
 def test_impossible_objectives_are_refused(objectives, match):
@@ -71,7 +73,7 @@ def test_impossible_objectives_are_refused(objectives, match):
 
 def test_outcomes_have_a_column_each():
     score = Desirability({"yield": ("max", 0, 1), "cost": ("min", 0, 1)})
-    with pytest.raises(InputDataError, match="'cost'"):
+    with pytest.raises(KeyError, match="'cost'"):
         score(pd.DataFrame({"yield": [1.0]}))
     with pytest.raises(BotorchTensorDimensionError, match=r"n x 2, but got \(3,\)"):
         score(torch.ones(3))

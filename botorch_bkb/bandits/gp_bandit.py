@@ -14,14 +14,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
-from botorch_bkb.arms import (
-    ArmTable,
-    ProductArms,
-    ProductLimits,
-    PullCounts,
-    PullLimits,
-)
-from botorch_bkb.arms.table import as_arms
+from botorch_bkb.arms import ProductArms, ProductLimits, PullCounts, PullLimits
+from botorch_bkb.arms.table import ArmTable, as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import locked
 from botorch_bkb.bandits.drifting import (
@@ -183,26 +177,19 @@ class GPBandit(FiniteArmBandit):
     @override
     @locked
     def predict(
-        self,
-        indices: Tensor | Sequence[int] | None = None,
-        *,
-        rows: Any = None,
+        self, indices: Tensor | Sequence[int] | None = None, *, rows: Any = None
     ) -> tuple[Tensor, Tensor]:
-        """Return posterior means and variances, in the original scale.
-
-        Given all observations, with the hyperparameters and inducing arms that the next
-        ``ask`` will have. Pending pulls do not count, and no later pick changes.
+        """Return posterior means and variances, as :meth:`FiniteArmBandit.predict`.
 
         Args:
             indices: The arms; all if None.
-            rows: In place of arms of the table, a ``k x d`` tensor of the features of
-                any candidates, such as ``arms`` has; ``O(k m (d + m))`` for ``m``
-                inducing arms.
+            rows: In their place, a ``k x d`` tensor of the features of candidates that
+                need not be in the table; ``O(k m (d + m))`` for ``m`` inducing arms.
 
         Raises:
             BotorchTensorDimensionError: If ``rows`` is not ``k x d``.
             InputDataError: If both are given, or a row does not fit the table.
-            UnsupportedError: If there are ``rows``, but the arms are a product space,
+            UnsupportedError: If ``rows`` are given, but the arms are a product space,
                 or the objective drifts.
         """
         if rows is None:
@@ -213,9 +200,8 @@ class GPBandit(FiniteArmBandit):
         table = self._table
         if not (isinstance(table, ArmTable) and isinstance(moments, ArmPosterior)):
             raise UnsupportedError(
-                "Expected `indices` instead of `rows`: every product of a space is an "
-                "arm (`bandit.arms.numbers` returns its index), and filters of a "
-                "drifting objective hold the arms of the table alone (`add_arms`)."
+                "Expected `indices` instead of `rows`, since every product of a space "
+                "is an arm, and filters of a drifting objective hold only arms."
             )
         rows = torch.cat([self.arms[:0], table.checked(rows)])
         points = surrogate.hyperparameters.to_features(rows)
@@ -231,38 +217,33 @@ class GPBandit(FiniteArmBandit):
         num_draws: int = 256,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """Return predictions of the arms' mean rewards, as columns of a table.
-
-        ``pandas.DataFrame(bandit.predictions())`` is that table. All columns are for
-        the mean reward of an arm, without noise, given all observations as in
-        :meth:`predict`.
+        """Return predictions of the mean rewards, as columns for ``pandas.DataFrame``.
 
         Args:
-            indices: The arms, in this order; all if None.
-            top: Only so many arms, those of the best means, the best first. Without
-                those that are retired or equal to an earlier arm. None: all of them.
+            indices: The arms; all if None.
+            top: The number of arms that are returned, those of the best means, the best
+                first, without retired arms and copies of others. None: all.
             threshold: A reward. None: no column for it.
-            num_draws: The number of draws of :meth:`maximizer_distribution`.
+            num_draws: The number of draws of ``maximizer_distribution``.
             generator: Their source of randomness. None: a new one with a random seed.
 
         Returns:
-            ``arm``; ``mean`` and ``std``; ``low`` and ``high``, the central 95 %
-            interval; ``probability_best``, how likely the arm is the best of all, by
-            joint draws of the posterior; and given a threshold ``probability_above``,
-            how likely the mean reward exceeds it (``probability_below`` if not
-            ``maximize``).
+            ``arm``; ``mean`` and ``std``, as :meth:`predict`; ``low`` and ``high``, the
+            95 % interval of the mean reward; ``probability_best``, that the arm is the
+            best of all, from joint draws; and ``probability_above``, that the mean
+            reward exceeds the threshold (``probability_below`` if not ``maximize``).
 
         Raises:
             InputDataError: If an arm is unknown, or a number is out of range.
         """
         _, moments = self._present()
-        if top is not None:
+        if top is None:
+            rows = self._rows(indices)
+        else:
             check_size("top", top)
             among = None if indices is None else self._rows(indices)
             found = moments.largest_bounds(0.0, top, self._table.competing(among))
             rows = found.arms[found.values > -torch.inf]
-        else:
-            rows = self._rows(indices)
         mean, variance = self.predict(rows)
         std = variance.sqrt()
         half = DEVIATIONS_OF_95_PERCENT * std

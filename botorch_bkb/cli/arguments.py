@@ -295,7 +295,7 @@ SUGGEST: list[Option] = [
         "--predictions",
         FILE,
         "also write a table with predictions of all candidates, in their order: the "
-        "mean result, its 95 % interval, the probability of being the best. With "
+        "mean result, its 95 %% interval, the probability of being the best. With "
         "--component, of the 1,000 best means",
     ),
     ("--top", COUNT, "of --predictions only the N best means, the best first"),

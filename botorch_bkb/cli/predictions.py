@@ -28,18 +28,13 @@ NUM_PRODUCTS = 1000
 
 def check_predictions(args: argparse.Namespace) -> None:
     """Raise an error if options for predictions do not fit: before the work."""
-    if args.top is not None and args.predictions is None:
-        raise InputDataError("--top limits the table of --predictions, so name one.")
-    if args.threshold is None:
-        return
-    if args.predictions is None and args.report is None:
+    has_threshold = args.threshold is not None
+    if args.predictions is None and (args.top or (has_threshold and not args.report)):
+        raise InputDataError("--top and --threshold need --predictions FILE.")
+    if has_threshold and args.log_reward and args.threshold <= 0:
         raise InputDataError(
-            "--threshold adds a column to --predictions and --report, so name one."
-        )
-    if args.log_reward and args.threshold <= 0:
-        raise InputDataError(
-            f"Expected --threshold to be positive with --log-reward, but got "
-            f"{args.threshold:g}. Give it in the unit of the results."
+            "Expected --threshold in the unit of the results, above 0 with "
+            f"--log-reward, but got {args.threshold:g}."
         )
 
 
@@ -51,8 +46,7 @@ def predict(
 ) -> pd.DataFrame:
     """Return predictions of the candidates, all or the best means, in columns."""
     arms = None
-    if isinstance(campaign, Campaign):
-        # Without the candidates that only results have.
+    if isinstance(campaign, Campaign):  # without those that only results have
         arms = torch.arange(campaign.num_candidates)
     threshold = args.threshold
     if args.log_reward and threshold is not None:

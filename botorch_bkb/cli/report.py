@@ -70,9 +70,8 @@ MAX_DECIMALS = 9
 
 def check_paths(args: argparse.Namespace) -> None:
     """Raise an error if a file cannot be written: before the work."""
-    table_kind(args.output)
-    if args.predictions is not None:
-        table_kind(args.predictions)
+    for table in filter(None, (args.output, args.predictions)):
+        table_kind(table)
     check_predictions(args)
     tables = [path.resolve() for path in (args.arms, *args.observations)]
     for name in ("output", "report", "predictions"):

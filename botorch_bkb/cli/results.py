@@ -53,16 +53,15 @@ def check_reward(args: argparse.Namespace) -> None:
     for name in ("reward", "minimize", "log_reward"):
         if getattr(args, name):
             raise InputDataError(
-                f"--{name.replace('_', '-')} does not go with --objective: each "
-                "objective names its column and its direction, and their score is "
-                "maximized. Leave it out."
+                f"--{name.replace('_', '-')} does not go with --objective, which names "
+                "the columns and their directions. Leave it out."
             )
     names = pd.Index(outcome_columns(args))
     wrong = names[names.duplicated() | names.isin([args.id, *COLUMNS_OF_NEXT])]
     if len(wrong):
         raise InputDataError(
-            f"Expected --objective to name each column of outcomes once, and none of "
-            f"the batch, but got {wrong[0]!r}. Leave it out, or rename the column."
+            f"Expected each --objective to have a column of its own, and none of the "
+            f"batch, but got {wrong[0]!r}. Leave it out, or rename the column."
         )
     Desirability(dict(args.objective))  # checks directions, ranges and weights
 

@@ -151,7 +151,7 @@ def test_products_have_a_top_and_no_other_rows():
     top = pd.DataFrame(bandit.predictions(top=4, generator=seeded()))
     expected = table.nlargest(4, "mean").reset_index(drop=True)
     pd.testing.assert_frame_equal(top, expected)
-    with pytest.raises(UnsupportedError, match="every product of a space is an arm"):
+    with pytest.raises(UnsupportedError, match="product of a space is an arm"):
         bandit.predict(rows=torch.zeros(1, 2).double())
 
 

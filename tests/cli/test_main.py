@@ -30,6 +30,14 @@ def test_help_names_the_commands(words, capsys):
     assert all(name in printed for name in ["demo", "simulate", "suggest"])
 
 
+@pytest.mark.parametrize("command", ["demo", "simulate", "suggest"])
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as error:
+        main([command, "--help"])
+    assert error.value.code == 0
+    assert "--seed N" in capsys.readouterr().out
+
+
 def test_the_module_runs_as_a_program(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["botorch_bkb", "--version"])
     monkeypatch.delitem(sys.modules, "botorch_bkb.__main__")

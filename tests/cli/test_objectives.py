@@ -123,10 +123,10 @@ def test_combinations(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (["--objective", "dr:max:9:1"], "range of 'dr' to go from a smaller"),
-        (["--objective", "dr:max:0:1:-1"], "`weight of dr` to be positive"),
+        (["--objective", "dr:max:9:1"], "objective 'dr' to be .*low < high"),
+        (["--objective", "dr:max:0:1:-1"], "objective 'dr' to be .*a positive weight"),
         (["--objective", "dr:max:0:1"], "has no column 'dr', only .* by --objective"),
-        (["--objective", "yield:min:0:1"], "each column of outcomes once"),
+        (["--objective", "yield:min:0:1"], "to have a column of its own"),
         (["--objective", "std:min:0:1"], "'std'. Leave it out, or rename"),
         (["--minimize"], "--minimize does not go with --objective"),
         (["--log-reward"], "--log-reward does not go with --objective"),

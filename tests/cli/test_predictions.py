@@ -183,9 +183,12 @@ def test_the_report_has_every_outcome(folder):
         (["--predictions=p.txt.gzz"], r"a table named \*.csv.*p.txt.gzz"),
         (["--predictions=arms.csv"], "is one of the tables"),
         (["--predictions=next.csv"], "is one of the tables"),
-        (["--top=3"], "--top limits the table of --predictions"),
-        (["--threshold=3"], "--threshold adds a column to --predictions"),
-        (["--predictions=p.csv", "--log-reward", "--threshold=0"], "to be positive"),
+        (["--top=3"], "need --predictions FILE"),
+        (["--threshold=3"], "need --predictions FILE"),
+        (
+            ["--predictions=p.csv", "--log-reward", "--threshold=0"],
+            "above 0 with --log-reward",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_said_first(words, message, folder, capsys):
