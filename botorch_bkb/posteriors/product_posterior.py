@@ -48,19 +48,17 @@ BLOCK_SIZE = 2**18
 # The last components are joined until they have so many combinations.
 LAST_SIZE = 64
 # Numbers in the kernel rows of products that are computed at once.
-CHUNK_NUMBERS = 2**20
+CHUNK_NUMBERS = 2**19
 NUM_ITERATIONS = 2
 NUM_SAMPLED = 2048
 # Picking the kernel rows of a product costs as much as products with so many rows of R.
-GATHERING_COST = 256
+GATHERING_COST = 512
 # Single precision is used if rounding adds less prior standard deviations to a bound.
 MAX_MARGIN = 0.05
 # So many scattered products tell which bounds are among the largest.
 NUM_SCATTERED = 2**16
-# A pass keeps this share of all products, within limits, and no more than have their
-# exact variances with so many operations.
-KEPT_SHARE = 1 / 256
-MIN_KEPT, MAX_KEPT, KEPT_OPERATIONS = 1024, 2**18, 2**33
+# A pass keeps this share of all products, within limits.
+KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 512, 2**12, 2**21
 
 
 class ProductPosterior(ArmPosterior):
@@ -81,8 +79,7 @@ class ProductPosterior(ArmPosterior):
         pulled_indices: The ``P`` products with rewards, ascending.
         data: Their summed precisions, and reward sums over lambda, ``2 x P``.
         found: The largest bounds of the last pass; None if there was none yet.
-        num_evaluated: The number of products whose exact variances the last pass
-            computed.
+        num_evaluated: How many exact variances were computed since the last update.
     """
 
     max_feature_bytes = 0
@@ -131,6 +128,7 @@ class ProductPosterior(ArmPosterior):
         self.lost_rows = L[:0]
         self.feature_bytes = self.num_arms * len(L) * L.element_size()  # never held
         self.root = self._leading_rows()
+        self.num_evaluated = 0
         self._prepare()
 
     @torch.no_grad()
@@ -254,13 +252,6 @@ class ProductPosterior(ArmPosterior):
         """How many products are evaluated at once."""
         return max(1, CHUNK_NUMBERS // max(1, len(self.basis.L)))
 
-    @property
-    def kept_size(self) -> int:
-        """How many products a pass keeps at least."""
-        share = int(KEPT_SHARE * self.num_arms)
-        size = KEPT_OPERATIONS // max(1, len(self.basis.L)) ** 2
-        return max(min(share, size, MAX_KEPT), MIN_KEPT)
-
     # The largest of all products
 
     @override
@@ -270,72 +261,74 @@ class ProductPosterior(ArmPosterior):
         if competes is not None and competes.among is not None:
             search = Search(self, scale, size, competes)
             search.add(competes.among)
-            return search.result().ranked
+            search.cut()
+            return search.found
         size = min(size, self.num_arms)
-        return self.find(scale, size, competes).ranked.first(size)
+        return self.find(scale, size, competes, size)[0]
 
     def find(
         self,
         scale: float,
         size: int,
         competes: ProductMask | None,
+        enough: int,
         earlier: Found | None = None,
-    ) -> Found:
-        """Return the ``size`` largest bounds, or what an earlier search tells.
-
-        The largest of all is among them.
+    ) -> tuple[Ranked, Found]:
+        """Return the largest bounds, and the pass that has found them.
 
         Args:
             scale: The number of standard deviations.
             size: How many, at most.
             competes: Which products compete; all if None.
-            earlier: What was found before: bounds have not risen since.
+            enough: How many will do, if they are known without another pass.
+            earlier: What an earlier pass has found: bounds have not risen since.
         """
-        known = self.found
-        if known is not None and known.covers(scale, competes):
-            found = known.within(competes)
-            if len(found.ranked.arms) >= size or found.floor == -math.inf:
-                return found
-        if earlier is not None and earlier.covers(scale, competes):
-            arms = earlier.within(competes).ranked.arms
-            search = Search(self, scale, len(arms), competes)
-            search.add(arms)
-            found = search.result(earlier.floor)
-            if len(found.ranked.arms) or found.floor == -math.inf:
-                return found
-        if not len(self.pulled_indices):
-            # Nothing tells products apart yet: scattered ones stand for all.
-            search = Search(self, scale, NUM_SCATTERED, competes)
-            search.add(self.scattered(NUM_SCATTERED))
-            self.found = search.result()
-            return self.found
-        target = max(self.kept_size, 2 * size)
+        for known in (self.found, earlier):
+            if known is not None and known.covers(scale, competes):
+                ranked = self._largest(known, size, competes)
+                if len(ranked.arms) >= enough or known.floor == -math.inf:
+                    return ranked, known
+        target = max(int(KEPT_SHARE * self.num_arms), MIN_KEPT, 2 * size)
         while True:
-            self.found = self._pass(scale, target, competes)
-            if len(self.found.ranked.arms) >= size or self.found.floor == -math.inf:
-                return self.found
+            self.found = found = self._pass(scale, min(target, MAX_KEPT), competes)
+            ranked = self._largest(found, size, competes)
+            if len(ranked.arms) >= enough or found.floor == -math.inf:
+                return ranked, found
             target *= 4
+
+    def _largest(self, found: Found, size: int, competes: ProductMask | None) -> Ranked:
+        """Return the exact bounds that are larger than all that were not found."""
+        search = Search(self, found.scale, size, competes, found.floor)
+        ranked, chunk = found.ranked, self.chunk_size
+        parts = zip(ranked.values.split(chunk), ranked.arms.split(chunk), strict=True)
+        for bounds, arms in parts:
+            if len(arms) and bounds[0] < search.floor:
+                break
+            search.add(arms)
+            search.cut()
+        return search.found
 
     def _pass(self, scale: float, target: int, competes: ProductMask | None) -> Found:
         """Return about ``target`` of the largest bounds."""
-        self.num_evaluated = 0
         sample = self.scattered(NUM_SCATTERED)
-        rank = math.ceil(target * len(sample) / self.num_arms)
-        start = Search(self, scale, rank, competes)
-        start.add(sample)
-        floor = start.result().floor - start.margin
-        search = Search(self, scale, 4 * target, competes, floor)
-        waiting: list[Tensor] = []
-        for block in self._candidates(search):
-            waiting.append(block)
-            if sum(map(len, waiting)) >= self.chunk_size:
-                search.add(torch.cat(waiting))
-                waiting = []
-        search.add(torch.cat([self.pulled_indices[:0], *waiting]))
-        return search.result()
+        if not len(self.pulled_indices):
+            # Nothing tells products apart yet: scattered ones stand for all.
+            search = Search(self, scale, len(sample), competes, is_exact=False)
+            search.add(sample)
+        else:
+            rank = math.ceil(target * len(sample) / self.num_arms)
+            start = Search(self, scale, rank, competes)
+            start.add(sample)
+            start.cut()
+            floor = start.floor - start.margin
+            search = Search(self, scale, 4 * target, competes, floor, is_exact=False)
+            for part, K in self._candidates(search):
+                search.add_rows(part, K)
+        search.cut()
+        return Found(scale, competes, search.found, search.floor)
 
-    def _candidates(self, search: Search) -> Iterator[Tensor]:
-        """Yield the products whose means let them reach the floor, block by block."""
+    def _candidates(self, search: Search) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield products that may reach the floor, and their kernel rows."""
         sizes, tables = self.arms.sizes, self.single
         first = len(sizes) - 1
         while first > 0 and math.prod(sizes[first:]) < LAST_SIZE:
@@ -347,7 +340,8 @@ class ProductPosterior(ArmPosterior):
         # Rows of the first components' table, times the mean's weights or a row of R,
         # and a column for each of the last components' combinations.
         weights = self.weights.repeat(1, len(tables))
-        right = torch.cat([products_of(term[first:], last).mT for term in tables])
+        columns = torch.cat([products_of(term[first:], last) for term in tables], -1)
+        right = columns.mT
         size = max(1, BLOCK_SIZE // num_last)
         bonus = search.scale * math.sqrt(self.max_prior_variance)
         for start in tqdm(
@@ -384,9 +378,11 @@ class ProductPosterior(ArmPosterior):
                 std = variance.clamp_min(0.0).sqrt_()
                 reaches = torch.add(mean, std, alpha=search.scale) >= search.low
             row, column = reaches.nonzero().mT
-            found = rows[row] * num_last + column
-            if len(found):
-                yield found
+            parts = row.split(self.chunk_size), column.split(self.chunk_size)
+            for row, column in zip(*parts, strict=True):
+                K = columns.index_select(0, column).mul_(left.index_select(0, row))
+                K = K.unflatten(-1, (len(tables), -1)).sum(dim=1)
+                yield rows[row] * num_last + column, K
 
     def slack(self, stage: tuple[int, int]) -> float:
         """Return how much too large rounding may make the squares of some rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from itertools import pairwise
-from typing import NamedTuple, Self, TYPE_CHECKING
+from typing import NamedTuple, TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,12 +25,12 @@ MARGIN = 1e-6
 
 
 class Found(NamedTuple):
-    """All products whose bounds reach a floor.
+    """What a pass has found: all products whose bounds may exceed a floor.
 
     Attributes:
         scale: The number of standard deviations.
         competes: Which products competed; all if None.
-        ranked: The products, by falling bounds.
+        ranked: The products, by falling bounds, which may be too large.
         floor: No other bound exceeds it.
     """
 
@@ -45,14 +45,6 @@ class Found(NamedTuple):
             return scale == self.scale and self.competes is None
         return scale == self.scale and competes.is_part_of(self.competes)
 
-    def within(self, competes: ProductMask | None) -> Self:
-        """Return what was found, of the products that compete only."""
-        if competes is None:
-            return self
-        allowed = competes.allows(self.ranked.arms)
-        values, arms = (column[allowed] for column in self.ranked)
-        return self._replace(competes=competes, ranked=Ranked(values, arms))
-
 
 class Search:
     """The largest bounds among the products that were looked at so far.
@@ -63,6 +55,7 @@ class Search:
         size: How many bounds are kept.
         competes: Which products compete; all if None.
         floor: Lower bounds are dropped. It rises when ``size`` are larger.
+        is_exact: Whether the bounds are exact, or from the first rows of R.
     """
 
     def __init__(
@@ -72,13 +65,17 @@ class Search:
         size: int,
         competes: ProductMask | None,
         floor: float = -math.inf,
+        is_exact: bool = True,
     ) -> None:
         self.posterior = posterior
         self.scale = scale
         self.size = size
         self.competes = competes
         self.floor = floor
+        self.is_exact = is_exact
         self.found = Ranked(posterior.like, posterior.pulled_indices[:0])
+        self._more: list[Ranked] = []
+        self._num_more = 0
         std = math.sqrt(posterior.max_prior_variance)
         self.margin = MARGIN * (1 + scale) * std + posterior.errors[0].item()
 
@@ -89,58 +86,66 @@ class Search:
 
     def add(self, indices: Tensor) -> None:
         """Look at more products."""
-        for part in indices.split(self.posterior.chunk_size):
-            more = self.bounds(part)
-            if len(more.arms):
-                pairs = zip(self.found, more, strict=True)
-                self.found = Ranked(*(torch.cat(pair) for pair in pairs))
-            if len(self.found.arms) >= 2 * self.size:
-                self.cut()
+        posterior = self.posterior
+        for part in indices.split(posterior.chunk_size):
+            positions = posterior.arms.components(part)
+            self.add_rows(part, sum_of_products(posterior.single, positions))
+
+    def add_rows(self, indices: Tensor, K: Tensor) -> None:
+        """Look at more products, given their kernel rows in single precision."""
+        more = self._bounds(indices, K)
+        self._more.append(more)
+        self._num_more += len(more.arms)
+        if self._num_more >= self.size:
+            self.cut()
 
     def cut(self) -> None:
         """Keep the largest bounds only, in order."""
-        found = in_order(self.found)
+        columns = zip(self.found, *self._more, strict=True)
+        found = in_order(Ranked(*map(torch.cat, columns)))
+        self._more, self._num_more = [], 0
         if len(found.arms) > self.size:
+            self.floor = max(self.floor, found.values[self.size].item())
             found = found.first(self.size)
-            self.floor = max(self.floor, found.values[-1].item())
-        self.found = found
+        reaches = found.values >= self.floor
+        self.found = Ranked(*(column[reaches] for column in found))
 
-    def result(self, floor: float = -math.inf) -> Found:
-        """Return what was found, if it reaches a floor."""
-        self.cut()
-        floor = max(floor, self.floor)
-        reaches = self.found.values >= floor
-        ranked = Ranked(*(column[reaches] for column in self.found))
-        return Found(self.scale, self.competes, ranked, floor)
-
-    def bounds(self, indices: Tensor) -> Ranked:
-        """Return the bounds of the products that reach the floor."""
+    def _bounds(self, indices: Tensor, K: Tensor) -> Ranked:
+        """Return the bounds of the products that may reach the floor."""
         posterior, scale = self.posterior, self.scale
         if self.competes is not None:
-            indices = indices[self.competes.allows(indices)]
-        if self.low > -math.inf:
-            indices = self._reaching(indices)
+            allowed = self.competes.allows(indices)
+            indices, K = indices[allowed], K[allowed]
+        if not self.is_exact or self.floor > -math.inf:
+            bounds, indices = self._upper(indices, K)
+            if not self.is_exact:
+                return Ranked(bounds + self.margin, indices)
         posterior.num_evaluated += len(indices)
         _, mean, residual, projected = posterior.moments(indices)
         return Ranked(mean + scale * (residual + projected).sqrt(), indices)
 
-    def _reaching(self, indices: Tensor) -> Tensor:
-        """Return the products that may reach the floor, given rows of R."""
+    def _upper(self, indices: Tensor, K: Tensor) -> Ranked:
+        """Return the products that reach the floor given rows of R, and their bounds.
+
+        As computed: rounding may make them too small by the margin.
+        """
         posterior, scale = self.posterior, self.scale
-        K = sum_of_products(posterior.single, posterior.arms.components(indices))
-        mean = K @ posterior.weights[0]
+        bounds = mean = K @ posterior.weights[0]
         variance = torch.full_like(mean, posterior.max_prior_variance)
-        for stage in pairwise((*STAGES, sys.maxsize)):
-            variance = variance + posterior.slack(stage)
-            reaches = mean + scale * variance.clamp_min(0.0).sqrt() >= self.low
-            if not reaches.all():
-                indices, K = indices[reaches], K[reaches]
-                mean, variance = mean[reaches], variance[reaches]
+        stops = (*STAGES[2:], sys.maxsize) if self.is_exact else STAGES[2:4]
+        for stage in pairwise((0, *stops)):
+            if scale:
+                known = K @ posterior.weights[1:][slice(*stage)].mT
+                variance = variance - known.square().sum(dim=-1)
+                variance = (variance + posterior.slack(stage)).clamp_min(0.0)
+                bounds = mean + scale * variance.sqrt()
+            reach = (bounds >= self.low).nonzero().squeeze(-1)
+            if len(reach) < len(indices):
+                indices, K, bounds = indices[reach], K[reach], bounds[reach]
+                mean, variance = mean[reach], variance[reach]
             if not scale:
                 break
-            known = K @ posterior.weights[1:][slice(*stage)].mT
-            variance = variance - known.square().sum(dim=-1)
-        return indices
+        return Ranked(bounds.to(posterior.like), indices)
 
 
 def sum_of_products(tables: list[list[Tensor]], positions: Tensor) -> Tensor:

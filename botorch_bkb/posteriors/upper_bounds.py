@@ -330,11 +330,11 @@ class UpperBounds(Choices):
         size = min(max(MAX_POOL_SIZE, size), EXCERPT_SIZE)
         earlier = self.found or posterior.found
         competes = cast(ProductMask, self.limits.allowed)
-        found = given.find(self.scale, size + 1, competes, earlier)
-        self.found, posterior.num_evaluated = found, given.num_evaluated
-        values, arms = found.ranked
+        top, self.found = given.find(self.scale, size + 1, competes, 1, earlier)
+        posterior.num_evaluated = given.num_evaluated
+        values, arms = top
         # Products that were not found have larger numbers than those of equal bounds.
-        self.outside = found.floor, posterior.num_arms
+        self.outside = self.found.floor, posterior.num_arms
         if len(arms) > size:
             self.outside = values[size].item(), int(arms[size])
         arms = arms[:size].sort().values

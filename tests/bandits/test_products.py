@@ -54,7 +54,7 @@ def reward(arms, indices):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    for name, value in {"BLOCK_SIZE": 32, "NUM_SCATTERED": 16, "KEPT_OPERATIONS": 1, "MIN_KEPT": 8}.items():
+    for name, value in {"BLOCK_SIZE": 32, "NUM_SCATTERED": 16, "MIN_KEPT": 8}.items():
         monkeypatch.setattr(product_posterior, name, value)
 
 

@@ -95,7 +95,7 @@ SMALL = {
     "LAST_SIZE": 3,
     "CHUNK_NUMBERS": 64,
     "NUM_SCATTERED": 10,
-    "KEPT_OPERATIONS": 1, "MIN_KEPT": 3,
+    "MIN_KEPT": 3,
     "STAGES": (0, 1, 2),
 }
 
