@@ -7,7 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import ProductArms, ProductMask
-from botorch_bkb.posteriors import product_posterior, ProductPosterior
+from botorch_bkb.posteriors import (
+    product_posterior,
+    product_search,
+    ProductPosterior,
+)
 from tests.reference import Arms
 
 
@@ -113,7 +117,8 @@ def test_the_largest_bounds_are_those_of_all_products(
 ):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SMALL.items() if is_small else ():
-            patch.setattr(product_posterior, name, value)
+            for module in (product_posterior, product_search):
+                patch.setattr(module, name, value, raising=False)
         space = Space(seed)
         order = torch.randperm(120, generator=torch.Generator().manual_seed(seed))
         closed = order[:num_closed].sort().values
