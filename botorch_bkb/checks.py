@@ -300,6 +300,37 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
     return result
 
 
+def check_known_noise(noise: Any, num_pulls: int, dtype: torch.dtype) -> list[float]:
+    """Return the noise variances of results as a list, 0 for unknown ones.
+
+    ``noise`` is one variance for all results or one each; None or NaN: not known.
+
+    Raises:
+        BotorchTensorDimensionError: If there is neither one number nor one per result.
+        InputDataError: If a variance is not positive and finite in the arms' dtype.
+    """
+    noise = math.nan if noise is None else noise
+    values = _as_tensor("noise_variance", noise, "real numbers").double()
+    values = values.squeeze(-1) if values.dim() == 2 else values
+    values = values.expand(num_pulls) if values.dim() == 0 else values
+    if values.shape != (num_pulls,):
+        raise BotorchTensorDimensionError(
+            "Expected `noise_variance` to be a number, or to hold one per result, i.e. "
+            f"shape ({num_pulls},), but got {tuple(values.shape)}."
+        )
+    most = min(LARGEST, 1e-12 * torch.finfo(dtype).max)
+    usable = values.isnan() | ((values > 1 / most) & (values < most))
+    if not usable.all():
+        position = int((~usable).nonzero()[0])
+        raise InputDataError(
+            "Expected `noise_variance` to be positive and finite, the square of a "
+            f"result's standard deviation, but got {values[position].item()} at "
+            f"position {position}. Pass NaN if it is not known."
+        )
+    result: list[float] = values.nan_to_num(0.0).tolist()
+    return result
+
+
 def _integers(name: str, values: Any, meaning: str) -> list[int]:
     found = _as_tensor(name, values, meaning)
     if found.numel() == 0 and found.dim() <= 1:

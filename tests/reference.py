@@ -78,6 +78,14 @@ def exact_posterior(K_pp, K_px, K_xx, noise_per_pull, y):
     return gain @ y, K_xx - gain @ K_px
 
 
+def noise_log_likelihood(gram, noise_per_pull, y):
+    """Return log N(y; 0, K + diag(noise)), one row per pull."""
+    covariance = gram + np.diag(noise_per_pull)
+    log_det = np.linalg.slogdet(covariance)[1]
+    quadratic = y @ np.linalg.solve(covariance, y)
+    return -0.5 * (quadratic + log_det + len(y) * math.log(2 * math.pi))
+
+
 class Arms:
     """The posterior over all arms of a Gram matrix, given S, counts and sums."""
 

@@ -50,11 +50,13 @@ class Bandit(ABC):
             the object is copied.
         maximize: Whether large rewards are good.
         num_batches: The number of asks.
+        takes_noise: Whether results may have a ``noise_variance`` of their own.
     """
 
     lock: RLock
     maximize: bool
     num_batches: int
+    takes_noise = False
     _observations: Observations
     # The surrogate of the last ask, and a copy that knows the results since then.
     _surrogate: Any
@@ -83,7 +85,7 @@ class Bandit(ABC):
     def noise_variance(self) -> float:
         """Lambda, in the original scale."""
         hyperparameters = self._surrogate.hyperparameters
-        noise: float = hyperparameters.noise_variance * hyperparameters.scale**2
+        noise: float = hyperparameters.original_noise_variance
         return noise
 
     @property
@@ -109,6 +111,7 @@ class Bandit(ABC):
         rewards: Tensor | Sequence[float],
         pull_ids: Tensor | Sequence[int] | None = None,
         *,
+        noise_variance: Tensor | Sequence[float] | float | None = None,
         time: float | None = None,
     ) -> None:
         """Record rewards of pending pulls, in any order, all of them or some.
@@ -118,17 +121,26 @@ class Bandit(ABC):
             rewards: Their ``q`` rewards (or ``q x 1``).
             pull_ids: Which pulls these are, see ``pending``. If None, the oldest
                 pending pulls of those arms.
+            noise_variance: For :class:`~botorch_bkb.GPBandit`, if the objective does
+                not drift: the variance of each reward's noise, or one for all, in
+                squared units of the reward; ``s^2 / n`` for a mean of ``n``
+                measurements of variance ``s^2``. None or NaN: that of the bandit.
             time: When they were measured, if the objective drifts; if None, when they
                 were asked for. Rewards may come in any order of their times.
 
         Raises:
             BotorchTensorDimensionError: If the shapes do not fit.
             InputDataError: If a reward is not finite, an arm is unknown, a pull is not
-                pending, or ``time`` is not finite. Nothing has changed then.
-            UnsupportedError: If there is a ``time``, but the objective does not drift.
+                pending, a variance is not positive and finite, or ``time`` is not
+                finite. Nothing has changed then.
+            UnsupportedError: If there is a ``time``, but the objective does not drift,
+                or a ``noise_variance`` that this bandit does not take.
         """
         time = self._checked_time(time)
-        self._observations.tell(self._arms_of(indices), rewards, pull_ids, time)
+        self._check_takes_noise(noise_variance)
+        self._observations.tell(
+            self._arms_of(indices), rewards, pull_ids, time, noise_variance
+        )
 
     @locked
     def add_observations(
@@ -136,6 +148,7 @@ class Bandit(ABC):
         indices: Tensor | Sequence[int],
         rewards: Tensor | Sequence[float],
         *,
+        noise_variance: Tensor | Sequence[float] | float | None = None,
         time: float | None = None,
     ) -> None:
         """Record results that were never asked for; they settle no pending pull.
@@ -144,8 +157,10 @@ class Bandit(ABC):
         ``time`` is that of the last ask.
         """
         time = self._checked_time(time)
-        arms = self._arms_of(indices)
-        self._observations.add(arms, rewards, self._scores, time)
+        self._check_takes_noise(noise_variance)
+        self._observations.add(
+            self._arms_of(indices), rewards, self._scores, time, noise_variance
+        )
 
     @locked
     def fail(
@@ -182,6 +197,15 @@ class Bandit(ABC):
                 "`forgetting_rate` to a GPBandit."
             )
         return check_time(time, -math.inf if earliest is None else earliest)
+
+    def _check_takes_noise(self, noise_variance: object) -> None:
+        """Raise an error for noise variances of results that cannot have them."""
+        if noise_variance is not None and not self.takes_noise:
+            raise UnsupportedError(
+                "Expected no `noise_variance` of results, since all results of this "
+                f"{type(self).__name__} have the same noise. Leave it out, or use a "
+                "GPBandit on an objective that does not drift."
+            )
 
     def _predictor(self) -> Any:
         """Return the surrogate that knows all observations; no state changes.

@@ -102,7 +102,9 @@ class DriftHyperparameters(Hyperparameters):
         return other
 
     @override
-    def _fit(self, indices: Tensor, targets: Tensor, times: Tensor) -> None:
+    def _fit(
+        self, indices: Tensor, targets: Tensor, times: Tensor, noise: Tensor
+    ) -> None:
         latest = times.argsort(stable=True)[-MAX_FIT_PULLS:]
         times = for_fits(times[latest])
         step = 1.0 if self.given_rate is not None else typical_step(times)
@@ -143,7 +145,7 @@ class DriftHyperparameters(Hyperparameters):
                 temporal_kernel=temporal_kernel.requires_grad_(self.given_rate is None),
                 mean_module=ZeroMean(),
                 outcome_transform=None,
-                **self.noise_to_fit(targets),
+                **self.noise_to_fit(torch.zeros_like(times)),
             )
 
     @override

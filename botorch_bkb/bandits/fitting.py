@@ -41,6 +41,7 @@ from botorch_bkb.models.kernels.learned import (
     tanimoto_to_learn,
 )
 from botorch_bkb.models.utils.bits import BitArms
+from botorch_bkb.models.utils.likelihoods import PartlyKnownNoise
 from botorch_bkb.models.utils.rows import as_dense, row_blocks
 
 
@@ -56,6 +57,8 @@ MIN_PULLS_TO_JUDGE = 16
 NOISE_SHARE = 0.5
 # The square of a smaller unit would be no number that divides.
 MIN_UNIT = 1e-150
+# A smaller known noise of standardized rewards has this variance in fits.
+MIN_KNOWN_NOISE = 1e-6
 # Stands for no upper bound of a hyperparameter while it is fitted.
 LARGEST_PARAMETER = 1e10
 # The likelihood is fitted on at most this many inducing points.
@@ -119,6 +122,7 @@ class Hyperparameters:
         self.learns = given is None or noise_variance is None
         self.prior_mean = prior_mean
         self.offset, self._unit = 0.0, 1.0
+        self._known_noise: float | None = None
         self.next_fit, self._next_search = 1, 0
         self._is_warned = False
         if self.learns_kernel:
@@ -160,10 +164,16 @@ class Hyperparameters:
 
     @property
     def noise_variance(self) -> float:
-        """Lambda, in the units of the kernel."""
-        if self.given_noise is not None:
-            return self.given_noise / self.scale**2
+        """Lambda, in the units of the kernel: the noise of any pull to come."""
+        known = self._known_noise if self.given_noise is None else self.given_noise
+        if known is not None:
+            return known / self.scale**2
         return self.likelihood.noise.item() * (self._unit / self.scale) ** 2
+
+    @property
+    def original_noise_variance(self) -> float:
+        """Lambda, in squared units of the reward."""
+        return self.noise_variance * self.scale**2
 
     def is_due(self, num_pulls: int) -> bool:
         """Whether the schedule asks for a fit."""
@@ -175,7 +185,9 @@ class Hyperparameters:
         other.features = torch.cat([self.features, self.to_features(arms)])
         return other
 
-    def refitted(self, indices: Tensor, rewards: Tensor, times: Tensor) -> Self:
+    def refitted(
+        self, indices: Tensor, rewards: Tensor, times: Tensor, noise: Tensor
+    ) -> Self:
         """Return a copy that is fitted to ``n`` observations.
 
         It keeps the hyperparameters, with a warning, if the optimizer fails.
@@ -184,23 +196,29 @@ class Hyperparameters:
             indices: The arms, rows of ``features``.
             rewards: Their rewards.
             times: When they were measured.
+            noise: Their noise variances in the original scale, 0 if not known.
         """
         other = deepcopy(self, {id(self.features): self.features})
         num_pulls = len(rewards)
         other.next_fit = num_pulls + 1
         if num_pulls >= FIT_ALWAYS_UNTIL:
             other.next_fit = 2 ** num_pulls.bit_length()
-        std, average = rewards.std(correction=0).item(), rewards.mean().item()
+        average, std = _mean_and_std(rewards, noise)
         # Relative: rewards may be in units of any size.
         other._unit = std if std > max(1e-12 * abs(average), MIN_UNIT) else 1.0
         other.offset = 0.0 if other.prior_mean == "zero" else average
-        fits_any = other.learns or other.prior_mean == "fitted"
+        # If all are known, nothing is learned about the noise of other pulls.
+        other._known_noise = noise.mean().item() if (noise > 0).all() else None
+        fits_noise = other.learns and other._known_noise is None
+        fits_any = other.learns_kernel or fits_noise or other.prior_mean == "fitted"
         if num_pulls >= MIN_PULLS_TO_FIT and fits_any:
             targets = (for_fits(rewards) - other.offset) / other._unit
-            other._fit(indices, targets.unsqueeze(-1), times)
+            other._fit(indices, targets.unsqueeze(-1), times, for_fits(noise))
         return other
 
-    def _fit(self, indices: Tensor, targets: Tensor, times: Tensor) -> None:
+    def _fit(
+        self, indices: Tensor, targets: Tensor, times: Tensor, noise: Tensor
+    ) -> None:
         """Fit to standardized rewards, ``n x 1``."""
         num_pulls = len(targets)
         starts = [self]
@@ -208,14 +226,14 @@ class Hyperparameters:
             # Before any fit, the present values are the initial ones.
             starts += [self._initial()] if self._next_search > 0 else []
             self._next_search = math.ceil(SEARCH_GROWTH * num_pulls)
-        models = [start._model(indices, targets) for start in starts]
+        models = [start._model(indices, targets, noise) for start in starts]
         fitted = [model for model in models if fit_or_warn(model, num_pulls)]
         if not fitted:
             return
         best = max(fitted, key=_log_likelihood)
         if self.learns_kernel:
             self.covar_module.load_state_dict(best.covar_module.state_dict())
-        if self.given_noise is None:
+        if isinstance(best.likelihood, GaussianLikelihood):
             self.likelihood.load_state_dict(best.likelihood.state_dict())
         if self.prior_mean == "fitted":
             self.offset += self._unit * best.mean_module.constant.item()
@@ -233,14 +251,15 @@ class Hyperparameters:
     def unfitted(self) -> Self:
         """Return a copy as it was before any observation."""
         other = self._initial()
-        other.offset, other._unit = 0.0, 1.0
+        other.offset, other._unit, other._known_noise = 0.0, 1.0, None
         other.next_fit, other._next_search = 1, 0
         return other
 
     def _judge(self, model: SingleTaskDTCGP) -> None:
         """Warn once if the fit explains the rewards no better than noise alone."""
         num_pulls, noise = len(model.train_targets), self.likelihood.noise.item()
-        is_noisy = self.given_noise is None and noise > NOISE_SHARE
+        is_learned = isinstance(model.likelihood, GaussianLikelihood)
+        is_noisy = is_learned and noise > NOISE_SHARE
         if self._is_warned or num_pulls < MIN_PULLS_TO_JUDGE or not is_noisy:
             return
         with torch.no_grad():
@@ -268,14 +287,26 @@ class Hyperparameters:
         kernel.outputscale = 1 / self._unit**2
         return kernel.requires_grad_(False)
 
-    def noise_to_fit(self, targets: Tensor) -> dict[str, Any]:
-        """Return the noise of standardized rewards, as models take it."""
-        if self.given_noise is None:
-            return {"likelihood": deepcopy(self.likelihood).double()}
-        known = self.given_noise / self._unit**2
-        return {"train_Yvar": torch.full_like(targets, known)}
+    def noise_to_fit(self, noise: Tensor) -> dict[str, Any]:
+        """Return the noise of standardized rewards, as models take it.
 
-    def _model(self, indices: Tensor, targets: Tensor) -> SingleTaskDTCGP:
+        Args:
+            noise: The known variances in the original scale, 0 if not known.
+        """
+        is_known = noise > 0
+        known = (noise / self._unit**2).clamp_min(MIN_KNOWN_NOISE)
+        if self.given_noise is not None:
+            known = torch.where(is_known, known, self.given_noise / self._unit**2)
+        elif not is_known.all():
+            learned = deepcopy(self.likelihood).double()
+            if is_known.any():
+                learned = PartlyKnownNoise(learned, is_known, known)
+            return {"likelihood": learned}
+        return {"train_Yvar": known.unsqueeze(-1)}
+
+    def _model(
+        self, indices: Tensor, targets: Tensor, noise: Tensor
+    ) -> SingleTaskDTCGP:
         pulled, inducing_points = indices.unique(), None
         if len(pulled) > MAX_FIT_POINTS:
             # Evenly spaced row numbers, so that no random number is drawn.
@@ -291,7 +322,7 @@ class Hyperparameters:
                 ConstantMean().double() if self.prior_mean == "fitted" else ZeroMean()
             ),
             outcome_transform=None,
-            **self.noise_to_fit(targets),
+            **self.noise_to_fit(noise),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -302,6 +333,7 @@ class Hyperparameters:
             "likelihood": self.likelihood.state_dict(),
             "offset": self.offset,
             "unit": self._unit,
+            "known_noise": self._known_noise,
             "next_fit": self.next_fit,
             "next_search": self._next_search,
         }
@@ -326,6 +358,8 @@ class Hyperparameters:
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset = check_number("offset", state["offset"])
         self._unit = check_number("unit", state["unit"], least=MIN_UNIT)
+        known = state["known_noise"]
+        self._known_noise = None if known is None else check_number("noise", known, 0.0)
         self.next_fit = check_count("next_fit", state["next_fit"])
         self._next_search = check_count("next_search", state["next_search"])
 
@@ -333,6 +367,25 @@ class Hyperparameters:
         """Return what is given: the kernel's parts, and the noise."""
         known = None if self.given_noise is None else float(self.given_noise)
         return [self.learns_kernel, known, kernel_form(self.covar_module)]
+
+
+def _mean_and_std(rewards: Tensor, noise: Tensor) -> tuple[float, float]:
+    """Return mean and standard deviation of ``n`` rewards.
+
+    Given known noise (0: unknown), noisy rewards count little: by ``w = 1 / (spread +
+    noise)``, and in the variance by ``w^2``, with the variance of the more exact half
+    as ``spread``.
+    """
+    if not noise.any():
+        return rewards.mean().item(), rewards.std(correction=0).item()
+    median = noise[noise > 0].median()
+    spread = rewards[noise <= median].var(correction=0)
+    weights = 1 / (spread + torch.where(noise > 0, noise, median))
+    weights /= weights.max()
+    average = (weights * rewards).sum() / weights.sum()
+    weights = weights.square()
+    variance = (weights * (rewards - average).square()).sum() / weights.sum()
+    return average.item(), variance.sqrt().item()
 
 
 def _new_likelihood(arms: Tensor) -> GaussianLikelihood:

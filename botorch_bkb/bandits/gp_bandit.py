@@ -96,6 +96,9 @@ class GPBandit(FiniteArmBandit):
             random seed.
         max_feature_bytes: The byte budget of the cached features.
 
+    Results of known noise, ``tell(..., noise_variance=)``, have their own weights. If
+    the noise of all is known, and none is given here, other pulls have its mean.
+
     The prior mean is the average of the rewards, or fitted for Thompson sampling. Every
     answer is in the original scale. After ``fail`` the next ask leaves these arms out,
     if there are others. An arm that fails a second time without a reward in between is
@@ -133,6 +136,7 @@ class GPBandit(FiniteArmBandit):
             check_number("forgetting_rate", rate, 0.0, 1.0)
         drifts = rate is None or rate > 0
         self.goal = _checked_goal(goal, drifts)
+        self.takes_noise = not drifts
         arms = as_arms(arms)
         policy = as_policy(policy)
         hyperparameters: Hyperparameters

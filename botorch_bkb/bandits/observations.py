@@ -18,6 +18,7 @@ from botorch_bkb.arms import PullCounts
 from botorch_bkb.checks import (
     check_count,
     check_indices,
+    check_known_noise,
     check_number,
     check_pull_ids,
     check_rewards,
@@ -34,6 +35,7 @@ TOLD_COLUMNS = {
     "told_ids": "q",
     "told_asked": "d",
     "told_times": "d",
+    "told_noise": "d",
 }
 
 
@@ -53,8 +55,9 @@ class Totals(NamedTuple):
 
     Attributes:
         arms: A ``P``-dim long tensor, ascending.
-        counts: Their numbers of observations.
-        sums: Their summed rewards, in double.
+        counts: Their numbers of observations, or the sums of these observations'
+            weights.
+        sums: Their summed (weighted) rewards, in double.
     """
 
     arms: Tensor
@@ -82,6 +85,7 @@ class Observations:
         told_ids: The ids of their pulls; -1 for those that were never asked.
         told_asked: The times at which those were asked.
         told_times: The times of the rewards, by default when they were asked for.
+        told_noise: Their noise variances, in the original scale; 0 if not known.
         pending: Pulls by id, in order of asking.
         next_id: The id of the next pull.
         tried: The arms of all pulls, told, pending and failed.
@@ -108,6 +112,7 @@ class Observations:
         self.told_ids = array("q")
         self.told_asked = array("d")
         self.told_times = array("d")
+        self.told_noise = array("d")
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
         self.tried: frozenset[int] = frozenset()
@@ -150,7 +155,12 @@ class Observations:
         self._try(indices)
 
     def tell(
-        self, indices: Any, rewards: Any, pull_ids: Any, time: float | None = None
+        self,
+        indices: Any,
+        rewards: Any,
+        pull_ids: Any,
+        time: float | None = None,
+        noise_variance: Any = None,
     ) -> None:
         """Settle pending pulls with rewards.
 
@@ -159,14 +169,16 @@ class Observations:
             rewards: Their ``q`` rewards.
             pull_ids: Which pulls these are; if None, the oldest pending ones.
             time: When the rewards were measured; if None, when they were asked for.
+            noise_variance: The rewards', see ``check_known_noise``.
         """
         arms = check_indices(indices, self.num_arms)
         values = check_rewards(rewards, len(arms), self.dtype)
+        noise = check_known_noise(noise_variance, len(arms), self.dtype)
         settled = self._match(arms, pull_ids)
         pending = dict(self.pending)
         pulls = list(map(pending.pop, settled))
         self.pending = pending
-        self._extend(pulls, values, settled, time)
+        self._extend(pulls, values, noise, settled, time)
 
     def add(
         self,
@@ -174,6 +186,7 @@ class Observations:
         rewards: Any,
         scores: Callable[[Tensor, float], Tensor],
         time: float | None = None,
+        noise_variance: Any = None,
     ) -> None:
         """Take in rewards of pulls that were never asked for.
 
@@ -182,18 +195,22 @@ class Observations:
             rewards: Their ``q`` rewards.
             scores: The leverage scores of arms at a time.
             time: When the rewards were measured; if None, at the last time known.
+            noise_variance: The rewards', see ``check_known_noise``.
         """
         time = self.last_time if time is None else time
         arms = check_indices(indices, self.num_arms)
         values = check_rewards(rewards, len(arms), self.dtype)
+        noise = check_known_noise(noise_variance, len(arms), self.dtype)
         found = scores(self._long(arms), self.last_time).tolist()
-        self._extend(list(map(Pull, arms, found)), values, [-1] * len(arms), time)
+        pulls = list(map(Pull, arms, found))
+        self._extend(pulls, values, noise, [-1] * len(arms), time)
         self._try(arms)
 
     def _extend(
         self,
         pulls: Sequence[Pull],
         rewards: Sequence[float],
+        noise: Sequence[float],
         ids: Sequence[int],
         time: float | None,
     ) -> None:
@@ -205,6 +222,7 @@ class Observations:
         self.told_ids.extend(ids)
         self.told_asked.extend(asked)
         self.told_times.extend(times)
+        self.told_noise.extend(noise)
         self.now = max(times if self.now is None else [self.now, *times], default=None)
         told = set(arms)
         self.failures = {
@@ -284,31 +302,47 @@ class Observations:
         counts = torch.cat([totals.counts, torch.ones_like(pending)])
         return PullCounts(torch.cat([totals.arms, pending]), counts)
 
-    def history(self, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Return arms, signed rewards and times of observations, from one on."""
-        columns = (self.told_indices, self.told_rewards, self.told_times)
-        indices, rewards, times = (
-            torch.from_numpy(np.array(column[start:])).to(self.device)
-            for column in columns
+    def history(self, start: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return arms, signed rewards, times and noise of observations, from one on."""
+        names = ("told_indices", "told_rewards", "told_times", "told_noise")
+        indices, rewards, times, noise = (
+            torch.from_numpy(np.array(getattr(self, name)[start:])).to(self.device)
+            for name in names
         )
-        return indices, self.sign * rewards, times
+        return indices, self.sign * rewards, times, noise
 
-    def totals(self, num_pulls: int | None = None, since: float = -math.inf) -> Totals:
+    def weights(self, noise_variance: float, start: int = 0) -> Tensor:
+        """Return a variance over those of observations, 1 if these are not known."""
+        noise = torch.from_numpy(np.array(self.told_noise[start:]))
+        return torch.where(noise > 0, noise_variance / noise, 1.0)
+
+    def totals(
+        self,
+        num_pulls: int | None = None,
+        since: float = -math.inf,
+        noise_variance: float = 0.0,
+    ) -> Totals:
         """Return the totals of the first observations, with signed rewards.
 
         Args:
             num_pulls: How many; all if None.
             since: Rewards of earlier times do not count.
+            noise_variance: If positive, observations have the weights relative to it.
         """
         num_pulls = self.num_pulls if num_pulls is None else num_pulls
-        if num_pulls < self.num_pulls or since > -math.inf:
-            indices, rewards, times = self.history()
+        is_weighted = noise_variance > 0 and np.array(self.told_noise).any()
+        if num_pulls < self.num_pulls or since > -math.inf or is_weighted:
+            indices, rewards, times, _ = self.history()
             counts = times[:num_pulls] >= since
             indices, rewards = indices[:num_pulls][counts], rewards[:num_pulls][counts]
-            return _plus(self._nothing, indices, rewards)
+            weights = torch.ones_like(indices)
+            if is_weighted:
+                weights = self.weights(noise_variance)[:num_pulls].to(rewards)[counts]
+            return _plus(self._nothing, indices, rewards, weights)
         if self._num_summed < num_pulls:
-            indices, rewards, _ = self.history(self._num_summed)
-            self._totals = _plus(self._totals, indices, rewards)
+            indices, rewards, *_ = self.history(self._num_summed)
+            ones = torch.ones_like(indices)
+            self._totals = _plus(self._totals, indices, rewards, ones)
             self._num_summed = num_pulls
         return self._totals
 
@@ -372,6 +406,7 @@ class Observations:
             state["told_ids"],
             [check_time(time) for time in state["told_asked"]],
             [check_time(time) for time in state["told_times"]],
+            [check_number("told_noise", x, 0.0) for x in state["told_noise"]],
         )
         if any(len(column) != len(arms) for column in columns):
             raise InputDataError("Expected a number per observation in every column.")
@@ -396,7 +431,7 @@ class Observations:
         self.opening_score = check_number("opening_score", state["opening_score"], 0.0)
 
 
-def _plus(totals: Totals, indices: Tensor, rewards: Tensor) -> Totals:
+def _plus(totals: Totals, indices: Tensor, rewards: Tensor, weights: Tensor) -> Totals:
     """Return the totals of more pulls as well, added in order of telling."""
     arms, counts, sums = totals
     place = positions_in(arms, indices, is_ascending=True)
@@ -408,8 +443,8 @@ def _plus(totals: Totals, indices: Tensor, rewards: Tensor) -> Totals:
         place = positions_in(arms, indices, is_ascending=True)
     return Totals(
         arms,
-        counts.index_add(0, place, torch.ones_like(indices)),
-        sums.index_add(0, place, rewards),
+        counts.to(weights).index_add(0, place, weights),
+        sums.index_add(0, place, rewards * weights),
     )
 
 

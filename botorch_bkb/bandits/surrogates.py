@@ -219,9 +219,23 @@ class ArmSurrogate(Surrogate):
         other.posterior(observations)
         return other
 
-    def totals(self, observations: Observations, num_told: int | None = None) -> Totals:
-        """Return the totals of the observations that count."""
-        return observations.totals(num_told)
+    def totals(
+        self,
+        observations: Observations,
+        num_told: int | None = None,
+        hyperparameters: Hyperparameters | None = None,
+    ) -> Totals:
+        """Return the totals of the observations that count, with their weights.
+
+        These are relative to the noise of the hyperparameters, by default the state's.
+        """
+        noise = (hyperparameters or self.state.hyperparameters).original_noise_variance
+        return observations.totals(num_told, self._since, noise)
+
+    @property
+    def _since(self) -> float:
+        """Pulls of earlier times do not count."""
+        return -math.inf
 
     def withdraw(self, observations: Observations, places: list[int]) -> None:
         """Forget observations at these places, which left ``observations`` already."""
@@ -266,6 +280,8 @@ class ArmSurrogate(Surrogate):
         sample_means = (sums / counts - hyperparameters.offset) / hyperparameters.scale
         start, log_det_start = self.state.restart
         in_sum = start == 0 and 0 in observations.told_ids
+        scores = torch.from_numpy(np.array(observations.told_scores[start:]))
+        weights = observations.weights(hyperparameters.original_noise_variance, start)
         return ConfidenceState(
             num_pulls=observations.num_pulls,
             num_arms=moments.num_arms,
@@ -273,9 +289,7 @@ class ArmSurrogate(Surrogate):
             max_prior_variance=moments.max_prior_variance,
             effective_dimension=moments.effective_dimension,
             log_det=moments.log_det,
-            frozen_leverage_scores=torch.from_numpy(
-                np.array(observations.told_scores[start:])
-            ),
+            frozen_leverage_scores=scores * weights,
             log_det_start=log_det_start,
             opening_score=observations.opening_score if in_sum else 0.0,
             ratio_threshold=ratio_threshold,
@@ -380,13 +394,9 @@ class PosteriorSurrogate(ArmSurrogate):
             self.sampling is None,
         )
 
-    @override
-    def totals(self, observations: Observations, num_told: int | None = None) -> Totals:
-        return observations.totals(num_told, self._since)
-
     @property
+    @override
     def _since(self) -> float:
-        """Pulls of earlier times do not count."""
         if self.block_size is None:
             return -math.inf
         block = self.state.block
@@ -433,7 +443,7 @@ class PosteriorSurrogate(ArmSurrogate):
     ) -> Tensor:
         """Return inducing arms among the pulled ones, by the posterior before them."""
         before, sampling = self.state.inducing_indices, self.sampling
-        arms, counts, _ = self.totals(observations)
+        arms, counts, _ = self.totals(observations, None, hyperparameters)
         if sampling is None or len(arms) <= self.exact_until:
             return in_stable_order(before, arms)
         posterior = self.posterior(observations)

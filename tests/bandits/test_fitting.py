@@ -81,8 +81,8 @@ def test_a_fit_that_explains_nothing_says_so_once():
     indices = torch.arange(60) % 4
     times = torch.zeros(60)
     with pytest.warns(BotorchWarning, match="no better than noise alone"):
-        prior = prior.refitted(indices, noise, times)
-    prior.refitted(indices, noise, times)
+        prior = prior.refitted(indices, noise, times, times)
+    prior.refitted(indices, noise, times, times)
 
 
 def test_units_come_first_and_hyper_parameters_from_four_pulls_on():

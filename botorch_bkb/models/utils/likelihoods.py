@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -20,6 +21,7 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import (
     FixedNoiseGaussianLikelihood,
+    GaussianLikelihood,
     HadamardGaussianLikelihood,
     Likelihood,
 )
@@ -31,6 +33,7 @@ from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.means import Mean
 from linear_operator.operators import (
     AddedDiagLinearOperator,
+    DiagLinearOperator,
     InterpolatedLinearOperator,
     LinearOperator,
     LowRankRootLinearOperator,
@@ -130,6 +133,25 @@ def observed_noise(
         return likelihood, likelihood.noise[..., num_old:]
     noise = FixedGaussianNoise(noise=noise).noise
     return likelihood.get_fantasy_likelihood(), noise
+
+
+class PartlyKnownNoise(GaussianLikelihood):
+    """Gaussian noise of ``n`` observations: known variances, the others learned.
+
+    For the marginal likelihood of these observations, and no other.
+    """
+
+    def __init__(
+        self, learned: GaussianLikelihood, is_known: Tensor, known: Tensor
+    ) -> None:
+        super().__init__()
+        self.noise_covar = learned.noise_covar
+        self.is_known, self.known = is_known, known
+
+    @override
+    def _shaped_noise_covar(self, *args: Any, **kwargs: Any) -> DiagLinearOperator:
+        noise = torch.where(self.is_known, self.known, self.noise_covar.noise)
+        return DiagLinearOperator(noise)
 
 
 def dtc_prior(
