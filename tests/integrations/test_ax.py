@@ -234,6 +234,33 @@ def test_a_result_that_is_corrected_replaces_the_one_before(tmp_path):
     assert told(find_bandit_node(client).update())[-1] == 0.5
 
 
+def test_standard_errors_are_known_noise(tmp_path):
+    client = new_client(grid_node("GPBandit"))
+    results = [(0.5, 0.2), 0.75, (1.0, 0.0), (0.25, math.nan), (0.1, 0.3)]
+    for result in results:
+        (number,) = client.get_next_trials(1)
+        client.complete_trial(number, raw_data={"y": result})
+    bandit = find_bandit_node(client).update()
+    assert told(bandit, "noise") == [0.2**2, 0.0, 0.0, 0.0, 0.3**2]
+    # Another standard error, or none any more, replaces the result.
+    client.attach_data(0, raw_data={"y": (0.5, 0.1)})
+    client.attach_data(4, raw_data={"y": 0.1})
+    client = reload(client, tmp_path)
+    bandit = find_bandit_node(client).update()
+    assert told(bandit) == [0.75, 1.0, 0.25, 0.5, 0.1]
+    assert told(bandit, "noise") == [0.0, 0.0, 0.0, 0.1**2, 0.0]
+    ids = told(bandit, "ids")
+    assert told(find_bandit_node(client).update(), "ids") == ids  # nothing is new
+    client.get_next_trials(1)
+    # What is no standard error: the trial waits for a usable result.
+    for number, sem in ((1, 1e200), (2, -0.1)):
+        client.attach_data(number, raw_data={"y": (0.7, sem)})
+        said = f"Trial {number} stays pending.*noise_variance"
+        with pytest.warns(InputDataWarning, match=said):
+            bandit = find_bandit_node(client).update()
+    assert told(bandit) == [0.25, 0.5, 0.1]
+
+
 def test_the_last_step_of_the_objective_counts():
     client = new_client()
     number = client.attach_trial({"T": 60.0, "solvent": "C"})

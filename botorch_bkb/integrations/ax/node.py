@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 BanditFactory = Callable[..., FiniteArmBandit]
 _FACTORIES: dict[str, BanditFactory] = {"GPBandit": GPBandit}
+Result = tuple[float, float]  # mean and standard error, 0 if that is not known
 _LIVE = (TrialStatus.CANDIDATE, TrialStatus.STAGED, TrialStatus.RUNNING)
 
 
@@ -67,7 +68,9 @@ class BanditNode(ExternalGenerationNode):
     their results. A ``GPBandit`` does not repeat a failed arm at
     once, and retires it after a second failure. The arm of an abandoned trial is
     retired. Trials of other nodes, or attached by hand, count like its own. A new
-    result of a trial replaces the one before. :meth:`update` does all this at any time.
+    result of a trial replaces the one before. A standard error that is not 0 is the
+    known noise of a result; only a ``GPBandit`` without drift takes it.
+    :meth:`update` does all this at any time.
 
     Every trial is one ask of one arm. With the same rewards in the same order, the arms
     are those of the bandit outside Ax, asked by ``ask(1)``. The objective says whether
@@ -136,14 +139,14 @@ class BanditNode(ExternalGenerationNode):
         self._state = state
         self._bandit: FiniteArmBandit | None = None
         self._pulls: dict[int, int] = {}  # by trial, pending or with a result
-        self._told: dict[int, float] = {}
+        self._told: dict[int, Result] = {}
         self._warned: set[int] = set()
         self._origin: dict[str, str] = {}
         self._metric = ""
         self._available: Tensor | None = None
         if state is not None:
             self._pulls = dict(state["pulls"])
-            self._told = dict(state["told"])
+            self._told = {number: tuple(result) for number, result in state["told"]}
             self._origin = state["origin"]
 
     @property
@@ -321,7 +324,7 @@ class BanditNode(ExternalGenerationNode):
 
     def _new_results(
         self, data: Data, trials: Mapping[int, BaseTrial]
-    ) -> dict[int, float]:
+    ) -> dict[int, Result]:
         """Return the finite results of completed trials that are new, or changed."""
         # Not `data.df`, which sums up the steps of all trials at every call.
         rows = data.full_df
@@ -330,12 +333,14 @@ class BanditNode(ExternalGenerationNode):
             rows = rows.sort_values("step", kind="stable")  # the last one counts
         last = rows.drop_duplicates("trial_index", keep="last")
         last = last.sort_values("trial_index")
-        results: dict[int, float] = {}
+        results: dict[int, Result] = {}
         columns = (last[name].tolist() for name in ("trial_index", "mean", "sem"))
         for number, mean, sem in zip(*columns, strict=True):
             status = trials[number].status
-            told = self._told.get(number, math.nan)
-            if math.isclose(mean, told, rel_tol=1e-9, abs_tol=1e-9):
+            result = (mean, 0.0 if math.isnan(sem) else sem)
+            told = self._told.get(number, (math.nan, math.nan))
+            pairs = zip(result, told, strict=True)
+            if all(math.isclose(*pair, rel_tol=1e-9, abs_tol=1e-9) for pair in pairs):
                 continue  # Ax stores ten decimals
             if status.is_early_stopped:
                 self._warn(
@@ -343,15 +348,16 @@ class BanditNode(ExternalGenerationNode):
                     f"was stopped early: its value {mean:g} is not used. Complete a "
                     "trial if its result counts",
                 )
-            if status.is_completed and not math.isnan(sem):
+            if status.is_completed and result[1] and not self.bandit.takes_noise:
                 raise UnsupportedError(
-                    "Expected results without a standard error, since all results of a "
-                    f"bandit have the same noise variance, but trial {number} has "
-                    f"({mean:g}, {sem:g}). Attach it again without: "
+                    "Expected results without a standard error, since all results of "
+                    f"this {type(self.bandit).__name__} have the same noise variance, "
+                    f"but trial {number} has ({mean:g}, {sem:g}). Attach it again "
+                    "without: "
                     f"`client.attach_data({number}, {{{self._metric!r}: {mean!r}}})`."
                 )
             if status.is_completed:
-                results[number] = mean
+                results[number] = result
         return results
 
     def _find(self, trial: BaseTrial) -> dict[int, int]:
@@ -380,8 +386,10 @@ class BanditNode(ExternalGenerationNode):
         self.bandit.fail(list(free.values()), pull_ids=list(free))
         self._pulls = pulls
 
-    def _tell(self, trial: BaseTrial, arm: int, result: float) -> None:
-        options: dict[str, Any] = {}
+    def _tell(self, trial: BaseTrial, arm: int, result: Result) -> None:
+        mean, sem = result
+        # A negative one stays negative, which the bandit refuses.
+        options: dict[str, Any] = {"noise_variance": sem * abs(sem)} if sem else {}
         if self.time_unit is not None:
             stamp = trial.run_metadata.get("time", trial.time_completed)
             try:
@@ -393,7 +401,7 @@ class BanditNode(ExternalGenerationNode):
                 ) from error
         pull = self._pulls[trial.index]
         try:
-            self.bandit.tell([arm], [result], pull_ids=[pull], **options)
+            self.bandit.tell([arm], [mean], pull_ids=[pull], **options)
         except InputDataError as error:
             self._warn(
                 trial.index,
