@@ -271,6 +271,12 @@ SUGGEST: list[Option] = [
         "are good, with the range from useless to perfect. Repeatable: the score of a "
         "result is the weighted geometric mean of its outcomes' places in their ranges",
     ),
+    (
+        "--noise-std",
+        COLUMN | {"dest": "noise_column"},
+        "column of RESULTS with the standard deviation of each result, where it is "
+        "known: of n replicates' mean, that of the mean (default: one noise, learned)",
+    ),
     ("--replicates-are-real", FLAG, "equal rows of RESULTS are separate measurements"),
     (
         "--available",

@@ -120,7 +120,8 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     results, is_failed, last = read_results(args, settings, is_numbered)
     outcomes = outcome_columns(args)
     results_id = None if is_numbered else find_column(results.columns, args.results_id)
-    note_unused_columns(results, [*own, results_id, *outcomes, args.round])
+    used = [*own, results_id, *outcomes, args.round, args.noise_column]
+    note_unused_columns(results, used)
     check_copies(results, args)
     check_output(args, results, results_id, own)
     rewards = read_rewards(results, args)

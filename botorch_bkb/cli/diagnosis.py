@@ -130,14 +130,21 @@ def is_fitted(rewards: Tensor) -> bool:
 
 
 def diagnose(
-    bandit: GPBandit, indices: Tensor, rewards: Tensor, sources: Sequence[str]
+    bandit: GPBandit,
+    indices: Tensor,
+    rewards: Tensor,
+    sources: Sequence[str],
+    noise: Tensor | None = None,
 ) -> tuple[str, HeldOut | None]:
     """Describe a bandit's fit to ``n`` measurements; also return held-out predictions.
 
-    ``sources`` are the columns of the features, except for fingerprints.
+    ``sources`` are the columns of the features, except for fingerprints. ``noise`` are
+    the variances of the measurements, NaN for those not known.
     """
     measured, place = indices.unique(return_inverse=True)
-    noise_share = bandit.noise_variance / rewards.var(correction=0).item()
+    noise = torch.full_like(rewards, torch.nan) if noise is None else noise
+    all_noise = noise.where(~noise.isnan(), bandit.noise_variance)
+    noise_share = (all_noise.mean() / rewards.var(correction=0)).item()
     parts = [f"noise is {noise_share:.0%} of the results' variance"]
     # Lengthscales of the trend, if there is rough detail. The shortest counts.
     found = lengthscales(bandit.covar_module).values() if sources else ()
@@ -151,7 +158,7 @@ def diagnose(
     detail_share = sum(share for _, share in details)
     if detail_share > 0:
         parts.append(f"rough detail is {detail_share:.0%} of the kernel's variance")
-    held_out = _hold_out(bandit, measured, place, rewards)
+    held_out = _hold_out(bandit, measured, place, rewards, noise)
     if held_out is not None:
         parts.append(
             "cross-validated correlation between predicted and measured results: "
@@ -225,27 +232,29 @@ def kernel_features(bandit: GPBandit, rows: Tensor) -> Tensor:
 
 
 def _hold_out(
-    bandit: GPBandit, measured: Tensor, place: Tensor, rewards: Tensor
+    bandit: GPBandit, measured: Tensor, place: Tensor, rewards: Tensor, known: Tensor
 ) -> HeldOut | None:
     """Predict measured candidates by fits without them, unless they are too few."""
     if len(measured) < MIN_CANDIDATES:
         return None
     counts = place.bincount()
     sums = sum_replicates(rewards, place, len(measured))
-    means = sums / counts
+    noise = known.where(~known.isnan(), bandit.noise_variance)
+    precisions = sum_replicates(1 / noise, place, len(measured))
+    means = sum_replicates(rewards / noise, place, len(measured)) / precisions
     is_refitted = len(measured) <= MAX_REFITTED
     if is_refitted:
-        mean, variance = _predict_by_folds(bandit, measured, place, rewards)
+        mean, variance = _predict_by_folds(bandit, measured, place, rewards, known)
     else:
-        mean, variance = _predict_by_loo(bandit, measured, counts, means)
-    std = (variance + bandit.noise_variance).sqrt()
+        mean, variance = _predict_by_loo(bandit, measured, 1 / precisions, means)
+    std = (variance[place] + noise).sqrt()
     errors = ((sums.sum() - sums) / (len(rewards) - counts))[place] - rewards
     # A constant prediction has no correlation.
     correlation = torch.corrcoef(torch.stack([mean, means]))[0, 1].nan_to_num(0.0)
     return HeldOut(
         measured=rewards.numpy(),
         mean=mean[place].numpy(),
-        half_width=DEVIATIONS_OF_95_PERCENT * std[place].numpy(),
+        half_width=DEVIATIONS_OF_95_PERCENT * std.numpy(),
         num_candidates=len(measured),
         correlation=correlation.item(),
         error_of_mean=errors.square().mean().sqrt().item(),
@@ -254,7 +263,11 @@ def _hold_out(
 
 
 def _predict_by_folds(
-    bandit: GPBandit, measured: Tensor, indices: Tensor, rewards: Tensor
+    bandit: GPBandit,
+    measured: Tensor,
+    indices: Tensor,
+    rewards: Tensor,
+    noise: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Predict each of ``P`` measured arms by a fit to those of the other folds.
 
@@ -272,7 +285,9 @@ def _predict_by_folds(
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
         part = GPBandit(arms, bandit.kernel_to_learn, generator=generator)
-        part.add_observations(numbers[indices[seen]], rewards[seen])
+        part.add_observations(
+            numbers[indices[seen]], rewards[seen], noise_variance=noise[seen]
+        )
         with warnings.catch_warnings():
             # Warnings of a fit to a part of the data are not for the user.
             warnings.simplefilter("ignore", BotorchWarning)
@@ -283,12 +298,12 @@ def _predict_by_folds(
 
 
 def _predict_by_loo(
-    bandit: GPBandit, measured: Tensor, counts: Tensor, means: Tensor
+    bandit: GPBandit, measured: Tensor, noise: Tensor, means: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Predict each of many measured arms by the fit to all others, in closed form."""
     inducing = bandit.inducing_indices
     scale = means.std(correction=0)
-    noise_variance = bandit.noise_variance / scale.square() / counts
+    noise_variance = noise / scale.square()
     model = SingleTaskDTCGP(
         kernel_features(bandit, measured),
         ((means - means.mean()) / scale).unsqueeze(-1),

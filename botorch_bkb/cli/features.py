@@ -63,8 +63,8 @@ class FeatureTable:
 def feature_columns(names: Iterable[Hashable], args: argparse.Namespace) -> list[str]:
     """Return the columns of candidates that are features, by the options."""
     # Measurements are often kept in a copy of the candidates' table.
-    others = {args.id, getattr(args, "available", None), *args.drop}
-    others.update(outcome_columns(args))
+    others = {args.id, *args.drop, *outcome_columns(args)}
+    others |= {getattr(args, name, None) for name in ("available", "noise_column")}
     return [str(name) for name in names if name not in others]
 
 

@@ -185,9 +185,10 @@ def _assumed(
     if feature_names is not None:
         variance = bandit.noise_variance
         assumed = describe_kernel(bandit.covar_module, feature_names)
+        known = f"without one in column {args.noise_column}"
         assumed["noise of a single measurement"] = (
             f"standard deviation {variance**0.5:.4g}, variance {variance:.4g}, the "
-            "same for all"
+            f"same for all {'' if args.noise_column is None else known}".strip()
         )
     packages = botorch_bkb, botorch, gpytorch, torch
     versions = [f"{package.__name__} {package.__version__}" for package in packages]

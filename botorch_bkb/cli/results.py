@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 
@@ -17,7 +18,10 @@ from botorch_bkb.cli.files import Table
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import (
     find_column,
+    is_no_number,
+    is_numeric,
     listing,
+    MAX_NUMBER,
     outcome_columns,
     read_by_options,
     read_table,
@@ -25,6 +29,7 @@ from botorch_bkb.cli.tables import (
     require_ids,
     reward_column,
     row_name,
+    to_numbers,
 )
 from botorch_bkb.desirability import Desirability
 
@@ -56,6 +61,11 @@ def check_reward(args: argparse.Namespace) -> None:
                 f"--{name.replace('_', '-')} does not go with --objective, which names "
                 "the columns and their directions. Leave it out."
             )
+    if args.noise_column is not None:
+        raise InputDataError(
+            "--noise-std does not go with --objective: it is the standard deviation of "
+            "one outcome, not of the score. Leave it out."
+        )
     names = pd.Index(outcome_columns(args))
     wrong = names[names.duplicated() | names.isin([args.id, *COLUMNS_OF_NEXT])]
     if len(wrong):
@@ -115,6 +125,8 @@ def _read_result(
     option = "--objective" if args.objective else "--reward"
     for name in outcomes:
         require_column(frame, name, path, option)
+    if args.noise_column is not None:
+        require_column(frame, args.noise_column, path, "--noise-std")
     column = None if is_numbered else find_column(list(frame.columns), args.results_id)
     lacks = [name for name in settings if name not in frame.columns]
     if column is not None:
@@ -162,14 +174,37 @@ def log_rewards(rewards: pd.Series, args: argparse.Namespace) -> pd.Series:
     return np.log10(rewards)
 
 
+def noise_variances(
+    results: pd.DataFrame, rewards: NDArray[np.float64], args: argparse.Namespace
+) -> torch.Tensor:
+    """Return the noise variance of each result by --noise-std, NaN if not known."""
+    if args.noise_column not in results:
+        return torch.full((len(results),), torch.nan, dtype=torch.double)
+    column = results[args.noise_column]
+    stds = to_numbers(column)
+    wrong = column.notna() & ~((stds > 0) & (stds <= MAX_NUMBER))
+    if not wrong.any() and not is_numeric(column):
+        wrong = is_no_number(column)
+    if wrong.any():
+        raise InputDataError(
+            f"Column {args.noise_column!r} of --noise-std has "
+            f"{str(column[wrong].iloc[0])!r} in {row_name(wrong)}, which is not a "
+            "standard deviation: a number above 0. Correct it, or leave the cell empty "
+            "if it is not known."
+        )
+    if args.log_reward:  # the derivative of the logarithm
+        stds = stds / (np.log(10) * 10**rewards)
+    return torch.from_numpy(stds.to_numpy("float64", copy=True)).square()
+
+
 def note_unused_columns(results: pd.DataFrame, used: Collection[str | None]) -> None:
     """Name the columns of the results that are not used."""
     unused = [column for column in results.columns if column not in used]
     if unused:
         note(
-            f"columns of the results that are not used: {listing(unused)}. All "
-            "measurements have the same noise; columns of errors and of replicates do "
-            'not count: see "Unused columns" of the page "Tables for suggest"'
+            f"columns of the results that are not used: {listing(unused)}. Standard "
+            "deviations of results need --noise-std, and numbers of replicates do not "
+            'count: see "Unused columns" of the page "Tables for suggest"'
         )
 
 

@@ -37,6 +37,7 @@ NOT_GIVEN: dict[str, Any] = {
     "available": None,
     "round": None,
     "log_reward": False,
+    "noise_column": None,
     "replicates_are_real": False,
 }
 

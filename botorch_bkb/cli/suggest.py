@@ -35,7 +35,12 @@ from botorch_bkb.cli.files import parquet_columns, read_rows, write_table
 from botorch_bkb.cli.predictions import write_predictions
 from botorch_bkb.cli.progress import note, status
 from botorch_bkb.cli.report import check_paths, in_digits_of, read_rounds, report_page
-from botorch_bkb.cli.results import check_reward, COLUMNS_OF_NEXT, reward_label
+from botorch_bkb.cli.results import (
+    check_reward,
+    COLUMNS_OF_NEXT,
+    noise_variances,
+    reward_label,
+)
 from botorch_bkb.cli.tables import outcome_columns
 from botorch_bkb.models.utils.rows import find_duplicates
 
@@ -89,9 +94,10 @@ def _suggest(
     _note_duplicates(candidates.arms[: campaign.num_candidates], ids)
     indices = torch.from_numpy(campaign.indices)
     rewards = torch.from_numpy(campaign.rewards)
+    noise = noise_variances(campaign.results, campaign.rewards, args)
     options = bandit_options(args, candidates)
     bandit = suggestion_bandit(
-        candidates.arms, indices, rewards, seed=args.seed, **options
+        candidates.arms, indices, rewards, noise, seed=args.seed, **options
     )
     told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     status(f"Fitting {told}", args.quiet)
@@ -105,7 +111,7 @@ def _suggest(
         )
     _note_size(picks, int(available.sum()), args)
     is_told = ~rewards.isnan()
-    known = indices[is_told], rewards[is_told]
+    known = indices[is_told], rewards[is_told], noise[is_told]
     held_out, problems = _print_fit(bandit, *known, rounds, ids, candidates, args)
     batch = describe_batch(bandit, picks, ids, args.id, is_fitted(known[1]))
     print_summary(bandit, batch, ids, campaign, reward_label(args))
@@ -131,9 +137,10 @@ def _suggest_products(args: argparse.Namespace) -> None:
     candidates = Candidates(products.arms, None, (), ())
     indices = torch.from_numpy(products.indices)
     rewards = torch.from_numpy(products.rewards)
+    noise = noise_variances(products.results, products.rewards, args)
     options = bandit_options(args, candidates)
     bandit = suggestion_bandit(
-        products.arms, indices, rewards, seed=args.seed, **options
+        products.arms, indices, rewards, noise, seed=args.seed, **options
     )
     bandit.retire_arms(products.failed)
     size = f"{products.num_candidates:,} combinations"
@@ -141,7 +148,7 @@ def _suggest_products(args: argparse.Namespace) -> None:
     status(f"Fitting {told} of {size}", args.quiet)
     picks = bandit.ask(args.batch_size)
     observed = ~rewards.isnan()
-    known = indices[observed], rewards[observed]
+    known = indices[observed], rewards[observed], noise[observed]
     held_out, problems = _print_fit(
         bandit, *known, rounds, products.ids, candidates, args
     )
@@ -177,6 +184,7 @@ def suggestion_bandit(
     arms: Tensor,
     indices: Tensor,
     rewards: Tensor,
+    noise: Tensor | None = None,
     *,
     seed: int,
     kernel: KernelName | None = None,
@@ -188,6 +196,7 @@ def suggestion_bandit(
         arms: An ``A x d`` tensor of features.
         indices: The ``n`` arms measured so far, repeats included.
         rewards: Their ``n`` rewards, NaN while a measurement is in flight.
+        noise: Their ``n`` noise variances, NaN for those not known; None if none is.
         seed: The source of all randomness.
         kernel: The kernel to learn; None for the bandit's default.
         options: Others of :class:`~botorch_bkb.GPBandit`.
@@ -196,7 +205,8 @@ def suggestion_bandit(
     kernels = {"matern": matern_to_learn, "rbf": rbf_to_learn}
     generator = torch.Generator().manual_seed(seed)
     bandit = GPBandit(arms, kernels.get(kernel or ""), generator=generator, **options)
-    bandit.add_observations(indices[told], rewards[told])
+    known = None if noise is None else noise[told]
+    bandit.add_observations(indices[told], rewards[told], noise_variance=known)
     bandit.add_pending(indices[~told])
     return bandit
 
@@ -343,6 +353,7 @@ def _print_fit(
     bandit: GPBandit,
     indices: Tensor,
     rewards: Tensor,
+    noise: Tensor,
     rounds: pd.DataFrame,
     ids: Any,
     candidates: Candidates,
@@ -355,7 +366,8 @@ def _print_fit(
         troubles.append(decades_trouble(rewards))
     if is_fitted(rewards):
         status("Checking the fit", args.quiet)
-        text, held_out = diagnose(bandit, indices, rewards, candidates.sources)
+        known = bandit, indices, rewards, candidates.sources, noise
+        text, held_out = diagnose(*known)
         print(f"Fit: {text}.")
     if held_out is not None:
         troubles.append(fit_trouble(held_out))
@@ -391,7 +403,8 @@ def _write_next(
         form = replace(form, encoding="utf-8-sig")
     is_large = stays_in_file(args.arms, args)
     own = parquet_columns(args.arms) if is_large else list(campaign.table.columns)
-    own = [name for name in own if name not in (args.id, *outcome_columns(args))]
+    others = {args.id, args.noise_column, *outcome_columns(args)}
+    own = [name for name in own if name not in others]
     if args.with_columns or (campaign.is_numbered and not args.per_measurement):
         taken = [name for name in own if name in batch.columns]
         if taken:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from botorch_bkb.__main__ import main
+from botorch_bkb.cli import suggest as command
 
 
 ACIDS = pd.DataFrame(
@@ -53,6 +54,28 @@ def measured(batch):
     acid = batch["acid"].map(dict(zip(ACIDS["id"], [0, 20, 5, 30], strict=True)))
     noise = np.linspace(0, 1, len(batch))
     return acid + batch["temperature"] / 4 + 5 * (batch["base"] == "weak") + noise
+
+
+def test_results_have_known_noise_and_logarithms(folder, monkeypatch, capsys):
+    bandits = []
+
+    def kept(*args, **options):
+        bandits.append(suggestion_bandit(*args, **options))
+        return bandits[-1]
+
+    suggestion_bandit = command.suggestion_bandit
+    monkeypatch.setattr(command, "suggestion_bandit", kept)
+    assert main(COMMAND) == 0
+    results = read("next.csv")[NAMES].assign(**{"yield": [1.0, 10, 100, 5, 7, 9]})
+    results.assign(sd=[0.5, None, 1, 1, 1, 2]).to_csv("results.csv", index=False)
+    assert main([*COMMAND, "--noise-std=sd", "--log-reward"]) == 0
+    told = bandits[-1].state_dict()["observations"]
+    assert told["told_rewards"][:3] == [0.0, 1.0, 2.0]
+    slopes = np.array([0.5, 0, 0.01]) / np.log(10)
+    np.testing.assert_allclose(told["told_noise"][:3], slopes**2)
+    results.assign(sd=-1).to_csv("results.csv", index=False)
+    assert main([*COMMAND, "--noise-std=sd", "--output=other.csv"]) == 2
+    assert "--noise-std has '-1' in row 1 of results.csv" in capsys.readouterr().err
 
 
 def test_a_campaign_of_several_rounds(folder, capsys):

@@ -93,6 +93,30 @@ def test_errors_are_those_of_single_measurements(measured):
     assert found.least_share == pytest.approx(0.95 - 3 * np.sqrt(0.95 * 0.05 / 30))
 
 
+@pytest.mark.parametrize("most", [0, 256], ids=["one by one", "folds"])
+def test_known_noise_weighs_and_widens_intervals(measured, most, monkeypatch):
+    """The intervals of measurements differ by their noise, the predictions do not."""
+    monkeypatch.setattr(diagnosis, "MAX_REFITTED", most)
+    _, indices, rewards = measured
+    noise = torch.where(torch.arange(len(rewards)) % 2 == 0, 0.25, torch.nan).double()
+    noise[-1] = 1e8
+    rewards[-1] = 1e4  # of no weight
+    bandit = GPBandit(measured[0].arms, generator=torch.Generator().manual_seed(0))
+    bandit.add_observations(indices, rewards, noise_variance=noise)
+    bandit.ask(1)
+    text, found = diagnose(bandit, indices, rewards, ["a", "b"], noise)
+    full = noise.nan_to_num(bandit.noise_variance).numpy()
+    assert text.startswith(f"noise is {full.mean() / rewards.numpy().var():.0%} of")
+    variances = (found.half_width / 1.96) ** 2 - full
+    of_arm = {}
+    for arm, *pair in zip(indices.tolist(), found.mean, variances, strict=True):
+        mean, variance = of_arm.setdefault(arm, pair)
+        assert pair == [mean, pytest.approx(variance, abs=1e-6)]
+    assert min(variance for _, variance in of_arm.values()) > 0
+    assert np.abs(found.mean).max() < 6
+    assert found.correlation > 0.8
+
+
 def test_few_candidates_are_not_held_out(measured):
     bandit, indices, rewards = measured
     few = indices < indices.unique()[7]

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from botorch_bkb.__main__ import main
+from botorch_bkb.cli import suggest as command
 
 
 RNG = np.random.default_rng(6)
@@ -34,11 +35,75 @@ def suggest(folder, results, *words, arms=ARMS, code=0):
 def test_columns_that_are_not_used_are_named(tmp_path, capsys):
     expected = suggest(tmp_path, RESULTS.merge(ARMS))
     assert "not used" not in capsys.readouterr().out
-    batch = suggest(tmp_path, RESULTS.assign(SEM=2.0, operator="JK"), "--quiet")
+    results = RESULTS.assign(SEM=2.0, operator="JK")
+    batch = suggest(tmp_path, results, "--quiet")
     said = " ".join(capsys.readouterr().out.split())
     assert "columns of the results that are not used: SEM, operator." in said
-    assert "All measurements have the same noise; columns" in said
+    assert "Standard deviations of results need --noise-std" in said
     pd.testing.assert_frame_equal(batch, expected)
+    suggest(tmp_path, results, "--noise-std", "SEM")
+    assert "that are not used: operator." in capsys.readouterr().out
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Return a function that gives the results and noise of the last bandit."""
+    bandits = []
+
+    def kept(*args, **options):
+        bandits.append(suggestion_bandit(*args, **options))
+        return bandits[-1]
+
+    suggestion_bandit = command.suggestion_bandit
+    monkeypatch.setattr(command, "suggestion_bandit", kept)
+
+    def told(name):
+        return bandits[-1].state_dict()["observations"][f"told_{name}"]
+
+    return told
+
+
+def test_standard_deviations_of_results_are_known_noise(tmp_path, told, capsys):
+    stds = [0.5, 3, None, 0.25, 1, 2, 1]
+    cells = [*RESULTS["reward"][:5], None, "failed"]
+    results = RESULTS.assign(reward=cells, sd=stds)
+    report = tmp_path / "r.html"
+    suggest(tmp_path, results, "--noise-std", "sd", "--report", report)
+    assert told("noise") == [0.25, 9.0, 0.0, 0.0625, 1.0]
+    assert "the same for all without one in column sd" in report.read_text()
+    suggest(tmp_path, results, "--noise-std", "sd", "--log-reward")
+    # Of log10(y + e) for a small error e, by a difference.
+    steps = np.log10(np.array(cells[:5], dtype=float) + 1e-6) - told("rewards")
+    expected = (1e6 * steps * np.array([0.5, 3, 0, 0.25, 1])) ** 2
+    np.testing.assert_allclose(told("noise"), expected, 1e-4)
+    # A table of candidates with their results: the column is not a feature.
+    both = ARMS.merge(results, how="left")
+    path = tmp_path / "arms.csv"
+    batch = suggest(tmp_path, results, "--noise-std", "sd", "--with-columns")
+    words = ["--observations", path, "--noise-std", "sd", "--with-columns"]
+    both.to_csv(path, index=False)
+    words = ["suggest", path, "--batch-size", 3, "--output", tmp_path / "n.csv", *words]
+    assert main([str(word) for word in words]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "n.csv"), batch)
+
+
+@pytest.mark.parametrize(
+    ("stds", "said"),
+    [
+        ([1, 2, -0.5, 1, 1, 1, 1], "'sd' of --noise-std has '-0.5' in row 3 "),
+        ([1, 0, 1, 1, 1, 1, 1], "has '0' in row 2 "),
+        ([1, "low", 1, 1, 1, 1, 1], "'low' in row 2 "),
+        (None, "has no column 'sd'"),
+    ],
+)
+def test_what_is_no_standard_deviation_is_refused(stds, said, tmp_path, capsys):
+    results = RESULTS if stds is None else RESULTS.assign(sd=stds)
+    suggest(tmp_path, results, "--noise-std", "sd", code=2)
+    error = capsys.readouterr().err
+    assert said in error
+    assert "--noise-std" in error
+    assert stds is None or "leave the cell empty if it is not known" in error
+    assert not (tmp_path / "next.csv").exists()
 
 
 @pytest.mark.parametrize("order", ["sorted", "partly", "with NA"])
