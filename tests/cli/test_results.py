@@ -104,6 +104,9 @@ def test_what_is_no_standard_deviation_is_refused(stds, said, tmp_path, capsys):
     assert "--noise-std" in error
     assert stds is None or "leave the cell empty if it is not known" in error
     assert not (tmp_path / "next.csv").exists()
+    words = ["--noise-std", "sd", "--objective", "reward:max:0:99"]
+    suggest(tmp_path, results, *words, code=2)
+    assert "--noise-std does not go with --objective" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("order", ["sorted", "partly", "with NA"])
