@@ -58,7 +58,7 @@ MAX_MARGIN = 0.05
 # So many scattered products tell which bounds are among the largest.
 NUM_SCATTERED = 2**16
 # A pass keeps this share of all products, within limits.
-KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 512, 2**12, 2**21
+KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 512, 2**13, 2**21
 
 
 class ProductPosterior(ArmPosterior):

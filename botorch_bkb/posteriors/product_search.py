@@ -132,7 +132,7 @@ class Search:
         posterior, scale = self.posterior, self.scale
         bounds = mean = K @ posterior.weights[0]
         variance = torch.full_like(mean, posterior.max_prior_variance)
-        stops = (*STAGES[2:], sys.maxsize) if self.is_exact else STAGES[2:4]
+        stops = (*STAGES[2:], sys.maxsize) if self.is_exact else STAGES[2:5]
         for stage in pairwise((0, *stops)):
             if scale:
                 known = K @ posterior.weights[1:][slice(*stage)].mT
