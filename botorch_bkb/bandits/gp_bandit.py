@@ -29,6 +29,7 @@ from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
 from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
 from botorch_bkb.checks import check_choice, check_number, check_size
+from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmPosterior, ProductPosterior
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
@@ -166,8 +167,11 @@ class GPBandit(FiniteArmBandit):
                 exact_until=min(MIN_INDUCING, max_inducing or MIN_INDUCING),
             )
         if confidence is None:
-            has_detail = isinstance(hyperparameters.covar_module, AdditiveKernel)
-            confidence = DETAIL_WIDTH if has_detail else PRACTICAL_WIDTH
+            kernel = hyperparameters.covar_module
+            if isinstance(kernel, ComponentKernel):
+                kernel = kernel.covar_module
+            is_sum = isinstance(kernel, AdditiveKernel)
+            confidence = DETAIL_WIDTH if is_sum else PRACTICAL_WIDTH
         super().__init__(
             arms,
             surrogate,

@@ -158,8 +158,7 @@ def products_of(tables: list[Tensor], positions: tuple[Tensor, ...]) -> Tensor:
     """Return the products of tables' rows at some positions."""
     result = tables[0].index_select(0, positions[0])
     for table, at in zip(tables[1:], positions[1:], strict=True):
-        part = table.index_select(0, at)
-        result = result.mul_(part) if result.shape == part.shape else result * part
+        result *= table.index_select(0, at)
     return result
 
 

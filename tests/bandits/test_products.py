@@ -28,12 +28,14 @@ def space(**options):
 
 
 def kernel():
+    """Return a sum whose second part is of one component only."""
     rest = MaternKernel(nu=2.5, active_dims=(18,))
     rest.lengthscale = 30.0
     x = MaternKernel(nu=2.5, active_dims=(0, 1))
-    return ScaleKernel(
-        ProductKernel(x, TanimotoKernel(active_dims=range(2, 18)), rest)
-    ).double()
+    bits = TanimotoKernel(active_dims=range(2, 18))
+    effect = ScaleKernel(MaternKernel(nu=2.5, active_dims=(0, 1)))
+    effect.outputscale = 0.3
+    return (ScaleKernel(ProductKernel(x, bits, rest)) + effect).double()
 
 
 def table(arms):
@@ -54,7 +56,12 @@ def reward(arms, indices):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    for name, value in {"BLOCK_SIZE": 32, "NUM_SCATTERED": 16, "MIN_KEPT": 8}.items():
+    for name, value in {
+        "BLOCK_SIZE": 32,
+        "LAST_SIZE": 3,
+        "NUM_SCATTERED": 16,
+        "MIN_KEPT": 8,
+    }.items():
         monkeypatch.setattr(product_posterior, name, value)
 
 

@@ -135,15 +135,14 @@ class ComponentKernel(Kernel):
             points: The ``m x c`` positions.
 
         Returns:
-            For each term ``c`` tables, ``n_i x m``, or ``n_i x 1`` for a component that
-            the term does not have.
+            For each term ``c`` tables, ``n_i x m``.
         """
         if not len(points):
             none = [points.new_ones(len(rows), 0) for rows in self.components]
             return [none for _ in self.terms]
-        found = []
+        found, size = [], len(points)
         for scales, factors in self.terms:
-            tables = [points.new_ones(len(rows), 1) for rows in self.components]
+            tables = [points.new_ones(len(rows), size) for rows in self.components]
             tables[0] *= math.prod(scale.outputscale.item() for scale in scales)
             for factor in factors:
                 rows = self.components[factor.component]
