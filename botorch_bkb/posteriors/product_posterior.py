@@ -56,9 +56,9 @@ GATHERING_COST = 512
 # Single precision is used if rounding adds less prior standard deviations to a bound.
 MAX_MARGIN = 0.05
 # So many scattered products tell which bounds are among the largest.
-NUM_SCATTERED = 2**16
+NUM_SCATTERED = 2**13
 # A pass keeps this share of all products, within limits.
-KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 512, 2**13, 2**21
+KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 512, 2**15, 2**21
 
 
 class ProductPosterior(ArmPosterior):
