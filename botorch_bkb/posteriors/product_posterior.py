@@ -288,9 +288,10 @@ class ProductPosterior(ArmPosterior):
                 ranked = self._largest(known, size, competes)
                 if len(ranked.arms) >= enough or known.floor == -math.inf:
                     return ranked, known
-        target = max(int(KEPT_SHARE * self.num_arms), MIN_KEPT, 2 * size)
+        target = min(int(KEPT_SHARE * self.num_arms), MAX_KEPT)
+        target = max(target, MIN_KEPT, 2 * enough)
         while True:
-            self.found = found = self._pass(scale, min(target, MAX_KEPT), competes)
+            self.found = found = self._pass(scale, target, competes)
             ranked = self._largest(found, size, competes)
             if len(ranked.arms) >= enough or found.floor == -math.inf:
                 return ranked, found
