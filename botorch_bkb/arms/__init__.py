@@ -1,7 +1,8 @@
 """Storage of arms, and limits on their pulls."""
 
 from botorch_bkb.arms.parquet import ParquetArms
-from botorch_bkb.arms.product import ProductArms, ProductLimits, ProductMask
+from botorch_bkb.arms.product import ProductArms
+from botorch_bkb.arms.product_table import ProductLimits, ProductMask
 from botorch_bkb.arms.stored import (
     ArrayArms,
     ShardDataError,

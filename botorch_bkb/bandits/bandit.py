@@ -16,7 +16,7 @@ from botorch_bkb.acquisition.schedules import (
     DeviationWidth,
 )
 from botorch_bkb.arms import ArmTable, PullLimits
-from botorch_bkb.arms.product import table_of
+from botorch_bkb.arms.product_table import table_of
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.observations import Observations
@@ -206,18 +206,17 @@ class FiniteArmBandit(Bandit):
         available: Tensor | None,
         arms: Tensor | None,
         time: float | None,
+        **options: Any,
     ) -> Tensor:
-        """Choose the next batch, of at most ``size`` pulls; they become pending."""
+        """Choose a batch, with ``options`` of ``_select``; it becomes pending."""
         observations = self._observations
         time = self._checked_time(time, observations.now)
         now = self.decision_time if time is None else time
         offered, new = self._table.offered(available, arms)
         limits = self._pull_limits(offered, size)
         self._surrogate.posterior(observations)
-        with (
-            threads_for(self._surrogate.feature_bytes),
-            self._restored_after_errors(),
-        ):
+        threads = threads_for(self._surrogate.feature_bytes)
+        with threads, self._restored_after_errors():
             self._surrogate.update(observations, now)
             surrogate = self._surrogate
             if len(new):
@@ -225,7 +224,8 @@ class FiniteArmBandit(Bandit):
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
             pending = list(observations.pending.values())
             posterior = surrogate.at(observations, now, pending)
-            indices = self._select(surrogate, posterior, size, limits, generator)
+            args = surrogate, posterior, size, limits, generator
+            indices = self._select(*args, **options)
             if len(new):
                 indices = self._keep_chosen(new, indices)
             scores = self._scores(indices, now)

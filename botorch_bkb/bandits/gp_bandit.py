@@ -26,8 +26,14 @@ from botorch_bkb.bandits.drifting import (
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
 from botorch_bkb.bandits.observations import Pull
+from botorch_bkb.bandits.plates import best_plate, checked_columns
 from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
-from botorch_bkb.bandits.surrogates import ArmSurrogate, PosteriorSurrogate
+from botorch_bkb.bandits.progress import Progress, progress_of
+from botorch_bkb.bandits.surrogates import (
+    ArmSurrogate,
+    PosteriorSurrogate,
+    StaticPosteriorAt,
+)
 from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.rows import positions_in
@@ -269,6 +275,34 @@ class GPBandit(FiniteArmBandit):
             columns[name] = torch.special.ndtr(z)
         return columns
 
+    @locked
+    def progress(
+        self, n: int = 1, *, indices: Tensor | Sequence[int] | None = None
+    ) -> Progress:
+        """Return what one more batch may bring, for the decision to stop.
+
+        No later pick changes, and the answer is the same at every call.
+
+        Args:
+            n: The size of the batch, which is the one that ``ask(n)`` would return.
+            indices: In its place, the arms of this batch, such as those of the last
+                ask: their pending pulls count as its pulls.
+
+        Returns:
+            The expected rise of the best posterior mean by this batch, given pending
+            pulls (:class:`~botorch_bkb.posteriors.batch_rise.BatchRise`); and, given
+            the observations alone, the probability that an arm without observations is
+            the best of all, and the arms that hold the best one with a probability of
+            95 %, both from draws of :meth:`maximizer_distribution`.
+
+        Raises:
+            InputDataError: If there are no observations, an arm is unknown, or no arm
+                may be pulled.
+            UnsupportedError: If the objective drifts.
+        """
+        check_size("n", n)
+        return progress_of(self, n, None if indices is None else self._rows(indices))
+
     @property
     def kernel_to_learn(self) -> Callable[[Tensor], Kernel] | None:
         """The function from features to the kernel that is learned; None if given."""
@@ -303,6 +337,7 @@ class GPBandit(FiniteArmBandit):
         available: Tensor | None = None,
         arms: Tensor | None = None,
         time: float | None = None,
+        same: Sequence[int | str] | None = None,
     ) -> Tensor:
         """Choose ``n`` pulls, fewer only if fewer are left; they become pending.
 
@@ -310,14 +345,31 @@ class GPBandit(FiniteArmBandit):
         The other arguments, and what is raised, are those of
         :meth:`FiniteArmBandit.ask`.
 
+        With ``same``, a batch is chosen for every value of these columns (combination
+        of values), as with an ``available`` mask. The batch that is expected to raise
+        the best posterior mean most is returned, the first value among ties, and fewer
+        than ``n`` if that value has fewer left. Of more than 20 values, at most 20 are
+        compared: those with the largest upper bounds, among the 1,024 largest bounds
+        ``mean + 2 standard deviations``.
+
         Args:
             n: The number of pulls.
             available: An ``A``-dim boolean tensor of the arms that can be pulled now.
             arms: A ``k x d`` tensor of the arms of this round.
             time: When the pulls will be made, if the objective drifts.
+            same: Columns of ``arms``, or components of a product space by name or
+                number, of which all arms of the batch have the same values.
         """
         check_size("n", n)
-        return self._ask(n, available, arms, time)
+        if same is None:
+            return self._ask(n, available, arms, time)
+        if self.drifts or arms is not None:
+            raise UnsupportedError(
+                "Expected `same` without `arms`, and for an objective that does not "
+                "drift. Pass `available` for the arms of this round."
+            )
+        columns = checked_columns(self.arms, same)
+        return self._ask(n, available, None, time, columns=columns)
 
     @override
     def _review_failures(self) -> None:
@@ -351,7 +403,12 @@ class GPBandit(FiniteArmBandit):
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
+        columns: Sequence[int] | None = None,
     ) -> Tensor:
+        if columns is not None:
+            static = cast(StaticPosteriorAt, posterior)
+            args = surrogate, static, size, limits, columns, generator
+            return best_plate(self, *args)
         size = min(size, limits.total(size))
         time, pending = posterior.time, list(self._observations.pending.values())
         left = self._open_for_goal(posterior, limits, size, self._indices([]))

@@ -107,11 +107,11 @@ class MaximizerDistribution(MaximizerSample):
             A long tensor of arm indices; ties by index.
         """
         _check_level(level)
-        counts = self.counts
-        order = counts.argsort(descending=True, stable=True)
-        held = counts[order].cumsum(dim=0)
+        arms, counts = self.indices.unique(return_counts=True)
+        counts, order = counts.sort(descending=True, stable=True)
+        held = counts.cumsum(dim=0)
         # Rounding must not add an arm: 0.1 of 10 draws is one draw.
-        return order[: int((held < level * self.num_draws - 1e-9).sum()) + 1]
+        return arms[order[: int((held < level * self.num_draws - 1e-9).sum()) + 1]]
 
 
 class BoxMaximizerDistribution(MaximizerSample):

@@ -28,7 +28,8 @@ from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import override
 
-from botorch_bkb.arms.product import ProductArms, ProductMask, scattered_step
+from botorch_bkb.arms.product import ProductArms, scattered_step
+from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
@@ -240,12 +241,13 @@ class ProductPosterior(ArmPosterior):
         """
         return sum_of_products(self._tables, self.arms.components(indices))
 
-    def scattered(self, size: int) -> Tensor:
+    def scattered(self, size: int, competes: ProductMask | None = None) -> Tensor:
         """Return products at distances of the golden ratio, ascending."""
-        size = min(self.num_arms, size)
-        step = scattered_step(self.num_arms)
-        numbers = torch.arange(size, device=self.arms.device)
-        return (numbers * step % self.num_arms).unique()
+        arms = self.arms if competes is None else competes.rows
+        num_arms = arms.num_fitting
+        numbers = torch.arange(min(num_arms, size), device=self.arms.device)
+        numbers = numbers * scattered_step(num_arms) % num_arms
+        return arms.fitting(numbers).unique()
 
     @property
     def chunk_size(self) -> int:
@@ -311,13 +313,14 @@ class ProductPosterior(ArmPosterior):
 
     def _pass(self, scale: float, target: int, competes: ProductMask | None) -> Found:
         """Return about ``target`` of the largest bounds."""
-        sample = self.scattered(NUM_SCATTERED)
+        sample = self.scattered(NUM_SCATTERED, competes)
         if not len(self.pulled_indices):
             # Nothing tells products apart yet: scattered ones stand for all.
             search = Search(self, scale, len(sample), competes, is_exact=False)
             search.add(sample)
         else:
-            rank = math.ceil(target * len(sample) / self.num_arms)
+            num_arms = (self.arms if competes is None else competes.rows).num_fitting
+            rank = math.ceil(target * len(sample) / num_arms)
             start = Search(self, scale, rank, competes)
             start.add(sample)
             start.cut()
@@ -337,7 +340,10 @@ class ProductPosterior(ArmPosterior):
         num_last = math.prod(sizes[first:])
         num_first = self.num_arms // num_last
         device = self.arms.device
-        last = torch.unravel_index(torch.arange(num_last, device=device), sizes[first:])
+        space = self.arms if search.competes is None else search.competes.rows
+        ends = torch.arange(num_last, device=device)
+        ends = ends[space.fits(torch.unravel_index(ends, sizes[first:]), first)]
+        last = torch.unravel_index(ends, sizes[first:])
         # Rows of the first components' table, times the mean's weights or a row of R,
         # and a column for each of the last components' combinations.
         weights = self.weights.repeat(1, len(tables))
@@ -353,6 +359,10 @@ class ProductPosterior(ArmPosterior):
             disable=None,
         ):
             rows = torch.arange(start, min(start + size, num_first), device=device)
+            if first:
+                rows = rows[space.fits(torch.unravel_index(rows, sizes[:first]))]
+                if not len(rows):
+                    continue
             left = weights.new_ones(len(rows), weights.shape[-1])
             if first:
                 at = torch.unravel_index(rows, sizes[:first])
@@ -383,7 +393,7 @@ class ProductPosterior(ArmPosterior):
             for row, column in zip(*parts, strict=True):
                 K = columns.index_select(0, column).mul_(left.index_select(0, row))
                 K = K.unflatten(-1, (len(tables), -1)).sum(dim=1)
-                yield rows[row] * num_last + column, K
+                yield rows[row] * num_last + ends[column], K
 
     def slack(self, stage: tuple[int, int]) -> float:
         """Return how much too large rounding may make the squares of some rows."""

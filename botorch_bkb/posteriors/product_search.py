@@ -10,7 +10,7 @@ from typing import NamedTuple, TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from botorch_bkb.arms.product import ProductMask
+from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.posteriors.arm_shard import Ranked
 
 

@@ -110,10 +110,11 @@ SMALL = {
     scale=st.sampled_from([0.0, 0.5, 3.0]),
     size=st.sampled_from([1, 4, 50, 500]),
     num_closed=st.integers(0, 119),
+    fixed=st.sampled_from([{}, {0: 2}, {2: 1}, {0: 4, 1: 3}]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_largest_bounds_are_those_of_all_products(
-    is_small, seed, scale, size, num_closed
+    is_small, seed, scale, size, num_closed, fixed
 ):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SMALL.items() if is_small else ():
@@ -125,9 +126,17 @@ def test_the_largest_bounds_are_those_of_all_products(
         mask = ProductMask(space.arms, closed) if num_closed else None
         bounds = space.mean + scale * np.sqrt(space.variance)
         bounds[closed] = -np.inf
+        if fixed:
+            if seed % 2:  # its search may be answered from one of all products
+                space.posterior.largest_bounds(scale, size, mask)
+            mask = ProductMask(space.arms.fixing(fixed), closed)
+            positions = np.stack(np.unravel_index(np.arange(120), (5, 6, 4)))
+            for column, position in fixed.items():
+                bounds[positions[column] != position] = -np.inf
+        num_open = np.isfinite(bounds).sum()
         for more in (size, size + 3):  # the second may be answered from the first
             found = space.posterior.largest_bounds(scale, more, mask)
-            best = np.argsort(-bounds, kind="stable")[: min(more, 120 - num_closed)]
+            best = np.argsort(-bounds, kind="stable")[: min(more, num_open)]
             np.testing.assert_allclose(found.values, bounds[best], atol=1e-9)
             np.testing.assert_array_equal(found.arms, best)
 

@@ -17,8 +17,9 @@ from torch import Tensor
 STEP = 0x9E3779B97F4A7C15
 MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
-# What a bandit draws for: the inducing points of an update, the choices of an ask.
-UPDATES, ASKS = range(2)
+# What a bandit draws for: the inducing points of an update, the choices of an ask, what
+# a batch may bring.
+UPDATES, ASKS, PROGRESS = range(3)
 
 
 def as_generator(generator: torch.Generator | None) -> torch.Generator:
@@ -70,7 +71,7 @@ def seeded_generator(seed: int, purpose: int, count: int) -> torch.Generator:
 
     Args:
         seed: The bandit's seed.
-        purpose: ``UPDATES`` or ``ASKS``.
+        purpose: ``UPDATES``, ``ASKS`` or ``PROGRESS``.
         count: How many updates or asks there were before.
 
     Returns:

@@ -1,0 +1,77 @@
+"""When to stop: what more measurements may bring."""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import copy, deepcopy
+from typing import cast, NamedTuple, TYPE_CHECKING
+
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from torch import Tensor
+
+from botorch_bkb.bandits.surrogates import StaticPosteriorAt
+from botorch_bkb.models.utils.draws import ASKS, PROGRESS, seeded_generator
+from botorch_bkb.posteriors.batch_rise import BatchRise
+
+
+if TYPE_CHECKING:
+    from botorch_bkb.bandits.gp_bandit import GPBandit
+
+
+# Draws of the best arm: a standard error of a probability of 0.01 at most.
+NUM_DRAWS = 2048
+LEVEL = 0.95
+
+
+class Progress(NamedTuple):
+    """What more measurements may bring, by the model.
+
+    Attributes:
+        expected_rise: How much a batch is expected to improve the best posterior mean
+            of all arms, in the unit of the rewards; never negative.
+        probability_unmeasured: The probability that some arm without observations is
+            better than all arms with observations, noise apart.
+        best_arms: The fewest arms that hold the best one with a probability of 95 %,
+            most likely first.
+    """
+
+    expected_rise: float
+    probability_unmeasured: float
+    best_arms: Tensor
+
+
+def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
+    """Return the progress of a bandit; see :meth:`GPBandit.progress`."""
+    if not bandit.num_pulls or bandit.drifts:
+        error = UnsupportedError if bandit.drifts else InputDataError
+        raise error(
+            "Expected observations of an objective that does not change, but "
+            + ("this one drifts." if bandit.drifts else "there are none yet.")
+        )
+    # A copy that has learned from all observations, for whose choices nothing changes.
+    bandit = copy(bandit)
+    bandit.confidence = deepcopy(bandit.confidence)
+    bandit._surrogate = surrogate = bandit._predictor()
+    observations, time = bandit._observations, bandit.decision_time
+    out = list(observations.pending.values())
+    posterior = cast(StaticPosteriorAt, surrogate.at(observations, time, out))
+    pending, seed, count = posterior.pending, surrogate.seed, bandit.num_batches
+    if batch is None:
+        limits = bandit._pull_limits(bandit._table.offered()[0], n)
+        generator = seeded_generator(seed, ASKS, count)
+        batch = bandit._select(surrogate, posterior, n, limits, generator)
+    else:
+        left = Counter(pending.tolist()) - Counter(batch.tolist())
+        pending = pending.new_tensor(list(left.elements()))
+    generator = seeded_generator(seed, PROGRESS, count)
+    competes = bandit._table.competing()
+    moments = posterior.moments
+    rise = BatchRise(moments, pending, competes, len(batch), generator)
+    best = bandit.maximizer_distribution(NUM_DRAWS, generator)
+    is_measured = torch.isin(best.indices, bandit.observed_arms)
+    return Progress(
+        rise(batch) * surrogate.hyperparameters.scale,
+        1 - is_measured.double().mean().item(),
+        best.credible_set(LEVEL),
+    )
