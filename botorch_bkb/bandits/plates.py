@@ -83,7 +83,7 @@ def best_plate(
         plates = (
             bandit._pull_limits(offered & (groups == value), size) for value in values
         )
-    numbers = seeded_generator(surrogate.seed, PROGRESS, bandit.num_batches)
+    numbers = seeded_generator(surrogate.seed, PROGRESS, bandit.num_pulls)
     competes = bandit._table.competing()
     rise = BatchRise(moments, posterior.pending, competes, size, numbers)
     best, best_rise = None, -math.inf

@@ -56,15 +56,15 @@ def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
     observations, time = bandit._observations, bandit.decision_time
     out = list(observations.pending.values())
     posterior = cast(StaticPosteriorAt, surrogate.at(observations, time, out))
-    pending, seed, count = posterior.pending, surrogate.seed, bandit.num_batches
+    pending, seed = posterior.pending, surrogate.seed
     if batch is None:
         limits = bandit._pull_limits(bandit._table.offered()[0], n)
-        generator = seeded_generator(seed, ASKS, count)
+        generator = seeded_generator(seed, ASKS, bandit.num_batches)
         batch = bandit._select(surrogate, posterior, n, limits, generator)
     else:
         left = Counter(pending.tolist()) - Counter(batch.tolist())
         pending = pending.new_tensor(list(left.elements()))
-    generator = seeded_generator(seed, PROGRESS, count)
+    generator = seeded_generator(seed, PROGRESS, bandit.num_pulls)
     competes = bandit._table.competing()
     moments = posterior.moments
     rise = BatchRise(moments, pending, competes, len(batch), generator)

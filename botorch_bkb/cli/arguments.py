@@ -284,6 +284,13 @@ SUGGEST: list[Option] = [
         "column of CANDIDATES that says which of them can be measured now: yes or no, "
         "true or false, or an amount (0 is none)",
     ),
+    (
+        "--same",
+        COLUMN | REPEATED,
+        "a column, or a component, of which the whole batch has the same value, such "
+        "as the temperature of a plate. The value with the largest expected benefit is "
+        "chosen. Repeatable",
+    ),
     ("--with-columns", FLAG, "add the candidates' other columns to NEXT"),
     (
         "--per-measurement",

@@ -19,7 +19,7 @@ from botorch_bkb.cli.campaign import Campaign, stays_in_file
 from botorch_bkb.cli.features import feature_columns, read_features
 from botorch_bkb.cli.files import parquet_columns
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import is_numeric
+from botorch_bkb.cli.tables import is_numeric, listing
 
 
 # So many columns of 0 and 1 without others are compared as fingerprints by default.
@@ -87,6 +87,27 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
         sources = (*(name for name in args.smiles for _ in num_bits), *sources)
         names = (*(f"bit {n}" for _ in args.smiles for n in num_bits), *names)
     return Candidates(BitArms(codes, not args.counts, numbers), kernel, sources, names)
+
+
+def shared_columns(
+    args: argparse.Namespace, candidates: Candidates
+) -> list[int] | None:
+    """Return the features that come from the columns of --same; None without."""
+    sources = candidates.sources
+    num_bits = candidates.arms.shape[-1] - len(sources)
+    shared: list[int] = []
+    for name in args.same:
+        columns = [num_bits + n for n, source in enumerate(sources) if source == name]
+        if name in args.smiles and num_bits:
+            place, width = args.smiles.index(name), num_bits // len(args.smiles)
+            columns = [*range(place * width, (place + 1) * width)]
+        if not columns:
+            raise InputDataError(
+                f"Expected --same to name columns that are features, such as "
+                f"{listing(list(dict.fromkeys(sources)), 5)}, but got {name!r}."
+            )
+        shared += columns
+    return shared if args.same else None
 
 
 def _library_arms(path: Path, args: argparse.Namespace) -> ParquetArms:

@@ -16,12 +16,13 @@ from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.files import write_table
 from botorch_bkb.cli.results import reward_label
-from botorch_bkb.cli.tables import outcome_columns, to_numbers
+from botorch_bkb.cli.tables import listing, outcome_columns, to_numbers
 
 
 # Draws for the probabilities of being the best: a standard error below 0.01.
 NUM_DRAWS = 4096
 NUM_HITS = 10
+NUM_BEST_SHOWN = 3
 # Combinations in the table of predictions, unless --top names another number.
 NUM_PRODUCTS = 1000
 
@@ -83,6 +84,23 @@ def write_predictions(
     table = table.drop(columns="arm")
     table = table if is_fitted else table * np.nan
     write_table(pd.concat([names, table], axis="columns"), args.predictions, form)
+
+
+def when_to_stop(
+    bandit: GPBandit, batch: pd.DataFrame, ids: Any, reward: str
+) -> list[str]:
+    """Return what the batch may bring, in three sentences."""
+    arms, repeats = batch.attrs["arms"], torch.tensor(batch["repeats"].to_numpy())
+    picks = torch.tensor(arms).repeat_interleave(repeats)
+    rise, unmeasured, best = bandit.progress(indices=picks)
+    better = "raise" if bandit.maximize else "lower"
+    names = listing(list(map(str, ids[best.numpy()])), NUM_BEST_SHOWN)
+    return [
+        f"This batch is expected to {better} the best mean {reward} by {rise:.2g}.",
+        "The probability that a candidate without measurement is better than all "
+        f"measured ones is {unmeasured:.0%}.",
+        f"With 95 % probability the best candidate is one of {len(best):,}: {names}.",
+    ]
 
 
 def best_hits(

@@ -160,6 +160,7 @@ def report_page(
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
         content["outcomes"], content["hits"] = best_hits(args, bandit, campaign)
+        content["stop"] = batch.attrs["stop"]
         content["best"] = {"id": ids[best], "mean": mean.item(), "std": std}
     columns = {"id": args.id, **COLUMNS}
     return _template().render(

@@ -18,7 +18,12 @@ from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
-from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
+from botorch_bkb.cli.candidates import (
+    Candidates,
+    KernelName,
+    read_candidates,
+    shared_columns,
+)
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
     decades_trouble,
@@ -32,7 +37,7 @@ from botorch_bkb.cli.diagnosis import (
     round_effect,
 )
 from botorch_bkb.cli.files import parquet_columns, read_rows, write_table
-from botorch_bkb.cli.predictions import write_predictions
+from botorch_bkb.cli.predictions import when_to_stop, write_predictions
 from botorch_bkb.cli.progress import note, status
 from botorch_bkb.cli.report import check_paths, in_digits_of, read_rounds, report_page
 from botorch_bkb.cli.results import (
@@ -107,13 +112,19 @@ def _suggest(
             # The line about the fit says more than the bandit's own warning.
             warnings.filterwarnings("ignore", "The fit to .* observations explains")
         picks = bandit.ask(
-            args.batch_size, available=None if available.all() else available
+            args.batch_size,
+            available=None if available.all() else available,
+            same=shared_columns(args, candidates),
         )
     _note_size(picks, int(available.sum()), args)
     is_told = ~rewards.isnan()
     known = indices[is_told], rewards[is_told], noise[is_told]
     held_out, problems = _print_fit(bandit, *known, rounds, ids, candidates, args)
     batch = describe_batch(bandit, picks, ids, args.id, is_fitted(known[1]))
+    first = campaign.rows.iloc[picks[:1].numpy()]
+    if stays_in_file(args.arms, args) and args.same:
+        first = read_rows(args.arms, args.same, picks[:1].numpy())
+    batch.attrs["same"] = [f"{name} {first[name].iloc[0]}" for name in args.same]
     print_summary(bandit, batch, ids, campaign, reward_label(args))
     _write_next(args, campaign, picks, batch)
     found = candidates.names, held_out, problems
@@ -146,7 +157,7 @@ def _suggest_products(args: argparse.Namespace) -> None:
     size = f"{products.num_candidates:,} combinations"
     told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     status(f"Fitting {told} of {size}", args.quiet)
-    picks = bandit.ask(args.batch_size)
+    picks = bandit.ask(args.batch_size, same=args.same or None)
     observed = ~rewards.isnan()
     known = indices[observed], rewards[observed], noise[observed]
     held_out, problems = _print_fit(
@@ -154,6 +165,8 @@ def _suggest_products(args: argparse.Namespace) -> None:
     )
     print(f"{bandit.evaluated_share:.2%} of {size} were evaluated exactly.")
     batch = describe_batch(bandit, picks, products.ids, "id", is_fitted(known[1]))
+    parts = products.ids.parts(batch.attrs["arms"])
+    batch.attrs["same"] = [f"{name} {parts[name].iloc[0]}" for name in args.same]
     num_measured = len(known[0].unique())
     num_out = len(bandit.pending) - len(picks)
     print(
@@ -161,7 +174,6 @@ def _suggest_products(args: argparse.Namespace) -> None:
         f"in all, {num_out:,} in flight."
     )
     _print_batch(bandit, batch, products.ids, reward_label(args))
-    parts = products.ids.parts(batch.attrs["arms"])
     batch = _with_outcomes(batch, args)
     table = pd.concat([parts, batch.drop(columns="id")], axis="columns")
     write_table(table, args.output, products.form)
@@ -338,7 +350,10 @@ def _print_batch(
             f"{in_digits_of(mean.item(), std)} +- "
             f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
         )
-    print(f"\n{num_next:,} to measure next, {len(batch):,} distinct:\n")
+        batch.attrs["stop"] = when_to_stop(bandit, batch, ids, reward_column)
+        print("When to stop:", *batch.attrs["stop"])
+    same = "".join(f", all of {each}" for each in batch.attrs["same"])
+    print(f"\n{num_next:,} to measure next, {len(batch):,} distinct{same}:\n")
     shown = batch.head(NUM_ROWS_SHOWN).dropna(axis="columns", how="all")
     for name in shown.columns.intersection(["mean", "low", "high", "std"], sort=False):
         shown[name] = list(map(in_digits_of, batch[name], batch["std"]))[: len(shown)]

@@ -81,7 +81,7 @@ def test_scores_are_rewards(tmp_path, capsys):
     pd.testing.assert_frame_equal(read[1].drop(columns=OUTCOMES), read[0], rtol=1e-6)
     printed = capsys.readouterr().out
     assert printed.count("8 measurements in all, 1 in flight") == 2
-    assert printed.count("mean score") == 2  # of the best, and of the batch
+    assert printed.count("mean score") == 3  # of the best, its rise, and of the batch
     # One table of candidates and outcomes: rows without any are not measured.
     both = ARMS.merge(results, how="left")
     both.to_csv(tmp_path / "both.csv", index=False)

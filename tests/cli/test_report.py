@@ -136,7 +136,7 @@ def test_a_page_stands_alone_whatever_the_tables_hold(folder):
         assert text in parsed.text
     assert parsed.all("html") == [{"lang": "en"}]
     heads = [name for name, _ in parsed.tags if re.fullmatch("h[1-6]", name)]
-    assert heads == ["h1", *["h2"] * 5]
+    assert heads == ["h1", *["h2"] * 6]
     assert len(parsed.all("caption")) == len(parsed.all("table"))
     boxes = [box for box in parsed.all("div") if box.get("class") == "scroll"]
     assert len(boxes) == len(parsed.all("table"))

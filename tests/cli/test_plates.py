@@ -1,0 +1,142 @@
+"""`suggest --same` and what `suggest` says about when to stop."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from botorch_bkb.__main__ import main
+from botorch_bkb.cli import suggest as command
+from botorch_bkb.cli.predictions import when_to_stop
+
+
+HEATS, SOLVENTS = [20, 40, 60, 80], ["DMF", "THF", "water"]
+GRID = pd.MultiIndex.from_product(
+    [HEATS, SOLVENTS, range(6)], names=["heat", "solvent", "base"]
+).to_frame(index=False)
+ARMS = GRID.assign(id=[f"C{n:02d}" for n in range(len(GRID))], lot=1, note="x")
+TOLD = ARMS.iloc[::5]
+RESULTS = TOLD.assign(
+    reward=50
+    - (TOLD["heat"] - 55) ** 2 / 50
+    + TOLD["base"]
+    + (TOLD["solvent"] == "THF")
+)[["id", "reward"]]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ARMS.to_csv("arms.csv", index=False)
+    RESULTS.to_csv("results.csv", index=False)
+    return tmp_path
+
+
+def suggest(*words, code=0):
+    options = ["--observations=results.csv", "--batch-size=4", *map(str, words)]
+    assert main(["suggest", *options]) == code
+    return pd.read_csv("next.csv") if code == 0 else None
+
+
+@pytest.mark.parametrize("same", [["heat"], ["solvent"], ["heat", "solvent"]])
+def test_a_batch_shares_columns(same, folder, capsys):
+    words = [f"--same={name}" for name in same]
+    batch = suggest("arms.csv", *words).merge(ARMS, on="id")
+    assert len(batch) == 4
+    values = batch[same].drop_duplicates()
+    assert len(values) == 1
+    shared = "".join(f", all of {name} {values[name].iloc[0]}" for name in same)
+    assert f"4 to measure next, 4 distinct{shared}:" in capsys.readouterr().out
+
+
+def test_a_column_of_a_library_is_shared(folder, monkeypatch, capsys):
+    for module in ("campaign", "candidates", "suggest"):
+        name = f"botorch_bkb.cli.{module}.stays_in_file"
+        monkeypatch.setattr(name, lambda *_: True)
+    ARMS.drop(columns=["solvent", "note", "lot"]).to_parquet("arms.parquet")
+    batch = suggest("arms.parquet", "--same=heat").merge(ARMS, on="id")
+    heat = batch["heat"].unique()
+    assert len(heat) == 1
+    assert f"all of heat {heat[0]}:" in capsys.readouterr().out
+
+
+def test_a_batch_of_combinations_shares_elements(folder, capsys):
+    TOLD.assign(reward=RESULTS["reward"]).to_csv("results.csv", index=False)
+    lists = ["--component=heat=20,40,60,80", "--component=solvent=DMF,THF,water"]
+    lists += ["--component=base=0,1,2,3,4,5", "--drop=id"]
+    batch = suggest(*lists, "--same=solvent")
+    assert batch["solvent"].nunique() == 1
+    assert f"all of solvent {batch['solvent'][0]}:" in capsys.readouterr().out
+    suggest(*lists, "--same=acid", code=2)
+    assert (
+        "among ['heat', 'solvent', 'base'], but got 'acid'" in capsys.readouterr().err
+    )
+
+
+def test_structures_are_shared(folder):
+    pytest.importorskip("rdkit")
+    smiles = {"DMF": "CN(C)C=O", "THF": "C1CCOC1", "water": "O"}
+    bases = [f"{'C' * n}N" for n in range(1, 7)]
+    arms = ARMS.assign(
+        solvent=ARMS["solvent"].map(smiles), base=[bases[n] for n in ARMS["base"]]
+    )
+    arms.to_csv("arms.csv", index=False)
+    for name in ("base", "solvent", "heat"):
+        words = "--smiles=base", "--smiles=solvent", f"--same={name}"
+        batch = suggest("arms.csv", *words, "--num-bits=256").merge(arms, on="id")
+        assert batch[name].nunique() == 1
+        assert len(batch) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--same=temperature"], "features, such as heat, solvent, base, but .*'temp"),
+        (["--same=lot"], "but got 'lot'"),
+        (["--same=heat", "--drop=heat"], "but got 'heat'"),
+        (["--same=heat", "--max-repeats=1", "--available=lot"], "to be left"),
+    ],
+)
+def test_impossible_plates_are_refused(words, message, folder, capsys):
+    ARMS.assign(lot=0 if "--available=lot" in words else 1).to_csv(
+        "arms.csv", index=False
+    )
+    suggest("arms.csv", *words, code=2)
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
+    assert not (folder / "next.csv").exists()
+
+
+@pytest.mark.parametrize("minimize", [False, True])
+def test_the_command_says_when_to_stop(minimize, folder, capsys, monkeypatch):
+    told = []
+
+    def spy(bandit, batch, *args):
+        told.append((bandit, batch))
+        return when_to_stop(bandit, batch, *args)
+
+    monkeypatch.setattr(command, "when_to_stop", spy)
+    suggest("arms.csv", "--report=r.html", *(["--minimize"] if minimize else []))
+    out = capsys.readouterr().out
+    bandit, batch = told[0]
+    rows = pd.Index(ARMS["id"]).get_indexer(batch["id"])
+    picks = torch.from_numpy(np.repeat(rows, batch["repeats"]))
+    progress = bandit.progress(indices=picks)
+    verb = "lower" if minimize else "raise"
+    assert f"{verb} the best mean reward by {progress.expected_rise:.2g}." in out
+    assert f"measured ones is {progress.probability_unmeasured:.0%}." in out
+    best = ARMS["id"][progress.best_arms.tolist()]
+    assert f"is one of {len(best):,}: {', '.join(best[:3])}" in out
+    page = (folder / "r.html").read_text()
+    section = page.partition("When to stop")[2].partition("</section>")[0]
+    line = next(line for line in out.splitlines() if line.startswith("When to stop:"))
+    for sentence in re.findall(r"<li>(.*)</li>", section):
+        assert sentence in line
+
+
+def test_without_a_model_nothing_is_said(folder, capsys):
+    RESULTS[:3].to_csv("results.csv", index=False)
+    assert len(suggest("arms.csv", "--report=r.html", "--same=heat")) == 4
+    assert "When to stop" not in capsys.readouterr().out
+    assert "When to stop" not in (folder / "r.html").read_text()
