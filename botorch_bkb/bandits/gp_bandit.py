@@ -288,13 +288,6 @@ class GPBandit(FiniteArmBandit):
             indices: In its place, the arms of this batch, such as those of the last
                 ask: their pending pulls count as its pulls.
 
-        Returns:
-            The expected rise of the best posterior mean by this batch, given pending
-            pulls (:class:`~botorch_bkb.posteriors.batch_rise.BatchRise`); and, given
-            the observations alone, the probability that an arm without observations is
-            the best of all, and the arms that hold the best one with a probability of
-            95 %, both from draws of :meth:`maximizer_distribution`.
-
         Raises:
             InputDataError: If there are no observations, an arm is unknown, or no arm
                 may be pulled.
@@ -345,12 +338,11 @@ class GPBandit(FiniteArmBandit):
         The other arguments, and what is raised, are those of
         :meth:`FiniteArmBandit.ask`.
 
-        With ``same``, a batch is chosen for every value of these columns (combination
-        of values), as with an ``available`` mask. The batch that is expected to raise
-        the best posterior mean most is returned, the first value among ties, and fewer
-        than ``n`` if that value has fewer left. Of more than 20 values, at most 20 are
-        compared: those with the largest upper bounds, among the 1,024 largest bounds
-        ``mean + 2 standard deviations``.
+        With ``same``, a batch is chosen for every value of these columns, as with an
+        ``available`` mask, and the one is returned that is expected to raise the best
+        posterior mean most; fewer than ``n`` if that value has fewer left. The values
+        are those of the 1,024 available arms of the largest bounds ``mean + 2 standard
+        deviations``, in this order: the first 20, and the first among ties.
 
         Args:
             n: The number of pulls.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from itertools import product
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any, TYPE_CHECKING
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -14,8 +12,7 @@ from torch import Tensor
 from botorch_bkb.arms import ProductArms, ProductLimits, PullLimits
 from botorch_bkb.bandits.surrogates import ArmSurrogate, StaticPosteriorAt
 from botorch_bkb.models.utils.draws import PROGRESS, seeded_generator
-from botorch_bkb.models.utils.rows import find_replicates, row_blocks, row_hashes
-from botorch_bkb.posteriors import ArmPosterior
+from botorch_bkb.models.utils.rows import row_blocks, row_hashes
 from botorch_bkb.posteriors.batch_rise import BatchRise
 
 
@@ -23,11 +20,11 @@ if TYPE_CHECKING:
     from botorch_bkb.bandits.gp_bandit import GPBandit
 
 
-# Of more values, those of the largest bounds are compared: so many values, among so
-# many arms, with so many standard deviations above the mean.
+# So many values are compared: those of the largest bounds, so many standard deviations
+# above the mean, among so many arms.
 MOST_VALUES = 20
+DEVIATIONS = 2.0
 SHORTLIST_SIZE = 1024
-SHORTLIST_DEVIATIONS = 2.0
 
 
 def checked_columns(arms: Tensor, same: Sequence[int | str]) -> list[int]:
@@ -57,7 +54,7 @@ def best_plate(
     columns: Sequence[int],
     generator: torch.Generator,
 ) -> Tensor:
-    """Return the batch of the value with the largest expected rise, the first of ties.
+    """Return the batch of the value with the largest expected rise; see ``ask``.
 
     Args:
         bandit: Chooses the batch of a value.
@@ -69,70 +66,35 @@ def best_plate(
         generator: The source of randomness, the same for each value.
     """
     moments, size = posterior.moments, min(size, limits.total(size))
-    plates: Iterator[PullLimits]
+    top = moments.largest_bounds(DEVIATIONS, SHORTLIST_SIZE, limits.allowed)
+    arms = top.arms[top.values > -torch.inf]
+    limits_of: Callable[[Any], PullLimits]
+    found: list[Any]
     if isinstance(limits, ProductLimits):
-        plates = _product_plates(moments, limits, columns)
+        found = limits.mask.rows.components(arms)[:, columns].tolist()
+        found = [*map(tuple, found)]
+
+        def limits_of(value: Any) -> PullLimits:
+            return limits.fixing(dict(zip(columns, value, strict=True)))
     else:
-        groups = _groups(moments.arms, columns)
-        allowed = limits.allowed
-        values = (groups if allowed is None else groups[allowed]).unique()
-        if len(values) > MOST_VALUES:
-            values = _shortlist(groups[_top(moments, limits)].unsqueeze(-1))[:, 0]
-        offered = torch.ones_like(groups, dtype=torch.bool)
-        offered = offered if limits.offered is None else limits.offered
-        plates = (
-            bandit._pull_limits(offered & (groups == value), size) for value in values
-        )
+        blocks = row_blocks(moments.arms)
+        hashes = torch.cat([row_hashes(block[:, columns]) for _, block in blocks])
+        found = hashes[arms].tolist()
+
+        def limits_of(value: Any) -> PullLimits:
+            among = hashes == value
+            among = among if limits.offered is None else among & limits.offered
+            return bandit._pull_limits(among, size)
+
     numbers = seeded_generator(surrogate.seed, PROGRESS, bandit.num_pulls)
     competes = bandit._table.competing()
     rise = BatchRise(moments, posterior.pending, competes, size, numbers)
-    best, best_rise = None, -math.inf
-    for plate in plates:
-        seeded = generator.clone_state()
-        batch = bandit._select(surrogate, posterior, size, plate, seeded)
-        if (found := rise(batch)) > best_rise:
-            best, best_rise = batch, found
-    if best is None:
-        raise InputDataError(
-            "Expected an available arm, but no value of `same` has one left."
+    batches = [
+        bandit._select(
+            surrogate, posterior, size, limits_of(v), generator.clone_state()
         )
-    return best
-
-
-def _product_plates(
-    posterior: ArmPosterior, limits: ProductLimits, columns: Sequence[int]
-) -> Iterator[ProductLimits]:
-    """Yield the limits of each value that is compared."""
-    arms = limits.mask.rows
-    sizes = [arms.sizes[column] for column in columns]
-    values = (
-        list(product(*map(range, sizes)))
-        if math.prod(sizes) <= MOST_VALUES
-        else (_shortlist(arms.components(_top(posterior, limits))[:, columns]).tolist())
-    )
-    for value in values:
-        plate = limits.fixing(dict(zip(columns, value, strict=True)))
-        if plate.num_open:
-            yield plate
-
-
-def _groups(arms: Tensor, columns: Sequence[int]) -> Tensor:
-    """Return the first arm with the same values in some columns, for every arm."""
-    parts = [row_hashes(block[:, columns]) for _, block in row_blocks(arms)]
-    replicates = find_replicates(torch.cat(parts).unsqueeze(-1))
-    return replicates.first[replicates.inverse]
-
-
-def _top(posterior: ArmPosterior, limits: PullLimits) -> Tensor:
-    """Return the available arms of the largest upper bounds."""
-    top = posterior.largest_bounds(SHORTLIST_DEVIATIONS, SHORTLIST_SIZE, limits.allowed)
-    return top.arms[top.values > -torch.inf]
-
-
-def _shortlist(rows: Tensor) -> Tensor:
-    """Return the first distinct rows, in order of the rows."""
-    values, place = rows.unique(dim=0, return_inverse=True)
-    order = torch.arange(len(rows), device=rows.device)
-    first = torch.full_like(values[:, 0], len(rows))
-    first = first.scatter_reduce(0, place, order, "amin")
-    return values[first.argsort()[:MOST_VALUES].sort().values]
+        for v in list(dict.fromkeys(found))[:MOST_VALUES]
+    ]
+    if not batches:
+        raise InputDataError("Expected an available arm for `same`, but none is left.")
+    return max(batches, key=rise)

@@ -29,11 +29,12 @@ class Progress(NamedTuple):
 
     Attributes:
         expected_rise: How much a batch is expected to improve the best posterior mean
-            of all arms, in the unit of the rewards; never negative.
+            of all arms, given pending pulls; in the unit of the rewards, 0 or more.
         probability_unmeasured: The probability that some arm without observations is
             better than all arms with observations, noise apart.
         best_arms: The fewest arms that hold the best one with a probability of 95 %,
-            most likely first.
+            most likely first. Like the probability, these are from joint draws given
+            the observations, ``GPBandit.maximizer_distribution``.
     """
 
     expected_rise: float

@@ -46,6 +46,23 @@ class Candidates:
     sources: tuple[str, ...]
     names: tuple[str, ...]
 
+    def shared_columns(self, args: argparse.Namespace) -> list[int] | None:
+        """Return the features that come from the columns of --same; None without."""
+        sources, shared = self.sources, []
+        num_bits = self.arms.shape[-1] - len(sources)
+        for name in args.same:
+            columns = [num_bits + n for n, own in enumerate(sources) if own == name]
+            if name in args.smiles and num_bits:
+                place, width = args.smiles.index(name), num_bits // len(args.smiles)
+                columns = [*range(place * width, (place + 1) * width)]
+            if not columns:
+                raise InputDataError(
+                    "Expected --same to name columns that are features, such as "
+                    f"{listing(list(dict.fromkeys(sources)), 5)}, but got {name!r}."
+                )
+            shared += columns
+        return shared or None
+
 
 def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     """Make features of the candidates' columns, by the options of `suggest`."""
@@ -87,27 +104,6 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
         sources = (*(name for name in args.smiles for _ in num_bits), *sources)
         names = (*(f"bit {n}" for _ in args.smiles for n in num_bits), *names)
     return Candidates(BitArms(codes, not args.counts, numbers), kernel, sources, names)
-
-
-def shared_columns(
-    args: argparse.Namespace, candidates: Candidates
-) -> list[int] | None:
-    """Return the features that come from the columns of --same; None without."""
-    sources = candidates.sources
-    num_bits = candidates.arms.shape[-1] - len(sources)
-    shared: list[int] = []
-    for name in args.same:
-        columns = [num_bits + n for n, source in enumerate(sources) if source == name]
-        if name in args.smiles and num_bits:
-            place, width = args.smiles.index(name), num_bits // len(args.smiles)
-            columns = [*range(place * width, (place + 1) * width)]
-        if not columns:
-            raise InputDataError(
-                f"Expected --same to name columns that are features, such as "
-                f"{listing(list(dict.fromkeys(sources)), 5)}, but got {name!r}."
-            )
-        shared += columns
-    return shared if args.same else None
 
 
 def _library_arms(path: Path, args: argparse.Namespace) -> ParquetArms:

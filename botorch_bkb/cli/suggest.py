@@ -18,12 +18,7 @@ from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
-from botorch_bkb.cli.candidates import (
-    Candidates,
-    KernelName,
-    read_candidates,
-    shared_columns,
-)
+from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
     decades_trouble,
@@ -114,7 +109,7 @@ def _suggest(
         picks = bandit.ask(
             args.batch_size,
             available=None if available.all() else available,
-            same=shared_columns(args, candidates),
+            same=candidates.shared_columns(args),
         )
     _note_size(picks, int(available.sum()), args)
     is_told = ~rewards.isnan()
@@ -122,9 +117,8 @@ def _suggest(
     held_out, problems = _print_fit(bandit, *known, rounds, ids, candidates, args)
     batch = describe_batch(bandit, picks, ids, args.id, is_fitted(known[1]))
     first = campaign.rows.iloc[picks[:1].numpy()]
-    if stays_in_file(args.arms, args) and args.same:
-        first = read_rows(args.arms, args.same, picks[:1].numpy())
-    batch.attrs["same"] = [f"{name} {first[name].iloc[0]}" for name in args.same]
+    first = first[first.columns.intersection(args.same)]
+    batch.attrs["same"] = first.to_dict("records")[0]
     print_summary(bandit, batch, ids, campaign, reward_label(args))
     _write_next(args, campaign, picks, batch)
     found = candidates.names, held_out, problems
@@ -166,7 +160,7 @@ def _suggest_products(args: argparse.Namespace) -> None:
     print(f"{bandit.evaluated_share:.2%} of {size} were evaluated exactly.")
     batch = describe_batch(bandit, picks, products.ids, "id", is_fitted(known[1]))
     parts = products.ids.parts(batch.attrs["arms"])
-    batch.attrs["same"] = [f"{name} {parts[name].iloc[0]}" for name in args.same]
+    batch.attrs["same"] = parts[args.same].to_dict("records")[0]
     num_measured = len(known[0].unique())
     num_out = len(bandit.pending) - len(picks)
     print(
@@ -352,7 +346,7 @@ def _print_batch(
         )
         batch.attrs["stop"] = when_to_stop(bandit, batch, ids, reward_column)
         print("When to stop:", *batch.attrs["stop"])
-    same = "".join(f", all of {each}" for each in batch.attrs["same"])
+    same = "".join(f", all of {k} {v}" for k, v in batch.attrs["same"].items())
     print(f"\n{num_next:,} to measure next, {len(batch):,} distinct{same}:\n")
     shown = batch.head(NUM_ROWS_SHOWN).dropna(axis="columns", how="all")
     for name in shown.columns.intersection(["mean", "low", "high", "std"], sort=False):
