@@ -25,6 +25,7 @@ from botorch_bkb.bandits.policies import (
     UCBPolicy,
     UniformPolicy,
 )
+from botorch_bkb.bandits.progress import Progress
 from botorch_bkb.models.kernels.learned import (
     composite_to_learn,
     matern_to_learn,
@@ -49,6 +50,7 @@ __all__ = [
     "GPThompsonSampling",
     "LeverageScoreSampling",
     "Policy",
+    "Progress",
     "ThompsonPolicy",
     "UCBPolicy",
     "UniformPolicy",

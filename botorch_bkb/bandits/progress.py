@@ -34,7 +34,8 @@ class Progress(NamedTuple):
             better than all arms with observations, noise apart.
         best_arms: The fewest arms that hold the best one with a probability of 95 %,
             most likely first. Like the probability, these are from joint draws given
-            the observations, ``GPBandit.maximizer_distribution``.
+            the observations, ``GPBandit.maximizer_distribution``. Both depend on the
+            tails of a fitted model, and are less reliable than the expected rise.
     """
 
     expected_rise: float

@@ -96,9 +96,10 @@ def when_to_stop(
     better = "raise" if bandit.maximize else "lower"
     names = listing(list(map(str, ids[best.numpy()])), NUM_BEST_SHOWN)
     return [
-        f"This batch is expected to {better} the best mean {reward} by {rise:.2g}.",
+        f"This batch is expected to {better} the best predicted mean {reward} by "
+        f"{rise:.2g}.",
         "The probability that a candidate without measurement is better than all "
-        f"measured ones is {unmeasured:.0%}.",
+        f"measured ones is {100 * unmeasured:.0f} %.",
         f"With 95 % probability the best candidate is one of {len(best):,}: {names}.",
     ]
 

@@ -122,8 +122,9 @@ def test_the_command_says_when_to_stop(minimize, folder, capsys, monkeypatch):
     picks = torch.from_numpy(np.repeat(rows, batch["repeats"]))
     progress = bandit.progress(indices=picks)
     verb = "lower" if minimize else "raise"
-    assert f"{verb} the best mean reward by {progress.expected_rise:.2g}." in out
-    assert f"measured ones is {progress.probability_unmeasured:.0%}." in out
+    rise = f"{progress.expected_rise:.2g}"
+    assert f"{verb} the best predicted mean reward by {rise}." in out
+    assert f"measured ones is {100 * progress.probability_unmeasured:.0f} %." in out
     best = ARMS["id"][progress.best_arms.tolist()]
     assert f"is one of {len(best):,}: {', '.join(best[:3])}" in out
     page = (folder / "r.html").read_text()
