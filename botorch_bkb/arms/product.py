@@ -126,11 +126,7 @@ class ProductArms(LazyRows):
         return ComponentKernel(tables, kernel)
 
     def fixing(self, fixed: Mapping[int, int]) -> ProductArms:
-        """Return the space, where other elements of some components are not allowed.
-
-        Args:
-            fixed: The positions of their elements, by the number of the component.
-        """
+        """Return the space, where only these positions of components are allowed."""
         arms: ProductArms = Tensor._make_wrapper_subclass(
             ProductArms, self.shape, dtype=self.dtype, device=self.device
         )

@@ -277,11 +277,7 @@ class ProductLimits(PullLimits):
         return other
 
     def fixing(self, fixed: Mapping[int, int]) -> ProductLimits:
-        """Return limits where products of other elements allow no pull.
-
-        Args:
-            fixed: The positions of their elements, by the number of the component.
-        """
+        """Return limits where other positions of components allow no pull."""
         mask = replace(self.mask, rows=self.mask.rows.fixing(fixed))
         return ProductLimits(mask, self.most, self.left_of)
 

@@ -13,7 +13,7 @@ from botorch_bkb.arms import ProductArms, ProductLimits, PullLimits
 from botorch_bkb.bandits.surrogates import ArmSurrogate, StaticPosteriorAt
 from botorch_bkb.models.utils.draws import PROGRESS, seeded_generator
 from botorch_bkb.models.utils.rows import row_blocks, row_hashes
-from botorch_bkb.posteriors.batch_rise import BatchRise
+from botorch_bkb.posteriors.batch_rise import expected_rises
 
 
 if TYPE_CHECKING:
@@ -28,11 +28,7 @@ SHORTLIST_SIZE = 1024
 
 
 def checked_columns(arms: Tensor, same: Sequence[int | str]) -> list[int]:
-    """Return the numbers of columns, or of components that may be named.
-
-    Raises:
-        InputDataError: If there is no such column.
-    """
+    """Return the numbers of columns, or of components that may be named."""
     names = arms.names if isinstance(arms, ProductArms) else []
     same = [same] if isinstance(same, (str, int)) else same
     columns = [names.index(each) if each in names else each for each in same]
@@ -54,17 +50,7 @@ def best_plate(
     columns: Sequence[int],
     generator: torch.Generator,
 ) -> Tensor:
-    """Return the batch of the value with the largest expected rise; see ``ask``.
-
-    Args:
-        bandit: Chooses the batch of a value.
-        surrogate: That of the bandit.
-        posterior: The posterior at the time of the decision, with pending pulls.
-        size: The most pulls.
-        limits: How many pulls each arm allows.
-        columns: The columns that the batch shares.
-        generator: The source of randomness, the same for each value.
-    """
+    """Return the batch of the value with the largest expected rise; see ``ask``."""
     moments, size = posterior.moments, min(size, limits.total(size))
     top = moments.largest_bounds(DEVIATIONS, SHORTLIST_SIZE, limits.allowed)
     arms = top.arms[top.values > -torch.inf]
@@ -86,9 +72,6 @@ def best_plate(
             among = among if limits.offered is None else among & limits.offered
             return bandit._pull_limits(among, size)
 
-    numbers = seeded_generator(surrogate.seed, PROGRESS, bandit.num_pulls)
-    competes = bandit._table.competing()
-    rise = BatchRise(moments, posterior.pending, competes, size, numbers)
     batches = [
         bandit._select(
             surrogate, posterior, size, limits_of(v), generator.clone_state()
@@ -97,4 +80,7 @@ def best_plate(
     ]
     if not batches:
         raise InputDataError("Expected an available arm for `same`, but none is left.")
-    return max(batches, key=rise)
+    numbers = seeded_generator(surrogate.seed, PROGRESS, bandit.num_pulls)
+    args = posterior.pending, bandit._table.competing(), numbers
+    rises = expected_rises(moments, batches, *args)
+    return batches[rises.index(max(rises))]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_bkb.bandits.surrogates import StaticPosteriorAt
 from botorch_bkb.models.utils.draws import ASKS, PROGRESS, seeded_generator
-from botorch_bkb.posteriors.batch_rise import BatchRise
+from botorch_bkb.posteriors.batch_rise import expected_rises
 
 
 if TYPE_CHECKING:
@@ -67,13 +67,12 @@ def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
         left = Counter(pending.tolist()) - Counter(batch.tolist())
         pending = pending.new_tensor(list(left.elements()))
     generator = seeded_generator(seed, PROGRESS, bandit.num_pulls)
-    competes = bandit._table.competing()
-    moments = posterior.moments
-    rise = BatchRise(moments, pending, competes, len(batch), generator)
+    args = pending, bandit._table.competing(), generator
+    (rise,) = expected_rises(posterior.moments, [batch], *args)
     best = bandit.maximizer_distribution(NUM_DRAWS, generator)
     is_measured = torch.isin(best.indices, bandit.observed_arms)
     return Progress(
-        rise(batch) * surrogate.hyperparameters.scale,
+        rise * surrogate.hyperparameters.scale,
         1 - is_measured.double().mean().item(),
         best.credible_set(LEVEL),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,8 +18,15 @@ NUM_DRAWS = 4096
 NUM_NORMALS = 2**22
 
 
-class BatchRise:
-    r"""The expected rise of the best posterior mean by a batch, in units of the GP.
+@torch.no_grad()
+def expected_rises(
+    posterior: ArmPosterior,
+    batches: Sequence[Tensor],
+    pending: Tensor,
+    competes: Any,
+    generator: torch.Generator,
+) -> list[float]:
+    r"""Return how much each batch is expected to raise the best posterior mean.
 
     The results ``y`` of a batch ``B`` move the posterior means of all arms by ::
 
@@ -31,45 +39,32 @@ class BatchRise:
 
     Args:
         posterior: The posterior given all observations.
+        batches: The arms of each batch, repeats included.
         pending: The arms of pending pulls, repeats included.
         competes: Which arms may be the best, as ``posterior.largest_bounds`` takes it.
-        size: The largest size of a batch.
         generator: The source of randomness.
     """
-
-    def __init__(
-        self,
-        posterior: ArmPosterior,
-        pending: Tensor,
-        competes: Any,
-        size: int,
-        generator: torch.Generator,
-    ) -> None:
-        self.posterior = posterior
-        self.pending = pending
-        best = posterior.largest_bounds(0.0, 1, competes).arms
-        top = posterior.largest_bounds(POOL_DEVIATIONS, POOL_SIZE, competes)
-        self.pool = torch.cat([best, top.arms[top.values > -torch.inf]])
-        num_draws = max(min(NUM_DRAWS, NUM_NORMALS // size), 1)
-        normals = draw_normals(size, num_draws, generator=generator)
-        self.normals = normals.to(posterior.like)
-
-    @torch.no_grad()
-    def __call__(self, batch: Tensor) -> float:
-        """Return the expected rise by a batch, a long tensor with repeats."""
-        posterior = self.posterior
-        pulls = torch.cat([self.pending, batch])
-        arms = torch.cat([self.pool, batch]).unique()
+    best = posterior.largest_bounds(0.0, 1, competes).arms
+    top = posterior.largest_bounds(POOL_DEVIATIONS, POOL_SIZE, competes)
+    pool = torch.cat([best, top.arms[top.values > -torch.inf]])
+    size = max(map(len, batches))
+    num_draws = max(min(NUM_DRAWS, NUM_NORMALS // size), 1)
+    normals = draw_normals(size, num_draws, generator=generator).to(posterior.like)
+    # Equal pulls have a singular covariance, which rounding may make indefinite.
+    least = JITTER.get(posterior.like.dtype, 1e-3) * posterior.max_prior_variance
+    noise = max(posterior.noise_variance, least)
+    rises = []
+    for batch in batches:
+        pulls, arms = torch.cat([pending, batch]), torch.cat([pool, batch]).unique()
         K = posterior.covariance(pulls, pulls, projected=False)
-        # Equal pulls have a singular covariance, which rounding may make indefinite.
-        least = JITTER.get(K.dtype, 1e-3) * posterior.max_prior_variance
-        K.diagonal().add_(max(posterior.noise_variance, least))
-        L = torch.linalg.cholesky(K)
+        K.diagonal().add_(noise)
         cross = posterior.covariance(pulls, arms, projected=False)
-        root = torch.linalg.solve_triangular(L, cross, upper=False)
+        root = torch.linalg.cholesky(K)
+        root = torch.linalg.solve_triangular(root, cross, upper=False)
         # The rows of the batch are what its results add to those of pending pulls.
-        moves = root[len(self.pending) :].mT @ self.normals[: len(batch)]
         mean = posterior.means(arms)
-        after = mean.unsqueeze(-1) + moves
+        after = mean.unsqueeze(-1) + root[len(pending) :].mT @ normals[: len(batch)]
         # The best arm's own mean does not change in expectation: less variance.
-        return (after.amax(dim=0) - after[mean.argmax()]).mean().item()
+        rise = after.amax(dim=0) - after[mean.argmax()]
+        rises.append(rise.mean().item())
+    return rises

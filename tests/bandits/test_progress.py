@@ -70,9 +70,10 @@ def test_the_rise_in_a_product_space():
     for seed in range(3):
         space = Space(seed)
         pending, batch = torch.tensor([17, 60]), torch.tensor([3, 90, 91, 17])
-        rise = batch_rise.BatchRise(space.posterior, pending, None, 4, seeded())
+        args = space.posterior, [batch], pending, None, seeded()
+        (rise,) = batch_rise.expected_rises(*args)
         args = space.mean, space.covariance, NOISE, pending.numpy(), batch.numpy()
-        assert rise(batch) == pytest.approx(dense_rise(*args), rel=0.02, abs=4e-4)
+        assert rise == pytest.approx(dense_rise(*args), rel=0.02, abs=4e-4)
 
 
 @pytest.mark.parametrize("maximize", [True, False])
