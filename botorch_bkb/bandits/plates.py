@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -12,7 +12,7 @@ from torch import Tensor
 from botorch_bkb.arms import ProductArms, ProductLimits, PullLimits
 from botorch_bkb.bandits.surrogates import ArmSurrogate, StaticPosteriorAt
 from botorch_bkb.models.utils.draws import PROGRESS, seeded_generator
-from botorch_bkb.models.utils.rows import row_blocks, row_hashes
+from botorch_bkb.models.utils.rows import as_dense, row_blocks
 from botorch_bkb.posteriors.batch_rise import expected_rises
 
 
@@ -53,30 +53,22 @@ def best_plate(
     """Return the batch of the value with the largest expected rise; see ``ask``."""
     moments, size = posterior.moments, min(size, limits.total(size))
     top = moments.largest_bounds(DEVIATIONS, SHORTLIST_SIZE, limits.allowed)
-    arms = top.arms[top.values > -torch.inf]
-    limits_of: Callable[[Any], PullLimits]
-    found: list[Any]
+    best = top.arms[top.values > -torch.inf]
+    rows = as_dense(moments.arms[best])[:, columns]
+    found = list(dict.fromkeys(map(tuple, rows.tolist())))[:MOST_VALUES]
+    plates: Iterable[PullLimits]
     if isinstance(limits, ProductLimits):
-        found = limits.mask.rows.components(arms)[:, columns].tolist()
-        found = [*map(tuple, found)]
-
-        def limits_of(value: Any) -> PullLimits:
-            return limits.fixing(dict(zip(columns, value, strict=True)))
+        fixed = ([*map(int, value)] for value in found)
+        plates = (limits.fixing(dict(zip(columns, v, strict=True))) for v in fixed)
     else:
-        blocks = row_blocks(moments.arms)
-        hashes = torch.cat([row_hashes(block[:, columns]) for _, block in blocks])
-        found = hashes[arms].tolist()
-
-        def limits_of(value: Any) -> PullLimits:
-            among = hashes == value
-            among = among if limits.offered is None else among & limits.offered
-            return bandit._pull_limits(among, size)
-
+        values = rows.new_tensor(found).unsqueeze(1)
+        blocks = (block[:, columns] for _, block in row_blocks(moments.arms))
+        masks = torch.cat([(block == values).all(dim=-1) for block in blocks], dim=-1)
+        masks = masks if limits.offered is None else masks & limits.offered
+        plates = (bandit._pull_limits(mask, size) for mask in masks)
     batches = [
-        bandit._select(
-            surrogate, posterior, size, limits_of(v), generator.clone_state()
-        )
-        for v in list(dict.fromkeys(found))[:MOST_VALUES]
+        bandit._select(surrogate, posterior, size, plate, generator.clone_state())
+        for plate in plates
     ]
     if not batches:
         raise InputDataError("Expected an available arm for `same`, but none is left.")
