@@ -146,8 +146,7 @@ def masks_and_changing_arms(device: torch.device) -> Any:
     bandit.withdraw([0])
     fourth = bandit.ask(3)
     plate = bandit.ask(2, same=[0])
-    best = bandit.progress().best_arms[0]
-    assert best.device == plate.device
+    assert bandit.progress().best_arms.device == plate.device
     picks = [first, second, added, again, third, context, fourth, plate, bandit.counts]
     best = bandit.maximizer_distribution(64, seeded()).mode
     return [*(pick.tolist() for pick in picks), best]

@@ -350,7 +350,6 @@ class ProductPosterior(ArmPosterior):
         columns = torch.cat([products_of(term[first:], last) for term in tables], -1)
         right = columns.mT
         size = max(1, BLOCK_SIZE // num_last)
-        bonus = search.scale * math.sqrt(self.max_prior_variance)
         for start in tqdm(
             range(0, num_first, size),
             desc=f"{self.num_arms:,} products",
@@ -368,32 +367,48 @@ class ProductPosterior(ArmPosterior):
                 at = torch.unravel_index(rows, sizes[:first])
                 terms = [products_of(term[:first], at) for term in tables]
                 left *= torch.cat(terms, dim=-1)
-            mean = (left * weights[0]) @ right
-            reaches = mean >= search.low - bonus
-            variance = torch.full_like(mean, self.max_prior_variance)
-            for stage in pairwise(STAGES):
-                # While many are left, products with all cost less than picking some.
-                rows_now = weights[1:][slice(*stage)]
-                share = int(reaches.count_nonzero()) / reaches.numel()
-                cost = share * (len(rows_now) + GATHERING_COST)
-                if cost <= len(rows_now) or not search.scale or search.low == -math.inf:
-                    break
-                some = reaches.any(dim=-1).nonzero().squeeze(-1)
-                if len(some) < len(rows) / 2:
-                    rows, left = rows[some], left[some]
-                    mean, variance = mean[some], variance[some]
-                for row in rows_now:
-                    part = (left * row) @ right
-                    variance.addcmul_(part, part, value=-1)
-                variance += self.slack(stage)
-                std = variance.clamp_min(0.0).sqrt_()
-                reaches = torch.add(mean, std, alpha=search.scale) >= search.low
-            row, column = reaches.nonzero().mT
+            row, column = self._reaching(search, weights, left, right)
             parts = row.split(self.chunk_size), column.split(self.chunk_size)
             for row, column in zip(*parts, strict=True):
                 K = columns.index_select(0, column).mul_(left.index_select(0, row))
                 K = K.unflatten(-1, (len(tables), -1)).sum(dim=1)
                 yield rows[row] * num_last + ends[column], K
+
+    def _reaching(
+        self, search: Search, weights: Tensor, left: Tensor, right: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the rows and columns of a block's products that may reach the floor.
+
+        Args:
+            search: The search.
+            weights: Those of the mean and the rows of R, for every column of ``left``.
+            left: Rows of the first components' table.
+            right: Columns of the last components' table.
+        """
+        mean = (left * weights[0]) @ right
+        bonus = search.scale * math.sqrt(self.max_prior_variance)
+        reaches = mean >= search.low - bonus
+        variance = torch.full_like(mean, self.max_prior_variance)
+        kept = torch.arange(len(left), device=left.device)
+        for stage in pairwise(STAGES):
+            # While many are left, products with all cost less than picking some.
+            rows = weights[1:][slice(*stage)]
+            share = int(reaches.count_nonzero()) / reaches.numel()
+            is_few = share * (len(rows) + GATHERING_COST) <= len(rows)
+            if is_few or not search.scale or search.low == -math.inf:
+                break
+            some = reaches.any(dim=-1).nonzero().squeeze(-1)
+            if len(some) < len(kept) / 2:
+                kept, left = kept[some], left[some]
+                mean, variance = mean[some], variance[some]
+            for row in rows:
+                part = (left * row) @ right
+                variance.addcmul_(part, part, value=-1)
+            variance += self.slack(stage)
+            std = variance.clamp_min(0.0).sqrt_()
+            reaches = torch.add(mean, std, alpha=search.scale) >= search.low
+        row, column = reaches.nonzero().mT
+        return kept[row], column
 
     def slack(self, stage: tuple[int, int]) -> float:
         """Return how much too large rounding may make the squares of some rows."""
