@@ -46,6 +46,8 @@ from botorch_bkb.posteriors.product_search import (
 
 # Means of so many products are computed at once: they fit a processor's cache.
 BLOCK_SIZE = 2**18
+# So many rows of R are multiplied with a block at once.
+NUM_TOGETHER = 4
 # The last components are joined until they have so many combinations.
 LAST_SIZE = 64
 # Numbers in the kernel rows of products that are computed at once.
@@ -53,13 +55,13 @@ CHUNK_NUMBERS = 2**19
 NUM_ITERATIONS = 2
 NUM_SAMPLED = 2048
 # Picking the kernel rows of a product costs as much as products with so many rows of R.
-GATHERING_COST = 512
+GATHERING_COST = 256
 # Single precision is used if rounding adds less prior standard deviations to a bound.
 MAX_MARGIN = 0.05
 # So many scattered products tell which bounds are among the largest.
 NUM_SCATTERED = 2**13
 # A pass keeps this share of all products, within limits.
-KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 512, 2**15, 2**21
+KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 512, 2**15, 2**19
 
 
 class ProductPosterior(ArmPosterior):
@@ -174,7 +176,10 @@ class ProductPosterior(ArmPosterior):
         if sums[0] * torch.finfo(torch.float).eps < tolerance:
             dtype = torch.float
         self.errors = sums * torch.finfo(dtype).eps
-        self.weights = rows.to(dtype)
+        self.weights, errors = rows.to(dtype), self.errors[1:]
+        std = math.sqrt(self.max_prior_variance)
+        slack = (2 * std * errors + 3 * errors.square()).cumsum(dim=0)
+        self._slack = [0.0, *slack.tolist()]
         self.single = [[table.to(dtype) for table in term] for term in self._tables]
 
     def _leading_rows(self) -> Tensor:
@@ -398,12 +403,12 @@ class ProductPosterior(ArmPosterior):
             if is_few or not search.scale or search.low == -math.inf:
                 break
             some = reaches.any(dim=-1).nonzero().squeeze(-1)
-            if len(some) < len(kept) / 2:
+            if len(some) < len(kept):
                 kept, left = kept[some], left[some]
                 mean, variance = mean[some], variance[some]
-            for row in rows:
-                part = (left * row) @ right
-                variance.addcmul_(part, part, value=-1)
+            for some in rows.split(NUM_TOGETHER):
+                parts = (left * some.unsqueeze(1)).flatten(0, 1) @ right
+                variance -= parts.square_().view(len(some), *mean.shape).sum(dim=0)
             variance += self.slack(stage)
             std = variance.clamp_min(0.0).sqrt_()
             reaches = torch.add(mean, std, alpha=search.scale) >= search.low
@@ -412,6 +417,5 @@ class ProductPosterior(ArmPosterior):
 
     def slack(self, stage: tuple[int, int]) -> float:
         """Return how much too large rounding may make the squares of some rows."""
-        errors = self.errors[1:][slice(*stage)]
-        std = math.sqrt(self.max_prior_variance)
-        return (2 * std * errors + 3 * errors.square()).sum().item()
+        start, stop = (min(row, len(self._slack) - 1) for row in stage)
+        return self._slack[stop] - self._slack[start]

@@ -113,13 +113,14 @@ class Search:
     def _bounds(self, indices: Tensor, K: Tensor) -> Ranked:
         """Return the bounds of the products that may reach the floor."""
         posterior, scale = self.posterior, self.scale
-        if self.competes is not None:
-            allowed = self.competes.allows(indices)
-            indices, K = indices[allowed], K[allowed]
+        bounds = K[:, :0]
         if not self.is_exact or self.floor > -math.inf:
             bounds, indices = self._upper(indices, K)
-            if not self.is_exact:
-                return Ranked(bounds + self.margin, indices)
+        if self.competes is not None:
+            allowed = self.competes.allows(indices)
+            indices, bounds = indices[allowed], bounds[allowed]
+        if not self.is_exact:
+            return Ranked(bounds + self.margin, indices)
         posterior.num_evaluated += len(indices)
         _, mean, residual, projected = posterior.moments(indices)
         return Ranked(mean + scale * (residual + projected).sqrt(), indices)

@@ -31,7 +31,7 @@ MAX_POOL_SIZE = 1024
 # then eight times as many, and in the end all arms.
 EXCERPT_SIZE = 2**15
 # So many numbers in the features of the products that are tracked.
-EXCERPT_NUMBERS = 2**20
+EXCERPT_NUMBERS = 2**21
 # So few that a pool's product with them stays below the size from which BLAS libraries
 # start threads, which cost more than the product.
 MAX_DOWNDATES = 64
