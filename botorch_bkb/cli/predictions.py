@@ -98,9 +98,10 @@ def when_to_stop(
     return [
         f"This batch is expected to {better} the best predicted mean {reward} by "
         f"{rise:.2g}.",
-        "The probability that a candidate without measurement is better than all "
-        f"measured ones is {100 * unmeasured:.0f} %.",
-        f"With 95 % probability the best candidate is one of {len(best):,}: {names}.",
+        "By the model, a candidate without measurement is better than all measured "
+        f"ones with a probability of {100 * unmeasured:.0f} %.",
+        "By the model, the best candidate is with 95 % probability one of "
+        f"{len(best):,}: {names}.",
     ]
 
 
