@@ -281,10 +281,10 @@ class ProductLimits(PullLimits):
         mask = replace(self.mask, rows=self.mask.rows.fixing(fixed))
         return ProductLimits(mask, self.most, self.left_of)
 
-    def once(self, used: Tensor, size: int) -> ProductLimits:
-        """Return limits of one pull of every product, new ones if there are enough."""
+    def once(self, used: Tensor) -> ProductLimits:
+        """Return limits of one pull of every product, of new ones if there are some."""
         new = self.closed(used)
-        limits = new if new.num_open >= size else self
+        limits = new if new.num_open else self
         return ProductLimits(limits.mask, 1, {})
 
 

@@ -430,7 +430,7 @@ class GPBandit(FiniteArmBandit):
             return limits
         if isinstance(limits, ProductLimits):
             pulled = self._observations.used().arms
-            return limits.once(torch.cat([pulled, chosen]), size)
+            return limits.once(torch.cat([pulled, chosen]))
         used = self._observations.used()
         used = PullCounts(
             torch.cat([used.arms, chosen]),

@@ -37,8 +37,10 @@ class TrackedShard:
             self.residual, self.variance = torch.zeros_like(self.mean), shard.variance
         if allowed is not None:
             self.mean = self.mean.masked_fill(~allowed[shard.rows], -math.inf)
-        # Row j times row j^T is what pull j took from the arms' covariance.
-        self.downdates = self.mean.new_empty(0, len(self.mean))
+        # Row j times row j^T is what pull j took from the arms' covariance; room for
+        # twice as many rows whenever it is full.
+        self.downdates = self.mean.new_empty(16, len(self.mean))
+        self.num_downdates = 0
         self._bounds: Tensor | None = None
 
     def close(self, index: int) -> None:
@@ -63,8 +65,12 @@ class TrackedShard:
         standard deviation of the mean of its rewards.
         """
         column = self.shard.prior_rows(point).squeeze(0) + self.shard.dot(vector)
-        downdate = (column - earlier @ self.downdates) / root
-        self.downdates = torch.cat([self.downdates, downdate.unsqueeze(0)])
+        known = self.downdates[: self.num_downdates]
+        downdate = (column - earlier @ known) / root
+        if len(known) == len(self.downdates):
+            self.downdates = torch.cat([known, torch.empty_like(known)])
+        self.downdates[self.num_downdates] = downdate
+        self.num_downdates += 1
         self._subtract(downdate.square())
 
     def moments(self, index: int) -> list[float] | None:

@@ -290,6 +290,9 @@ class ProductPosterior(ArmPosterior):
             enough: How many will do, if they are known without another pass.
             earlier: What an earlier pass has found: bounds have not risen since.
         """
+        if not len(self.pulled_indices):
+            found = self._prior_pass(scale, enough, competes)
+            return self._largest(found, size, competes), found
         for known in (self.found, earlier):
             if known is not None and known.covers(scale, competes):
                 ranked = self._largest(known, size, competes)
@@ -316,23 +319,31 @@ class ProductPosterior(ArmPosterior):
             search.cut()
         return search.found
 
+    def _prior_pass(
+        self, scale: float, enough: int, competes: ProductMask | None
+    ) -> Found:
+        """Return scattered products, which stand for all: nothing tells them apart."""
+        size = NUM_SCATTERED
+        while True:
+            search = Search(self, scale, size, competes, is_exact=False)
+            search.add(self.scattered(size, competes))
+            search.cut()
+            if len(search.found.arms) >= enough or size >= self.num_arms:
+                return Found(scale, competes, search.found, search.floor)
+            size *= 4
+
     def _pass(self, scale: float, target: int, competes: ProductMask | None) -> Found:
         """Return about ``target`` of the largest bounds."""
         sample = self.scattered(NUM_SCATTERED, competes)
-        if not len(self.pulled_indices):
-            # Nothing tells products apart yet: scattered ones stand for all.
-            search = Search(self, scale, len(sample), competes, is_exact=False)
-            search.add(sample)
-        else:
-            num_arms = (self.arms if competes is None else competes.rows).num_fitting
-            rank = math.ceil(target * len(sample) / num_arms)
-            start = Search(self, scale, rank, competes)
-            start.add(sample)
-            start.cut()
-            floor = start.floor - start.margin
-            search = Search(self, scale, 4 * target, competes, floor, is_exact=False)
-            for part, K in self._candidates(search):
-                search.add_rows(part, K)
+        num_arms = (self.arms if competes is None else competes.rows).num_fitting
+        rank = math.ceil(target * len(sample) / num_arms)
+        start = Search(self, scale, rank, competes)
+        start.add(sample)
+        start.cut()
+        floor = start.floor - start.margin
+        search = Search(self, scale, 4 * target, competes, floor, is_exact=False)
+        for part, K in self._candidates(search):
+            search.add_rows(part, K)
         search.cut()
         return Found(scale, competes, search.found, search.floor)
 

@@ -323,7 +323,9 @@ class UpperBounds(Choices):
         for index, num_pulls in self.pulls.items():
             self.tracked.pull(index, num_pulls)
 
-    def _track_products(self, posterior: ProductPosterior) -> HallucinatedPosterior:
+    def _track_products(
+        self, posterior: ProductPosterior
+    ) -> Pool | HallucinatedPosterior:
         """Track the products of the largest bounds, given the pulls so far."""
         given = posterior.given(self.pulls, self.projected)
         size = EXCERPT_NUMBERS // max(1, len(posterior.basis.L))
@@ -338,6 +340,9 @@ class UpperBounds(Choices):
         if len(arms) > size:
             self.outside = values[size].item(), int(arms[size])
         arms = arms[:size].sort().values
+        if not len(arms):  # no product may be pulled any more
+            self.tracked = Pool(posterior, self.scale, arms, {}, self.projected)
+            return self.tracked
         self.tracked = HallucinatedPosterior(
             posterior, self.scale, None, self.projected, arms
         )

@@ -113,6 +113,22 @@ def test_picks_are_those_of_the_table(name, seed):
             assert bandits[0].best_arm(among) == bandits[1].best_arm(among)
 
 
+def test_a_batch_has_all_new_products_before_repeats():
+    lists = {"a": range(40), "b": range(40), "c": range(20)}
+    lists = {name: [str(each) for each in words] for name, words in lists.items()}
+
+    def forbidden(positions):
+        return (positions[:, 0] != 7) | (positions[:, 1] != 30)
+
+    bandit = GPBandit(ProductArms(lists, forbidden))
+    first = bandit.ask(5)
+    bandit.tell(first, torch.rand(5))
+    indices = torch.cat([first, bandit.ask(30)])
+    allowed = torch.arange(7 * 800 + 30 * 20, 7 * 800 + 31 * 20)
+    assert torch.equal(indices[:20].sort().values, allowed)
+    assert torch.isin(indices, allowed).all()
+
+
 def learned(seed=0):
     return GPBandit(space(), generator=torch.Generator().manual_seed(seed))
 
