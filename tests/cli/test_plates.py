@@ -124,7 +124,7 @@ def test_the_command_says_when_to_stop(minimize, folder, capsys, monkeypatch):
     verb = "lower" if minimize else "raise"
     rise = f"{progress.expected_rise:.2g}"
     assert f"{verb} the best predicted mean reward by {rise}." in out
-    assert f"measured ones is {100 * progress.probability_unmeasured:.0f} %." in out
+    assert f"with a probability of {100 * progress.probability_unmeasured:.0f} %." in out
     best = ARMS["id"][progress.best_arms.tolist()]
     assert f"is one of {len(best):,}: {', '.join(best[:3])}" in out
     page = (folder / "r.html").read_text()
