@@ -124,9 +124,10 @@ def test_the_command_says_when_to_stop(minimize, folder, capsys, monkeypatch):
     verb = "lower" if minimize else "raise"
     rise = f"{progress.expected_rise:.2g}"
     assert f"{verb} the best predicted mean reward by {rise}." in out
-    assert f"with a probability of {100 * progress.probability_unmeasured:.0f} %." in out
+    share = f"{100 * progress.probability_unmeasured:.0f} %"
+    assert f"with a probability of {share}." in out
     best = ARMS["id"][progress.best_arms.tolist()]
-    assert f"is one of {len(best):,}: {', '.join(best[:3])}" in out
+    assert f"probability one of {len(best):,}: {', '.join(best[:3])}" in out
     page = (folder / "r.html").read_text()
     section = page.partition("When to stop")[2].partition("</section>")[0]
     line = next(line for line in out.splitlines() if line.startswith("When to stop:"))
