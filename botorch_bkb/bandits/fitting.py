@@ -164,7 +164,7 @@ class Hyperparameters:
 
     @property
     def noise_variance(self) -> float:
-        """Lambda, in the units of the kernel: the noise of any pull to come."""
+        """Lambda, in the units of the kernel, which is the noise of pulls to come."""
         known = self._known_noise if self.given_noise is None else self.given_noise
         if known is not None:
             return known / self.scale**2

@@ -44,7 +44,7 @@ class Progress(NamedTuple):
 
 
 def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
-    """Return the progress of a bandit; see :meth:`GPBandit.progress`."""
+    """Return the progress of a bandit; see ``GPBandit.progress``."""
     if not bandit.num_pulls or bandit.drifts:
         error = UnsupportedError if bandit.drifts else InputDataError
         raise error(
