@@ -304,9 +304,9 @@ class GPBandit(FiniteArmBandit):
 
     @property
     def evaluated_share(self) -> float:
-        """The share of products whose exact variances the last search computed.
+        """The number of exact variances since the last update, over that of products.
 
-        Over a product space; 1 for other arms, all of which are evaluated.
+        Over a product space, 1 at most; 1 for other arms, all of which are evaluated.
         """
         posterior = self._surrogate.posterior(self._observations)
         if isinstance(posterior, ProductPosterior):

@@ -67,10 +67,10 @@ KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 512, 2**15, 2**19
 class ProductPosterior(ArmPosterior):
     r"""Mean and variance of all products under a sparse GP posterior.
 
-    Memory: ``O(sum_i n_i m + m^2)``, blocks of 2^18 products, and the products whose
-    bounds are computed exactly. Time of a pass over ``A`` products: ``2 A m``
-    operations for means, and ``O(m^2)`` for each product that is evaluated exactly: few
-    of them once there are observations, all of them if the bounds are too wide.
+    Memory: ``O(sum_i n_i m + m^2)``, blocks of 2^18 products, and the bounds that a
+    pass keeps, some millions at most. Time of a pass over ``A`` products: ``2 A m``
+    operations for means and for each row of ``R``, and ``O(m^2)`` for each product that
+    is evaluated exactly: few of them, more if the bounds are wide.
 
     Args:
         arms: The product space.
@@ -413,10 +413,10 @@ class ProductPosterior(ArmPosterior):
             is_few = share * (len(rows) + GATHERING_COST) <= len(rows)
             if is_few or not search.scale or search.low == -math.inf:
                 break
-            some = reaches.any(dim=-1).nonzero().squeeze(-1)
-            if len(some) < len(kept):
-                kept, left = kept[some], left[some]
-                mean, variance = mean[some], variance[some]
+            alive = reaches.any(dim=-1).nonzero().squeeze(-1)
+            if len(alive) < len(kept):
+                kept, left = kept[alive], left[alive]
+                mean, variance = mean[alive], variance[alive]
             for some in rows.split(NUM_TOGETHER):
                 parts = (left * some.unsqueeze(1)).flatten(0, 1) @ right
                 variance -= parts.square_().view(len(some), *mean.shape).sum(dim=0)

@@ -335,10 +335,11 @@ class UpperBounds(Choices):
         top, self.found = given.find(self.scale, size + 1, competes, 1, earlier)
         posterior.num_evaluated = given.num_evaluated
         values, arms = top
-        # Products that were not found have larger numbers than those of equal bounds.
-        self.outside = self.found.floor, posterior.num_arms
-        if len(arms) > size:
-            self.outside = values[size].item(), int(arms[size])
+        # Those outside are no larger, but the tracked bounds are rounded differently.
+        rest = values[size].item() if len(arms) > size else self.found.floor
+        eps = torch.finfo(posterior.like.dtype).eps
+        rounding = (1 + self.scale) * math.sqrt(eps * posterior.max_prior_variance)
+        self.outside = rest - rounding, posterior.num_arms
         arms = arms[:size].sort().values
         if not len(arms):  # no product may be pulled any more
             self.tracked = Pool(posterior, self.scale, arms, {}, self.projected)
