@@ -118,7 +118,10 @@ def load_docking(folder: Path) -> tuple[ProductArms, Tensor]:
     reagents = {}
     for name in ("acids", "amino_acids"):
         table = pd.read_csv(folder / f"thrombin_{name}.csv")
-        codes = read_molecules(table["smiles"].tolist(), counts=True).codes
+        molecules = read_molecules(table["smiles"].tolist(), counts=True)
+        # The scores have a row for every reagent, also for one that is there twice.
+        first = [molecules.duplicates.get(row, row) for row in range(len(table))]
+        codes = molecules.codes[np.searchsorted(molecules.rows, first)]
         reagents[name] = BitArms.of(torch.from_numpy(codes))
     acids, amino_acids = reagents.values()
     with gzip.open(folder / "thrombin_scores.npy.gz") as file:

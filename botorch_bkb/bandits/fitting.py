@@ -61,8 +61,9 @@ MIN_UNIT = 1e-150
 MIN_KNOWN_NOISE = 1e-6
 # Stands for no upper bound of a hyperparameter while it is fitted.
 LARGEST_PARAMETER = 1e10
-# The likelihood is fitted on at most this many inducing points.
-MAX_FIT_POINTS = 256
+# The likelihood is that of the observations of at most this many arms. A sparse one of
+# all observations takes for noise what its inducing points cannot explain.
+MAX_FIT_ARMS = 512
 
 PriorMean = Literal["zero", "average", "fitted"]
 
@@ -76,8 +77,9 @@ class Hyperparameters:
     posteriori from the fourth on: at every update up to 128 observations, then when
     their number reaches 256, 512, ... A fit starts from the optimum of the last one.
     Whenever the observations are a quarter more, it also starts from the initial
-    values, and the larger likelihood counts, since it has several modes. Fits run on
-    the CPU in double precision: an accelerator is slow for many small operations.
+    values, and the larger likelihood counts, since it has several modes. The likelihood
+    is that of the observations of 512 arms, if there are more. Fits run on the CPU in
+    double precision: an accelerator is slow for many small operations.
 
     Args:
         arms: The ``A x d`` arms.
@@ -307,16 +309,15 @@ class Hyperparameters:
     def _model(
         self, indices: Tensor, targets: Tensor, noise: Tensor
     ) -> SingleTaskDTCGP:
-        pulled, inducing_points = indices.unique(), None
-        if len(pulled) > MAX_FIT_POINTS:
+        pulled = indices.unique()
+        if len(pulled) > MAX_FIT_ARMS:
             # Evenly spaced row numbers, so that no random number is drawn.
-            places = torch.linspace(0, len(pulled) - 1, MAX_FIT_POINTS)
-            inducing = pulled[places.round().long()]
-            inducing_points = for_fits(self.features[inducing])
+            places = torch.linspace(0, len(pulled) - 1, MAX_FIT_ARMS)
+            kept = torch.isin(indices, pulled[places.round().long()])
+            indices, targets, noise = indices[kept], targets[kept], noise[kept]
         return SingleTaskDTCGP(
             for_fits(self.features[indices]),
             targets,
-            inducing_points=inducing_points,
             covar_module=self.kernel_to_fit(),
             mean_module=(
                 ConstantMean().double() if self.prior_mean == "fitted" else ZeroMean()

@@ -33,8 +33,8 @@ from botorch_bkb.posteriors import ArmPosterior
 
 # More new points than this in one update are sampled block by block.
 BULK_SIZE = 256
-# Where hyperparameters are learned, up to this many observed points are all inducing: a
-# fit takes all of as many.
+# Where hyperparameters are learned, up to this many observed points are all inducing:
+# the exact posterior costs less than a fit.
 MIN_INDUCING = 256
 
 

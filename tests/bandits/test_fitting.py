@@ -291,7 +291,7 @@ def test_the_learned_noise_is_close_to_the_truth(noise_std):
 
 
 def test_many_pulled_arms_are_fitted_on_a_part_of_them(monkeypatch):
-    monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 12)
+    monkeypatch.setattr(fitting, "MAX_FIT_ARMS", 12)
     bandit = make_bandit(GPBandit, random_arms(60), **LEARNED)
     indices = torch.arange(60).repeat(3)
     measure = noisy_rewards(bandit.arms, noise_std=0.3)
