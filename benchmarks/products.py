@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, values in {"problems": PROBLEMS, "methods": METHODS}.items():
         parser.add_argument(f"--{name}", nargs="+", choices=values, default=values)
     parser.add_argument("--seeds", type=int, nargs="+", default=range(5))
+    parser.add_argument("--evaluations", type=int, default=5000, help="of a library")
     parser.add_argument("--data", type=Path, help=f"else ${DATA_VARIABLE}/products")
     parser.add_argument("--page", action="store_true", help="only the docs' table")
 
@@ -88,9 +89,11 @@ def run(args: argparse.Namespace, record: Record) -> None:
     rows.play_missing(
         [] if args.page else wanted,
         lambda one: (
-            play(one, data, args.threads)
+            play(one, data, args.threads, args.evaluations)
             if args.smoke
-            else in_own_process(play, one, data, args.threads).result()
+            else in_own_process(
+                play, one, data, args.threads, args.evaluations
+            ).result()
         ),
         record.origin,
     )
@@ -103,11 +106,11 @@ def run(args: argparse.Namespace, record: Record) -> None:
         write_page_table(shown, PAGE, "products")
 
 
-def play(one: Run, data: Path, threads: int) -> pd.DataFrame:
+def play(one: Run, data: Path, threads: int, evaluations: int) -> pd.DataFrame:
     """Return the rows of one run."""
     torch.set_num_threads(threads)
     g, is_grid = Generator().manual_seed(one.seed), one.problem in GRID_SIZES
-    rows = [_play_grid(one, g)] if is_grid else _play_library(one, data, g)
+    rows = [_play_grid(one, g)] if is_grid else _play_library(one, data, g, evaluations)
     return pd.DataFrame(rows, columns=["evaluations", *COLUMNS])
 
 
@@ -140,8 +143,9 @@ def smoke_library() -> tuple[ProductArms, Tensor]:
     return arms, (a * b + b * c).sum(dim=-1)
 
 
-def _play_library(one: Run, data: Path, g: Generator) -> list[Row]:
+def _play_library(one: Run, data: Path, g: Generator, evaluations: int) -> list[Row]:
     size, checkpoints = PROTOCOLS[one.problem]
+    checkpoints = [number for number in checkpoints if number <= evaluations]
     arms, rewards = load_docking(data) if one.problem == "docking" else smoke_library()
     best = rewards.topk(min(NUM_BEST, len(rewards) // 20)).indices
     found = torch.randperm(len(arms), generator=g)[:NUM_FIRST]
