@@ -61,7 +61,7 @@ MAX_MARGIN = 0.05
 # So many scattered products tell which bounds are among the largest.
 NUM_SCATTERED = 2**13
 # A pass keeps this share of all products, within limits.
-KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 512, 2**15, 2**19
+KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 64, 2**15, 2**19
 
 
 class ProductPosterior(ArmPosterior):
