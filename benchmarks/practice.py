@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--part",
-        choices=("choosing", "held-out", "further", "later", "all"),
+        choices=("choosing", "held-out", "further", "later", "last", "all"),
         default="choosing",
     )
     parser.add_argument(

@@ -7,6 +7,10 @@ candidates that were not measured: ``optimize_acqf_discrete`` on qLogEI or qLogN
 pick at a time given those before it, or Thompson sampling by ``draw_matheron_paths``,
 one path a pick. No peer measures a candidate twice. They recommend the measured
 candidate of the largest posterior mean.
+
+Random forests, which practitioners use as often, are scikit-learn's with 500 trees. A
+batch are the candidates with the largest mean, mean plus one standard deviation, or
+expected improvement over the trees' predictions.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import (
@@ -31,6 +36,7 @@ from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
+from torch.distributions import Normal
 from typing_extensions import override
 
 from botorch_bkb import GPBandit
@@ -176,6 +182,59 @@ class StockThompson(StockPeer):
         return torch.tensor(picks)
 
 
+class Forest(Peer):
+    """A random forest, and a score of its trees' predictions.
+
+    Args:
+        arms: An ``A x d``-dim tensor of features.
+        generator: The source of all randomness.
+        score: Of the ``T x A`` predictions of the trees, given the best reward so far.
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        generator: torch.Generator,
+        score: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        super().__init__(arms, generator)
+        self.score = score
+
+    @override
+    def ask(self, size: int) -> Tensor:
+        left = self._left()
+        score = self.score(self._predictions(left), self.rewards.max())
+        return left[score.topk(min(size, len(left))).indices]
+
+    @override
+    def best_arm(self) -> int:
+        mean = self._predictions(self.indices).mean(dim=0)
+        return int(self.indices[mean.argmax()])
+
+    @override
+    def tell(self, indices: Tensor, rewards: Tensor) -> None:
+        from sklearn.ensemble import RandomForestRegressor
+
+        super().tell(indices, rewards)
+        self.forest = RandomForestRegressor(500, random_state=self._seed())
+        self.forest.fit(self.arms[self.indices].numpy(), self.rewards.numpy())
+
+    def _predictions(self, arms: Tensor) -> Tensor:
+        X = self.arms[arms].numpy()
+        trees = [tree.predict(X) for tree in self.forest.estimators_]
+        return torch.from_numpy(np.stack(trees))
+
+
+def expected_improvement(predictions: Tensor, best: Tensor) -> Tensor:
+    """Return the improvement expected if trees' predictions were normal.
+
+    No tree exceeds the best reward that it was fitted to.
+    """
+    normal = Normal(predictions.mean(dim=0), predictions.std(dim=0).clamp_min(1e-12))
+    density = normal.log_prob(best).exp() * normal.variance
+    return (normal.mean - best) * (1 - normal.cdf(best)) + density
+
+
 class BanditPlayer:
     """A ``GPBandit``; the first candidates were not asked for."""
 
@@ -203,6 +262,9 @@ PEERS: dict[str, PlayerFactory] = {
     "qLogEI": QLogEI,
     "Thompson": StockThompson,
     "qLogNEI": QLogNEI,
+    "forest, mean": partial(Forest, score=lambda f, best: f.mean(dim=0)),
+    "forest, UCB": partial(Forest, score=lambda f, best: f.mean(dim=0) + f.std(dim=0)),
+    "forest, EI": partial(Forest, score=expected_improvement),
 }
 
 

@@ -33,7 +33,7 @@ from botorch_bkb.plotting import blank_figure, tidy_axes
 
 
 CELL = ["protocol", "noise"]
-PARTS = ("choosing", "held-out", "further", "later", "other", "all")
+PARTS = ("choosing", "held-out", "further", "later", "last", "other", "all")
 # Stock BoTorch: the best of them is what ours are compared with.
 STOCK = ("qLogEI", "qLogNEI", "Thompson")
 BASE = "Thompson"
