@@ -30,8 +30,8 @@ class Desirability:
             and the default weight is 1.
 
     Raises:
-        InputDataError: If there is no outcome, a direction is unknown, a range is not
-            finite or empty, or a weight is not positive.
+        InputDataError: If there is no outcome, a direction is unknown, a range is
+            infinite or empty, or a weight is not positive.
 
     Example:
         >>> score = Desirability({"yield": ("max", 0, 100), "cost": ("min", 0, 40, 2)})
@@ -63,7 +63,7 @@ class Desirability:
                 ``n x k`` tensor or array, in the order of the objectives.
 
         Raises:
-            BotorchTensorDimensionError: If it has not ``k`` columns.
+            BotorchTensorDimensionError: If it does not have ``k`` columns.
         """
         if hasattr(outcomes, "columns"):
             outcomes = outcomes[list(self.objectives)]

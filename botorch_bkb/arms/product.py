@@ -33,7 +33,7 @@ Forbidden = Sequence[Mapping[str, int]] | Callable[[Tensor], Tensor]
 
 
 class ProductArms(LazyRows):
-    r"""All combinations of one element of each of ``c`` lists, by product number.
+    r"""All combinations of one element of each of ``c`` lists, called products.
 
     The last component varies fastest: product ``(i, j, k)`` of ``n_1 x n_2 x n_3`` has
     the number ``(i n_2 + j) n_3 + k``. To PyTorch it is an ``A x c`` tensor of
@@ -126,7 +126,7 @@ class ProductArms(LazyRows):
         return ComponentKernel(tables, kernel)
 
     def fixing(self, fixed: Mapping[int, int]) -> ProductArms:
-        """Return the space, where only these positions of components are allowed."""
+        """Return the space of the products with these positions of some components."""
         arms: ProductArms = Tensor._make_wrapper_subclass(
             ProductArms, self.shape, dtype=self.dtype, device=self.device
         )
@@ -135,12 +135,12 @@ class ProductArms(LazyRows):
         return arms
 
     @property
-    def num_fitting(self) -> int:
-        """The number of products with the fixed elements."""
+    def num_matching(self) -> int:
+        """The number of products that match the fixed components."""
         return len(self) // math.prod(self.sizes[column] for column in self.fixed)
 
-    def fitting(self, numbers: Tensor) -> Tensor:
-        """Return products with the fixed elements, by their numbers among these."""
+    def matching(self, numbers: Tensor) -> Tensor:
+        """Turn indices among the products that match into product numbers."""
         if not self.fixed:
             return numbers
         sizes = [1 if n in self.fixed else size for n, size in enumerate(self.sizes)]
@@ -149,8 +149,8 @@ class ProductArms(LazyRows):
             positions[:, column] = position
         return self.numbers(positions)
 
-    def fits(self, positions: Sequence[Tensor], first: int = 0) -> Tensor:
-        """Return whether positions are the fixed ones, from component ``first`` on."""
+    def matches(self, positions: Sequence[Tensor], first: int = 0) -> Tensor:
+        """Return which positions, from component ``first`` on, match the fixed ones."""
         found = torch.ones_like(positions[0], dtype=torch.bool)
         for column, position in self.fixed.items():
             if first <= column < first + len(positions):
@@ -158,9 +158,9 @@ class ProductArms(LazyRows):
         return found
 
     def is_allowed(self, indices: Tensor) -> Tensor:
-        """Return whether each of some products fits and is not forbidden."""
+        """Return whether each of some products matches and is not forbidden."""
         positions = self.components(indices)
-        found = self.fits(positions.unbind(-1))
+        found = self.matches(positions.unbind(-1))
         if callable(self.forbidden):
             return found & ~self.forbidden(positions).to(positions.device)
         for columns, numbers in self._rules:
@@ -170,12 +170,12 @@ class ProductArms(LazyRows):
 
     @cached_property
     def num_allowed(self) -> int:
-        """The number of products that are allowed; at least that if too many."""
-        size = self.num_fitting
+        """The number of allowed products; an upper bound if more than 10^7 match."""
+        size = self.num_matching
         if size > MOST_ROWS or self.forbidden == ():
             return size
         blocks = torch.arange(size, device=self.device).split(2**20)
-        return sum(int(self.is_allowed(self.fitting(b)).sum()) for b in blocks)
+        return sum(int(self.is_allowed(self.matching(b)).sum()) for b in blocks)
 
     @cached_property
     def _rules(self) -> list[tuple[list[int], Tensor]]:

@@ -223,7 +223,7 @@ class ProductLimits(PullLimits):
 
     @override
     def draw(self, generator: torch.Generator) -> int:
-        size = self.mask.rows.num_fitting
+        size = self.mask.rows.num_matching
         return self.numbered(int(draw_integers(size, 1, generator)))
 
     @override
@@ -234,12 +234,12 @@ class ProductLimits(PullLimits):
             number: Where the order begins.
         """
         rows = self.mask.rows
-        size = rows.num_fitting
+        size = rows.num_matching
         step = scattered_step(size)
         order = torch.arange(min(size, MOST_PROBES), device=self.mask.closed.device)
         for start in range(0, len(order), 1024):
             numbers = (number + order[start : start + 1024] * step) % size
-            indices = rows.fitting(numbers)
+            indices = rows.matching(numbers)
             allowed = indices[self.allows(indices)]
             if len(allowed):
                 return int(allowed[0])

@@ -58,12 +58,12 @@ MOST_FAILURES = 2
 class GPBandit(FiniteArmBandit):
     r"""Finds the best of many candidates from few, noisy and late measurements.
 
-    A Gaussian process models the rewards of all arms. What is None is fitted by maximum
-    a posteriori: at every update up to 128 observations, then when their number reaches
-    256, 512, ... The posterior is exact up to 256 measured arms, then sparse, on
-    inducing arms drawn by ridge leverage scores. **Fitted hyperparameters void the
-    regret guarantees** of the papers; their algorithms, such as
-    :class:`~botorch_bkb.BBKB`, take kernel and noise as given.
+    A Gaussian process models the rewards of all arms. Arguments that are None are
+    fitted by maximum a posteriori: at every update up to 128 observations, then when
+    their number reaches 256, 512, ... The posterior is exact up to 256 measured arms,
+    then sparse, on inducing arms drawn by ridge leverage scores. **Fitted
+    hyperparameters void the regret guarantees** of the papers; their algorithms, such
+    as :class:`~botorch_bkb.BBKB`, take kernel and noise as given.
 
     Batches may overlap: pending pulls, and the earlier arms of a batch, count as if
     their rewards were their posterior means.
@@ -99,12 +99,13 @@ class GPBandit(FiniteArmBandit):
             learned.
         maximize: Whether large rewards are good.
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
-        generator: Gives the seed of all random numbers, and stays in its state. None: a
-            random seed.
+        generator: The seed of all random numbers is read from it; it is not advanced.
+            None: a random seed.
         max_feature_bytes: The byte budget of the cached features.
 
     Results of known noise, ``tell(..., noise_variance=)``, have their own weights. If
-    the noise of all is known, and none is given here, other pulls have its mean.
+    the noise of all is known, and none is given here, the mean of these variances is
+    used for future pulls.
 
     The prior mean is the average of the rewards, or fitted for Thompson sampling. Every
     answer is in the original scale. After ``fail`` the next ask leaves these arms out,
@@ -284,9 +285,9 @@ class GPBandit(FiniteArmBandit):
         No later pick changes, and the answer is the same at every call.
 
         Args:
-            n: The size of the batch, which is the one that ``ask(n)`` would return.
-            indices: In its place, the arms of this batch, such as those of the last
-                ask: their pending pulls count as its pulls.
+            n: The size of the batch, whose arms are those that ``ask(n)`` would choose.
+            indices: The arms of the batch instead, such as those of the last ask. If
+                they are pending, they are not counted twice.
 
         Raises:
             InputDataError: If there are no observations, an arm is unknown, or no arm
@@ -304,9 +305,9 @@ class GPBandit(FiniteArmBandit):
 
     @property
     def evaluated_share(self) -> float:
-        """The number of exact variances since the last update, over that of products.
+        """The share of products whose variance was computed since the last update.
 
-        Over a product space, 1 at most; 1 for other arms, all of which are evaluated.
+        1 at most, and 1 for arms that are no product space.
         """
         posterior = self._surrogate.posterior(self._observations)
         if isinstance(posterior, ProductPosterior):
@@ -339,10 +340,10 @@ class GPBandit(FiniteArmBandit):
         :meth:`FiniteArmBandit.ask`.
 
         With ``same``, a batch is chosen for every value of these columns, as with an
-        ``available`` mask, and the one is returned that is expected to raise the best
-        posterior mean most; fewer than ``n`` if that value has fewer left. The values
-        are those of the 1,024 available arms of the largest bounds ``mean + 2 standard
-        deviations``, in this order: the first 20, and the first among ties.
+        ``available`` mask. The batch is returned that is expected to raise the best
+        posterior mean most. Only values among the 1,024 available arms with the largest
+        ``mean + 2 std`` are compared, at most 20 of them; ties go to the first. A value
+        with fewer than ``n`` arms gives repeats, or fewer if ``max_repeats`` forbids.
 
         Args:
             n: The number of pulls.

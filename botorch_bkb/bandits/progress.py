@@ -1,4 +1,4 @@
-"""When to stop: what more measurements may bring."""
+"""When to stop: the expected benefit of another batch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LEVEL = 0.95
 
 
 class Progress(NamedTuple):
-    """What more measurements may bring, by the model.
+    """The expected benefit of another batch, by the model.
 
     Attributes:
         expected_rise: How much a batch is expected to improve the best posterior mean
             of all arms, given pending pulls; in the unit of the rewards, 0 or more.
-        probability_unmeasured: The probability that some arm without observations is
-            better than all arms with observations, noise apart.
+        probability_unmeasured: The probability that some arm without observations has
+            a higher true mean than every arm with observations.
         best_arms: The fewest arms that hold the best one with a probability of 95 %,
             most likely first. Like the probability, these are from joint draws given
             the observations, ``GPBandit.maximizer_distribution``. Both depend on the

@@ -267,9 +267,9 @@ SUGGEST: list[Option] = [
     (
         "--objective",
         REPEATED | {"type": objective, "metavar": "COLUMN:DIRECTION:LOW:HIGH[:WEIGHT]"},
-        "instead of --reward: an outcome, of which max (large) or min (small) values "
-        "are good, with the range from useless to perfect. Repeatable: the score of a "
-        "result is the weighted geometric mean of its outcomes' places in their ranges",
+        "instead of --reward: an outcome. With max, LOW scores 0 and HIGH scores 1; "
+        "with min, LOW scores 1 and HIGH scores 0. Repeatable: the score of a result "
+        "is the weighted geometric mean",
     ),
     (
         "--noise-std",

@@ -27,7 +27,9 @@ from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
     check_copies,
     check_output,
+    last_failures,
     note_unused_columns,
+    NUM_IDS_SHOWN,
     read_results,
     read_rewards,
     results_name,
@@ -45,7 +47,6 @@ from botorch_bkb.cli.tables import (
 )
 
 
-NUM_IDS_SHOWN = 3
 AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
 # The column that numbers the rows of a table without ids.
 ROW_COLUMN = "candidate"
@@ -136,17 +137,10 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     is_known = (indices >= 0) & (places < len(arms))
     candidates = arms.iloc[places[is_known]]
     _compare_settings(results[is_known], candidates, settings, args)
-    is_last = ~pd.Series(indices).duplicated(keep="last").to_numpy()
-    failed = indices[is_failed & is_last & (indices >= 0)]
+    names = rows[args.id].iloc[first].array
+    failed = last_failures(indices, is_failed, names)
     available = available[first]
     available[failed] = False
-    if len(failed):
-        names = list(rows[args.id].iloc[first[failed]])
-        note(
-            f"candidates whose last measurement failed: {len(failed):,} "
-            f"({listing(names, NUM_IDS_SHOWN)}). They are not chosen. Remove the rows "
-            "of failed measurements to let these candidates be chosen again"
-        )
     kept = (indices >= 0) & ~is_failed
     num_candidates = int(group[: len(arms)].max()) + 1
     return Campaign(

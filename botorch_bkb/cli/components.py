@@ -16,7 +16,12 @@ from botorch.exceptions.errors import InputDataError
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.cli.molecules import read_smiles
 from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.results import check_output, read_results, read_rewards
+from botorch_bkb.cli.results import (
+    check_output,
+    last_failures,
+    read_results,
+    read_rewards,
+)
 from botorch_bkb.cli.tables import (
     find_column,
     is_numeric,
@@ -64,7 +69,7 @@ class Products:
         results: The results that did not fail.
         indices: The product of each.
         rewards: The result of each, NaN while it is in flight.
-        failed: The products whose measurement failed.
+        failed: The products whose last measurement failed.
         form: The format of the last CSV file of results.
         num_candidates: The number of products.
     """
@@ -96,10 +101,10 @@ class Products:
         rewards = read_rewards(results, args)
         positions = [_places(own, results[name]) for name, own in lists.items()]
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
-        failed = torch.from_numpy(is_failed)
-        self.failed = indices[failed].unique()
+        numbers = indices.numpy()
+        self.failed = last_failures(numbers, is_failed, self.ids)
         self.results = results[~is_failed]
-        self.indices = indices[~failed].numpy()
+        self.indices = numbers[~is_failed]
         self.rewards = rewards.to_numpy(dtype="float64")[~is_failed]
         self.form = last.form
         self.num_candidates = math.prod(known.values())

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,7 @@ from botorch_bkb.cli.tables import (
 from botorch_bkb.desirability import Desirability
 
 
+NUM_IDS_SHOWN = 3
 # The columns of a batch, beside the ids.
 COLUMNS_OF_NEXT = ("repeats", "mean", "std", "low", "high", "why")
 
@@ -106,6 +108,28 @@ def read_results(
         frames = [f.rename(columns={n: ids}) for f, n in zip(frames, own, strict=True)]
     keys = [path.name for path in tables]
     return pd.concat(frames, keys=keys), np.concatenate(is_failed), last
+
+
+def last_failures(
+    indices: NDArray[np.int64], is_failed: NDArray[np.bool_], ids: Any
+) -> NDArray[np.int64]:
+    """Return the candidates whose last measurement failed, and report them.
+
+    Args:
+        indices: The candidate of each result, -1 if it is none.
+        is_failed: Which measurements failed.
+        ids: The names of candidates.
+    """
+    is_last = ~pd.Series(indices).duplicated(keep="last").to_numpy()
+    failed = indices[is_failed & is_last & (indices >= 0)]
+    if len(failed):
+        note(
+            f"candidates whose last measurement failed: {len(failed):,} "
+            f"({listing(list(map(str, ids[failed])), NUM_IDS_SHOWN)}). They are not "
+            "chosen. Remove the rows of failed measurements to let these candidates be "
+            "chosen again"
+        )
+    return failed
 
 
 def _read_result(

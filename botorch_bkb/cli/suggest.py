@@ -147,7 +147,7 @@ def _suggest_products(args: argparse.Namespace) -> None:
     bandit = suggestion_bandit(
         products.arms, indices, rewards, noise, seed=args.seed, **options
     )
-    bandit.retire_arms(products.failed)
+    bandit.retire_arms(torch.from_numpy(products.failed))
     size = f"{products.num_candidates:,} combinations"
     told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     status(f"Fitting {told} of {size}", args.quiet)

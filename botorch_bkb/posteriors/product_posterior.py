@@ -249,10 +249,10 @@ class ProductPosterior(ArmPosterior):
     def scattered(self, size: int, competes: ProductMask | None = None) -> Tensor:
         """Return products at distances of the golden ratio, ascending."""
         arms = self.arms if competes is None else competes.rows
-        num_arms = arms.num_fitting
+        num_arms = arms.num_matching
         numbers = torch.arange(min(num_arms, size), device=self.arms.device)
         numbers = numbers * scattered_step(num_arms) % num_arms
-        return arms.fitting(numbers).unique()
+        return arms.matching(numbers).unique()
 
     @property
     def chunk_size(self) -> int:
@@ -335,7 +335,7 @@ class ProductPosterior(ArmPosterior):
     def _pass(self, scale: float, target: int, competes: ProductMask | None) -> Found:
         """Return about ``target`` of the largest bounds."""
         sample = self.scattered(NUM_SCATTERED, competes)
-        num_arms = (self.arms if competes is None else competes.rows).num_fitting
+        num_arms = (self.arms if competes is None else competes.rows).num_matching
         rank = math.ceil(target * len(sample) / num_arms)
         start = Search(self, scale, rank, competes)
         start.add(sample)
@@ -358,7 +358,7 @@ class ProductPosterior(ArmPosterior):
         device = self.arms.device
         space = self.arms if search.competes is None else search.competes.rows
         ends = torch.arange(num_last, device=device)
-        ends = ends[space.fits(torch.unravel_index(ends, sizes[first:]), first)]
+        ends = ends[space.matches(torch.unravel_index(ends, sizes[first:]), first)]
         last = torch.unravel_index(ends, sizes[first:])
         # Rows of the first components' table, times the mean's weights or a row of R,
         # and a column for each of the last components' combinations.
@@ -375,7 +375,7 @@ class ProductPosterior(ArmPosterior):
         ):
             rows = torch.arange(start, min(start + size, num_first), device=device)
             if first:
-                rows = rows[space.fits(torch.unravel_index(rows, sizes[:first]))]
+                rows = rows[space.matches(torch.unravel_index(rows, sizes[:first]))]
                 if not len(rows):
                     continue
             left = weights.new_ones(len(rows), weights.shape[-1])

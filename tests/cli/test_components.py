@@ -108,6 +108,7 @@ def test_results_of_other_elements_train_the_model_and_are_not_chosen(folder, ca
         ("002", "water", 40, "weak", "failed"),
         ("004", "water", 40, "weak", None),
         ("003", "water", 80, "none", 12.0),
+        ("003", "DMF", 80, "none", "failed"),
         ("003", "DMF", 80, "none", 14.0),
     ]
     table = pd.DataFrame(rows, columns=[*NAMES, "yield"])
@@ -115,8 +116,9 @@ def test_results_of_other_elements_train_the_model_and_are_not_chosen(folder, ca
     command = [word for word in COMMAND if "batch-size" not in word]
     assert main([*command, "--batch-size=200", "--max-repeats=1"]) == 0
     printed = capsys.readouterr().out
+    assert re.search(r"measurement failed: 1 \(002 \+ water \+ 40.*\)", printed)
     batch = read("next.csv")
-    # 96 less 16 forbidden, two of one failed, in flight or measured each.
+    # 96 less 16 forbidden, and five that failed last, are in flight or measured.
     assert len(batch) == 96 - 16 - 5
     assert not batch[NAMES].duplicated().any()
     assert "1 in flight" in printed
