@@ -21,6 +21,7 @@ NAMES = (
     "practice_ax",
     "practice_box",
     "products",
+    "progress",
     "regret",
     "scale",
     "screening",
