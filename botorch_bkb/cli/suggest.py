@@ -128,7 +128,7 @@ def _suggest(
 def _suggest_products(args: argparse.Namespace) -> None:
     """Choose a batch from a product space, write it, and print a summary."""
     args.arms = Path(" x ".join(name for name, _ in args.component))
-    unused = ("kernel", "available", "category", "with_columns", "per_measurement")
+    unused = ("kernel", "available", "category", "with_columns")
     for name in unused:
         if getattr(args, name):
             raise InputDataError(
@@ -170,6 +170,9 @@ def _suggest_products(args: argparse.Namespace) -> None:
     _print_batch(bandit, batch, products.ids, reward_label(args))
     batch = _with_outcomes(batch, args)
     table = pd.concat([parts, batch.drop(columns="id")], axis="columns")
+    if args.per_measurement:
+        table = table.loc[table.index.repeat(table["repeats"])]
+        table = table.reindex(columns=[*parts, *outcome_columns(args)])
     write_table(table, args.output, products.form)
     _write_more(args, bandit, products, batch, rounds, (), held_out, problems)
 

@@ -78,6 +78,18 @@ def test_results_have_known_noise_and_logarithms(folder, monkeypatch, capsys):
     assert "--noise-std has '-1' in row 1 of results.csv" in capsys.readouterr().err
 
 
+def test_a_row_per_measurement_can_be_filled_in(folder):
+    command = [word for word in COMMAND if "batch-size" not in word]
+    command += ["--per-measurement", "--batch-size=90"]
+    assert main(command) == 0
+    batch = read("next.csv")
+    assert list(batch.columns) == [*NAMES, "yield"]
+    assert len(batch) == 90
+    assert batch["yield"].isna().all()
+    batch.assign(**{"yield": measured(batch)}).to_csv("results.csv", index=False)
+    assert main([*command, "--output=other.csv"]) == 0
+
+
 def test_a_campaign_of_several_rounds(folder, capsys):
     rounds = []
     for number in range(4):
