@@ -98,8 +98,8 @@ def when_to_stop(
     return [
         f"This batch is expected to {better} the best predicted mean {reward} by "
         f"{rise:.2g}.",
-        "By the model, a candidate without measurement is better than all measured "
-        f"ones with a probability of {100 * unmeasured:.0f} %.",
+        "A candidate without measurement is better than all measured ones with a "
+        f"probability of {100 * unmeasured:.0f} %.",
         "By the model, the best candidate is with 95 % probability one of "
         f"{len(best):,}: {names}.",
     ]

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from scipy.special import expit, logit
 
 from botorch_bkb import GPBandit
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import ThompsonPolicy
+from botorch_bkb.bandits.progress import calibrated
 from botorch_bkb.posteriors import batch_rise
 from tests.bandits.test_predictions import campaign, dense_posterior, seeded, tables
 from tests.posteriors.test_product_posterior import NOISE, Space
@@ -89,12 +91,26 @@ def test_the_best_arm_is_that_of_joint_draws(maximize):
     is_measured = np.isin(range(len(arms)), bandit.observed_arms)
     better = draws[:, ~is_measured].max(axis=1) > draws[:, is_measured].max(axis=1)
     assert 0.05 < better.mean() < 0.95
-    assert found.probability_unmeasured == pytest.approx(better.mean(), abs=0.03)
+    expected = calibrated(better.mean())
+    assert found.probability_unmeasured == pytest.approx(expected, abs=0.03)
     share = np.bincount(draws.argmax(axis=1), minlength=len(arms)) / len(draws)
     share = share[found.best_arms.numpy()]
     assert 0.93 < share.sum() < 0.99
     assert share[:-1].sum() < 0.97
     assert (np.diff(share) < 0.03).all()
+
+
+def test_shares_of_draws_are_calibrated_by_platt_scaling():
+    share = np.linspace(0.001, 0.999, 99)
+    expected = expit(0.1 + 0.3 * logit(share))
+    np.testing.assert_allclose(np.vectorize(calibrated)(share), expected)
+    assert calibrated(0) == calibrated(0.5 / 2048) < 0.15
+
+
+def test_of_measured_arms_alone_none_is_better():
+    bandit = campaign(torch.rand(8, 2, generator=seeded()).double(), 8, noise_std=0.1)
+    bandit.add_observations(range(8), torch.rand(8, generator=seeded()).double())
+    assert bandit.progress().probability_unmeasured == 0
 
 
 @pytest.mark.parametrize("policy", [None, ThompsonPolicy()])
