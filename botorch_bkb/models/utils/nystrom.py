@@ -334,13 +334,18 @@ def _forward(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
 
 def _matern(kernel: MaternKernel, x1: Tensor, x2: Tensor) -> Tensor:
     """Return ``(1 + s + s^2 / 3) exp(-s)`` for scaled distances ``s = sqrt(5) r``."""
-    center, scale = x1.mean(dim=-2, keepdim=True), math.sqrt(5) / kernel.lengthscale
-    a, b = (x1 - center) * scale, (x2 - center) * scale
-    # |a - b|^2 of all pairs as one matrix product.
-    norms = [points.square().sum(dim=-1, keepdim=True) for points in (a, b)]
-    left = torch.cat([-2 * a, norms[0], torch.ones_like(norms[0])], dim=-1)
-    right = torch.cat([b, torch.ones_like(norms[1]), norms[1]], dim=-1)
-    squared = (left @ right.mT).clamp_min_(0.0)
+    scale = math.sqrt(5) / kernel.lengthscale
+    if x1.shape[-2] == 1:  # a row of a large table: in few passes over it
+        weights = scale.square().expand(1, x1.shape[-1])
+        squared = ((x2 - x1).square_() @ weights.mT).mT
+    else:
+        center = x1.mean(dim=-2, keepdim=True)
+        a, b = (x1 - center) * scale, (x2 - center) * scale
+        # |a - b|^2 of all pairs as one matrix product.
+        norms = [points.square().sum(dim=-1, keepdim=True) for points in (a, b)]
+        left = torch.cat([-2 * a, norms[0], torch.ones_like(norms[0])], dim=-1)
+        right = torch.cat([b, torch.ones_like(norms[1]), norms[1]], dim=-1)
+        squared = (left @ right.mT).clamp_min_(0.0)
     s = squared.sqrt()
     covariance = s.neg().exp_()
     return covariance.mul_(squared.div_(3).add_(s).add_(1))
