@@ -347,5 +347,5 @@ def _matern(kernel: MaternKernel, x1: Tensor, x2: Tensor) -> Tensor:
         right = torch.cat([b, torch.ones_like(norms[1]), norms[1]], dim=-1)
         squared = (left @ right.mT).clamp_min_(0.0)
     s = squared.sqrt()
-    covariance = s.neg().exp_()
-    return covariance.mul_(squared.div_(3).add_(s).add_(1))
+    decay = s.neg().exp_()
+    return torch.addcmul(decay, s.add_(squared, alpha=1 / 3), decay, out=decay)
