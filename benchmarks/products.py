@@ -5,6 +5,11 @@ from the package `chem-tactics` 1.2.0, without noise. 200 random products, then 
 of 100. `hits` are those of the true best 100 that were found, `seconds` those of all
 asks. Needs the extra `chem`.
 
+`buchwald`: the same with 3,955 measured yields of Buchwald-Hartwig reactions, of four
+ligands, 22 additives, three bases and 15 halides (`DreherDoyle.csv` in the source of
+the package `gauche` 0.1.6, copied to the folder `--data`). 20 first, then batches of
+10.
+
 `grid_1e6` and `grid_1e9`: three lists of 100 or 1,000 points of the unit square, 200
 results, and the seconds of one ask of 96 with its fit. `evaluated_share` is the share
 of products whose exact variance the last ask computed.
@@ -27,6 +32,7 @@ import gzip
 import math
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,10 +53,14 @@ FILE = "products.csv"
 RESULTS = Path(__file__).with_name("results")
 PAGE = RESULTS.parents[1] / "docs" / "benchmarks"
 NUM_FIRST, NUM_BEST = 200, 100
-# Batch size, and numbers of evaluations at which hits are counted.
-PROTOCOLS = {"docking": (100, range(1000, 5001, 1000)), "smoke": (20, (220, 240))}
+# Numbers of first products, of a batch, and of evaluations when hits are counted.
+PROTOCOLS = {
+    "docking": (NUM_FIRST, 100, range(1000, 5001, 1000)),
+    "buchwald": (20, 10, (100, 200)),
+    "smoke": (NUM_FIRST, 20, (220, 240)),
+}
 GRID_SIZES = {"grid_smoke": 20, "grid_1e6": 100, "grid_1e9": 1000}
-PROBLEMS = ("docking", "grid_1e6", "grid_1e9")
+PROBLEMS = ("docking", "buchwald", "grid_1e6", "grid_1e9")
 WIDTHS = {"wide": 4.0, "default": None, "greedy": 0.0}
 METHODS = (*WIDTHS, "reagents", "random")
 COLUMNS = ["hits", "seconds", "peak_mb", "evaluated_share"]
@@ -102,7 +112,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
     table = seeds.join(groups[COLUMNS].mean()).reset_index()
     print_table(table)
     if args.page:
-        shown = table[table["evaluations"].isin((NUM_FIRST, 3000, 5000))]
+        shown = table[table["evaluations"].isin((100, NUM_FIRST, 3000, 5000))]
         write_page_table(shown, PAGE, "products")
 
 
@@ -116,24 +126,44 @@ def play(one: Run, data: Path, threads: int, evaluations: int) -> pd.DataFrame:
 
 def load_docking(folder: Path) -> tuple[ProductArms, Tensor]:
     """Return the products as counts of their reagents, and the scores with a minus."""
-    from botorch_bkb.integrations.chem import read_molecules
-
-    reagents = {}
-    for name in ("acids", "amino_acids"):
-        table = pd.read_csv(folder / f"thrombin_{name}.csv")
-        molecules = read_molecules(table["smiles"].tolist(), counts=True)
-        # The scores have a row for every reagent, also for one that is there twice.
-        first = [molecules.duplicates.get(row, row) for row in range(len(table))]
-        codes = molecules.codes[np.searchsorted(molecules.rows, first)]
-        reagents[name] = BitArms.of(torch.from_numpy(codes))
-    acids, amino_acids = reagents.values()
+    files = [folder / f"thrombin_{name}.csv" for name in ("acids", "amino_acids")]
+    acids, amino_acids = (counts_of(pd.read_csv(path)["smiles"]) for path in files)
     with gzip.open(folder / "thrombin_scores.npy.gz") as file:
         scores = torch.from_numpy(np.load(file)).double()
     lists = {"acid": acids, "b": amino_acids, "c": amino_acids}
     return ProductArms(lists), -scores.flatten()
 
 
-def smoke_library() -> tuple[ProductArms, Tensor]:
+def load_buchwald(folder: Path) -> tuple[ProductArms, Tensor]:
+    """Return the reactions and their yields; those without one are forbidden."""
+    table = pd.read_csv(folder / "DreherDoyle.csv")
+    names = ["ligand", "additive", "base", "aryl halide"]
+    lists, positions = {}, []
+    for name in names:
+        place, smiles = pd.factorize(table[name], sort=True)
+        lists[name] = counts_of(smiles)
+        positions.append(torch.from_numpy(place))
+    space = ProductArms(lists)
+    yields = torch.full((len(space),), -math.inf, dtype=torch.double)
+    measured = space.numbers(torch.stack(positions, dim=-1))
+    yields[measured] = torch.from_numpy(table["yield"].to_numpy())
+    missing = space.components((yields == -math.inf).nonzero().squeeze(-1))
+    forbidden = [dict(zip(names, row, strict=True)) for row in missing.tolist()]
+    return ProductArms(lists, forbidden), yields
+
+
+def counts_of(smiles: Iterable[str]) -> BitArms:
+    """Return the counts of molecules, also of one that is there twice."""
+    from botorch_bkb.integrations.chem import read_molecules
+
+    texts = list(smiles)
+    found = read_molecules(texts, counts=True)
+    first = [found.duplicates.get(row, row) for row in range(len(texts))]
+    codes = found.codes[np.searchsorted(found.rows, first)]
+    return BitArms.of(torch.from_numpy(codes))
+
+
+def smoke_library(_: Path) -> tuple[ProductArms, Tensor]:
     """Make up products whose rewards are of pairs of reagents."""
     generator = Generator().manual_seed(0)
     counts = [torch.randint(3, (n, 32), generator=generator) for n in (12, 10, 8)]
@@ -143,12 +173,20 @@ def smoke_library() -> tuple[ProductArms, Tensor]:
     return arms, (a * b + b * c).sum(dim=-1)
 
 
+LIBRARIES = {
+    "docking": load_docking,
+    "buchwald": load_buchwald,
+    "smoke": smoke_library,
+}
+
+
 def _play_library(one: Run, data: Path, g: Generator, evaluations: int) -> list[Row]:
-    size, checkpoints = PROTOCOLS[one.problem]
+    num_first, size, checkpoints = PROTOCOLS[one.problem]
     checkpoints = [number for number in checkpoints if number <= evaluations]
-    arms, rewards = load_docking(data) if one.problem == "docking" else smoke_library()
+    arms, rewards = LIBRARIES[one.problem](data)
     best = rewards.topk(min(NUM_BEST, len(rewards) // 20)).indices
-    found = torch.randperm(len(arms), generator=g)[:NUM_FIRST]
+    possible = arms.is_allowed(torch.arange(len(arms))).nonzero().squeeze(-1)
+    found = possible[torch.randperm(len(possible), generator=g)[:num_first]]
     before, seconds, share, rows = peak_memory(), 0.0, math.nan, list[Row]()
     bandit = GPBandit(arms, confidence=WIDTHS.get(one.method), generator=g)
     bandit.add_observations(found, rewards[found])
@@ -159,7 +197,7 @@ def _play_library(one: Run, data: Path, g: Generator, evaluations: int) -> list[
             bandit.tell(batch, rewards[batch])
         else:
             results = None if one.method == "random" else rewards[found]
-            batch = draw_new(arms, found, results, size, g)
+            batch = draw_new(arms, found, results, num_first, size, g)
         seconds += time.perf_counter() - start
         found = torch.cat([found, batch])
         if len(found) in checkpoints:
@@ -169,12 +207,17 @@ def _play_library(one: Run, data: Path, g: Generator, evaluations: int) -> list[
 
 
 def draw_new(
-    arms: ProductArms, found: Tensor, results: Tensor | None, size: int, g: Generator
+    arms: ProductArms,
+    found: Tensor,
+    results: Tensor | None,
+    num_first: int,
+    size: int,
+    g: Generator,
 ) -> Tensor:
     """Return products that are not `found` yet: by reagent; at random if no results."""
     moments = []
     if results is not None:
-        prior = results[:NUM_FIRST]
+        prior = results[:num_first]
         for at, size_i in zip(arms.components(found).mT, arms.sizes, strict=True):
             # The prior counts as one result of every reagent.
             counts = 1.0 + at.bincount(minlength=size_i)
@@ -187,6 +230,7 @@ def draw_new(
             noises = (torch.randn(num_draws, n, generator=g) for n in arms.sizes)
             values = (m + s * e for (m, s), e in zip(moments, noises, strict=True))
             drawn = arms.numbers(torch.stack([v.argmax(dim=-1) for v in values], -1))
+        drawn = drawn[arms.is_allowed(drawn)]
         new.update((number, None) for number in drawn.tolist() if number not in known)
     return torch.tensor(list(new)[:size])
 
