@@ -146,7 +146,7 @@ def load_buchwald(folder: Path) -> tuple[ProductArms, Tensor]:
     space = ProductArms(lists)
     yields = torch.full((len(space),), -math.inf, dtype=torch.double)
     measured = space.numbers(torch.stack(positions, dim=-1))
-    yields[measured] = torch.from_numpy(table["yield"].to_numpy())
+    yields[measured] = torch.tensor(table["yield"].to_list(), dtype=torch.double)
     missing = space.components((yields == -math.inf).nonzero().squeeze(-1))
     forbidden = [dict(zip(names, row, strict=True)) for row in missing.tolist()]
     return ProductArms(lists, forbidden), yields

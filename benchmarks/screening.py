@@ -1,12 +1,14 @@
 """Molecules: how many of the best are found, beside stock BoTorch.
 
 The protocol `batches` of the benchmark `practice`, without noise, over pools of
-molecules. Two are of MoleculeNet, read from the folder `--tables`: `esol` (`ESOL.csv`,
-1,128 measured solubilities) and `lipophilicity` (`Lipophilicity.csv`, 4,200 measured
-ones). Three come with RDKit: `chembl`, 1,017 measured activities of its Free-Wilson
-example (ChEMBL document 2321810), and `nci_qed` and `nci_logp`, 2,000 molecules of NCI
-and two properties that RDKit computes. `suggest` is the command's choice, `qLogEI`
-stock BoTorch with the same kernel, priors and fingerprints. It reads the kernel's
+molecules. Four are read from the folder `--tables`, files in the source of the package
+`gauche` 0.1.6: `esol` (1,128 measured solubilities), `freesolv` (642 measured
+hydration energies), `lipophilicity` (4,200 measured ones) and `photoswitch` (383
+measured wavelengths). Three come with RDKit: `chembl`, 1,017 measured activities of its
+Free-Wilson example (ChEMBL document 2321810), and `nci_qed` and `nci_logp`, 2,000
+molecules of NCI and two properties that RDKit computes. `suggest` is the command's
+choice, by counts of fragments, `bits` the same with `--bits`, and `qLogEI` stock
+BoTorch with the same kernel, priors and counts. It reads the kernel's
 values from a table of all molecules, made beforehand, which saves most of its time.
 
 Writes what `practice` writes. Needs the extra `chem`.
@@ -37,10 +39,12 @@ from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.models.kernels.learned import tanimoto_to_learn
 
 
-# Files of MoleculeNet, and their columns of what is to be maximized.
+# Files, and their columns of what is to be maximized.
 TABLES = {
     "esol": ("ESOL.csv", "measured log solubility in mols per litre"),
+    "freesolv": ("FreeSolv.csv", "expt"),
     "lipophilicity": ("Lipophilicity.csv", "exp"),
+    "photoswitch": ("Photoswitch.csv", "E isomer pi-pi* wavelength in nm"),
 }
 POOLS = (*TABLES, "chembl", "nci_qed", "nci_logp")
 NCI_SIZE = 2_000
@@ -50,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--pools", nargs="+", choices=POOLS, default=list(POOLS))
     parser.add_argument(
-        "--tables", type=Path, metavar="FOLDER", help="where files of MoleculeNet are"
+        "--tables", type=Path, metavar="FOLDER", help="where these files are"
     )
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="0 to N - 1")
 
@@ -71,9 +75,9 @@ def run(args: argparse.Namespace, record: Record) -> None:
 
 
 def pool_of(name: str, tables: Path | None) -> Pool:
-    """Return molecules as bits; those of equal fingerprints are one candidate."""
+    """Return molecules as counts; those of equal fingerprints are one candidate."""
     smiles, rewards = load_molecules(name, tables)
-    molecules = read_molecules(smiles, skip_invalid=True)
+    molecules = read_molecules(smiles, counts=True, skip_invalid=True)
     rewards = rewards[torch.from_numpy(molecules.rows)]
     arms, place = molecules.arms().unique(dim=0, return_inverse=True)
     sums = torch.zeros(len(arms), dtype=torch.double).index_add(0, place, rewards)
@@ -85,7 +89,7 @@ def load_molecules(name: str, tables: Path | None = None) -> tuple[list[str], Te
     if name in TABLES:
         file, column = TABLES[name]
         table = pd.read_csv((tables or Path()) / file)
-        table["reward"] = table[column]
+        table = table.rename(columns={column: "reward", "SMILES": "smiles"})
     elif name == "chembl":
         folder = Path(RDConfig.RDContribDir) / "FreeWilson" / "data"
         rewards = pd.read_csv(folder / "CHEMBL2321810_act.csv").set_index("Name")["Act"]
@@ -133,8 +137,16 @@ class Suggest(SuggestLoop):
         super().__init__(BitArms.of(arms.to(torch.uint8)), seed=0, kernel="tanimoto")
 
 
+class SuggestByBits(Suggest):
+    """The same with `--bits`."""
+
+    def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
+        super().__init__((arms > 0).to(arms), generator)
+
+
 METHODS: dict[str, PlayerFactory] = {
     "suggest": Suggest,
+    "bits": SuggestByBits,
     "qLogEI": TanimotoQLogEI,
     "uniform": Uniform,
 }

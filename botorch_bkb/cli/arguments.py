@@ -176,7 +176,12 @@ OF_TABLES: list[Option] = [
     ),
     ("--radius", COUNT | {"default": 2}, "of the fingerprints (default: 2, ECFP4)"),
     ("--num-bits", COUNT | {"default": 2048}, "of the fingerprints (default: 2048)"),
-    ("--counts", FLAG, "count how often a molecule has a fragment"),
+    (
+        "--bits",
+        FLAG,
+        "fingerprints of 0 and 1, not of how often a molecule has a fragment: an "
+        "eighth of the memory",
+    ),
     ("--skip-invalid", FLAG, "leave out rows whose SMILES cannot be read"),
     (
         "--kernel",

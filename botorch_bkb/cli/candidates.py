@@ -93,7 +93,7 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     codes = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
     by = by if kernel == "tanimoto" else ""
     shown = ", ".join(map(repr, args.smiles))
-    kind = "counts" if args.counts else "bits"
+    kind = "bits" if args.bits else "counts"
     note(
         f"column {shown} became Morgan fingerprints of radius {args.radius}, "
         f"{args.num_bits:,} {kind}{by}"
@@ -103,7 +103,7 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
         num_bits = range(args.num_bits)
         sources = (*(name for name in args.smiles for _ in num_bits), *sources)
         names = (*(f"bit {n}" for _ in args.smiles for n in num_bits), *names)
-    return Candidates(BitArms(codes, not args.counts, numbers), kernel, sources, names)
+    return Candidates(BitArms(codes, args.bits, numbers), kernel, sources, names)
 
 
 def _library_arms(path: Path, args: argparse.Namespace) -> ParquetArms:

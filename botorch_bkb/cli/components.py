@@ -221,4 +221,4 @@ def _features(name: str, own: pd.DataFrame, args: argparse.Namespace) -> Any:
             "Correct it."
         )
     codes = torch.tensor(found.of(smiles))
-    return BitArms(codes, is_packed=not args.counts)
+    return BitArms(codes, is_packed=args.bits)

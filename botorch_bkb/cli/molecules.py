@@ -65,7 +65,7 @@ def read_smiles(
                 texts,
                 radius=args.radius,
                 num_bits=args.num_bits,
-                counts=args.counts,
+                counts=not args.bits,
                 skip_invalid=True,
                 progress=bar.update,
             )

@@ -60,12 +60,12 @@ def test_a_library_of_smiles_gives_the_next_plate(tmp_path, library, capsys):
     results = results_of(library, rows)
     found = run(tmp_path, library, results, "--smiles", "smiles")
     generator = rdFingerprintGenerator.GetMorganGenerator(2, fpSize=2048)
-    bits = [
-        generator.GetFingerprintAsNumPy(Chem.MolFromSmiles(text))
+    counts = [
+        generator.GetCountFingerprintAsNumPy(Chem.MolFromSmiles(text))
         for text in library["smiles"]
     ]
     bandit = GPBandit(
-        BitArms(np.packbits(np.stack(bits), axis=1)),
+        BitArms(np.stack(counts).astype("uint8"), is_packed=False),
         generator=torch.Generator().manual_seed(0),
     )
     bandit.add_observations(rows, torch.tensor(results["reward"].to_numpy()))
@@ -75,7 +75,9 @@ def test_a_library_of_smiles_gives_the_next_plate(tmp_path, library, capsys):
     np.testing.assert_allclose(found["mean"], mean)
     np.testing.assert_allclose(found["std"], variance.sqrt())
     said = capsys.readouterr().out
-    assert "column 'smiles' became Morgan fingerprints of radius 2, 2,048 bits" in said
+    assert (
+        "column 'smiles' became Morgan fingerprints of radius 2, 2,048 counts" in said
+    )
     assert "compared by a Tanimoto kernel." in said
     assert "Fit: noise is" in said
     assert "lengthscale" not in said
@@ -84,9 +86,9 @@ def test_a_library_of_smiles_gives_the_next_plate(tmp_path, library, capsys):
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        (["--radius", "1", "--num-bits", "256"], "radius 1, 256 bits"),
-        (["--counts"], "radius 2, 2,048 counts"),
-        (["--kernel", "rbf", "--num-bits", "64"], "radius 2, 64 bits."),
+        (["--radius", "1", "--num-bits", "256"], "radius 1, 256 counts"),
+        (["--bits"], "radius 2, 2,048 bits"),
+        (["--kernel", "rbf", "--num-bits", "64"], "radius 2, 64 counts."),
     ],
 )
 def test_the_fingerprint_has_options(tmp_path, library, words, kind, capsys):

@@ -162,7 +162,7 @@ def molecules_and_gains():
 @pytest.mark.parametrize(
     "words",
     [
-        ["--counts", "--num-bits", "128"],
+        ["--bits", "--num-bits", "128"],
         ["--num-bits", "64", "--kernel", "rbf"],
     ],
 )
