@@ -37,7 +37,7 @@ class Progress(NamedTuple):
             a higher true mean than every arm with observations, by joint draws given
             the observations, ``GPBandit.maximizer_distribution``. Fitted models are too
             sure of their tails, so this share of the draws is calibrated by Platt
-            scaling [platt1999] on the pools of ``python -m benchmarks progress``.
+            scaling [platt1999]_ on the pools of ``python -m benchmarks progress``.
         best_arms: The fewest arms that are the best one in 95 % of these draws, most
             likely first. In the benchmark, they hold the best arm less often.
     """
