@@ -15,7 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import BitArms, ProductArms
-from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.kernels import product, TanimotoKernel
+from botorch_bkb.models.kernels.product import MixedKernel
+
+
+# Sizes of two lists of fingerprints: counts below 4, and bits.
+LISTS = ((6, 4), (3, 2))
 
 
 COMPONENTS = {
@@ -94,6 +99,31 @@ def sum_of_products():
     first = ScaleKernel(ProductKernel(ScaleKernel(acid), prints))
     first.outputscale = 2.5
     return (first + ScaleKernel(ProductKernel(part, rest, acid)) + rest).double()
+
+
+@pytest.mark.parametrize("most_similar", [0, 2048])
+def test_the_learned_kernel_of_fingerprints_and_its_gradient(most_similar, monkeypatch):
+    monkeypatch.setattr(product, "MOST_SIMILAR", most_similar)
+    generator = torch.Generator().manual_seed(0)
+    lists = [torch.randint(most, (n, 16), generator=generator) for n, most in LISTS]
+    arms = ProductArms(dict(zip("ab", lists, strict=True)))
+    kernel = arms.kernel_to_learn()
+    mixed = [part for part in kernel.modules() if isinstance(part, MixedKernel)]
+    for part, weight in zip(mixed, (0.5, 2.0), strict=True):
+        part.initialize(raw_weight=weight)
+    x, z = torch.tensor([[0, 1], [3, 2], [3, 1]]), torch.tensor([[3, 0], [5, 2]])
+    K = kernel(x.double(), z.double()).to_dense()
+    K.sum().backward()
+    parts, slopes = [], []
+    for rows, w, at in zip(lists, (0.5, 2.0), (0, 1), strict=True):
+        left, right = rows.numpy()[x[:, at]][:, None], rows.numpy()[z[:, at]]
+        T = np.minimum(left, right).sum(-1) / np.maximum(left, right).sum(-1)
+        parts.append((1 + w * T) / (1 + w))
+        slopes.append((T - 1) / (1 + w) ** 2)
+    np.testing.assert_allclose(K.detach(), parts[0] * parts[1], rtol=1e-6)
+    for part, slope, other in zip(mixed, slopes, parts[::-1], strict=True):
+        expected = pytest.approx((slope * other).sum(), rel=1e-5)
+        assert part.raw_weight.grad.item() == expected
 
 
 def test_a_kernel_of_the_columns_is_evaluated_by_component():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import cached_property
 from itertools import accumulate, product
-from typing import Any, NamedTuple, Self
+from typing import Any, cast, NamedTuple, Self
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -16,7 +17,14 @@ from gpytorch.priors import LogNormalPrior
 from torch import nn, Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.kernels.tanimoto import TanimotoKernel
+from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.nystrom import dense_covariance
+
+
+# All Tanimoto similarities of so many elements are kept, in at most 32 MiB: they have
+# no parameters, and every step of a fit needs them.
+MOST_SIMILAR = 2048
 
 
 class MixedKernel(Kernel):
@@ -57,6 +65,10 @@ class MixedKernel(Kernel):
             K = self.base_kernel(x1, x2, diag=True)
         else:
             K = dense_covariance(self.base_kernel, x1, x2)
+        return self.mixed(K)
+
+    def mixed(self, K: Tensor) -> Tensor:
+        """Return the values of the kernel, given those of ``k``."""
         return (1 + self.weight * K) / (1 + self.weight)
 
 
@@ -72,6 +84,16 @@ class _Tables(tuple[Tensor, ...]):
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
+
+    @cached_property
+    def similarities(self) -> list[Tensor | None]:
+        """All Tanimoto similarities of a component, or None if it is large."""
+        is_kept = [isinstance(t, BitArms) and len(t) <= MOST_SIMILAR for t in self]
+        with torch.no_grad():
+            return [
+                dense_covariance(TanimotoKernel(), rows) if kept else None
+                for rows, kept in zip(self, is_kept, strict=True)
+            ]
 
 
 class ComponentKernel(Kernel):
@@ -176,7 +198,12 @@ class ComponentKernel(Kernel):
         rows, at = self.components[factor.component], factor.component
         seen, row = left[..., at].unique(return_inverse=True)
         others, column = right[..., at].unique(return_inverse=True)
-        K = dense_covariance(factor, rows[seen], rows[others])
+        base = factor.base_kernel if isinstance(factor, MixedKernel) else None
+        kept = self.components.similarities[at]
+        if kept is not None and type(base) is TanimotoKernel:
+            K = cast(MixedKernel, factor).mixed(kept[seen.unsqueeze(-1), others])
+        else:
+            K = dense_covariance(factor, rows[seen], rows[others])
         return K[row.unsqueeze(-1), column.unsqueeze(-2)]
 
 
