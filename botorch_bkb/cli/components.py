@@ -102,7 +102,7 @@ class Products:
         positions = [_places(own, results[name]) for name, own in lists.items()]
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
         numbers = indices.numpy()
-        self.failed = last_failures(numbers, is_failed, self.ids)
+        self.failed = torch.from_numpy(last_failures(numbers, is_failed, self.ids))
         self.results = results[~is_failed]
         self.indices = numbers[~is_failed]
         self.rewards = rewards.to_numpy(dtype="float64")[~is_failed]

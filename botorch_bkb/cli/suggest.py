@@ -128,8 +128,7 @@ def _suggest(
 def _suggest_products(args: argparse.Namespace) -> None:
     """Choose a batch from a product space, write it, and print a summary."""
     args.arms = Path(" x ".join(name for name, _ in args.component))
-    unused = ("kernel", "available", "category", "with_columns")
-    for name in unused:
+    for name in ("kernel", "available", "category", "with_columns"):
         if getattr(args, name):
             raise InputDataError(
                 f"--{name.replace('_', '-')} needs a table of candidates, but the "
@@ -143,11 +142,10 @@ def _suggest_products(args: argparse.Namespace) -> None:
     indices = torch.from_numpy(products.indices)
     rewards = torch.from_numpy(products.rewards)
     noise = noise_variances(products.results, products.rewards, args)
+    results = indices, rewards, noise
     options = bandit_options(args, candidates)
-    bandit = suggestion_bandit(
-        products.arms, indices, rewards, noise, seed=args.seed, **options
-    )
-    bandit.retire_arms(torch.from_numpy(products.failed))
+    bandit = suggestion_bandit(products.arms, *results, seed=args.seed, **options)
+    bandit.retire_arms(products.failed)
     size = f"{products.num_candidates:,} combinations"
     told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     status(f"Fitting {told} of {size}", args.quiet)

@@ -87,7 +87,7 @@ class _Tables(tuple[Tensor, ...]):
 
     @cached_property
     def similarities(self) -> list[Tensor | None]:
-        """All Tanimoto similarities of a component, or None if it is large."""
+        """All Tanimoto similarities of each component, or None if it is large."""
         is_kept = [isinstance(t, BitArms) and len(t) <= MOST_SIMILAR for t in self]
         with torch.no_grad():
             return [
