@@ -215,7 +215,7 @@ class FiniteArmBandit(Bandit):
         offered, new = self._table.offered(available, arms)
         limits = self._pull_limits(offered, size)
         self._surrogate.posterior(observations)
-        threads = threads_for(self._surrogate.feature_bytes)
+        threads = threads_for(self._surrogate.feature_bytes(observations.num_pulls))
         with threads, self._restored_after_errors():
             self._surrogate.update(observations, now)
             surrogate = self._surrogate

@@ -191,12 +191,7 @@ class ArmSurrogate(Surrogate):
     Args:
         hyperparameters: Kernel, noise and units, with the features of the arms.
         max_feature_bytes: The byte budget of what is cached for all arms.
-
-    Attributes:
-        feature_bytes: The size of the data that a choice reads.
     """
-
-    feature_bytes = 0
 
     def __init__(
         self, hyperparameters: Hyperparameters, max_feature_bytes: int
@@ -204,6 +199,10 @@ class ArmSurrogate(Surrogate):
         check_count("max_feature_bytes", max_feature_bytes)
         super().__init__(hyperparameters)
         self.max_feature_bytes = max_feature_bytes
+
+    def feature_bytes(self, num_pulls: int) -> int:
+        """Return how much data a choice reads after so many pulls."""
+        return 0
 
     @abstractmethod
     def at(
@@ -368,10 +367,14 @@ class PosteriorSurrogate(ArmSurrogate):
         self.drifts = block_size is not None
         self._posterior: ArmPosterior | None = self._empty(max_feature_bytes)
 
-    @property
     @override
-    def feature_bytes(self) -> int:  # type: ignore[override]
-        return 0 if self._posterior is None else self._posterior.feature_bytes
+    def feature_bytes(self, num_pulls: int) -> int:
+        posterior = self._posterior
+        if posterior is None:
+            return 0
+        # Before the first update: every pull may be of an inducing arm.
+        column_bytes = posterior.num_arms * posterior.like.element_size()
+        return posterior.feature_bytes or num_pulls * column_bytes
 
     @override
     def is_current(self, observations: Observations, time: float) -> bool:

@@ -37,6 +37,7 @@ from botorch_bkb.posteriors.arm_shard import Ranked
 from botorch_bkb.posteriors.basis import Basis, sums_of
 from botorch_bkb.posteriors.product_search import (
     Found,
+    in_order,
     products_of,
     Search,
     STAGES,
@@ -60,6 +61,8 @@ GATHERING_COST = 256
 MAX_MARGIN = 0.05
 # So many scattered products tell which bounds are among the largest.
 NUM_SCATTERED = 2**13
+# Inducing products without a result tell nothing: their noise, in prior variances.
+MUCH_NOISE = 1e12
 # A pass keeps this share of all products, within limits.
 KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 64, 2**15, 2**19
 
@@ -118,7 +121,12 @@ class ProductPosterior(ArmPosterior):
         K = self.prior_covariance(inducing_indices, inducing_indices)
         kept = independent_points(K)
         self.inducing_indices = indices = inducing_indices[kept]
-        L = torch.linalg.cholesky(K[kept][:, kept])
+        self.gram = K = K[kept][:, kept]
+        L = torch.linalg.cholesky(K)
+        place = torch.searchsorted(self.pulled_indices, indices)
+        place.clamp_max_(len(self.pulled_indices) - 1)
+        is_pulled = self.pulled_indices[place] == indices
+        self.noises = torch.where(is_pulled, 1 / self.data[0, place], MUCH_NOISE)
         K = self.prior_covariance(indices, self.pulled_indices)
         Z = torch.linalg.solve_triangular(L, K, upper=False)
         inside = torch.ones_like(indices, dtype=torch.bool)
@@ -239,6 +247,33 @@ class ProductPosterior(ArmPosterior):
         projected = Z.square().sum(dim=0) - (K @ self.lost_rows.mT).square().sum(dim=1)
         return torch.stack([prior, mean, residual, projected.maximum(-residual)])
 
+    def given_near(
+        self, positions: Tensor, column: int, size: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return means, and variances given the results of near products only.
+
+        Args:
+            positions: ``k x c`` positions that differ in one component only.
+            column: That component.
+            size: The number of results.
+        """
+        m, parts = len(self.basis.L), []
+        for term in self._tables:
+            others = [t[at] for t, at in zip(term, positions[0], strict=True)]
+            others.pop(column)
+            own = term[column].index_select(0, positions[:, column])
+            parts.append((own[:, :m], math.prod(others)[:m]))
+        mean = sum(own @ (rest * self.alpha) for own, rest in parts)
+        reach = sum(own.amax(dim=0) * rest for own, rest in parts)
+        near = reach.topk(size).indices
+        K = sum(own[:, near] * rest[near] for own, rest in parts)
+        gram = self.gram.take(near.unsqueeze(-1) * m + near)
+        gram.diagonal().add_(self.noises[near])
+        L = torch.linalg.cholesky(gram)
+        Z = torch.linalg.solve_triangular(L, K.mT, upper=False)
+        prior = sum_of_products(self._diagonals, positions)
+        return mean, (prior - Z.square().sum(dim=0)).clamp_min(0.0)
+
     def rows(self, indices: Tensor) -> Tensor:
         """Return the prior covariances with the inducing products, ``k x m``.
 
@@ -267,8 +302,7 @@ class ProductPosterior(ArmPosterior):
     ) -> Ranked:
         if competes is not None and competes.among is not None:
             search = Search(self, scale, size, competes)
-            search.add(competes.among)
-            search.cut()
+            search.evaluate(in_order(search.upper(competes.among)))
             return search.found
         size = min(size, self.num_arms)
         return self.find(scale, size, competes, size)[0]
@@ -310,13 +344,7 @@ class ProductPosterior(ArmPosterior):
     def _largest(self, found: Found, size: int, competes: ProductMask | None) -> Ranked:
         """Return the exact bounds that are larger than all that were not found."""
         search = Search(self, found.scale, size, competes, found.floor)
-        ranked, chunk = found.ranked, self.chunk_size
-        parts = zip(ranked.values.split(chunk), ranked.arms.split(chunk), strict=True)
-        for bounds, arms in parts:
-            if len(arms) and bounds[0] < search.floor:
-                break
-            search.add(arms)
-            search.cut()
+        search.evaluate(found.ranked)
         return search.found
 
     def _prior_pass(
@@ -325,7 +353,7 @@ class ProductPosterior(ArmPosterior):
         """Return scattered products, which stand for all: nothing tells them apart."""
         size = NUM_SCATTERED
         while True:
-            search = Search(self, scale, size, competes, is_exact=False)
+            search = Search(self, scale, size, competes)
             search.add(self.scattered(size, competes))
             search.cut()
             if len(search.found.arms) >= enough or size >= self.num_arms:
@@ -338,17 +366,16 @@ class ProductPosterior(ArmPosterior):
         num_arms = (self.arms if competes is None else competes.rows).num_matching
         rank = math.ceil(target * len(sample) / num_arms)
         start = Search(self, scale, rank, competes)
-        start.add(sample)
-        start.cut()
+        start.evaluate(in_order(start.upper(sample)))
         floor = start.floor - start.margin
-        search = Search(self, scale, 4 * target, competes, floor, is_exact=False)
-        for part, K in self._candidates(search):
-            search.add_rows(part, K)
+        search = Search(self, scale, 4 * target, competes, floor)
+        for part in self._candidates(search):
+            search.add(part)
         search.cut()
         return Found(scale, competes, search.found, search.floor)
 
-    def _candidates(self, search: Search) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield products that may reach the floor, and their kernel rows."""
+    def _candidates(self, search: Search) -> Iterator[Tensor]:
+        """Yield products that may reach the floor."""
         sizes, tables = self.arms.sizes, self.single
         first = len(sizes) - 1
         while first > 0 and math.prod(sizes[first:]) < LAST_SIZE:
@@ -384,11 +411,7 @@ class ProductPosterior(ArmPosterior):
                 terms = [products_of(term[:first], at) for term in tables]
                 left *= torch.cat(terms, dim=-1)
             row, column = self._reaching(search, weights, left, right)
-            parts = row.split(self.chunk_size), column.split(self.chunk_size)
-            for row, column in zip(*parts, strict=True):
-                K = columns.index_select(0, column).mul_(left.index_select(0, row))
-                K = K.unflatten(-1, (len(tables), -1)).sum(dim=1)
-                yield rows[row] * num_last + ends[column], K
+            yield rows[row] * num_last + ends[column]
 
     def _reaching(
         self, search: Search, weights: Tensor, left: Tensor, right: Tensor

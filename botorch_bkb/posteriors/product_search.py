@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from itertools import pairwise
 from typing import NamedTuple, TYPE_CHECKING
 
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
 
 
 # Rows of R after which products are dropped.
-STAGES = (0, 4, 16, 64, 256, 512)
+STAGES = (0, 4, 16, 64)
+# With over four times as many inducing products, bounds use so many that are near, too.
+NUM_NEAR = 128
 # What rounding may add to a bound in double precision, in prior standard deviations.
 MARGIN = 1e-6
 
@@ -55,7 +56,6 @@ class Search:
         size: How many bounds are kept.
         competes: Which products compete; all if None.
         floor: Lower bounds are dropped. It rises when ``size`` are larger.
-        is_exact: Whether the bounds are exact, or from the first rows of R.
     """
 
     def __init__(
@@ -65,14 +65,12 @@ class Search:
         size: int,
         competes: ProductMask | None,
         floor: float = -math.inf,
-        is_exact: bool = True,
     ) -> None:
         self.posterior = posterior
         self.scale = scale
         self.size = size
         self.competes = competes
         self.floor = floor
-        self.is_exact = is_exact
         self.found = Ranked(posterior.like, posterior.pulled_indices[:0])
         self._more: list[Ranked] = []
         self._num_more = 0
@@ -85,19 +83,34 @@ class Search:
         return self.floor - self.margin
 
     def add(self, indices: Tensor) -> None:
-        """Look at more products."""
-        posterior = self.posterior
-        for part in indices.split(posterior.chunk_size):
-            positions = posterior.arms.components(part)
-            self.add_rows(part, sum_of_products(posterior.single, positions))
-
-    def add_rows(self, indices: Tensor, K: Tensor) -> None:
-        """Look at more products, given their kernel rows in single precision."""
-        more = self._bounds(indices, K)
-        self._more.append(more)
-        self._num_more += len(more.arms)
+        """Look at upper bounds of more products."""
+        self._keep(self._allowed(self.upper(indices)))
         if self._num_more >= self.size:
             self.cut()
+
+    def evaluate(self, upper: Ranked) -> None:
+        """Look at the exact bounds of more products, given upper ones in order."""
+        posterior, size = self.posterior, self.posterior.chunk_size
+        parts = zip(*(column.split(size) for column in upper), strict=True)
+        for part in parts:
+            bounds, indices = self._allowed(Ranked(*part))
+            if len(bounds) and bounds[0] < self.floor:
+                break
+            posterior.num_evaluated += len(indices)
+            _, mean, residual, projected = posterior.moments(indices)
+            std = (residual + projected).sqrt()
+            self._keep(Ranked(mean + self.scale * std, indices))
+            self.cut()
+
+    def _allowed(self, ranked: Ranked) -> Ranked:
+        if self.competes is None:
+            return ranked
+        allowed = self.competes.allows(ranked.arms)
+        return Ranked(ranked.values[allowed], ranked.arms[allowed])
+
+    def _keep(self, more: Ranked) -> None:
+        self._more.append(more)
+        self._num_more += len(more.arms)
 
     def cut(self) -> None:
         """Keep the largest bounds only, in order."""
@@ -110,43 +123,60 @@ class Search:
         reaches = found.values >= self.floor
         self.found = Ranked(*(column[reaches] for column in found))
 
-    def _bounds(self, indices: Tensor, K: Tensor) -> Ranked:
-        """Return the bounds of the products that may reach the floor."""
-        posterior, scale = self.posterior, self.scale
-        bounds = K[:, :0]
-        if not self.is_exact or self.floor > -math.inf:
-            bounds, indices = self._upper(indices, K)
-        if self.competes is not None:
-            allowed = self.competes.allows(indices)
-            indices, bounds = indices[allowed], bounds[allowed]
-        if not self.is_exact:
-            return Ranked(bounds + self.margin, indices)
-        posterior.num_evaluated += len(indices)
-        _, mean, residual, projected = posterior.moments(indices)
-        return Ranked(mean + scale * (residual + projected).sqrt(), indices)
+    def upper(self, indices: Tensor) -> Ranked:
+        """Return the products that may reach the floor, and upper bounds."""
+        posterior = self.posterior
+        if self.scale and len(posterior.basis.L) > 4 * NUM_NEAR:
+            bounds = self._near(indices)
+            reach = bounds >= self.low
+            ranked = Ranked(bounds[reach], indices[reach])
+        else:
+            parts = [
+                self._leading(part) for part in indices.split(posterior.chunk_size)
+            ]
+            ranked = Ranked(*map(torch.cat, zip(*parts, strict=True)))
+        return Ranked(ranked.values + self.margin, ranked.arms)
 
-    def _upper(self, indices: Tensor, K: Tensor) -> Ranked:
+    def _leading(self, indices: Tensor) -> Ranked:
         """Return the products that reach the floor given rows of R, and their bounds.
 
         As computed: rounding may make them too small by the margin.
         """
         posterior, scale = self.posterior, self.scale
+        K = sum_of_products(posterior.single, posterior.arms.components(indices))
         bounds = mean = K @ posterior.weights[0]
         variance = torch.full_like(mean, posterior.max_prior_variance)
-        stops = (*STAGES[2:], sys.maxsize) if self.is_exact else STAGES[2:5]
-        for stage in pairwise((0, *stops)):
-            if scale:
-                known = K @ posterior.weights[1:][slice(*stage)].mT
-                variance = variance - known.square().sum(dim=-1)
-                variance = (variance + posterior.slack(stage)).clamp_min(0.0)
-                bounds = mean + scale * variance.sqrt()
+        for stage in pairwise((0, *STAGES[2:])) if scale else ():
+            known = K @ posterior.weights[1:][slice(*stage)].mT
+            variance = variance - known.square().sum(dim=-1)
+            variance = (variance + posterior.slack(stage)).clamp_min(0.0)
+            bounds = mean + scale * variance.sqrt()
             reach = (bounds >= self.low).nonzero().squeeze(-1)
             if len(reach) < len(indices):
                 indices, K, bounds = indices[reach], K[reach], bounds[reach]
                 mean, variance = mean[reach], variance[reach]
-            if not scale:
-                break
         return Ranked(bounds.to(posterior.like), indices)
+
+    def _near(self, indices: Tensor) -> Tensor:
+        """Return bounds from the results of near products: fewer leave more variance.
+
+        Products that differ in one component only use the same results, and share their
+        Cholesky factor.
+        """
+        posterior, arms = self.posterior, self.posterior.arms
+        positions = arms.components(indices)
+        groups = []
+        for column in range(len(arms.sizes)):
+            others = positions.clone()
+            others[:, column] = 0
+            found = arms.numbers(others).unique(return_inverse=True, return_counts=True)
+            groups.append((len(found[2]), column, *found[1:]))
+        _, column, group, counts = min(groups, key=lambda group: group[:2])
+        bounds = posterior.like.new_empty(len(indices))
+        for members in group.argsort().split(counts.tolist()):
+            mean, variance = posterior.given_near(positions[members], column, NUM_NEAR)
+            bounds[members] = mean + self.scale * variance.sqrt()
+        return bounds
 
 
 def sum_of_products(tables: list[list[Tensor]], positions: Tensor) -> Tensor:

@@ -252,27 +252,29 @@ class UpperBounds(Choices):
     def pull(self, index: int, num_pulls: int) -> None:
         tracked = self._begin()
         self.pulls[index] = self.pulls.get(index, 0) + num_pulls
-        is_here = not isinstance(tracked, Pool) or index in tracked.position
-        if is_here:
-            tracked.pull(index, num_pulls)
-        else:
-            # The uniformly drawn first arm need not be in the pool.
-            self._pool(POOL_SIZE)
         is_used_up = self.limits.take(index, num_pulls)
-        if is_here and is_used_up:
+        if isinstance(tracked, Pool) and index not in tracked.position:
+            # The uniformly drawn first arm need not be in the pool.
+            self._track_few()
+            return
+        tracked.pull(index, num_pulls)
+        if is_used_up:
             tracked.close(index)
 
     def _begin(self) -> Pool | HallucinatedPosterior:
         """Return what is tracked; before the first pull, prepare a pool."""
         if self.tracked is None:
-            if isinstance(self.posterior, ProductPosterior):
-                return self._track_products(self.posterior)
             # Stale bounds are those of the start; `known` has later ones of arms that
             # a pool tracked.
             self.allowed = self.limits.allowed
             self.known = Ranked(self.posterior.like, self.posterior.pulled_indices[:0])
-            return self._pool(POOL_SIZE)
+            return self._track_few()
         return self.tracked
+
+    def _track_few(self) -> Pool | HallucinatedPosterior:
+        if isinstance(self.posterior, ProductPosterior):
+            return self._track_products(self.posterior)
+        return self._pool(POOL_SIZE)
 
     def _enlarge(self, arms: Tensor, bounds: Tensor) -> None:
         """Track more arms than these, whose bounds are known, or all."""
@@ -341,8 +343,8 @@ class UpperBounds(Choices):
         rounding = (1 + self.scale) * math.sqrt(eps * posterior.max_prior_variance)
         self.outside = rest - rounding, posterior.num_arms
         arms = arms[:size].sort().values
-        if not len(arms):  # no product may be pulled any more
-            self.tracked = Pool(posterior, self.scale, arms, {}, self.projected)
+        if len(arms) <= MAX_POOL_SIZE:
+            self.tracked = Pool(posterior, self.scale, arms, self.pulls, self.projected)
             return self.tracked
         self.tracked = HallucinatedPosterior(
             posterior, self.scale, None, self.projected, arms

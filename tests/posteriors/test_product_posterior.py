@@ -101,6 +101,7 @@ SMALL = {
     "NUM_SCATTERED": 10,
     "MIN_KEPT": 3,
     "STAGES": (0, 1, 2),
+    "NUM_NEAR": 1,
 }
 
 
