@@ -19,6 +19,8 @@ of products whose exact variance the last ask computed.
 - `reagents`: Thompson sampling per reagent, [klarich2024thompson]_. Every reagent has a
   normal posterior of the scores of its products, and the first products give the prior.
   Each pick draws a value for every reagent and takes the best one of each list.
+- `tactics`: TACTICS, if `chem-tactics` is installed, on `docking`; see
+  `benchmarks/tactics.py`. Its first products are its own.
 - `random`: products at random.
 
 Every run has a process of its own; `peak_mb` is without imports and data. Finished runs
@@ -33,6 +35,7 @@ import math
 import os
 import time
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +47,7 @@ from torch import Generator, Tensor
 from benchmarks.measure import in_own_process, peak_memory
 from benchmarks.record import print_table, Record, write_page_table
 from benchmarks.rows import RowFile
+from benchmarks.tactics import order_of_tactics
 from botorch_bkb import GPBandit
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.test_functions.datasets import DATA_VARIABLE
@@ -62,7 +66,7 @@ PROTOCOLS = {
 GRID_SIZES = {"grid_smoke": 20, "grid_1e6": 100, "grid_1e9": 1000}
 PROBLEMS = ("docking", "buchwald", "grid_1e6", "grid_1e9")
 WIDTHS = {"wide": 4.0, "default": None, "greedy": 0.0}
-METHODS = (*WIDTHS, "reagents", "random")
+METHODS = (*WIDTHS, "reagents", "tactics", "random")
 COLUMNS = ["hits", "seconds", "peak_mb", "evaluated_share"]
 Row = tuple[float, ...]
 
@@ -93,6 +97,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
         for method in args.methods
         for seed in (args.seeds[:1] if args.smoke else args.seeds)
         if problem not in GRID_SIZES or method in ("wide", "default")
+        if method != "tactics" or (problem == "docking" and find_spec("TACTICS"))
     ]
     data = args.data or Path(os.environ.get(DATA_VARIABLE, "")) / "products"
     rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
@@ -126,12 +131,18 @@ def play(one: Run, data: Path, threads: int, evaluations: int) -> pd.DataFrame:
 
 def load_docking(folder: Path) -> tuple[ProductArms, Tensor]:
     """Return the products as counts of their reagents, and the scores with a minus."""
-    files = [folder / f"thrombin_{name}.csv" for name in ("acids", "amino_acids")]
-    acids, amino_acids = (counts_of(pd.read_csv(path)["smiles"]) for path in files)
+    acids, amino_acids = map(counts_of, read_reagents(folder)[:2])
     with gzip.open(folder / "thrombin_scores.npy.gz") as file:
         scores = torch.from_numpy(np.load(file)).double()
     lists = {"acid": acids, "b": amino_acids, "c": amino_acids}
     return ProductArms(lists), -scores.flatten()
+
+
+def read_reagents(folder: Path) -> list[list[str]]:
+    """Return the SMILES of the three lists of `docking`."""
+    names = "acids", "amino_acids", "amino_acids"
+    files = [folder / f"thrombin_{name}.csv" for name in names]
+    return [pd.read_csv(path)["smiles"].to_list() for path in files]
 
 
 def load_buchwald(folder: Path) -> tuple[ProductArms, Tensor]:
@@ -188,6 +199,13 @@ def _play_library(one: Run, data: Path, g: Generator, evaluations: int) -> list[
     possible = arms.is_allowed(torch.arange(len(arms))).nonzero().squeeze(-1)
     found = possible[torch.randperm(len(possible), generator=g)[:num_first]]
     before, seconds, share, rows = peak_memory(), 0.0, math.nan, list[Row]()
+    if one.method == "tactics":
+        args = read_reagents(data), rewards.numpy(), checkpoints[-1], one.seed
+        order = torch.from_numpy(order_of_tactics(*args))
+        for number in checkpoints:
+            hits = int(torch.isin(best, order[:number]).sum())
+            rows.append((number, hits, math.nan, math.nan, math.nan))
+        return rows
     bandit = GPBandit(arms, confidence=WIDTHS.get(one.method), generator=g)
     bandit.add_observations(found, rewards[found])
     while len(found) < checkpoints[-1]:
