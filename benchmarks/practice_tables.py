@@ -9,6 +9,9 @@ not on their order in the file, nor on the last bits of a sum.
   seeds that are compared, which favours stock BoTorch, the more the fewer seeds there
   are. `regret over stock Thompson` is the mean difference of simple regrets, in
   standard deviations.
+- `peers`: the same ratio to the best of all peers, random forests included, on pools
+  where all were played; its mean over pools with a 95 % interval by resampling pools,
+  and the share of pools where it is at least one.
 - `found`: the best 1 % found, a row a pool: means and standard errors over seeds.
 - `regret`: the cumulative regret over the least of any peer on that pool, uniform
   choice included, whether it goes on to the end, or stops after 50 or 100 measurements
@@ -37,6 +40,8 @@ PARTS = ("choosing", "held-out", "further", "later", "last", "other", "all")
 # Stock BoTorch: the best of them is what ours are compared with.
 STOCK = ("qLogEI", "qLogNEI", "Thompson")
 BASE = "Thompson"
+FORESTS = ("forest, mean", "forest, UCB", "forest, EI")
+NUM_RESAMPLED = 10_000
 # Of the table of what was found in each pool.
 FOUND_PROTOCOL, FOUND_NOISE = "batches", 0.05
 # Of the page of the docs.
@@ -83,6 +88,7 @@ def write_tables(
     tables = {
         "runs": runs(table, ours),
         "ratios": over_pools(compare(table, checkpoints, ours)),
+        "peers": over_best_peer(compare(table, checkpoints, ours, (*STOCK, *FORESTS))),
         "found": found_by_pool(table[is_found]),
         "regret": regret_over_peers(table, ours),
     }
@@ -180,8 +186,9 @@ def compare(
     table: pd.DataFrame,
     checkpoints: Mapping[str, Sequence[int]],
     ours: Sequence[str],
+    peers: Sequence[str] = STOCK,
 ) -> pd.DataFrame:
-    """Return, for each pool, what ours found over what stock BoTorch found.
+    """Return, for each pool, what ours found over what some peers found.
 
     Each pair of methods is compared on the seeds that both have; ``seeds`` is the
     number that all of them have. A ratio to a peer that found none is NaN.
@@ -191,7 +198,7 @@ def compare(
     for key, one in at_checkpoints(table, checkpoints).groupby(by, sort=False):
         found = one.pivot(index="seed", columns="method", values="found")
         regret = one.pivot(index="seed", columns="method", values="simple_regret")
-        stock = [peer for peer in STOCK if peer in found]
+        stock = [peer for peer in peers if peer in found]
         for name in (name for name in ours if name in found):
             ratios = {}
             for peer in stock:
@@ -206,6 +213,7 @@ def compare(
                         **dict(zip(by, key, strict=True)),
                         "method": name,
                         "seeds": len(found[[name, *stock]].dropna()),
+                        "peers": len(stock),
                         "ratio": pd.Series(ratios).min(),
                         "to_thompson": ratios.get(BASE, math.nan),
                         "over_thompson": over.mean(),
@@ -238,6 +246,31 @@ def over_pools(ratios: pd.DataFrame) -> pd.DataFrame:
                 "in": worst["pool"] if worst["ratio"] == worst["ratio"] else "",
                 "to_stock_Thompson": fixed(2)(one["to_thompson"].mean()),
                 "regret_over_stock_Thompson": fixed(3)(one["over_thompson"].mean()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def over_best_peer(ratios: pd.DataFrame) -> pd.DataFrame:
+    """Return means of the ratios to the best peer where every peer was played."""
+    if ratios.empty:
+        return ratios
+    ratios = ratios[ratios["peers"] == len((*STOCK, *FORESTS))].dropna(subset="ratio")
+    generator = np.random.default_rng(0)
+    rows = []
+    for key, one in ratios.groupby(["protocol", "noise", "method"], sort=False):
+        ratio = one["ratio"].to_numpy()
+        means = generator.choice(ratio, (NUM_RESAMPLED, len(ratio))).mean(axis=1)
+        low, high = map(fixed(2), np.quantile(means, [0.025, 0.975]))
+        rows.append(
+            {
+                **dict(zip(["protocol", "noise", "method"], key, strict=True)),
+                "pools": len(one),
+                "seeds": one["seeds"].min(),
+                "to_best_peer": fixed(2)(ratio.mean()),
+                "95_%_interval": f"{low} to {high}",
+                "least": fixed(2)(ratio.min()),
+                "pools_with_at_least_1": percent(round((ratio >= 1).mean(), 2)),
             }
         )
     return pd.DataFrame(rows)

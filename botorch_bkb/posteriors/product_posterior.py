@@ -11,7 +11,8 @@ and every partial sum over rows of ``R`` bounds the variance from above. So the 
 upper confidence bounds are found by one pass for means; products that may reach the
 best bounds found so far get some rows of ``R``, and the few that are left get their
 exact variances. Means and rows of ``R`` are computed in single precision, with a margin
-for rounding.
+for rounding. With many inducing products the few largest rows of ``R`` explain little;
+then the variance given the results of near products alone is the last bound.
 """
 
 from __future__ import annotations
