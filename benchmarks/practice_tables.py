@@ -9,9 +9,9 @@ not on their order in the file, nor on the last bits of a sum.
   seeds that are compared, which favours stock BoTorch, the more the fewer seeds there
   are. `regret over stock Thompson` is the mean difference of simple regrets, in
   standard deviations.
-- `peers`: the same ratio to the best of all peers, random forests included, on pools
-  where all were played; its mean over pools with a 95 % interval by resampling pools,
-  and the share of pools where it is at least one.
+- `peers`: the same ratio to the best of all peers, random forests included, on the
+  seeds that all of them have; its mean over pools with a 95 % interval by resampling
+  pools, and the share of pools where it is at least one.
 - `found`: the best 1 % found, a row a pool: means and standard errors over seeds.
 - `regret`: the cumulative regret over the least of any peer on that pool, uniform
   choice included, whether it goes on to the end, or stops after 50 or 100 measurements
@@ -88,7 +88,7 @@ def write_tables(
     tables = {
         "runs": runs(table, ours),
         "ratios": over_pools(compare(table, checkpoints, ours)),
-        "peers": over_best_peer(compare(table, checkpoints, ours, (*STOCK, *FORESTS))),
+        "peers": over_best_peer(table, checkpoints, ours),
         "found": found_by_pool(table[is_found]),
         "regret": regret_over_peers(table, ours),
     }
@@ -107,7 +107,7 @@ def write_tables(
 def write_summary(
     table: pd.DataFrame, tables: Mapping[str, pd.DataFrame], folder: Path
 ) -> None:
-    """Write what the page "Benchmarks" shows: two tables and a picture.
+    """Write what the page "Benchmarks" shows: three tables and a picture.
 
     Args:
         table: The rows of finished runs.
@@ -120,6 +120,9 @@ def write_summary(
     wide = ratios.pivot(index=by, columns="method", values="to_best_stock")
     rows = ratios[ratios["method"] == SHOWN[0]].set_index(by).index
     write_page_table(wide.loc[rows, list(SHOWN)].reset_index(), folder, "best_found")
+    peers = tables["peers"]
+    is_shown = (peers["protocol"] == FOUND_PROTOCOL) & peers["method"].isin(SHOWN)
+    write_page_table(peers[is_shown].drop(columns="protocol"), folder, "best_peers")
     regret = tables["regret"]
     regret = regret[regret["method"] == FOR_REGRET].drop(columns="method")
     write_page_table(regret, folder, "cumulative_regret")
@@ -213,7 +216,6 @@ def compare(
                         **dict(zip(by, key, strict=True)),
                         "method": name,
                         "seeds": len(found[[name, *stock]].dropna()),
-                        "peers": len(stock),
                         "ratio": pd.Series(ratios).min(),
                         "to_thompson": ratios.get(BASE, math.nan),
                         "over_thompson": over.mean(),
@@ -251,11 +253,20 @@ def over_pools(ratios: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def over_best_peer(ratios: pd.DataFrame) -> pd.DataFrame:
-    """Return means of the ratios to the best peer where every peer was played."""
-    if ratios.empty:
-        return ratios
-    ratios = ratios[ratios["peers"] == len((*STOCK, *FORESTS))].dropna(subset="ratio")
+def over_best_peer(
+    table: pd.DataFrame,
+    checkpoints: Mapping[str, Sequence[int]],
+    ours: Sequence[str],
+) -> pd.DataFrame:
+    """Return means of the ratios to the best peer, on seeds that every peer has."""
+    peers = (*STOCK, *FORESTS)
+    cell = [*CELL, "pool", "seed"]
+    counts = table[table["method"].isin(peers)].groupby(cell)["method"].nunique()
+    complete = counts.index[counts == len(peers)]
+    table = table[pd.MultiIndex.from_frame(table[cell]).isin(complete)]
+    if table.empty:
+        return table
+    ratios = compare(table, checkpoints, ours, peers).dropna(subset="ratio")
     generator = np.random.default_rng(0)
     rows = []
     for key, one in ratios.groupby(["protocol", "noise", "method"], sort=False):

@@ -15,6 +15,7 @@ from gpytorch.kernels import RBFKernel
 from typing_extensions import override
 
 from botorch_bkb import BBKB, BoxBandit, GPBandit, RGPUCB, TVGPUCB
+from botorch_bkb.posteriors import shards
 from tests.bandits import assert_same, make_bandit, random_arms
 
 
@@ -163,3 +164,30 @@ def test_a_copy_has_a_lock_of_its_own(bandit_class, make_copy):
             picks = pool.submit(other.ask, 1).result()
     assert picks.tolist() == bandit.ask(1).tolist()
     assert "lock" not in bandit.state_dict()
+
+
+@pytest.mark.parametrize(("num_results", "num_threads"), [(9, 1), (10, 3)])
+def test_the_first_ask_over_much_data_uses_all_threads(
+    num_results, num_threads, monkeypatch
+):
+    """Before it there are no features that could be counted, but there are results."""
+    arms = torch.linspace(0, 1, 100).double().unsqueeze(-1)
+    bandit = GPBandit(arms)
+    bandit.add_observations(range(num_results), torch.rand(num_results).double())
+    monkeypatch.setattr(shards, "MIN_SHARED_BYTES", 10 * arms.nbytes)
+    seen = []
+    select = bandit._select
+    monkeypatch.setattr(
+        bandit,
+        "_select",
+        lambda *args, **options: (
+            seen.append(torch.get_num_threads()) or select(*args, **options)
+        ),
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        bandit.ask(2)
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [num_threads]
