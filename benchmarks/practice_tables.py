@@ -57,6 +57,9 @@ COLORS = {
     "qLogEI": "C0",
     "qLogNEI": "C9",
     "Thompson": "C2",
+    "forest, mean": "C8",
+    "forest, UCB": "darkgreen",
+    "forest, EI": "peru",
 }
 # Without C7, which is as grey as uniform choice.
 OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "black", "navy")
@@ -126,7 +129,7 @@ def write_summary(
     regret = tables["regret"]
     regret = regret[regret["method"] == FOR_REGRET].drop(columns="method")
     write_page_table(regret, folder, "cumulative_regret")
-    is_shown = table["method"].isin([*COLORS, *SHOWN])
+    is_shown = table["method"].isin(["uniform", *STOCK, *SHOWN])
     is_found = table["protocol"] == FOUND_PROTOCOL
     figure = draw_shares(table[is_shown & is_found], is_for_page=True)
     write_page_figure(figure, folder, "best_found", dpi=130)
