@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 # Rows of R after which products are dropped.
 STAGES = (0, 4, 16, 64)
-# With over four times as many inducing products, bounds use so many that are near, too.
+# With over four times as many inducing products, results of so many near ones bound
+# variances, too, unless that costs more than exact variances. An exact one costs the
+# squared number of inducing products, and a group of products with the same near ones:
 NUM_NEAR = 128
+GROUP_COST = 2**26
 # What rounding may add to a bound in double precision, in prior standard deviations.
 MARGIN = 1e-6
 
@@ -126,15 +129,10 @@ class Search:
     def upper(self, indices: Tensor) -> Ranked:
         """Return the products that may reach the floor, and upper bounds."""
         posterior = self.posterior
+        parts = [self._leading(part) for part in indices.split(posterior.chunk_size)]
+        ranked = Ranked(*map(torch.cat, zip(*parts, strict=True)))
         if self.scale and len(posterior.basis.L) > 4 * NUM_NEAR:
-            bounds = self._near(indices)
-            reach = bounds >= self.low
-            ranked = Ranked(bounds[reach], indices[reach])
-        else:
-            parts = [
-                self._leading(part) for part in indices.split(posterior.chunk_size)
-            ]
-            ranked = Ranked(*map(torch.cat, zip(*parts, strict=True)))
+            ranked = self._near(ranked)
         return Ranked(ranked.values + self.margin, ranked.arms)
 
     def _leading(self, indices: Tensor) -> Ranked:
@@ -157,13 +155,14 @@ class Search:
                 mean, variance = mean[reach], variance[reach]
         return Ranked(bounds.to(posterior.like), indices)
 
-    def _near(self, indices: Tensor) -> Tensor:
+    def _near(self, upper: Ranked) -> Ranked:
         """Return bounds from the results of near products: fewer leave more variance.
 
         Products that differ in one component only use the same results, and share their
         Cholesky factor.
         """
         posterior, arms = self.posterior, self.posterior.arms
+        indices = upper.arms
         positions = arms.components(indices)
         groups = []
         for column in range(len(arms.sizes)):
@@ -172,11 +171,14 @@ class Search:
             found = arms.numbers(others).unique(return_inverse=True, return_counts=True)
             groups.append((len(found[2]), column, *found[1:]))
         _, column, group, counts = min(groups, key=lambda group: group[:2])
+        if len(posterior.basis.L) ** 2 * len(indices) < GROUP_COST * len(counts):
+            return upper
         bounds = posterior.like.new_empty(len(indices))
         for members in group.argsort().split(counts.tolist()):
             mean, variance = posterior.given_near(positions[members], column, NUM_NEAR)
             bounds[members] = mean + self.scale * variance.sqrt()
-        return bounds
+        reach = bounds >= self.low
+        return Ranked(bounds[reach], indices[reach])
 
 
 def sum_of_products(tables: list[list[Tensor]], positions: Tensor) -> Tensor:

@@ -102,6 +102,7 @@ SMALL = {
     "MIN_KEPT": 3,
     "STAGES": (0, 1, 2),
     "NUM_NEAR": 1,
+    "GROUP_COST": 0,
 }
 
 
