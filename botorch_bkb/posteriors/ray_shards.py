@@ -34,6 +34,7 @@ from typing_extensions import override
 
 from botorch_bkb.arms.stored import (
     RowSource,
+    ShardDataError,
     ShardLostError,
     ShardTimeoutError,
     StoredArms,
@@ -81,14 +82,17 @@ class ShardHost:
 
         Args:
             forgotten: What need not be held any longer.
-            source: The rows of the arms, if they may be needed.
+            source: The encoded rows of the arms, if they may be needed.
             patches: The changes that the question needs, in order.
             call: The question and its arguments, encoded.
         """
         for key in forgotten:
             self.held.pop(key, None)
         if self.source is None and source:
-            found = _fetched(source[0])
+            try:
+                found = decode(_fetched(source[0]))
+            except OSError as error:
+                raise ShardDataError(f"The arms cannot be read: {error}") from error
             found.verify()
             self.source = found
         part: Any = self
@@ -245,7 +249,7 @@ class Pool:
             max_restarts=workers.max_restarts,
             max_task_retries=workers.max_restarts,
         )(ShardHost)
-        self.source = ray.put(source)
+        self.source = _sent(source)
         self.actors = [host.remote(*ends) for ends in pairwise(limits)]
         self.forgotten: list[str] = []
 

@@ -172,14 +172,22 @@ def test_rows_that_cannot_be_used_are_an_error_that_names_them(tmp_path):
     arms.workers.close()
 
 
-def test_a_file_that_changed_is_an_error_when_a_worker_is_replaced(tmp_path):
-    path = tmp_path / "arms.npy"
+def test_a_file_that_is_gone_or_changed_is_an_error_when_a_worker_is_replaced(
+    tmp_path,
+):
+    path, other = tmp_path / "arms.npy", tmp_path / "other.npy"
     np.save(path, table().numpy())
     arms = ArrayArms(path).on_ray(1)
     bandit = BANDITS["bbkb"](arms)
     bandit.tell(bandit.ask(), torch.ones(1).double())
-    np.save(tmp_path / "other.npy", table().numpy() + 1)
-    os.replace(tmp_path / "other.npy", path)
+    path.rename(other)
+    os.kill(pid_of(arms, 0), signal.SIGKILL)
+    with pytest.raises(ShardDataError, match=r"arms cannot be read: .*arms\.npy"):
+        bandit.ask()
+    other.rename(path)
+    bandit.tell(bandit.ask(), torch.ones(1).double())
+    np.save(other, table().numpy() + 1)
+    os.replace(other, path)
     os.kill(pid_of(arms, 0), signal.SIGKILL)
     with pytest.raises(ShardDataError, match=r"arms\.npy to stay as it was"):
         bandit.ask()
@@ -245,7 +253,7 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
         patch = "key", known, changes[known + 1 : number + 1]
         return host.answer([], [encoded_source], [patch], everything)
 
-    encoded_source = arms.source
+    encoded_source = encode(arms.source)
     expected = []
     for number in range(len(changes)):
         expected.append(decode(ask(ShardHost(0, NUM_ARMS), -1, number)))
