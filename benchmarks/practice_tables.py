@@ -130,8 +130,9 @@ def write_summary(
     regret = regret[regret["method"] == FOR_REGRET].drop(columns="method")
     write_page_table(regret, folder, "cumulative_regret")
     is_shown = table["method"].isin(["uniform", *STOCK, *SHOWN])
+    is_known = part_of(table["pool"]) != "last"
     is_found = table["protocol"] == FOUND_PROTOCOL
-    figure = draw_shares(table[is_shown & is_found], is_for_page=True)
+    figure = draw_shares(table[is_shown & is_known & is_found], is_for_page=True)
     write_page_figure(figure, folder, "best_found", dpi=130)
 
 
@@ -230,13 +231,15 @@ def compare(
 def over_pools(ratios: pd.DataFrame) -> pd.DataFrame:
     """Return the mean and the least of the ratios, for each part and for all pools.
 
-    ``seeds`` is the least number of any pool.
+    ``seeds`` is the least number of any pool. The part `last`, which was played once,
+    stands apart from all.
     """
     if ratios.empty:
         return ratios
     cell = ["protocol", "measurements", "noise"]
-    several = ratios.groupby(cell)["part"].transform("nunique") > 1
-    both = pd.concat([ratios, ratios[several].assign(part="all")])
+    known = ratios[ratios["part"] != "last"]
+    several = known.groupby(cell)["part"].transform("nunique") > 1
+    both = pd.concat([ratios, known[several].assign(part="all")])
     rows = []
     for key, one in both.groupby([*cell, "part", "method"], sort=False):
         # The first of equals, also of those that only last bits tell apart.
@@ -261,7 +264,10 @@ def over_best_peer(
     checkpoints: Mapping[str, Sequence[int]],
     ours: Sequence[str],
 ) -> pd.DataFrame:
-    """Return means of the ratios to the best peer, on seeds that every peer has."""
+    """Return means of the ratios to the best peer, on seeds that every peer has.
+
+    The part `last`, which was played once, stands apart from all others.
+    """
     peers = (*STOCK, *FORESTS)
     cell = [*CELL, "pool", "seed"]
     counts = table[table["method"].isin(peers)].groupby(cell)["method"].nunique()
@@ -272,13 +278,15 @@ def over_best_peer(
     ratios = compare(table, checkpoints, ours, peers).dropna(subset="ratio")
     generator = np.random.default_rng(0)
     rows = []
-    for key, one in ratios.groupby(["protocol", "noise", "method"], sort=False):
+    ratios["part"] = ratios["part"].where(ratios["part"] == "last", "all")
+    by = [*CELL, "part", "method"]
+    for key, one in ratios.groupby(by, sort=False):
         ratio = one["ratio"].to_numpy()
         means = generator.choice(ratio, (NUM_RESAMPLED, len(ratio))).mean(axis=1)
         low, high = map(fixed(2), np.quantile(means, [0.025, 0.975]))
         rows.append(
             {
-                **dict(zip(["protocol", "noise", "method"], key, strict=True)),
+                **dict(zip(by, key, strict=True)),
                 "pools": len(one),
                 "seeds": one["seeds"].min(),
                 "to_best_peer": fixed(2)(ratio.mean()),
