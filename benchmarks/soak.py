@@ -93,7 +93,7 @@ def require(is_met: bool, what: str) -> None:
 def new_bandit(arms: Tensor, **options: Any) -> BBKB:
     """Return a bandit without pulls."""
     kernel = RBFKernel().to(arms)
-    kernel.lengthscale = 0.5 * (arms.shape[-1] / DIM) ** 0.5
+    kernel.lengthscale = (arms.shape[-1] / DIM) ** 0.5
     generator = torch.Generator().manual_seed(0)
     return BBKB(arms, kernel, 0.1, resampling="coupled", generator=generator, **options)
 
