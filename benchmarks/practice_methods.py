@@ -11,6 +11,9 @@ candidate of the largest posterior mean.
 Random forests, which practitioners use as often, are scikit-learn's with 500 trees. A
 batch are the candidates with the largest mean, mean plus one standard deviation, or
 expected improvement over the trees' predictions.
+
+BayBE (0.15.0, if it is installed) is asked with its own defaults for a choice among the
+candidates, which are the labels of one parameter with their features as descriptors.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import (
@@ -235,6 +240,40 @@ def expected_improvement(predictions: Tensor, best: Tensor) -> Tensor:
     return (normal.mean - best) * (1 - normal.cdf(best)) + density
 
 
+class BayBE(Peer):
+    """A campaign of BayBE."""
+
+    def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
+        from baybe import Campaign
+        from baybe.objectives import SingleTargetObjective
+        from baybe.parameters import CustomDiscreteParameter
+        from baybe.recommenders import BotorchRecommender
+        from baybe.searchspace import SearchSpace
+        from baybe.targets import NumericalTarget
+
+        super().__init__(arms, generator)
+        features = pd.DataFrame(arms.numpy()).add_prefix("x")
+        self.labels = features.index = pd.Index([f"arm {n}" for n in features.index])
+        parameter = CustomDiscreteParameter("arm", features, decorrelate=False)
+        self.campaign = Campaign(
+            SearchSpace.from_product([parameter]),
+            SingleTargetObjective(NumericalTarget("reward")),
+            BotorchRecommender(),
+        )
+
+    @override
+    def ask(self, size: int) -> Tensor:
+        with manual_seed(self._seed()):
+            picks = self.campaign.recommend(size)
+        return torch.from_numpy(self.labels.get_indexer(pd.Index(picks["arm"])))
+
+    @override
+    def tell(self, indices: Tensor, rewards: Tensor) -> None:
+        super().tell(indices, rewards)
+        results = {"arm": self.labels[indices.numpy()], "reward": rewards.numpy()}
+        self.campaign.add_measurements(pd.DataFrame(results))
+
+
 class BanditPlayer:
     """A ``GPBandit``; the first candidates were not asked for."""
 
@@ -266,6 +305,8 @@ PEERS: dict[str, PlayerFactory] = {
     "forest, UCB": partial(Forest, score=lambda f, best: f.mean(dim=0) + f.std(dim=0)),
     "forest, EI": partial(Forest, score=expected_improvement),
 }
+if find_spec("baybe") is not None:
+    PEERS["BayBE"] = BayBE
 
 
 # Ours
