@@ -9,10 +9,9 @@ not on their order in the file, nor on the last bits of a sum.
   seeds that are compared, which favours stock BoTorch, the more the fewer seeds there
   are. `regret over stock Thompson` is the mean difference of simple regrets, in
   standard deviations.
-- `peers`: the same ratio to the best of all peers, random forests and BayBE included,
-  in pools that all of them have played, each pair on the seeds that both have; its mean
-  over pools with a 95 % interval by resampling pools, and the share of pools where it
-  is at least one.
+- `peers`: the same ratio to the best of all peers, random forests included, and BayBE
+  where it has played; each pair on the seeds that both have; its mean over pools with a
+  95 % interval by resampling pools, and the share of pools where it is at least one.
 - `found`: the best 1 % found, a row a pool: means and standard errors over seeds.
 - `regret`: the cumulative regret over the least of any peer on that pool, uniform
   choice included, whether it goes on to the end, or stops after 50 or 100 measurements
@@ -41,7 +40,7 @@ PARTS = ("choosing", "held-out", "further", "later", "last", "other", "all")
 # Stock BoTorch: the best of them is what ours are compared with.
 STOCK = ("qLogEI", "qLogNEI", "Thompson")
 BASE = "Thompson"
-OTHER_PEERS = ("forest, mean", "forest, UCB", "forest, EI", "BayBE")
+FORESTS = ("forest, mean", "forest, UCB", "forest, EI")
 NUM_RESAMPLED = 10_000
 # Of the table of what was found in each pool.
 FOUND_PROTOCOL, FOUND_NOISE = "batches", 0.05
@@ -266,17 +265,19 @@ def over_best_peer(
     checkpoints: Mapping[str, Sequence[int]],
     ours: Sequence[str],
 ) -> pd.DataFrame:
-    """Return means of the ratios to the best peer, in pools that every peer has played.
+    """Return means of the ratios to the best peer, in pools that all peers have played.
 
+    BayBE counts where it has played.
     The part `last`, which was played once, stands apart from all others.
     """
-    peers = (*STOCK, *OTHER_PEERS)
+    needed = (*STOCK, *FORESTS)
     cell = [*CELL, "pool"]
-    counts = table[table["method"].isin(peers)].groupby(cell)["method"].nunique()
-    complete = counts.index[counts == len(peers)]
+    counts = table[table["method"].isin(needed)].groupby(cell)["method"].nunique()
+    complete = counts.index[counts == len(needed)]
     table = table[pd.MultiIndex.from_frame(table[cell]).isin(complete)]
     if table.empty:
         return table
+    peers = (*needed, "BayBE")
     ratios = compare(table, checkpoints, ours, peers).dropna(subset="ratio")
     generator = np.random.default_rng(0)
     rows = []
