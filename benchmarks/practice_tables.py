@@ -13,8 +13,8 @@ not on their order in the file, nor on the last bits of a sum.
   where it has played; each pair on the seeds that both have; its mean over pools with a
   95 % interval by resampling pools, and the share of pools where it is at least one.
 - `found`: the best 1 % found, a row a pool: means and standard errors over seeds.
-- `regret`: the cumulative regret over the least of any peer on that pool, uniform
-  choice included, whether it goes on to the end, or stops after 50 or 100 measurements
+- `regret`: the cumulative regret over the least of stock BoTorch and uniform choice on
+  that pool, whether it goes on to the end, or stops after 50 or 100 measurements
   and repeats what it recommends there.
 - `practice.png`: the share of the best 1 % found by the number of measurements.
 """
@@ -337,11 +337,12 @@ def regret_by_policy(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def regret_over_peers(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
-    """Return the regret of ours over the least of any peer by any policy, by part."""
+    """Return the regret of ours over the least of stock or uniform choice, by part."""
     regret = regret_by_policy(table)
     is_ours = regret["method"].isin(ours)
+    is_peer = regret["method"].isin(["uniform", *STOCK])
     by = ["noise", "measurements", "pool"]
-    least = regret[~is_ours].groupby(by)["regret"].min().rename("least")
+    least = regret[is_peer].groupby(by)["regret"].min().rename("least")
     played = regret[is_ours & regret["goes_on"]].join(least, on=by)
     played["ratio"] = played["regret"] / played["least"]
     cell = ["noise", "measurements", "part", "method"]
