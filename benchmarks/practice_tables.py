@@ -12,6 +12,8 @@ not on their order in the file, nor on the last bits of a sum.
 - `peers`: the same ratio to the best of all peers, random forests included, and BayBE
   where it has played; each pair on the seeds that both have; its mean over pools with a
   95 % interval by resampling pools, and the share of pools where it is at least one.
+- `shares`: the mean share of the best 1 % found at the end of `batches`, on the pools
+  and seeds that ours and all peers have in common; without the part `last`.
 - `found`: the best 1 % found, a row a pool: means and standard errors over seeds.
 - `regret`: the cumulative regret over the least of stock BoTorch and uniform choice on
   that pool, whether it goes on to the end, or stops after 50 or 100 measurements
@@ -93,6 +95,7 @@ def write_tables(
         "runs": runs(table, ours),
         "ratios": over_pools(compare(table, checkpoints, ours)),
         "peers": over_best_peer(table, checkpoints, ours),
+        "shares": common_shares(table),
         "found": found_by_pool(table[is_found]),
         "regret": regret_over_peers(table, ours),
     }
@@ -111,7 +114,7 @@ def write_tables(
 def write_summary(
     table: pd.DataFrame, tables: Mapping[str, pd.DataFrame], folder: Path
 ) -> None:
-    """Write what the page "Benchmarks" shows: three tables and a picture.
+    """Write what the page "Benchmarks" shows: tables and a picture.
 
     Args:
         table: The rows of finished runs.
@@ -127,6 +130,7 @@ def write_summary(
     peers = tables["peers"]
     is_shown = (peers["protocol"] == FOUND_PROTOCOL) & peers["method"].isin(SHOWN)
     write_page_table(peers[is_shown].drop(columns="protocol"), folder, "best_peers")
+    write_page_table(tables["shares"].fillna(""), folder, "shares")
     regret = tables["regret"]
     regret = regret[regret["method"] == FOR_REGRET].drop(columns="method")
     write_page_table(regret, folder, "cumulative_regret")
@@ -298,6 +302,29 @@ def over_best_peer(
                 "pools_with_at_least_1": percent(round((ratio >= 1).mean(), 2)),
             }
         )
+    return pd.DataFrame(rows)
+
+
+def common_shares(table: pd.DataFrame) -> pd.DataFrame:
+    """Return mean shares of the best 1 % found, on runs that all methods have.
+
+    BayBE is left out where it has not played.
+    """
+    table = table[(table["protocol"] == FOUND_PROTOCOL) & (table["part"] != "last")]
+    last = table.groupby(["noise", "pool", "seed", "method"], sort=False).tail(1)
+    last = last.assign(share=last["found"] / last["num_best"])
+    rows = []
+    for noise, one in last.groupby("noise", sort=False):
+        wide = one.pivot(index=["pool", "seed"], columns="method", values="share")
+        needed = [*SHOWN, *STOCK, *FORESTS]
+        if not set(needed) <= set(wide):
+            continue
+        names = [name for name in (*needed, "BayBE") if name in wide]
+        common = wide[names].dropna()
+        pools = common.index.get_level_values("pool").nunique()
+        means = common.groupby("pool").mean().mean().map(lambda x: percent(round(x, 3)))
+        cell = {"noise": noise, "pools": pools, "runs": len(common)}
+        rows.append(cell | means.to_dict())
     return pd.DataFrame(rows)
 
 

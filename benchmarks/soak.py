@@ -12,8 +12,8 @@
 - `disk`: saves to a tmpfs of 256 KiB until it is full. Needs the right to mount one.
 - `Parquet`: a library of `--num-arms` arms, 32 float32 each, one file of which is away
   for a while.
-- `Ray`: two workers, one of which is killed at a random moment of each of `--kills`
-  asks. Then the file of the arms is away while a worker starts. Needs Ray.
+- `Ray`: two workers, one of which is killed within half a second of the start of each
+  of `--kills` asks. Then the file of the arms is away while a worker starts. Needs Ray.
 
 In the last two, an ask while arms cannot be read must fail, and all others must pick
 what they pick without faults. Fails if anything is lost, doubled or different. Writes
@@ -439,12 +439,11 @@ def run_parquet(folder: Path, num_arms: int) -> dict[str, float]:
 
 
 def run_ray(folder: Path, kills: int) -> dict[str, float]:
-    """Kill a worker during every ask."""
+    """Kill a worker around every ask."""
     path = folder / "arms.npy"
     np.save(path, first_arms(NUM_RAY_ARMS).numpy())
     arms = ArrayArms(path).on_ray(2, max_restarts=2 * kills + 2)
     rng = np.random.default_rng(0)
-
     workers: Any = arms.workers
 
     def pid() -> int:
