@@ -1,13 +1,8 @@
-"""Upper confidence bounds of GP-UCB and BKB, inside batches, and at a decision time.
-
-Importing this module registers the input constructors by which Ax and BoTorch build the
-acquisition functions.
-"""
+"""Upper confidence bounds of GP-UCB and BKB, inside batches, and at a decision time."""
 
 from __future__ import annotations
 
-import inspect
-from typing import Any, cast, TypeVar
+from typing import cast, TypeVar
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -15,12 +10,8 @@ from botorch.acquisition.analytic import (
     PosteriorStandardDeviation,
     UpperConfidenceBound,
 )
-from botorch.acquisition.input_constructors import (
-    acqf_input_constructor,
-    ACQF_INPUT_CONSTRUCTOR_REGISTRY,
-)
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError
 from botorch.models.model import Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.utils.transforms import t_batch_mode_transform
@@ -28,11 +19,6 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.acquisition.confidence import (
-    PracticalBBKBWidth,
-    PracticalBKBWidth,
-    TVWidth,
-)
 from botorch_bkb.acquisition.model_state import confidence_state_from_model
 from botorch_bkb.acquisition.schedules import (
     as_schedule,
@@ -246,50 +232,3 @@ class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
         time = X.new_full((*X.shape[:-1], 1), self.decision_time)
         score: Tensor = super().forward(torch.cat([X, time], dim=-1))
         return score
-
-
-def _register(
-    acqf_class: type[ScheduledUpperConfidenceBound], width: type[ConfidenceSchedule]
-) -> None:
-    """Register the input constructor of a class.
-
-    Args:
-        acqf_class: The class.
-        width: The schedule in place of a ``confidence`` of None.
-    """
-    accepted = inspect.signature(acqf_class).parameters
-    # BoTorch refuses to register a class twice, which a reload of this module does.
-    ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(acqf_class, None)
-
-    @acqf_input_constructor(acqf_class)
-    def construct_inputs(
-        model: Model,
-        posterior_transform: PosteriorTransform | None = None,
-        X_pending: Tensor | None = None,
-        confidence: ConfidenceSchedule | float | None = None,
-        num_arms: int | None = None,
-        maximize: bool = True,
-        decision_time: float | None = None,
-    ) -> dict[str, Any]:
-        has_pending = X_pending is not None and X_pending.shape[-2] > 0
-        if has_pending and "X_pending" not in accepted:
-            raise UnsupportedError(
-                f"Expected no `X_pending` for {acqf_class.__name__}, which would "
-                "suggest pending points again, but got some. Use "
-                "BatchUpperConfidenceBound."
-            )
-        inputs = {
-            "model": model,
-            "posterior_transform": posterior_transform,
-            "X_pending": X_pending,
-            "confidence": width() if confidence is None else confidence,
-            "num_arms": num_arms,
-            "maximize": maximize,
-            "decision_time": decision_time,
-        }
-        return {name: value for name, value in inputs.items() if name in accepted}
-
-
-_register(ScheduledUpperConfidenceBound, PracticalBKBWidth)
-_register(BatchUpperConfidenceBound, PracticalBBKBWidth)
-_register(TimeVaryingUpperConfidenceBound, TVWidth)

@@ -14,7 +14,7 @@ import torch
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.means import ZeroMean
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from botorch_bkb.arms import ProductArms
@@ -205,7 +205,7 @@ def round_effect(
     by_chance = max(errors[1] / num_free, np.finfo("float64").tiny)
     gain = max(errors[0] - errors[1], 0.0)
     share = max(0.0, gain - num_more * by_chance) / ((y - y.mean()) ** 2).sum()
-    p_value = stats.f.sf(gain / num_more / by_chance, num_more, num_free)
+    p_value = special.fdtrc(num_more, num_free, gain / num_more / by_chance)
     text = f"they explain {share:.0%} of the results' variance beside the candidates"
     if share < SHARE_OF_ROUNDS or p_value > CHANCE_OF_ROUNDS:
         return text, None
@@ -368,7 +368,7 @@ def decades_trouble(rewards: Tensor) -> str | None:
     if len(sizes) < MIN_PULLS_TO_FIT or sizes.max() <= MAX_RATIO * sizes.min():
         return None
     logs = np.log10(sizes)
-    if abs(stats.skew(logs)) >= MUCH_LESS * abs(stats.skew(sizes)):
+    if abs(pd.Series(logs).skew()) >= MUCH_LESS * abs(pd.Series(sizes).skew()):
         return None
     return (
         f"results span {np.ptp(logs):.1f} decades, from {sizes.min():g} to "

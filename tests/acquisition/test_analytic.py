@@ -16,6 +16,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.utils.datasets import SupervisedDataset
 
+import botorch_bkb.acquisition.input_constructors  # noqa: F401
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
     ChowdhuryGopalanWidth,

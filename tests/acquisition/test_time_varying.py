@@ -7,6 +7,7 @@ import torch
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
+import botorch_bkb.acquisition.input_constructors  # noqa: F401
 from botorch_bkb.acquisition import (
     ConfidenceState,
     LogWidth,

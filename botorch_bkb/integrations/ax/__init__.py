@@ -28,6 +28,7 @@ except ImportError as error:
         'pip install "botorch_bkb[ax]".'
     ) from error
 
+import botorch_bkb.acquisition.input_constructors
 import botorch_bkb.integrations.ax.storage  # noqa: F401
 from botorch_bkb.integrations.ax.arms import (
     ArmFile,
