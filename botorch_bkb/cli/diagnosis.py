@@ -368,7 +368,8 @@ def decades_trouble(rewards: Tensor) -> str | None:
     if len(sizes) < MIN_PULLS_TO_FIT or sizes.max() <= MAX_RATIO * sizes.min():
         return None
     logs = np.log10(sizes)
-    if abs(pd.Series(logs).skew()) >= MUCH_LESS * abs(pd.Series(sizes).skew()):
+    of_logs, of_sizes = pd.DataFrame([logs, sizes]).T.skew().abs()
+    if of_logs >= MUCH_LESS * of_sizes:
         return None
     return (
         f"results span {np.ptp(logs):.1f} decades, from {sizes.min():g} to "

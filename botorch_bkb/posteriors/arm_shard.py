@@ -357,12 +357,13 @@ class ArmShard:
         return result
 
     @torch.no_grad()
+    @torch.no_grad()
     def prior_rows(self, points: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the prior covariances of some points with all arms."""
         if out is None:
             out = self.moments.new_empty(len(points), self.num_arms)
         for rows in self.chunks(max(points.shape)):
-            out[:, rows] = self._covariance(points, None, rows)
+            dense_covariance(self.covar_module, points, self._taken(rows), out[:, rows])
         return out
 
     def drawn(self, draws: Draws) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from functools import reduce
-from operator import add, mul
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -248,7 +248,10 @@ class TriangularSolver:
 
 
 def dense_covariance(
-    covar_module: Kernel, x1: Tensor, x2: Tensor | None = None
+    covar_module: Kernel,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Return the prior covariances of two lists of points, as a tensor.
 
@@ -259,18 +262,20 @@ def dense_covariance(
         covar_module: Any kernel.
         x1: A ``batch_shape x n x d`` tensor.
         x2: A ``batch_shape x n' x d`` tensor; ``x1`` if omitted.
+        out: Where the result is written, without gradients.
 
     Returns:
         A ``batch_shape x n x n'`` tensor.
     """
     x2 = x1 if x2 is None else x2
     if not _is_evaluated_here(covar_module):
-        return covar_module(x1, x2).to_dense()
+        K = covar_module(x1, x2).to_dense()
+        return K if out is None else out.copy_(K)
     if covar_module.active_dims is not None:
         x1 = x1.index_select(-1, covar_module.active_dims)
         x2 = x2.index_select(-1, covar_module.active_dims)
     with settings.lazily_evaluate_kernels(False):
-        return _forward(covar_module, x1, x2)
+        return _forward(covar_module, x1, x2, out)
 
 
 def lazy_covariance(covar_module: Kernel, x: Tensor) -> LazyEvaluatedKernelTensor:
@@ -302,11 +307,9 @@ def _is_evaluated_here(kernel: Kernel) -> bool:
     """Whether a kernel is a sum, a product or a Matern-5/2 kernel, maybe scaled."""
     if type(kernel).forward is ScaleKernel.forward:
         return _is_evaluated_here(kernel.base_kernel)
-    is_sum_or_product = type(kernel).forward in (
-        AdditiveKernel.forward,
-        ProductKernel.forward,
-    )
-    return is_sum_or_product or _is_fast_matern(kernel)
+    if type(kernel).forward in (AdditiveKernel.forward, ProductKernel.forward):
+        return len(kernel.kernels) > 1
+    return _is_fast_matern(kernel)
 
 
 def _is_fast_matern(kernel: Kernel) -> bool:
@@ -318,21 +321,27 @@ def _is_fast_matern(kernel: Kernel) -> bool:
     )
 
 
-def _forward(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+def _forward(
+    kernel: Kernel, x1: Tensor, x2: Tensor, out: Tensor | None = None
+) -> Tensor:
     """Do what the kernel's ``forward`` does, on tensors."""
     forward = type(kernel).forward
+    if _is_fast_matern(kernel):
+        return _matern(kernel, x1, x2, out)
     if forward is ScaleKernel.forward:
         outputscale = kernel.outputscale.unsqueeze(-1).unsqueeze(-1)
-        return _forward(kernel.base_kernel, x1, x2) * outputscale
-    if _is_fast_matern(kernel):
-        return _matern(kernel, x1, x2)
+        return torch.mul(_forward(kernel.base_kernel, x1, x2), outputscale, out=out)
     if forward not in (AdditiveKernel.forward, ProductKernel.forward):
         return to_dense(kernel.forward(x1, x2))
     parts = [dense_covariance(part, x1, x2) for part in kernel.kernels]
-    return reduce(add if forward is AdditiveKernel.forward else mul, parts)
+    combine: Any = torch.add if forward is AdditiveKernel.forward else torch.mul
+    result: Tensor = combine(reduce(combine, parts[:-1]), parts[-1], out=out)
+    return result
 
 
-def _matern(kernel: MaternKernel, x1: Tensor, x2: Tensor) -> Tensor:
+def _matern(
+    kernel: MaternKernel, x1: Tensor, x2: Tensor, out: Tensor | None = None
+) -> Tensor:
     """Return ``(1 + s + s^2 / 3) exp(-s)`` for scaled distances ``s = sqrt(5) r``."""
     scale = math.sqrt(5) / kernel.lengthscale
     if x1.shape[-2] == 1:  # a row of a large table: in few passes over it
@@ -347,5 +356,6 @@ def _matern(kernel: MaternKernel, x1: Tensor, x2: Tensor) -> Tensor:
         right = torch.cat([b, torch.ones_like(norms[1]), norms[1]], dim=-1)
         squared = (left @ right.mT).clamp_min_(0.0)
     s = squared.sqrt()
-    decay = s.neg().exp_()
-    return torch.addcmul(decay, s.add_(squared, alpha=1 / 3), decay, out=decay)
+    factor = torch.add(s, squared, alpha=1 / 3, out=squared)
+    decay = s.neg_().exp_()
+    return torch.addcmul(decay, factor, decay, out=decay if out is None else out)
