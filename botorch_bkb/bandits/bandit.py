@@ -409,8 +409,8 @@ class FiniteArmBandit(Bandit):
     def _unscaled(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and variances of the present model in the original scale."""
         hyperparameters = self._predictor().hyperparameters
-        mean = mean * hyperparameters.scale + hyperparameters.offset
-        return (mean if self.maximize else -mean), variance * hyperparameters.scale**2
+        mean, variance = hyperparameters.original_moments(mean, variance)
+        return (mean if self.maximize else -mean), variance
 
     @property
     @locked
@@ -434,12 +434,12 @@ class FiniteArmBandit(Bandit):
             indices: The arms; all if None.
         """
         surrogate, moments = self._present()
-        mean, _ = self.predict(indices)
+        rows, hyperparameters = self._rows(indices), surrogate.hyperparameters
         # In the kernel's units: in the original scale, both variances may underflow.
-        variance = moments.variances(self._rows(indices))
-        scores = variance / surrogate.hyperparameters.noise_variance
-        bonus = self.confidence_width * scores.sqrt()
-        return mean + bonus if self.maximize else mean - bonus
+        scores = moments.variances(rows) / hyperparameters.noise_variance
+        width = self.confidence_width / hyperparameters.scale
+        bounds = hyperparameters.original(moments.means(rows) + width * scores.sqrt())
+        return bounds if self.maximize else -bounds
 
     @locked
     def best_arm(self, among_pulled: bool = True) -> int:

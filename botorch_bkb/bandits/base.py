@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
+from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.checks import check_time
 
 
@@ -87,6 +88,15 @@ class Bandit(ABC):
         hyperparameters = self._surrogate.hyperparameters
         noise: float = hyperparameters.original_noise_variance
         return noise
+
+    @property
+    def warp(self) -> LogWarp | None:
+        """What the model does to rewards, minus rewards if these are minimized.
+
+        None if it takes them as they are, as under a kernel that is given.
+        """
+        warp: LogWarp | None = self._surrogate.hyperparameters.warp
+        return warp
 
     @property
     def covar_module(self) -> Kernel:

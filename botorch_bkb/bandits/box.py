@@ -203,9 +203,9 @@ class BoxBandit(Bandit):
         model = surrogate.posterior(self._observations)
         with torch.no_grad():
             posterior = model(features.unsqueeze(-2))
-        mean = posterior.mean.squeeze(-1) * hyperparameters.scale
-        mean = self._observations.sign * (mean + hyperparameters.offset)
-        variance = posterior.variance.squeeze(-1) * hyperparameters.scale**2
+        moments = posterior.mean.squeeze(-1), posterior.variance.squeeze(-1)
+        mean, variance = hyperparameters.original_moments(*moments)
+        mean = self._observations.sign * mean
         return mean.to(self._dtype), variance.to(self._dtype)
 
     @locked

@@ -126,7 +126,7 @@ class BoxSurrogate(Surrogate):
             return None
         x = hyperparameters.to_features(observations.told_points[:num_told])
         rewards = observations.history()[1][:num_told]
-        targets = (rewards - hyperparameters.offset) / hyperparameters.scale
+        targets = hyperparameters.standardized(rewards, torch.ones_like(rewards))
         targets = targets.unsqueeze(-1)
         inducing = self.state.inducing_indices
         # Before the first ask with rewards all told points are inducing.

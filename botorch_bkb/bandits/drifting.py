@@ -19,11 +19,11 @@ from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits, StoredArms
 from botorch_bkb.bandits.fitting import (
-    fit_or_warn,
     for_fits,
     Hyperparameters,
     PriorMean,
 )
+from botorch_bkb.bandits.map_fit import fit_or_warn
 from botorch_bkb.bandits.observations import Observations, Pull
 from botorch_bkb.bandits.policies import PosteriorAt
 from botorch_bkb.bandits.surrogates import ArmSurrogate
@@ -60,6 +60,8 @@ class DriftHyperparameters(Hyperparameters):
         forgetting_rate: ``eps``; None to learn it.
         prior_mean: ``"zero"`` or ``"average"``.
     """
+
+    warps = False  # the median of all times may be far from that of now
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class DriftHyperparameters(Hyperparameters):
     @override
     def _fit(
         self, indices: Tensor, targets: Tensor, times: Tensor, noise: Tensor
-    ) -> None:
+    ) -> None:  # never warped, so that no likelihoods are compared
         latest = times.argsort(stable=True)[-MAX_FIT_PULLS:]
         times = for_fits(times[latest])
         step = 1.0 if self.given_rate is not None else typical_step(times)

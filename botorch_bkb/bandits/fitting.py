@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import copy, deepcopy
+from operator import itemgetter
 from typing import Any, Literal, Self
 
 import torch
-from botorch.exceptions.errors import InputDataError, ModelFittingError
+from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import BotorchWarning
-from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.utils.gpytorch_modules import (
     get_gaussian_likelihood_with_lognormal_prior,
 )
-from botorch.utils.constraints import LogTransformedInterval
-from botorch.utils.sampling import manual_seed
-from gpytorch import Module
-from gpytorch.constraints import Interval
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
@@ -28,6 +23,9 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, StoredArms
+from botorch_bkb.arms.units import feature_units
+from botorch_bkb.bandits.map_fit import fit_or_warn
+from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.checks import (
     check_count,
     check_modules,
@@ -42,7 +40,7 @@ from botorch_bkb.models.kernels.learned import (
 )
 from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.likelihoods import PartlyKnownNoise
-from botorch_bkb.models.utils.rows import as_dense, row_blocks
+from botorch_bkb.models.utils.rows import as_dense
 
 
 # With fewer pulls the marginal likelihood is too flat to fit anything.
@@ -59,8 +57,6 @@ NOISE_SHARE = 0.5
 MIN_UNIT = 1e-150
 # A smaller known noise of standardized rewards has this variance in fits.
 MIN_KNOWN_NOISE = 1e-6
-# Stands for no upper bound of a hyperparameter while it is fitted.
-LARGEST_PARAMETER = 1e10
 # The likelihood is that of the observations of at most this many arms. A sparse one of
 # all observations takes for noise what its inducing points cannot explain.
 MAX_FIT_ARMS = 512
@@ -79,7 +75,8 @@ class Hyperparameters:
     Whenever the observations are a quarter more, it also starts from the initial
     values, and the larger likelihood counts, since it has several modes. The likelihood
     is that of the observations of 512 arms, if there are more. Fits run on the CPU in
-    double precision: an accelerator is slow for many small operations.
+    double precision: an accelerator is slow for many small operations. Rewards are
+    warped, :class:`~botorch_bkb.bandits.warping.LogWarp`, if that explains them better.
 
     Args:
         arms: The ``A x d`` arms.
@@ -99,7 +96,10 @@ class Hyperparameters:
         covar_module: The kernel.
         learns: Whether kernel, noise or forgetting rate are fitted.
         offset: The prior mean, which is subtracted from rewards.
+        warp: What is done to rewards before that; None for nothing.
     """
+
+    warps = True  # if the kernel is learned
 
     def __init__(
         self,
@@ -124,6 +124,7 @@ class Hyperparameters:
         self.learns = given is None or noise_variance is None
         self.prior_mean = prior_mean
         self.offset, self._unit = 0.0, 1.0
+        self.warp: LogWarp | None = None
         self._known_noise: float | None = None
         self.next_fit, self._next_search = 1, 0
         self._is_warned = False
@@ -164,6 +165,30 @@ class Hyperparameters:
         """The unit of the rewards in the kernel's scale."""
         return self._unit if self.learns_kernel else 1.0
 
+    def standardized(self, sums: Tensor, counts: Tensor) -> Tensor:
+        """Return sums of so many rewards each, as the posterior takes them."""
+        counts = counts.to(sums)
+        if self.warp is not None:
+            sums = self.warp(sums / counts) * counts
+        return (sums - self.offset * counts) / self.scale
+
+    def original(self, values: Tensor) -> Tensor:
+        """Return values of the posterior in the scale of the rewards."""
+        values = values * self.scale + self.offset
+        return values if self.warp is None else self.warp.undo(values)
+
+    def original_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and variances of the posterior in the scale of the rewards.
+
+        If rewards are warped, a mean is a median, and a standard deviation half of the
+        interval that has one on either side.
+        """
+        if self.warp is None:
+            return self.original(mean), variance * self.scale**2
+        std = variance.sqrt()
+        half = (self.original(mean + std) - self.original(mean - std)) / 2
+        return self.original(mean), half.square()
+
     @property
     def noise_variance(self) -> float:
         """Lambda, in the units of the kernel, which is the noise of pulls to come."""
@@ -200,7 +225,30 @@ class Hyperparameters:
             times: When they were measured.
             noise: Their noise variances in the original scale, 0 if not known.
         """
+        warps = [self.warp and LogWarp.of(rewards)]
+        if self.learns_kernel and self.warps and len(rewards) >= self._next_search:
+            warps = [None, LogWarp.of(rewards)]
+        data = indices, rewards, times, noise
+        fits = [self._refitted(*data, warp) for warp in dict.fromkeys(warps)]
+        other, model, _ = max(fits, key=itemgetter(2))
+        if model is not None:
+            other._judge(model)
+        return other
+
+    def _refitted(
+        self,
+        indices: Tensor,
+        rewards: Tensor,
+        times: Tensor,
+        noise: Tensor,
+        warp: LogWarp | None,
+    ) -> tuple[Self, SingleTaskDTCGP | None, float]:
+        """Return a fit to warped rewards, its model, and its log likelihood."""
         other = deepcopy(self, {id(self.features): self.features})
+        log_slope = 0.0
+        if warp is not None:
+            log_slope, rewards = warp.log_slope(rewards), warp(rewards)
+        other.warp = warp
         num_pulls = len(rewards)
         other.next_fit = num_pulls + 1
         if num_pulls >= FIT_ALWAYS_UNTIL:
@@ -215,13 +263,16 @@ class Hyperparameters:
         fits_any = other.learns_kernel or fits_noise or other.prior_mean == "fitted"
         if num_pulls >= MIN_PULLS_TO_FIT and fits_any:
             targets = (for_fits(rewards) - other.offset) / other._unit
-            other._fit(indices, targets.unsqueeze(-1), times, for_fits(noise))
-        return other
+            model = other._fit(indices, targets.unsqueeze(-1), times, for_fits(noise))
+            if model is not None:
+                value = _log_likelihood(model) - math.log(other._unit) + log_slope
+                return other, model, value
+        return other, None, -math.inf
 
     def _fit(
         self, indices: Tensor, targets: Tensor, times: Tensor, noise: Tensor
-    ) -> None:
-        """Fit to standardized rewards, ``n x 1``."""
+    ) -> SingleTaskDTCGP | None:
+        """Fit to standardized rewards, ``n x 1``; return the model, or None."""
         num_pulls = len(targets)
         starts = [self]
         if num_pulls >= self._next_search:
@@ -231,7 +282,7 @@ class Hyperparameters:
         models = [start._model(indices, targets, noise) for start in starts]
         fitted = [model for model in models if fit_or_warn(model, num_pulls)]
         if not fitted:
-            return
+            return None
         best = max(fitted, key=_log_likelihood)
         if self.learns_kernel:
             self.covar_module.load_state_dict(best.covar_module.state_dict())
@@ -239,7 +290,7 @@ class Hyperparameters:
             self.likelihood.load_state_dict(best.likelihood.state_dict())
         if self.prior_mean == "fitted":
             self.offset += self._unit * best.mean_module.constant.item()
-        self._judge(best)
+        return best
 
     def _initial(self) -> Self:
         """Return a copy with the hyperparameters before any fit."""
@@ -253,7 +304,8 @@ class Hyperparameters:
     def unfitted(self) -> Self:
         """Return a copy as it was before any observation."""
         other = self._initial()
-        other.offset, other._unit, other._known_noise = 0.0, 1.0, None
+        other.offset, other._unit, other.warp = 0.0, 1.0, None
+        other._known_noise = None
         other.next_fit, other._next_search = 1, 0
         return other
 
@@ -333,6 +385,7 @@ class Hyperparameters:
             "covar_module": self.covar_module.state_dict(),
             "likelihood": self.likelihood.state_dict(),
             "offset": self.offset,
+            "warp": self.warp and tuple(self.warp),
             "unit": self._unit,
             "known_noise": self._known_noise,
             "next_fit": self.next_fit,
@@ -358,6 +411,8 @@ class Hyperparameters:
         self.covar_module.load_state_dict(saved)
         self.likelihood.load_state_dict(state["likelihood"])
         self.offset = check_number("offset", state["offset"])
+        warp = state["warp"]
+        self.warp = warp and LogWarp(*(check_number("warp", number) for number in warp))
         self._unit = check_number("unit", state["unit"], least=MIN_UNIT)
         known = state["known_noise"]
         self._known_noise = None if known is None else check_number("noise", known, 0.0)
@@ -404,91 +459,3 @@ def _log_likelihood(model: SingleTaskGP) -> float:
     """Return the log likelihood per pull, with the priors: the objective of a fit."""
     mll = ExactMarginalLogLikelihood(model.likelihood, model).train()
     return mll(model(*model.train_inputs), model.train_targets).item()
-
-
-def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the ``d`` minima and ranges of the features, for normalization.
-
-    Packed fingerprints have no units to take out: 0 and 1. A constant feature becomes
-    0.
-    """
-    if isinstance(arms, ProductArms):  # its kernel normalizes the components
-        zeros = arms.new_zeros(arms.shape[-1])
-        return zeros, zeros + 1
-    numbers = arms.numbers if isinstance(arms, BitArms) else arms
-    limits = [(rows.amin(dim=0), rows.amax(dim=0)) for _, rows in row_blocks(numbers)]
-    low, high = (torch.stack(ends) for ends in zip(*limits, strict=True))
-    low, high = low.amin(dim=0), high.amax(dim=0)
-    width = torch.where(high > low, high - low, 1.0).to(low)
-    num_bits = arms.shape[-1] - numbers.shape[-1]
-    zeros = low.new_zeros(num_bits)
-    return torch.cat([zeros, low]), torch.cat([zeros + 1, width])
-
-
-def extreme_arms(arms: Tensor) -> Tensor:
-    """Return a few arms, ascending, with the same :func:`feature_units` as all."""
-    numbers = arms.numbers if isinstance(arms, BitArms) else arms
-    if numbers.shape[-1] == 0:
-        return torch.empty(0, dtype=torch.long)
-    found = []
-    for rows, block in row_blocks(numbers):
-        ends = torch.stack([block.argmin(dim=0), block.argmax(dim=0)]).unique()
-        found.append((rows.start + ends, block[ends]))
-    indices, extremes = (torch.cat(parts) for parts in zip(*found, strict=True))
-    ends = torch.stack([extremes.argmin(dim=0), extremes.argmax(dim=0)]).unique()
-    return indices[ends]
-
-
-@contextmanager
-def _logarithms(model: SingleTaskGP) -> Iterator[None]:
-    """Search over logarithms of hyperparameters during a fit.
-
-    Of lengthscales, variances and noise only ratios matter. In thirty dimensions L-BFGS
-    takes a tenth to a fiftieth of the steps that it takes over the numbers themselves.
-    """
-    plain = [
-        (*name.rpartition("."), constraint)
-        for name, parameter, constraint in Module.named_parameters_and_constraints(
-            model
-        )
-        if parameter.requires_grad and constraint is not None
-        if not constraint.enforced and (constraint.lower_bound > 0).all()
-    ]
-    for owner, _, name, constraint in plain:
-        upper = constraint.upper_bound.clamp_max(LARGEST_PARAMETER)
-        logarithm = LogTransformedInterval(constraint.lower_bound, upper)
-        _replace_constraint(model.get_submodule(owner), name, logarithm)
-    try:
-        yield
-    finally:
-        for owner, _, name, constraint in plain:
-            _replace_constraint(model.get_submodule(owner), name, constraint)
-
-
-@torch.no_grad()
-def _replace_constraint(module: Module, name: str, constraint: Interval) -> None:
-    """Give a parameter another constraint, and the same value."""
-    parameter: Tensor = getattr(module, name)
-    constraint = constraint.to(parameter)
-    # The logarithm of a bound and back may miss it by the last bit.
-    value = getattr(module, f"{name}_constraint").transform(parameter)
-    value = value.clamp(constraint.lower_bound, constraint.upper_bound)
-    module.register_constraint(name, constraint)  # may set an initial value
-    parameter.copy_(constraint.inverse_transform(value))
-
-
-def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:
-    """Fit a model; return whether that worked, and warn if not."""
-    try:
-        # Retries start from draws of the global generator, which is seeded here.
-        with manual_seed(num_pulls), _logarithms(model):
-            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-    except ModelFittingError as error:
-        warnings.warn(
-            f"Fitting the hyperparameters to {num_pulls} pulls failed; the "
-            f"previous ones stay. {error}",
-            BotorchWarning,
-            stacklevel=2,
-        )
-        return False
-    return True

@@ -251,7 +251,7 @@ class GPBandit(FiniteArmBandit):
         Raises:
             InputDataError: If an arm is unknown, or a number is out of range.
         """
-        _, moments = self._present()
+        surrogate, moments = self._present()
         if top is None:
             rows = self._rows(indices)
         else:
@@ -260,17 +260,20 @@ class GPBandit(FiniteArmBandit):
             found = moments.largest_bounds(0.0, top, self._table.competing(among))
             rows = found.arms[found.values > -torch.inf]
         mean, variance = self.predict(rows)
-        std = variance.sqrt()
+        hyperparameters, sign = surrogate.hyperparameters, self._observations.sign
+        center, std = moments.means(rows), moments.variances(rows).sqrt()
         half = DEVIATIONS_OF_95_PERCENT * std
+        ends = (center - sign * half, center + sign * half)
+        low, high = (sign * hyperparameters.original(end) for end in ends)
         best = self.maximizer_distribution(num_draws, generator).indices
         arms, counts = best.unique(return_counts=True)
         place = positions_in(arms, rows, is_ascending=True)
         share = torch.where(place < 0, 0.0, counts[place].to(mean) / num_draws)
-        columns = {"arm": rows, "mean": mean, "std": std}
-        columns |= {"low": mean - half, "high": mean + half, "probability_best": share}
+        columns = {"arm": rows, "mean": mean, "std": variance.sqrt()}
+        columns |= {"low": low, "high": high, "probability_best": share}
         if threshold is not None:
-            gap = mean - check_number("threshold", threshold)
-            gap = gap if self.maximize else -gap
+            goal = center.new_tensor([sign * check_number("threshold", threshold)])
+            gap = center - hyperparameters.standardized(goal, torch.ones_like(goal))
             z = gap / std.clamp_min(torch.finfo(std.dtype).tiny)
             name = "probability_above" if self.maximize else "probability_below"
             columns[name] = torch.special.ndtr(z)

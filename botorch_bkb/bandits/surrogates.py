@@ -276,7 +276,7 @@ class ArmSurrogate(Surrogate):
         """Return what schedules of confidence widths see at a decision."""
         hyperparameters = self.state.hyperparameters
         pulled, counts, sums = self.totals(observations)
-        sample_means = (sums / counts - hyperparameters.offset) / hyperparameters.scale
+        sample_means = hyperparameters.standardized(sums, counts) / counts
         start, log_det_start = self.state.restart
         in_sum = start == 0 and 0 in observations.told_ids
         scores = torch.from_numpy(np.array(observations.told_scores[start:]))
@@ -477,9 +477,9 @@ class PosteriorSurrogate(ArmSurrogate):
         """Update a posterior to the observations and inducing arms of the state."""
         hyperparameters = self.state.hyperparameters
         arms, counts, sums = self.totals(observations, self.state.num_told)
-        counts = counts.to(sums)
-        centered = (sums - hyperparameters.offset * counts) / hyperparameters.scale
-        posterior.update(self.state.inducing_indices, arms, counts, centered)
+        sums = hyperparameters.standardized(sums, counts)
+        inducing = self.state.inducing_indices
+        posterior.update(inducing, arms, counts.to(sums), sums)
 
     @override
     def _compute(self, observations: Observations) -> ArmPosterior:

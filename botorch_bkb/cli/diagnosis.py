@@ -18,8 +18,9 @@ from scipy import special
 from torch import Tensor
 
 from botorch_bkb.arms import ProductArms
+from botorch_bkb.arms.units import extreme_arms, feature_units
 from botorch_bkb.bandits import GPBandit
-from botorch_bkb.bandits.fitting import extreme_arms, feature_units, MIN_PULLS_TO_FIT
+from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.cli.tables import listing
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels.learned import (
@@ -129,6 +130,13 @@ def is_fitted(rewards: Tensor) -> bool:
     return len(rewards) >= MIN_PULLS_TO_FIT and has_spread(rewards)
 
 
+def warped(bandit: GPBandit, rewards: Tensor) -> Tensor:
+    """Return rewards as the model takes them."""
+    if bandit.warp is None:
+        return rewards
+    return bandit.warp(rewards) if bandit.maximize else -bandit.warp(-rewards)
+
+
 def diagnose(
     bandit: GPBandit,
     indices: Tensor,
@@ -146,6 +154,10 @@ def diagnose(
     all_noise = noise.where(~noise.isnan(), bandit.noise_variance)
     noise_share = (all_noise.mean() / rewards.var(correction=0)).item()
     parts = [f"noise is {noise_share:.0%} of the results' variance"]
+    if bandit.warp is not None:
+        side, sign = ("below", 1) if bandit.maximize else ("above", -1)
+        limit = sign * bandit.warp.median
+        parts.append(f"results {side} {limit:.3g} are on a logarithmic scale")
     # Lengthscales of the trend, if there is rough detail. The shortest counts.
     found = lengthscales(bandit.covar_module).values() if sources else ()
     scales = pd.Series(list(found), index=list(sources), dtype="float64")
@@ -301,7 +313,7 @@ def _predict_by_loo(
     bandit: GPBandit, measured: Tensor, noise: Tensor, means: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Predict each of many measured arms by the fit to all others, in closed form."""
-    inducing = bandit.inducing_indices
+    inducing, means = bandit.inducing_indices, warped(bandit, means)
     scale = means.std(correction=0)
     noise_variance = noise / scale.square()
     model = SingleTaskDTCGP(
@@ -316,7 +328,13 @@ def _predict_by_loo(
     )
     posterior = cast(GPyTorchPosterior, model.loo_posterior(observation_noise=False))
     mean, variance = posterior.mean.flatten(), posterior.variance.flatten()
-    return mean * scale + means.mean(), variance * scale.square()
+    mean, variance = mean * scale + means.mean(), variance * scale.square()
+    if bandit.warp is None:
+        return mean, variance
+    sign = 1 if bandit.maximize else -1
+    std = variance.sqrt()
+    ends = [sign * bandit.warp.undo(sign * value) for value in (mean - std, mean + std)]
+    return sign * bandit.warp.undo(sign * mean), ((ends[1] - ends[0]) / 2).square()
 
 
 def has_spread(rewards: Tensor) -> bool:

@@ -30,6 +30,7 @@ from botorch_bkb.cli.diagnosis import (
     MIN_CANDIDATES_TO_JUDGE,
     reward_trouble,
     round_effect,
+    warped,
 )
 from botorch_bkb.cli.files import parquet_columns, read_rows, write_table
 from botorch_bkb.cli.predictions import when_to_stop, write_predictions
@@ -371,13 +372,12 @@ def _print_fit(
 ) -> tuple[HeldOut | None, list[str]]:
     """Print a description of the fit; return held-out predictions and warnings."""
     held_out = None
-    troubles = [reward_trouble(rewards, list(ids[indices.numpy()]))]
+    troubles = [reward_trouble(warped(bandit, rewards), list(ids[indices.numpy()]))]
     if not (args.log_reward or args.objective):
         troubles.append(decades_trouble(rewards))
     if is_fitted(rewards):
         status("Checking the fit", args.quiet)
-        known = bandit, indices, rewards, candidates.sources, noise
-        text, held_out = diagnose(*known)
+        text, held_out = diagnose(bandit, indices, rewards, candidates.sources, noise)
         print(f"Fit: {text}.")
     if held_out is not None:
         troubles.append(fit_trouble(held_out))

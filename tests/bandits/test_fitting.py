@@ -8,9 +8,8 @@ from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import ScaleKernel
 
 from botorch_bkb import GPBandit
-from botorch_bkb.arms import ArrayArms, BitArms
 from botorch_bkb.bandits import composite_to_learn, fitting, ThompsonPolicy
-from botorch_bkb.bandits.fitting import extreme_arms, feature_units, Hyperparameters
+from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
     LEARNED,
@@ -350,18 +349,3 @@ def test_frozen_sums_restart_after_a_refit():
         assert state.opening_score == 0.0
         bandit.tell(indices, noisy_rewards(bandit.arms, seed=pulls)(indices))
     assert list(restarts) == [1, 2, 4, 8]
-
-
-def test_a_few_arms_have_the_units_of_all(tmp_path):
-    stream = np.random.default_rng(0)
-    arms = torch.tensor(stream.normal(size=(50, 3)))
-    codes = stream.integers(0, 256, size=(50, 8), dtype=np.uint8)
-    np.save(tmp_path / "arms.npy", arms.numpy())
-    tables = [arms, ArrayArms(tmp_path / "arms.npy"), BitArms(codes, numbers=arms)]
-    for table in tables:
-        few = extreme_arms(table)
-        assert len(few) <= 6
-        expected = feature_units(table)
-        found = feature_units(table[torch.cat([torch.tensor([7]), few])])
-        assert all(map(torch.equal, found, expected))
-    assert len(extreme_arms(BitArms(codes))) == 0
