@@ -408,6 +408,25 @@ def run_bandit(*problem, width="bbkb", merged=True, **options):
     return run.batches, run.inducing_sets
 
 
+def log_warp(y, maximize=True):
+    """Return rewards, poor ones on a logarithmic scale, and the inverse function.
+
+    Both are of rewards to be maximized: minus ``y``, unless ``maximize``.
+    """
+    y = y if maximize else -y
+    m = np.sort(y)[(len(y) - 1) // 2]
+    s = np.sqrt(((y[y >= m] - m) ** 2).mean())
+
+    def warp(x):
+        return np.array([x if x >= m else m - s * np.log(1 + (m - x) / s) for x in x])
+
+    def undo(w):
+        x = np.array([w if w >= m else m - s * (np.exp((m - w) / s) - 1) for w in w])
+        return np.maximum(x, y.min())
+
+    return warp, undo
+
+
 # Drift: equations (7) and (8) of [TV-GP-UCB], DESIGN 7 --------------------------------
 
 

@@ -26,6 +26,7 @@ from botorch_bkb.bandits.policies import (
     UniformPolicy,
 )
 from botorch_bkb.bandits.progress import Progress
+from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.models.kernels.learned import (
     composite_to_learn,
     matern_to_learn,
@@ -49,6 +50,7 @@ __all__ = [
     "GPBandit",
     "GPThompsonSampling",
     "LeverageScoreSampling",
+    "LogWarp",
     "Policy",
     "Progress",
     "ThompsonPolicy",

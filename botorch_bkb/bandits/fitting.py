@@ -76,7 +76,7 @@ class Hyperparameters:
     values, and the larger likelihood counts, since it has several modes. The likelihood
     is that of the observations of 512 arms, if there are more. Fits run on the CPU in
     double precision: an accelerator is slow for many small operations. Rewards are
-    warped, :class:`~botorch_bkb.bandits.warping.LogWarp`, if that explains them better.
+    warped, :class:`~botorch_bkb.bandits.LogWarp`, if that explains them better.
 
     Args:
         arms: The ``A x d`` arms.
@@ -247,7 +247,9 @@ class Hyperparameters:
         other = deepcopy(self, {id(self.features): self.features})
         log_slope = 0.0
         if warp is not None:
-            log_slope, rewards = warp.log_slope(rewards), warp(rewards)
+            # Its two numbers come from the rewards: the penalty of the BIC.
+            log_slope = warp.log_slope(rewards) - math.log(len(rewards)) / len(rewards)
+            rewards = warp(rewards)
         other.warp = warp
         num_pulls = len(rewards)
         other.next_fit = num_pulls + 1

@@ -107,8 +107,10 @@ class GPBandit(FiniteArmBandit):
     the noise of all is known, and none is given here, the mean of these variances is
     used for future pulls.
 
-    The prior mean is the average of the rewards, or fitted for Thompson sampling. Every
-    answer is in the original scale. After ``fail`` the next ask leaves these arms out,
+    The prior mean is the average of the rewards, or fitted for Thompson sampling. If
+    the kernel is learned, poor rewards are put on a logarithmic scale where the
+    likelihood prefers it, :class:`~botorch_bkb.bandits.LogWarp`. Every answer is in the
+    original scale. After ``fail`` the next ask leaves these arms out,
     if there are others. An arm that fails a second time without a reward in between is
     retired, with a warning; ``add_arms`` takes it back.
 

@@ -262,7 +262,8 @@ def _hold_out(
     std = (variance[place] + noise).sqrt()
     errors = ((sums.sum() - sums) / (len(rewards) - counts))[place] - rewards
     # A constant prediction has no correlation.
-    correlation = torch.corrcoef(torch.stack([mean, means]))[0, 1].nan_to_num(0.0)
+    pairs = torch.stack([warped(bandit, mean), warped(bandit, means)])
+    correlation = torch.corrcoef(pairs)[0, 1].nan_to_num(0.0)
     return HeldOut(
         measured=rewards.numpy(),
         mean=mean[place].numpy(),

@@ -8,7 +8,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import ScaleKernel
 
 from botorch_bkb import GPBandit
-from botorch_bkb.bandits import composite_to_learn, fitting, ThompsonPolicy
+from botorch_bkb.bandits import composite_to_learn, fitting, map_fit, ThompsonPolicy
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
@@ -105,16 +105,16 @@ def test_one_fit_an_ask_and_none_by_asking_twice(monkeypatch):
         fits.append(mll)
         return mll
 
-    monkeypatch.setattr(fitting, "fit_gpytorch_mll", counting)
+    monkeypatch.setattr(map_fit, "fit_gpytorch_mll", counting)
     bandit = make_bandit(GPBandit, **LEARNED)
     indices = torch.arange(10)
     bandit.add_observations(indices, true_rewards(bandit.arms)[indices])
     bandit.ask()
     bandit.ask()
-    assert len(fits) == 1
+    assert len(fits) == 2  # to rewards as they are, and warped
     bandit.add_observations([0], [0.0])
     bandit.ask()
-    assert len(fits) == 2
+    assert len(fits) == 3
 
 
 # What is given stays ------------------------------------------------------------------
@@ -317,7 +317,7 @@ def test_a_fit_that_fails_keeps_the_hyper_parameters_with_a_warning(monkeypatch)
                 parameter.fill_(float("nan"))
         raise ModelFittingError("No luck.")
 
-    monkeypatch.setattr(fitting, "fit_gpytorch_mll", fail)
+    monkeypatch.setattr(map_fit, "fit_gpytorch_mll", fail)
     bandit = make_bandit(GPBandit, **LEARNED)
     kernel = bits(bandit.covar_module)
     indices = torch.arange(10)

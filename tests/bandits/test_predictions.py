@@ -16,7 +16,7 @@ from botorch_bkb import GPBandit
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.bandits import matern_to_learn
 from tests.helpers import gram_matrix
-from tests.reference import dtc_posterior
+from tests.reference import dtc_posterior, log_warp
 
 
 NUM_ARMS, NUM_ROWS = 60, 7
@@ -52,15 +52,21 @@ def campaign(arms, num_rounds=4, noise_std=0.3, **options):
 
 
 def dense_posterior(bandit, rows):
-    """Mean and covariance at any rows, from the kernel and the observations alone."""
+    """Mean and covariance at any rows, from the kernel and the observations alone.
+
+    If rewards are warped, these are of warped rewards.
+    """
     x = bandit.arms
     low, width = x.amin(dim=0), x.amax(dim=0) - x.amin(dim=0)
     told = bandit._observations
     arms, y = np.array(told.told_indices), np.array(told.told_rewards)
-    offset, scale = y.mean(), y.std()
+    sign = 1 if bandit.maximize else -1
+    warp = (lambda x: x) if bandit.warp is None else log_warp(y, bandit.maximize)[0]
+    targets = warp(sign * y)
+    offset, scale = targets.mean(), targets.std()
     noise, kernel = bandit.noise_variance / scale**2, bandit.covar_module
     pulled, counts = np.unique(arms, return_counts=True)
-    means = np.array([y[arms == arm].mean() for arm in pulled])
+    means = warp(np.array([sign * y[arms == arm].mean() for arm in pulled]))
     S, P = (x[bandit.inducing_indices] - low) / width, (x[pulled] - low) / width
     X = (rows - low) / width
     grams = (S, S), (S, P), (S, X), (X, X)
@@ -69,7 +75,7 @@ def dense_posterior(bandit, rows):
         counts / noise,
         (means - offset) / scale,
     )
-    return mean * scale + offset, covariance * scale**2
+    return sign * (mean * scale + offset), covariance * scale**2
 
 
 @pytest.mark.filterwarnings("ignore:`max_inducing` took effect")

@@ -1,0 +1,129 @@
+"""Poor rewards on a logarithmic scale, against plain NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies
+
+from botorch_bkb import BoxBandit, GPBandit
+from botorch_bkb.bandits.warping import LogWarp
+from tests.bandits import random_arms
+from tests.bandits.test_predictions import dense_posterior
+from tests.reference import log_warp
+
+
+both_signs = pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+numbers = strategies.floats(-1e6, 1e6, allow_subnormal=False)
+
+
+def failing(maximize=True, num_told=30):
+    """A bandit after rewards of which some are failures."""
+    arms = random_arms(60)
+    bandit = GPBandit(
+        arms, maximize=maximize, generator=torch.Generator().manual_seed(0)
+    )
+    rewards = torch.sin(3 * arms.sum(dim=-1))
+    rewards = torch.where(rewards < 0, 50 * rewards - 10, rewards)
+    indices = torch.arange(num_told)
+    bandit.add_observations(indices, (rewards if maximize else -rewards)[indices])
+    bandit.ask(1)
+    return bandit
+
+
+@given(strategies.lists(numbers, min_size=1, max_size=40))
+def test_the_warp_is_the_formula_and_undone(values):
+    y = np.array(values)
+    warp = LogWarp.of(torch.from_numpy(y))
+    if warp is None:
+        better = y[y >= np.sort(y)[(len(y) - 1) // 2]]
+        assert np.ptp(better) <= 1e-150
+        return
+    dense, _ = log_warp(y)
+    found = warp(torch.from_numpy(y)).numpy()
+    np.testing.assert_allclose(found, dense(y), rtol=1e-12, atol=1e-12 * warp.spread)
+    assert (np.diff(found[np.argsort(y)]) >= 0).all()
+    np.testing.assert_array_equal(found[y >= warp.median], y[y >= warp.median])
+    back = warp.undo(torch.from_numpy(found)).numpy()
+    scale = np.abs(y).max() + warp.spread
+    np.testing.assert_allclose(back, y, rtol=1e-9, atol=1e-9 * scale)
+    low = torch.tensor([-1e300], dtype=torch.double)
+    assert warp.undo(low).item() == y.min()
+
+
+def test_the_slope_is_that_of_differences():
+    y = torch.linspace(-3, 4, 50).double().exp()
+    warp, step = LogWarp.of(y), 1e-6
+    slopes = (warp(y + step) - warp(y - step)) / (2 * step)
+    assert warp.log_slope(y) == pytest.approx(slopes.log().mean().item(), abs=1e-6)
+
+
+def test_nothing_is_warped_if_the_better_half_is_all_equal():
+    assert LogWarp.of(torch.tensor([1.0, 1.0, 0.0, 1.0])) is None
+
+
+def test_failures_are_warped_and_a_smooth_response_is_not():
+    assert failing().warp is not None
+    arms = random_arms(60)
+    bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
+    bandit.add_observations(range(30), arms[:30].sum(dim=-1).sin())
+    bandit.ask(1)
+    assert bandit.warp is None
+    drifting = GPBandit(arms, forgetting_rate="learn")
+    drifting.add_observations(range(30), [-1e3] * 5 + [1.0 * n for n in range(25)])
+    drifting.ask(1)
+    assert drifting.warp is None
+
+
+@both_signs
+def test_answers_are_in_the_units_of_the_rewards(maximize):
+    bandit = failing(maximize)
+    told = np.array(bandit._observations.told_rewards)
+    warp, undo = log_warp(told, maximize)
+    mean, covariance = dense_posterior(bandit, bandit.arms)
+    sign = 1 if maximize else -1
+    center, std = sign * mean, np.sqrt(np.diag(covariance))
+
+    def at(deviations):
+        return sign * undo(center + deviations * std)
+
+    found = bandit.predict()
+    np.testing.assert_allclose(found[0], at(0), rtol=1e-5, atol=1e-5)
+    half = (undo(center + std) - undo(center - std)) / 2
+    np.testing.assert_allclose(found[1].sqrt(), half, rtol=1e-4, atol=1e-5)
+    table = bandit.predictions(threshold=0.5 * sign, num_draws=8)
+    np.testing.assert_allclose(table["low"], at(-1.96 * sign), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(table["high"], at(1.96 * sign), rtol=1e-4, atol=1e-4)
+    z = (center - warp(np.array([0.5]))) / std
+    expected = [(1 + math.erf(each / math.sqrt(2))) / 2 for each in z]
+    name = "probability_above" if maximize else "probability_below"
+    np.testing.assert_allclose(table[name], expected, atol=1e-5)
+    width = bandit.confidence_width / bandit.noise_variance**0.5
+    np.testing.assert_allclose(bandit.confidence_bound(), at(width), rtol=1e-4)
+
+
+def test_a_loaded_bandit_continues(tmp_path):
+    bandit = failing()
+    bandit.save(tmp_path / "state")
+    other = GPBandit(bandit.arms)
+    other.load(tmp_path / "state")
+    assert other.warp == bandit.warp is not None
+    assert torch.equal(bandit.ask(5), other.ask(5))
+    assert torch.equal(bandit.predict()[0], other.predict()[0])
+
+
+def test_a_box_is_warped_too():
+    points = random_arms(30)
+    points = (points - points.amin(dim=0)) / (points.amax(dim=0) - points.amin(dim=0))
+    bandit = BoxBandit(torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double())
+    rewards = torch.sin(3 * points.sum(dim=-1))
+    rewards = torch.where(rewards < 0, 50 * rewards - 10, rewards)
+    bandit.add_observations(points, rewards)
+    bandit.ask(1)
+    assert bandit.warp is not None
+    mean, variance = bandit.predict(points)
+    assert mean.min() >= rewards.min()
+    good = rewards > rewards.median()
+    assert (mean - rewards)[good].abs().max() < 0.3
+    assert (variance[good] < 0.1).all()
