@@ -243,7 +243,7 @@ class Hyperparameters:
         noise: Tensor,
         warp: LogWarp | None,
     ) -> tuple[Self, SingleTaskDTCGP | None, float]:
-        """Return a fit to warped rewards, its model, and its log likelihood."""
+        """Return a fit to warped rewards, its model, and its criterion per reward."""
         other = deepcopy(self, {id(self.features): self.features})
         log_slope = 0.0
         if warp is not None:

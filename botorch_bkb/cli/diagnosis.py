@@ -297,7 +297,12 @@ def _predict_by_folds(
     mean, variance = torch.empty(2, len(measured), dtype=arms.dtype)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
-        part = GPBandit(arms, bandit.kernel_to_learn, generator=generator)
+        part = GPBandit(
+            arms,
+            bandit.kernel_to_learn,
+            maximize=bandit.maximize,
+            generator=generator,
+        )
         part.add_observations(
             numbers[indices[seen]], rewards[seen], noise_variance=noise[seen]
         )

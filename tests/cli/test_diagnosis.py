@@ -7,6 +7,7 @@ import torch
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.diagnosis import diagnose, fit_trouble, HeldOut, round_effect
+from tests.bandits.test_warping import failing
 from tests.helpers import learned_parts
 from tests.reference import composite_covariance
 
@@ -91,6 +92,23 @@ def test_errors_are_those_of_single_measurements(measured):
     inside = np.abs(found.mean - y) <= found.half_width
     assert found.share_inside == inside.mean()
     assert found.least_share == pytest.approx(0.95 - 3 * np.sqrt(0.95 * 0.05 / 30))
+
+
+@pytest.mark.parametrize("most", [0, 256], ids=["one by one", "folds"])
+@pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+def test_poor_results_are_predicted_on_a_logarithmic_scale(maximize, most, monkeypatch):
+    monkeypatch.setattr(diagnosis, "MAX_REFITTED", most)
+    bandit = failing(maximize, num_told=40)
+    rewards = torch.tensor(bandit._observations.told_rewards, dtype=torch.double)
+    text, found = diagnose(bandit, torch.arange(40), rewards, ["a", "b"])
+    side = "below" if maximize else "above"
+    limit = bandit.warp.median if maximize else -bandit.warp.median
+    assert f"results {side} {limit:.3g} are on a logarithmic scale;" in text
+    np.testing.assert_array_equal(found.measured, rewards)
+    good = (rewards > limit if maximize else rewards < limit).numpy()
+    assert np.median(np.abs(found.mean - rewards.numpy())[good]) < 0.6
+    assert found.half_width[good].mean() < found.half_width[~good].mean()
+    assert found.correlation > 0.7
 
 
 @pytest.mark.parametrize("most", [0, 256], ids=["one by one", "folds"])
