@@ -106,7 +106,7 @@ class DriftHyperparameters(Hyperparameters):
     @override
     def _fit(
         self, indices: Tensor, targets: Tensor, times: Tensor, noise: Tensor
-    ) -> None:  # never warped, so that no likelihoods are compared
+    ) -> None:  # no model to compare: rewards are never warped
         latest = times.argsort(stable=True)[-MAX_FIT_PULLS:]
         times = for_fits(times[latest])
         step = 1.0 if self.given_rate is not None else typical_step(times)

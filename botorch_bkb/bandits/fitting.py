@@ -178,16 +178,11 @@ class Hyperparameters:
         return values if self.warp is None else self.warp.undo(values)
 
     def original_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means and variances of the posterior in the scale of the rewards.
-
-        If rewards are warped, a mean is a median, and a standard deviation half of the
-        interval that has one on either side.
-        """
+        """Return means and variances of the posterior in the scale of the rewards."""
+        mean, variance = mean * self.scale + self.offset, variance * self.scale**2
         if self.warp is None:
-            return self.original(mean), variance * self.scale**2
-        std = variance.sqrt()
-        half = (self.original(mean + std) - self.original(mean - std)) / 2
-        return self.original(mean), half.square()
+            return mean, variance
+        return self.warp.undo_moments(mean, variance)
 
     @property
     def noise_variance(self) -> float:

@@ -51,6 +51,15 @@ class LogWarp(NamedTuple):
         rewards = torch.where(values >= self.median, values, poor)
         return rewards.clamp_min(self.least)
 
+    def undo_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rewards of means, which become medians, and their variances.
+
+        A standard deviation is half of the interval that has one on either side.
+        """
+        std = variance.sqrt()
+        half = (self.undo(mean + std) - self.undo(mean - std)) / 2
+        return self.undo(mean), half.square()
+
     def log_slope(self, rewards: Tensor) -> float:
         """Return the mean of ``log w'``, by which log likelihoods are compared."""
         return -torch.log1p(self._depth(rewards)).mean().item()

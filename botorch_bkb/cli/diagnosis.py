@@ -338,9 +338,8 @@ def _predict_by_loo(
     if bandit.warp is None:
         return mean, variance
     sign = 1 if bandit.maximize else -1
-    std = variance.sqrt()
-    ends = [sign * bandit.warp.undo(sign * value) for value in (mean - std, mean + std)]
-    return sign * bandit.warp.undo(sign * mean), ((ends[1] - ends[0]) / 2).square()
+    mean, variance = bandit.warp.undo_moments(sign * mean, variance)
+    return sign * mean, variance
 
 
 def has_spread(rewards: Tensor) -> bool:

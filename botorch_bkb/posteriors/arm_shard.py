@@ -357,7 +357,6 @@ class ArmShard:
         return result
 
     @torch.no_grad()
-    @torch.no_grad()
     def prior_rows(self, points: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the prior covariances of some points with all arms."""
         if out is None:
