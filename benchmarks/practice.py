@@ -81,8 +81,7 @@ class Protocol:
 PROTOCOLS = {
     "batches": Protocol(10, 5, 100, (100,)),
     "one_by_one": Protocol(10, 1, 100, (100,)),
-    "plates": Protocol(96, 96, 480, (288, 480)),
-    "three_plates": Protocol(96, 96, 288, (288,)),
+    "plates": Protocol(96, 96, 288, (288,)),
     "long": Protocol(10, 5, 500, (500,)),
 }
 SMOKE_PROTOCOL = Protocol(6, 3, 12, (9, 12))

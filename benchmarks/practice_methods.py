@@ -45,8 +45,7 @@ from torch.distributions import Normal
 from typing_extensions import override
 
 from botorch_bkb import GPBandit
-from botorch_bkb.acquisition import DeviationWidth
-from botorch_bkb.bandits import matern_to_learn, rbf_to_learn, ThompsonPolicy
+from botorch_bkb.bandits import ThompsonPolicy
 from botorch_bkb.cli.suggest import SuggestLoop
 
 
@@ -323,10 +322,5 @@ OURS: dict[str, PlayerFactory] = {
     "GPBandit, regret": partial(BanditPlayer, goal="regret"),
     "GPBandit, Thompson": partial(BanditPlayer, policy=ThompsonPolicy()),
     "suggest": suggest,
-    "GPBandit, 1.5 deviations": partial(
-        BanditPlayer, confidence=DeviationWidth(1.5, noise_deviations=1.0)
-    ),
-    "GPBandit, Matern": partial(BanditPlayer, covar_module=matern_to_learn),
-    "GPBandit, RBF": partial(BanditPlayer, covar_module=rbf_to_learn),
 }
 METHODS = PEERS | OURS

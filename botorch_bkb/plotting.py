@@ -260,7 +260,11 @@ def plot_progress(
 
 
 def plot_predicted(
-    axes: Axes, measured: np.ndarray, mean: np.ndarray, half_width: np.ndarray
+    axes: Axes,
+    measured: np.ndarray,
+    mean: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
 ) -> Axes:
     """Draw predicted against measured rewards, with intervals and the diagonal.
 
@@ -271,12 +275,12 @@ def plot_predicted(
         axes: The axes to draw on.
         measured: The ``n`` rewards.
         mean: The ``n`` predictions of them.
-        half_width: Half the ``n`` intervals around those.
+        low: The lower ends of the ``n`` intervals.
+        high: Their upper ends.
     """
     rasterized = len(measured) > MAX_VECTOR_MARKS
-    low, high = mean - half_width, mean + half_width
     axes.vlines(measured, low, high, color="0.6", linewidth=0.8, rasterized=rasterized)
-    inside = np.abs(measured - mean) <= half_width
+    inside = (low <= measured) & (measured <= high)
     for which, word, marker, size in (
         (inside, "inside", "C0o", 4),
         (~inside, "outside", "C3x", 6),

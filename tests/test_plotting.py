@@ -142,10 +142,9 @@ def test_progress_is_the_best_so_far_and_the_mean_of_each_round(axes, maximize, 
 
 def test_predictions_stand_over_measurements_with_their_intervals(axes):
     measured, mean = np.array([1.0, 2.0, 3.0]), np.array([1.5, 2.0, 5.0])
-    half_width = np.array([1.0, 0.5, 1.5])
-    assert plotting.plot_predicted(axes, measured, mean, half_width) is axes
+    low, high = mean - np.array([1.0, 0.5, 1.5]), mean + np.array([0.2, 0.5, 9.0])
+    assert plotting.plot_predicted(axes, measured, mean, low, high) is axes
     (bars,) = axes.collections
-    low, high = mean - half_width, mean + half_width
     ends = [np.column_stack([measured, end]) for end in (low, high)]
     np.testing.assert_array_equal(bars.get_segments(), np.stack(ends, axis=1))
     inside, outside, diagonal = axes.lines

@@ -84,7 +84,7 @@ class Bandit(ABC):
 
     @property
     def noise_variance(self) -> float:
-        """Lambda, in the original scale."""
+        """Lambda, in the original scale, of good rewards if poor ones are warped."""
         hyperparameters = self._surrogate.hyperparameters
         noise: float = hyperparameters.original_noise_variance
         return noise

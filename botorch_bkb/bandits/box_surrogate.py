@@ -125,7 +125,7 @@ class BoxSurrogate(Surrogate):
         if num_told == 0:
             return None
         x = hyperparameters.to_features(observations.told_points[:num_told])
-        rewards = observations.history()[1][:num_told]
+        rewards = observations.history(warp=hyperparameters.warp)[1][:num_told]
         targets = hyperparameters.standardized(rewards, torch.ones_like(rewards))
         targets = targets.unsqueeze(-1)
         inducing = self.state.inducing_indices

@@ -166,11 +166,14 @@ class Hyperparameters:
         return self._unit if self.learns_kernel else 1.0
 
     def standardized(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """Return sums of so many rewards each, as the posterior takes them."""
-        counts = counts.to(sums)
-        if self.warp is not None:
-            sums = self.warp(sums / counts) * counts
-        return (sums - self.offset * counts) / self.scale
+        """Return sums of so many rewards each, warped ones, as the posterior takes."""
+        return (sums - self.offset * counts.to(sums)) / self.scale
+
+    def standardized_value(self, reward: float) -> float:
+        """Return one reward as the posterior takes it."""
+        value = torch.tensor([reward], dtype=torch.double)
+        value = value if self.warp is None else self.warp(value)
+        return self.standardized(value, torch.ones_like(value)).item()
 
     def original(self, values: Tensor) -> Tensor:
         """Return values of the posterior in the scale of the rewards."""
@@ -194,7 +197,7 @@ class Hyperparameters:
 
     @property
     def original_noise_variance(self) -> float:
-        """Lambda, in squared units of the reward."""
+        """Lambda, in squared units of the reward, of good ones if poor are warped."""
         return self.noise_variance * self.scale**2
 
     def is_due(self, num_pulls: int) -> bool:
@@ -220,9 +223,10 @@ class Hyperparameters:
             times: When they were measured.
             noise: Their noise variances in the original scale, 0 if not known.
         """
-        warps = [self.warp and LogWarp.of(rewards)]
-        if self.learns_kernel and self.warps and len(rewards) >= self._next_search:
-            warps = [None, LogWarp.of(rewards)]
+        warps = [
+            None,
+            LogWarp.of(rewards) if self.learns_kernel and self.warps else None,
+        ]
         data = indices, rewards, times, noise
         fits = [self._refitted(*data, warp) for warp in dict.fromkeys(warps)]
         other, model, _ = max(fits, key=itemgetter(2))
@@ -244,7 +248,7 @@ class Hyperparameters:
         if warp is not None:
             # Its two numbers come from the rewards: the penalty of the BIC.
             log_slope = warp.log_slope(rewards) - math.log(len(rewards)) / len(rewards)
-            rewards = warp(rewards)
+            rewards, noise = warp.measured(rewards, noise)
         other.warp = warp
         num_pulls = len(rewards)
         other.next_fit = num_pulls + 1

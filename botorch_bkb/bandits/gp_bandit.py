@@ -262,11 +262,7 @@ class GPBandit(FiniteArmBandit):
             found = moments.largest_bounds(0.0, top, self._table.competing(among))
             rows = found.arms[found.values > -torch.inf]
         mean, variance = self.predict(rows)
-        hyperparameters, sign = surrogate.hyperparameters, self._observations.sign
-        center, std = moments.means(rows), moments.variances(rows).sqrt()
-        half = DEVIATIONS_OF_95_PERCENT * std
-        ends = (center - sign * half, center + sign * half)
-        low, high = (sign * hyperparameters.original(end) for end in ends)
+        low, high = self._interval(rows)
         best = self.maximizer_distribution(num_draws, generator).indices
         arms, counts = best.unique(return_counts=True)
         place = positions_in(arms, rows, is_ascending=True)
@@ -274,12 +270,28 @@ class GPBandit(FiniteArmBandit):
         columns = {"arm": rows, "mean": mean, "std": variance.sqrt()}
         columns |= {"low": low, "high": high, "probability_best": share}
         if threshold is not None:
-            goal = center.new_tensor([sign * check_number("threshold", threshold)])
-            gap = center - hyperparameters.standardized(goal, torch.ones_like(goal))
+            center, std = moments.means(rows), moments.variances(rows).sqrt()
+            goal = self._observations.sign * check_number("threshold", threshold)
+            gap = center - surrogate.hyperparameters.standardized_value(goal)
             z = gap / std.clamp_min(torch.finfo(std.dtype).tiny)
             name = "probability_above" if self.maximize else "probability_below"
             columns[name] = torch.special.ndtr(z)
         return columns
+
+    def _interval(
+        self, rows: Tensor, noise: Tensor | float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """Return the ends of 95 % intervals of rewards with noise variances.
+
+        The noise is that of good rewards if poor ones are warped.
+        """
+        surrogate, moments = self._present()
+        units, sign = surrogate.hyperparameters, self._observations.sign
+        center, variance = moments.means(rows), moments.variances(rows)
+        std = (variance + noise / units.scale**2).sqrt()
+        ends = (center + sign * k * DEVIATIONS_OF_95_PERCENT * std for k in (-1, 1))
+        low, high = (sign * units.original(end) for end in ends)
+        return low, high
 
     @locked
     def progress(

@@ -15,6 +15,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms import PullCounts
+from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.checks import (
     check_count,
     check_indices,
@@ -302,18 +303,28 @@ class Observations:
         counts = torch.cat([totals.counts, torch.ones_like(pending)])
         return PullCounts(torch.cat([totals.arms, pending]), counts)
 
-    def history(self, start: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return arms, signed rewards, times and noise of observations, from one on."""
+    def history(
+        self, start: int = 0, warp: LogWarp | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return arms, signed rewards, times and noise of observations, from one on.
+
+        Rewards and noise are warped if ``warp`` is given.
+        """
         names = ("told_indices", "told_rewards", "told_times", "told_noise")
         indices, rewards, times, noise = (
             torch.from_numpy(np.array(getattr(self, name)[start:])).to(self.device)
             for name in names
         )
-        return indices, self.sign * rewards, times, noise
+        rewards = self.sign * rewards
+        if warp is not None:
+            rewards, noise = warp.measured(rewards, noise)
+        return indices, rewards, times, noise
 
-    def weights(self, noise_variance: float, start: int = 0) -> Tensor:
+    def weights(
+        self, noise_variance: float, warp: LogWarp | None = None, start: int = 0
+    ) -> Tensor:
         """Return a variance over those of observations, 1 if these are not known."""
-        noise = torch.from_numpy(np.array(self.told_noise[start:]))
+        *_, noise = self.history(start, warp)
         return torch.where(noise > 0, noise_variance / noise, 1.0)
 
     def totals(
@@ -321,6 +332,7 @@ class Observations:
         num_pulls: int | None = None,
         since: float = -math.inf,
         noise_variance: float = 0.0,
+        warp: LogWarp | None = None,
     ) -> Totals:
         """Return the totals of the first observations, with signed rewards.
 
@@ -328,16 +340,18 @@ class Observations:
             num_pulls: How many; all if None.
             since: Rewards of earlier times do not count.
             noise_variance: If positive, observations have the weights relative to it.
+            warp: What is done to each reward before they are added; None for nothing.
         """
         num_pulls = self.num_pulls if num_pulls is None else num_pulls
         is_weighted = noise_variance > 0 and np.array(self.told_noise).any()
-        if num_pulls < self.num_pulls or since > -math.inf or is_weighted:
-            indices, rewards, times, _ = self.history()
+        is_all = num_pulls == self.num_pulls and since == -math.inf
+        if not is_all or is_weighted or warp is not None:
+            indices, rewards, times, _ = self.history(warp=warp)
             counts = times[:num_pulls] >= since
             indices, rewards = indices[:num_pulls][counts], rewards[:num_pulls][counts]
             weights = torch.ones_like(indices)
             if is_weighted:
-                weights = self.weights(noise_variance)[:num_pulls].to(rewards)[counts]
+                weights = self.weights(noise_variance, warp)[:num_pulls][counts]
             return _plus(self._nothing, indices, rewards, weights)
         if self._num_summed < num_pulls:
             indices, rewards, *_ = self.history(self._num_summed)

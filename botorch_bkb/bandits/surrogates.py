@@ -222,14 +222,12 @@ class ArmSurrogate(Surrogate):
         self,
         observations: Observations,
         num_told: int | None = None,
-        hyperparameters: Hyperparameters | None = None,
+        units: Hyperparameters | None = None,
     ) -> Totals:
-        """Return the totals of the observations that count, with their weights.
-
-        These are relative to the noise of the hyperparameters, by default the state's.
-        """
-        noise = (hyperparameters or self.state.hyperparameters).original_noise_variance
-        return observations.totals(num_told, self._since, noise)
+        """Return the totals of what counts, by the state's warp and noise or others."""
+        units = units or self.state.hyperparameters
+        noise, warp = units.original_noise_variance, units.warp
+        return observations.totals(num_told, self._since, noise, warp)
 
     @property
     def _since(self) -> float:
@@ -274,13 +272,14 @@ class ArmSurrogate(Surrogate):
         num_pending: int = 0,
     ) -> ConfidenceState:
         """Return what schedules of confidence widths see at a decision."""
-        hyperparameters = self.state.hyperparameters
+        units = self.state.hyperparameters
         pulled, counts, sums = self.totals(observations)
-        sample_means = hyperparameters.standardized(sums, counts) / counts
+        sample_means = units.standardized(sums, counts) / counts
         start, log_det_start = self.state.restart
         in_sum = start == 0 and 0 in observations.told_ids
         scores = torch.from_numpy(np.array(observations.told_scores[start:]))
-        weights = observations.weights(hyperparameters.original_noise_variance, start)
+        noise = units.original_noise_variance
+        weights = observations.weights(noise, units.warp, start).cpu()
         return ConfidenceState(
             num_pulls=observations.num_pulls,
             num_arms=moments.num_arms,

@@ -60,6 +60,10 @@ class LogWarp(NamedTuple):
         half = (self.undo(mean + std) - self.undo(mean - std)) / 2
         return self.undo(mean), half.square()
 
+    def measured(self, rewards: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``w`` of rewards, and their noise variances times ``w'^2``."""
+        return self(rewards), noise / (1 + self._depth(rewards)).square()
+
     def log_slope(self, rewards: Tensor) -> float:
         """Return the mean of ``log w'``, by which log likelihoods are compared."""
         return -torch.log1p(self._depth(rewards)).mean().item()

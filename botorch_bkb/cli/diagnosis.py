@@ -70,7 +70,8 @@ class HeldOut:
     Attributes:
         measured: The ``n`` rewards.
         mean: Their ``n`` predictions.
-        half_width: Half the ``n`` 95 % intervals of a single measurement.
+        low: The ``n`` lower ends of the 95 % interval of a single measurement.
+        high: The upper ends.
         num_candidates: The number of measured candidates.
         correlation: Between the candidates' mean rewards and their predictions.
         error_of_mean: The root mean squared error if each candidate is predicted by the
@@ -80,7 +81,8 @@ class HeldOut:
 
     measured: np.ndarray
     mean: np.ndarray
-    half_width: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
     num_candidates: int
     correlation: float
     error_of_mean: float
@@ -99,7 +101,8 @@ class HeldOut:
     @property
     def num_inside(self) -> int:
         """The number of measurements inside their 95 % interval."""
-        return int((np.abs(self.measured - self.mean) <= self.half_width).sum())
+        is_inside = (self.low <= self.measured) & (self.measured <= self.high)
+        return int(is_inside.sum())
 
     @property
     def share_inside(self) -> float:
@@ -130,11 +133,20 @@ def is_fitted(rewards: Tensor) -> bool:
     return len(rewards) >= MIN_PULLS_TO_FIT and has_spread(rewards)
 
 
-def warped(bandit: GPBandit, rewards: Tensor) -> Tensor:
-    """Return rewards as the model takes them."""
-    if bandit.warp is None:
-        return rewards
-    return bandit.warp(rewards) if bandit.maximize else -bandit.warp(-rewards)
+def warped(
+    bandit: GPBandit, rewards: Tensor, noise: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return rewards and their noise variances as the model takes them.
+
+    ``noise`` is NaN, or None for all, where it is not known: that of the bandit.
+    """
+    if noise is None:
+        noise = torch.full_like(rewards, torch.nan)
+    if bandit.warp is not None:
+        sign = 1 if bandit.maximize else -1
+        rewards, noise = bandit.warp.measured(sign * rewards, noise)
+        rewards = sign * rewards
+    return rewards, noise.where(~noise.isnan(), bandit.noise_variance)
 
 
 def diagnose(
@@ -150,9 +162,8 @@ def diagnose(
     the variances of the measurements, NaN for those not known.
     """
     measured, place = indices.unique(return_inverse=True)
-    noise = torch.full_like(rewards, torch.nan) if noise is None else noise
-    all_noise = noise.where(~noise.isnan(), bandit.noise_variance)
-    noise_share = (all_noise.mean() / rewards.var(correction=0)).item()
+    values, variances = warped(bandit, rewards, noise)
+    noise_share = (variances.mean() / values.var(correction=0)).item()
     parts = [f"noise is {noise_share:.0%} of the results' variance"]
     if bandit.warp is not None:
         side, sign = ("below", 1) if bandit.maximize else ("above", -1)
@@ -244,30 +255,37 @@ def kernel_features(bandit: GPBandit, rows: Tensor) -> Tensor:
 
 
 def _hold_out(
-    bandit: GPBandit, measured: Tensor, place: Tensor, rewards: Tensor, known: Tensor
+    bandit: GPBandit,
+    measured: Tensor,
+    place: Tensor,
+    rewards: Tensor,
+    known: Tensor | None,
 ) -> HeldOut | None:
     """Predict measured candidates by fits without them, unless they are too few."""
     if len(measured) < MIN_CANDIDATES:
         return None
     counts = place.bincount()
     sums = sum_replicates(rewards, place, len(measured))
-    noise = known.where(~known.isnan(), bandit.noise_variance)
+    values, noise = warped(bandit, rewards, known)
     precisions = sum_replicates(1 / noise, place, len(measured))
-    means = sum_replicates(rewards / noise, place, len(measured)) / precisions
+    means = sum_replicates(values / noise, place, len(measured)) / precisions
     is_refitted = len(measured) <= MAX_REFITTED
     if is_refitted:
-        mean, variance = _predict_by_folds(bandit, measured, place, rewards, known)
+        predicted = _predict_by_folds(bandit, measured, place, rewards, known)
     else:
         mean, variance = _predict_by_loo(bandit, measured, 1 / precisions, means)
-    std = (variance[place] + noise).sqrt()
+        predicted = _undone(bandit, mean[place], variance[place] + noise)
     errors = ((sums.sum() - sums) / (len(rewards) - counts))[place] - rewards
+    # All measurements of a candidate have the same prediction.
+    mean = torch.zeros_like(means).index_copy(0, place, predicted[0])
     # A constant prediction has no correlation.
-    pairs = torch.stack([warped(bandit, mean), warped(bandit, means)])
+    pairs = torch.stack([warped(bandit, mean)[0], means])
     correlation = torch.corrcoef(pairs)[0, 1].nan_to_num(0.0)
     return HeldOut(
         measured=rewards.numpy(),
-        mean=mean[place].numpy(),
-        half_width=DEVIATIONS_OF_95_PERCENT * std.numpy(),
+        mean=predicted[0].numpy(),
+        low=predicted[1].numpy(),
+        high=predicted[2].numpy(),
         num_candidates=len(measured),
         correlation=correlation.item(),
         error_of_mean=errors.square().mean().sqrt().item(),
@@ -275,14 +293,24 @@ def _hold_out(
     )
 
 
+def _undone(bandit: GPBandit, mean: Tensor, variance: Tensor) -> Tensor:
+    """Return means and ends of 95 % intervals in the unit of the results, ``3 x n``."""
+    half = DEVIATIONS_OF_95_PERCENT * variance.sqrt()
+    values = torch.stack([mean, mean - half, mean + half])
+    if bandit.warp is None:
+        return values
+    sign = 1 if bandit.maximize else -1
+    return sign * bandit.warp.undo(sign * values)
+
+
 def _predict_by_folds(
     bandit: GPBandit,
     measured: Tensor,
     indices: Tensor,
     rewards: Tensor,
-    noise: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Predict each of ``P`` measured arms by a fit to those of the other folds.
+    noise: Tensor | None,
+) -> Tensor:
+    """Predict ``n`` measurements by fits to the arms of other folds, ``3 x n``.
 
     Kernel and noise are fitted again: those of the fit to all would predict even pure
     noise with a correlation of 0.3 to 0.5.
@@ -294,7 +322,7 @@ def _predict_by_folds(
         numbers = torch.arange(len(measured))
     generator = torch.Generator().manual_seed(0)
     fold = torch.randperm(len(measured), generator=generator) % NUM_FOLDS
-    mean, variance = torch.empty(2, len(measured), dtype=arms.dtype)
+    predicted = torch.empty(3, len(rewards), dtype=torch.double)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
         part = GPBandit(
@@ -303,23 +331,29 @@ def _predict_by_folds(
             maximize=bandit.maximize,
             generator=generator,
         )
+        known = torch.full_like(rewards, torch.nan) if noise is None else noise
         part.add_observations(
-            numbers[indices[seen]], rewards[seen], noise_variance=noise[seen]
+            numbers[indices[seen]], rewards[seen], noise_variance=known[seen]
         )
         with warnings.catch_warnings():
             # Warnings of a fit to a part of the data are not for the user.
             warnings.simplefilter("ignore", BotorchWarning)
-            mean[fold == number], variance[fold == number] = part.predict(
-                numbers[fold == number]
-            )
-    return mean, variance
+            part.ask(1)  # fits
+        rows = numbers[indices[~seen]]
+        _, variances = warped(part, rewards[~seen], known[~seen])
+        ends = part._interval(rows, variances)
+        predicted[:, ~seen] = torch.stack([part.predict(rows)[0], *ends])
+    return predicted
 
 
 def _predict_by_loo(
     bandit: GPBandit, measured: Tensor, noise: Tensor, means: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Predict each of many measured arms by the fit to all others, in closed form."""
-    inducing, means = bandit.inducing_indices, warped(bandit, means)
+    """Predict each of many measured arms by the fit to all others, in closed form.
+
+    Means and variances of warped rewards.
+    """
+    inducing = bandit.inducing_indices
     scale = means.std(correction=0)
     noise_variance = noise / scale.square()
     model = SingleTaskDTCGP(
@@ -334,12 +368,7 @@ def _predict_by_loo(
     )
     posterior = cast(GPyTorchPosterior, model.loo_posterior(observation_noise=False))
     mean, variance = posterior.mean.flatten(), posterior.variance.flatten()
-    mean, variance = mean * scale + means.mean(), variance * scale.square()
-    if bandit.warp is None:
-        return mean, variance
-    sign = 1 if bandit.maximize else -1
-    mean, variance = bandit.warp.undo_moments(sign * mean, variance)
-    return sign * mean, variance
+    return mean * scale + means.mean(), variance * scale.square()
 
 
 def has_spread(rewards: Tensor) -> bool:
@@ -351,8 +380,11 @@ def has_spread(rewards: Tensor) -> bool:
     return bool(largest > (1e-12 * rewards.abs().max()).square())
 
 
-def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
-    """Return why a model cannot be fitted well to rewards of some ids, if so."""
+def reward_trouble(rewards: Tensor, values: Tensor, names: Sequence[str]) -> str | None:
+    """Return why a model cannot be fitted well to rewards of some ids, if so.
+
+    ``values`` are the rewards as the model takes them.
+    """
     num_rewards = len(rewards)
     if num_rewards >= 2 and not has_spread(rewards):
         return (
@@ -361,10 +393,10 @@ def reward_trouble(rewards: Tensor, names: Sequence[str]) -> str | None:
         )
     if num_rewards < MIN_CANDIDATES:
         return None
-    squares = (rewards - rewards.mean()).square().sum()
-    far = (rewards - rewards.median()).abs().argsort(descending=True)
+    squares = (values - values.mean()).square().sum()
+    far = (values - values.median()).abs().argsort(descending=True)
     for number in range(1, max(2, num_rewards // 10) + 1):
-        others = rewards[far[number:]]
+        others = values[far[number:]]
         share = 1 - ((others - others.mean()).square().sum() / squares).item()
         if share > (DOMINANT_SHARE if number == 1 else DOMINANT_SHARE_OF_SEVERAL):
             break

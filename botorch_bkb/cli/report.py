@@ -269,7 +269,7 @@ def _pictures(
         "progress": _draw(plot_progress, rewards, maximize=maximize),
     }
     if held_out is not None:
-        drawn = held_out.measured, held_out.mean, held_out.half_width
+        drawn = (held_out.measured, held_out.mean, held_out.low, held_out.high)
         pictures["predicted"] = _draw(plot_predicted, *drawn)
     return pictures
 

@@ -285,10 +285,9 @@ def describe_batch(
     if not is_fitted:
         batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
         return batch.assign(why="explore: no model yet")
-    mean, variance = bandit.predict(arms)
+    (mean, variance), (low, high) = bandit.predict(arms), bandit._interval(arms)
     std = variance.sqrt()
-    half = DEVIATIONS_OF_95_PERCENT * std
-    columns = {"mean": mean, "std": std, "low": mean - half, "high": mean + half}
+    columns = {"mean": mean, "std": std, "low": low, "high": high}
     batch = batch.assign(**{name: column.numpy() for name, column in columns.items()})
     return batch.assign(why=_reasons(bandit, arms, mean, std))
 
@@ -372,7 +371,8 @@ def _print_fit(
 ) -> tuple[HeldOut | None, list[str]]:
     """Print a description of the fit; return held-out predictions and warnings."""
     held_out = None
-    troubles = [reward_trouble(warped(bandit, rewards), list(ids[indices.numpy()]))]
+    values, _ = warped(bandit, rewards)
+    troubles = [reward_trouble(rewards, values, list(ids[indices.numpy()]))]
     if not (args.log_reward or args.objective):
         troubles.append(decades_trouble(rewards))
     if is_fitted(rewards):

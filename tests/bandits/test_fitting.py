@@ -114,7 +114,7 @@ def test_one_fit_an_ask_and_none_by_asking_twice(monkeypatch):
     assert len(fits) == 2  # to rewards as they are, and warped
     bandit.add_observations([0], [0.0])
     bandit.ask()
-    assert len(fits) == 3
+    assert len(fits) == 4
 
 
 # What is given stays ------------------------------------------------------------------

@@ -60,20 +60,22 @@ def dense_posterior(bandit, rows):
     low, width = x.amin(dim=0), x.amax(dim=0) - x.amin(dim=0)
     told = bandit._observations
     arms, y = np.array(told.told_indices), np.array(told.told_rewards)
-    sign = 1 if bandit.maximize else -1
+    sign, known = 1 if bandit.maximize else -1, np.array(told.told_noise)
     warp = (lambda x: x) if bandit.warp is None else log_warp(y, bandit.maximize)[0]
-    targets = warp(sign * y)
+    targets, step = warp(sign * y), 1e-6 * np.abs(y)
+    slope = (warp(sign * y + step) - warp(sign * y - step)) / (2 * step)
+    noise = np.where(known > 0, known * slope**2, bandit.noise_variance)
     offset, scale = targets.mean(), targets.std()
-    noise, kernel = bandit.noise_variance / scale**2, bandit.covar_module
-    pulled, counts = np.unique(arms, return_counts=True)
-    means = warp(np.array([sign * y[arms == arm].mean() for arm in pulled]))
-    S, P = (x[bandit.inducing_indices] - low) / width, (x[pulled] - low) / width
+    if known.any():
+        units = bandit._surrogate.hyperparameters
+        offset, scale = units.offset, units.scale
+    S, P = (x[bandit.inducing_indices] - low) / width, (x[arms] - low) / width
     X = (rows - low) / width
     grams = (S, S), (S, P), (S, X), (X, X)
     mean, covariance = dtc_posterior(
-        *(gram_matrix(kernel, *pair) for pair in grams),
-        counts / noise,
-        (means - offset) / scale,
+        *(gram_matrix(bandit.covar_module, *pair) for pair in grams),
+        scale**2 / noise,
+        (targets - offset) / scale,
     )
     return sign * (mean * scale + offset), covariance * scale**2
 

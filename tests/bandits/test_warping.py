@@ -18,16 +18,25 @@ both_signs = pytest.mark.parametrize("maximize", [True, False], ids=["max", "min
 numbers = strategies.floats(-1e6, 1e6, allow_subnormal=False)
 
 
-def failing(maximize=True, num_told=30):
-    """A bandit after rewards of which some are failures."""
+def failing(maximize=True, num_told=30, has_noise=False):
+    """A bandit after rewards of which some are failures, and one is repeated.
+
+    The repeats fail now and then. Relative errors may be known, but not of the last.
+    """
     arms = random_arms(60)
     bandit = GPBandit(
         arms, maximize=maximize, generator=torch.Generator().manual_seed(0)
     )
     rewards = torch.sin(3 * arms.sum(dim=-1))
     rewards = torch.where(rewards < 0, 50 * rewards - 10, rewards)
-    indices = torch.arange(num_told)
-    bandit.add_observations(indices, (rewards if maximize else -rewards)[indices])
+    rewards = rewards[:num_told] if maximize else -rewards[:num_told]
+    best = rewards.argmax() if maximize else rewards.argmin()
+    indices = torch.cat([torch.arange(num_told), best.expand(3)])
+    rewards = torch.cat([rewards, rewards[best] * torch.tensor([1.1, 0.9, -40.0])])
+    noise = (0.1 * rewards).square().clamp_min(1e-4)
+    noise[-1] = torch.nan
+    known = noise if has_noise else None
+    bandit.add_observations(indices, rewards, noise_variance=known)
     bandit.ask(1)
     return bandit
 
@@ -77,8 +86,10 @@ def test_failures_are_warped_and_a_smooth_response_is_not():
 
 
 @both_signs
-def test_answers_are_in_the_units_of_the_rewards(maximize):
-    bandit = failing(maximize)
+@pytest.mark.parametrize("has_noise", [False, True], ids=["", "known noise"])
+def test_answers_are_in_the_units_of_the_rewards(maximize, has_noise):
+    bandit = failing(maximize, has_noise=has_noise)
+    assert bandit.warp is not None
     told = np.array(bandit._observations.told_rewards)
     warp, undo = log_warp(told, maximize)
     mean, covariance = dense_posterior(bandit, bandit.arms)

@@ -26,6 +26,10 @@ def measured():
     return bandit, *told
 
 
+def half_widths(found):
+    return (found.high - found.low) / 2
+
+
 def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     """Equation 5.12 of Rasmussen and Williams, over the means of repeats."""
     monkeypatch.setattr(diagnosis, "MAX_REFITTED", 0)
@@ -55,7 +59,7 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     )
     # Of a single measurement, with the noise of one.
     std = np.sqrt(variance * means.var() + bandit.noise_variance)
-    np.testing.assert_allclose(found.half_width, 1.96 * std[place], rtol=0.03)
+    np.testing.assert_allclose(half_widths(found), 1.96 * std[place], rtol=0.03)
     noise_share = bandit.noise_variance / rewards.numpy().var()
     detail_share = parts[1][1] / (parts[0][1] + parts[1][1])
     scales = sorted(zip(parts[0][0].tolist(), "ab", strict=True))
@@ -76,10 +80,10 @@ def test_what_is_predicted_of_a_candidate_knows_nothing_of_its_rewards(measured)
     assert before.is_refitted
     own = (indices == indices[0]).numpy()
     np.testing.assert_allclose(after.mean[own], before.mean[own])
-    np.testing.assert_allclose(after.half_width[own], before.half_width[own])
+    np.testing.assert_allclose(after.low[own], before.low[own])
     # Those of its fold do not know them either, most others do.
     assert len(indices[after.mean != before.mean].unique()) == 24
-    assert (before.half_width > 1.96 * bandit.noise_variance**0.5).all()
+    assert (half_widths(before) > 1.96 * bandit.noise_variance**0.5).all()
 
 
 def test_errors_are_those_of_single_measurements(measured):
@@ -89,7 +93,7 @@ def test_errors_are_those_of_single_measurements(measured):
     assert found.error == pytest.approx(np.sqrt(((found.mean - y) ** 2).mean()))
     others = np.array([y[rows != row].mean() for row in rows])
     assert found.error_of_mean == pytest.approx(np.sqrt(((others - y) ** 2).mean()))
-    inside = np.abs(found.mean - y) <= found.half_width
+    inside = (found.low <= y) & (y <= found.high)
     assert found.share_inside == inside.mean()
     assert found.least_share == pytest.approx(0.95 - 3 * np.sqrt(0.95 * 0.05 / 30))
 
@@ -99,15 +103,19 @@ def test_errors_are_those_of_single_measurements(measured):
 def test_poor_results_are_predicted_on_a_logarithmic_scale(maximize, most, monkeypatch):
     monkeypatch.setattr(diagnosis, "MAX_REFITTED", most)
     bandit = failing(maximize, num_told=40)
-    rewards = torch.tensor(bandit._observations.told_rewards, dtype=torch.double)
-    text, found = diagnose(bandit, torch.arange(40), rewards, ["a", "b"])
+    indices, rewards, *_ = bandit._observations.history()
+    rewards = rewards if maximize else -rewards
+    text, found = diagnose(bandit, indices, rewards, ["a", "b"])
     side = "below" if maximize else "above"
     limit = bandit.warp.median if maximize else -bandit.warp.median
     assert f"results {side} {limit:.3g} are on a logarithmic scale;" in text
     np.testing.assert_array_equal(found.measured, rewards)
     good = (rewards > limit if maximize else rewards < limit).numpy()
     assert np.median(np.abs(found.mean - rewards.numpy())[good]) < 0.6
-    assert found.half_width[good].mean() < found.half_width[~good].mean()
+    assert half_widths(found)[good].mean() < half_widths(found)[~good].mean()
+    assert (found.low <= found.mean).all()
+    assert (found.mean <= found.high).all()
+    assert found.share_inside > found.least_share
     assert found.correlation > 0.7
 
 
@@ -125,9 +133,12 @@ def test_known_noise_weighs_and_widens_intervals(measured, most, monkeypatch):
     text, found = diagnose(bandit, indices, rewards, ["a", "b"], noise)
     full = noise.nan_to_num(bandit.noise_variance).numpy()
     assert text.startswith(f"noise is {full.mean() / rewards.numpy().var():.0%} of")
-    variances = (found.half_width / 1.96) ** 2 - full
+    variances = (half_widths(found) / 1.96) ** 2 - full
     of_arm = {}
-    for arm, *pair in zip(indices.tolist(), found.mean, variances, strict=True):
+    own = ~noise.isnan()  # the noise of others is fitted in each fold
+    for arm, *pair in zip(
+        indices[own].tolist(), found.mean[own], variances[own], strict=True
+    ):
         mean, variance = of_arm.setdefault(arm, pair)
         assert pair == [mean, pytest.approx(variance, abs=1e-6)]
     assert min(variance for _, variance in of_arm.values()) > 0
@@ -189,7 +200,9 @@ def test_the_verdict_depends_on_the_number_of_candidates():
     def held_out(num_candidates, correlation=0.9, num_inside=0):
         measured = np.where(np.arange(num_candidates) < num_inside, 0.0, 5.0)
         zeros, twos = np.zeros(num_candidates), np.full(num_candidates, 2.0)
-        return HeldOut(measured, zeros, twos, num_candidates, correlation, 1.0, True)
+        return HeldOut(
+            measured, zeros, -twos, twos, num_candidates, correlation, 1.0, True
+        )
 
     # 1.645 / sqrt(16) = 0.41
     assert "gives up to 0.41" in fit_trouble(held_out(16, 0.4))

@@ -196,7 +196,7 @@ def test_few_measurements_are_not_judged(folder, num_rows):
             True,
             "The model predicts no better than the mean",
         ),
-        ({"DEVIATIONS_OF_95_PERCENT": 0}, False, "Do not trust the model's intervals."),
+        ({"FAR_OFF": -99}, False, "Do not trust the model's intervals."),
     ],
 )
 def test_the_page_says_why_a_model_cannot_be_trusted(
