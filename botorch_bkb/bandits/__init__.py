@@ -28,6 +28,7 @@ from botorch_bkb.bandits.policies import (
 from botorch_bkb.bandits.progress import Progress
 from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.models.kernels.learned import (
+    anova_to_learn,
     composite_to_learn,
     matern_to_learn,
     rbf_to_learn,
@@ -57,6 +58,7 @@ __all__ = [
     "UCBPolicy",
     "UniformPolicy",
     "UniformRandom",
+    "anova_to_learn",
     "composite_to_learn",
     "matern_block_size",
     "matern_to_learn",

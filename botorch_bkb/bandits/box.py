@@ -34,6 +34,7 @@ from botorch_bkb.checks import (
     check_size,
 )
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
+from botorch_bkb.models.kernels.learned import composite_to_learn
 from botorch_bkb.models.utils.draws import as_generator, ASKS, seed_of, seeded_generator
 
 
@@ -119,7 +120,9 @@ class BoxBandit(Bandit):
         self.num_batches = 0
         sign = 1.0 if maximize else -1.0
         self._observations: PointObservations = PointObservations(self.bounds, sign)
-        hyperparameters = Hyperparameters(self.bounds, covar_module, noise_variance)
+        # Draws need kernels whose features BoTorch knows.
+        kernel = composite_to_learn if covar_module is None else covar_module
+        hyperparameters = Hyperparameters(self.bounds, kernel, noise_variance)
         if hyperparameters.learns:
             hyperparameters.prior_mean = "fitted"
         self.search = BoxSearch(

@@ -61,7 +61,7 @@ class DriftHyperparameters(Hyperparameters):
         prior_mean: ``"zero"`` or ``"average"``.
     """
 
-    warps = False  # the median of all times may be far from that of now
+    compares = False  # the median of all times may be far from that of now
 
     def __init__(
         self,

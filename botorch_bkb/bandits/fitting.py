@@ -34,6 +34,7 @@ from botorch_bkb.checks import (
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels.learned import (
+    anova_to_learn,
     composite_to_learn,
     kernel_form,
     tanimoto_to_learn,
@@ -57,6 +58,8 @@ NOISE_SHARE = 0.5
 MIN_UNIT = 1e-150
 # A smaller known noise of standardized rewards has this variance in fits.
 MIN_KNOWN_NOISE = 1e-6
+# An entry of the ANOVA kernel takes as long as so many exponentials.
+MAX_ANOVA_FEATURES = 64
 # The likelihood is that of the observations of at most this many arms. A sparse one of
 # all observations takes for noise what its inducing points cannot explain.
 MAX_FIT_ARMS = 512
@@ -76,13 +79,16 @@ class Hyperparameters:
     values, and the larger likelihood counts, since it has several modes. The likelihood
     is that of the observations of 512 arms, if there are more. Fits run on the CPU in
     double precision: an accelerator is slow for many small operations. Rewards are
-    warped, :class:`~botorch_bkb.bandits.LogWarp`, if that explains them better.
+    warped, :class:`~botorch_bkb.bandits.LogWarp`, if that explains them better. Of
+    several kernels that may be learned, the others are also fitted in such a search,
+    and the one that explains the rewards best by the BIC is used.
 
     Args:
         arms: The ``A x d`` arms.
         covar_module: The kernel. A function of the features: the kernel that it returns
-            is learned. None: the default is learned, a Tanimoto kernel for packed
-            fingerprints, else :func:`~botorch_bkb.bandits.composite_to_learn`.
+            is learned. None: a Tanimoto kernel is learned for packed fingerprints, else
+            :func:`~botorch_bkb.bandits.composite_to_learn`, or
+            :func:`~botorch_bkb.bandits.anova_to_learn` for 2 to 64 features.
         noise_variance: lambda, in squared units of the reward. None: learned, with
             BoTorch's prior.
         prior_mean: ``"zero"``; ``"average"``, the mean of the observed rewards, which
@@ -99,7 +105,7 @@ class Hyperparameters:
         warp: What is done to rewards before that; None for nothing.
     """
 
-    warps = True  # if the kernel is learned
+    compares = True  # warps and kernels, if the kernel is learned
 
     def __init__(
         self,
@@ -108,15 +114,11 @@ class Hyperparameters:
         noise_variance: float | None,
         prior_mean: PriorMean = "zero",
     ) -> None:
-        default: Any = composite_to_learn
-        if isinstance(arms, BitArms):
-            default = tanimoto_to_learn
-        elif isinstance(arms, ProductArms):
-            default = ProductArms.kernel_to_learn
-        self.new_kernel: Callable[[Tensor], Kernel] = default
+        self.new_kernels = _kernels_to_learn(arms)
         given: Any = covar_module
         if callable(covar_module) and not isinstance(covar_module, Kernel):
-            self.new_kernel, given = covar_module, None
+            self.new_kernels, given = [covar_module], None
+        self.new_kernel = self.new_kernels[0]
         check_modules(Kernel, covar_module=given)
         check_noise_variance(noise_variance)
         self.learns_kernel = given is None
@@ -225,11 +227,16 @@ class Hyperparameters:
         """
         warps = [
             None,
-            LogWarp.of(rewards) if self.learns_kernel and self.warps else None,
+            LogWarp.of(rewards) if self.learns_kernel and self.compares else None,
         ]
         data = indices, rewards, times, noise
         fits = [self._refitted(*data, warp) for warp in dict.fromkeys(warps)]
-        other, model, _ = max(fits, key=itemgetter(2))
+        best = max(fits, key=itemgetter(2))
+        if self.compares and len(rewards) >= self._next_search:
+            others = [new for new in self.new_kernels if new is not self.new_kernel]
+            fits = [self._initial(new)._refitted(*data, best[0].warp) for new in others]
+            best = max([best, *fits], key=itemgetter(2))
+        other, model, _ = best
         if model is not None:
             other._judge(model)
         return other
@@ -267,6 +274,8 @@ class Hyperparameters:
             model = other._fit(indices, targets.unsqueeze(-1), times, for_fits(noise))
             if model is not None:
                 value = _log_likelihood(model) - math.log(other._unit) + log_slope
+                num_parameters = sum(map(torch.numel, other.covar_module.parameters()))
+                value -= 0.5 * num_parameters * math.log(num_pulls) / num_pulls
                 return other, model, value
         return other, None, -math.inf
 
@@ -293,18 +302,20 @@ class Hyperparameters:
             self.offset += self._unit * best.mean_module.constant.item()
         return best
 
-    def _initial(self) -> Self:
-        """Return a copy with the hyperparameters before any fit."""
+    def _initial(self, new_kernel: Callable[[Tensor], Kernel] | None = None) -> Self:
+        """Return a copy with the hyperparameters before any fit, maybe of a kernel."""
         other = copy(self)
         other.likelihood = _new_likelihood(self.features)
         if self.learns_kernel:
-            kernel = self.new_kernel(self.features)
+            other.new_kernel = new_kernel or self.new_kernel
+            kernel = other.new_kernel(self.features)
             other.covar_module = kernel.to(self.features).requires_grad_(False)
+            other._next_search = 0
         return other
 
     def unfitted(self) -> Self:
         """Return a copy as it was before any observation."""
-        other = self._initial()
+        other = self._initial(self.new_kernels[0])
         other.offset, other._unit, other.warp = 0.0, 1.0, None
         other._known_noise = None
         other.next_fit, other._next_search = 1, 0
@@ -383,6 +394,7 @@ class Hyperparameters:
         """Return hyperparameters and units."""
         return {
             "form": self._form(),
+            "kernel": self.new_kernels.index(self.new_kernel),
             "covar_module": self.covar_module.state_dict(),
             "likelihood": self.likelihood.state_dict(),
             "offset": self.offset,
@@ -396,6 +408,10 @@ class Hyperparameters:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
         saved = state["covar_module"]
+        number = check_count("kernel", state["kernel"], len(self.new_kernels) - 1)
+        if self.learns_kernel and self.new_kernels[number] is not self.new_kernel:
+            other = self._initial(self.new_kernels[number])
+            self.new_kernel, self.covar_module = other.new_kernel, other.covar_module
         is_same = state["form"] == self._form()
         if is_same and not self.learns_kernel:
             is_same = all(
@@ -443,6 +459,17 @@ def _mean_and_std(rewards: Tensor, noise: Tensor) -> tuple[float, float]:
     weights = weights.square()
     variance = (weights * (rewards - average).square()).sum() / weights.sum()
     return average.item(), variance.sqrt().item()
+
+
+def _kernels_to_learn(arms: Tensor) -> list[Callable[[Any], Kernel]]:
+    """Return functions that make kernels to learn, the first without observations."""
+    if isinstance(arms, BitArms):
+        return [tanimoto_to_learn]
+    if isinstance(arms, ProductArms):
+        return [ProductArms.kernel_to_learn]
+    if 2 <= arms.shape[-1] <= MAX_ANOVA_FEATURES:
+        return [composite_to_learn, anova_to_learn]
+    return [composite_to_learn]
 
 
 def _new_likelihood(arms: Tensor) -> GaussianLikelihood:

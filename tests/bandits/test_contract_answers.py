@@ -130,7 +130,7 @@ def test_float32_agrees_with_float64(bandit_class):
 def test_a_number_counts_posterior_deviations_and_a_width_does_not(
     confidence, maximize, options, monkeypatch
 ):
-    monkeypatch.setattr(Hyperparameters, "warps", False)  # bounds would be no sums
+    monkeypatch.setattr(Hyperparameters, "compares", False)  # bounds would be no sums
     for bandit_class in [GPBandit] if options else [BBKB, GPUCB, TVGPUCB, GPBandit]:
         options = {"maximize": maximize, "confidence": confidence, **options}
         bandit = make_bandit(bandit_class, **options)

@@ -20,7 +20,7 @@ from gpytorch.kernels import (
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.kernels import AnovaKernel, TanimotoKernel
 from botorch_bkb.models.kernels.product import MixedKernel
 from botorch_bkb.models.utils.bits import BitArms
 
@@ -81,15 +81,39 @@ def composite_to_learn(arms: Tensor) -> Kernel:
     Gaussian processes of [ba2012composite]_. A single Matern kernel has to explain
     roughness by short lengthscales, and forgets the trend with them.
 
-    What bandits learn where no kernel is given, but of fingerprints. Both parts are
-    Matern-5/2 kernels. The variances start at 0.7 and 0.2 of that of the standardized
-    rewards, and the lengthscale of the detail at a tenth of the unit cube's diagonal.
+    Both parts are Matern-5/2 kernels. The variances start at 0.7 and 0.2 of that of the
+    standardized rewards, and the lengthscale of the detail at a tenth of the unit
+    cube's diagonal.
 
     Args:
         arms: An ``A x d`` tensor of features; fingerprints count as numbers.
     """
+    return _with_detail(matern_to_learn(arms))
+
+
+def anova_to_learn(arms: Tensor) -> Kernel:
+    """Return effects of single features and of interactions to learn, and detail.
+
+    An :class:`~botorch_bkb.models.kernels.AnovaKernel` in the place of the trend of
+    :func:`composite_to_learn`. For rewards that are nearly a sum of functions of one
+    feature each, or of few features together.
+
+    Args:
+        arms: An ``A x d`` tensor of features; fingerprints count as numbers.
+    """
+    of_one = rbf_to_learn(arms[:, :1])
+    trend = AnovaKernel(
+        arms.shape[-1],
+        lengthscale_prior=of_one.lengthscale_prior,
+        lengthscale_constraint=of_one.raw_lengthscale_constraint,
+    )
+    return _with_detail(trend)
+
+
+def _with_detail(trend: Kernel) -> Kernel:
+    """Return a scaled trend plus rough detail over all its features."""
     # A tenth of the unit cube's diagonal.
-    short = 0.1 * math.sqrt(arms.shape[-1])
+    short = 0.1 * math.sqrt(trend.ard_num_dims)
     detail = MaternKernel(
         nu=2.5,
         lengthscale_prior=LogNormalPrior(math.log(short), 0.7),
@@ -97,8 +121,9 @@ def composite_to_learn(arms: Tensor) -> Kernel:
             MIN_LENGTHSCALE, transform=None, initial_value=short
         ),
     )
-    trend = _scaled_to_learn(matern_to_learn(arms), 0.7, 0.5, largest=4.0)
-    return trend + _scaled_to_learn(detail, 0.2, 1.0, largest=1.0)
+    return _scaled_to_learn(trend, 0.7, 0.5, largest=4.0) + _scaled_to_learn(
+        detail, 0.2, 1.0, largest=1.0
+    )
 
 
 def product_to_learn(tables: Sequence[Tensor], is_category: Sequence[bool]) -> Kernel:
@@ -192,7 +217,10 @@ def lengthscales(covar_module: Kernel) -> dict[int, float]:
     found: dict[int, float] = {}
     for kernel in covar_module.modules():
         if isinstance(kernel, Kernel) and kernel.has_lengthscale:
-            values = kernel.lengthscale.flatten().tolist()
+            own_scales = kernel.lengthscale
+            if isinstance(kernel, AnovaKernel):
+                own_scales = kernel.effective_lengthscale
+            values = own_scales.flatten().tolist()
             active = kernel.active_dims
             columns = range(len(values)) if active is None else active.tolist()
             own = dict(zip(columns, values, strict=True))
