@@ -417,7 +417,7 @@ class FiniteArmBandit(Bandit):
     def confidence_width(self) -> float:
         """The width ``w`` of ``confidence_bound``, in the original scale.
 
-        A bound is ``w sqrt(variance / lambda)`` from the mean, as rewards are warped.
+        A bound is ``w sqrt(variance / lambda)`` from the mean, of warped rewards.
         """
         surrogate, moments = self._present()
         threshold = self.batch_rule.ratio_threshold

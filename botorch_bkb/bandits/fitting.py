@@ -58,7 +58,7 @@ NOISE_SHARE = 0.5
 MIN_UNIT = 1e-150
 # A smaller known noise of standardized rewards has this variance in fits.
 MIN_KNOWN_NOISE = 1e-6
-# An entry of the ANOVA kernel takes as long as so many exponentials.
+# An entry of the ANOVA kernel takes an exponential per feature: of more it is too slow.
 MAX_ANOVA_FEATURES = 64
 # The likelihood is that of the observations of at most this many arms. A sparse one of
 # all observations takes for noise what its inducing points cannot explain.

@@ -17,7 +17,33 @@ from typing_extensions import override
 TILE = 2**15
 
 
-class AnovaKernel(Kernel):
+class WeightedKernel(Kernel):
+    """A kernel with weights to learn, positive, log-normal around 1.
+
+    Args:
+        weight_shape: Their shape.
+        **kwargs: Options of ``gpytorch.kernels.Kernel``.
+    """
+
+    def __init__(self, weight_shape: tuple[int, ...], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.register_parameter("raw_weight", nn.Parameter(torch.zeros(weight_shape)))
+        bounds = Interval(1e-3, 1e3, transform=None, initial_value=1.0)
+        self.register_constraint("raw_weight", bounds)
+        self.register_prior(
+            "weight_prior",
+            LogNormalPrior(0.0, 1.0),
+            lambda module: module.weight,
+            lambda module, value: module.initialize(raw_weight=value),
+        )
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights."""
+        return self.raw_weight_constraint.transform(self.raw_weight)
+
+
+class AnovaKernel(WeightedKernel):
     r"""Effects of single features, and of their interactions.
 
     The ANOVA kernel of [durrande2013anova]_ with RBF kernels and weights, ::
@@ -37,23 +63,7 @@ class AnovaKernel(Kernel):
     has_lengthscale = True
 
     def __init__(self, num_features: int, **kwargs: Any) -> None:
-        super().__init__(ard_num_dims=num_features, **kwargs)
-        self.register_parameter(
-            "raw_weight", nn.Parameter(torch.zeros(1, num_features))
-        )
-        bounds = Interval(1e-3, 1e3, transform=None, initial_value=1.0)
-        self.register_constraint("raw_weight", bounds)
-        self.register_prior(
-            "weight_prior",
-            LogNormalPrior(0.0, 1.0),
-            lambda module: module.weight,
-            lambda module, value: module.initialize(raw_weight=value),
-        )
-
-    @property
-    def weight(self) -> Tensor:
-        """The ``1 x d`` weights."""
-        return self.raw_weight_constraint.transform(self.raw_weight)
+        super().__init__((1, num_features), ard_num_dims=num_features, **kwargs)
 
     @property
     def effective_lengthscale(self) -> Tensor:

@@ -11,12 +11,11 @@ from typing import Any, cast, NamedTuple, Self
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
-from gpytorch.constraints import Interval
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
-from gpytorch.priors import LogNormalPrior
-from torch import nn, Tensor
+from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.kernels.anova import WeightedKernel
 from botorch_bkb.models.kernels.tanimoto import TanimotoKernel
 from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.nystrom import dense_covariance
@@ -27,7 +26,7 @@ from botorch_bkb.models.utils.nystrom import dense_covariance
 MOST_SIMILAR = 2048
 
 
-class MixedKernel(Kernel):
+class MixedKernel(WeightedKernel):
     r"""A constant plus another kernel, ``(1 + w k(x, x')) / (1 + w)``.
 
     With a small weight ``w`` the component hardly matters, with a large one only
@@ -40,22 +39,8 @@ class MixedKernel(Kernel):
     has_lengthscale = False
 
     def __init__(self, base_kernel: Kernel, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__((), **kwargs)
         self.base_kernel = base_kernel
-        self.register_parameter("raw_weight", nn.Parameter(torch.zeros(())))
-        bounds = Interval(1e-3, 1e3, transform=None, initial_value=1.0)
-        self.register_constraint("raw_weight", bounds)
-        self.register_prior(
-            "weight_prior",
-            LogNormalPrior(0.0, 1.0),
-            lambda module: module.weight,
-            lambda module, value: module.initialize(raw_weight=value),
-        )
-
-    @property
-    def weight(self) -> Tensor:
-        """The weight ``w``."""
-        return self.raw_weight_constraint.transform(self.raw_weight)
 
     @override
     def forward(
