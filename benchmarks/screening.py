@@ -7,9 +7,10 @@ hydration energies), `lipophilicity` (4,200 measured ones) and `photoswitch` (38
 measured wavelengths). Three come with RDKit: `chembl`, 1,017 measured activities of its
 Free-Wilson example (ChEMBL document 2321810), and `nci_qed` and `nci_logp`, 2,000
 molecules of NCI and two properties that RDKit computes. `suggest` is the command's
-choice, by counts of fragments, `bits` the same with `--bits`, and `qLogEI` stock
-BoTorch with the same kernel, priors and counts. It reads the kernel's
-values from a table of all molecules, made beforehand, which saves most of its time.
+choice, by counts of fragments, and `bits` the same with `--bits`. The peers have the
+same counts. `qLogEI` is stock BoTorch with the same kernel and priors, whose values it
+reads from a table of all molecules, made beforehand, which saves most of its time.
+The random forests are those of `practice`.
 
 Writes what `practice` writes. Needs the extra `chem`.
 """
@@ -30,7 +31,7 @@ from typing_extensions import override
 
 from benchmarks.pools import Pool
 from benchmarks.practice import play_all, PROTOCOLS, Run, SMOKE_PROTOCOL
-from benchmarks.practice_methods import Peer, PlayerFactory, QLogEI, Uniform
+from benchmarks.practice_methods import Peer, PEERS, PlayerFactory, QLogEI, Uniform
 from benchmarks.record import Record
 from botorch_bkb.arms import BitArms
 from botorch_bkb.cli.suggest import SuggestLoop
@@ -148,5 +149,7 @@ METHODS: dict[str, PlayerFactory] = {
     "suggest": Suggest,
     "bits": SuggestByBits,
     "qLogEI": TanimotoQLogEI,
+    "forest, mean": PEERS["forest, mean"],
+    "forest, UCB": PEERS["forest, UCB"],
     "uniform": Uniform,
 }
