@@ -25,7 +25,6 @@ NAMES = (
     "regret",
     "scale",
     "screening",
-    "soak",
     "speed",
     "thompson",
 )
