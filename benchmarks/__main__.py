@@ -29,7 +29,7 @@ NAMES = (
     "thompson",
 )
 OUTPUT = Path("botorch_bkb_output")
-ON_DEVICE = ("cuda", "regret", "speed", "thompson")
+ON_DEVICE = ("cuda", "speed", "thompson")
 
 
 def main() -> None:

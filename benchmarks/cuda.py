@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
+from benchmarks.bbkb import play
 from benchmarks.measure import in_own_process
 from benchmarks.record import Record
-from benchmarks.regret import play
 from benchmarks.speed import (
     argmax_exact,
     argmax_sparse,

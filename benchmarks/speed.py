@@ -41,10 +41,10 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
+from benchmarks.bbkb import new_bandit, play
 from benchmarks.measure import in_own_process, Outcome, peak_memory, seconds_of
 from benchmarks.problems import load_problem, NOISE_STD
 from benchmarks.record import Record
-from benchmarks.regret import Choices, play
 from botorch_bkb.bandits import composite_to_learn
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import ArmPosterior, optimize_acqf_finite
@@ -225,10 +225,10 @@ def pulls(device: str, bandit: str, num_arms: int, horizon: int) -> Call:
         problem = FiniteArmProblem(arms, arms.sum(dim=-1).sin(), noise_std=NOISE_STD)
         table = "random table"
     name, _, law = bandit.partition(", ")
-    choices = Choices(name, resampling="coupled" if law else "independent")
+    options = {"resampling": law} if law else {}
 
     def run_bandit() -> str:
-        one = choices.new_bandit(problem.arms, horizon, seed=0, device=device)
+        one = new_bandit(name, problem.arms.to(device), horizon, seed=0, **options)
         last = play(one, problem, horizon, seed=0).iloc[-1]
         share = last["cumulative_regret"] / last["uniform_cumulative_regret"]
         return (
