@@ -15,7 +15,6 @@ from benchmarks.record import Record
 
 
 NAMES = (
-    "cuda",
     "figures",
     "practice",
     "practice_ax",
@@ -26,10 +25,8 @@ NAMES = (
     "scale",
     "screening",
     "speed",
-    "thompson",
 )
 OUTPUT = Path("botorch_bkb_output")
-ON_DEVICE = ("cuda", "speed", "thompson")
 
 
 def main() -> None:
@@ -54,8 +51,7 @@ def main() -> None:
             "--smoke a temporary one",
         )
         command.add_argument("--smoke", action="store_true", help="small sizes")
-        devices = None if name in ON_DEVICE else ["cpu"]
-        command.add_argument("--device", default="cpu", choices=devices)
+        command.set_defaults(device="cpu")
         if name in sys.argv[1:2]:
             import_module(f"benchmarks.{name}").add_arguments(command)
     args = parser.parse_args()
