@@ -63,13 +63,11 @@ class Protocol:
         first: The number of uniformly drawn candidates at the start.
         batch: The size of a batch.
         total: The number of measurements; a pool that is smaller ends earlier.
-        checkpoints: The numbers of measurements that tables are of.
     """
 
     first: int
     batch: int
     total: int
-    checkpoints: tuple[int, ...]
 
     def ends(self, num_arms: int) -> list[int]:
         """Return how many are measured after each batch, the first included."""
@@ -79,12 +77,12 @@ class Protocol:
 
 
 PROTOCOLS = {
-    "batches": Protocol(10, 5, 100, (100,)),
-    "one_by_one": Protocol(10, 1, 100, (100,)),
-    "plates": Protocol(96, 96, 288, (288,)),
-    "long": Protocol(10, 5, 500, (500,)),
+    "batches": Protocol(10, 5, 100),
+    "one_by_one": Protocol(10, 1, 100),
+    "plates": Protocol(96, 96, 288),
+    "long": Protocol(10, 5, 500),
 }
-SMOKE_PROTOCOL = Protocol(6, 3, 12, (9, 12))
+SMOKE_PROTOCOL = Protocol(6, 3, 12)
 
 
 class Run(NamedTuple):
@@ -132,9 +130,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left, then write and print."""
     if args.page:
         table = RowFile(ROWS, keys=Run._fields).table()
-        tables = write_tables(
-            table, checkpoints_of(PROTOCOLS), ROWS.parent, tuple(OURS)
-        )
+        tables = write_tables(table, tuple(PROTOCOLS), ROWS.parent, tuple(OURS))
         write_summary(table, tables, PAGE)
         return
     pools = (
@@ -179,16 +175,10 @@ def play_all(
         table = table[table["pool"].isin(pools) & table["protocol"].isin(protocols)]
         if len(table):
             ours = [name for name in methods if name not in PEERS]
-            ends = checkpoints_of(protocols)
-            tables = write_tables(table, ends, record.folder, ours)
+            tables = write_tables(table, tuple(protocols), record.folder, ours)
             for name, shown in tables.items():
                 print(f"\n{name}")
                 print_table(shown)
-
-
-def checkpoints_of(protocols: Mapping[str, Protocol]) -> dict[str, tuple[int, ...]]:
-    """Return after how many measurements the tables compare."""
-    return {name: one.checkpoints for name, one in protocols.items()}
 
 
 def play(

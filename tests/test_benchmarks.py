@@ -18,7 +18,7 @@ from benchmarks.thompson_decay import bimodal, flat
 from tests.reference import exact_posterior
 
 
-PROTOCOL = Protocol(4, 3, 12, (12,))
+PROTOCOL = Protocol(4, 3, 12)
 
 
 class Run(NamedTuple):
