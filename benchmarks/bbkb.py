@@ -26,7 +26,7 @@ import functools
 import math
 import time
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -191,46 +191,32 @@ def summarize(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-class Run(NamedTuple):
-    """What one run is of."""
-
-    data: str
-    setting: str
-    bandit: str
-    seed: int
-
-
 class BBKBFigures:
     """Figures 1 and 2 of the BBKB paper."""
 
-    keys = Run._fields
-    repetitions = 10
+    keys = ("data", "setting", "bandit", "seed")
+    seeds = range(10)
 
     def __init__(self, smoke: bool) -> None:
         self.smoke = smoke
         self.horizon = 60 if smoke else 10_000
 
-    def runs(self, repetitions: int) -> list[Run]:
-        """Return the runs of some seeds; of what takes long, of the first one only."""
+    def runs(self, seed: int) -> list[tuple[str, str, str, int]]:
+        """Return the runs of a seed; what takes long is only of the first seed."""
         return [
-            Run(data, setting, bandit, seed)
-            for seed in range(repetitions)
+            (data, setting, bandit, seed)
             for data in ("abalone", "cadata")
             for setting, (_, unit_features, bandits) in SETTINGS.items()
             for bandit in bandits
             if seed == 0 or data == "abalone" or unit_features
         ]
 
-    def play(self, run: Run) -> pd.DataFrame:
+    def play(self, data: str, setting: str, name: str, seed: int) -> pd.DataFrame:
         """Return some 200 rows."""
-        widths, unit_features, _ = SETTINGS[run.setting]
-        problem = _problem(run.data, self.smoke, unit_features)
-        bandit = new_bandit(
-            run.bandit, problem.arms, self.horizon, run.seed, widths=widths
-        )
-        rounds = play(
-            bandit, problem, self.horizon, seed=run.seed, max_seconds=MAX_SECONDS
-        )
+        widths, unit_features, _ = SETTINGS[setting]
+        problem = _problem(data, self.smoke, unit_features)
+        bandit = new_bandit(name, problem.arms, self.horizon, seed, widths=widths)
+        rounds = play(bandit, problem, self.horizon, seed=seed, max_seconds=MAX_SECONDS)
         return thinned(rounds, self.horizon)
 
     def report(self, rows: pd.DataFrame) -> Report:

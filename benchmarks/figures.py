@@ -57,14 +57,15 @@ class PaperFigure(Protocol):
         """The columns that name a run, `seed` last."""
 
     @property
-    def repetitions(self) -> int:
-        """The number of seeds, the paper's if it names one."""
+    def seeds(self) -> range:
+        """The seeds of its repetitions, as many as the paper's if it names a number."""
 
-    def runs(self, repetitions: int) -> Sequence[Any]:
-        """Return the keys of all runs of some seeds."""
+    def runs(self, seed: int) -> Sequence[tuple[Any, ...]]:
+        """Return the keys of all runs of a seed."""
 
-    def play(self, run: Any, /) -> pd.DataFrame:
-        """Return the rows of a run, without its keys."""
+    @property
+    def play(self) -> Callable[..., pd.DataFrame]:
+        """Returns the rows of a run, given its keys, without them."""
 
     def report(self, rows: pd.DataFrame, /) -> Report:
         """Return tables and pictures of all rows, without seconds."""
@@ -101,12 +102,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=int, metavar="N", help="at most so many repetitions"
     )
     parser.add_argument(
-        "--rows",
-        type=Path,
-        metavar="FOLDER",
-        help="benchmarks/results if omitted, or with --smoke --output",
-    )
-    parser.add_argument(
         "--again", action="store_true", help="drop the rows of these runs first"
     )
     parser.add_argument(
@@ -118,18 +113,16 @@ def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left; make tables and pictures."""
     seeds = 1 if args.smoke and args.seeds is None else args.seeds
     seeds, output = (0, EVIDENCE) if args.page else (seeds, args.output)
-    folder = args.rows or (args.output if args.smoke else RESULTS)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = args.output if args.smoke else RESULTS
     for name in args.figures:
         print(f"\n{name}")
         figure = FIGURES[name](args.smoke)
         file = RowFile(folder / f"{name}.csv.gz", figure.keys)
-        repetitions = figure.repetitions if seeds is None else seeds
-        wanted = figure.runs(min(repetitions, figure.repetitions))
+        wanted = [one for seed in figure.seeds[:seeds] for one in figure.runs(seed)]
 
         def play(one: Any, figure: PaperFigure = figure) -> pd.DataFrame:
             start = time.perf_counter()
-            played = rounded(figure.play(one))
+            played = rounded(figure.play(*one))
             seconds = time.perf_counter() - start
             return played.assign(run_seconds=seconds, load=os.getloadavg()[0])
 

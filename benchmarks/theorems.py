@@ -36,7 +36,6 @@ horizons the theorems' q-bar keeps every pulled arm, so the same is reported at 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -340,29 +339,20 @@ def effective_dimension(gram: Tensor, counts: Tensor, noise_variance: float) -> 
     return (eigenvalues / (eigenvalues + noise_variance)).sum().item()
 
 
-class Run(NamedTuple):
-    """A statement, the q-bar (and laws) that it is looked at under, and a seed."""
-
-    statement: str
-    oversampling: str
-    seed: int
-
-
 class Theorems:
     """The statements of both papers."""
 
-    keys = Run._fields
-    repetitions = 10
+    keys = ("statement", "oversampling", "seed")
+    seeds = range(10)
 
     def __init__(self, smoke: bool) -> None:
         self.num_arms, self.late_steps = (600, 3) if smoke else (10_000, 3)
         self.horizons = {"BKB": 60 if smoke else 1000, "BBKB": 200 if smoke else 10_000}
 
-    def runs(self, repetitions: int) -> list[Run]:
-        """Return the runs of some seeds."""
+    def runs(self, seed: int) -> list[tuple[str, str, int]]:
+        """Return the runs of a seed."""
         return [
-            Run(statement, oversampling, seed)
-            for seed in range(repetitions)
+            (statement, oversampling, seed)
             for statement, samplings in (
                 ("leverage scores, BBKB", SAMPLINGS),
                 ("leverage scores, BKB", (THEOREMS,)),
@@ -372,18 +362,18 @@ class Theorems:
             for oversampling in samplings
         ]
 
-    def play(self, run: Run) -> pd.DataFrame:
+    def play(self, statement: str, oversampling: str, seed: int) -> pd.DataFrame:
         """Return one row per quantity."""
-        what, name = run.statement.split(", ")
-        sampling = SAMPLINGS[run.oversampling]
+        what, name = statement.split(", ")
+        sampling = SAMPLINGS[oversampling]
         if what == "regret":
             quantities = regret_run(
-                name, self.horizons[name], run.seed, 200, sampling.oversampling
+                name, self.horizons[name], seed, 200, sampling.oversampling
             )
         elif name == "BBKB":
-            quantities = leverage_run(self.num_arms, sampling, run.seed)
+            quantities = leverage_run(self.num_arms, sampling, seed)
         else:
-            quantities = late_run(self.num_arms, self.late_steps, run.seed)
+            quantities = late_run(self.num_arms, self.late_steps, seed)
         return pd.DataFrame(quantities.items(), columns=["quantity", "value"])
 
     def report(self, rows: pd.DataFrame) -> Report:

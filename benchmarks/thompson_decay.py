@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast, NamedTuple
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,6 @@ NUM_DRAWS = 64
 ERROR_FLOOR = 1e-6
 BLOCK_LENGTH = 5
 NUM_RESAMPLES = 2000
-FIRST_SEED = 200
 
 
 @dataclass(frozen=True)
@@ -107,19 +106,11 @@ def flat(beta: float) -> Bumps:
     return Bumps(f"f_beta, beta = {beta:g}", box(10.0, 1), center, height, 4.0)
 
 
-class Run(NamedTuple):
-    """A function, its noise and a seed."""
-
-    function: str
-    noise_std: float
-    seed: int
-
-
 class ThompsonDecay:
     """Figures 3, 4 and 7 of the Thompson sampling paper."""
 
-    keys = Run._fields
-    repetitions = 10
+    keys = ("function", "noise_std", "seed")
+    seeds = range(200, 210)
 
     def __init__(self, smoke: bool) -> None:
         self.rounds = 4 if smoke else 40
@@ -128,18 +119,14 @@ class ThompsonDecay:
         self.tasks = [(bimodal(d), std) for d in (1, 2) for std in noise_stds]
         self.tasks += [(flat(beta), FLAT_NOISE_STD) for beta in betas]
 
-    def runs(self, repetitions: int) -> list[Run]:
-        """Return the runs of some seeds."""
-        return [
-            Run(function.name, noise_std, seed)
-            for seed in range(FIRST_SEED, FIRST_SEED + repetitions)
-            for function, noise_std in self.tasks
-        ]
+    def runs(self, seed: int) -> list[tuple[str, float, int]]:
+        """Return the runs of a seed."""
+        return [(function.name, noise_std, seed) for function, noise_std in self.tasks]
 
-    def play(self, run: Run) -> pd.DataFrame:
+    def play(self, name: str, noise_std: float, seed: int) -> pd.DataFrame:
         """Return one row per round."""
         functions = {function.name: function for function, _ in self.tasks}
-        return play(functions[run.function], run.noise_std, self.rounds, run.seed)
+        return play(functions[name], noise_std, self.rounds, seed)
 
     def report(self, rows: pd.DataFrame) -> Report:
         """Return the slopes and the pictures."""
@@ -147,32 +134,26 @@ class ThompsonDecay:
         return {"thompson_summary": summarize(slopes)}, draw_figures(rows, slopes)
 
 
-class Seed(NamedTuple):
-    """The only key of a run that is repeated without a change."""
-
-    seed: int
-
-
 class ThompsonMaximizer:
     """Figure 5: how the distribution of the maximizer of f1 closes in, noise 5."""
 
-    keys = Seed._fields
-    repetitions = 1
+    keys = ("seed",)
+    seeds = range(1)
 
     def __init__(self, smoke: bool) -> None:
         self.rounds = 4 if smoke else 40
         self.num_draws = NUM_DRAWS if smoke else 400
 
-    def runs(self, repetitions: int) -> list[Seed]:
-        """Return the runs of some seeds."""
-        return [Seed(seed) for seed in range(repetitions)]
+    def runs(self, seed: int) -> list[tuple[int]]:
+        """Return the only run of a seed."""
+        return [(seed,)]
 
-    def play(self, run: Seed) -> pd.DataFrame:
+    def play(self, seed: int) -> pd.DataFrame:
         """Return the draws of the maximizer after some rounds."""
-        draws = torch.Generator().manual_seed(2000 + run.seed)
+        draws = torch.Generator().manual_seed(2000 + seed)
         shown = {0, *np.linspace(1, self.rounds, 5).round().astype(int).tolist()}
         tables = []
-        for number, _, bandit in campaign(bimodal(1), 5.0, self.rounds, run.seed):
+        for number, _, bandit in campaign(bimodal(1), 5.0, self.rounds, seed):
             if number in shown:
                 best = bandit.maximizer_distribution(self.num_draws, draws).maximizers
                 table = pd.DataFrame({"maximizer": best.squeeze(-1).numpy()})
