@@ -55,6 +55,8 @@ def main() -> None:
         if name in sys.argv[1:2]:
             import_module(f"benchmarks.{name}").add_arguments(command)
     args = parser.parse_args()
+    if args.smoke and getattr(args, "seeds", 0) != 0:
+        args.seeds = 1
     torch.set_num_threads(args.threads)
     with tempfile.TemporaryDirectory() as scratch:
         if args.output is None:

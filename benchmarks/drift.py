@@ -99,8 +99,7 @@ def play(
             bandit.tell(indices, problem.sample(indices, streams[name]))
     table = pd.DataFrame(regrets, index=pd.RangeIndex(1, horizon + 1, name="step"))
     average = table.cumsum().div(table.index, axis="index")
-    columns = {"var_name": "bandit", "value_name": "average_regret"}
-    table = average.reset_index().melt(id_vars="step", **columns)
+    table = average.reset_index().melt("step", None, "bandit", "average_regret")
     return table[["bandit", "step", "average_regret"]]
 
 

@@ -147,9 +147,11 @@ def play(
     """Let bandits go over a stretch of time on the training days' covariance."""
     arms = torch.arange(len(series.covariance)).double().unsqueeze(-1)
     model = (arms, PrecomputedKernel(series.covariance), series.noise_variance)
-    parameters = {"rate": series.forgetting_rate, "block_size": block_size}
+    rate = series.forgetting_rate
     bandits = {
-        name: new_bandit(name, model, series.width, start, **parameters)
+        name: new_bandit(
+            name, model, series.width, start, rate=rate, block_size=block_size
+        )
         for name in names
     }
     # Readings have no noise on top, so its seed does not matter.

@@ -23,7 +23,6 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
@@ -32,21 +31,21 @@ from benchmarks.bbkb import BBKBFigures
 from benchmarks.drift import Drift
 from benchmarks.drift_real import RealDrift
 from benchmarks.record import (
+    PAGE,
     print_table,
     Record,
     Report,
+    RESULTS,
     write_page_figure,
     write_page_table,
 )
-from benchmarks.rows import RowFile
+from benchmarks.rows import add_run_arguments, RowFile
 from benchmarks.starvation import Starvation
 from benchmarks.theorems import Theorems
 from benchmarks.thompson_decay import ThompsonDecay, ThompsonMaximizer
 
 
-RESULTS = Path(__file__).parent / "results"
 EVIDENCE = RESULTS / "figures"
-PAGE = RESULTS.parent.parent / "docs" / "benchmarks"
 
 
 class PaperFigure(Protocol):
@@ -98,21 +97,12 @@ FIGURES: dict[str, Callable[[bool], PaperFigure]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--figures", nargs="+", choices=FIGURES, default=list(FIGURES))
-    parser.add_argument(
-        "--seeds", type=int, metavar="N", help="at most so many repetitions"
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="drop the rows of these runs first"
-    )
-    parser.add_argument(
-        "--page", action="store_true", help="only make the docs' tables"
-    )
+    add_run_arguments(parser, None)
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left; make tables and pictures."""
-    seeds = 1 if args.smoke and args.seeds is None else args.seeds
-    seeds, output = (0, EVIDENCE) if args.page else (seeds, args.output)
+    seeds, output = (0, EVIDENCE) if args.page else (args.seeds, args.output)
     folder = args.output if args.smoke else RESULTS
     for name in args.figures:
         print(f"\n{name}")

@@ -30,7 +30,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -46,13 +45,12 @@ from benchmarks.pools import (
 )
 from benchmarks.practice_methods import METHODS, OURS, PEERS, PlayerFactory
 from benchmarks.practice_tables import write_summary, write_tables
-from benchmarks.record import print_table, Record
-from benchmarks.rows import RowFile
+from benchmarks.record import PAGE, print_table, Record, RESULTS
+from benchmarks.rows import add_run_arguments, RowFile
 
 
 NOISES = (0.0, 0.05, 0.5)
-ROWS = Path(__file__).parent / "results" / "practice" / "rows.csv.gz"
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks"
+ROWS = RESULTS / "practice" / "rows.csv.gz"
 
 
 @dataclass(frozen=True)
@@ -117,13 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="standard deviation of the noise, as a share of the rewards'",
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="0 to N - 1")
-    parser.add_argument(
-        "--again", action="store_true", help="drop the rows of these runs first"
-    )
-    parser.add_argument(
-        "--page", action="store_true", help="only make the docs' tables"
-    )
+    add_run_arguments(parser, 5)
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
@@ -144,7 +136,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
     wanted = [
         Run(pool, protocol, noise, method, seed)
         # Seeds outside: a run that is stopped early has something of every pool.
-        for seed in range(min(args.seeds, 1) if args.smoke else args.seeds)
+        for seed in range(args.seeds)
         for protocol in protocols
         for noise in noises
         for pool in pools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,28 @@ from tqdm import tqdm
 
 
 Run = TypeVar("Run", bound=tuple[Any, ...])
+
+
+def add_run_arguments(
+    parser: argparse.ArgumentParser, num_seeds: int | None, *, has_page: bool = True
+) -> None:
+    """Add the options of benchmarks that play runs.
+
+    Args:
+        parser: Of a benchmark.
+        num_seeds: The default; None for all.
+        has_page: Whether the docs have tables of rows that we keep.
+    """
+    parser.add_argument(
+        "--seeds", type=int, default=num_seeds, metavar="N", help="the first N seeds"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="drop the rows of these runs first"
+    )
+    if has_page:
+        parser.add_argument(
+            "--page", action="store_true", help="only make the docs' tables"
+        )
 
 
 class RowFile:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import figures, practice, practice_box, speed
+from benchmarks import practice, speed
 from benchmarks.pools import Pool
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
+from benchmarks.record import RESULTS
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
 from tests.reference import exact_posterior
@@ -120,7 +121,7 @@ def test_a_run_has_a_row_a_batch_that_adds_up():
         torch.testing.assert_close(rewards, indices.double())
 
 
-KEPT = [practice.ROWS, practice_box.ROWS, *figures.RESULTS.glob("*.csv.gz")]
+KEPT = sorted(RESULTS.rglob("*.csv.gz"))
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
