@@ -35,8 +35,6 @@ horizons the theorems' q-bar keeps every pulled arm, so the same is reported at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 import torch
@@ -65,22 +63,14 @@ NOISE_STD = 0.05
 CONFIDENCE = ConstantWidth(0.1)  # Theorem 1 holds for any width
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How inducing arms are drawn; ``oversampling`` None for the theorem's."""
-
-    oversampling: float | None = None
-    inclusion: Inclusion = "per_pull"
-    resampling: Resampling = "independent"
-
-
 THEOREMS = "the theorem's"
-SAMPLINGS = {
-    THEOREMS: Sampling(),
-    "2": Sampling(2.0),
-    "2, merged": Sampling(2.0, "merged"),
-    "2, coupled": Sampling(2.0, "per_pull", "coupled"),
-    "2, merged, coupled": Sampling(2.0, "merged", "coupled"),
+# How BBKB draws inducing arms: its q-bar, None for the theorem's, and the laws.
+SAMPLINGS: dict[str, tuple[float | None, Inclusion, Resampling]] = {
+    THEOREMS: (None, "per_pull", "independent"),
+    "2": (2.0, "per_pull", "independent"),
+    "2, merged": (2.0, "merged", "independent"),
+    "2, coupled": (2.0, "per_pull", "coupled"),
+    "2, merged, coupled": (2.0, "merged", "coupled"),
 }
 
 
@@ -181,13 +171,18 @@ class Worst:
         }
 
 
-def leverage_run(num_arms: int, sampling: Sampling, seed: int) -> dict[str, float]:
+def leverage_run(
+    num_arms: int,
+    seed: int,
+    oversampling: float | None = None,
+    inclusion: Inclusion = "per_pull",
+    resampling: Resampling = "independent",
+) -> dict[str, float]:
     """Let BBKB pull every arm once; return the worst over all batches."""
     generator = torch.Generator().manual_seed(seed)
     line = Line(num_arms, num_arms / 10, generator)
     # Batches of at most BULK_SIZE arms: larger ones are not drawn as in the algorithm.
     ratio_threshold = 1 + 400 / num_arms
-    oversampling = sampling.oversampling
     if oversampling is None:
         oversampling = bbkb_oversampling(num_arms, FAILURE_PROBABILITY)
     bandit = BBKB(
@@ -197,8 +192,8 @@ def leverage_run(num_arms: int, sampling: Sampling, seed: int) -> dict[str, floa
         confidence=CONFIDENCE,
         batch_rule=SumRule(ratio_threshold),
         oversampling=oversampling,
-        inclusion=sampling.inclusion,
-        resampling=sampling.resampling,
+        inclusion=inclusion,
+        resampling=resampling,
         max_repeats=1,
         generator=generator,
     )
@@ -367,11 +362,10 @@ class Theorems:
         what, name = statement.split(", ")
         sampling = SAMPLINGS[oversampling]
         if what == "regret":
-            quantities = regret_run(
-                name, self.horizons[name], seed, 200, sampling.oversampling
-            )
+            horizon = self.horizons[name]
+            quantities = regret_run(name, horizon, seed, 200, sampling[0])
         elif name == "BBKB":
-            quantities = leverage_run(self.num_arms, sampling, seed)
+            quantities = leverage_run(self.num_arms, seed, *sampling)
         else:
             quantities = late_run(self.num_arms, self.late_steps, seed)
         return pd.DataFrame(quantities.items(), columns=["quantity", "value"])

@@ -220,25 +220,23 @@ def log_error(function: Bumps, point: torch.Tensor) -> float:
     return 2 * error.log10().item()
 
 
-def slope_interval(
-    errors: NDArray[np.float64], seed: int = 0
-) -> tuple[float, float, float]:
-    """Return the least-squares slope per round, and its 95 % bootstrap interval.
+def fit_slope(errors: NDArray[np.float64]) -> tuple[float, bool]:
+    """Return the least-squares slope per round, and whether it is surely negative.
 
-    A moving block bootstrap of the residuals; the percentiles of the resampled slopes.
+    It is if its whole 95 % interval is, by a moving block bootstrap of the residuals.
     """
     n = len(errors)
     x = np.arange(n) - (n - 1) / 2
     line = np.polyfit(x, errors, deg=1)
     residuals = errors - np.polyval(line, x)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     length = min(BLOCK_LENGTH, n)
     starts = rng.integers(0, n - length + 1, (NUM_RESAMPLES, -(-n // length)))
     rows = (starts[:, :, None] + np.arange(length)).reshape(NUM_RESAMPLES, -1)[:, :n]
     moves = residuals[rows] @ x / (x @ x)
     # Blocks at the ends are drawn less often: the moves do not average to zero.
-    low, high = np.quantile(moves - moves.mean(), [0.025, 0.975])
-    return float(line[0]), float(line[0] + low), float(line[0] + high)
+    high = line[0] + np.quantile(moves - moves.mean(), 0.975)
+    return float(line[0]), bool(high < 0)
 
 
 def straight_rounds(function: str, noise_std: float) -> int:
@@ -255,9 +253,9 @@ def fit_slopes(table: pd.DataFrame) -> pd.DataFrame:
     for key, one in table.groupby(keys, sort=False):
         function, noise_std, _ = cast(tuple[str, float, int], key)
         errors = one["error"].to_numpy()
-        slope, _, high = slope_interval(errors[: straight_rounds(function, noise_std)])
+        straight = errors[: straight_rounds(function, noise_std)]
         last = float(np.median(errors[-5:]))
-        rows.append((*key, slope, high < 0, last))
+        rows.append((*key, *fit_slope(straight), last))
     return pd.DataFrame(rows, columns=[*keys, "slope", "is_negative", "last_error"])
 
 
