@@ -1,6 +1,7 @@
 """What the benchmarks measure and keep; `.ci/run` runs them in smoke mode."""
 
 import math
+import os
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +31,14 @@ class Run(NamedTuple):
 # --- rows
 
 
+def killed(*paths):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
-def test_a_killed_run_continues_and_a_failed_one_costs_no_other(name, tmp_path):
+def test_a_killed_run_continues_and_a_failed_one_costs_no_other(
+    name, tmp_path, monkeypatch
+):
     played = []
 
     def play(run):
@@ -58,6 +65,11 @@ def test_a_killed_run_continues_and_a_failed_one_costs_no_other(name, tmp_path):
     pd.testing.assert_frame_equal(rows.table(), expected)
     with pytest.raises(ValueError, match=r"Expected the columns of .*, but got"):
         rows.play_missing([Run("b", 0)], play, {"other": "column"})
+    # Killed while the file is written.
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rows.play_missing([Run("b", 0)], play, {"commit": "abcdefg"})
+    pd.testing.assert_frame_equal(rows.table(), expected)
 
 
 # --- speed and regret
