@@ -73,7 +73,7 @@ class RowFile:
         A run that raises an error does not stop the others, unless a file is missing.
 
         Args:
-            wanted: The keys of runs, named tuples.
+            wanted: The keys of runs.
             play: Returns the rows of a run, without its keys.
             origin: The last columns of every row.
             again: Whether to forget the wanted runs first.
