@@ -15,7 +15,6 @@ from benchmarks.record import Record
 
 
 NAMES = (
-    "cuda",
     "figures",
     "practice",
     "practice_ax",
@@ -25,12 +24,9 @@ NAMES = (
     "regret",
     "scale",
     "screening",
-    "soak",
     "speed",
-    "thompson",
 )
 OUTPUT = Path("botorch_bkb_output")
-ON_DEVICE = ("cuda", "regret", "speed", "thompson")
 
 
 def main() -> None:
@@ -55,11 +51,12 @@ def main() -> None:
             "--smoke a temporary one",
         )
         command.add_argument("--smoke", action="store_true", help="small sizes")
-        devices = None if name in ON_DEVICE else ["cpu"]
-        command.add_argument("--device", default="cpu", choices=devices)
+        command.set_defaults(device="cpu")
         if name in sys.argv[1:2]:
             import_module(f"benchmarks.{name}").add_arguments(command)
     args = parser.parse_args()
+    if args.smoke and getattr(args, "seeds", 0) != 0:
+        args.seeds = 1
     torch.set_num_threads(args.threads)
     with tempfile.TemporaryDirectory() as scratch:
         if args.output is None:

@@ -13,7 +13,7 @@ trials.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,7 @@ from botorch_bkb.acquisition import LogWidth
 from botorch_bkb.bandits import FiniteArmBandit, matern_block_size, rbf_block_size
 from botorch_bkb.plotting import blank_figure, tidy_axes
 from botorch_bkb.test_functions import MarkovGPProblem
+from botorch_bkb.test_functions.drifting import DriftingProblem
 
 
 NOISE_VARIANCE = 0.01
@@ -36,7 +37,7 @@ RATES = (0.001, 0.01, 0.03)
 MISMATCHED_RATE = 0.01
 WRONG_RATES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 WRONG_BLOCKS = (5, 10, 20, 38, 60, 100, 200)
-FIRST_SEED = 100
+WIDTH = LogWidth(0.8, 4.0)
 
 
 def new_kernel(name: str) -> Kernel:
@@ -46,163 +47,143 @@ def new_kernel(name: str) -> Kernel:
     return kernel.requires_grad_(False)
 
 
-def matched_bandits(
-    arms: Tensor, name: str, rate: float, horizon: int, seed: int
-) -> dict[str, FiniteArmBandit]:
-    """Return the bandits of figures (a) and (b)."""
-    if name == "SE":
-        block_size = rbf_block_size(rate, horizon)
-    else:
-        block_size = matern_block_size(rate, horizon, nu=2.5, dimension=2)
-    model = (arms, new_kernel(name), NOISE_VARIANCE)
-    return {
-        "TV-GP-UCB": TVGPUCB(*model, forgetting_rate=rate, **_options(seed)),
-        "TV-GP-UCB, sparse": TVGPUCB(
-            *model, forgetting_rate=rate, sparse=True, **_options(seed)
-        ),
-        "R-GP-UCB": RGPUCB(*model, block_size=block_size, **_options(seed)),
-        "GP-UCB": GPUCB(*model, **_options(seed)),
-        "uniform": UniformRandom(*model, **_options(seed)),
-    }
-
-
-def mismatched_bandits(
-    arms: Tensor, rates: tuple[float, ...], blocks: tuple[int, ...], seed: int
-) -> dict[str, FiniteArmBandit]:
-    """Return the bandits of figures (c) and (d)."""
-    model = (arms, new_kernel("SE"), NOISE_VARIANCE)
-    bandits: dict[str, FiniteArmBandit] = {
-        f"eps = {rate:g}": TVGPUCB(*model, forgetting_rate=rate, **_options(seed))
-        for rate in rates
-    }
-    for size in blocks:
-        bandits[f"N = {size}"] = RGPUCB(*model, block_size=size, **_options(seed))
-    return bandits
-
-
-def _options(seed: int) -> dict[str, Any]:
-    stream = torch.Generator().manual_seed(2000 + seed)
-    return {"confidence": LogWidth(0.8, 4.0), "generator": stream}
+def new_bandit(
+    name: str,
+    model: tuple[Tensor, Kernel, float],
+    width: LogWidth,
+    seed: int,
+    *,
+    rate: float = 0.0,
+    block_size: int = 0,
+) -> FiniteArmBandit:
+    """Return a bandit by its name; ``model`` is arms, kernel and noise variance."""
+    stream = torch.Generator().manual_seed(seed)
+    options: dict[str, Any] = {"confidence": width, "generator": stream}
+    if name.startswith("TV-GP-UCB"):
+        is_sparse = name.endswith("sparse")
+        return TVGPUCB(*model, forgetting_rate=rate, sparse=is_sparse, **options)
+    if name == "R-GP-UCB":
+        return RGPUCB(*model, block_size=block_size, **options)
+    if name == "GP-UCB":
+        return GPUCB(*model, **options)
+    return UniformRandom(*model, **options)
 
 
 def play(
-    problem: MarkovGPProblem,
+    problem: DriftingProblem,
     bandits: dict[str, FiniteArmBandit],
     horizon: int,
     seed: int,
-) -> dict[str, list[float]]:
-    """Let all bandits pull one arm a step; return their regrets."""
-    # Not the seed of the function: its draws would come again as noise.
-    streams = {name: torch.Generator().manual_seed(1000 + seed) for name in bandits}
+    start: int | None = None,
+) -> pd.DataFrame:
+    """Let all bandits pull one arm a step; return average regrets up to each step.
+
+    Args:
+        problem: At its first step.
+        bandits: Without observations, by name.
+        horizon: The number of steps.
+        seed: Of the noise.
+        start: The first arm of all bandits; None if they choose.
+    """
+    streams = {name: torch.Generator().manual_seed(seed) for name in bandits}
     regrets: dict[str, list[float]] = {name: [] for name in bandits}
     for step in range(horizon):
+        available = None
         if step:
             problem.advance()
+        elif start is not None:
+            available = torch.arange(len(problem.arms)) == start
         for name, bandit in bandits.items():
-            indices = bandit.ask()
+            indices = bandit.ask(available=available)
             regrets[name].append(problem.regret(indices).item())
             bandit.tell(indices, problem.sample(indices, streams[name]))
-    return regrets
-
-
-class Trial(NamedTuple):
-    """A function, and the bandits that see it."""
-
-    part: str
-    kernel: str
-    eps: float
-    seed: int
+    table = pd.DataFrame(regrets, index=pd.RangeIndex(1, horizon + 1, name="step"))
+    average = table.cumsum().div(table.index, axis="index")
+    table = average.reset_index().melt("step", None, "bandit", "average_regret")
+    return table[["bandit", "step", "average_regret"]]
 
 
 class Drift:
     """Figure 2 of the TV-GP-UCB paper."""
 
-    keys = Trial._fields
-    repetitions = 200
+    keys = ("part", "kernel", "eps", "seed")
+    seeds = range(100, 300)
 
     def __init__(self, smoke: bool) -> None:
         self.horizon, side = (20, 8) if smoke else (200, 50)
-        self.rates = (0.0, 0.01) if smoke else WRONG_RATES
-        self.blocks = (5, 20) if smoke else WRONG_BLOCKS
+        self.wrong_rates = (0.0, 0.01) if smoke else WRONG_RATES
+        self.wrong_blocks = (5, 20) if smoke else WRONG_BLOCKS
         line = torch.linspace(0, 1, side, dtype=torch.double)
         self.arms = torch.cartesian_prod(line, line)
 
-    def runs(self, repetitions: int) -> list[Trial]:
-        """Return the trials of some seeds."""
-        return [
-            trial
-            for seed in range(FIRST_SEED, FIRST_SEED + repetitions)
-            for trial in (
-                *(
-                    Trial("matched", name, rate, seed)
-                    for name in ("SE", "Matern-5/2")
-                    for rate in RATES
-                ),
-                Trial("mismatched", "SE", MISMATCHED_RATE, seed),
-            )
-        ]
+    def runs(self, seed: int) -> list[tuple[str, str, float, int]]:
+        """Return the trials of a seed: a function, and the bandits that see it."""
+        kernels = ("SE", "Matern-5/2")
+        matched = [("matched", name, rate, seed) for name in kernels for rate in RATES]
+        return [*matched, ("mismatched", "SE", MISMATCHED_RATE, seed)]
 
-    def play(self, trial: Trial) -> pd.DataFrame:
+    def play(self, part: str, kernel: str, rate: float, seed: int) -> pd.DataFrame:
         """Return average regrets up to every tenth step."""
-        part, name, rate, seed = trial
-        problem = new_problem(self.arms, name, rate, seed)
+        model = (self.arms, new_kernel(kernel), NOISE_VARIANCE)
         if part == "matched":
-            bandits = matched_bandits(self.arms, name, rate, self.horizon, seed)
+            if kernel == "SE":
+                size = rbf_block_size(rate, self.horizon)
+            else:
+                size = matern_block_size(rate, self.horizon, nu=2.5, dimension=2)
+            names = ("TV-GP-UCB", "TV-GP-UCB, sparse", "R-GP-UCB", "GP-UCB", "uniform")
+            algorithms = {name: (name, rate, size) for name in names}
         else:
-            bandits = mismatched_bandits(self.arms, self.rates, self.blocks, seed)
-        regrets = play(problem, bandits, self.horizon, seed)
-        rows = []
-        for bandit, values in regrets.items():
-            average = np.cumsum(values) / np.arange(1, len(values) + 1)
-            for step in range(10, len(values) + 1, 10):
-                rows.append((bandit, step, average[step - 1]))
-        return pd.DataFrame(rows, columns=["bandit", "step", "average_regret"])
+            algorithms = {
+                f"eps = {other:g}": ("TV-GP-UCB", other, 0)
+                for other in self.wrong_rates
+            }
+            for other in self.wrong_blocks:
+                algorithms[f"N = {other}"] = ("R-GP-UCB", 0.0, other)
+        bandits = {
+            label: new_bandit(
+                name, model, WIDTH, 2000 + seed, rate=rate, block_size=size
+            )
+            for label, (name, rate, size) in algorithms.items()
+        }
+        stream = torch.Generator().manual_seed(seed)
+        problem = MarkovGPProblem(*model[:2], rate, NOISE_VARIANCE**0.5, stream)
+        # Not the seed of the function: its draws would come again as noise.
+        table = play(problem, bandits, self.horizon, 1000 + seed)
+        return table[table["step"] % 10 == 0]
 
     def report(self, rows: pd.DataFrame) -> Report:
         """Return the tables and the picture."""
+        matched = rows[rows["part"] == "matched"]
         tables = {
-            "drift_matched": compare(rows),
+            "drift_matched": paired(matched, ["kernel", "eps"]),
             "drift_mismatched": summarize_mismatch(rows),
         }
         return tables, {"drift": draw(rows)}
 
 
-def new_problem(arms: Tensor, name: str, rate: float, seed: int) -> MarkovGPProblem:
-    """Return a function of the paper's model."""
-    stream = torch.Generator().manual_seed(seed)
-    return MarkovGPProblem(arms, new_kernel(name), rate, NOISE_VARIANCE**0.5, stream)
-
-
-def _last(steps: pd.DataFrame, part: str) -> pd.DataFrame:
-    chosen = steps[(steps["part"] == part) & (steps["step"] == steps["step"].max())]
-    return chosen.drop(columns=["part", "step"])
-
-
-def compare(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return R_T / T by kernel, eps and bandit."""
-    keys = ["kernel", "eps"]
-    groups = _last(steps, "matched").groupby(keys)
-    table = pd.concat({key: paired(one) for key, one in groups}, names=keys)
-    return table.reset_index(keys).reset_index(drop=True)
-
-
-def paired(one: pd.DataFrame) -> pd.DataFrame:
-    """Return mean regrets by bandit, and of the paired differences to TV-GP-UCB."""
-    wide = one.pivot(index="seed", columns="bandit", values="average_regret")
-    wide = wide[one["bandit"].unique()]
-    gaps = wide.sub(wide["TV-GP-UCB"], axis="index")
-    columns = {
-        "trials": wide.count(),
-        "average_regret": wide.mean(),
-        "over_TV-GP-UCB": gaps.mean(),
-        "standard_error": gaps.sem(),
-    }
-    return pd.DataFrame(columns).reset_index()
+def paired(steps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Return average regrets at the end, and the paired differences to TV-GP-UCB."""
+    last = steps[steps["step"] == steps.groupby(keys)["step"].transform("max")]
+    tables = {}
+    for key, one in last.groupby(keys):
+        wide = one.pivot(index="seed", columns="bandit", values="average_regret")
+        wide = wide[one["bandit"].unique()]
+        gaps = wide.sub(wide["TV-GP-UCB"], axis="index")
+        columns = {
+            "trials": wide.count(),
+            "average_regret": wide.mean(),
+            "over_TV-GP-UCB": gaps.mean(),
+            "standard_error": gaps.sem(),
+        }
+        tables[key] = pd.DataFrame(columns)
+    return pd.concat(tables, names=keys).reset_index()
 
 
 def summarize_mismatch(steps: pd.DataFrame) -> pd.DataFrame:
     """Return mean and deviation of R_T / T by the eps or N of the algorithm."""
-    groups = _last(steps, "mismatched").groupby("bandit", sort=False)["average_regret"]
+    is_last = steps["step"] == steps["step"].max()
+    last = steps[(steps["part"] == "mismatched") & is_last]
+    groups = last.groupby("bandit", sort=False)["average_regret"]
     columns = {
         "trials": groups.size(),
         "average_regret": groups.mean(),

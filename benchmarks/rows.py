@@ -1,12 +1,11 @@
-"""A table of rows that grows run by run, and of which a killed run breaks nothing."""
+"""A table of rows that grows run by run."""
 
 from __future__ import annotations
 
-import gzip
-import io
+import argparse
 import os
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,57 +16,49 @@ from tqdm import tqdm
 Run = TypeVar("Run", bound=tuple[Any, ...])
 
 
+def add_run_arguments(
+    parser: argparse.ArgumentParser, num_seeds: int | None, *, has_page: bool = True
+) -> None:
+    """Add the options of benchmarks that play runs.
+
+    Args:
+        parser: Of a benchmark.
+        num_seeds: The default; None for all.
+        has_page: Whether the docs have tables of rows that we keep.
+    """
+    parser.add_argument(
+        "--seeds", type=int, default=num_seeds, metavar="N", help="the first N seeds"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="drop the rows of these runs first"
+    )
+    if has_page:
+        parser.add_argument(
+            "--page", action="store_true", help="only make the docs' tables"
+        )
+
+
 class RowFile:
     """A CSV file of finished runs.
 
-    A run is there if all its rows are: their column ``rows`` says how many. What a
-    killed program has left of one is dropped at the start, also half of a line.
+    It is replaced as a whole after each run, so a killed program leaves either all rows
+    of a run or none.
 
     Args:
-        path: Made when the first run is appended. One that ends in `.gz` is compressed,
-            and written anew with each run.
+        path: Made when the first run is appended. One that ends in `.gz` is compressed.
         keys: The columns that name a run.
     """
 
     def __init__(self, path: Path, keys: Sequence[str]) -> None:
         self.path = path
         self.keys = list(keys)
-        if path.is_file():
-            text = self._text()
-            table = self._finished(text)
-            is_whole = text.endswith("\n") and text.count("\n") == len(table) + 1
-            if not is_whole:
-                self._replace(table)
 
     def table(self) -> pd.DataFrame:
         """Return the rows of all finished runs."""
         if not self.path.is_file():
             return pd.DataFrame(columns=self.keys)
-        return self._finished(self._text())
-
-    def append(self, table: pd.DataFrame) -> None:
-        """Write the rows of one run.
-
-        Raises:
-            ValueError: If they have other columns than those that are there.
-        """
-        if not self.path.is_file():
-            self._replace(table)
-            return
-        text = self._text()
-        columns = text[: text.index("\n")].split(",")
-        if columns != list(table.columns):
-            raise ValueError(
-                f"Expected the columns of {self.path}, {columns}, but got "
-                f"{list(table.columns)}. Take another folder by --output."
-            )
-        self._write(text + table.to_csv(index=False, header=False))
-
-    def drop(self, runs: Iterable[tuple[Any, ...]]) -> None:
-        """Forget some runs."""
-        table, dropped = self.table(), set(runs)
-        is_kept = [key not in dropped for key in self._keys(table)]
-        self._replace(table[is_kept])
+        # A short hash may be digits alone, or look like 12e4567.
+        return pd.read_csv(self.path, dtype={"commit": str})
 
     def play_missing(
         self,
@@ -82,7 +73,7 @@ class RowFile:
         A run that raises an error does not stop the others, unless a file is missing.
 
         Args:
-            wanted: The keys of runs, named tuples.
+            wanted: The keys of runs.
             play: Returns the rows of a run, without its keys.
             origin: The last columns of every row.
             again: Whether to forget the wanted runs first.
@@ -91,8 +82,9 @@ class RowFile:
             SystemExit: At the end, if runs failed.
         """
         if again and self.path.is_file():
-            self.drop(wanted)
-        done = set(self._keys(self.table()))
+            dropped = set(wanted)
+            self._write(self._text()[[key not in dropped for key in self._done()]])
+        done = set(self._done())
         missing = [one for one in wanted if one not in done]
         print(f"{len(missing):,} of {len(wanted):,} runs are left to do", flush=True)
         failures = []
@@ -108,39 +100,35 @@ class RowFile:
             keys = pd.DataFrame([one] * len(played), columns=self.keys)
             columns = [keys, played.reset_index(drop=True)]
             table = pd.concat(columns, axis="columns").assign(rows=len(played))
-            self.append(table.assign(**origin))
+            self._append(table.assign(**origin))
         if failures:
             raise SystemExit("These failed:\n" + "\n".join(failures))
 
-    def _finished(self, text: str) -> pd.DataFrame:
-        # Whatever stands behind the last end of a line was not written to its end.
-        lines = text[: text.rfind("\n") + 1]
-        if not lines:
-            return pd.DataFrame(columns=self.keys)
-        # A short hash may be digits alone, or look like 12e4567.
-        table = pd.read_csv(io.StringIO(lines), dtype={"commit": str})
-        sizes = table.groupby(self.keys)["rows"].transform("size")
-        return table[sizes == table["rows"]].reset_index(drop=True)
+    def _done(self) -> list[tuple[Any, ...]]:
+        """Return the key of every row."""
+        keys = self.table()[self.keys]
+        return list(keys.itertuples(index=False, name=None))
 
-    def _keys(self, table: pd.DataFrame) -> list[tuple[Any, ...]]:
-        return list(table[self.keys].itertuples(index=False, name=None))
+    def _text(self) -> pd.DataFrame:
+        """Return the rows as they are written in the file."""
+        return pd.read_csv(self.path, dtype=str, keep_default_na=False)
 
-    def _text(self) -> str:
-        content = self.path.read_bytes()
-        if self.path.suffix == ".gz":
-            content = gzip.decompress(content)
-        return content.decode()
+    def _append(self, table: pd.DataFrame) -> None:
+        if self.path.is_file():
+            text = self._text()
+            if list(text.columns) != list(table.columns):
+                raise ValueError(
+                    f"Expected the columns of {self.path}, {list(text.columns)}, but "
+                    f"got {list(table.columns)}. Take another folder by --output."
+                )
+            table = pd.concat([text, table])
+        self._write(table)
 
-    def _replace(self, table: pd.DataFrame) -> None:
-        self._write(table.to_csv(index=False))
-
-    def _write(self, text: str) -> None:
-        content = text.encode()
-        if self.path.suffix == ".gz":
-            # Without the time: the same rows are the same file.
-            content = gzip.compress(content, mtime=0)
+    def _write(self, table: pd.DataFrame) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Renamed when it is complete: killed here, the old file is still there.
-        scratch = self.path.with_suffix(".new")
-        scratch.write_bytes(content)
+        scratch = self.path.with_name(f"new-{self.path.name}")
+        # Without the time: the same rows are the same file.
+        how = {"method": "infer", "mtime": 0}
+        table.to_csv(scratch, index=False, compression=how)
         os.replace(scratch, self.path)

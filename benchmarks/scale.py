@@ -75,14 +75,12 @@ def arms_at(place: str, folder: Path, workers: int) -> Any:
     return arms if place == "Parquet" else arms[torch.arange(len(arms))]
 
 
-def ask(
-    place: str, folder: Path, threads: int, options: dict[str, Any]
-) -> dict[str, Any]:
+def ask(place: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Construct a bandit, tell and ask it; return seconds, memory and picks."""
-    torch.set_num_threads(1 if place == "Ray" else threads)
-    arms = arms_at(place, folder, options["workers"])
+    torch.set_num_threads(1 if place == "Ray" else args.threads)
+    arms = arms_at(place, folder, args.workers)
     kernel = RBFKernel()
-    kernel.lengthscale = options["lengthscale"]
+    kernel.lengthscale = args.lengthscale
     indices = torch.arange(NUM_RESULTS) * (len(arms) // NUM_RESULTS)
     seconds, picks = [], []
     start = time.perf_counter()
@@ -90,11 +88,11 @@ def ask(
         arms,
         kernel,
         0.1,
-        batch_rule=FixedSize(options["batch_size"]),
-        max_feature_bytes=options["max_feature_bytes"],
+        batch_rule=FixedSize(args.batch_size),
+        max_feature_bytes=args.max_feature_bytes,
         generator=torch.Generator().manual_seed(0),
     )
-    for number in range(options["asks"]):
+    for number in range(args.asks):
         rewards = (3 * arms[indices][:, :4]).sin().sum(dim=-1)
         if number == 0:
             bandit.add_observations(indices, rewards)
@@ -121,23 +119,19 @@ def run(args: argparse.Namespace, record: Record) -> None:
     Raises:
         RuntimeError: If picks differ.
     """
-    num_arms, places, options = args.num_arms, args.places, dict(vars(args))
+    places = args.places
     if args.smoke:
-        num_arms = [2000]
-        options |= {"asks": 2, "batch_size": 5, "workers": 1}
+        args.num_arms, args.asks, args.batch_size, args.workers = [2000], 2, 5, 1
     if importlib.util.find_spec("ray") is None:
         places = [place for place in places if place != "Ray"]
-    names = ("asks", "batch_size", "workers", "lengthscale", "max_feature_bytes")
-    options = {name: options[name] for name in names}
     rows = []
-    for number in num_arms:
+    for number in args.num_arms:
         picks = []
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             write_library(folder, number)
             for place in places:
-                outcome = in_own_process(ask, place, folder, args.threads, options)
-                row = outcome.result()
+                row = in_own_process(ask, place, folder, args).result()
                 picks.append(row.pop("picks"))
                 load = os.getloadavg()[0]
                 rows.append({"arms": number, "place": place, **row, "load": load})

@@ -33,6 +33,7 @@ from benchmarks.pools import Pool
 from benchmarks.practice import play_all, PROTOCOLS, Run, SMOKE_PROTOCOL
 from benchmarks.practice_methods import Peer, PEERS, PlayerFactory, QLogEI, Uniform
 from benchmarks.record import Record
+from benchmarks.rows import add_run_arguments
 from botorch_bkb.arms import BitArms
 from botorch_bkb.cli.suggest import SuggestLoop
 from botorch_bkb.integrations.chem import read_molecules
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tables", type=Path, metavar="FOLDER", help="where these files are"
     )
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="0 to N - 1")
+    add_run_arguments(parser, 5, has_page=False)
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
@@ -67,12 +68,12 @@ def run(args: argparse.Namespace, record: Record) -> None:
     pools = {name: pool_of(name, args.tables) for name in names}
     wanted = [
         Run(pool, "batches", 0.0, method, seed)
-        for seed in range(1 if args.smoke else args.seeds)
+        for seed in range(args.seeds)
         for pool in pools
         for method in METHODS
     ]
     protocols = {"batches": SMOKE_PROTOCOL if args.smoke else PROTOCOLS["batches"]}
-    play_all(wanted, pools, protocols, METHODS, record)
+    play_all(wanted, pools, protocols, METHODS, record, args.again)
 
 
 def pool_of(name: str, tables: Path | None) -> Pool:

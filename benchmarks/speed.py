@@ -11,24 +11,25 @@
   arm at a time. Without BOTORCH_BKB_DATA, on a random table of the same size.
 - `ask ...`: one ask of 5 among 30,000 candidates with kernel and noise learned, after
   100 results; of stock BoTorch too.
+- `draws ...`: the best arms of 64 Thompson draws over 200,000 arms, d = 8, 500 pulls,
+  from a posterior that is there. `ours`: `ArmSampler`, 300 inducing arms, features
+  cached; `stock`: `draw_matheron_paths` on `SingleTaskGP`, 1,024 random Fourier
+  features, 4,096 arms at a time.
+- `million ...`: the same among a million arms (`argmax ...`); `pulls`: 2,000 pulls of
+  BBKB, d = 16, RBF kernel of lengthscale 4, `resampling="coupled"`, at most 6 GB of
+  features and kernel rows; `ask`: one ask of 96 with kernel and noise learned, d = 16,
+  after 300 results.
 
 A task runs in a process of its own, `--repeats` times, all tasks in turn. Seconds are
 medians. Memory is the peak beyond what the process held before. `stock / ours` compares
-with the task of stock BoTorch; with `--other PATH`, `other / this` compares with the
-package `botorch_bkb` of another checkout. `--profile` runs the tasks in this process
-instead and prints where the time goes. Writes `speed.csv`.
+with the task of stock BoTorch. A task that fails is a row with its error; the others go
+on, and the exit code is 1. `--device cuda` runs on a GPU. Writes `speed.csv`.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
-import pstats
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -37,15 +38,20 @@ import torch
 from botorch.acquisition.analytic import UpperConfidenceBound
 from botorch.models import SingleTaskGP
 from botorch.optim.optimize import optimize_acqf_discrete
+from botorch.sampling.pathwise import draw_matheron_paths
+from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
+from benchmarks.bbkb import new_bandit, play
 from benchmarks.measure import in_own_process, Outcome, peak_memory, seconds_of
 from benchmarks.problems import load_problem, NOISE_STD
 from benchmarks.record import Record
-from benchmarks.regret import Choices, play
+from botorch_bkb import BBKB, GPBandit
 from botorch_bkb.bandits import composite_to_learn
+from botorch_bkb.generation import ArmSampler
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import ArmPosterior, optimize_acqf_finite
 from botorch_bkb.test_functions import FiniteArmProblem
@@ -53,6 +59,7 @@ from botorch_bkb.test_functions import FiniteArmProblem
 
 NOISE_VARIANCE = 0.1
 BETA = 2.0
+NUM_DRAWS, NUM_DRAW_PULLS, PATH_CHUNK = 64, 500, 4096
 # Enough for the features and the kernel rows of every task.
 MAX_FEATURE_BYTES = 12 * 2**30
 
@@ -158,45 +165,24 @@ def argmax_exact(device: str, num_arms: int, num_observed: int, stock: bool) -> 
     return choose
 
 
-def rebuild(
-    device: str,
-    num_arms: int,
-    num_inducing: int,
-    kernel_name: str,
-    dtype: str = "float64",
-    rows_kept: bool = False,
-) -> Call:
-    """Rebuild the posterior of all arms, from nothing or with kernel rows in memory.
-
-    In memory, two disjoint sets of inducing arms take turns, so that no update is
-    incremental.
-    """
-    arms = uniform_arms(num_arms, 16).to(device, getattr(torch, dtype))
+def rebuild(device: str, num_arms: int, num_inducing: int, kernel_name: str) -> Call:
+    """Compute the posterior of all arms from nothing."""
+    arms = uniform_arms(num_arms, 16).to(device)
     kernel: Kernel = MaternKernel(nu=2.5)
     kernel.lengthscale = 1.0
     if kernel_name == "default":
         kernel = composite_to_learn(arms)
     kernel = kernel.to(arms).requires_grad_(False)
     pulled = torch.arange(2 * num_inducing, device=device)
-    rewards = noisy_rewards(arms[pulled].double().cpu()).to(arms)
-    data = pulled, torch.ones_like(rewards), rewards
-    halves = list(pulled.split(num_inducing))
-
-    def new_posterior() -> ArmPosterior:
-        return ArmPosterior(arms, kernel, NOISE_VARIANCE, MAX_FEATURE_BYTES)
-
-    kept = new_posterior()
+    rewards = noisy_rewards(arms[pulled].cpu()).to(arms)
 
     def call() -> str:
-        posterior = kept if rows_kept else new_posterior()
-        posterior.update(halves[0], *data)
-        halves.reverse()
+        posterior = ArmPosterior(arms, kernel, NOISE_VARIANCE, MAX_FEATURE_BYTES)
+        inducing = pulled[:num_inducing]
+        posterior.update(inducing, pulled, torch.ones_like(rewards), rewards)
         largest = posterior.variance.max().item()
         return f"m {len(posterior.inducing_indices)}, largest variance {largest:.3g}"
 
-    if rows_kept:
-        call()
-        call()
     return call
 
 
@@ -225,10 +211,10 @@ def pulls(device: str, bandit: str, num_arms: int, horizon: int) -> Call:
         problem = FiniteArmProblem(arms, arms.sum(dim=-1).sin(), noise_std=NOISE_STD)
         table = "random table"
     name, _, law = bandit.partition(", ")
-    choices = Choices(name, resampling="coupled" if law else "independent")
+    options = {"resampling": law} if law else {}
 
     def run_bandit() -> str:
-        one = choices.new_bandit(problem.arms, horizon, seed=0, device=device)
+        one = new_bandit(name, problem.arms.to(device), horizon, seed=0, **options)
         last = play(one, problem, horizon, seed=0).iloc[-1]
         share = last["cumulative_regret"] / last["uniform_cumulative_regret"]
         return (
@@ -257,31 +243,112 @@ def learned_ask(
     return ask
 
 
-ARGMAX, SMALL_ARGMAX = (200_000, 500), (1000, 50)
-STOCK = "argmax stock"
+def pulls_of_many(device: str, num_arms: int, horizon: int) -> Call:
+    """Run BBKB within a byte budget."""
+    arms = uniform_arms(num_arms, 16)
+    rewards = (3 * arms[:, :4]).sin().sum(dim=-1) - arms[:, 4:].square().mean(dim=-1)
+    problem = FiniteArmProblem(arms, rewards, noise_std=0.1)
+    there = arms.to(device)
+
+    def run_bandit() -> str:
+        bandit = BBKB(
+            there,
+            covar_module=rbf_kernel(there, 4.0),
+            noise_variance=0.1,
+            resampling="coupled",
+            max_feature_bytes=6_000_000_000,
+            generator=torch.Generator().manual_seed(1),
+        )
+        batches = len(play(bandit, problem, horizon, seed=0))
+        share = (rewards[int(bandit.best_arm())] / rewards.max()).item()
+        inducing = len(bandit.inducing_indices)
+        return f"{batches} batches, m {inducing}, {share:.3f} of the best reward"
+
+    return run_bandit
+
+
+def ask_of_many(device: str, num_arms: int, num_results: int, size: int) -> Call:
+    """Add results, and ask for a batch with kernel and noise learned."""
+    arms = uniform_arms(num_arms, 16).to(device)
+    measured = torch.arange(num_results)
+    rewards = noisy_rewards(arms[:num_results].cpu())
+
+    def ask() -> str:
+        bandit = GPBandit(
+            arms,
+            max_feature_bytes=MAX_FEATURE_BYTES,
+            generator=torch.Generator().manual_seed(0),
+        )
+        bandit.add_observations(measured, rewards)
+        return f"{len(bandit.ask(size))} arms asked for"
+
+    return ask
+
+
+def draws_ours(device: str, num_arms: int) -> Call:
+    """Draw with cached features."""
+    arms = uniform_arms(num_arms, 8).to(device)
+    rewards = noisy_rewards(arms[:NUM_DRAW_PULLS].cpu()).to(device)
+    pulled = torch.arange(len(rewards), device=device)
+    posterior = ArmPosterior(arms, rbf_kernel(arms, 0.5), NOISE_VARIANCE)
+    posterior.update(pulled[:300], pulled, torch.ones_like(rewards), rewards)
+    generator = torch.Generator(device=device).manual_seed(1)
+
+    def draw() -> str:
+        best = ArmSampler(posterior).draw_best_arms(NUM_DRAWS, generator)
+        return f"{len(best.unique())} distinct arms"
+
+    return draw
+
+
+def draws_stock(device: str, num_arms: int) -> Call:
+    """Draw BoTorch's paths, and maximize them chunk by chunk."""
+    arms = uniform_arms(num_arms, 8).to(device)
+    X = arms[:NUM_DRAW_PULLS]
+    Y = noisy_rewards(X.cpu()).to(device).unsqueeze(-1)
+    model = SingleTaskGP(
+        X,
+        Y,
+        torch.full_like(Y, NOISE_VARIANCE),
+        covar_module=rbf_kernel(arms, 0.5),
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+    ).eval()
+
+    @torch.no_grad()
+    def draw() -> str:
+        with manual_seed(1):
+            paths = draw_matheron_paths(model, torch.Size([NUM_DRAWS]))
+        values, rows = zip(
+            *(paths(chunk).max(dim=-1) for chunk in arms.split(PATH_CHUNK)), strict=True
+        )
+        best = torch.stack(values).argmax(dim=0, keepdim=True)
+        indices = best * PATH_CHUNK + torch.stack(rows).gather(0, best)
+        return f"{len(indices.unique())} distinct arms"
+
+    return draw
+
+
 TASKS: dict[str, Task] = {
-    "argmax cold": Task(
-        argmax_sparse,
-        (*ARGMAX, 200, False),
-        (*SMALL_ARGMAX, 20, False),
-        1,
-        "argmax stock",
-    ),
-    "argmax cached": Task(
-        argmax_sparse,
-        (*ARGMAX, 200, True),
-        (*SMALL_ARGMAX, 20, True),
-        21,
-        "argmax stock",
-    ),
-    "argmax exact": Task(
-        argmax_exact, (*ARGMAX, False), (*SMALL_ARGMAX, False), 1, STOCK
-    ),
-    STOCK: Task(argmax_exact, (*ARGMAX, True), (*SMALL_ARGMAX, True)),
     "likelihood": Task(likelihood, (32_000, 200), (500, 20), 5),
     "rebuild Matern": Task(rebuild, (200_000, 200, "Matern"), (1000, 20, "Matern")),
     "rebuild default": Task(rebuild, (200_000, 200, "default"), (1000, 20, "default")),
+    "draws ours": Task(draws_ours, (200_000,), (1000,), 3, "draws stock"),
+    "draws stock": Task(draws_stock, (200_000,), (1000,)),
+    "million pulls": Task(pulls_of_many, (1_000_000, 2000), (2000, 30)),
+    "million ask": Task(ask_of_many, (1_000_000, 300, 96), (200, 30, 8)),
 }
+for prefix, num_arms in {"": 200_000, "million ": 1_000_000}.items():
+    stock = f"{prefix}argmax stock"
+    for name, prepare, sizes, small, calls in (
+        ("cold", argmax_sparse, (500, 200, False), (50, 20, False), 1),
+        ("cached", argmax_sparse, (500, 200, True), (50, 20, True), 21),
+        ("exact", argmax_exact, (500, False), (50, False), 1),
+        ("stock", argmax_exact, (500, True), (50, True), 1),
+    ):
+        TASKS[f"{prefix}argmax {name}"] = Task(
+            prepare, (num_arms, *sizes), (1000, *small), calls, stock
+        )
 for name, horizon in {
     "BBKB": 10_000,
     "BBKB, coupled": 10_000,
@@ -307,58 +374,29 @@ for name, stock in {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--other", type=Path, metavar="PATH", help="another checkout")
-    parser.add_argument("--profile", action="store_true", help="where the time goes")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-seconds", type=float, default=600.0, help="of a process")
+    parser.add_argument("--device", default="cpu")
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
-    """Time the tasks, or profile them."""
-    tasks = {name: TASKS[name] for name in args.tasks}
-    if args.profile:
-        for name, task in tasks.items():
-            print(f"\n{name}")
-            task.prepare(args.device, *task.small)()
-            sizes = task.small if args.smoke else task.sizes
-            profiler = cProfile.Profile()
-            profiler.runcall(task.prepare(args.device, *sizes))
-            stats = pstats.Stats(profiler).strip_dirs()
-            stats.sort_stats("cumulative").print_stats(30)
-        return
-    table = compare(tasks, args, args.other)
-    record.show(table, "speed")
-
-
-def compare(
-    tasks: Mapping[str, Task], args: argparse.Namespace, other: Path | None = None
-) -> pd.DataFrame:
-    """Return a row per task: medians of seconds, ratios, or how it failed."""
-    checkouts = (None,) if other is None else (None, other)
-    outcomes: dict[tuple[Path | None, str], list[Outcome]] = {}
+    """Time the tasks; write and print a row per task."""
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in args.tasks}
     for _ in range(1 if args.smoke else args.repeats):
-        for name, task in tasks.items():
-            one = task._replace(sizes=task.small) if args.smoke else task
-            for checkout in checkouts:
-                with package_of(checkout):
-                    outcome = in_own_process(
-                        measure,
-                        one,
-                        args.device,
-                        args.threads,
-                        max_seconds=args.max_seconds,
-                    )
-                outcomes.setdefault((checkout, name), []).append(outcome)
-    rows = {key: _summary(found) for key, found in outcomes.items()}
-    for name, task in tasks.items():
-        row = rows[None, name]
-        for column, key in {
-            "stock / ours": (None, task.stock),
-            "other / this": (other, name),
-        }.items():
-            if key in rows and rows[key] is not row:
-                row[column] = rows[key]["seconds"] / row["seconds"]
-    return pd.DataFrame([{"task": name, **rows[None, name]} for name in tasks])
+        for name, found in outcomes.items():
+            task = TASKS[name]
+            task = task._replace(sizes=task.small) if args.smoke else task
+            how = task, args.device, args.threads
+            found.append(in_own_process(measure, *how, max_seconds=args.max_seconds))
+    rows = {name: _summary(found) for name, found in outcomes.items()}
+    for name, row in rows.items():
+        stock = TASKS[name].stock
+        if stock in rows and stock != name:
+            row["stock / ours"] = rows[stock]["seconds"] / row["seconds"]
+    table = pd.DataFrame([{"task": name, **row} for name, row in rows.items()])
+    record.show(table, "speed")
+    if table["seconds"].isna().any():
+        raise SystemExit(1)
 
 
 def _summary(outcomes: list[Outcome]) -> dict[str, Any]:
@@ -370,22 +408,6 @@ def _summary(outcomes: list[Outcome]) -> dict[str, Any]:
         "MiB": max(one.mib for one in values),
         "reached": values[-1].reached,
     }
-
-
-@contextmanager
-def package_of(checkout: Path | None) -> Iterator[None]:
-    """Let new processes import `botorch_bkb`, and that alone, from another checkout."""
-    if checkout is None:
-        yield
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        package = checkout.resolve(strict=True) / "botorch_bkb"
-        (Path(folder) / "botorch_bkb").symlink_to(package)
-        sys.path.insert(0, folder)
-        try:
-            yield
-        finally:
-            sys.path.remove(folder)
 
 
 def measure(task: Task, device: str, threads: int) -> Measured:

@@ -10,8 +10,6 @@ cannot explain. Bands are three deviations, as in the paper.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
 import torch
@@ -73,31 +71,25 @@ class Line:
         return {**found, "SoR": (mean, degenerate, inducing)}
 
 
-class Seed(NamedTuple):
-    """Of the function, its evaluations and BKB's draws."""
-
-    seed: int
-
-
 class Starvation:
     """Figure 2 of the BKB paper."""
 
-    keys = Seed._fields
-    repetitions = 10
+    keys = ("seed",)
+    seeds = range(10)
 
     def __init__(self, smoke: bool) -> None:
         self.num_points = 101 if smoke else 401
 
-    def runs(self, repetitions: int) -> list[Seed]:
-        """Return the runs of some seeds."""
-        return [Seed(seed) for seed in range(repetitions)]
+    def runs(self, seed: int) -> list[tuple[int]]:
+        """Return the only run of a seed."""
+        return [(seed,)]
 
-    def play(self, run: Seed) -> pd.DataFrame:
+    def play(self, seed: int) -> pd.DataFrame:
         """Return all posteriors, one row per point of the line."""
-        line = Line(self.num_points, run.seed)
+        line = Line(self.num_points, seed)
         tables = []
         for size in NUM_EVALUATIONS:
-            found = line.posteriors(size, run.seed)
+            found = line.posteriors(size, seed)
             for name, (mean, variance, inducing) in found.items():
                 columns = {
                     "evaluations": size,

@@ -35,9 +35,6 @@ horizons the theorems' q-bar keeps every pulled arm, so the same is reported at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
 import torch
@@ -66,22 +63,14 @@ NOISE_STD = 0.05
 CONFIDENCE = ConstantWidth(0.1)  # Theorem 1 holds for any width
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How inducing arms are drawn; ``oversampling`` None for the theorem's."""
-
-    oversampling: float | None = None
-    inclusion: Inclusion = "per_pull"
-    resampling: Resampling = "independent"
-
-
 THEOREMS = "the theorem's"
-SAMPLINGS = {
-    THEOREMS: Sampling(),
-    "2": Sampling(2.0),
-    "2, merged": Sampling(2.0, "merged"),
-    "2, coupled": Sampling(2.0, "per_pull", "coupled"),
-    "2, merged, coupled": Sampling(2.0, "merged", "coupled"),
+# How BBKB draws inducing arms: its q-bar, None for the theorem's, and the laws.
+SAMPLINGS: dict[str, tuple[float | None, Inclusion, Resampling]] = {
+    THEOREMS: (None, "per_pull", "independent"),
+    "2": (2.0, "per_pull", "independent"),
+    "2, merged": (2.0, "merged", "independent"),
+    "2, coupled": (2.0, "per_pull", "coupled"),
+    "2, merged, coupled": (2.0, "merged", "coupled"),
 }
 
 
@@ -182,13 +171,18 @@ class Worst:
         }
 
 
-def leverage_run(num_arms: int, sampling: Sampling, seed: int) -> dict[str, float]:
+def leverage_run(
+    num_arms: int,
+    seed: int,
+    oversampling: float | None = None,
+    inclusion: Inclusion = "per_pull",
+    resampling: Resampling = "independent",
+) -> dict[str, float]:
     """Let BBKB pull every arm once; return the worst over all batches."""
     generator = torch.Generator().manual_seed(seed)
     line = Line(num_arms, num_arms / 10, generator)
     # Batches of at most BULK_SIZE arms: larger ones are not drawn as in the algorithm.
     ratio_threshold = 1 + 400 / num_arms
-    oversampling = sampling.oversampling
     if oversampling is None:
         oversampling = bbkb_oversampling(num_arms, FAILURE_PROBABILITY)
     bandit = BBKB(
@@ -198,8 +192,8 @@ def leverage_run(num_arms: int, sampling: Sampling, seed: int) -> dict[str, floa
         confidence=CONFIDENCE,
         batch_rule=SumRule(ratio_threshold),
         oversampling=oversampling,
-        inclusion=sampling.inclusion,
-        resampling=sampling.resampling,
+        inclusion=inclusion,
+        resampling=resampling,
         max_repeats=1,
         generator=generator,
     )
@@ -340,29 +334,20 @@ def effective_dimension(gram: Tensor, counts: Tensor, noise_variance: float) -> 
     return (eigenvalues / (eigenvalues + noise_variance)).sum().item()
 
 
-class Run(NamedTuple):
-    """A statement, the q-bar (and laws) that it is looked at under, and a seed."""
-
-    statement: str
-    oversampling: str
-    seed: int
-
-
 class Theorems:
     """The statements of both papers."""
 
-    keys = Run._fields
-    repetitions = 10
+    keys = ("statement", "oversampling", "seed")
+    seeds = range(10)
 
     def __init__(self, smoke: bool) -> None:
         self.num_arms, self.late_steps = (600, 3) if smoke else (10_000, 3)
         self.horizons = {"BKB": 60 if smoke else 1000, "BBKB": 200 if smoke else 10_000}
 
-    def runs(self, repetitions: int) -> list[Run]:
-        """Return the runs of some seeds."""
+    def runs(self, seed: int) -> list[tuple[str, str, int]]:
+        """Return the runs of a seed."""
         return [
-            Run(statement, oversampling, seed)
-            for seed in range(repetitions)
+            (statement, oversampling, seed)
             for statement, samplings in (
                 ("leverage scores, BBKB", SAMPLINGS),
                 ("leverage scores, BKB", (THEOREMS,)),
@@ -372,18 +357,17 @@ class Theorems:
             for oversampling in samplings
         ]
 
-    def play(self, run: Run) -> pd.DataFrame:
+    def play(self, statement: str, oversampling: str, seed: int) -> pd.DataFrame:
         """Return one row per quantity."""
-        what, name = run.statement.split(", ")
-        sampling = SAMPLINGS[run.oversampling]
+        what, name = statement.split(", ")
+        sampling = SAMPLINGS[oversampling]
         if what == "regret":
-            quantities = regret_run(
-                name, self.horizons[name], run.seed, 200, sampling.oversampling
-            )
+            horizon = self.horizons[name]
+            quantities = regret_run(name, horizon, seed, 200, sampling[0])
         elif name == "BBKB":
-            quantities = leverage_run(self.num_arms, sampling, run.seed)
+            quantities = leverage_run(self.num_arms, seed, *sampling)
         else:
-            quantities = late_run(self.num_arms, self.late_steps, run.seed)
+            quantities = late_run(self.num_arms, self.late_steps, seed)
         return pd.DataFrame(quantities.items(), columns=["quantity", "value"])
 
     def report(self, rows: pd.DataFrame) -> Report:

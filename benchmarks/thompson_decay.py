@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast, NamedTuple
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,6 @@ NUM_DRAWS = 64
 ERROR_FLOOR = 1e-6
 BLOCK_LENGTH = 5
 NUM_RESAMPLES = 2000
-FIRST_SEED = 200
 
 
 @dataclass(frozen=True)
@@ -107,19 +106,11 @@ def flat(beta: float) -> Bumps:
     return Bumps(f"f_beta, beta = {beta:g}", box(10.0, 1), center, height, 4.0)
 
 
-class Run(NamedTuple):
-    """A function, its noise and a seed."""
-
-    function: str
-    noise_std: float
-    seed: int
-
-
 class ThompsonDecay:
     """Figures 3, 4 and 7 of the Thompson sampling paper."""
 
-    keys = Run._fields
-    repetitions = 10
+    keys = ("function", "noise_std", "seed")
+    seeds = range(200, 210)
 
     def __init__(self, smoke: bool) -> None:
         self.rounds = 4 if smoke else 40
@@ -128,18 +119,14 @@ class ThompsonDecay:
         self.tasks = [(bimodal(d), std) for d in (1, 2) for std in noise_stds]
         self.tasks += [(flat(beta), FLAT_NOISE_STD) for beta in betas]
 
-    def runs(self, repetitions: int) -> list[Run]:
-        """Return the runs of some seeds."""
-        return [
-            Run(function.name, noise_std, seed)
-            for seed in range(FIRST_SEED, FIRST_SEED + repetitions)
-            for function, noise_std in self.tasks
-        ]
+    def runs(self, seed: int) -> list[tuple[str, float, int]]:
+        """Return the runs of a seed."""
+        return [(function.name, noise_std, seed) for function, noise_std in self.tasks]
 
-    def play(self, run: Run) -> pd.DataFrame:
+    def play(self, name: str, noise_std: float, seed: int) -> pd.DataFrame:
         """Return one row per round."""
         functions = {function.name: function for function, _ in self.tasks}
-        return play(functions[run.function], run.noise_std, self.rounds, run.seed)
+        return play(functions[name], noise_std, self.rounds, seed)
 
     def report(self, rows: pd.DataFrame) -> Report:
         """Return the slopes and the pictures."""
@@ -147,32 +134,26 @@ class ThompsonDecay:
         return {"thompson_summary": summarize(slopes)}, draw_figures(rows, slopes)
 
 
-class Seed(NamedTuple):
-    """The only key of a run that is repeated without a change."""
-
-    seed: int
-
-
 class ThompsonMaximizer:
     """Figure 5: how the distribution of the maximizer of f1 closes in, noise 5."""
 
-    keys = Seed._fields
-    repetitions = 1
+    keys = ("seed",)
+    seeds = range(1)
 
     def __init__(self, smoke: bool) -> None:
         self.rounds = 4 if smoke else 40
         self.num_draws = NUM_DRAWS if smoke else 400
 
-    def runs(self, repetitions: int) -> list[Seed]:
-        """Return the runs of some seeds."""
-        return [Seed(seed) for seed in range(repetitions)]
+    def runs(self, seed: int) -> list[tuple[int]]:
+        """Return the only run of a seed."""
+        return [(seed,)]
 
-    def play(self, run: Seed) -> pd.DataFrame:
+    def play(self, seed: int) -> pd.DataFrame:
         """Return the draws of the maximizer after some rounds."""
-        draws = torch.Generator().manual_seed(2000 + run.seed)
+        draws = torch.Generator().manual_seed(2000 + seed)
         shown = {0, *np.linspace(1, self.rounds, 5).round().astype(int).tolist()}
         tables = []
-        for number, _, bandit in campaign(bimodal(1), 5.0, self.rounds, run.seed):
+        for number, _, bandit in campaign(bimodal(1), 5.0, self.rounds, seed):
             if number in shown:
                 best = bandit.maximizer_distribution(self.num_draws, draws).maximizers
                 table = pd.DataFrame({"maximizer": best.squeeze(-1).numpy()})
@@ -239,25 +220,23 @@ def log_error(function: Bumps, point: torch.Tensor) -> float:
     return 2 * error.log10().item()
 
 
-def slope_interval(
-    errors: NDArray[np.float64], seed: int = 0
-) -> tuple[float, float, float]:
-    """Return the least-squares slope per round, and its 95 % bootstrap interval.
+def fit_slope(errors: NDArray[np.float64]) -> tuple[float, bool]:
+    """Return the least-squares slope per round, and whether it is surely negative.
 
-    A moving block bootstrap of the residuals; the percentiles of the resampled slopes.
+    It is if its whole 95 % interval is, by a moving block bootstrap of the residuals.
     """
     n = len(errors)
     x = np.arange(n) - (n - 1) / 2
     line = np.polyfit(x, errors, deg=1)
     residuals = errors - np.polyval(line, x)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     length = min(BLOCK_LENGTH, n)
     starts = rng.integers(0, n - length + 1, (NUM_RESAMPLES, -(-n // length)))
     rows = (starts[:, :, None] + np.arange(length)).reshape(NUM_RESAMPLES, -1)[:, :n]
     moves = residuals[rows] @ x / (x @ x)
     # Blocks at the ends are drawn less often: the moves do not average to zero.
-    low, high = np.quantile(moves - moves.mean(), [0.025, 0.975])
-    return float(line[0]), float(line[0] + low), float(line[0] + high)
+    high = line[0] + np.quantile(moves - moves.mean(), 0.975)
+    return float(line[0]), bool(high < 0)
 
 
 def straight_rounds(function: str, noise_std: float) -> int:
@@ -274,9 +253,9 @@ def fit_slopes(table: pd.DataFrame) -> pd.DataFrame:
     for key, one in table.groupby(keys, sort=False):
         function, noise_std, _ = cast(tuple[str, float, int], key)
         errors = one["error"].to_numpy()
-        slope, _, high = slope_interval(errors[: straight_rounds(function, noise_std)])
+        straight = errors[: straight_rounds(function, noise_std)]
         last = float(np.median(errors[-5:]))
-        rows.append((*key, slope, high < 0, last))
+        rows.append((*key, *fit_slope(straight), last))
     return pd.DataFrame(rows, columns=[*keys, "slope", "is_negative", "last_error"])
 
 

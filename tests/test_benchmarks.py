@@ -1,6 +1,7 @@
 """What the benchmarks measure and keep; `.ci/run` runs them in smoke mode."""
 
 import math
+import os
 from typing import NamedTuple
 
 import numpy as np
@@ -9,16 +10,17 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import figures, practice, practice_box, speed
+from benchmarks import practice, speed
 from benchmarks.pools import Pool
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
+from benchmarks.record import RESULTS
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
 from tests.reference import exact_posterior
 
 
-PROTOCOL = Protocol(4, 3, 12, (12,))
+PROTOCOL = Protocol(4, 3, 12)
 
 
 class Run(NamedTuple):
@@ -29,24 +31,14 @@ class Run(NamedTuple):
 # --- rows
 
 
-def rows_of(seed):
-    return pd.DataFrame({"name": "a", "seed": seed, "x": [1.5, 2.5], "rows": 2})
+def killed(*paths):
+    raise KeyboardInterrupt
 
 
-def test_half_of_a_run_and_half_of_a_line_are_dropped(tmp_path):
-    path = tmp_path / "rows.csv"
-    rows = RowFile(path, Run._fields)
-    rows.append(rows_of(0))
-    rows.append(rows_of(1))
-    whole = path.read_text()
-    path.write_text(whole[:-4])
-    rows = RowFile(path, Run._fields)
-    pd.testing.assert_frame_equal(rows.table(), rows_of(0))
-    rows.append(rows_of(1))
-    assert path.read_text() == whole
-
-
-def test_a_killed_run_continues_and_a_failed_one_costs_no_other(tmp_path):
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_a_killed_run_continues_and_a_failed_one_costs_no_other(
+    name, tmp_path, monkeypatch
+):
     played = []
 
     def play(run):
@@ -57,7 +49,7 @@ def test_a_killed_run_continues_and_a_failed_one_costs_no_other(tmp_path):
             raise ValueError("a bug")
         return pd.DataFrame({"x": [float(run.seed)]})
 
-    rows = RowFile(tmp_path / "rows.csv", Run._fields)
+    rows = RowFile(tmp_path / name, Run._fields)
     wanted = [Run("a", seed) for seed in range(4)]
     with pytest.raises(KeyboardInterrupt):
         rows.play_missing(wanted, play, {"commit": "abcdefg"})
@@ -69,7 +61,15 @@ def test_a_killed_run_continues_and_a_failed_one_costs_no_other(tmp_path):
     assert list(table["seed"]) == [0, 1, 3]
     rows.play_missing(wanted[:1], play, {"commit": "abcdefg"}, again=True)
     assert played[5:] == [0]
-    assert sorted(rows.table()["seed"]) == [0, 1, 3]
+    expected = table.iloc[[1, 2, 0]].reset_index(drop=True)
+    pd.testing.assert_frame_equal(rows.table(), expected)
+    with pytest.raises(ValueError, match=r"Expected the columns of .*, but got"):
+        rows.play_missing([Run("b", 0)], play, {"other": "column"})
+    # Killed while the file is written.
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rows.play_missing([Run("b", 0)], play, {"commit": "abcdefg"})
+    pd.testing.assert_frame_equal(rows.table(), expected)
 
 
 # --- speed and regret
@@ -133,7 +133,7 @@ def test_a_run_has_a_row_a_batch_that_adds_up():
         torch.testing.assert_close(rewards, indices.double())
 
 
-KEPT = [practice.ROWS, practice_box.ROWS, *figures.RESULTS.glob("*.csv.gz")]
+KEPT = sorted(RESULTS.rglob("*.csv.gz"))
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)

@@ -19,7 +19,6 @@ from benchmarks.theorems import (
     leverage_run,
     narrowest_band,
     regret_run,
-    Sampling,
 )
 from botorch_bkb import BBKB
 from botorch_bkb.bandits.inducing import BULK_SIZE
@@ -34,7 +33,7 @@ MAX_FAILURES = 1
 
 def test_bbkb_keeps_variances_sizes_and_batches():
     """Theorem 1, Lemmas 3 and 5 of BBKB over 4,000 distinct pulls."""
-    runs = [leverage_run(4000, Sampling(), seed) for seed in range(2)]
+    runs = [leverage_run(4000, seed) for seed in range(2)]
     assert sum(run["failed"] for run in runs) <= MAX_FAILURES
     for run in runs:
         assert run["inducing_share"] < 0.5  # else everything is kept, and exact
@@ -57,7 +56,7 @@ def test_bkb_keeps_variances_and_sizes():
 
 def test_too_few_inducing_arms_are_noticed():
     """The same check fails at half the practical q-bar, far below the theorem's."""
-    runs = [leverage_run(2000, Sampling(1.0), seed) for seed in range(3)]
+    runs = [leverage_run(2000, seed, oversampling=1.0) for seed in range(3)]
     assert sum(run["failed"] for run in runs) > MAX_FAILURES
 
 
