@@ -24,6 +24,7 @@ NAMES = (
     "regret",
     "scale",
     "screening",
+    "soak",
     "speed",
 )
 OUTPUT = Path("botorch_bkb_output")
