@@ -70,7 +70,7 @@ class Campaign:
         id_column: The column of ids of ``rows``.
         results_id: The column of ids of ``results``; None if they have none.
         is_numbered: Whether the candidates have no ids in their file.
-        arms_form: The format of the candidates' CSV file.
+        form: The format of the candidates' CSV file.
         results_form: The format of the last CSV file of results.
         results_columns: Its columns.
     """
@@ -86,7 +86,7 @@ class Campaign:
     id_column: str = DEFAULT_ID
     results_id: str | None = None
     is_numbered: bool = False
-    arms_form: CsvFormat | None = None
+    form: CsvFormat | None = None
     results_form: CsvFormat | None = None
     results_columns: tuple[str, ...] = ()
 
@@ -99,6 +99,10 @@ class Campaign:
     def num_candidates(self) -> int:
         """The number of candidates in the table."""
         return len(self.table)
+
+    def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
+        """Return some of ``rows``."""
+        return self.rows.iloc[indices]
 
 
 def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
@@ -155,7 +159,7 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         id_column=args.id,
         results_id=results_id,
         is_numbered=is_numbered,
-        arms_form=form,
+        form=form,
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
     )
@@ -167,12 +171,11 @@ def read_molecules_of(
     """Return both tables with canonical SMILES, and the molecules of each column."""
     found: dict[str, Fingerprints] = {}
     for name in args.smiles:
-        smiles, found[name] = read_smiles(arms[name], args)
-        arms = arms.assign(**{name: smiles})
+        cells = [table[name] for table in (arms, results) if name in table]
+        smiles, found[name] = read_smiles(pd.concat(cells, ignore_index=True), args)
+        arms = arms.assign(**{name: smiles[: len(arms)].array})
         if name in results:
-            smiles, more = read_smiles(results[name], args)
-            results = results.assign(**{name: smiles})
-            found[name] = found[name].joined(more)
+            results = results.assign(**{name: smiles[len(arms) :].array})
     return arms, results, found
 
 

@@ -31,6 +31,7 @@ from botorch_bkb.test_functions.finite_arm import standardized
 BEST_SHARE = 0.01
 # The options of `suggest` that `simulate` does not have.
 NOT_GIVEN: dict[str, Any] = {
+    "component": [],
     "objective": [],
     "observations": [],
     "results_id": None,
@@ -38,6 +39,7 @@ NOT_GIVEN: dict[str, Any] = {
     "round": None,
     "log_reward": False,
     "noise_column": None,
+    "confidence": None,
     "replicates_are_real": False,
 }
 
@@ -99,7 +101,7 @@ def load_problem(
     problem = FiniteArmProblem(
         candidates.arms, standardized(rewards), args.noise_std, not args.minimize
     )
-    chosen = {"batch_size": args.batch_size, **bandit_options(args, candidates)}
+    chosen = {"batch_size": args.batch_size, **bandit_options(options, candidates)}
     return problem, chosen, campaign.table[options.id].tolist()
 
 
