@@ -1,3 +1,4 @@
+import io
 import runpy
 import sys
 import warnings
@@ -21,21 +22,19 @@ def test_without_a_command_the_default_job_runs(tmp_path, capsys):
     assert (tmp_path / "out" / "regret.png").exists()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"]])
-def test_help_names_the_commands(words, capsys):
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["-h"], "demo       run a campaign"),
+        (["--help"], "suggest    choose the next batch"),
+        *[([name, "--help"], "--seed N") for name in ("demo", "simulate", "suggest")],
+    ],
+)
+def test_every_command_has_help(words, part, capsys):
     with pytest.raises(SystemExit) as error:
         main(words)
     assert error.value.code == 0
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in ["demo", "simulate", "suggest"])
-
-
-@pytest.mark.parametrize("command", ["demo", "simulate", "suggest"])
-def test_every_command_has_help(command, capsys):
-    with pytest.raises(SystemExit) as error:
-        main([command, "--help"])
-    assert error.value.code == 0
-    assert "--seed N" in capsys.readouterr().out
+    assert part in capsys.readouterr().out
 
 
 def test_the_module_runs_as_a_program(monkeypatch, capsys):
@@ -82,3 +81,17 @@ def test_an_output_that_cannot_be_written_is_an_error(tmp_path, capsys):
     words = ["--horizon", "5", "--num-arms", "20", "--quiet"]
     assert main([*words, "--output", str(tmp_path / "file")]) == 2
     assert "file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_terminal_shows_what_the_command_does(tmp_path, monkeypatch, quiet):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", screen)
+    words = ["--batch-size=3", f"--output={tmp_path}/n.csv", "--quiet"]
+    table = tmp_path / "arms.csv"
+    pd.DataFrame({"id": list("abcd"), "x": range(4)}).to_csv(table, index=False)
+    assert main(["suggest", str(table), *words[: 2 + quiet]]) == 0
+    said = "Fitting 0 measurements, choosing 3 ...\n"
+    assert (said in screen.getvalue()) is not quiet
+    assert bool(screen.getvalue()) is not quiet

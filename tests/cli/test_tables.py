@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -141,11 +143,27 @@ def test_a_category_that_is_named_may_have_many_values(monkeypatch, capsys):
         feature_table(wells, categories=["well"])
 
 
-def test_numbers_beside_invisible_characters_are_refused(tmp_path):
-    path = tmp_path / "arms.csv"
-    path.write_bytes(b"id,heat\na,1.5\nb,\x1e2.87\nc,3\n")
-    with pytest.raises(InputDataError, match=r"'heat'.*'\\x1e2.87' in row 2.*--drop"):
-        feature_table(read(path, "id")[["heat"]])
+LIKE_NUMBERS = ["30 C", "0.5mg/mL", "1,100", "1 100", "1:10", "0.5-5.5", "5 %ee"]
+LIKE_DATES = ["31.01.2026", "01/31/2026", "01-Jan-26", "3 Feb 2026"]
+
+
+@pytest.mark.parametrize("text", [*LIKE_NUMBERS, *LIKE_DATES])
+def test_text_that_looks_like_a_number_or_a_date_is_refused(text):
+    match = r"'load' has .* in row 1 .* looks like a number or a date\. Write bare numb"
+    with pytest.raises(InputDataError, match=match):
+        feature_table(pd.DataFrame({"load": [text, text]}, dtype="str"))
+
+
+@pytest.mark.parametrize("text", ["<0.1", "10%", "30,5", "#DIV/0!", "30 C", "\x1e2.87"])
+def test_text_among_numbers_is_refused(text):
+    match = rf"{re.escape(repr(text))} in row 2 .*stands among numbers.*--drop load"
+    with pytest.raises(InputDataError, match=match):
+        feature_table(pd.DataFrame({"load": ["5", text]}, dtype="str"))
+
+
+def test_names_may_begin_with_digits():
+    names = pd.DataFrame({"solvent": ["2-propanol", "A4", "4-nitrophenol"]})
+    assert feature_table(names)[0].shape == (3, 3)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
