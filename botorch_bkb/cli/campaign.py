@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -73,6 +72,8 @@ class Campaign:
         form: The format of the candidates' CSV file.
         results_form: The format of the last CSV file of results.
         results_columns: Its columns.
+        is_large: Whether the candidates' features stay in their file.
+        columns: The columns of the candidates in their file.
     """
 
     table: pd.DataFrame
@@ -89,6 +90,8 @@ class Campaign:
     form: CsvFormat | None = None
     results_form: CsvFormat | None = None
     results_columns: tuple[str, ...] = ()
+    is_large: bool = False
+    columns: Sequence[str] = ()
 
     @property
     def ids(self) -> pd.Index:
@@ -105,18 +108,14 @@ class Campaign:
         return self.rows.iloc[indices]
 
 
-def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
-    """Whether a table's features are left in its file. Fingerprints are not."""
-    has_bits = args.smiles or args.kernel == "tanimoto"
-    return not has_bits and is_library(path)
-
-
 def read_campaign(args: argparse.Namespace) -> Campaign:
     """Read candidates and measurements by the options of `suggest`.
 
     ``args.id`` becomes the column of ids.
     """
-    is_large = stays_in_file(args.arms, args)
+    # Fingerprints do not stay in their file.
+    has_bits = args.smiles or args.kernel == "tanimoto"
+    is_large = not has_bits and is_library(args.arms)
     table, form, is_numbered = _read_arms(args, is_large)
     if args.drop_incomplete:
         drop_incomplete(table, args)
@@ -162,6 +161,8 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         form=form,
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
+        is_large=is_large,
+        columns=own,
     )
 
 

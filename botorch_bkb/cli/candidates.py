@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_bkb.arms import BitArms, ParquetArms, ProductArms
-from botorch_bkb.cli.campaign import Campaign, stays_in_file
+from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.features import feature_columns, read_features
-from botorch_bkb.cli.files import parquet_columns
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import is_numeric, listing
 
@@ -68,8 +67,8 @@ class Candidates:
 
 def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     """Make features of the candidates' columns, by the options of `suggest`."""
-    if stays_in_file(args.arms, args):
-        library = _library_arms(args.arms, args)
+    if campaign.is_large:
+        library = _library_arms(campaign, args)
         columns = tuple(library.source.columns)
         return Candidates(library, args.kernel, columns, columns)
     bits = [] if args.smiles else fingerprint_columns(campaign.rows, args)
@@ -109,15 +108,16 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     return Candidates(BitArms(codes, args.bits, numbers), kernel, sources, names)
 
 
-def _library_arms(path: Path, args: argparse.Namespace) -> ParquetArms:
+def _library_arms(campaign: Campaign, args: argparse.Namespace) -> ParquetArms:
     """Return the features of a table that stays in its file, and say so."""
+    path: Path = args.arms
     if args.category or args.drop_incomplete:
         raise InputDataError(
             f"--category and --drop-incomplete need the table in memory, but {path} is "
             "too large for that: its columns are features as they are. Compute them "
             "beforehand."
         )
-    names = feature_columns(parquet_columns(path), args)
+    names = feature_columns(campaign.columns, args)
     arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
     note(
         f"{path.name} is too large to be read as a whole: its {len(names):,} columns "

@@ -18,7 +18,7 @@ from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
 from botorch_bkb.bandits.gp_bandit import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import BATCH_SIZE
-from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
+from botorch_bkb.cli.campaign import Campaign, read_campaign
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
@@ -32,7 +32,7 @@ from botorch_bkb.cli.diagnosis import (
     round_effect,
     warped,
 )
-from botorch_bkb.cli.files import parquet_columns, read_rows, write_table
+from botorch_bkb.cli.files import read_rows, write_table
 from botorch_bkb.cli.predictions import when_to_stop, write_predictions
 from botorch_bkb.cli.progress import note, status
 from botorch_bkb.cli.report import check_paths, in_digits_of, read_rounds, report_page
@@ -397,10 +397,8 @@ def _write_next(
     elif form is not None and form.encoding != "utf-8":
         # Every program reads this encoding.
         form = replace(form, encoding="utf-8-sig")
-    is_large = stays_in_file(args.arms, args)
-    own = parquet_columns(args.arms) if is_large else list(campaign.table.columns)
     others = {args.id, args.noise_column, *outcome_columns(args)}
-    own = [name for name in own if name not in others]
+    own = [name for name in campaign.columns if name not in others]
     if args.with_columns or (campaign.is_numbered and not args.per_measurement):
         taken = [name for name in own if name in batch.columns]
         if taken:
@@ -410,7 +408,7 @@ def _write_next(
             )
         columns += [name for name in own if name not in columns]
     own = [name for name in own if name in columns and name not in batch.columns]
-    if is_large and own:
+    if campaign.is_large and own:
         values = read_rows(args.arms, own, np.array(places))
     else:
         values = campaign.table[own].iloc[places].reset_index(drop=True)
