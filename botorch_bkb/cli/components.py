@@ -45,9 +45,6 @@ class ProductIds:
         self.arms = arms
         self.names = names
 
-    def __len__(self) -> int:
-        return len(self.arms)
-
     def parts(self, indices: Any) -> pd.DataFrame:
         """Return the names of the components of products, a column each."""
         positions = self.arms.components(indices).numpy()
