@@ -55,9 +55,10 @@ def run(args: argparse.Namespace) -> None:
     """Choose the batch, write it, and print a summary."""
     _check_options(args)
     status("Reading the tables", args.quiet)
+    campaign: Campaign | Products
     if args.component:
-        campaign: Campaign | Products = Products(args)
-        candidates = Candidates(campaign.arms, None, (), ())
+        campaign = products = Products(args)
+        candidates = Candidates(products.arms, None, (), ())
         rounds = read_rounds(args, campaign)
     else:
         campaign = read_campaign(args)
