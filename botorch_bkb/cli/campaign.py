@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -70,9 +69,11 @@ class Campaign:
         id_column: The column of ids of ``rows``.
         results_id: The column of ids of ``results``; None if they have none.
         is_numbered: Whether the candidates have no ids in their file.
-        arms_form: The format of the candidates' CSV file.
+        form: The format of the candidates' CSV file.
         results_form: The format of the last CSV file of results.
         results_columns: Its columns.
+        is_large: Whether the candidates' features stay in their file.
+        columns: The columns of the candidates in their file.
     """
 
     table: pd.DataFrame
@@ -86,9 +87,11 @@ class Campaign:
     id_column: str = DEFAULT_ID
     results_id: str | None = None
     is_numbered: bool = False
-    arms_form: CsvFormat | None = None
+    form: CsvFormat | None = None
     results_form: CsvFormat | None = None
     results_columns: tuple[str, ...] = ()
+    is_large: bool = False
+    columns: Sequence[str] = ()
 
     @property
     def ids(self) -> pd.Index:
@@ -100,11 +103,9 @@ class Campaign:
         """The number of candidates in the table."""
         return len(self.table)
 
-
-def stays_in_file(path: Path, args: argparse.Namespace) -> bool:
-    """Whether a table's features are left in its file. Fingerprints are not."""
-    has_bits = args.smiles or args.kernel == "tanimoto"
-    return not has_bits and is_library(path)
+    def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
+        """Return some of ``rows``."""
+        return self.rows.iloc[indices]
 
 
 def read_campaign(args: argparse.Namespace) -> Campaign:
@@ -112,7 +113,9 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
 
     ``args.id`` becomes the column of ids.
     """
-    is_large = stays_in_file(args.arms, args)
+    # Fingerprints do not stay in their file.
+    has_bits = args.smiles or args.kernel == "tanimoto"
+    is_large = not has_bits and is_library(args.arms)
     table, form, is_numbered = _read_arms(args, is_large)
     if args.drop_incomplete:
         drop_incomplete(table, args)
@@ -155,9 +158,11 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         id_column=args.id,
         results_id=results_id,
         is_numbered=is_numbered,
-        arms_form=form,
+        form=form,
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
+        is_large=is_large,
+        columns=own,
     )
 
 
@@ -167,12 +172,11 @@ def read_molecules_of(
     """Return both tables with canonical SMILES, and the molecules of each column."""
     found: dict[str, Fingerprints] = {}
     for name in args.smiles:
-        smiles, found[name] = read_smiles(arms[name], args)
-        arms = arms.assign(**{name: smiles})
+        cells = [table[name] for table in (arms, results) if name in table]
+        smiles, found[name] = read_smiles(pd.concat(cells, ignore_index=True), args)
+        arms = arms.assign(**{name: smiles[: len(arms)].array})
         if name in results:
-            smiles, more = read_smiles(results[name], args)
-            results = results.assign(**{name: smiles})
-            found[name] = found[name].joined(more)
+            results = results.assign(**{name: smiles[len(arms) :].array})
     return arms, results, found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,10 +14,9 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.arms import BitArms, ParquetArms
-from botorch_bkb.cli.campaign import Campaign, stays_in_file
+from botorch_bkb.arms import BitArms, ParquetArms, ProductArms
+from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.features import feature_columns, read_features
-from botorch_bkb.cli.files import parquet_columns
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import is_numeric, listing
 
@@ -46,8 +45,10 @@ class Candidates:
     sources: tuple[str, ...]
     names: tuple[str, ...]
 
-    def shared_columns(self, args: argparse.Namespace) -> list[int] | None:
-        """Return the features that come from the columns of --same; None without."""
+    def shared_columns(self, args: argparse.Namespace) -> list[Any] | None:
+        """Return the features, or components, of --same; None without."""
+        if isinstance(self.arms, ProductArms):
+            return args.same or None
         sources, shared = self.sources, []
         num_bits = self.arms.shape[-1] - len(sources)
         for name in args.same:
@@ -66,17 +67,18 @@ class Candidates:
 
 def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     """Make features of the candidates' columns, by the options of `suggest`."""
-    if stays_in_file(args.arms, args):
-        library = _library_arms(args.arms, args)
+    if campaign.is_large:
+        library = _library_arms(campaign, args)
         columns = tuple(library.source.columns)
         return Candidates(library, args.kernel, columns, columns)
     bits = [] if args.smiles else fingerprint_columns(campaign.rows, args)
-    features = read_features(campaign.rows, args, beside=[*args.smiles, *bits])
-    numbers = torch.from_numpy(features.values.to_numpy(dtype="float64", copy=True))
-    sources, names = features.sources, tuple(map(str, features.values))
+    beside = [*args.smiles, *bits]
+    features, sources = read_features(campaign.rows, args, beside)
+    numbers = torch.from_numpy(features.to_numpy(dtype="float64", copy=True))
+    names = tuple(map(str, features))
     kernel: KernelName | None = "tanimoto" if bits else args.kernel
-    beside = " times a Matern kernel of the other columns" if sources else ""
-    by = f", compared by a Tanimoto kernel{beside}"
+    times = " times a Matern kernel of the other columns" if sources else ""
+    by = f", compared by a Tanimoto kernel{times}"
     if bits:
         codes, is_packed = _packed(campaign.rows[bits])
         kind = "0 and 1" if is_packed else "counts"
@@ -106,15 +108,16 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
     return Candidates(BitArms(codes, args.bits, numbers), kernel, sources, names)
 
 
-def _library_arms(path: Path, args: argparse.Namespace) -> ParquetArms:
+def _library_arms(campaign: Campaign, args: argparse.Namespace) -> ParquetArms:
     """Return the features of a table that stays in its file, and say so."""
+    path: Path = args.arms
     if args.category or args.drop_incomplete:
         raise InputDataError(
             f"--category and --drop-incomplete need the table in memory, but {path} is "
             "too large for that: its columns are features as they are. Compute them "
             "beforehand."
         )
-    names = feature_columns(parquet_columns(path), args)
+    names = feature_columns(campaign.columns, args)
     arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
     note(
         f"{path.name} is too large to be read as a whole: its {len(names):,} columns "

@@ -45,11 +45,8 @@ class ProductIds:
         self.arms = arms
         self.names = names
 
-    def __len__(self) -> int:
-        return len(self.arms)
-
     def parts(self, indices: Any) -> pd.DataFrame:
-        """Return the names of the components of some products, a column each."""
+        """Return the names of the components of products, a column each."""
         positions = self.arms.components(indices).numpy()
         columns = zip(self.arms.names, self.names, positions.T, strict=True)
         return pd.DataFrame({name: own[at] for name, own, at in columns})
@@ -63,6 +60,9 @@ class ProductIds:
 class Products:
     """A product space with its results.
 
+    Its attributes that a :class:`~botorch_bkb.cli.campaign.Campaign` has too mean the
+    same.
+
     Attributes:
         arms: The product space; elements that only results have are forbidden.
         ids: The names of its products.
@@ -73,6 +73,8 @@ class Products:
         form: The format of the last CSV file of results.
         num_candidates: The number of products.
     """
+
+    id_column = "id"
 
     def __init__(self, args: argparse.Namespace) -> None:
         names = [name for name, _ in args.component]
@@ -108,6 +110,10 @@ class Products:
         self.rewards = rewards.to_numpy(dtype="float64")[~is_failed]
         self.form = last.form
         self.num_candidates = math.prod(known.values())
+
+    def columns_of(self, indices: Any) -> pd.DataFrame:
+        """Return the names of the components of products, a column each."""
+        return self.ids.parts(indices)
 
 
 def _read_list(name: str, text: str, args: argparse.Namespace) -> pd.DataFrame:

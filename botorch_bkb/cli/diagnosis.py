@@ -21,6 +21,7 @@ from botorch_bkb.arms import ProductArms
 from botorch_bkb.arms.units import extreme_arms, feature_units
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
+from botorch_bkb.bandits.gp_bandit import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.tables import listing
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels.learned import (
@@ -50,8 +51,6 @@ NUM_REWARDS_SHOWN = 3
 MAX_RATIO = 100
 MUCH_LESS = 0.8
 NUM_COLUMNS_SHOWN = 3
-# 95 % of a normal distribution lie within so many standard deviations.
-DEVIATIONS_OF_95_PERCENT = 1.96
 # Intervals are wrong if the share inside is so many standard errors below 95 %: chance
 # alone does that once in 60 times at most.
 FAR_OFF = 3.0

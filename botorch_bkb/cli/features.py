@@ -6,7 +6,6 @@ import argparse
 import re
 import unicodedata
 from collections.abc import Collection, Hashable, Iterable
-from dataclasses import dataclass
 from numbers import Number
 
 import numpy as np
@@ -45,56 +44,43 @@ LOOKS_NUMERIC = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class FeatureTable:
-    """Numeric features, and what was done to get them.
-
-    Attributes:
-        values: One float64 column per feature, without gaps, none constant.
-        notes: One sentence per column that was dropped or coded.
-        sources: The table's column from which each feature comes.
-    """
-
-    values: pd.DataFrame
-    notes: tuple[str, ...]
-    sources: tuple[str, ...]
-
-
 def feature_columns(names: Iterable[Hashable], args: argparse.Namespace) -> list[str]:
     """Return the columns of candidates that are features, by the options."""
     # Measurements are often kept in a copy of the candidates' table.
     others = {args.id, *args.drop, *outcome_columns(args)}
-    others |= {getattr(args, name, None) for name in ("available", "noise_column")}
+    others |= {args.available, args.noise_column}
     return [str(name) for name in names if name not in others]
 
 
 def read_features(
     table: pd.DataFrame, args: argparse.Namespace, beside: Collection[str] = ()
-) -> FeatureTable:
-    """Return the features of the columns that are not ``beside``, and print notes."""
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Return the :func:`feature_table` of the columns that are not ``beside``."""
     for option, names in {"--drop": args.drop, "--category": args.category}.items():
         for name in names:
             require_column(table, name, args.arms, option)
     others = [name for name in feature_columns(table, args) if name not in beside]
-    features = feature_table(table[others], args.category)
-    for text in features.notes:
-        note(text)
-    if features.values.empty and not beside:
+    features, sources = feature_table(table[others], args.category)
+    if features.empty and not beside:
         raise InputDataError(
             "Expected at least one column that can be a feature and is not constant, "
             f"but there is none among {list(table.columns)}. Add one."
         )
-    return features
+    return features, sources
 
 
 def feature_table(
     table: pd.DataFrame, categories: Collection[str] = ()
-) -> FeatureTable:
-    """Turn a table's columns into numeric features.
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Turn a table's columns into numeric features, and print how.
 
     Columns of numbers and dates are features. A column of text becomes one column of 0
     and 1 per value if it has at most 20 values or is one of ``categories``. Constant
     columns are dropped.
+
+    Returns:
+        One float64 column per feature, without gaps, and the column of the table from
+        which each feature comes.
     """
     gaps = _gaps(table)
     if gaps:
@@ -129,9 +115,9 @@ def feature_table(
                 notes.append(f"column {feature!r} is constant and was dropped")
     if faults:
         raise InputDataError(" ".join(faults[:NUM_FAULTS_SHOWN]))
-    notes += filter(None, map(_crowd, features.values()))
-    frame = pd.DataFrame(features, index=table.index)
-    return FeatureTable(frame, tuple(notes), tuple(sources))
+    for text in filter(None, [*notes, *map(_crowd, features.values())]):
+        note(text)
+    return pd.DataFrame(features, index=table.index), tuple(sources)
 
 
 def _crowd(column: pd.Series) -> str | None:

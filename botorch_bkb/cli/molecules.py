@@ -40,15 +40,6 @@ class Fingerprints:
         is_all = np.array_equal(places, np.arange(len(self.codes)))
         return self.codes if is_all else self.codes[places]
 
-    def joined(self, other: Fingerprints) -> Fingerprints:
-        """Return these molecules and new ones of another column."""
-        is_new = ~other.names.isin(self.names)
-        codes = self.codes
-        if is_new.any():
-            codes = np.concatenate([codes, other.codes[is_new]])
-        names = self.names.append(other.names[is_new])
-        return Fingerprints(names, codes, self.invalid | other.invalid)
-
 
 def read_smiles(
     column: pd.Series, args: argparse.Namespace

@@ -77,13 +77,13 @@ def write_predictions(
         own = campaign.table if campaign.is_numbered else campaign.table[[args.id]]
         own = own.drop(columns=outcome_columns(args), errors="ignore")
         names = own.iloc[table["arm"]].reset_index(drop=True)
-        form = campaign.arms_form
     else:
         table = predict(args, bandit, campaign, args.top or NUM_PRODUCTS)
-        names, form = campaign.ids.parts(table["arm"].to_numpy()), campaign.form
+        names = campaign.columns_of(table["arm"].to_numpy())
     table = table.drop(columns="arm")
     table = table if is_fitted else table * np.nan
-    write_table(pd.concat([names, table], axis="columns"), args.predictions, form)
+    table = pd.concat([names, table], axis="columns")
+    write_table(table, args.predictions, campaign.form)
 
 
 def when_to_stop(

@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from botorch_bkb.bandits import FiniteArmBandit
+from botorch_bkb.cli.arguments import build_parser
 from botorch_bkb.cli.campaign import read_campaign
 from botorch_bkb.cli.candidates import read_candidates
 from botorch_bkb.cli.progress import note, status
@@ -29,17 +30,6 @@ from botorch_bkb.test_functions.finite_arm import standardized
 
 # The share of the candidates that a search should find.
 BEST_SHARE = 0.01
-# The options of `suggest` that `simulate` does not have.
-NOT_GIVEN: dict[str, Any] = {
-    "objective": [],
-    "observations": [],
-    "results_id": None,
-    "available": None,
-    "round": None,
-    "log_reward": False,
-    "noise_column": None,
-    "replicates_are_real": False,
-}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -87,7 +77,9 @@ def load_problem(
 
     The table is read as `suggest` would read it.
     """
-    options = argparse.Namespace(**vars(args), arms=args.table, **NOT_GIVEN)
+    # The options of `suggest` that `simulate` does not have keep their defaults.
+    defaults = vars(build_parser().parse_args(["suggest"]))
+    options = argparse.Namespace(**defaults | vars(args) | {"arms": args.table})
     campaign = read_campaign(options)
     require_column(campaign.table, args.reward, args.table, "--reward")
     rewards = reward_column(campaign.table[args.reward], may_be_empty=False)
@@ -99,7 +91,7 @@ def load_problem(
     problem = FiniteArmProblem(
         candidates.arms, standardized(rewards), args.noise_std, not args.minimize
     )
-    chosen = {"batch_size": args.batch_size, **bandit_options(args, candidates)}
+    chosen = {"batch_size": args.batch_size, **bandit_options(options, candidates)}
     return problem, chosen, campaign.table[options.id].tolist()
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
+from botorch_bkb.bandits.gp_bandit import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import BATCH_SIZE
-from botorch_bkb.cli.campaign import Campaign, read_campaign, stays_in_file
+from botorch_bkb.cli.campaign import Campaign, read_campaign
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
     decades_trouble,
-    DEVIATIONS_OF_95_PERCENT,
     diagnose,
     fit_trouble,
     HeldOut,
@@ -32,7 +32,7 @@ from botorch_bkb.cli.diagnosis import (
     round_effect,
     warped,
 )
-from botorch_bkb.cli.files import parquet_columns, read_rows, write_table
+from botorch_bkb.cli.files import read_rows, write_table
 from botorch_bkb.cli.predictions import when_to_stop, write_predictions
 from botorch_bkb.cli.progress import note, status
 from botorch_bkb.cli.report import check_paths, in_digits_of, read_rounds, report_page
@@ -53,6 +53,26 @@ EQUAL = 1e-6
 
 def run(args: argparse.Namespace) -> None:
     """Choose the batch, write it, and print a summary."""
+    _check_options(args)
+    status("Reading the tables", args.quiet)
+    campaign: Campaign | Products
+    if args.component:
+        campaign = products = Products(args)
+        candidates = Candidates(products.arms, None, (), ())
+        rounds = read_rounds(args, campaign)
+    else:
+        campaign = read_campaign(args)
+        _note_own_results(campaign, args)
+        candidates = read_candidates(campaign, args)
+        rounds = read_rounds(args, campaign)
+        _check_left(campaign, args)
+        status(f"Preparing {len(campaign.ids):,} candidates", args.quiet)
+        _note_duplicates(candidates.arms[: campaign.num_candidates], campaign.ids)
+    _suggest(args, campaign, candidates, rounds)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise an error if options do not fit: before the work."""
     if (args.arms is None) == (not args.component):
         raise InputDataError(
             "Expected either a table CANDIDATES or lists of components (--component), "
@@ -60,39 +80,29 @@ def run(args: argparse.Namespace) -> None:
         )
     check_reward(args)
     if args.component:
-        _suggest_products(args)
-        return
-    check_paths(args)
-    if args.id in COLUMNS_OF_NEXT:
+        args.arms = Path(" x ".join(name for name, _ in args.component))
+        for name in ("kernel", "available", "category", "with_columns"):
+            if getattr(args, name):
+                raise InputDataError(
+                    f"--{name.replace('_', '-')} needs a table of candidates, but the "
+                    "candidates are combinations (--component). Leave it out."
+                )
+    elif args.id in COLUMNS_OF_NEXT:
         raise InputDataError(
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
             "the tables."
         )
-    status("Reading the tables", args.quiet)
-    campaign = read_campaign(args)
-    paths = [path.resolve() for path in args.observations]
-    own = [name for name in outcome_columns(args) if name in campaign.table]
-    if own and args.arms.resolve() not in paths:
-        note(
-            f"{args.arms.name} has a column {own[0]!r}, which is not read: "
-            "results come from --observations, which may be the same file"
-        )
-    candidates = read_candidates(campaign, args)
-    rounds = read_rounds(args, campaign)
-    _check_left(campaign, args)
-    _suggest(args, campaign, candidates, rounds)
+    check_paths(args)
 
 
 def _suggest(
     args: argparse.Namespace,
-    campaign: Campaign,
+    campaign: Campaign | Products,
     candidates: Candidates,
     rounds: pd.DataFrame,
 ) -> None:
     """Choose the batch from tables that were read, write it, and print a summary."""
     ids = campaign.ids
-    status(f"Preparing {len(ids):,} candidates", args.quiet)
-    _note_duplicates(candidates.arms[: campaign.num_candidates], ids)
     indices = torch.from_numpy(campaign.indices)
     rewards = torch.from_numpy(campaign.rewards)
     noise = noise_variances(campaign.results, campaign.rewards, args)
@@ -102,78 +112,52 @@ def _suggest(
     )
     told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     status(f"Fitting {told}", args.quiet)
-    available = torch.from_numpy(campaign.available)
-    with warnings.catch_warnings():
-        if int((bandit.counts > 0).sum()) >= MIN_CANDIDATES_TO_JUDGE:
-            # The line about the fit says more than the bandit's own warning.
-            warnings.filterwarnings("ignore", "The fit to .* observations explains")
-        picks = bandit.ask(
-            args.batch_size,
-            available=None if available.all() else available,
-            same=candidates.shared_columns(args),
-        )
-    _note_size(picks, int(available.sum()), args)
+    picks = _choose(bandit, campaign, candidates, args)
     is_told = ~rewards.isnan()
     known = indices[is_told], rewards[is_told], noise[is_told]
     held_out, problems = _print_fit(bandit, *known, rounds, ids, candidates, args)
-    batch = describe_batch(bandit, picks, ids, args.id, is_fitted(known[1]))
-    first = campaign.rows.iloc[picks[:1].numpy()]
-    first = first[first.columns.intersection(args.same)]
-    batch.attrs["same"] = first.to_dict("records")[0]
-    print_summary(bandit, batch, ids, campaign, reward_label(args))
+    if isinstance(campaign, Products):
+        # Predictions, below, evaluate more of them.
+        share, size = bandit.evaluated_share, campaign.num_candidates
+        print(f"{share:.2%} of {size:,} combinations were evaluated exactly.")
+    batch = describe_batch(bandit, picks, ids, campaign.id_column, is_fitted(known[1]))
+    same = campaign.columns_of(picks[:1].numpy())
+    same = same[same.columns.intersection(args.same)]
+    batch.attrs["same"] = same.to_dict("records")[0]
+    print_summary(bandit, batch, campaign, reward_label(args))
     _write_next(args, campaign, picks, batch)
-    found = candidates.names, held_out, problems
-    _write_more(args, bandit, campaign, batch, rounds, *found)
+    print(f"\nWrote {args.output}")
+    if args.predictions is not None:
+        write_predictions(args, bandit, campaign, bool(batch["mean"].notna().all()))
+        print(f"Wrote {args.predictions}")
+    if args.report is not None:
+        found = candidates.names, held_out, problems
+        page = report_page(args, bandit, campaign, batch, rounds, *found)
+        args.report.write_text(page, encoding="utf-8")
+        print(f"Wrote {args.report}")
 
 
-def _suggest_products(args: argparse.Namespace) -> None:
-    """Choose a batch from a product space, write it, and print a summary."""
-    args.arms = Path(" x ".join(name for name, _ in args.component))
-    for name in ("kernel", "available", "category", "with_columns"):
-        if getattr(args, name):
-            raise InputDataError(
-                f"--{name.replace('_', '-')} needs a table of candidates, but the "
-                "candidates are combinations (--component). Leave it out."
-            )
-    check_paths(args)
-    status("Reading the tables", args.quiet)
-    products = Products(args)
-    rounds = read_rounds(args, products)
-    candidates = Candidates(products.arms, None, (), ())
-    indices = torch.from_numpy(products.indices)
-    rewards = torch.from_numpy(products.rewards)
-    noise = noise_variances(products.results, products.rewards, args)
-    results = indices, rewards, noise
-    options = bandit_options(args, candidates)
-    bandit = suggestion_bandit(products.arms, *results, seed=args.seed, **options)
-    bandit.retire_arms(products.failed)
-    size = f"{products.num_candidates:,} combinations"
-    told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
-    status(f"Fitting {told} of {size}", args.quiet)
-    picks = bandit.ask(args.batch_size, same=args.same or None)
-    observed = ~rewards.isnan()
-    known = indices[observed], rewards[observed], noise[observed]
-    held_out, problems = _print_fit(
-        bandit, *known, rounds, products.ids, candidates, args
-    )
-    print(f"{bandit.evaluated_share:.2%} of {size} were evaluated exactly.")
-    batch = describe_batch(bandit, picks, products.ids, "id", is_fitted(known[1]))
-    parts = products.ids.parts(batch.attrs["arms"])
-    batch.attrs["same"] = parts[args.same].to_dict("records")[0]
-    num_measured = len(known[0].unique())
-    num_out = len(bandit.pending) - len(picks)
-    print(
-        f"{size}, {num_measured:,} of them measured, {bandit.num_pulls:,} measurements "
-        f"in all, {num_out:,} in flight."
-    )
-    _print_batch(bandit, batch, products.ids, reward_label(args))
-    batch = _with_outcomes(batch, args)
-    table = pd.concat([parts, batch.drop(columns="id")], axis="columns")
-    if args.per_measurement:
-        table = table.loc[table.index.repeat(table["repeats"])]
-        table = table.reindex(columns=[*parts, *outcome_columns(args)])
-    write_table(table, args.output, products.form)
-    _write_more(args, bandit, products, batch, rounds, (), held_out, problems)
+def _choose(
+    bandit: GPBandit,
+    campaign: Campaign | Products,
+    candidates: Candidates,
+    args: argparse.Namespace,
+) -> Tensor:
+    """Ask for the batch; products that failed and unavailable rows are left out."""
+    available = None
+    if isinstance(campaign, Products):
+        bandit.retire_arms(campaign.failed)
+    elif not campaign.available.all():
+        available = torch.from_numpy(campaign.available)
+    with warnings.catch_warnings():
+        if len(bandit.observed_arms) >= MIN_CANDIDATES_TO_JUDGE:
+            # The line about the fit says more than the bandit's own warning.
+            warnings.filterwarnings("ignore", "The fit to .* observations explains")
+        same = candidates.shared_columns(args)
+        picks = bandit.ask(args.batch_size, available=available, same=same)
+    if isinstance(campaign, Campaign):
+        _note_size(picks, int(campaign.available.sum()), args)
+    return picks
 
 
 def bandit_options(args: argparse.Namespace, candidates: Candidates) -> dict[str, Any]:
@@ -184,7 +168,7 @@ def bandit_options(args: argparse.Namespace, candidates: Candidates) -> dict[str
         "max_repeats": args.max_repeats,
         "max_inducing": args.max_inducing,
         "kernel": candidates.kernel,
-        "confidence": getattr(args, "confidence", None),
+        "confidence": args.confidence,
     }
 
 
@@ -313,31 +297,25 @@ def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[
 def print_summary(
     bandit: GPBandit,
     batch: pd.DataFrame,
-    ids: pd.Index,
-    campaign: Campaign,
+    campaign: Campaign | Products,
     reward_column: str,
 ) -> None:
-    """Print the state of the campaign and the batch."""
-    num_candidates, num_next = campaign.num_candidates, int(batch["repeats"].sum())
-    num_out = num_candidates - int(campaign.available.sum())
-    num_measured = int((bandit.counts[:num_candidates] > 0).sum())
-    print(
-        f"{num_candidates:,} candidates, "
-        f"{f'{num_out:,} of them not available, ' if num_out else ''}"
-        f"{num_measured:,} of them measured, {bandit.num_pulls:,} measurements in all, "
-        f"{len(bandit.pending) - num_next:,} in flight."
-    )
-    _print_batch(bandit, batch, ids, reward_column)
-
-
-def _print_batch(
-    bandit: GPBandit, batch: pd.DataFrame, ids: Any, reward_column: str
-) -> None:
-    """Print the best measured candidate and the batch."""
+    """Print the state of the campaign, the best measured candidate and the batch."""
+    size, measured = f"{campaign.num_candidates:,} candidates", bandit.observed_arms
+    if isinstance(campaign, Products):
+        size = f"{campaign.num_candidates:,} combinations"
+    else:  # without those that only results have
+        measured = measured[measured < campaign.num_candidates]
+        num_out = campaign.num_candidates - int(campaign.available.sum())
+        size += f", {num_out:,} of them not available" if num_out else ""
     num_next = int(batch["repeats"].sum())
+    print(
+        f"{size}, {len(measured):,} of them measured, {bandit.num_pulls:,} "
+        f"measurements in all, {len(bandit.pending) - num_next:,} in flight."
+    )
     is_fitted = batch["mean"].notna().all()
     if is_fitted:
-        best = bandit.best_arm()
+        ids, best = campaign.ids, bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
         print(
@@ -394,27 +372,34 @@ def _print_fit(
 
 
 def _write_next(
-    args: argparse.Namespace, campaign: Campaign, picks: Tensor, batch: pd.DataFrame
+    args: argparse.Namespace,
+    campaign: Campaign | Products,
+    picks: Tensor,
+    batch: pd.DataFrame,
 ) -> None:
     """Write the batch in the format of the table that it goes with."""
-    ids = campaign.table[args.id]
-    batch = _with_outcomes(batch, args)
-    columns, form = list(batch.columns), campaign.arms_form
-    places = pd.Index(ids).get_indexer(pd.Index(batch[args.id]))
+    batch = batch.assign(**{name: np.nan for name, _ in args.objective})
+    if isinstance(campaign, Products):
+        parts = campaign.columns_of(batch.attrs["arms"])
+        table = pd.concat([parts, batch.drop(columns="id")], axis="columns")
+        if args.per_measurement:
+            table = table.loc[table.index.repeat(table["repeats"])]
+            table = table.reindex(columns=[*parts, *outcome_columns(args)])
+        write_table(table, args.output, campaign.form)
+        return
+    places, form = batch.attrs["arms"], campaign.form
+    columns = list(batch.columns)
     if args.per_measurement:
-        places = picks.cpu().numpy()
-        columns = list(campaign.results_columns)
+        places, columns = picks.tolist(), list(campaign.results_columns)
         batch = pd.DataFrame(index=range(len(picks)))
         if campaign.results_id is not None:
-            batch[campaign.results_id] = ids.iloc[places].to_numpy()
+            batch[campaign.results_id] = campaign.ids[places]
         form = campaign.results_form or form
     elif form is not None and form.encoding != "utf-8":
         # Every program reads this encoding.
         form = replace(form, encoding="utf-8-sig")
-    is_large = stays_in_file(args.arms, args)
-    own = parquet_columns(args.arms) if is_large else list(campaign.table.columns)
     others = {args.id, args.noise_column, *outcome_columns(args)}
-    own = [name for name in own if name not in others]
+    own = [name for name in campaign.columns if name not in others]
     if args.with_columns or (campaign.is_numbered and not args.per_measurement):
         taken = [name for name in own if name in batch.columns]
         if taken:
@@ -424,35 +409,24 @@ def _write_next(
             )
         columns += [name for name in own if name not in columns]
     own = [name for name in own if name in columns and name not in batch.columns]
-    if is_large and own:
-        values = read_rows(args.arms, own, places)
+    if campaign.is_large and own:
+        values = read_rows(args.arms, own, np.array(places))
     else:
         values = campaign.table[own].iloc[places].reset_index(drop=True)
     batch = pd.concat([batch, values], axis="columns")
     write_table(batch.reindex(columns=columns), args.output, form)
 
 
-def _with_outcomes(batch: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
-    """Return a batch with an empty column for each outcome of a score."""
-    return batch.assign(**{name: np.nan for name, _ in args.objective})
-
-
-def _write_more(
-    args: argparse.Namespace,
-    bandit: GPBandit,
-    campaign: Campaign | Products,
-    batch: pd.DataFrame,
-    *found: Any,
-) -> None:
-    """Write the predictions and the report that the options name."""
-    print(f"\nWrote {args.output}")
-    if args.predictions is not None:
-        write_predictions(args, bandit, campaign, bool(batch["mean"].notna().all()))
-        print(f"Wrote {args.predictions}")
-    if args.report is not None:
-        page = report_page(args, bandit, campaign, batch, *found)
-        args.report.write_text(page, encoding="utf-8")
-        print(f"Wrote {args.report}")
+def _note_own_results(campaign: Campaign, args: argparse.Namespace) -> None:
+    """Report results beside the candidates that are not read."""
+    own = [name for name in outcome_columns(args) if name in campaign.table]
+    if own and args.arms.resolve() not in [
+        path.resolve() for path in args.observations
+    ]:
+        note(
+            f"{args.arms.name} has a column {own[0]!r}, which is not read: "
+            "results come from --observations, which may be the same file"
+        )
 
 
 def _check_left(campaign: Campaign, args: argparse.Namespace) -> None:

@@ -111,12 +111,11 @@ def read_by_options(
 ) -> Table:
     """Read a table by the options of a command, and print notes."""
     outcomes = outcome_columns(args)
-    names = {args.id, *args.smiles, *args.drop, *args.category}
-    names.add(getattr(args, "results_id", None))
-    names.update(name for name, _ in getattr(args, "component", ()))
+    names = {args.id, args.results_id, *args.smiles, *args.drop, *args.category}
+    names.update(name for name, _ in args.component)
     table = read_table(
         path,
-        names - {*outcomes, getattr(args, "round", None)},
+        names - {*outcomes, args.round},
         separator=args.separator,
         decimal=args.decimal,
         columns=columns,

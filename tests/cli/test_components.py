@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from botorch_bkb.__main__ import main
-from botorch_bkb.cli import suggest as command
 
 
 ACIDS = pd.DataFrame(
@@ -20,8 +19,7 @@ SOLVENTS = pd.DataFrame({"id": ["water", "ether", "DMF"], "boils": [100, 35, 153
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path):
     ACIDS.to_csv("acids.csv", index=False)
     SOLVENTS.to_csv("solvents.csv", index=False)
     return tmp_path
@@ -56,15 +54,7 @@ def measured(batch):
     return acid + batch["temperature"] / 4 + 5 * (batch["base"] == "weak") + noise
 
 
-def test_results_have_known_noise_and_logarithms(folder, monkeypatch, capsys):
-    bandits = []
-
-    def kept(*args, **options):
-        bandits.append(suggestion_bandit(*args, **options))
-        return bandits[-1]
-
-    suggestion_bandit = command.suggestion_bandit
-    monkeypatch.setattr(command, "suggestion_bandit", kept)
+def test_results_have_known_noise_and_logarithms(folder, bandits, capsys):
     assert main(COMMAND) == 0
     results = read("next.csv")[NAMES].assign(**{"yield": [1.0, 10, 100, 5, 7, 9]})
     results.assign(sd=[0.5, None, 1, 1, 1, 2]).to_csv("results.csv", index=False)

@@ -1,12 +1,13 @@
 """Which candidate a result belongs to: the one with its id, or with its settings."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from botorch_bkb.__main__ import main
+from tests.cli.tables import next_batch
 
 
 GRID = pd.DataFrame(
@@ -21,54 +22,50 @@ HISTORY = GRID.iloc[MEASURED].assign(
 )
 
 
-def suggest(folder, capsys, arms, results, *words, code=0):
-    """Return the batch and what was said."""
-    paths = []
-    for name, table in (("arms", arms), ("results", results)):
-        paths.append(folder / f"{name}.csv")
-        if table is not None:
-            table.to_csv(paths[-1], index=False)
-    output = folder / "next.csv"
-    words = ["--observations", paths[1], "--output", output, "--batch-size", 4, *words]
-    assert main([str(word) for word in ("suggest", paths[0], *words)]) == code
-    said = "".join(capsys.readouterr())
-    return (pd.read_csv(output) if code == 0 else None), said
+@pytest.fixture
+def suggest(capsys):
+    """Return a function that returns a batch and what was said."""
+
+    def run(arms, results, *words, code=0):
+        capsys.readouterr()
+        batch = next_batch(arms, results, *words, size=4, code=code)
+        return batch, "".join(capsys.readouterr())
+
+    return run
 
 
-def test_results_under_other_ids_are_of_the_candidates_with_their_settings(
-    tmp_path, capsys
-):
-    batch, said = suggest(tmp_path, capsys, ARMS, HISTORY, "--max-repeats", 1)
+def test_results_under_other_ids_are_of_the_candidates_with_their_settings(suggest):
+    batch, said = suggest(ARMS, HISTORY, "--max-repeats", 1)
     assert not {*batch["id"]} & {f"K-{place}" for place in MEASURED}
     assert "10 of 10 results without a known id have the settings" in said
     assert "such as old 0 those of K-0" in said
     # To the last digit what is chosen of the same results under the candidates' ids.
     own = HISTORY.assign(id=[f"K-{place}" for place in MEASURED])
-    same, _ = suggest(tmp_path, capsys, ARMS, own, "--max-repeats", 1)
+    same, _ = suggest(ARMS, own, "--max-repeats", 1)
     pd.testing.assert_frame_equal(batch, same)
 
 
-def test_settings_match_as_programs_round_them(tmp_path, capsys):
+def test_settings_match_as_programs_round_them(suggest):
     results = HISTORY.assign(ratio=HISTORY["ratio"].round(5))
     results["heat"] += 1e-12
-    _, said = suggest(tmp_path, capsys, ARMS, results)
+    _, said = suggest(ARMS, results)
     assert "18 candidates, 10 of them measured, 10 measurements in all" in said
     assert "numbers may differ by 0.01 %" in said
 
 
-def test_a_near_miss_informs_by_its_own_settings(tmp_path, capsys):
+def test_a_near_miss_informs_by_its_own_settings(suggest):
     results = HISTORY.replace({"heat": {55.5: 55.0}}).head(5)
-    _, said = suggest(tmp_path, capsys, ARMS, results)
+    _, said = suggest(ARMS, results)
     assert "4 of 5 results without a known id" in said
     assert "candidates that are no longer in arms.csv: 1 (old 4)" in said
 
 
 @pytest.mark.parametrize("is_filled", [False, True])
 def test_a_table_without_ids_is_numbered_and_its_batch_has_the_settings(
-    tmp_path, capsys, is_filled
+    suggest, is_filled
 ):
     results = HISTORY.drop(columns="id") if is_filled else None
-    batch, said = suggest(tmp_path, capsys, GRID, results, "--max-repeats", 1)
+    batch, said = suggest(GRID, results, "--max-repeats", 1)
     assert next(iter(batch)) == "candidate"
     places = batch["candidate"].str.removeprefix("row ").astype(int) - 1
     settings = GRID.iloc[places].reset_index(drop=True)
@@ -78,26 +75,24 @@ def test_a_table_without_ids_is_numbered_and_its_batch_has_the_settings(
         assert not {*places} & {*MEASURED}
     # And the batch, filled in, is a table of results.
     filled = pd.concat([results, batch.assign(reward=range(4))])
-    again, said = suggest(tmp_path, capsys, GRID, filled, "--max-repeats", 1)
+    again, said = suggest(GRID, filled, "--max-repeats", 1)
     assert f"{10 * is_filled + 4} of them measured" in said
     assert not {*again["candidate"]} & {*batch["candidate"]}
 
 
-def test_rows_to_fill_in_of_a_table_without_ids(tmp_path, capsys):
+def test_rows_to_fill_in_of_a_table_without_ids(suggest):
     results = HISTORY.drop(columns="id")
-    batch, _ = suggest(tmp_path, capsys, GRID, results, "--per-measurement")
+    batch, _ = suggest(GRID, results, "--per-measurement")
     assert list(batch) == list(results)
     assert batch["reward"].isna().all()
-    pd.concat([results, batch]).to_csv(tmp_path / "results.csv", index=False)
-    _, said = suggest(tmp_path, capsys, GRID, None)
+    _, said = suggest(GRID, pd.concat([results, batch]))
     assert "10 measurements in all, 4 in flight" in said
 
 
-def test_one_table_without_ids(tmp_path, capsys):
+def test_one_table_without_ids(suggest):
     table = GRID.join(HISTORY["reward"].rename("yield"))
-    path = tmp_path / "arms.csv"
-    words = ["--observations", path, "--reward", "yield", "--max-repeats", 1]
-    batch, said = suggest(tmp_path, capsys, table, None, *words)
+    words = ["--observations", "arms.csv", "--reward", "yield", "--max-repeats", 1]
+    batch, said = suggest(table, None, *words)
     assert "18 candidates, 10 of them measured, 10 measurements in all" in said
     assert not {*batch["candidate"]} & {f"row {place + 1}" for place in MEASURED}
 
@@ -106,22 +101,20 @@ def test_one_table_without_ids(tmp_path, capsys):
     ("column", "values"),
     [("well", [f"A{n}" for n in range(18)]), ("entry", range(7, 25))],
 )
-def test_a_column_that_is_likely_one_of_ids_is_no_setting(
-    tmp_path, capsys, column, values
-):
+def test_a_column_that_is_likely_one_of_ids_is_no_setting(suggest, column, values):
     table = GRID.copy()
     table.insert(0, column, values)
-    _, said = suggest(tmp_path, capsys, table, None, code=2)
+    _, said = suggest(table, None, code=2)
     assert f"names or counts the candidates, pass --id {column!r} or --drop" in said
     for option in ("--id", "--drop"):
-        suggest(tmp_path, capsys, table, None, option, column)
+        suggest(table, None, option, column)
 
 
-def test_results_that_lack_a_setting_are_refused(tmp_path, capsys):
+def test_results_that_lack_a_setting_are_refused(suggest):
     results = HISTORY.drop(columns=["id", "ratio"])
-    _, said = suggest(tmp_path, capsys, GRID, results, code=2)
+    _, said = suggest(GRID, results, code=2)
     assert "lacks the columns ['ratio']" in said
-    suggest(tmp_path, capsys, GRID, results, "--drop", "ratio")
+    suggest(GRID, results, "--drop", "ratio")
 
 
 @pytest.mark.parametrize(
@@ -132,34 +125,30 @@ def test_results_that_lack_a_setting_are_refused(tmp_path, capsys):
         ("name", "Sample no.", ["--id", "name", "--results-id", "Sample no."]),
     ],
 )
-def test_the_tables_may_name_their_ids_differently(
-    tmp_path, capsys, of_arms, of_results, words
-):
+def test_the_tables_may_name_their_ids_differently(suggest, of_arms, of_results, words):
     arms = ARMS.assign(id=[f"{n:03d}" for n in range(18)])
     results = pd.DataFrame({"id": ["004", "011"], "reward": np.arange(2.0)})
     tables = (
         arms.rename(columns={"id": of_arms}),
         results.rename(columns={"id": of_results}),
     )
-    batch, said = suggest(tmp_path, capsys, *tables, *words)
+    batch, said = suggest(*tables, *words)
     assert "2 of them measured" in said
     assert next(iter(batch)) == of_arms
-    batch, _ = suggest(tmp_path, capsys, *tables, *words, "--per-measurement")
+    batch, _ = suggest(*tables, *words, "--per-measurement")
     assert list(batch) == [of_results, "reward"]
 
 
-def test_several_tables_of_results_name_their_ids_and_settings(tmp_path, capsys):
+def test_several_tables_of_results_name_their_ids_and_settings(suggest):
     first = HISTORY.head(4).drop(columns="id")
     first["reward"] += 0.5
-    first.to_csv(tmp_path / "first.csv", index=False)
-    more = ["--observations", tmp_path / "first.csv", "--max-repeats", 1]
-    _, said = suggest(tmp_path, capsys, GRID, HISTORY.drop(columns="id"), *more)
+    first.to_csv("first.csv", index=False)
+    more = ["--observations", "first.csv", "--max-repeats", 1]
+    _, said = suggest(GRID, HISTORY.drop(columns="id"), *more)
     assert "18 candidates, 10 of them measured, 14 measurements in all" in said
-    pd.DataFrame({"Id": ["K-1"], "reward": [3.0]}).to_csv(
-        tmp_path / "first.csv", index=False
-    )
-    (tmp_path / "next.csv").unlink()
+    pd.DataFrame({"Id": ["K-1"], "reward": [3.0]}).to_csv("first.csv", index=False)
+    Path("next.csv").unlink()
     results = pd.DataFrame({"ID": ["K-2"], "reward": [5.0]})
-    batch, said = suggest(tmp_path, capsys, ARMS, results, *more, "--per-measurement")
+    batch, said = suggest(ARMS, results, *more, "--per-measurement")
     assert "18 candidates, 2 of them measured, 2 measurements in all" in said
     assert list(batch) == ["Id", "reward"]

@@ -1,5 +1,7 @@
 """Tables that are too large to be read as a whole stay in their files."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -25,15 +27,14 @@ def library():
     )
 
 
-def suggest(folder, library, *words, code=0):
-    library.to_parquet(folder / "arms.parquet", row_group_size=7, index=False)
+def suggest(library, *words, code=0):
+    library.to_parquet("arms.parquet", row_group_size=7, index=False)
     measured = library.iloc[[3, 30, 5, 44, 17, 58, 20]]
     results = measured[["id"]].assign(reward=-((measured["x"] - 60) ** 2) / 100)
-    results.to_csv(folder / "results.csv", index=False)
-    options = ["--observations", str(folder / "results.csv"), "--batch-size", "5"]
-    options += ["--output", str(folder / "next.csv"), "--with-columns", *words]
-    assert main(["suggest", str(folder / "arms.parquet"), *options]) == code
-    return pd.read_csv(folder / "next.csv", dtype={"id": str}) if code == 0 else None
+    results.to_csv("results.csv", index=False)
+    options = ["--observations=results.csv", "--batch-size=5", "--with-columns", *words]
+    assert main(["suggest", "arms.parquet", *options]) == code
+    return pd.read_csv("next.csv", dtype={"id": str}) if code == 0 else None
 
 
 @pytest.fixture
@@ -51,16 +52,14 @@ def reads(monkeypatch):
 
 
 @pytest.mark.parametrize("words", [(), ("--available", "stock"), ("--kernel", "rbf")])
-def test_the_batch_is_that_of_the_table(
-    words, tmp_path, library, reads, capsys, monkeypatch
-):
+def test_the_batch_is_that_of_the_table(words, library, reads, capsys, monkeypatch):
     drop = ["--drop", "supplier"]
     words = [*words, *drop, *([] if "stock" in words else ["--drop", "stock"])]
-    expected = suggest(tmp_path, library, *words)
+    expected = suggest(library, *words)
     assert "too large" not in capsys.readouterr().out
     reads.clear()
     monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
-    found = suggest(tmp_path, library, *words)
+    found = suggest(library, *words)
     pd.testing.assert_frame_equal(found, expected)
     out = capsys.readouterr().out
     assert "arms.parquet is too large to be read as a whole: its 2 columns of" in out
@@ -75,71 +74,60 @@ def test_the_batch_is_that_of_the_table(
         ([], "column 'supplier' of .*arms.parquet to hold numbers"),
     ],
 )
-def test_features_that_are_made_are_refused(
-    words, match, tmp_path, library, capsys, monkeypatch
-):
+def test_features_that_are_made_are_refused(words, match, library, capsys, monkeypatch):
     monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
-    suggest(tmp_path, library, *words, code=2)
+    suggest(library, *words, code=2)
     assert pd.Series(capsys.readouterr().err).str.contains(match).all()
 
 
-def test_fingerprints_are_read_as_a_whole(tmp_path, reads, capsys, monkeypatch):
+def test_fingerprints_are_read_as_a_whole(reads, capsys, monkeypatch):
     rng = np.random.default_rng(0)
     bits = pd.DataFrame(rng.integers(2, size=(40, 64))).add_prefix("bit")
     table = pd.DataFrame(
         {"id": np.arange(40), "smiles": ["C" * k for k in range(1, 41)]}
     )
-    path = tmp_path / "arms.parquet"
     monkeypatch.setattr(files, "MAX_TABLE_BYTES", 800)
     for words, columns in (
         ([], [table["id"], bits.astype("uint8")]),  # bytes do not count
         (["--kernel", "tanimoto"], [table["id"], bits]),
         (["--smiles", "smiles", "--radius", "1"], [table, bits[["bit0"]]]),
     ):
-        pd.concat(columns, axis=1).to_parquet(path)
-        output = ["--output", str(tmp_path / "next.csv")]
-        assert main(["suggest", str(path), *output, *words]) == 0
+        pd.concat(columns, axis=1).to_parquet("arms.parquet")
+        assert main(["suggest", "arms.parquet", *words]) == 0
         out = capsys.readouterr().out
         assert "too large" not in out
         assert "fingerprints" in out
         assert reads[-1] is None
 
 
-def test_unknown_ids_and_missing_columns_are_refused(
-    tmp_path, library, capsys, monkeypatch
-):
+def test_unknown_ids_and_missing_columns_are_refused(library, capsys, monkeypatch):
     monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
-    suggest(tmp_path, library, code=2)
-    capsys.readouterr()
-    path = tmp_path / "results.csv"
-    path.write_text("id,reward\nnobody,1\n")
-    words = ["suggest", str(tmp_path / "arms.parquet"), "--observations", str(path)]
+    library.to_parquet("arms.parquet")
+    Path("told.csv").write_text("id,reward\nnobody,1\n")
+    words = ["suggest", "arms.parquet", "--observations=told.csv"]
     assert main(words) == 2
     assert "measures id 'nobody' in row 1 " in capsys.readouterr().err
     assert main([*words, "--id", "name"]) == 2
     assert "has no column 'name'" in capsys.readouterr().err
     library.loc[5, "id"] = None
-    suggest(tmp_path, library, code=2)
+    suggest(library, code=2)
     assert "has no id in row 6 " in capsys.readouterr().err
 
 
-def test_a_simulation_is_that_of_the_table(
-    tmp_path, library, reads, capsys, monkeypatch
-):
+def test_a_simulation_is_that_of_the_table(library, reads, capsys, monkeypatch):
     library["gain"] = -((library["x"] - 60) ** 2) / 100 + library["y"]
-    path = tmp_path / "arms.parquet"
-    library.to_parquet(path, row_group_size=7, index=False)
-    words = ["simulate", str(path), "--reward", "gain", "--id", "id", "--horizon", "24"]
-    words += ["--drop", "supplier", "--batch-size", "6", "--output"]
-    assert main([*words, str(tmp_path / "table")]) == 0
+    library.to_parquet("arms.parquet", row_group_size=7, index=False)
+    words = ["simulate", "arms.parquet", "--reward=gain", "--id=id", "--horizon=24"]
+    words += ["--drop=supplier", "--batch-size=6", "--output"]
+    assert main([*words, "table"]) == 0
     assert "too large" not in capsys.readouterr().out
     reads.clear()
     monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
-    assert main([*words, str(tmp_path / "library")]) == 0
+    assert main([*words, "library"]) == 0
     assert "too large to be read as a whole: its 3 columns" in capsys.readouterr().out
     assert reads == [["id", "gain"]]
     expected, found = (
-        pd.read_csv(tmp_path / name / "rounds.csv").drop(columns="seconds")
+        pd.read_csv(f"{name}/rounds.csv").drop(columns="seconds")
         for name in ("table", "library")
     )
     pd.testing.assert_frame_equal(found, expected, rtol=1e-6)

@@ -1,6 +1,8 @@
+import io
 import runpy
 import sys
 import warnings
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,32 +12,30 @@ from botorch_bkb import __version__
 from botorch_bkb.__main__ import main
 
 
-def test_without_a_command_the_default_job_runs(tmp_path, capsys):
+def test_without_a_command_the_default_job_runs(capsys):
     words = ["--horizon", "30", "--num-arms", "100", "--seed", "1", "--quiet"]
-    assert main([*words, "--output", str(tmp_path / "out")]) == 0
+    assert main([*words, "--output=out"]) == 0
     printed = capsys.readouterr().out
     assert "Hartmann-6, 100 candidates, 30 measurements in batches" in printed
-    rounds = pd.read_csv(tmp_path / "out" / "rounds.csv")
+    rounds = pd.read_csv("out/rounds.csv")
     assert rounds["num_pulls"].iloc[-1] == 30
     assert rounds.groupby("bandit")["batch_size"].sum().tolist() == [30, 30]
-    assert (tmp_path / "out" / "regret.png").exists()
+    assert Path("out/regret.png").exists()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"]])
-def test_help_names_the_commands(words, capsys):
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["-h"], "demo       run a campaign"),
+        (["--help"], "suggest    choose the next batch"),
+        *[([name, "--help"], "--seed N") for name in ("demo", "simulate", "suggest")],
+    ],
+)
+def test_every_command_has_help(words, part, capsys):
     with pytest.raises(SystemExit) as error:
         main(words)
     assert error.value.code == 0
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in ["demo", "simulate", "suggest"])
-
-
-@pytest.mark.parametrize("command", ["demo", "simulate", "suggest"])
-def test_every_command_has_help(command, capsys):
-    with pytest.raises(SystemExit) as error:
-        main([command, "--help"])
-    assert error.value.code == 0
-    assert "--seed N" in capsys.readouterr().out
+    assert part in capsys.readouterr().out
 
 
 def test_the_module_runs_as_a_program(monkeypatch, capsys):
@@ -69,16 +69,29 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
     assert 'pip install "botorch_bkb[cli]"' in error
 
 
-def test_an_error_is_one_line_and_exit_code_two(tmp_path, capsys):
-    assert main(["simulate", str(tmp_path / "none.csv"), "--reward", "gain"]) == 2
+def test_an_error_is_one_line_and_exit_code_two(capsys):
+    assert main(["simulate", "none.csv", "--reward", "gain"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert captured.err.startswith("botorch-bkb: error: There is no table at")
 
 
-def test_an_output_that_cannot_be_written_is_an_error(tmp_path, capsys):
-    (tmp_path / "file").touch()
-    words = ["--horizon", "5", "--num-arms", "20", "--quiet"]
-    assert main([*words, "--output", str(tmp_path / "file")]) == 2
+def test_an_output_that_cannot_be_written_is_an_error(capsys):
+    Path("file").touch()
+    words = ["--horizon=5", "--num-arms=20", "--quiet", "--output=file"]
+    assert main(words) == 2
     assert "file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_terminal_shows_what_the_command_does(monkeypatch, quiet):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", screen)
+    pd.DataFrame({"id": list("abcd"), "x": range(4)}).to_csv("arms.csv", index=False)
+    words = ["arms.csv", "--batch-size=3", *(["--quiet"] if quiet else [])]
+    assert main(["suggest", *words]) == 0
+    said = "Fitting 0 measurements, choosing 3 ...\n"
+    assert (said in screen.getvalue()) is not quiet
+    assert bool(screen.getvalue()) is not quiet

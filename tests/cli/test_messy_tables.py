@@ -3,51 +3,21 @@
 What is read right gives, to the last digit, the batch of the tidy table.
 """
 
-import contextlib
 import datetime
 import gzip
-import io
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from botorch_bkb.__main__ import main
+from tests.cli.tables import ARMS, cell, csv, excel, NUM_ARMS, RESULTS, suggest
 
 
-RNG = np.random.default_rng(0)
-NUM_ARMS = 24
 START = datetime.date(2026, 1, 1)
-DAYS = [0, *RNG.integers(1, 300, NUM_ARMS - 1).tolist()]
-ARMS = pd.DataFrame(
-    {
-        "id": [f"{number:05d}" for number in range(390, 390 + NUM_ARMS)],
-        "heat": np.round(RNG.uniform(20, 90, NUM_ARMS), 2),
-        "load": RNG.integers(1, 60, NUM_ARMS) / 2,
-        "solvent": RNG.permutation(["water", "EtOH", "MeCN"] * 8),
-    }
-)
-RESULTS = pd.DataFrame(
-    {"id": ["00390", "00398", "00398", "00401"], "reward": [41.25, 12.5, 13.75, np.nan]}
-)
+DAYS = [0, *np.random.default_rng(0).integers(1, 300, NUM_ARMS - 1).tolist()]
 
 
 # How tables are written ---------------------------------------------------------------
-
-
-def csv(table, **options):
-    return table.to_csv(index=False, **options).encode()
-
-
-def excel(*tables, header=True, **options):
-    book = io.BytesIO()
-    with pd.ExcelWriter(book) as writer:
-        for number, table in enumerate(tables):
-            table.to_excel(
-                writer, sheet_name=f"S{number}", index=False, header=header, **options
-            )
-    return book.getvalue()
 
 
 def german(table):
@@ -59,12 +29,6 @@ def text(**columns):
     return ARMS.astype("object").assign(**columns)
 
 
-def cell(column, value, row=5, table=ARMS):
-    table = table.astype("object")
-    table.loc[row, column] = value
-    return table
-
-
 def with_days(form):
     return ARMS.assign(heat=[form(START + datetime.timedelta(day)) for day in DAYS])
 
@@ -73,39 +37,6 @@ def solvents(word, rows):
     words = ARMS["solvent"].copy()
     words.iloc[np.flatnonzero(words == "EtOH")[rows]] = word
     return ARMS.assign(solvent=words)
-
-
-def suggest(folder, arms, results, *words):
-    """Return the exit code, what was said, and the batch."""
-    paths = []
-    for name, content in (("arms", arms), ("results", results)):
-        suffix, data = content if isinstance(content, tuple) else (".csv", content)
-        paths.append(folder / f"{name}{suffix}")
-        paths[-1].write_bytes(data)
-    output = folder / "next.csv"
-    options = [
-        "--observations",
-        paths[1],
-        "--output",
-        output,
-        "--batch-size",
-        5,
-        *words,
-    ]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        code = main([str(word) for word in ("suggest", paths[0], *options)])
-    assert output.is_file() == (code == 0)
-    if code == 2:
-        return code, said.getvalue(), None
-    separator = output.read_text("utf-8-sig")[len("id")]  # as of the candidates
-    decimal = (
-        ","
-        if re.search(r"arms\.\S+: is read with .*',' before decimals", said.getvalue())
-        else "."
-    )
-    batch = pd.read_csv(output, dtype={"id": "str"}, sep=separator, decimal=decimal)
-    return code, said.getvalue(), batch
 
 
 @pytest.fixture(scope="module")
@@ -136,14 +67,11 @@ PERCENT = [f"{value:g}%" for value in ARMS["load"]]
 TEXT = PLAIN.decode()
 TABS = csv(ARMS, sep="\t", decimal=",")
 HEAT = ARMS["heat"].map(str)
+FIRST = HEAT[0]
 NUMBERS = "of text is read as numbers, such as"
 AS_DAYS = "column 'heat' holds dates, which became days since 2026-01-01"
 MARKED = [f"{x / 1000:.3f}" for x in range(1200, 2400, 50)]
 CODES = ARMS["solvent"].map({"water": 1, "EtOH": 2, "MeCN": 3})
-
-
-def book(*tables, **options):
-    return ".xlsx", excel(*tables, **options)
 
 
 # By what is said and the tidy table: the candidates' file, perhaps the measurements',
@@ -159,7 +87,6 @@ READ = {
         "tabs and decimal commas": (".txt", TABS),
         "quoted decimal commas": csv(ARMS, decimal=","),
         "compressed": (".csv.gz", gzip.compress(german(ARMS))),
-        "utf-16 as Excel's Unicode text": (".txt", TABS.decode().encode("utf-16")),
     },
     ("between fields, '.' before decimals", "plain"): {
         "semicolons and decimal points": csv(ARMS, sep=";"),
@@ -167,20 +94,18 @@ READ = {
         "bars": csv(ARMS, sep="|"),
         "utf-16": TEXT.encode("utf-16"),
         "utf-16 without its mark": TEXT.encode("utf-16-le"),
-        "latin-1 in the header": TEXT.replace("heat", "heat °C").encode("cp1252"),
     },
     ("'.' before decimals, cp1252", "acid"): {
         "latin-1": TEXT.replace("EtOH", "säure").encode("latin-1"),
     },
     ("24 candidates", "plain"): {
         "old line ends": PLAIN.replace(b"\n", b"\r"),
-        "a workbook": book(ARMS),
-        "a workbook with a blank row and column": book(ARMS, startrow=1, startcol=1),
+        "a workbook": excel(ARMS),
+        "a workbook with a blank row and column": excel(ARMS, startrow=1, startcol=1),
         "blank rows at the top": b"\n,,,\n" + PLAIN,
         "blank columns at the end": PLAIN.replace(b"\n", b",,\n"),
         "spaces before quotes": PLAIN.replace(b",EtOH", b', "EtOH"'),
         "spaces around fields": PLAIN.replace(b",", b" , ").replace(b"\n", b" \n"),
-        "spaces after words": csv(solvents("EtOH ", [2, 3])),
         "a separator that is named": (
             csv(ARMS, sep="~"),
             csv(RESULTS),
@@ -201,16 +126,16 @@ READ = {
         ),
     },
     ("2 of them measured, 3 measurements in all, 1 in flight", "plain"): {
-        "a workbook of results": (PLAIN, book(RESULTS)),
+        "a workbook of results": (PLAIN, excel(RESULTS)),
     },
     ("arms.xlsx: 'S0', the first of 2 sheets, is read", "plain"): {
-        "a workbook of two sheets": book(ARMS, RESULTS),
+        "a workbook of two sheets": excel(ARMS, RESULTS),
     },
-    (f"column 'heat' {NUMBERS} '80.02' as 80.02", "plain"): {
-        "a workbook with numbers as text": book(text(heat=HEAT)),
+    (f"column 'heat' {NUMBERS} '{FIRST}' as {FIRST}", "plain"): {
+        "a workbook with numbers as text": excel(text(heat=HEAT)),
     },
-    (f"column 'heat' {NUMBERS} '80,02' as 80.02", "plain"): {
-        "a workbook with decimal commas as text": book(
+    (f"column 'heat' {NUMBERS} '{FIRST.replace('.', ',')}' as {FIRST}", "plain"): {
+        "a workbook with decimal commas as text": excel(
             text(heat=HEAT.str.replace(".", ","))
         ),
     },
@@ -227,7 +152,7 @@ READ = {
         ),
     },
     (AS_DAYS, "days"): {
-        "a workbook with dates": book(with_days(lambda day: day)),
+        "a workbook with dates": excel(with_days(lambda day: day)),
         "iso dates": csv(with_days(str)),
     },
     (AS_DAYS, "hours"): {
@@ -291,11 +216,6 @@ REFUSED = {
             csv(text(heat=[f"{value} C" for value in ARMS["heat"]])),
             f"'heat' has '{ARMS['heat'][0]} C' in row 1 ",
         ),
-        "units without a space": (
-            csv(text(load=[f"{value}mg/mL" for value in LOAD])),
-            "'load' has '0.5mg/mL' in row 1 ",
-        ),
-        "units of some": (csv(cell("heat", "30 C")), "'heat' has '30 C' in row 6 "),
         "thousands among decimal points": (
             csv(text(load=THOUSANDS)),
             "'load' has '1,100' in row 1 ",
@@ -310,47 +230,17 @@ REFUSED = {
             (german(ARMS), csv(RESULTS), ["--decimal", "."]),
             f"'heat' has '{ARMS['heat'][0]}' in row 1 ".replace(".", ","),
         ),
-        "thousands and decimal commas": (
-            german(ARMS.assign(load=[f"{x},5" for x in POINTS])),
-            "'load' has '1.100,5' in row 1 ",
-        ),
-        "thousands by points beside decimal commas": (
-            german(ARMS.assign(load=["950", *POINTS[1:]])),
-            f"'load' has '{POINTS[1]}' in row 2 ",
-        ),
         "thousands by points among decimal commas": (
             german(ARMS.assign(load=["950,5", "20,5", *POINTS[2:]])),
             "'load' has '950,5' in row 1 ",
         ),
-        "thousands by spaces": (
-            csv(text(load=[x.replace(",", " ") for x in THOUSANDS])),
-            "'load' has '1 100' in row 1 ",
-        ),
-        "two decimal marks": (csv(cell("heat", "30,5")), "'heat' has '30,5' in row 6 "),
-        "ranges": (
-            csv(text(load=[f"{value:g}-{value + 5:g}" for value in LOAD])),
-            "'load' has '0.5-5.5' in row 1 ",
-        ),
-        "bounds": (csv(cell("load", "<0.1")), "'load' has '<0.1' in row 6 "),
         "percent signs of some": (
             csv(cell("load", "10%")),
             "'load' has '10%' in row 6 ",
         ),
-        "an error of a spreadsheet": (
-            csv(cell("load", "#DIV/0!")),
-            "'load' has '#DIV/0!' in row 6 ",
-        ),
         "rewards with points between thousands": (
             (PLAIN, b"id;reward;volume\n00390;950;0,5\n00398;1.200;1,5\n"),
             "'reward' has '1.200' in row 2 of results.csv",
-        ),
-        "rewards with units": (
-            rewards("41 %ee", "12 %ee", "13 %ee", ""),
-            "'reward' has '41 %ee' in row 1 of results.csv",
-        ),
-        "rewards with a mark between thousands": (
-            rewards("41.25", "1,200", "13.75", ""),
-            "has '1,200' in row 2 ",
         ),
         "rewards by bounds": (
             rewards("41.25", ">10000", "13.75", "inf"),
@@ -363,10 +253,6 @@ REFUSED = {
             csv(ARMS[["id", "solvent"]].assign(load=THOUSANDS)),
             "has numbers such as 1,100 in column 'load', row 1 ",
         ),
-        "thousands or decimals, by points": (
-            csv(ARMS[["id", "solvent"]].assign(load=POINTS), sep=";"),
-            "has numbers such as 1.100",
-        ),
         "thousands or decimals far down": (
             b"id;load\n"
             + b"\n".join(b"%06d;950" % n for n in range(9000))
@@ -376,20 +262,6 @@ REFUSED = {
         "thousands by points beside both decimal marks": (
             german(ARMS.assign(load=POINTS, version="1.5")),
             "has numbers such as 1.100",
-        ),
-    },
-    "Write dates as 2026-01-31": {
-        "german dates": (
-            csv(with_days(lambda day: f"{day:%d.%m.%Y}")),
-            "'heat' has '01.01.2026' in row 1 ",
-        ),
-        "american dates": (
-            csv(with_days(lambda day: f"{day:%m/%d/%Y}")),
-            "'heat' has '01/01/2026' in row 1 ",
-        ),
-        "dates with names of months": (
-            csv(with_days(lambda day: f"{day:%d-%b-%y}")),
-            "'heat' has '01-Jan-26' in row 1 ",
         ),
     },
     "--category solvent if its values are names": {
@@ -411,30 +283,14 @@ REFUSED = {
             (PLAIN, ids(lambda column: column.str.lstrip("0"))),
             "results.csv measures id '390' in row 1 of results.csv",
         ),
-        "zeros lost in one result": (
-            (PLAIN, csv(cell("id", "398", row=2, table=RESULTS))),
-            "measures id '398' in row 3 of results.csv",
-        ),
         "zeros lost among the candidates": (
             csv(ARMS.assign(id=IDS.str.lstrip("0"))),
             "which is not in the table of candidates; it has ids such as '390'",
-        ),
-        "zeros lost in a workbook": (
-            (PLAIN, (".xlsx", excel(RESULTS.assign(id=RESULTS["id"].astype(int))))),
-            "results.xlsx measures id '390' in row 1 ",
         ),
         "ids in another case": (
             (csv(ARMS.assign(id="a" + IDS)), ids(lambda column: "A" + column)),
             "measures id 'A00390' in row 1 of results.csv (the first under the header "
             "is row 1) and 3 more rows, which is not in the table of candidates",
-        ),
-        "another dash": (
-            (csv(ARMS.assign(id="a-" + IDS)), ids(lambda column: "a\u2013" + column)),
-            "measures id 'a\u201300390' in row 1 ",
-        ),
-        "ids that became dates": (
-            (PLAIN, csv(cell("id", "4-Mar", row=2, table=RESULTS))),
-            "measures id '4-Mar' in row 3 ",
         ),
     },
     "Correct it": {
@@ -445,14 +301,6 @@ REFUSED = {
         "an id that is taken for an empty cell": (
             csv(cell("id", "NA")),
             "has no id in row 6 ",
-        ),
-        "units below the header": (
-            PLAIN.replace(b"\n", b"\n-,C,g,-\n", 1),
-            "has no id in row 1 ",
-        ),
-        "shortened ids": (
-            csv(ARMS.assign(id=["4.00E+15", "4.00E+15", *IDS[2:]])),
-            "has the id '4.00E+15' more than once, again in row 2 ",
         ),
     },
     "The first line of a CSV file must be the header": {
@@ -472,16 +320,15 @@ REFUSED = {
             b"Plate 7\n" + german(ARMS),
             "Could not read the table",
         ),
-        "a workbook by another name": (excel(ARMS), "it is a workbook"),
+        "a workbook by another name": (excel(ARMS)[1], "it is a workbook"),
         "a Parquet file by another name": (b"PAR1" + PLAIN, "or a Parquet file"),
-        "an old workbook": (b"\xd0\xcf\x11\xe0\xa1\xb1" + bytes(100), "a workbook"),
         "bytes of no encoding": (
             PLAIN + b"99999,30.5,4,s\x81ure\n",
             "Could not read the table",
         ),
     },
     "Save ": {
-        "an open document": ((".ods", excel(ARMS)), "but got"),
+        "an open document": ((".ods", excel(ARMS)[1]), "but got"),
         "letters that the results' encoding lacks": (
             (
                 csv(ARMS.replace({"solvent": {"EtOH": "\u03a9m"}})),
@@ -498,7 +345,7 @@ REFUSED = {
         )
     },
     "at least one candidate": {
-        "an empty workbook": ((".xlsx", excel(pd.DataFrame())), "arms.xlsx")
+        "an empty workbook": (excel(pd.DataFrame()), "arms.xlsx")
     },
     "Name it": {
         "row numbers without a name": (
@@ -507,10 +354,6 @@ REFUSED = {
         ),
     },
     "Fill it (NA, None and the like count as empty), remove the row": {
-        "a total below": (
-            PLAIN + b"Total,1220.5,,\n",
-            "missing, infinite or huge value in row 25 ",
-        ),
         "a word that is taken for an empty cell": (
             csv(solvents("None", [1, 3])),
             "'solvent' has a missing, infinite or huge value in row ",
@@ -552,21 +395,16 @@ def test_an_accent_apart_from_its_letter_is_the_same_id(tmp_path):
     assert "2 of them measured, 3 measurements in all, 1 in flight" in said
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
-def test_a_measured_candidate_out_of_a_workbook_with_dates_informs(suffix, tmp_path):
+@pytest.mark.parametrize("form", [csv, excel])
+def test_a_measured_candidate_out_of_a_workbook_with_dates_informs(form, tmp_path):
     """Its dates are those that --with-columns has written, as text or as cells."""
     arms = with_days(lambda day: day)
     gone = arms["id"].isin(RESULTS["id"].head(1))
     results = RESULTS.merge(arms)
-    content = csv(results) if suffix == ".csv" else excel(results)
     batches = []
-    for arms_content in (excel(arms[~gone]), csv(arms[~gone])):
-        code, said, batch = suggest(
-            tmp_path,
-            (".xlsx" if arms_content.startswith(b"PK") else ".csv", arms_content),
-            (suffix, content),
-        )
+    for content in (excel(arms[~gone]), csv(arms[~gone])):
+        code, said, batch = suggest(tmp_path, content, form(results))
         assert code == 0, said
-        assert "column 'heat' holds dates, which became days since 2026-01-01" in said
+        assert AS_DAYS in said
         batches.append(batch)
     pd.testing.assert_frame_equal(*batches, rtol=1e-9)

@@ -1,5 +1,7 @@
 """Libraries of molecules and of bits, to the next plate."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from botorch_bkb import GPBandit
 from botorch_bkb.__main__ import main
 from botorch_bkb.arms import BitArms
 from botorch_bkb.cli import molecules
+from tests.cli.tables import next_batch
 
 
 SMILES = [
@@ -21,6 +24,7 @@ SMILES = [
     for tail in range(3)
     for group in ("O", "N", "S", "C(=O)", "C(F)", "C(Cl)", "OC(=O)", "C#C")
 ]
+ODD = ["CCO ethanol", "C\u00d6", "NA", "None", "nan", "1", "=1", "[Na+].[Cl-]"]
 BAD = {
     "": "is empty",
     "C1CC": "cannot be read by RDKit",
@@ -44,21 +48,10 @@ def results_of(library, rows):
     return table.assign(reward=[log_p(text) for text in table["smiles"]])
 
 
-def run(folder, library, results=None, *words, code=0, size=5, **options):
-    library.to_csv(folder / "library.csv", index=False, **options)
-    options = ["--output", str(folder / "next.csv"), "--batch-size", str(size)]
-    if results is not None:
-        results.to_csv(folder / "results.csv", index=False)
-        options += ["--observations", str(folder / "results.csv")]
-    words = [str(folder / "library.csv"), *options, *words]
-    assert main(["suggest", *words]) == code
-    return pd.read_csv(folder / "next.csv", dtype={"id": str}) if code == 0 else None
-
-
-def test_a_library_of_smiles_gives_the_next_plate(tmp_path, library, capsys):
+def test_a_library_of_smiles_gives_the_next_plate(library, capsys):
     rows = list(range(0, len(library), 4))
     results = results_of(library, rows)
-    found = run(tmp_path, library, results, "--smiles", "smiles")
+    found = next_batch(library, results, "--smiles", "smiles")
     generator = rdFingerprintGenerator.GetMorganGenerator(2, fpSize=2048)
     counts = [
         generator.GetCountFingerprintAsNumPy(Chem.MolFromSmiles(text))
@@ -91,18 +84,18 @@ def test_a_library_of_smiles_gives_the_next_plate(tmp_path, library, capsys):
         (["--kernel", "rbf", "--num-bits", "64"], "radius 2, 64 counts."),
     ],
 )
-def test_the_fingerprint_has_options(tmp_path, library, words, kind, capsys):
+def test_the_fingerprint_has_options(library, words, kind, capsys):
     results = results_of(library, list(range(0, len(library), 4)))
-    assert len(run(tmp_path, library, results, "--smiles", "smiles", *words)) == 5
+    assert len(next_batch(library, results, "--smiles", "smiles", *words)) == 5
     said = capsys.readouterr().out
     assert kind in said
     assert ("smiles (" in said) == ("--kernel" in words)
 
 
 @pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text[:12]))
-def test_a_row_without_a_molecule_is_named_or_skipped(tmp_path, library, text, capsys):
+def test_a_row_without_a_molecule_is_named_or_skipped(library, text, capsys):
     library.loc[7, "smiles"] = text
-    run(tmp_path, library, None, "--smiles", "smiles", code=2)
+    next_batch(library, None, "--smiles", "smiles", code=2)
     error = capsys.readouterr().err
     assert f"in row 8 (the first under the header is row 1) {BAD[text]}" in error
     assert "there are 1 such rows of 89. Correct them, or pass --skip-invalid" in error
@@ -110,8 +103,8 @@ def test_a_row_without_a_molecule_is_named_or_skipped(tmp_path, library, text, c
     assert len(error) < 400
     results = results_of(library.drop(index=7), list(range(10)))
     results = pd.concat([results, pd.DataFrame({"id": ["m7"], "reward": [1.0]})])
-    found = run(
-        tmp_path, library, results, "--smiles", "smiles", "--skip-invalid", size=80
+    found = next_batch(
+        library, results, "--smiles", "smiles", "--skip-invalid", size=80
     )
     assert "m7" not in set(found["id"])
     said = capsys.readouterr().out
@@ -120,7 +113,7 @@ def test_a_row_without_a_molecule_is_named_or_skipped(tmp_path, library, text, c
     assert "88 candidates, 10 of them measured" in said
 
 
-def test_one_molecule_written_twice_is_one_candidate(tmp_path, library, capsys):
+def test_one_molecule_written_twice_is_one_candidate(library, capsys):
     first = Chem.CanonSmiles("CCOC")
     row = library.index[library["smiles"] == first][0]
     library["stock"] = "yes"
@@ -130,7 +123,7 @@ def test_one_molecule_written_twice_is_one_candidate(tmp_path, library, capsys):
     results.loc[500] = ["m" + str(row), first, "no", 3.0]
     results.loc[501] = ["other way", first, "no", 5.0]
     words = ["--smiles", "smiles", "--available", "stock", "--max-repeats", "3"]
-    found = run(tmp_path, library, results, *words, size=88 * 3)
+    found = next_batch(library, results, *words, size=88 * 3)
     said = capsys.readouterr().out
     assert "rows with the molecule and settings of another row: 1," in said
     assert f"such as m{row} those of other way" in said
@@ -140,14 +133,14 @@ def test_one_molecule_written_twice_is_one_candidate(tmp_path, library, capsys):
     assert found.set_index("id")["repeats"].get("other way", 0) <= 1
 
 
-def test_another_column_beside_the_molecule_is_learned_too(tmp_path, library, capsys):
+def test_another_column_beside_the_molecule_is_learned_too(library, capsys):
     table = pd.concat([library, library], ignore_index=True)
     table["id"] = [f"x{row}" for row in range(len(table))]
     table["temperature"] = np.repeat([20.0, 80.0], len(library))
     table["pressure"] = np.tile([1.0, 2.0], len(library))
     results = results_of(table, list(range(0, len(table), 3)))
     results["reward"] += results["temperature"] / 10
-    found = run(tmp_path, table, results, "--smiles", "smiles", size=12)
+    found = next_batch(table, results, "--smiles", "smiles", size=12)
     said = capsys.readouterr().out
     assert "times a Matern kernel of the other columns" in said
     assert "columns that matter most (lengthscale over range): temperature (" in said
@@ -157,70 +150,68 @@ def test_another_column_beside_the_molecule_is_learned_too(tmp_path, library, ca
     assert hot.mean() > 0.8
 
 
-def test_molecules_that_left_the_library_inform(tmp_path, library, capsys):
+def test_molecules_that_left_the_library_inform(library, capsys):
     rows = list(range(0, 40, 2))
     results = results_of(library, rows)
-    whole = run(tmp_path, library, results, "--smiles", "smiles")
+    whole = next_batch(library, results, "--smiles", "smiles")
     rest = library.drop(index=rows)
     capsys.readouterr()
-    again = run(tmp_path, rest, results, "--smiles", "smiles")
+    again = next_batch(rest, results, "--smiles", "smiles")
     said = capsys.readouterr().out
-    assert "candidates that are no longer in library.csv: 20" in said
+    assert "candidates that are no longer in arms.csv: 20" in said
     # The fit is the same, whichever table the molecules stand in.
     both = whole.merge(again, on="id")
     assert len(both) >= 3
     np.testing.assert_allclose(both["mean_x"], both["mean_y"], rtol=1e-6)
     results.loc[results.index[0], "smiles"] = "C1CC"
-    run(tmp_path, rest, results, "--smiles", "smiles", code=2)
+    next_batch(rest, results, "--smiles", "smiles", code=2)
     assert "of results.csv (the first under the header is row 1)" in (
         capsys.readouterr().err
     )
 
 
-def test_a_column_says_why(tmp_path, library):
+def test_a_column_says_why(library):
     results = results_of(library, list(range(0, len(library), 4)))
-    found = run(tmp_path, library, results, "--smiles", "smiles", "--goal", "regret")
+    found = next_batch(library, results, "--smiles", "smiles", "--goal", "regret")
     best = results["reward"].max()
     assert list(found) == [*("id", "repeats", "mean", "std", "low", "high", "why")]
     for _, pick in found.iterrows():
         kind = pick["why"].split(":")[0]
         assert kind in ("exploit", "explore", "repeat")
         assert kind != "explore" or pick["mean"] < best
-    first = run(tmp_path, library, None, "--smiles", "smiles")
+    first = next_batch(library, None, "--smiles", "smiles")
     assert (first["why"] == "explore: no model yet").all()
 
 
-def test_a_report_draws_molecules_whose_ids_are_their_smiles(tmp_path, library):
+def test_a_report_draws_molecules_whose_ids_are_their_smiles(library):
     results = results_of(library, [0, 9, 30, 50, 70])[["smiles", "reward"]]
-    words = ["--id", "smiles", "--report", str(tmp_path / "report.html")]
-    run(tmp_path, library[["smiles"]], results, "--smiles", "smiles", *words)
-    assert (tmp_path / "report.html").read_text().count("structure of") == 5
+    words = ["--id=smiles", "--smiles=smiles", "--report=r.html"]
+    next_batch(library[["smiles"]], results, *words)
+    assert Path("r.html").read_text().count("structure of") == 5
 
 
-def test_results_may_write_a_molecule_in_another_way_but_not_another(
-    tmp_path, library, capsys
-):
+def test_results_may_write_a_molecule_in_another_way_but_not_another(library, capsys):
     row = library.index[library["smiles"] == Chem.CanonSmiles("CCOC")][0]
     results = results_of(library, [0, 9, row, 50, 70])
-    plain = run(tmp_path, library, results, "--smiles", "smiles")
+    plain = next_batch(library, results, "--smiles", "smiles")
     results.loc[row, "smiles"] = "COCC"
     results.loc[0, "smiles"] = None
-    again = run(tmp_path, library, results, "--smiles", "smiles")
+    again = next_batch(library, results, "--smiles", "smiles")
     pd.testing.assert_frame_equal(again, plain)
     for other in ("CCOCC", "C1CC"):
         results.loc[row, "smiles"] = other
         capsys.readouterr()
-        run(tmp_path, library, results, "--smiles", "smiles", code=2)
+        next_batch(library, results, "--smiles", "smiles", code=2)
         error = capsys.readouterr().err
         assert f"have the SMILES {other!r} in row 3 " in error
         assert f"but the molecule of m{row} is 'CCOC' in" in error
         assert error.count("\n") == 1
 
 
-def test_rewards_whose_squares_underflow_are_no_traceback(tmp_path, library):
+def test_rewards_whose_squares_underflow_are_no_traceback(library):
     results = results_of(library, [0, 9, 30, 50, 70])
     results["reward"] *= 1e-300
-    found = run(tmp_path, library, results, "--smiles", "smiles")
+    found = next_batch(library, results, "--smiles", "smiles")
     assert len(found) == 5
     assert not found["why"].str.contains("nan|inf").any()
 
@@ -238,9 +229,9 @@ def bit_table(num_bits, num_rows=60):
     return table, results
 
 
-def test_a_table_of_bits_is_compared_as_fingerprints(tmp_path, capsys):
+def test_a_table_of_bits_is_compared_as_fingerprints(capsys):
     table, results = bit_table(66)
-    found = run(tmp_path, table, results)
+    found = next_batch(table, results)
     said = capsys.readouterr().out
     assert "66 columns of 0 and 1 are fingerprints, compared by a Tanimoto" in said
     assert "why" in found
@@ -254,35 +245,30 @@ def test_a_table_of_bits_is_compared_as_fingerprints(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("change", ["fewer", "number", "text"])
-def test_other_tables_are_compared_as_numbers(tmp_path, change, capsys):
+def test_other_tables_are_compared_as_numbers(change, capsys):
     table, results = bit_table(63 if change == "fewer" else 64)
     if change != "fewer":
         table["other"] = np.tile([0.5, 1.5] if change == "number" else ["a", "b"], 30)
-    found = run(tmp_path, table, results)
-    assert list(found) == ["id", "repeats", "mean", "std", "low", "high", "why"]
+    next_batch(table, results)
     said = capsys.readouterr().out
     assert "Tanimoto" not in said
     assert "rough detail is" in said
 
 
-def test_bits_beside_numbers_are_compared_by_both_if_asked(tmp_path, capsys):
+def test_bits_and_counts_are_compared_as_fingerprints_if_asked(capsys):
     table, results = bit_table(16)
-    table["heat"] = np.linspace(20, 80, len(table))
-    results["reward"] += table["heat"].iloc[::3]
-    run(tmp_path, table, results, "--kernel", "tanimoto")
+    heat = np.linspace(20, 80, len(table))
+    rewards = results["reward"] + heat[::3]
+    words = "--kernel", "tanimoto"
+    next_batch(table.assign(heat=heat), results.assign(reward=rewards), *words)
     said = capsys.readouterr().out
     assert "16 columns of 0 and 1" in said
     assert "times a Matern kernel of the other columns" in said
     assert "heat (" in said
-
-
-def test_counts_are_compared_if_asked(tmp_path, capsys):
-    table, results = bit_table(16)
     counts = table.drop(columns="id") * 3 + 2
-    run(tmp_path, counts.assign(id=table["id"]), results, "--kernel", "tanimoto")
+    next_batch(counts.assign(id=table["id"]), results, *words)
     assert "16 columns of counts" in capsys.readouterr().out
-    table = (counts / 2).assign(id=table["id"])
-    run(tmp_path, table, results, "--kernel", "tanimoto", code=2)
+    next_batch((counts / 2).assign(id=table["id"]), results, *words, code=2)
     assert "--kernel tanimoto needs columns of 0 and 1" in capsys.readouterr().err
 
 
@@ -297,20 +283,7 @@ def test_counts_are_compared_if_asked(tmp_path, capsys):
 @given(
     st.lists(
         st.one_of(
-            st.sampled_from(
-                [
-                    *BAD,
-                    *SMILES,
-                    "CCO ethanol",
-                    "C\u00d6",
-                    "NA",
-                    "None",
-                    "nan",
-                    "1",
-                    "=1",
-                    "[Na+].[Cl-]",
-                ]
-            ),
+            st.sampled_from([*BAD, *SMILES, *ODD]),
             st.text(alphabet="CNOFcn()[]=#123+-@/\\.%\"',; \t", max_size=12),
             st.text(max_size=6),
         ),
@@ -319,7 +292,7 @@ def test_counts_are_compared_if_asked(tmp_path, capsys):
     ),
     st.sampled_from(["utf-8", "utf-16", "utf-8-sig"]),
 )
-def test_never_a_traceback_and_never_a_wrong_molecule(tmp_path, cells, encoding):
+def test_never_a_traceback_and_never_a_wrong_molecule(cells, encoding):
     cells = [cell.encode("utf-8", "ignore").decode() for cell in cells]
     cells = [
         cell.replace("\r", " ").replace("\n", " ").replace("\0", " ") for cell in cells
@@ -330,15 +303,14 @@ def test_never_a_traceback_and_never_a_wrong_molecule(tmp_path, cells, encoding)
             "smiles": cells + SMILES[:4],
         }
     )
-    words = ["--smiles", "smiles", "--skip-invalid", "--separator", "comma"]
-    library, output = tmp_path / "fuzz.csv", tmp_path / "fuzz_next.csv"
-    table.to_csv(library, index=False, encoding=encoding)
-    output.unlink(missing_ok=True)
-    code = main(["suggest", str(library), *words, "--output", str(output)])
+    words = ["--smiles=smiles", "--skip-invalid", "--separator=comma"]
+    table.to_csv("fuzz.csv", index=False, encoding=encoding)
+    Path("next.csv").unlink(missing_ok=True)
+    code = main(["suggest", "fuzz.csv", *words])
     assert code in (0, 2)
     if code == 2:
         return
-    chosen = pd.read_csv(output)["id"]
+    chosen = pd.read_csv("next.csv")["id"]
     with rdBase.BlockLogs():
         for name in chosen:
             text = table.set_index("id")["smiles"][name].strip()
@@ -358,7 +330,7 @@ def test_never_a_traceback_and_never_a_wrong_molecule(tmp_path, cells, encoding)
 @pytest.mark.parametrize("words", [["--with-columns"], ["--per-measurement"]])
 @pytest.mark.parametrize("has_left", [False, True], ids=["all there", "one has left"])
 def test_columns_are_those_of_the_candidate_where_rows_are_left_out(
-    tmp_path, library, words, has_left
+    library, words, has_left
 ):
     """Rows that are no molecule, or that of another row, stand before the others."""
     before = [
@@ -372,8 +344,8 @@ def test_columns_are_those_of_the_candidate_where_rows_are_left_out(
     if has_left:
         table = table.drop(index=9)
     options = ["--smiles", "smiles", "--skip-invalid", "--drop", "dose", *words]
-    run(tmp_path, table, results, *options, size=12)
-    found = pd.read_csv(tmp_path / "next.csv", dtype=str)
+    next_batch(table, results, *options, size=12)
+    found = pd.read_csv("next.csv", dtype=str)
     expected = table.set_index("id").loc[found["id"]]
     assert found["smiles"].tolist() == expected["smiles"].tolist()
     if words == ["--with-columns"]:
@@ -381,11 +353,11 @@ def test_columns_are_those_of_the_candidate_where_rows_are_left_out(
 
 
 def test_a_worker_that_breaks_down_is_an_error_of_one_line(
-    tmp_path, library, capsys, monkeypatch
+    library, capsys, monkeypatch
 ):
     def broken(*args, **options):
         raise RuntimeError("RDKit ended with exit code -11 on rows 0 to 88.")
 
     monkeypatch.setattr(molecules, "read_molecules", broken)
-    run(tmp_path, library, None, "--smiles", "smiles", code=2)
+    next_batch(library, None, "--smiles", "smiles", code=2)
     assert capsys.readouterr().err.count("\n") == 1

@@ -1,6 +1,7 @@
 """`suggest --objective`: several outcomes as one score."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -33,20 +34,20 @@ def score(table):
     return np.exp(logs / 4)
 
 
-def run(folder, *words, code=0):
-    ARMS.to_csv(folder / "arms.csv", index=False)
-    words = [folder / "arms.csv", "--batch-size", 6, "--quiet", *words]
-    return main(["suggest", *map(str, words)]) - code == 0
+def run(*words, code=0):
+    ARMS.to_csv("arms.csv", index=False)
+    words = ["arms.csv", "--batch-size=6", "--quiet", *words]
+    return main(["suggest", *words]) == code
 
 
 @pytest.mark.parametrize("writes", ["candidates", "measurements"])
-def test_a_campaign_of_two_rounds(writes, tmp_path, capsys):
+def test_a_campaign_of_two_rounds(writes, capsys):
     """The files of two rounds are the tables of results of the third."""
     options = ["--per-measurement"] if writes == "measurements" else []
     told, heats = [], ARMS.set_index("id")["heat"]
     for number in range(3):
-        path = tmp_path / f"{number}.csv"
-        assert run(tmp_path, *OBJECTIVES, *options, *told, "--output", path)
+        path = f"{number}.csv"
+        assert run(*OBJECTIVES, *options, *told, "--output", path)
         batch = pd.read_csv(path)
         assert list(batch.columns[-3:]) == OUTCOMES
         assert batch[OUTCOMES].isna().all(axis=None)
@@ -58,11 +59,11 @@ def test_a_campaign_of_two_rounds(writes, tmp_path, capsys):
     assert best in set(tables["id"])
     assert f"Best measured so far: {best}, mean score" in capsys.readouterr().out
     # A filled-in batch that the results lack is kept.
-    assert run(tmp_path, *OBJECTIVES, *told[:4], "--output", path, code=2)
+    assert run(*OBJECTIVES, *told[:4], "--output", path, code=2)
     assert "have entries that the results lack" in capsys.readouterr().err
 
 
-def test_scores_are_rewards(tmp_path, capsys):
+def test_scores_are_rewards(capsys):
     """The batch is that of a column with the scores; a gap is a result in flight."""
     results = ARMS[["id"]][::4].reset_index(drop=True)
     results = results.join(measured(HEAT[::4]))
@@ -71,45 +72,40 @@ def test_scores_are_rewards(tmp_path, capsys):
     results.loc[2, "ee"] = np.nan
     results["remark"] = "none"
     for name, table in {"several.csv": results, "one.csv": scores}.items():
-        table.to_csv(tmp_path / name, index=False)
+        table.to_csv(name, index=False)
     read = []
     for name, words in {"one.csv": [], "several.csv": OBJECTIVES}.items():
-        output = tmp_path / f"next_{name}"
-        files = "--observations", tmp_path / name, "--output", output
-        assert run(tmp_path, *words, *files, "--report", tmp_path / "r.html")
-        read.append(pd.read_csv(output))
+        assert run(*words, "--observations", name, "--report=r.html")
+        read.append(pd.read_csv("next.csv"))
     pd.testing.assert_frame_equal(read[1].drop(columns=OUTCOMES), read[0], rtol=1e-6)
     printed = capsys.readouterr().out
     assert printed.count("8 measurements in all, 1 in flight") == 2
     assert printed.count("mean score") == 3  # of the best, its rise, and of the batch
     # One table of candidates and outcomes: rows without any are not measured.
     both = ARMS.merge(results, how="left")
-    both.to_csv(tmp_path / "both.csv", index=False)
-    output = tmp_path / "next_both.csv"
-    files = "--observations", tmp_path / "both.csv", "--output", output
-    words = [tmp_path / "both.csv", "--batch-size", 6, "--drop", "remark", *files]
-    assert main(["suggest", *map(str, words), *OBJECTIVES]) == 0
-    pd.testing.assert_frame_equal(pd.read_csv(output), read[1], rtol=1e-6)
+    both.to_csv("both.csv", index=False)
+    words = ["both.csv", "--observations=both.csv", "--batch-size=6", "--drop=remark"]
+    assert main(["suggest", *words, *OBJECTIVES]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv("next.csv"), read[1], rtol=1e-6)
 
 
-def test_a_failed_outcome_is_a_failed_measurement(tmp_path, capsys):
+def test_a_failed_outcome_is_a_failed_measurement(capsys):
     results = ARMS[["id"]][::4].reset_index(drop=True).join(measured(HEAT[::4]))
     results = results.astype({"ee": object, "yield": object})
     results.loc[1, "ee"], results.loc[5, "yield"] = "failed", "Failed"
-    results.to_csv(tmp_path / "results.csv", index=False)
-    files = "--observations", tmp_path / "results.csv", "--output", tmp_path / "n.csv"
-    assert run(tmp_path, *OBJECTIVES, *files)
+    results.to_csv("results.csv", index=False)
+    assert run(*OBJECTIVES, "--observations=results.csv")
     said = capsys.readouterr()
     assert "last measurement failed: 2 (R04, R20)" in said.out + said.err
     assert "7 measurements in all, 0 in flight" in said.out
 
 
-def test_combinations(tmp_path, capsys):
+def test_combinations(capsys):
     arms = [f"--component=heat={','.join(map(str, range(20, 91, 10)))}"]
     arms += ["--component=base=none,weak"]
     told = []
     for number in range(2):
-        path = tmp_path / f"{number}.csv"
+        path = f"{number}.csv"
         words = [*arms, *OBJECTIVES, *told, "--batch-size=5", f"--output={path}"]
         assert main(["suggest", *words]) == 0
         batch = pd.read_csv(path)
@@ -133,19 +129,18 @@ def test_combinations(tmp_path, capsys):
         (["--reward", "yield"], "--reward does not go with --objective"),
     ],
 )
-def test_wrong_objectives_lose_nothing(words, match, tmp_path, capsys):
+def test_wrong_objectives_lose_nothing(words, match, capsys):
     results = ARMS[["id"]][::4].reset_index(drop=True).join(measured(HEAT[::4]))
-    results.to_csv(tmp_path / "results.csv", index=False)
-    output = tmp_path / "next.csv"
+    results.to_csv("results.csv", index=False)
+    output = Path("next.csv")
     output.write_text("id,repeats\nR00,1\n")
-    files = "--observations", tmp_path / "results.csv", "--output", output
-    assert run(tmp_path, *OBJECTIVES, *words, *files, code=2)
+    assert run(*OBJECTIVES, *words, "--observations=results.csv", code=2)
     assert re.search(match, capsys.readouterr().err)
     assert output.read_text() == "id,repeats\nR00,1\n"
 
 
 @pytest.mark.parametrize("text", ["yield", "yield:big:0:1", "yield:max:0", "y:max:a:1"])
-def test_a_malformed_objective_is_shown(text, tmp_path, capsys):
+def test_a_malformed_objective_is_shown(text, capsys):
     with pytest.raises(SystemExit, match="2"):
-        run(tmp_path, "--objective", text)
+        run("--objective", text)
     assert f"such as yield:max:0:100, but got {text!r}" in capsys.readouterr().err

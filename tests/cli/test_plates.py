@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from botorch_bkb.__main__ import main
-from botorch_bkb.cli import suggest as command
-from botorch_bkb.cli.predictions import when_to_stop
 
 
 HEATS, SOLVENTS = [20, 40, 60, 80], ["DMF", "THF", "water"]
@@ -27,8 +25,7 @@ RESULTS = TOLD.assign(
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path):
     ARMS.to_csv("arms.csv", index=False)
     RESULTS.to_csv("results.csv", index=False)
     return tmp_path
@@ -52,9 +49,7 @@ def test_a_batch_shares_columns(same, folder, capsys):
 
 
 def test_a_column_of_a_library_is_shared(folder, monkeypatch):
-    for module in ("campaign", "candidates", "suggest"):
-        name = f"botorch_bkb.cli.{module}.stays_in_file"
-        monkeypatch.setattr(name, lambda *_: True)
+    monkeypatch.setattr("botorch_bkb.cli.campaign.is_library", lambda path: True)
     ARMS.drop(columns=["solvent", "note", "lot"]).to_parquet("arms.parquet")
     batch = suggest("arms.parquet", "--same=heat").merge(ARMS, on="id")
     assert batch["heat"].nunique() == 1
@@ -107,17 +102,10 @@ def test_impossible_plates_are_refused(words, message, folder, capsys):
 
 
 @pytest.mark.parametrize("minimize", [False, True])
-def test_the_command_says_when_to_stop(minimize, folder, capsys, monkeypatch):
-    told = []
-
-    def spy(bandit, batch, *args):
-        told.append((bandit, batch))
-        return when_to_stop(bandit, batch, *args)
-
-    monkeypatch.setattr(command, "when_to_stop", spy)
-    suggest("arms.csv", "--report=r.html", *(["--minimize"] if minimize else []))
-    out = capsys.readouterr().out
-    bandit, batch = told[0]
+def test_the_command_says_when_to_stop(minimize, folder, capsys, bandits):
+    words = ["--report=r.html", *(["--minimize"] if minimize else [])]
+    batch = suggest("arms.csv", *words)
+    out, bandit = capsys.readouterr().out, bandits[-1]
     rows = pd.Index(ARMS["id"]).get_indexer(batch["id"])
     picks = torch.from_numpy(np.repeat(rows, batch["repeats"]))
     progress = bandit.progress(indices=picks)

@@ -17,7 +17,6 @@ from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.report import (
-    check_paths,
     describe_kernel,
     in_digits_of,
     nearest_measured,
@@ -82,16 +81,14 @@ def measure(folder, num_rows=24, is_noise=False):
     results.to_csv(folder / "results.csv", index=False)
 
 
-def suggest(folder, *words):
-    words = ["suggest", f"{folder}/arms.csv", "--reward", "yield & <b>", *words]
-    words += ["--observations", f"{folder}/results.csv", "--batch-size", "6"]
-    return main([*words, "--output", f"{folder}/next.csv"])
+def suggest(*words):
+    words = ["suggest", "arms.csv", "--reward", "yield & <b>", *words]
+    return main([*words, "--observations=results.csv", "--batch-size=6"])
 
 
 def write_report(folder, *words):
-    path = folder / "report.html"
-    assert suggest(folder, "--report", str(path), *words) == 0
-    return path
+    assert suggest("--report=report.html", *words) == 0
+    return folder / "report.html"
 
 
 def assert_self_contained(path, num_images):
@@ -140,8 +137,6 @@ def test_a_page_stands_alone_whatever_the_tables_hold(folder):
     assert len(parsed.all("caption")) == len(parsed.all("table"))
     boxes = [box for box in parsed.all("div") if box.get("class") == "scroll"]
     assert len(boxes) == len(parsed.all("table"))
-    assert all(box["tabindex"] == "0" and box["aria-label"] for box in boxes)
-    assert len(parsed.all("figcaption")) == 2
 
 
 def test_structures_stand_beside_the_picks(folder):
@@ -162,12 +157,11 @@ def test_structures_stand_beside_the_picks(folder):
 
 def test_the_report_changes_no_other_output(folder, capsys):
     measure(folder)
-    assert suggest(folder) == 0
+    assert suggest() == 0
     plain, table = capsys.readouterr().out, (folder / "next.csv").read_bytes()
     write_report(folder)
     assert (folder / "next.csv").read_bytes() == table
-    wrote = f"Wrote {folder / 'report.html'}\n"
-    assert capsys.readouterr().out == plain + wrote
+    assert capsys.readouterr().out == plain + "Wrote report.html\n"
 
 
 def test_a_first_batch_is_reported_without_a_model(folder):
@@ -208,28 +202,19 @@ def test_the_page_says_why_a_model_cannot_be_trusted(
     assert verdict in Parsed(write_report(folder)).text
 
 
-def options(tmp_path, **named):
-    files = {"arms": "arms.csv", "observations": "results.csv", "output": "next.csv"}
-    files |= {"report": named.pop("report", "report.html")}
-    paths = {name: file and tmp_path / file for name, file in files.items()}
-    paths["observations"] = [paths["observations"]]
-    others = dict.fromkeys(["predictions", "top", "threshold"])
-    others |= {"round": "plate", "batch_size": 2}
-    return argparse.Namespace(**{**others, **paths, **named})
-
-
-def campaign_of(rewards, **columns):
-    results = pd.DataFrame({"id": "a", "reward": rewards, **columns})
+def rounds_of(rewards, column=None, cells=()):
+    """Return the rewards of each round, by its name."""
+    results = pd.DataFrame({"id": "a", "reward": rewards})
+    if column is not None:
+        results[column] = cells
     indices = np.zeros(len(rewards), dtype=int)
     arms = pd.DataFrame({"id": ["a"]})
-    return Campaign(arms, arms, np.ones(1, bool), results, indices, np.array(rewards))
-
-
-def rounds_of(*args):
-    rounds = read_rounds(*args)
-    return {
-        part["name"].iloc[0]: [*part["reward"]] for _, part in rounds.groupby("key")
-    }
+    all_arms = np.ones(1, bool)
+    campaign = Campaign(arms, arms, all_arms, results, indices, np.array(rewards))
+    options = {"observations": ["results.csv"], "batch_size": 2, "round": column}
+    rounds = read_rounds(argparse.Namespace(**options), campaign)
+    parts = [part for _, part in rounds.groupby("key")]
+    return [(part["name"].iloc[0], [*part["reward"]]) for part in parts]
 
 
 @pytest.mark.parametrize(
@@ -241,35 +226,25 @@ def rounds_of(*args):
         ("2026-03-01", "2026-01-31", ["2026-01-31", "2026-03-01"]),
     ],
 )
-def test_rounds_are_in_the_order_of_numbers_dates_or_rows(tmp_path, one, other, names):
+def test_rounds_are_in_the_order_of_numbers_dates_or_rows(one, other, names):
     """The row in flight needs no round yet."""
     plates = [one, other, one, None, other]
-    campaign = campaign_of([0.0, 1.0, 2.0, np.nan, 4.0], plate=plates)
+    found = rounds_of([0.0, 1.0, 2.0, np.nan, 4.0], "plate", plates)
     rewards = {str(one): [0, 2], str(other): [1, 4]}
-    found = rounds_of(options(tmp_path), campaign)
-    assert [*found.items()] == [(name, rewards[name]) for name in names]
+    assert found == [(name, rewards[name]) for name in names]
 
 
-def test_rounds_without_a_column_are_of_the_batch_size(tmp_path):
-    campaign = campaign_of([0.0, 1.0, np.nan, 2.0, 3.0, 4.0])
-    found = rounds_of(options(tmp_path, round=None), campaign)
-    assert found == {"1 to 2": [0, 1], "3 to 4": [2, 3], "5 to 5": [4]}
+def test_rounds_without_a_column_are_of_the_batch_size():
+    found = rounds_of([0.0, 1.0, np.nan, 2.0, 3.0, 4.0])
+    assert found == [("1 to 2", [0, 1]), ("3 to 4", [2, 3]), ("5 to 5", [4])]
 
 
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
-        ({"round": "day"}, "has no column 'day'"),
-        ({"round": "gap"}, r"has no round in row 2 .*, column 'gap'"),
-        ({"report": "arms.csv"}, "is one of the tables"),
-        ({"report": "nowhere/report.html"}, "There is no folder"),
-    ],
-)
-def test_what_cannot_be_reported_is_refused(tmp_path, named, message):
-    campaign = campaign_of([0.0, 1.0], plate=[1, 2], gap=["a", None])
-    args = options(tmp_path, **named)
-    with pytest.raises(InputDataError, match=message):
-        check_paths(args) if "report" in named else read_rounds(args, campaign)
+def test_results_without_a_round_are_refused(folder, capsys):
+    with pytest.raises(InputDataError, match=r"has no round in row 2 .*'gap'"):
+        rounds_of([0.0, 1.0], "gap", ["a", None])
+    measure(folder)
+    assert suggest("--round", "day") == 2
+    assert "has no column 'day'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -313,7 +288,7 @@ def test_rounds_are_compared_without_a_report(folder, capsys, shift):
         shift * results["yield & <b>"].std() * (results["day"] - 5)
     )
     results.to_csv(folder / "results.csv", index=False)
-    assert suggest(folder, "--round", "day") == 0
+    assert suggest("--round", "day") == 0
     said = capsys.readouterr().out
     assert "Rounds of column 'day': they explain " in said
     assert ("Warning: rounds differ as a whole, by " in said) == (shift > 0)

@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,10 +24,9 @@ def arms():
     )
 
 
-@pytest.fixture
-def folder(arms, tmp_path):
-    arms.to_csv(tmp_path / "arms.csv", index=False)
-    return tmp_path
+@pytest.fixture(autouse=True)
+def _table_of_candidates(arms, _in_own_folder):
+    arms.to_csv("arms.csv", index=False)
 
 
 def yields(arms):
@@ -41,55 +41,57 @@ def measure(arms, rows, noise_std=0.5, seed=0):
     return pd.DataFrame({"id": table["id"], "reward": yields(table) + noise})
 
 
-def suggest(folder, results=None, *words, batch_size=6):
+def suggest(results=None, *words, batch_size=6):
     if results is not None:
-        results.to_csv(folder / "results.csv", index=False)
-    output = folder / "next.csv"
-    options = ["--observations", str(folder / "results.csv"), "--output", str(output)]
-    options += ["--batch-size", str(batch_size), *words]
-    assert main(["suggest", str(folder / "arms.csv"), *options]) == 0
-    return pd.read_csv(output, dtype={"id": str})
+        results.to_csv("results.csv", index=False)
+    words = ["--observations=results.csv", f"--batch-size={batch_size}", *words]
+    assert main(["suggest", "arms.csv", *words]) == 0
+    return pd.read_csv("next.csv", dtype={"id": str})
 
 
-def failed(folder, capsys, *words):
-    output = () if "--output" in words else ("--output", str(folder / "next.csv"))
-    assert main(["suggest", str(folder / "arms.csv"), *output, *words]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    return error
+@pytest.fixture
+def failed(capsys):
+    """Return a function that runs a command that is refused, and returns why."""
+
+    def run(*words):
+        assert main(["suggest", "arms.csv", *words]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        return error
+
+    return run
 
 
-@pytest.mark.parametrize("name", ["repeats", "mean", "why"])
-def test_ids_are_in_a_column_that_the_batch_has_not(folder, arms, capsys, name):
-    arms.rename(columns={"id": name}).to_csv(folder / "arms.csv", index=False)
-    error = failed(folder, capsys, "--id", name)
-    assert f"--id '{name}' is a column that the batch has of its own" in error
+def test_ids_are_in_a_column_that_the_batch_has_not(arms, failed):
+    arms.rename(columns={"id": "mean"}).to_csv("arms.csv", index=False)
+    error = failed("--id", "mean")
+    assert "--id 'mean' is a column that the batch has of its own" in error
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "xlsx"])
 @pytest.mark.parametrize("has_left", [False, True], ids=["all there", "one has left"])
-def test_columns_of_candidates_are_as_in_their_table(folder, arms, kind, has_left):
+def test_columns_of_candidates_are_as_in_their_table(arms, kind, has_left):
     """Whole numbers stay whole, of whatever size, where others have no such column."""
     lots = [9007199254740993 + 2 * row if kind != "xlsx" else row for row in range(40)]
     table = arms.assign(lot=lots, stock=[1 + row % 3 for row in range(NUM_ARMS)])
     results = measure(table, [0, 7, 20, 33]).merge(arms, on="id")
     if has_left:
         table = table[table["id"] != "007"]
-    path = folder / f"table.{kind}"
+    path = f"table.{kind}"
     write = {"csv": table.to_csv, "xlsx": table.to_excel, "parquet": table.to_parquet}
     write[kind](path, index=False)
-    results.to_csv(folder / "results.csv", index=False)
-    words = ["--observations", str(folder / "results.csv"), "--with-columns"]
+    results.to_csv("results.csv", index=False)
+    words = ["--observations", "results.csv", "--with-columns"]
     words += ["--drop", "lot", "--available", "stock", "--batch-size", "6"]
-    assert main(["suggest", str(path), *words, f"--output={folder}/next.csv"]) == 0
-    found = pd.read_csv(folder / "next.csv", dtype=str)
+    assert main(["suggest", path, *words]) == 0
+    found = pd.read_csv("next.csv", dtype=str)
     expected = table.astype(str).set_index("id").loc[found["id"]]
     for name in ("lot", "stock", "solvent"):
         assert found[name].tolist() == expected[name].tolist()
 
 
-def test_the_first_batch_is_spread_out(folder, arms, capsys):
-    batch = suggest(folder)
+def test_the_first_batch_is_spread_out(arms, capsys):
+    batch = suggest()
     assert list(batch) == ["id", "repeats", "mean", "std", "low", "high", "why"]
     assert batch["repeats"].sum() == 6
     assert len(batch) == 6
@@ -101,24 +103,24 @@ def test_the_first_batch_is_spread_out(folder, arms, capsys):
     assert "as if nothing were measured yet" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", ["", "id,reward\n", "id,reward\n000,\n001,\n"])
-def test_a_table_without_a_result_is_a_start(folder, content):
-    (folder / "results.csv").write_text(content)
-    assert suggest(folder)["repeats"].sum() == 6
+@pytest.mark.parametrize("content", ["", "id,reward\n000,\n001,\n"])
+def test_a_table_without_a_result_is_a_start(content):
+    Path("results.csv").write_text(content)
+    assert suggest()["repeats"].sum() == 6
 
 
-def test_a_few_rounds_find_the_best_candidate(folder, arms):
+def test_a_few_rounds_find_the_best_candidate(arms):
     results = pd.DataFrame({"id": pd.Series(dtype=str), "reward": []})
     for seed in range(3):
-        batch = suggest(folder, results, "--seed", str(seed), batch_size=8)
+        batch = suggest(results, "--seed", str(seed), batch_size=8)
         rows = [int(arm) for arm in batch["id"].repeat(batch["repeats"])]
         results = pd.concat([results, measure(arms, rows, seed=seed)])
     best_tried = yields(arms)[results["id"].astype(int)].max()
     assert best_tried > yields(arms).max() - 1.0
 
 
-def test_predictions_are_in_the_rewards_unit(folder, arms, capsys):
-    batch = suggest(folder, measure(arms, list(range(NUM_ARMS)) * 2))
+def test_predictions_are_in_the_rewards_unit(arms, capsys):
+    batch = suggest(measure(arms, list(range(NUM_ARMS)) * 2))
     truth = yields(arms)[batch["id"].astype(int)].to_numpy()
     np.testing.assert_allclose(batch["mean"], truth, atol=1.5)
     assert batch["std"].between(0.01, 2.0).all()
@@ -127,29 +129,27 @@ def test_predictions_are_in_the_rewards_unit(folder, arms, capsys):
     assert "40 of them measured, 80 measurements in all" in capsys.readouterr().out
 
 
-def test_minimizing_chooses_small_rewards(folder, arms):
+def test_minimizing_chooses_small_rewards(arms):
     results = measure(arms, list(range(NUM_ARMS)))
-    batch = suggest(folder, results, "--minimize", "--goal", "regret")
+    batch = suggest(results, "--minimize", "--goal", "regret")
     assert batch["mean"].iloc[0] < yields(arms).quantile(0.3)
     assert ((batch["low"] < batch["mean"]) & (batch["mean"] < batch["high"])).all()
 
 
-def test_candidates_of_a_batch_are_distinct_unless_reward_is_collected(folder, arms):
+def test_candidates_of_a_batch_are_distinct_unless_reward_is_collected(arms):
     results = measure(arms, list(range(0, NUM_ARMS, 2)))
-    assert (suggest(folder, results, batch_size=12)["repeats"] == 1).all()
-    collected = suggest(folder, results, "--goal", "regret", batch_size=12)
+    assert (suggest(results, batch_size=12)["repeats"] == 1).all()
+    collected = suggest(results, "--goal", "regret", batch_size=12)
     assert collected["repeats"].max() > 1
-    limited = suggest(
-        folder, results, "--goal", "regret", "--max-repeats", "2", batch_size=12
-    )
+    limited = suggest(results, "--goal", "regret", "--max-repeats", "2", batch_size=12)
     measured = results["id"].value_counts().reindex(limited["id"], fill_value=0)
     assert (limited["repeats"].to_numpy() + measured.to_numpy()).max() == 2
 
 
-def test_candidates_measured_or_in_flight_are_not_repeated(folder, arms, capsys):
+def test_candidates_measured_or_in_flight_are_not_repeated(arms, capsys):
     results = measure(arms, list(range(20)))
     results.loc[results.index[10:], "reward"] = np.nan
-    batch = suggest(folder, results, "--max-repeats", "1", batch_size=20)
+    batch = suggest(results, "--max-repeats", "1", batch_size=20)
     assert sorted(batch["id"]) == sorted(arms["id"][20:])
     assert (batch["repeats"] == 1).all()
     assert "10 of them measured, 10 measurements in all, 10 in flight" in (
@@ -157,69 +157,66 @@ def test_candidates_measured_or_in_flight_are_not_repeated(folder, arms, capsys)
     )
 
 
-def test_files_of_the_wrong_kind_are_refused_before_the_work(folder, capsys):
-    before = (folder / "arms.csv").read_text()
-    for option, name, part in (
-        ("--output", "next.ods", "*.parquet"),
-        ("--output", "arms.csv", "which it would replace"),
-        ("--observations", "", "is a folder"),
-    ):
-        assert part in failed(folder, capsys, option, str(folder / name))
-    assert (folder / "arms.csv").read_text() == before
+def test_files_of_the_wrong_kind_are_refused_before_the_work(failed):
+    before = Path("arms.csv").read_text()
+    assert "*.parquet" in failed("--output", "next.ods")
+    assert "which it would replace" in failed("--output", "arms.csv")
+    assert "is a folder" in failed("--observations", ".")
+    assert Path("arms.csv").read_text() == before
 
 
-def test_fewer_or_repeated_measurements_are_named(folder, arms, capsys):
+def test_fewer_or_repeated_measurements_are_named(arms, capsys):
     results = measure(arms, range(30))
-    batch = suggest(folder, results, "--max-repeats", "1", batch_size=12)
+    batch = suggest(results, "--max-repeats", "1", batch_size=12)
     assert batch["repeats"].sum() == len(batch) == 10
     said = "--max-repeats 1 leaves only 10 of 12 measurements"
     assert said in capsys.readouterr().out
-    arms.head(7).to_csv(folder / "arms.csv", index=False)
-    batch = suggest(folder, measure(arms, [0, 1, 2, 3]), batch_size=96)
+    arms.head(7).to_csv("arms.csv", index=False)
+    batch = suggest(measure(arms, [0, 1, 2, 3]), batch_size=96)
     said = f"96 measurements of 7 candidates are up to {batch['repeats'].max()} of each"
     assert said in capsys.readouterr().out
 
 
-def test_a_ceiling_of_inducing_candidates(folder, arms):
+def test_a_ceiling_of_inducing_candidates(arms):
     results = measure(arms, range(30))
-    plain = suggest(folder, results)
+    plain = suggest(results)
     with pytest.warns(BotorchWarning, match="took effect: fewer"):
-        capped = suggest(folder, results, "--max-inducing", "3")
+        capped = suggest(results, "--max-inducing", "3")
     assert len(capped) == 6
     assert not capped.equals(plain)
 
 
-def test_whole_number_ids_may_have_become_decimal(folder, arms):
+def test_whole_number_ids_may_have_become_decimal(arms):
     numbered = arms.assign(id=range(len(arms)))
-    numbered.to_csv(folder / "arms.csv", index=False)
+    numbered.to_csv("arms.csv", index=False)
     results = measure(numbered, [0, 7, 9]).assign(id=["0.0", "7.0", "9.0"])
-    assert len(suggest(folder, results)) > 0
+    assert len(suggest(results)) > 0
 
 
-def test_candidates_of_the_same_features_are_named(folder, arms, capsys):
+def test_candidates_of_the_same_features_are_named(arms, capsys):
     copy = arms.iloc[[7]].assign(id="copy")
-    pd.concat([arms, copy]).to_csv(folder / "arms.csv", index=False)
-    batch = suggest(folder, batch_size=NUM_ARMS)
+    pd.concat([arms, copy]).to_csv("arms.csv", index=False)
+    batch = suggest(batch_size=NUM_ARMS)
     assert "copy" not in set(batch["id"])
     assert (
         "features of an earlier one: 1, such as copy with those of 007. The earliest"
         in capsys.readouterr().out
     )
     everything = measure(arms, range(NUM_ARMS))
-    batch = suggest(folder, everything, "--max-repeats", "1", batch_size=1)
+    batch = suggest(everything, "--max-repeats", "1", batch_size=1)
     assert batch["id"].tolist() == ["copy"]
 
 
 # What is out of stock, and what goes back into the table ------------------------------
 
 
-@pytest.mark.parametrize(("yes", "no"), [("TRUE", "FALSE"), (" Y", "n"), (2.5, 0)])
-def test_what_is_not_available_informs_and_is_not_chosen(folder, arms, capsys, yes, no):
+@pytest.mark.parametrize(("yes", "no"), [(" Y", "False"), (2.5, 0)])
+def test_what_is_not_available_informs_and_is_not_chosen(arms, capsys, yes, no):
     there = np.arange(NUM_ARMS) % 3 == 0
     table = arms.assign(stock=np.where(there, yes, no))
-    table.to_csv(folder / "arms.csv", index=False)
+    table.to_csv("arms.csv", index=False)
     results = measure(arms, list(range(NUM_ARMS)))
-    batch = suggest(folder, results, "--available", "stock", batch_size=8)
+    batch = suggest(results, "--available", "stock", batch_size=8)
     assert set(batch["id"]) <= set(arms["id"][there])
     truth = yields(arms)[batch["id"].astype(int)].to_numpy()
     np.testing.assert_allclose(batch["mean"], truth, atol=1.5)
@@ -228,17 +225,17 @@ def test_what_is_not_available_informs_and_is_not_chosen(folder, arms, capsys, y
     assert "stock" not in said  # it is no feature
 
 
-def test_what_is_available_has_to_be_clear(folder, arms, capsys):
+def test_what_is_available_has_to_be_clear(arms, failed):
     for text, part in (("maybe", "'maybe'"), ("", "'nan'"), ("-1", "'-1'")):
         stock = ["yes"] * 6 + [text] + ["no"] * (NUM_ARMS - 7)
-        arms.assign(stock=stock).to_csv(folder / "arms.csv", index=False)
-        error = failed(folder, capsys, "--available", "stock")
+        arms.assign(stock=stock).to_csv("arms.csv", index=False)
+        error = failed("--available", "stock")
         assert f"column 'stock' of --available, but got {part} in row 7 " in error
-    assert "Name it by --available" in failed(folder, capsys, "--available", "shelf")
+    assert "Name it by --available" in failed("--available", "shelf")
 
 
 def test_a_candidate_that_left_the_table_informs_by_the_features_in_the_results(
-    folder, arms, capsys
+    arms, capsys
 ):
     rows = list(range(0, NUM_ARMS, 2)) * 2
     results = measure(arms, rows).merge(arms, on="id")
@@ -246,28 +243,26 @@ def test_a_candidate_that_left_the_table_informs_by_the_features_in_the_results(
     # Last in the table, as those that left are after the candidates.
     whole = pd.concat([arms[~gone], arms[gone]]).assign(here=1)
     whole.loc[whole["id"].isin(arms["id"][gone]), "here"] = 0
-    whole.to_csv(folder / "arms.csv", index=False)
-    expected = suggest(folder, results, "--available", "here", batch_size=12)
-    arms[~gone].to_csv(folder / "arms.csv", index=False)
+    whole.to_csv("arms.csv", index=False)
+    expected = suggest(results, "--available", "here", batch_size=12)
+    arms[~gone].to_csv("arms.csv", index=False)
     capsys.readouterr()
-    batch = suggest(folder, results, batch_size=12)
+    batch = suggest(results, batch_size=12)
     pd.testing.assert_frame_equal(batch, expected)
     said = capsys.readouterr().out
     assert "candidates that are no longer in arms.csv: 3 (004, 010, 038)" in said
     assert "37 candidates, 17 of them measured, 40 measurements in all" in said
 
 
-def test_values_beside_the_results_that_are_not_the_candidates_are_named(
-    folder, arms, capsys
-):
+def test_values_beside_the_results_that_are_not_the_candidates_are_named(arms, capsys):
     results = measure(arms, [1, 2, 3, 4]).merge(arms, on="id")
-    expected = suggest(folder, results)
+    expected = suggest(results)
     assert "other values" not in capsys.readouterr().out
     results.loc[2, "temperature"] += 1
     results.loc[[0, 1], "solvent"] = "brine"
     results.loc[3, "temperature"] = np.nan
     results["temperature"] *= 1 + 1e-9
-    pd.testing.assert_frame_equal(suggest(folder, results), expected)
+    pd.testing.assert_frame_equal(suggest(results), expected)
     said = capsys.readouterr().out
     said = " ".join(said.split())
     assert "other values than arms.csv in columns 'temperature' (rows: 1), 's" in said
@@ -275,65 +270,63 @@ def test_values_beside_the_results_that_are_not_the_candidates_are_named(
     assert "the model uses arms.csv" in said
     # Text is not compared with numbers.
     results["temperature"] = results["temperature"].map("{:.3f} C".format)
-    suggest(folder, results)
+    suggest(results)
     assert "columns 'temperature'" not in capsys.readouterr().out
 
 
-def test_candidates_and_measurements_may_be_one_table(folder, arms, capsys):
+def test_candidates_and_measurements_may_be_one_table(arms, capsys):
     rows = [1, 5, 9, 20, 33]
-    expected = suggest(folder, measure(arms, rows))
+    expected = suggest(measure(arms, rows))
     table = arms.merge(measure(arms, rows), on="id", how="left")
-    table.to_csv(folder / "arms.csv", index=False)
-    output = folder / "next.csv"
-    words = ["suggest", str(folder / "arms.csv"), "--output", str(output)]
-    words += ["--batch-size", "6"]
+    table.to_csv("arms.csv", index=False)
+    words = ["suggest", "arms.csv", "--batch-size", "6"]
     capsys.readouterr()
-    assert main([*words, "--observations", str(folder / "arms.csv")]) == 0
+    assert main([*words, "--observations", "arms.csv"]) == 0
     assert "5 measurements in all, 0 in flight" in capsys.readouterr().out
-    batch = pd.read_csv(output, dtype={"id": str})
+    batch = pd.read_csv("next.csv", dtype={"id": str})
     pd.testing.assert_frame_equal(batch, expected)
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "arms.csv has a column 'reward', which is not read" in said
 
 
-def test_a_candidate_that_left_without_its_features_is_refused(folder, arms, capsys):
-    arms[1:].to_csv(folder / "arms.csv", index=False)
-    path = folder / "results.csv"
+def test_a_candidate_that_left_without_its_features_is_refused(arms, failed):
+    arms[1:].to_csv("arms.csv", index=False)
+    path = "results.csv"
     words = ["--observations", str(path)]
     measure(arms, [1, 0, 2]).to_csv(path, index=False)
-    error = failed(folder, capsys, *words)
+    error = failed(*words)
     assert "results.csv measures id '000' in row 2 " in error
     assert "put it back (--available keeps it from being chosen)" in error
     results = measure(arms, [1, 0, 0]).merge(arms, on="id")
     results.loc[2, "temperature"] += 1
     results.to_csv(path, index=False)
-    error = failed(folder, capsys, *words)
+    error = failed(*words)
     assert "measures id '000' with other settings in row 3 " in error
     results.loc[2, "temperature"] = np.nan
     results.to_csv(path, index=False)
-    assert "row 3 " in failed(folder, capsys, *words)
+    assert "row 3 " in failed(*words)
     results[:2].assign(solvent=["water", None]).to_csv(path, index=False)
-    error = failed(folder, capsys, *words)
+    error = failed(*words)
     assert (
         "'solvent' has a missing, infinite or huge value in row 2 of results.csv"
         in (error)
     )
 
 
-def test_the_batch_can_be_filled_in_and_appended_to_the_results(folder, arms, capsys):
+def test_the_batch_can_be_filled_in_and_appended_to_the_results(arms, capsys):
     """Semicolons, decimal commas, a date and a remark stay what they are."""
     form = {"index": False, "sep": ";", "decimal": ","}
     shelf = arms.assign(shelf=[f"{number:04d}" for number in range(NUM_ARMS)])
-    shelf.to_csv(folder / "arms.csv", **form)
-    path = folder / "results.csv"
+    shelf.to_csv("arms.csv", **form)
+    path = Path("results.csv")
     results = measure(arms, [3, 3, 8, 20]).assign(remark="by hand")
     results[["remark", "id", "reward"]].to_csv(path, **form)
-    words = [str(folder / "arms.csv"), "--observations", str(path), "--batch-size", "6"]
-    words += ["--drop", "shelf", "--output", str(folder / "next.csv")]
+    words = ["arms.csv", "--observations", str(path), "--batch-size", "6"]
+    words += ["--drop", "shelf", "--output", "next.csv"]
     words += ["--per-measurement", "--goal", "regret", "--seed", "2"]
     assert main(["suggest", *words]) == 0
-    header, *lines = (folder / "next.csv").read_text().splitlines()
+    header, *lines = Path("next.csv").read_text().splitlines()
     assert header == "remark;id;reward"
     assert len(lines) == 6
     picked = [line.split(";")[1] for line in lines]
@@ -347,27 +340,26 @@ def test_the_batch_can_be_filled_in_and_appended_to_the_results(folder, arms, ca
     assert "10 measurements in all, 0 in flight" in capsys.readouterr().out
 
 
-def test_the_batch_carries_the_columns_of_the_candidates(folder, arms, capsys):
+def test_the_batch_carries_the_columns_of_the_candidates(arms, failed):
     table = arms.assign(shelf=[f"{number:04d}" for number in range(NUM_ARMS)])
-    table.to_csv(folder / "arms.csv", index=False)
+    table.to_csv("arms.csv", index=False)
     words = ["--drop", "shelf", "--with-columns", "--per-measurement"]
-    batch = suggest(folder, None, *words)
+    batch = suggest(None, *words)
     assert list(batch) == ["id", "reward", "temperature", "solvent", "shelf"]
     assert batch["reward"].isna().all()
-    (folder / "next.csv").unlink()
-    table.rename(columns={"shelf": "mean"}).to_csv(folder / "arms.csv", index=False)
-    error = failed(folder, capsys, "--with-columns")
+    Path("next.csv").unlink()
+    table.rename(columns={"shelf": "mean"}).to_csv("arms.csv", index=False)
+    error = failed("--with-columns")
     assert "the candidates' column 'mean' beside its own" in error
 
 
-def test_workbooks_go_in_and_come_out(folder, arms, capsys, monkeypatch):
-    arms.to_excel(folder / "arms.xlsx", index=False)
-    measure(arms, [1, 5, 9]).to_excel(folder / "results.xlsx", index=False)
-    words = ["suggest", str(folder / "arms.xlsx"), "--batch-size", "4"]
-    words += ["--observations", str(folder / "results.xlsx"), "--with-columns"]
-    words += ["--output", str(folder / "next.xlsx")]
+def test_workbooks_go_in_and_come_out(arms, capsys, monkeypatch):
+    arms.to_excel("arms.xlsx", index=False)
+    measure(arms, [1, 5, 9]).to_excel("results.xlsx", index=False)
+    words = ["suggest", "arms.xlsx", "--batch-size=4", "--with-columns"]
+    words += ["--observations=results.xlsx", "--output=next.xlsx"]
     assert main(words) == 0
-    batch = pd.read_excel(folder / "next.xlsx", dtype={"id": str})
+    batch = pd.read_excel("next.xlsx", dtype={"id": str})
     assert len(batch) == 4
     picked = arms.set_index("id").loc[batch["id"]].reset_index(drop=True)
     pd.testing.assert_frame_equal(
@@ -386,8 +378,8 @@ def test_workbooks_go_in_and_come_out(folder, arms, capsys, monkeypatch):
 # What the fit found -------------------------------------------------------------------
 
 
-def test_a_fit_that_tells_candidates_apart_says_by_what(folder, arms, capsys):
-    suggest(folder, measure(arms, list(range(NUM_ARMS)) * 2))
+def test_a_fit_that_tells_candidates_apart_says_by_what(arms, capsys):
+    suggest(measure(arms, list(range(NUM_ARMS)) * 2))
     said = capsys.readouterr().out
     fit = next(line for line in said.splitlines() if line.startswith("Fit: "))
     assert float(re.search(r"measured results: (\S+)\.$", fit)[1]) > 0.9
@@ -397,11 +389,9 @@ def test_a_fit_that_tells_candidates_apart_says_by_what(folder, arms, capsys):
 
 
 @pytest.mark.parametrize("num_results", [1, 40])
-def test_rewards_that_do_not_differ_give_no_deviation(
-    folder, arms, capsys, num_results
-):
+def test_rewards_that_do_not_differ_give_no_deviation(arms, capsys, num_results):
     results = pd.DataFrame({"id": arms["id"][:num_results], "reward": 7.25})
-    batch = suggest(folder, results)
+    batch = suggest(results)
     said = capsys.readouterr().out
     assert batch[["mean", "std", "low", "high"]].isna().all(axis=None)
     assert "Best measured" not in said
@@ -411,10 +401,10 @@ def test_rewards_that_do_not_differ_give_no_deviation(
     assert (warned in said) == (num_results > 1)
 
 
-def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
+def test_one_reward_far_from_all_others_is_named(arms, capsys):
     results = measure(arms, list(range(30))).assign(reward=1.0)
     results.loc[results.index[11], "reward"] = 9e5
-    suggest(folder, results)
+    suggest(results)
     said = capsys.readouterr().out
     assert "Warning: 1 of 30 results (900000 of 011) make 100% of the variance" in said
     assert "Correct slips" in said
@@ -422,38 +412,36 @@ def test_one_reward_far_from_all_others_is_named(folder, arms, capsys):
 
 
 @pytest.mark.parametrize(("sign", "zeros"), [(1, 2), (-1, 0)])
-def test_rewards_over_decades_are_better_as_logarithms(
-    folder, arms, capsys, sign, zeros
-):
+def test_rewards_over_decades_are_better_as_logarithms(arms, capsys, sign, zeros):
     results = measure(arms, list(range(30)))
     spread = results["reward"] - results["reward"].mean()
     results["reward"] = sign * 10 ** (spread / spread.std())
     results.loc[results.index[:zeros], "reward"] = 0.0
-    suggest(folder, results)
+    suggest(results)
     said = capsys.readouterr().out
     assert "hardly anything but the largest. Pass --log-reward" in said
 
 
-def test_log_reward_is_as_if_the_table_had_logarithms(folder, arms, capsys):
+def test_log_reward_is_as_if_the_table_had_logarithms(arms, capsys):
     results = measure(arms, list(range(30)))
     spread = results["reward"] - results["reward"].mean()
     powers = results.assign(reward=10 ** (spread / spread.std()))
-    batch = suggest(folder, powers, "--log-reward", "--minimize")
+    batch = suggest(powers, "--log-reward", "--minimize")
     said = "".join(capsys.readouterr())
     assert "the model is fitted to log10(reward)" in said
     assert "mean log10(reward) " in said
     assert "decades" not in said
     results["reward"] = np.log10(powers["reward"])
-    pd.testing.assert_frame_equal(batch, suggest(folder, results, "--minimize"))
+    pd.testing.assert_frame_equal(batch, suggest(results, "--minimize"))
     # Percentages over decades are right as they are.
     results["reward"] = np.linspace(0.5, 95, 30)
-    suggest(folder, results)
+    suggest(results)
     assert "decades" not in capsys.readouterr().out
 
 
-def test_a_reward_without_a_logarithm_is_refused(folder, arms, capsys):
-    path = folder / "results.csv"
+def test_a_reward_without_a_logarithm_is_refused(failed):
+    path = Path("results.csv")
     path.write_text("id,reward\n000,20\n001,0\n")
-    error = failed(folder, capsys, "--observations", str(path), "--log-reward")
+    error = failed("--observations", str(path), "--log-reward")
     assert "has the result 0 in row 2 " in error
     assert "Write the detection limit" in error

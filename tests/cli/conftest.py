@@ -1,0 +1,24 @@
+"""Fixtures of the tests of commands."""
+
+import pytest
+
+from botorch_bkb.cli import suggest as command
+
+
+@pytest.fixture(autouse=True)
+def _in_own_folder(tmp_path, monkeypatch):
+    """Every test reads and writes in its own folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def bandits(monkeypatch):
+    """Return the list of the bandits that `suggest` will make."""
+    made, make = [], command.suggestion_bandit
+
+    def kept(*args, **options):
+        made.append(make(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(command, "suggestion_bandit", kept)
+    return made
