@@ -18,7 +18,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import check_arms, check_indices
+from botorch_bkb.checks import check_arms
 from botorch_bkb.models.kernels.learned import product_to_learn
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.bits import BitArms
@@ -52,7 +52,7 @@ class ProductArms(LazyRows):
     Attributes:
         names: The names of the components.
         tables: Their rows: ``n_i x d_i`` tensors or ``BitArms``.
-        is_category: Whether a component is a list of categories.
+        categories: Their categories; None of a component of numbers or fingerprints.
         sizes: The numbers ``n_i`` of their elements.
         forbidden: As above.
         fixed: The positions of the components that are fixed, see :meth:`fixing`.
@@ -65,7 +65,7 @@ class ProductArms(LazyRows):
 
     names: list[str]
     tables: list[Tensor]
-    is_category: list[bool]
+    categories: list[list[str] | None]
     sizes: tuple[int, ...]
     forbidden: Forbidden
     fixed: Mapping[int, int] = MappingProxyType({})
@@ -92,7 +92,7 @@ class ProductArms(LazyRows):
         )
         arms.names, arms.sizes = list(components), sizes
         arms.tables = [rows for rows, _ in found]
-        arms.is_category = [is_category for _, is_category in found]
+        arms.categories = [categories for _, categories in found]
         if not callable(forbidden):
             for each in forbidden:
                 arms._check_forbidden(each)
@@ -116,10 +116,11 @@ class ProductArms(LazyRows):
 
     def kernel_to_learn(self) -> ComponentKernel:
         """Return the default kernel, on numbers normalized to the unit cube."""
-        kernel = product_to_learn(self.tables, self.is_category)
+        is_category = [categories is not None for categories in self.categories]
+        kernel = product_to_learn(self.tables, is_category)
         tables = []
-        for rows, is_category in zip(self.tables, self.is_category, strict=True):
-            if not is_category and not isinstance(rows, BitArms):
+        for rows, categories in zip(self.tables, self.categories, strict=True):
+            if categories is None and not isinstance(rows, BitArms):
                 low, high = rows.amin(dim=0), rows.amax(dim=0)
                 rows = (rows - low) / torch.where(high > low, high - low, 1.0)
             tables.append(rows)
@@ -162,7 +163,8 @@ class ProductArms(LazyRows):
         positions = self.components(indices)
         found = self.matches(positions.unbind(-1))
         if callable(self.forbidden):
-            return found & ~self.forbidden(positions).to(positions.device)
+            banned = torch.as_tensor(self.forbidden(positions), dtype=torch.bool)
+            return found & ~banned.to(found.device).reshape(found.shape)
         for columns, numbers in self._rules:
             sizes = [self.sizes[column] for column in columns]
             found &= ~torch.isin(_ravel(positions[:, columns], sizes), numbers)
@@ -196,7 +198,12 @@ class ProductArms(LazyRows):
                     "Expected `forbidden` to name components, which are "
                     f"{self.names}, but got {name!r}."
                 )
-            check_indices([position], self.sizes[self.names.index(name)])
+            size = self.sizes[self.names.index(name)]
+            if position not in range(size):
+                raise InputDataError(
+                    f"Expected `forbidden` to have positions in the list {name!r}, "
+                    f"0 to {size - 1}, but got {position!r}."
+                )
 
     @override
     def dense(self) -> Tensor:
@@ -254,22 +261,32 @@ def _ravel(positions: Tensor, sizes: Sequence[int]) -> Tensor:
     return number
 
 
-def _table(name: str, values: Any, dtype: torch.dtype) -> tuple[Tensor, bool]:
-    """Return the rows of a component, and whether it is a list of categories."""
+def _table(
+    name: str, values: Any, dtype: torch.dtype
+) -> tuple[Tensor, list[str] | None]:
+    """Return the rows of a component, and its categories if it is a list of them."""
     if isinstance(values, BitArms):
-        return values, False
+        return values, None
     if not isinstance(values, Tensor):
         values = np.asarray(values)
         if values.dtype.kind in "OUS":
-            if len(set(values.tolist())) < len(values):
+            categories = [str(value) for value in values.flatten()]
+            if values.ndim != 1 or len(set(categories)) < len(categories):
                 raise InputDataError(
-                    f"Expected distinct categories of {name!r}, but some are equal."
+                    f"Expected one list of distinct categories of {name!r}, or numbers"
+                    ", but some are equal, or there are several columns."
                 )
-            return torch.arange(len(values), dtype=dtype).unsqueeze(-1), True
+            rows = torch.arange(len(categories), dtype=dtype).unsqueeze(-1)
+            return rows, categories
         values = torch.from_numpy(values)
     if values.dim() == 1:
         values = values.to(dtype).unsqueeze(-1)
-    if not values.is_floating_point() and values.min() >= 0 and values.max() <= 255:
-        return BitArms.of(values.to(torch.uint8), dtype=dtype), False
+    if not values.is_floating_point():
+        if values.numel() and not 0 <= values.min() <= values.max() <= 255:
+            raise InputDataError(
+                f"Expected counts or bits of {name!r}, from 0 to 255, but its integers "
+                f"go from {values.min()} to {values.max()}. Write numbers as floats."
+            )
+        return BitArms.of(values.to(torch.uint8), dtype=dtype), None
     check_arms(values)
-    return values.to(dtype), False
+    return values.to(dtype), None

@@ -16,7 +16,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms.product import as_numbers, MOST_ROWS, ProductArms, scattered_step
-from botorch_bkb.arms.table import ArmTable, checksum, PullCounts, PullLimits, UNLIMITED
+from botorch_bkb.arms.table import (
+    ArmTable,
+    checksum,
+    is_same_sum,
+    PullCounts,
+    PullLimits,
+    UNLIMITED,
+)
 from botorch_bkb.models.utils.draws import draw_integers
 
 
@@ -75,14 +82,21 @@ class ProductTable:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what identifies the space, and the retired products."""
-        sums = [checksum(as_numbers(rows)) for rows in self.rows.tables]
-        return {"sizes": self.rows.sizes, "checksums": sums, "retired": self.retired}
+        rows = self.rows
+        return {
+            "components": dict(zip(rows.names, rows.categories, strict=True)),
+            "sizes": list(rows.sizes),
+            "dtype": str(rows.dtype),
+            "checksums": [checksum(as_numbers(table)) for table in rows.tables],
+            "retired": self.retired,
+        }
 
     def loaded(self, state: dict[str, Any]) -> Self:
         """Return the table in the state that :meth:`state_dict` returned."""
         own = self.state_dict()
-        fits = tuple(state.get("sizes", ())) == own["sizes"] and all(
-            torch.allclose(saved.to(mine), mine, rtol=1e-6)
+        fits = all(state.get(key) == own[key] for key in ("components", "sizes"))
+        fits = fits and all(
+            is_same_sum(mine, saved, state["dtype"] == own["dtype"])
             for saved, mine in zip(state["checksums"], own["checksums"], strict=True)
         )
         if not fits:
@@ -110,12 +124,14 @@ class ProductTable:
         return None, self.rows._like
 
     def competing(self, pulled: Tensor | None = None) -> Any:
-        """Return which products may be the best.
+        """Return which products may be the best: not retired, unless all are.
 
         Args:
             pulled: Products to which that is limited, unless none of them is in play.
         """
         mask = ProductMask(self.rows, self.retired)
+        if ProductLimits(mask, UNLIMITED, {}).num_open == 0:
+            mask = ProductMask(self.rows, self.retired[:0])
         if pulled is not None and mask.allows(pulled).any():
             return replace(mask, among=pulled)
         return mask
@@ -140,7 +156,13 @@ class ProductTable:
         full = arms[counts >= most]
         left = dict(zip(arms.tolist(), (most - counts).tolist(), strict=True))
         mask = ProductMask(self.rows, torch.cat([self.retired, full]).unique())
-        return ProductLimits(mask, most, left)
+        limits = ProductLimits(mask, most, left)
+        if limits.num_open == 0:
+            raise InputDataError(
+                "Expected an allowed product, but all are forbidden, retired or have "
+                "had their repeats. Allow more repeats, or add elements."
+            )
+        return limits
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,7 @@ def test_the_form_of_a_component_says_what_it_is():
     arms = ProductArms(COMPONENTS, dtype=torch.float32)
     assert arms.sizes == SIZES
     assert [isinstance(rows, BitArms) for rows in arms.tables] == [0, 0, 1, 0]
-    assert arms.is_category == [False, True, False, False]
+    assert [each is not None for each in arms.categories] == [False, True, False, False]
     assert all(rows.dtype == torch.float32 for rows in arms.tables)
     assert arms.tables[3].flatten().tolist() == [20, 40, 60]
     assert len(ProductArms({name: range(10**4) for name in "abc"})) == 10**12

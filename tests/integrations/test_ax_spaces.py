@@ -154,7 +154,7 @@ def test_more_combinations_are_a_product_space(num_values, tmp_path):
     arms = node.bandit.arms
     assert isinstance(arms, ProductArms)
     assert arms.sizes == (num_values,) * 3
-    assert arms.is_category == [False, True, True]
+    assert [each is not None for each in arms.categories] == [False, True, True]
     for each in (client, reload(client, tmp_path)):
         loaded = find_bandit_node(each)
         bandit = loaded.update()
