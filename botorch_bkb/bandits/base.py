@@ -148,9 +148,7 @@ class Bandit(ABC):
         """
         time = self._checked_time(time)
         self._check_takes_noise(noise_variance)
-        self._observations.tell(
-            self._arms_of(indices), rewards, pull_ids, time, noise_variance
-        )
+        self._observations.tell(indices, rewards, pull_ids, time, noise_variance)
 
     @locked
     def add_observations(
@@ -168,9 +166,7 @@ class Bandit(ABC):
         """
         time = self._checked_time(time)
         self._check_takes_noise(noise_variance)
-        self._observations.add(
-            self._arms_of(indices), rewards, self._scores, time, noise_variance
-        )
+        self._observations.add(indices, rewards, self._scores, time, noise_variance)
 
     @locked
     def fail(
@@ -179,16 +175,12 @@ class Bandit(ABC):
         pull_ids: Tensor | Sequence[int] | None = None,
     ) -> None:
         """Release pending pulls that have failed; arguments as in ``tell``."""
-        self._observations.fail(self._arms_of(indices), pull_ids)
+        self._observations.fail(indices, pull_ids)
         self._review_failures()
 
     def _review_failures(self) -> None:
         """Act on pulls that have failed; by default nothing happens."""
         return
-
-    def _arms_of(self, indices: Any) -> Any:
-        """Return the arms of a user's argument."""
-        return indices
 
     @abstractmethod
     def _scores(self, indices: Tensor, time: float) -> Tensor:

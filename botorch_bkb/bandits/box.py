@@ -179,10 +179,6 @@ class BoxBandit(Bandit):
         return points
 
     @override
-    def _arms_of(self, indices: Any) -> Tensor:
-        return self._observations.find(indices)
-
-    @override
     def _scores(self, indices: Tensor, time: float) -> Tensor:
         return torch.zeros_like(indices)
 
