@@ -18,25 +18,39 @@ from tests.bandits import (
 from tests.bandits.contract import each
 
 
-@each(ALL_BANDITS)
-def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class):
+@pytest.mark.parametrize(
+    ("bandit_class", "options"),
+    [*((kind, {}) for kind in ALL_BANDITS), (GPBandit, LEARNED)],
+)
+def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class, options):
+    """Nor does a bandit draw from the global generator."""
     generator = torch.Generator().manual_seed(3)
     torch.rand(5, generator=generator)
-    before = generator.get_state()
-    runs = [play(make_bandit(bandit_class, generator=generator), 8) for _ in range(2)]
+    before, everywhere = generator.get_state(), torch.get_rng_state()
+    runs = []
+    for _ in range(2):
+        bandit = make_bandit(bandit_class, generator=generator, **options)
+        runs.append(play(bandit, 5))
+        bandit.maximizer_distribution(4)
     assert runs[0] == runs[1]
     assert torch.equal(generator.get_state(), before)
     torch.rand(1, generator=generator)
     seed = make_bandit(bandit_class, generator=generator).state_dict()["seed"]
     assert seed != make_bandit(bandit_class, seed=3).state_dict()["seed"]
+    play(make_bandit(bandit_class, generator=None), 2)
+    assert torch.equal(torch.get_rng_state(), everywhere)
 
 
 @each(ALL_BANDITS)
 def test_the_first_arm_is_the_first_integer_of_the_generator(bandit_class):
+    """Below the number of available arms, so it is uniform among them."""
+    available = torch.arange(23) % 3 != 1
     for seed in range(20):
-        stream = torch.Generator().manual_seed(seed)
-        indices = make_bandit(bandit_class, random_arms(23), seed=seed).ask(1)
-        assert indices.tolist() == torch.randint(23, (1,), generator=stream).tolist()
+        for mask, arms in ((None, range(23)), (available, available.nonzero())):
+            stream = torch.Generator().manual_seed(seed)
+            bandit = make_bandit(bandit_class, random_arms(23), seed=seed)
+            number = int(torch.randint(len(arms), (1,), generator=stream))
+            assert bandit.ask(1, available=mask).item() == int(arms[number])
 
 
 @each(ALL_BANDITS)
