@@ -1,19 +1,28 @@
 """Random numbers of bandits over arms: functions of a seed and of counts."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
-from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, RGPUCB, TVGPUCB
+from botorch_bkb import (
+    BBKB,
+    GPBandit,
+    GPThompsonSampling,
+    GPUCB,
+    RGPUCB,
+    TVGPUCB,
+)
 from botorch_bkb.bandits.observations import Observations
 from tests.bandits import (
     ALL_BANDITS,
+    assert_same,
     LEARNED,
     make_bandit,
     noisy_rewards,
     play,
     random_arms,
     SPARSE_BANDITS,
-    unchanged,
 )
 from tests.bandits.contract import each
 
@@ -84,34 +93,52 @@ def test_every_ask_and_every_update_draws_anew(bandit_class):
 @pytest.mark.parametrize(
     ("bandit_class", "options"),
     [
-        *((kind, {}) for kind in (GPThompsonSampling, TVGPUCB, RGPUCB)),
+        *((kind, {}) for kind in (GPUCB, GPThompsonSampling, TVGPUCB, RGPUCB)),
         (GPBandit, LEARNED),
         (BBKB, {"resampling": "coupled"}),
     ],
 )
-@pytest.mark.parametrize("part", ["surrogate", "policy", "observations"])
+@pytest.mark.parametrize("part", ["surrogate", "policy", "observations", 1, 5])
 def test_an_ask_that_fails_changes_no_later_pick(
     bandit_class, options, part, monkeypatch
 ):
+    """Control-C in some method, or in a call of ``torch.linalg`` of that number."""
     quiet, other = (make_bandit(bandit_class, **options) for _ in range(2))
-    owner, name = {
-        "surrogate": (type(other._surrogate), "update"),
-        "policy": (type(other.policy), "select"),
-        "observations": (Observations, "ask"),
-    }[part]
-    method = getattr(owner, name)
+    places = {
+        "surrogate": [(type(other._surrogate), "update")],
+        "policy": [(type(other.policy), "select")],
+        "observations": [(Observations, "ask")],
+    }
+    names = ("solve_triangular", "vector_norm", "cholesky")
+    calls = []
 
-    def interrupted(*args, **named):
-        if part != "observations":
-            method(*args, **named)  # draws
-        raise KeyboardInterrupt
+    def interrupted(function):
+        def call(*args, **named):
+            calls.append(function)
+            if part != "observations":
+                result = function(*args, **named)  # draws
+            if isinstance(part, str) or len(calls) == part:
+                raise KeyboardInterrupt
+            return result
+
+        return call
 
     measure = noisy_rewards(quiet.arms)
     for _ in range(4):
+        before, was_interrupted = deepcopy(other.state_dict()), False
+        calls.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(owner, name, interrupted)
-            with unchanged(other), pytest.raises(KeyboardInterrupt):
+            for owner, name in places.get(part, [(torch.linalg, x) for x in names]):
+                patch.setattr(owner, name, interrupted(getattr(owner, name)))
+            try:
                 other.ask(2)
+            except KeyboardInterrupt:
+                was_interrupted = True
+        if was_interrupted:
+            assert_same(other.state_dict(), before)
+        else:
+            assert len(calls) < part
+            quiet.ask(2)
         expected, indices = quiet.ask(2), other.ask(2)
         assert indices.tolist() == expected.tolist()
         rewards = measure(indices)
