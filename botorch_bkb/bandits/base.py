@@ -13,6 +13,7 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 
+import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -182,9 +183,9 @@ class Bandit(ABC):
         """Act on pulls that have failed; by default nothing happens."""
         return
 
-    @abstractmethod
     def _scores(self, indices: Tensor, time: float) -> Tensor:
-        """Return the leverage scores of arms at a time, given the observations."""
+        """Return the leverage scores of arms at a time; 0 if no rule needs them."""
+        return torch.zeros_like(indices)
 
     def _checked_time(
         self, time: float | None, earliest: float | None = None
