@@ -25,6 +25,7 @@ from typing_extensions import override
 from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.bandits import FiniteArmBandit
 from tests.bandits import LEARNED, make_bandit, NOISE, rbf
+from tests.reference import exact_posterior
 
 
 # Rows to take arms from, so few that they meet again.
@@ -243,9 +244,11 @@ def dense_posterior(rows, told):
     K = np.exp(-squares / (2 * rbf().lengthscale.item() ** 2))
     arms = np.array([arm for arm, _ in told], dtype=int)
     rewards = np.array([value for _, value in told])
-    gram = K[np.ix_(arms, arms)] + NOISE * np.eye(len(arms))
-    gain = np.linalg.solve(gram, K[arms]).T
-    return gain @ rewards, np.diag(K) - (gain * K[:, arms]).sum(axis=1)
+    noise = np.full(len(arms), NOISE)
+    mean, covariance = exact_posterior(
+        K[np.ix_(arms, arms)], K[arms], K, noise, rewards
+    )
+    return mean, np.diag(covariance)
 
 
 class SparseCampaign(Campaign):
