@@ -155,6 +155,9 @@ def test_rewards_come_late_in_any_order_or_never():
     second = bandit.ask(2)
     assert torch.equal(bandit.pending_points, torch.cat([first, second]))
     bandit.tell(second.flip(0), torch.tensor([0.1, 0.2]))
+    told = bandit.state_dict()["observations"]
+    assert torch.equal(told["points"][told["told_indices"]], second.flip(0))
+    assert told["told_rewards"] == pytest.approx([0.1, 0.2])
     bandit.fail(first[1:2])
     bandit.tell(first[2:], [0.3])
     assert torch.equal(bandit.pending_points, first[:1])
