@@ -13,6 +13,7 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 
+import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -148,9 +149,7 @@ class Bandit(ABC):
         """
         time = self._checked_time(time)
         self._check_takes_noise(noise_variance)
-        self._observations.tell(
-            self._arms_of(indices), rewards, pull_ids, time, noise_variance
-        )
+        self._observations.tell(indices, rewards, pull_ids, time, noise_variance)
 
     @locked
     def add_observations(
@@ -168,9 +167,7 @@ class Bandit(ABC):
         """
         time = self._checked_time(time)
         self._check_takes_noise(noise_variance)
-        self._observations.add(
-            self._arms_of(indices), rewards, self._scores, time, noise_variance
-        )
+        self._observations.add(indices, rewards, self._scores, time, noise_variance)
 
     @locked
     def fail(
@@ -179,20 +176,16 @@ class Bandit(ABC):
         pull_ids: Tensor | Sequence[int] | None = None,
     ) -> None:
         """Release pending pulls that have failed; arguments as in ``tell``."""
-        self._observations.fail(self._arms_of(indices), pull_ids)
+        self._observations.fail(indices, pull_ids)
         self._review_failures()
 
     def _review_failures(self) -> None:
         """Act on pulls that have failed; by default nothing happens."""
         return
 
-    def _arms_of(self, indices: Any) -> Any:
-        """Return the arms of a user's argument."""
-        return indices
-
-    @abstractmethod
     def _scores(self, indices: Tensor, time: float) -> Tensor:
-        """Return the leverage scores of arms at a time, given the observations."""
+        """Return the leverage scores of arms at a time; 0 if no rule needs them."""
+        return torch.zeros_like(indices)
 
     def _checked_time(
         self, time: float | None, earliest: float | None = None

@@ -178,14 +178,6 @@ class BoxBandit(Bandit):
             self.num_batches += 1
         return points
 
-    @override
-    def _arms_of(self, indices: Any) -> Tensor:
-        return self._observations.find(indices)
-
-    @override
-    def _scores(self, indices: Tensor, time: float) -> Tensor:
-        return torch.zeros_like(indices)
-
     @locked
     def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances at points, in the original scale.

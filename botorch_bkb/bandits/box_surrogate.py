@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -43,26 +44,23 @@ class PointObservations(Observations):
     @property
     def pending_points(self) -> Tensor:
         """The ``n x d`` points of pending pulls, in order of asking."""
-        return self.points[[pull.arm for pull in self.pending.values()]]
-
-    def find(self, points: Any) -> Tensor:
-        """Return the arms of ``q x d`` points, new ones among them.
-
-        Raises:
-            BotorchTensorDimensionError: If ``points`` is not ``q x d``.
-            InputDataError: If a point is not finite, or not in the box.
-        """
-        return self._add(check_points(points, self.bounds))
+        return self.points[self.pending_arms()]
 
     def ask_points(self, points: Tensor) -> None:
         """Make pulls of ``q x d`` points pending; rounding may put one off the box."""
-        self.ask(self._add(points).tolist(), [0.0] * len(points))
+        self.ask(self._add(points), [0.0] * len(points))
 
-    def _add(self, points: Tensor) -> Tensor:
-        arms, new = match_rows(self.points, points)
+    def _add(self, points: Tensor) -> list[int]:
+        """Return the arms of points; new ones are added."""
+        indices, new = match_rows(self.points, points)
         self.points = torch.cat([self.points, new])
         self.num_arms = len(self.points)
+        arms: list[int] = indices.tolist()
         return arms
+
+    @override
+    def _checked_arms(self, indices: Any) -> list[int]:
+        return self._add(check_points(indices, self.bounds))
 
     @override
     def _name(self, arm: int) -> str:
@@ -75,7 +73,7 @@ class PointObservations(Observations):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.find(state["points"])
+        self._checked_arms(state["points"])
         super().load_state_dict(state)
 
 
@@ -95,6 +93,9 @@ class BoxSurrogate(Surrogate):
     ) -> None:
         super().__init__(hyperparameters)
         self.sampling = sampling
+        self.exact_until = math.inf
+        if sampling is not None:
+            self.exact_until = min(MIN_INDUCING, sampling.max_inducing or MIN_INDUCING)
 
     @override
     def update(
@@ -130,7 +131,7 @@ class BoxSurrogate(Surrogate):
         targets = targets.unsqueeze(-1)
         inducing = self.state.inducing_indices
         # Before the first ask with rewards all told points are inducing.
-        is_exact = not inducing.numel() or self._is_exact(num_told)
+        is_exact = not inducing.numel() or num_told <= self.exact_until
         model = SingleTaskDTCGP(
             x,
             targets,
@@ -148,7 +149,7 @@ class BoxSurrogate(Surrogate):
         """Return the inducing rows of told points, by the posterior before them."""
         points, sampling = observations.told_points, self.sampling
         everything = torch.arange(len(points), device=points.device)
-        if sampling is None or self._is_exact(len(points)):
+        if sampling is None or len(points) <= self.exact_until:
             return everything
         before = self.hyperparameters
         x = before.to_features(points)
@@ -172,9 +173,3 @@ class BoxSurrogate(Surrogate):
             self.seed,
             self.state.num_updates,
         )
-
-    def _is_exact(self, num_points: int) -> bool:
-        sampling = self.sampling
-        if sampling is None:
-            return True
-        return num_points <= min(MIN_INDUCING, sampling.max_inducing or MIN_INDUCING)

@@ -172,7 +172,7 @@ class Observations:
             time: When the rewards were measured; if None, when they were asked for.
             noise_variance: The rewards', see ``check_known_noise``.
         """
-        arms = check_indices(indices, self.num_arms)
+        arms = self._checked_arms(indices)
         values = check_rewards(rewards, len(arms), self.dtype)
         noise = check_known_noise(noise_variance, len(arms), self.dtype)
         settled = self._match(arms, pull_ids)
@@ -199,7 +199,7 @@ class Observations:
             noise_variance: The rewards', see ``check_known_noise``.
         """
         time = self.last_time if time is None else time
-        arms = check_indices(indices, self.num_arms)
+        arms = self._checked_arms(indices)
         values = check_rewards(rewards, len(arms), self.dtype)
         noise = check_known_noise(noise_variance, len(arms), self.dtype)
         found = scores(self._long(arms), self.last_time).tolist()
@@ -243,7 +243,7 @@ class Observations:
 
     def fail(self, indices: Any, pull_ids: Any) -> None:
         """Release pending pulls without reward."""
-        arms = check_indices(indices, self.num_arms)
+        arms = self._checked_arms(indices)
         pending = dict(self.pending)
         for key in self._match(arms, pull_ids):
             del pending[key]
@@ -253,21 +253,20 @@ class Observations:
 
     def find_told(self, indices: Any, pull_ids: Any) -> list[int]:
         """Return the places of observations; without ids the latest of those arms."""
-        arms = check_indices(indices, self.num_arms)
+        arms = self._checked_arms(indices)
         if pull_ids is None:
             latest = reversed(list(enumerate(self.told_indices)))
-            return _first_keys(
+            return self._first_keys(
                 latest,
                 arms,
                 "Expected another told result of {} to withdraw, but it has none. Use "
                 "`fail` for pending pulls.",
-                self._name,
             )
-        place_of = {pull_id: place for place, pull_id in enumerate(self.told_ids)}
+        place_of = {key: place for place, key in enumerate(self.told_ids) if key >= 0}
         places = []
         for arm, pull_id in zip(arms, check_pull_ids(pull_ids, len(arms)), strict=True):
-            place = place_of.get(pull_id, -1) if pull_id >= 0 else -1
-            if place < 0 or self.told_indices[place] != arm:
+            place = place_of.get(pull_id)
+            if place is None or self.told_indices[place] != arm:
                 raise InputDataError(
                     f"Expected pull {pull_id} to be one of arm {arm} whose result was "
                     "told, but it is none. `pending` lists pending pulls, by id."
@@ -363,13 +362,12 @@ class Observations:
     def _match(self, arms: list[int], pull_ids: Any) -> list[int]:
         """Return the ids of pending pulls of these arms, by id or the oldest ones."""
         if pull_ids is None:
-            return _first_keys(
+            return self._first_keys(
                 ((pull_id, pull.arm) for pull_id, pull in self.pending.items()),
                 arms,
                 "Expected a pending pull of {}, but it has none left to settle. Ask "
                 "first, and tell what `ask` returned; or pass results that were never "
                 "asked for to `add_observations`.",
-                self._name,
             )
         ids = check_pull_ids(pull_ids, len(arms))
         for arm, pull_id in zip(arms, ids, strict=True):
@@ -384,6 +382,29 @@ class Observations:
                     "wait for a result, by id."
                 )
         return ids
+
+    def _first_keys(
+        self, pairs: Iterable[tuple[int, int]], arms: list[int], missing: str
+    ) -> list[int]:
+        """Return the keys of the first pairs (key, arm) of each arm, repeats included.
+
+        Raises:
+            InputDataError: With the message ``missing``, if an arm has none left.
+        """
+        keys: dict[int, deque[int]] = {arm: deque() for arm in arms}
+        for key, arm in pairs:
+            if arm in keys:
+                keys[arm].append(key)
+        found = []
+        for arm in arms:
+            if not keys[arm]:
+                raise InputDataError(missing.format(self._name(arm)))
+            found.append(keys[arm].popleft())
+        return found
+
+    def _checked_arms(self, indices: Any) -> list[int]:
+        """Return the arms of a user's argument."""
+        return check_indices(indices, self.num_arms)
 
     def _name(self, arm: int) -> str:
         """Return how messages name an arm."""
@@ -460,22 +481,3 @@ def _plus(totals: Totals, indices: Tensor, rewards: Tensor, weights: Tensor) -> 
         counts.to(weights).index_add(0, place, weights),
         sums.index_add(0, place, rewards * weights),
     )
-
-
-def _first_keys(
-    pairs: Iterable[tuple[int, int]],
-    arms: list[int],
-    missing: str,
-    name: Callable[[int], str],
-) -> list[int]:
-    """Return the keys of the first pairs (key, arm) of each arm, repeats included."""
-    keys: dict[int, deque[int]] = {arm: deque() for arm in arms}
-    for key, arm in pairs:
-        if arm in keys:
-            keys[arm].append(key)
-    found = []
-    for arm in arms:
-        if not keys[arm]:
-            raise InputDataError(missing.format(name(arm)))
-        found.append(keys[arm].popleft())
-    return found

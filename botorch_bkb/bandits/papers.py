@@ -16,6 +16,7 @@ from botorch_bkb.acquisition.confidence import (
     RTVWidth,
     TVWidth,
 )
+from botorch_bkb.acquisition.schedules import ConfidenceSchedule
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
@@ -36,7 +37,42 @@ from botorch_bkb.posteriors import DrawCovariance
 DRAWS_PER_ROUND = 30
 
 
-class BKB(FiniteArmBandit):
+class _SparseBandit(FiniteArmBandit):
+    """An algorithm on the sparse posterior, kernel and noise given."""
+
+    default_confidence: ConfidenceSchedule = PracticalBKBWidth()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        **options: Any,
+    ) -> None:
+        given = _given(type(self).__name__, arms, covar_module, noise_variance)
+        super().__init__(arms, _sparse_surrogate(given, options), **options)
+
+
+class _ExactBandit(FiniteArmBandit):
+    """An algorithm on the exact posterior, kernel and noise given."""
+
+    default_confidence: ConfidenceSchedule = ChowdhuryGopalanWidth()
+
+    def __init__(
+        self,
+        arms: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float | None = None,
+        *,
+        max_feature_bytes: int = 2**31,
+        **options: Any,
+    ) -> None:
+        given = _given(type(self).__name__, arms, covar_module, noise_variance)
+        surrogate = PosteriorSurrogate(given, max_feature_bytes)
+        super().__init__(arms, surrogate, **options)
+
+
+class BKB(_SparseBandit):
     """Budgeted kernel bandit: GP-UCB on the sparse posterior, one arm at a time.
 
     Algorithm 1 of [calandriello2019bkb]_, resampled at every step. The theorems assume
@@ -61,20 +97,8 @@ class BKB(FiniteArmBandit):
         >>> bandit.tell(indices, measure(indices))
     """
 
-    default_confidence = PracticalBKBWidth()
 
-    def __init__(
-        self,
-        arms: Tensor,
-        covar_module: Kernel | None = None,
-        noise_variance: float | None = None,
-        **options: Any,
-    ) -> None:
-        given = _given("BKB", arms, covar_module, noise_variance)
-        super().__init__(arms, _sparse_surrogate(given, options), **options)
-
-
-class BBKB(FiniteArmBandit):
+class BBKB(_SparseBandit):
     """Batch budgeted kernel bandit: batches that close before the posterior is stale.
 
     Algorithm 1 of [calandriello2020bbkb]_, resampled once a batch. All arguments are
@@ -95,41 +119,16 @@ class BBKB(FiniteArmBandit):
     default_confidence = PracticalBBKBWidth()
     default_batch_rule = SumRule()
 
-    def __init__(
-        self,
-        arms: Tensor,
-        covar_module: Kernel | None = None,
-        noise_variance: float | None = None,
-        **options: Any,
-    ) -> None:
-        given = _given("BBKB", arms, covar_module, noise_variance)
-        super().__init__(arms, _sparse_surrogate(given, options), **options)
 
-
-class GPUCB(FiniteArmBandit):
+class GPUCB(_ExactBandit):
     """GP-UCB on the exact posterior, with the width of [chowdhury2017]_.
 
     ``O(A P^2)`` an ask for ``P`` distinct pulled arms. The arguments are those of
     :class:`BKB`, without the options of inducing arms.
     """
 
-    default_confidence = ChowdhuryGopalanWidth()
 
-    def __init__(
-        self,
-        arms: Tensor,
-        covar_module: Kernel | None = None,
-        noise_variance: float | None = None,
-        *,
-        max_feature_bytes: int = 2**31,
-        **options: Any,
-    ) -> None:
-        given = _given("GPUCB", arms, covar_module, noise_variance)
-        surrogate = PosteriorSurrogate(given, max_feature_bytes)
-        super().__init__(arms, surrogate, **options)
-
-
-class GPBUCB(FiniteArmBandit):
+class GPBUCB(_ExactBandit):
     """GP-BUCB: batches on the exact posterior, closed by the product rule.
 
     [desautels2014gpbucb]_. Its theorem multiplies the width by the bound on the
@@ -138,21 +137,7 @@ class GPBUCB(FiniteArmBandit):
     :class:`GPUCB`.
     """
 
-    default_confidence = ChowdhuryGopalanWidth()
     default_batch_rule = ProductRule()
-
-    def __init__(
-        self,
-        arms: Tensor,
-        covar_module: Kernel | None = None,
-        noise_variance: float | None = None,
-        *,
-        max_feature_bytes: int = 2**31,
-        **options: Any,
-    ) -> None:
-        given = _given("GPBUCB", arms, covar_module, noise_variance)
-        surrogate = PosteriorSurrogate(given, max_feature_bytes)
-        super().__init__(arms, surrogate, **options)
 
 
 class TVGPUCB(FiniteArmBandit):
@@ -257,7 +242,7 @@ class RGPUCB(FiniteArmBandit):
         self.block_size = block_size
 
 
-class GPThompsonSampling(FiniteArmBandit):
+class GPThompsonSampling(_SparseBandit):
     r"""Thompson sampling: each pull is the best arm of a draw from the posterior.
 
     Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, at ``O(A m)`` a
@@ -287,7 +272,6 @@ class GPThompsonSampling(FiniteArmBandit):
         >>> bandit.tell(indices, measure(indices))
     """
 
-    default_confidence = PracticalBKBWidth()
     default_batch_rule = FixedSize(DRAWS_PER_ROUND)
 
     def __init__(
@@ -301,12 +285,11 @@ class GPThompsonSampling(FiniteArmBandit):
         scale: float = 1.0,
         **options: Any,
     ) -> None:
-        given = _given("GPThompsonSampling", arms, covar_module, noise_variance)
         policy = ThompsonPolicy(uniform_probability, covariance, scale)
-        super().__init__(arms, _sparse_surrogate(given, options), policy, **options)
+        super().__init__(arms, covar_module, noise_variance, policy=policy, **options)
 
 
-class EpsilonGreedy(FiniteArmBandit):
+class EpsilonGreedy(_SparseBandit):
     """The arm of the largest posterior mean, or with some probability a uniform one.
 
     Args:
@@ -315,8 +298,6 @@ class EpsilonGreedy(FiniteArmBandit):
         options: Those of :class:`BKB`. The confidence schedule only serves
             ``confidence_bound``.
     """
-
-    default_confidence = PracticalBKBWidth()
 
     def __init__(
         self,
@@ -327,9 +308,8 @@ class EpsilonGreedy(FiniteArmBandit):
         uniform_probability: float = 0.1,
         **options: Any,
     ) -> None:
-        given = _given("EpsilonGreedy", arms, covar_module, noise_variance)
         policy = EpsilonGreedyPolicy(uniform_probability)
-        super().__init__(arms, _sparse_surrogate(given, options), policy, **options)
+        super().__init__(arms, covar_module, noise_variance, policy=policy, **options)
 
 
 class UniformRandom(FiniteArmBandit):

@@ -213,11 +213,7 @@ def from_json(value: Any) -> Any:
     Raises:
         KeyError: If it is none of its values.
     """
-    if isinstance(value, list):
-        return [from_json(item) for item in value]
-    if isinstance(value, Mapping):
-        return _decode({name: from_json(item) for name, item in value.items()})
-    return value
+    return json.loads(json.dumps(value), object_hook=_decode)
 
 
 def _decode(value: Mapping[str, Any]) -> Any:

@@ -1,5 +1,7 @@
 """What the tests of the contract of ask and tell share."""
 
+from itertools import cycle
+
 import pytest
 from typing_extensions import override
 
@@ -15,20 +17,12 @@ def each(classes):
 
 
 both_signs = pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
-RULES = {
-    "fixed": FixedSize(3),
-    "sum": SumRule(),
-    "product": ProductRule(),
-}
+RULES = (FixedSize(3), SumRule(), ProductRule())
 
 
 def each_bandit_and_rule(test):
     """Run a test with every bandit and with every rule, not with all pairs."""
-    rules = [RULES[name] for name in RULES]
-    pairs = [
-        (bandit_class, rules[number % len(rules)])
-        for number, bandit_class in enumerate(PAPERS_BANDITS)
-    ]
+    pairs = list(zip(PAPERS_BANDITS, cycle(RULES), strict=False))
     return pytest.mark.parametrize(("bandit_class", "rule"), pairs)(test)
 
 

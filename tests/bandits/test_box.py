@@ -9,7 +9,6 @@ import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.exceptions.warnings import BotorchWarning
-from gpytorch.kernels import RBFKernel
 
 from botorch_bkb.acquisition.confidence import ChowdhuryGopalanWidth
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
@@ -22,7 +21,8 @@ from botorch_bkb.bandits import (
 )
 from botorch_bkb.bandits.box_surrogate import PointObservations
 from botorch_bkb.generation import VarianceStoppingRule
-from tests.bandits import assert_same, LEARNED
+from tests.bandits import assert_same, LEARNED, rbf
+from tests.helpers import gram_matrix
 from tests.reference import exact_posterior
 
 
@@ -36,15 +36,9 @@ KINDS = {
 each = pytest.mark.parametrize("kind", KINDS)
 
 
-def rbf(lengthscale=1.0):
-    kernel = RBFKernel().double()
-    kernel.lengthscale = lengthscale
-    return kernel
-
-
 def make_bandit(kind, seed=0, bounds=BOUNDS, **options):
     options = {
-        "covar_module": rbf(),
+        "covar_module": rbf(1.0),
         "noise_variance": NOISE,
         "batch_size": 2,
         "raw_samples": 64,
@@ -140,10 +134,8 @@ def test_predictions_are_the_dense_posterior(kind, maximize):
     y = bandit.state_dict()["observations"]["told_rewards"]
     bandit.ask()  # pending points do not count
     test_X = torch.tensor([[0.0, 0.5], [2.5, 1.9], [1.0, 1.0]], dtype=torch.double)
-    K = [
-        rbf()(left, right).to_dense().detach().numpy()
-        for left, right in ((X, X), (X, test_X), (test_X, test_X))
-    ]
+    pairs = ((X, X), (X, test_X), (test_X, test_X))
+    K = [gram_matrix(rbf(1.0), *pair) for pair in pairs]
     mean, covariance = exact_posterior(*K, np.full(8, NOISE), np.array(y))
     for _ in range(2):
         got = bandit.predict(test_X)
@@ -163,6 +155,9 @@ def test_rewards_come_late_in_any_order_or_never():
     second = bandit.ask(2)
     assert torch.equal(bandit.pending_points, torch.cat([first, second]))
     bandit.tell(second.flip(0), torch.tensor([0.1, 0.2]))
+    told = bandit.state_dict()["observations"]
+    assert torch.equal(told["points"][told["told_indices"]], second.flip(0))
+    assert told["told_rewards"] == pytest.approx([0.1, 0.2])
     bandit.fail(first[1:2])
     bandit.tell(first[2:], [0.3])
     assert torch.equal(bandit.pending_points, first[:1])
@@ -381,10 +376,7 @@ def test_points_follow_the_distribution_of_the_maximizer():
     bandit.add_observations(X, y)
     points = np.sort(bandit.ask().squeeze(-1))
     grid = torch.linspace(0, 1, 201, dtype=torch.double).unsqueeze(-1)
-    K = [
-        rbf(0.3)(left, right).to_dense().detach().numpy()
-        for left, right in ((X, X), (X, grid), (grid, grid))
-    ]
+    K = [gram_matrix(rbf(0.3), *pair) for pair in ((X, X), (X, grid), (grid, grid))]
     mean, covariance = exact_posterior(*K, np.full(3, NOISE), y.double().numpy())
     draws = np.random.default_rng(0).multivariate_normal(mean, covariance, 20_000)
     best = np.sort(grid.squeeze(-1).numpy()[draws.argmax(axis=1)])

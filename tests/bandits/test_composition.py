@@ -19,6 +19,7 @@ from botorch_bkb import (
     GPUCB,
     RGPUCB,
     TVGPUCB,
+    UniformRandom,
 )
 from botorch_bkb.acquisition import (
     ChowdhuryGopalanWidth,
@@ -33,6 +34,7 @@ from botorch_bkb.bandits import (
     LeverageScoreSampling,
     ThompsonPolicy,
     UCBPolicy,
+    UniformPolicy,
 )
 from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
 from botorch_bkb.bandits.fitting import Hyperparameters
@@ -143,41 +145,29 @@ def test_policies_surrogates_and_rules_go_together(surrogate, policy, rule, tmp_
     assert runs[0][4] == runs[1][4]
 
 
-NAMED = {
-    "BKB": (BKB, on_posterior(SPARSE), UCBPolicy(), PracticalBKBWidth()),
-    "BBKB": (BBKB, on_posterior(SPARSE), UCBPolicy(), PracticalBBKBWidth()),
-    "GPUCB": (GPUCB, on_posterior(), UCBPolicy(), ChowdhuryGopalanWidth()),
-    "GPBUCB": (GPBUCB, on_posterior(), UCBPolicy(), ChowdhuryGopalanWidth()),
-    "TVGPUCB": (TVGPUCB, on_filter(0.05), UCBPolicy(), TVWidth()),
-    "RGPUCB": (RGPUCB, on_posterior(block_size=20), UCBPolicy(), RTVWidth()),
-    "EpsilonGreedy": (
-        EpsilonGreedy,
-        on_posterior(SPARSE),
-        EpsilonGreedyPolicy(0.1),
+# Width, policy and batch rule of the algorithms of the papers.
+DEFAULTS = {
+    BKB: (PracticalBKBWidth(), UCBPolicy(), FixedSize(1)),
+    BBKB: (PracticalBBKBWidth(), UCBPolicy(), SumRule()),
+    GPUCB: (ChowdhuryGopalanWidth(), UCBPolicy(), FixedSize(1)),
+    GPBUCB: (ChowdhuryGopalanWidth(), UCBPolicy(), ProductRule()),
+    TVGPUCB: (TVWidth(), UCBPolicy(), FixedSize(1)),
+    RGPUCB: (RTVWidth(), UCBPolicy(), FixedSize(1)),
+    EpsilonGreedy: (PracticalBKBWidth(), EpsilonGreedyPolicy(0.1), FixedSize(1)),
+    UniformRandom: (PracticalBKBWidth(), UniformPolicy(), FixedSize(1)),
+    GPThompsonSampling: (
         PracticalBKBWidth(),
-    ),
-    "GPThompsonSampling": (
-        GPThompsonSampling,
-        on_posterior(SPARSE),
         ThompsonPolicy(0.05, "projected", 1.0),
-        PracticalBKBWidth(),
+        FixedSize(30),
     ),
 }
-NAMED_RULES = {"BBKB": SumRule(), "GPBUCB": ProductRule()}
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_the_algorithm_of_a_paper_is_its_parts(name):
-    kind, surrogate, policy, width = NAMED[name]
-    options = {"batch_rule": NAMED_RULES.get(name), "confidence": width}
-    bandit, composed = make_bandit(kind), compose(surrogate, policy, **options)
-    assert (bandit.confidence, bandit.policy) == (width, policy)
-    assert play(bandit, 12) == play(composed, 12)
-    for left, right in zip(bandit.predict(), composed.predict(), strict=True):
-        assert torch.equal(left, right)
-    assert bandit.confidence_width == composed.confidence_width
-    drawn = GPThompsonSampling(bandit.arms, rbf(), NOISE)
-    assert len(drawn.ask()) == 30
+def test_the_defaults_of_the_algorithms_of_the_papers():
+    times = {TVGPUCB: {"forgetting_rate": 0.05}, RGPUCB: {"block_size": 20}}
+    for kind, expected in DEFAULTS.items():
+        bandit = kind(random_arms(30), rbf(), NOISE, **times.get(kind, {}))
+        assert (bandit.confidence, bandit.policy, bandit.batch_rule) == expected
 
 
 @pytest.mark.parametrize("name", SURROGATES)

@@ -11,7 +11,6 @@ from botorch_bkb import (
     BBKB,
     EpsilonGreedy,
     GPBandit,
-    GPThompsonSampling,
     TVGPUCB,
     UniformRandom,
 )
@@ -37,31 +36,6 @@ from tests.bandits.contract import each, each_bandit_and_rule, leverage_at_ask
 
 
 # The first arm, and ties --------------------------------------------------------------
-
-
-@each([BBKB, EpsilonGreedy, GPThompsonSampling, TVGPUCB])
-def test_the_first_arm_is_uniform_among_available_arms(bandit_class):
-    arms, counts = grid_arms(6), torch.zeros(6)
-    available = torch.tensor([False, True, False, True, True, False])
-    for seed in range(60):
-        indices = make_bandit(bandit_class, arms, seed=seed).ask(available=available)
-        counts[indices[0]] += 1
-    assert counts[~available].sum() == 0
-    # Chi-square with 2 degrees of freedom: 18.5 has probability 1e-4.
-    assert (counts[available] - 20).square().sum() / 20 < 18.5
-
-
-@each(ALL_BANDITS)
-def test_no_arm_but_the_first_is_drawn_from_the_global_generator(bandit_class):
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    play(make_bandit(bandit_class), 4)
-    play(make_bandit(bandit_class, generator=None), 4)
-    if bandit_class is GPBandit:
-        bandit = make_bandit(bandit_class, **LEARNED)
-        play(bandit, 5)
-        bandit.maximizer_distribution(4)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_without_a_generator_every_bandit_has_a_seed_of_its_own():

@@ -43,6 +43,7 @@ from tests.bandits.contract import each
         ("covar_module", "rbf", InputDataError, "`covar_module`.*got 'rbf'"),
         ("oversampling", 0.0, InputDataError, "`oversampling`.*got 0.0"),
         ("resampling", "often", InputDataError, "`resampling`.*got 'often'"),
+        ("max_inducing", 0, InputDataError, "`max_inducing`.*at least 1"),
         ("inclusion", "unmerged", InputDataError, "`inclusion`.*got 'unmerged'"),
     ],
 )

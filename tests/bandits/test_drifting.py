@@ -23,6 +23,7 @@ from tests.bandits import (
     rbf,
     unchanged,
 )
+from tests.helpers import gram_matrix
 from tests.reference import time_varying_posterior
 
 
@@ -31,15 +32,12 @@ WIDTH = LogWidth(0.8, 4.0)
 both_filters = pytest.mark.parametrize("sparse", [False, True], ids=["exact", "sparse"])
 
 
-def gram(bandit):
-    return rbf()(bandit.arms).to_dense().detach().numpy()
-
-
 def dense(bandit, pulls, time, rate=RATE):
     """Return means and variances by equations (7) and (8)."""
     arms, rewards, times = (np.array(column) for column in zip(*pulls, strict=True))
+    gram = gram_matrix(rbf(), bandit.arms)
     return time_varying_posterior(
-        gram(bandit), NOISE, rate, arms.astype(int), times, rewards, time
+        gram, NOISE, rate, arms.astype(int), times, rewards, time
     )
 
 
@@ -136,30 +134,30 @@ def test_nothing_is_forgotten_at_rate_zero():
     torch.testing.assert_close(bandit.predict()[0], still.predict()[0])
 
 
+def values_that_drift(arms, rate):
+    """Yield the values of all arms of a function that forgets, step by step."""
+    gram = torch.from_numpy(gram_matrix(rbf(), arms)) + 1e-9 * torch.eye(len(arms))
+    root = torch.linalg.cholesky(gram)
+    stream = torch.Generator().manual_seed(1)
+    new = root @ torch.randn(len(arms), generator=stream, dtype=torch.double)
+    while True:
+        yield new
+        step = root @ torch.randn(len(arms), generator=stream, dtype=torch.double)
+        new = math.sqrt(1 - rate) * new + math.sqrt(rate) * step
+
+
 def test_an_unknown_rate_is_learned():
     """A function that forgets a tenth at each step, and one that stays."""
-    arms = random_arms(40)
-    K = rbf()(arms).to_dense().detach() + 1e-9 * torch.eye(40).double()
-    root = torch.linalg.cholesky(K)
-    learned = []
+    arms, learned = random_arms(40), []
     # Above the bytes of an exact filter, and below them: a sparse one.
-    for rate, max_feature_bytes in ((0.1, 2**31), (0.0, 12_000)):
-        stream = torch.Generator().manual_seed(1)
-        f = root @ torch.randn(40, generator=stream, dtype=torch.double)
-        bandit = GPBandit(
-            arms,
-            rbf(),
-            0.01,
-            forgetting_rate="learn",
-            max_feature_bytes=max_feature_bytes,
-            generator=torch.Generator().manual_seed(0),
-        )
-        for _ in range(20):
+    for rate, room in ((0.1, 2**31), (0.0, 12_000)):
+        options = {"forgetting_rate": "learn", "max_feature_bytes": room}
+        bandit = make_bandit(GPBandit, arms, noise_variance=0.01, **options)
+        stream = torch.Generator().manual_seed(0)
+        for _, values in zip(range(20), values_that_drift(arms, rate), strict=False):
             indices = bandit.ask(3)
             noise = torch.randn(3, generator=stream, dtype=torch.double)
-            bandit.tell(indices, f[indices] + 0.1 * noise)
-            new = root @ torch.randn(40, generator=stream, dtype=torch.double)
-            f = math.sqrt(1 - rate) * f + math.sqrt(rate) * new
+            bandit.tell(indices, values[indices] + 0.1 * noise)
         learned.append(bandit.forgetting_rate)
     assert 0.05 < learned[0] < 0.2
     assert learned[1] < 0.01
@@ -169,26 +167,18 @@ def test_an_unknown_rate_is_learned():
 def test_a_learned_rate_does_not_depend_on_the_unit_of_time(unit):
     """In steps of a second counted in years, or of a day counted in seconds."""
     arms = random_arms(20)
-    root = torch.linalg.cholesky(
-        rbf()(arms).to_dense().detach() + 1e-9 * torch.eye(20).double()
+    bandit, plain, other = (
+        make_bandit(GPBandit, arms, forgetting_rate="learn") for _ in range(3)
     )
-    stream = torch.Generator().manual_seed(1)
-    bandit, plain = (
-        make_bandit(GPBandit, arms, forgetting_rate="learn") for _ in range(2)
-    )
-    f = root @ torch.randn(20, generator=stream, dtype=torch.double)
-    for time in range(33):
-        index = int(torch.randint(20, (1,), generator=stream))
+    for time, values in zip(range(33), values_that_drift(arms, 0.2), strict=False):
+        index = 7 * time % 20
         for one, scale in ((bandit, unit), (plain, 1.0)):
-            one.add_observations([index], f[[index]], time=time * scale)
-        new = root @ torch.randn(20, generator=stream, dtype=torch.double)
-        f = math.sqrt(0.8) * f + math.sqrt(0.2) * new
+            one.add_observations([index], values[[index]], time=time * scale)
     for one, scale in ((bandit, unit), (plain, 1.0)):
         one.ask(time=33 * scale)
     assert 0.05 < plain.forgetting_rate < 0.5
     step_rate = 1 - (1 - plain.forgetting_rate) ** (1 / unit)
     assert bandit.forgetting_rate == pytest.approx(step_rate)
-    other = make_bandit(GPBandit, arms, forgetting_rate="learn")
     other.load_state_dict(bandit.state_dict())
     assert other.forgetting_rate == bandit.forgetting_rate
     assert torch.equal(other.ask(time=35 * unit), plain.ask(time=35.0))

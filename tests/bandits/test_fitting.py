@@ -12,6 +12,7 @@ from botorch_bkb.bandits import composite_to_learn, fitting, map_fit, ThompsonPo
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.models.kernels import TanimotoKernel
 from tests.bandits import (
+    assert_same,
     LEARNED,
     make_bandit,
     noisy_rewards,
@@ -54,12 +55,6 @@ def fit_times(bandit, num_rounds, size):
         if bandit.state_dict()["prior"]["next_fit"] != before:
             times.append(bandit.num_pulls)
     return times
-
-
-@pytest.fixture
-def only_doubling(monkeypatch):
-    """Let fits come at doubling numbers of pulls from the first one on."""
-    monkeypatch.setattr(fitting, "FIT_ALWAYS_UNTIL", 0)
 
 
 @pytest.mark.parametrize(
@@ -144,15 +139,19 @@ def test_what_is_given_stays_while_the_rest_is_learned(options, given_kernel):
 
 
 @each_model
-def test_answers_follow_an_affine_change_of_the_rewards(options):
-    plain, changed = (make_bandit(GPBandit, **LEARNED, **options) for _ in range(2))
-    shift, factor = -70.0, 300.0
+def test_answers_do_not_depend_on_the_units_of_rewards_and_features(options):
+    arms, shift, factor = random_arms(30), -70.0, 300.0
+    units = torch.tensor([1e4, -1e-3], dtype=torch.double)
+    plain, changed = (
+        make_bandit(GPBandit, table, **LEARNED, **options)
+        for table in (arms, arms * units + 5)
+    )
     start = torch.tensor([3, 17, 8, 25])
-    measure = noisy_rewards(plain.arms)
+    measure = noisy_rewards(arms)
     rewards = measure(start)
     plain.add_observations(start, rewards)
     changed.add_observations(start, shift + factor * rewards)
-    for _ in range(2):
+    for _ in range(3):
         indices = plain.ask()
         assert torch.equal(changed.ask(), indices)
         mean, variance = plain.predict()
@@ -167,26 +166,6 @@ def test_answers_follow_an_affine_change_of_the_rewards(options):
         rewards = measure(indices)
         plain.tell(indices, rewards)
         changed.tell(indices, shift + factor * rewards)
-
-
-def test_answers_do_not_depend_on_the_units_of_the_features():
-    arms = random_arms(30)
-    plain = make_bandit(GPBandit, arms, **LEARNED)
-    units = torch.tensor([1e4, -1e-3], dtype=torch.double)
-    changed = make_bandit(GPBandit, arms * units + 5, **LEARNED)
-    measure = noisy_rewards(arms)
-    start = torch.tensor([3, 17, 8, 25])
-    rewards = measure(start)
-    for bandit in (plain, changed):
-        bandit.add_observations(start, rewards)
-    for _ in range(3):
-        indices = plain.ask()
-        assert torch.equal(changed.ask(), indices)
-        for got, expected in zip(changed.predict(), plain.predict(), strict=True):
-            assert torch.allclose(got, expected, atol=1e-3)
-        rewards = measure(indices)
-        plain.tell(indices, rewards)
-        changed.tell(indices, rewards)
 
 
 def scaled(kernel, outputscale):
@@ -226,37 +205,25 @@ def test_a_given_kernel_is_in_the_units_of_the_user():
     assert torch.allclose(got_variance / factor**2, variance, atol=1e-4)
 
 
-def hump_told(**options):
-    """Return a bandit told of a plain of zeros, measured mostly where it has a hump."""
+@each_model
+def test_what_is_learned_where_no_kernel_is_given(options):
+    arms = random_arms(20)
+    kernel = GPBandit(arms, **options).covar_module
+    assert_same(kernel.state_dict(), composite_to_learn(arms).to(arms).state_dict())
+    bits = torch.ones(20, 64, dtype=torch.uint8)
+    kernel = GPBandit(bits, **options).covar_module
+    assert isinstance(kernel.base_kernel, TanimotoKernel)
+
+
+def test_thompson_sampling_fits_a_prior_mean():
+    """Of a plain of zeros that was measured mostly where it has a hump."""
     plain = torch.cartesian_prod(*[torch.linspace(0, 1, 4).double()] * 2)
     stream = torch.Generator().manual_seed(0)
     steps = 0.1 * torch.randn(40, 2, generator=stream, dtype=torch.double)
     arms = torch.cat([plain, plain[5] + steps])
     rewards = (-(arms - plain[5]).square().sum(dim=-1) / 0.08).exp()
-    bandit = make_bandit(GPBandit, arms, **LEARNED, **options)
+    bandit = make_bandit(GPBandit, arms, policy=ThompsonPolicy(), **LEARNED)
     bandit.add_observations(torch.arange(len(arms)), rewards)
-    return bandit, rewards
-
-
-@each_model
-def test_what_is_learned_where_no_kernel_is_given(options):
-    arms = random_arms(20)
-    kernel = GPBandit(arms, **options).covar_module
-    expected = composite_to_learn(arms).to(arms)
-    assert [type(part) for part in kernel.modules()] == [
-        type(part) for part in expected.modules()
-    ]
-    assert kernel.state_dict().keys() == expected.state_dict().keys()
-    for name, value in expected.state_dict().items():
-        assert torch.equal(kernel.state_dict()[name], value)
-    bits = torch.ones(20, 64, dtype=torch.uint8)
-    assert isinstance(
-        GPBandit(bits, **options).covar_module.base_kernel, TanimotoKernel
-    )
-
-
-def test_thompson_sampling_fits_a_prior_mean():
-    bandit, rewards = hump_told(policy=ThompsonPolicy())
     bandit.ask(1)
     fitted = bandit._surrogate.hyperparameters
     assert rewards.mean() > 0.5
@@ -327,8 +294,9 @@ def test_a_fit_that_fails_keeps_the_hyper_parameters_with_a_warning(monkeypatch)
 # Frozen sums --------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("only_doubling")
-def test_frozen_sums_restart_after_a_refit():
+def test_frozen_sums_restart_after_a_refit(monkeypatch):
+    """With fits at doubling numbers of pulls from the first one on."""
+    monkeypatch.setattr(fitting, "FIT_ALWAYS_UNTIL", 0)
     recorder = Recorder()
     bandit = make_bandit(GPBandit, confidence=recorder, **LEARNED)
     restarts = {}

@@ -131,12 +131,15 @@ def test_numbers_of_numpy_are_numbers():
     assert len(GPBandit(ARMS, max_repeats=size).ask(size)) == 3
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("name", JUNK)
-def test_junk_is_no_point_of_a_box(name):
+def test_junk_is_no_point_and_no_state_of_a_box(name):
     junk = JUNK[name]
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
     bandit = BoxBandit(bounds, rbf(), 0.1, raw_samples=8, num_restarts=1)
+    bandit.add_observations(torch.rand(3, 2), [1.0, 2.0, 3.0])
     point = bandit.ask()
+    state = bandit.state_dict()
     for call in (
         lambda: bandit.ask(junk),
         lambda: bandit.tell(junk, [1.0]),
@@ -149,10 +152,15 @@ def test_junk_is_no_point_of_a_box(name):
         lambda: BoxBandit(bounds, junk),
         lambda: BoxBandit(bounds, None, junk),
     ):
-        state = bandit.state_dict()
         if answers(call):
             bandit.load_state_dict(state)
         assert torch.equal(bandit.pending_points, point)
+    bandit.load_state_dict(state)
+    for key in state:
+        if answers(lambda key=key: bandit.load_state_dict({**state, key: junk})):
+            bandit.load_state_dict(state)
+        assert_same(bandit.state_dict(), state)
+    bandit.tell(point, [1.0])
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
@@ -171,31 +179,12 @@ def test_junk_is_no_state(bandit_class, name):
         bandit.load_state_dict({key: state[key] for key in list(state)[:-1]})
 
 
-@pytest.mark.filterwarnings("ignore:Casting complex values to real")
-@pytest.mark.parametrize("name", JUNK)
-def test_junk_is_no_state_of_a_box(name):
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
-    bandit = BoxBandit(bounds, rbf(), 0.1, raw_samples=8, num_restarts=1)
-    bandit.add_observations(torch.rand(3, 2), [1.0, 2.0, 3.0])
-    waiting = bandit.ask()
-    state = bandit.state_dict()
-    for key in state:
-        wrong = {**state, key: JUNK[name]}
-        if answers(lambda wrong=wrong: bandit.load_state_dict(wrong)):
-            bandit.load_state_dict(state)
-        assert_same(bandit.state_dict(), state)
-    bandit.tell(waiting, [1.0])
-
-
 def test_pulls_that_cannot_be_are_no_state():
     bandit = waiting_bandit(BBKB)
     state = bandit.state_dict()
     kept = state["observations"]
     for changes, match in (
-        (
-            {"told_indices": [*kept["told_indices"][:-1], 99]},
-            "between 0 and 29",
-        ),
+        ({"told_indices": [*kept["told_indices"][:-1], 99]}, "between 0 and 29"),
         ({"told_rewards": kept["told_rewards"][:-1]}, "one number per index"),
         ({"told_rewards": [math.nan] * len(kept["told_rewards"])}, "finite"),
         ({"told_scores": kept["told_scores"][:-1]}, "a number per observation"),
@@ -205,40 +194,32 @@ def test_pulls_that_cannot_be_are_no_state():
         ({"pending": {0: (1, 0.5, math.nan)}}, "`time` to be a finite"),
         ({"pending": {0: (1, 0.5)}}, "not enough values"),
         ({"pending": {math.inf: (1, 0.5, 0.0)}}, "integer from 0"),
+        ({"now": 10**400}, "does not fit"),
+        ({"opening_score": math.nan}, "does not fit"),
     ):
         with unchanged(bandit), pytest.raises(InputDataError, match=match):
             bandit.load_state_dict({**state, "observations": {**kept, **changes}})
 
 
 def test_numbers_that_cannot_be_are_no_state():
-    bandit = make_bandit(GPBandit, forgetting_rate="learn", **LEARNED)
-    play(bandit, 6)
-    state = bandit.state_dict()
-    prior = state["prior"]
-    wrong = [
-        {"prior": {**prior, name: value}}
-        for name in ("unit", "offset")
-        for value in (-1e200, 10**400, math.nan)
-    ]
-    wrong += [{"restart": value} for value in ((0, -1e308), (99, 0.0), 3)]
-    wrong += [{"seed": value} for value in (-1, 2**64, 0.5)]
-    wrong += [
-        {"observations": {**state["observations"], name: value}}
-        for name in ("now", "opening_score")
-        for value in (10**400, math.nan)
-    ]
-    for changes in wrong:
-        with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
-            bandit.load_state_dict({**state, **changes})
-
-
-def test_doublings_that_cannot_be_are_no_state():
-    bandit = make_bandit(BBKB, confidence=NormDoubling(BBKBWidth()))
+    options = {"confidence": NormDoubling(BBKBWidth()), "forgetting_rate": "learn"}
+    bandit = make_bandit(GPBandit, **options, **LEARNED)
     play(bandit, 3)
-    for count in (-1, 501, 1.0, None):
-        state = {**bandit.state_dict(), "confidence": {"num_doublings": count}}
-        with unchanged(bandit), pytest.raises(InputDataError, match="from 0 to 500"):
-            bandit.load_state_dict(state)
+    state = bandit.state_dict()
+    values = {
+        "prior": [
+            {**state["prior"], name: value}
+            for name in ("unit", "offset", "step")
+            for value in (-1e200, 10**400, math.nan)
+        ],
+        "restart": [(0, -1e308), (99, 0.0), 3],
+        "seed": [-1, 2**64, 0.5],
+        "confidence": [{"num_doublings": count} for count in (-1, 501, 1.0, None)],
+    }
+    for name, wrong in values.items():
+        for value in wrong:
+            with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
+                bandit.load_state_dict({**state, name: value})
 
 
 def test_columns_of_a_table_come_in_their_order():

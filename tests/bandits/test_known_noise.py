@@ -24,7 +24,6 @@ from botorch_bkb.bandits import ThompsonPolicy, UCBPolicy
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.likelihoods import PartlyKnownNoise
 from tests.bandits import (
-    assert_same,
     identity_bandit,
     make_bandit,
     noisy_rewards,
@@ -214,22 +213,6 @@ def test_a_product_space_takes_known_noise():
         answers.append((bandit.ask(3).tolist(), bandit.predict()))
     assert answers[0][0] == answers[1][0]
     close(answers[0][1], answers[1][1])
-
-
-def test_a_saved_bandit_continues_with_known_noise(tmp_path):
-    bandits = [
-        make_bandit(GPBandit, covar_module=None, noise_variance=None) for _ in range(2)
-    ]
-    bandit, other = bandits
-    bandit.add_observations(TOLD, true_rewards(ARMS)[TOLD], noise_variance=0.01)
-    bandit.ask(2)
-    bandit.save(tmp_path / "state")
-    other.load(tmp_path / "state")
-    for each in bandits:
-        arms = list(each.pending.values())
-        each.tell(arms, [1.0, 2.0], noise_variance=[0.2, math.nan])
-    assert bandit.ask(4).tolist() == other.ask(4).tolist()
-    assert_same(bandit.state_dict(), other.state_dict())
 
 
 def test_a_withdrawn_result_takes_its_noise_along():

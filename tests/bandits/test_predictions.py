@@ -115,23 +115,6 @@ def test_predictions_are_those_of_the_dense_posterior(kernel, options):
     )
 
 
-@pytest.mark.parametrize("maximize", [True, False])
-def test_probabilities_of_being_the_best_are_those_of_joint_draws(maximize):
-    arms, _ = tables()
-    bandit = campaign(arms, 3, noise_std=2.0, maximize=maximize)
-    found = bandit.predictions(num_draws=20_000, generator=seeded())
-    bandit.ask(1)
-    mean, covariance = dense_posterior(bandit, arms)
-    rng = np.random.default_rng(0)
-    draws = rng.multivariate_normal(mean, covariance, 20_000, method="eigh")
-    best = draws.argmax(axis=-1) if maximize else draws.argmin(axis=-1)
-    expected = np.bincount(best, minlength=NUM_ARMS) / 20_000
-    assert 0.1 < expected.max() < 0.9
-    np.testing.assert_allclose(found["probability_best"], expected, atol=0.02)
-    share = bandit.maximizer_distribution(20_000, seeded()).probabilities
-    torch.testing.assert_close(found["probability_best"], share)
-
-
 def test_the_top_has_the_best_means_and_no_retired_or_equal_arm():
     arms, _ = tables()
     bandit = campaign(torch.cat([arms, arms[:20]]), maximize=False)

@@ -127,6 +127,7 @@ def test_a_batch_has_all_new_products_before_repeats():
     allowed = torch.arange(7 * 800 + 30 * 20, 7 * 800 + 31 * 20)
     assert torch.equal(indices[:20].sort().values, allowed)
     assert torch.isin(indices, allowed).all()
+    assert len(bandit.ask(2)) == 2  # repeats, since nothing new is left
 
 
 def learned(seed=0):
@@ -163,19 +164,6 @@ def test_the_state_of_another_space_is_refused(tmp_path):
     lists = {"x": NUMBERS + 1, "bits": BITS, "temperature": TEMPERATURES}
     with pytest.raises(InputDataError, match="over this product space"):
         GPBandit(ProductArms(lists)).load(tmp_path / "state")
-
-
-def test_a_batch_of_new_products_ends_with_them():
-    arms = ProductArms(
-        {"a": [0.0, 1.0], "b": [0.0, 1.0, 2.0]}, forbidden=[{"a": 1, "b": 1}]
-    )
-    bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
-    indices = bandit.ask(3)
-    bandit.tell(indices, indices.double())
-    rest = bandit.ask(2)
-    assert sorted([*indices.tolist(), *rest.tolist()]) == [0, 1, 2, 3, 5]
-    bandit.tell(rest, rest.double())
-    assert len(bandit.ask(2)) == 2  # repeats, since nothing new is left
 
 
 def test_uniform_first_picks_are_allowed_and_scattered():

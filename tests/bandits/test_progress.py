@@ -84,6 +84,7 @@ def test_the_best_arm_is_that_of_joint_draws(maximize):
     bandit = campaign(arms, 3, noise_std=2.0, maximize=maximize)
     bandit.ask(1)  # pending pulls do not count
     found = bandit.progress()
+    columns = bandit.predictions(num_draws=20_000, generator=seeded())
     mean, covariance = dense_posterior(bandit, arms)
     draws = np.random.default_rng(0).multivariate_normal(
         mean if maximize else -mean, covariance, 20_000, method="eigh"
@@ -94,6 +95,7 @@ def test_the_best_arm_is_that_of_joint_draws(maximize):
     expected = calibrated(better.mean())
     assert found.probability_unmeasured == pytest.approx(expected, abs=0.03)
     share = np.bincount(draws.argmax(axis=1), minlength=len(arms)) / len(draws)
+    np.testing.assert_allclose(columns["probability_best"], share, atol=0.02)
     share = share[found.best_arms.numpy()]
     assert 0.93 < share.sum() < 0.99
     assert share[:-1].sum() < 0.97

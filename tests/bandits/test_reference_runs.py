@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
+from gpytorch.kernels import LinearKernel, MaternKernel
 
 from botorch_bkb import BBKB, BKB, GPBUCB, GPUCB
 from botorch_bkb.acquisition.confidence import (
@@ -18,21 +18,16 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.draws import seed_of, seeded_generator, UPDATES
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
+from tests.bandits import rbf
 from tests.helpers import gram_matrix
 from tests.reference import coupled_uniforms, run_bandit
 
 
-def rbf(lengthscale=0.3):
-    kernel = RBFKernel().double()
-    kernel.lengthscale = lengthscale
-    return kernel
-
-
 KERNELS = {
-    "rbf": rbf(),
+    "rbf": rbf(0.3),
     "matern": MaternKernel(nu=2.5).double(),
     "linear": LinearKernel().double(),
-    "sum": rbf() + LinearKernel().double(),
+    "sum": rbf(0.3) + LinearKernel().double(),
     "product": rbf(0.5) * MaternKernel(nu=1.5).double(),
     "tanimoto": TanimotoKernel().double(),
 }

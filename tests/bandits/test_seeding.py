@@ -1,42 +1,65 @@
 """Random numbers of bandits over arms: functions of a seed and of counts."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
-from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, RGPUCB, TVGPUCB
+from botorch_bkb import (
+    BBKB,
+    GPBandit,
+    GPThompsonSampling,
+    GPUCB,
+    RGPUCB,
+    TVGPUCB,
+)
 from botorch_bkb.bandits.observations import Observations
 from tests.bandits import (
     ALL_BANDITS,
+    assert_same,
     LEARNED,
     make_bandit,
     noisy_rewards,
     play,
     random_arms,
     SPARSE_BANDITS,
-    unchanged,
 )
 from tests.bandits.contract import each
 
 
-@each(ALL_BANDITS)
-def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class):
+@pytest.mark.parametrize(
+    ("bandit_class", "options"),
+    [*((kind, {}) for kind in ALL_BANDITS), (GPBandit, LEARNED)],
+)
+def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class, options):
+    """Nor does a bandit draw from the global generator."""
     generator = torch.Generator().manual_seed(3)
     torch.rand(5, generator=generator)
-    before = generator.get_state()
-    runs = [play(make_bandit(bandit_class, generator=generator), 8) for _ in range(2)]
+    before, everywhere = generator.get_state(), torch.get_rng_state()
+    runs = []
+    for _ in range(2):
+        bandit = make_bandit(bandit_class, generator=generator, **options)
+        runs.append(play(bandit, 5))
+        bandit.maximizer_distribution(4)
     assert runs[0] == runs[1]
     assert torch.equal(generator.get_state(), before)
     torch.rand(1, generator=generator)
     seed = make_bandit(bandit_class, generator=generator).state_dict()["seed"]
     assert seed != make_bandit(bandit_class, seed=3).state_dict()["seed"]
+    play(make_bandit(bandit_class, generator=None), 2)
+    assert torch.equal(torch.get_rng_state(), everywhere)
 
 
 @each(ALL_BANDITS)
 def test_the_first_arm_is_the_first_integer_of_the_generator(bandit_class):
+    """Below the number of available arms, so it is uniform among them."""
+    available = torch.arange(23) % 3 != 1
     for seed in range(20):
-        stream = torch.Generator().manual_seed(seed)
-        indices = make_bandit(bandit_class, random_arms(23), seed=seed).ask(1)
-        assert indices.tolist() == torch.randint(23, (1,), generator=stream).tolist()
+        for mask, arms in ((None, range(23)), (available, available.nonzero())):
+            stream = torch.Generator().manual_seed(seed)
+            bandit = make_bandit(bandit_class, random_arms(23), seed=seed)
+            number = int(torch.randint(len(arms), (1,), generator=stream))
+            assert bandit.ask(1, available=mask).item() == int(arms[number])
 
 
 @each(ALL_BANDITS)
@@ -70,34 +93,51 @@ def test_every_ask_and_every_update_draws_anew(bandit_class):
 @pytest.mark.parametrize(
     ("bandit_class", "options"),
     [
-        *((kind, {}) for kind in (GPThompsonSampling, TVGPUCB, RGPUCB)),
+        *((kind, {}) for kind in (GPUCB, GPThompsonSampling, TVGPUCB, RGPUCB)),
         (GPBandit, LEARNED),
         (BBKB, {"resampling": "coupled"}),
     ],
 )
-@pytest.mark.parametrize("part", ["surrogate", "policy", "observations"])
+@pytest.mark.parametrize("part", ["surrogate", "policy", "observations", 1, 5])
 def test_an_ask_that_fails_changes_no_later_pick(
     bandit_class, options, part, monkeypatch
 ):
+    """Control-C in some method, or in a call of ``torch.linalg`` of that number."""
     quiet, other = (make_bandit(bandit_class, **options) for _ in range(2))
-    owner, name = {
-        "surrogate": (type(other._surrogate), "update"),
-        "policy": (type(other.policy), "select"),
-        "observations": (Observations, "ask"),
-    }[part]
-    method = getattr(owner, name)
+    places = {
+        "surrogate": [(type(other._surrogate), "update")],
+        "policy": [(type(other.policy), "select")],
+        "observations": [(Observations, "ask")],
+    }
+    names = ("solve_triangular", "vector_norm", "cholesky")
+    calls = []
 
-    def interrupted(*args, **named):
-        if part != "observations":
-            method(*args, **named)  # draws
-        raise KeyboardInterrupt
+    def interrupted(function):
+        def call(*args, **named):
+            calls.append(function)
+            result = function(*args, **named)  # draws
+            if isinstance(part, str) or len(calls) == part:
+                raise KeyboardInterrupt
+            return result
+
+        return call
 
     measure = noisy_rewards(quiet.arms)
     for _ in range(4):
+        before, was_interrupted = deepcopy(other.state_dict()), False
+        calls.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(owner, name, interrupted)
-            with unchanged(other), pytest.raises(KeyboardInterrupt):
+            for owner, name in places.get(part, [(torch.linalg, x) for x in names]):
+                patch.setattr(owner, name, interrupted(getattr(owner, name)))
+            try:
                 other.ask(2)
+            except KeyboardInterrupt:
+                was_interrupted = True
+        if was_interrupted:
+            assert_same(other.state_dict(), before)
+        else:
+            assert len(calls) < part
+            quiet.ask(2)
         expected, indices = quiet.ask(2), other.ask(2)
         assert indices.tolist() == expected.tolist()
         rewards = measure(indices)

