@@ -1,5 +1,7 @@
 """The ANOVA kernel against NumPy, on all paths."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -86,3 +88,12 @@ def test_the_effective_lengthscale_has_the_same_curvature():
     drop = 1 - kernel(x).to_dense()[0, 1].item()
     expected = step / np.sqrt(2 * drop)
     assert kernel.effective_lengthscale.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_pickle_is_the_same_kernel_with_its_prior():
+    kernel, x = made(3), points(4, 3)
+    copy = pickle.loads(pickle.dumps(kernel))
+    assert torch.equal(copy(x).to_dense(), kernel(x).to_dense())
+    ((_, module, _, weight, set_weight),) = copy.named_priors()
+    set_weight(module, torch.full((1, 3), 2.0).double())
+    assert weight(module).tolist() == [[2.0, 2.0, 2.0]]
