@@ -11,10 +11,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.models.utils.assorted import fantasize
 from botorch.sampling import IIDNormalSampler
-from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import RBFKernel
-from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.means import ZeroMean
 from gpytorch.settings import prior_mode
 from gpytorch.utils.warnings import NumericalWarning
 
@@ -43,20 +40,6 @@ def rbf():
     kernel = RBFKernel().double()
     kernel.lengthscale = 0.2
     return kernel
-
-
-def make_model(X, Y, **options):
-    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(1e-9)).double()
-    likelihood.noise = NOISE
-    return SingleTaskDTCGP(
-        X,
-        Y,
-        likelihood=likelihood,
-        covar_module=rbf(),
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-        **options,
-    )
 
 
 # BoTorch's `fantasize` warns of its own shapes where there are no points.
@@ -90,7 +73,7 @@ def test_conditioning_without_noise_rounds_it_up(num_inducing):
     X_new = X_test[:4]
     Y_new = torch.sin(6 * X_new.sum(dim=-1, keepdim=True))
     S = X[:num_inducing] if num_inducing else None
-    model = make_model(X, Y, inducing_points=S)
+    model = plain_model(X, Y, rbf(), inducing_points=S)
     for _ in range(3):  # the same rows again and again
         with pytest.warns(NumericalWarning, match="Rounding small noise"):
             model = model.condition_on_observations(
@@ -113,7 +96,7 @@ def test_conditioning_without_noise_rounds_it_up(num_inducing):
 def test_fantasies_condition_the_present_posterior_by_bayes_rule(is_stepwise):
     """All at once, or step after step as in multi-step lookahead."""
     X, Y, X_test = make_data()
-    model = make_model(X, Y, inducing_points=X[:10])
+    model = plain_model(X, Y, rbf(), inducing_points=X[:10])
     X_new = torch.tensor([[0.1, 0.9], [0.95, 0.2]]).double()
     sampler = IIDNormalSampler(torch.Size([16]), seed=0)
     with torch.no_grad():
@@ -137,7 +120,7 @@ def test_fantasies_condition_the_present_posterior_by_bayes_rule(is_stepwise):
 
 def test_old_data_speak_through_all_points_after_fantasies_through_which_they_did_not():
     X, Y, X_test = make_data()
-    model = make_model(X, Y, inducing_points=X[:10])
+    model = plain_model(X, Y, rbf(), inducing_points=X[:10])
     sampler = IIDNormalSampler(torch.Size([4]), seed=0)
     fantasies = model.fantasize(X_test[:2], sampler)
     fantasies = fantasies.fantasize(X_test[2:3], IIDNormalSampler(torch.Size([1])))
@@ -159,7 +142,7 @@ def test_old_data_speak_through_all_points_after_fantasies_through_which_they_di
 @pytest.mark.parametrize("leading", [(4, 1), (1, 3)])
 def test_a_batch_of_fantasies_takes_points_of_smaller_batches(leading):
     X, Y, X_test = make_data()
-    model = make_model(X, Y, inducing_points=X[:10])
+    model = plain_model(X, Y, rbf(), inducing_points=X[:10])
     sampler = IIDNormalSampler(torch.Size([4]), seed=0)
     fantasies = model.fantasize(X_test[:6].view(3, 2, -1), sampler)  # 4 x 3 models
     full_X = X_test[6:8].expand(4, 3, 2, -1)
