@@ -23,8 +23,9 @@ from botorch_bkb.test_functions.finite_arm import FiniteArmProblem
 class DriftingProblem(FiniteArmProblem, ABC):
     r"""A bandit problem over finitely many arms whose mean rewards change in steps.
 
-    Rewards and regrets are those of :class:`FiniteArmProblem` at the present step.
-    Larger is better.
+    Rewards and regrets are those of a
+    :class:`~botorch_bkb.test_functions.FiniteArmProblem` at the present step. Larger is
+    better.
 
     Attributes:
         time: The number of the step, from 1 on.
