@@ -189,12 +189,12 @@ def condition_on_means(model: AnyModel, X: Tensor) -> AnyModel:
     """Return ``model`` after observing its own posterior mean at each row of ``X``."""
     # Evaluating the posterior also fills the caches that conditioning needs.
     Y = cast(GPyTorchPosterior, model.posterior(X)).mean  # n x 1
-    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
-        return cast(AnyModel, model.condition_on_observations(X=X, Y=Y))
-    # As in BoTorch's `fantasize`: the average training noise, in outcome space.
-    noise = model.likelihood.noise.mean().expand(Y.shape)
-    other = model.condition_on_observations(X=X, Y=Y, noise=noise)
-    return cast(AnyModel, other)  # of the same class
+    options: dict[str, Tensor] = {}
+    if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        # As in BoTorch's `fantasize`: the average training noise, in outcome space.
+        options["noise"] = model.likelihood.noise.mean().expand(Y.shape)
+    # Of the same class.
+    return cast(AnyModel, model.condition_on_observations(X=X, Y=Y, **options))
 
 
 class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):

@@ -107,11 +107,11 @@ def read_molecules(
     answers = _ask_workers(smiles, options, num_workers, progress)
     for row, (name, answer) in enumerate(answers):
         if name is None:
-            invalid[row] = answer.decode()
+            invalid[row] = answer
         elif name in first:
             duplicates[row] = first[name]
         else:
-            codes[len(first)] = np.frombuffer(answer, dtype=np.uint8)
+            codes[len(first)] = np.frombuffer(bytes.fromhex(answer), dtype=np.uint8)
             first[name] = row
     if invalid and not skip_invalid:
         row = min(invalid)
@@ -136,28 +136,19 @@ def _ask_workers(
     options: Sequence[str],
     num_workers: int,
     progress: Callable[[int], object] | None,
-) -> Iterator[tuple[str | None, bytes]]:
+) -> Iterator[tuple[str | None, str]]:
     """Yield canonical SMILES and fingerprint of each row; None and a reason if none."""
 
-    def ask(start: int) -> bytes:
+    def ask(start: int) -> list[Any]:
         chunk = [text.strip() for text in smiles[start : start + CHUNK_SIZE]]
-        answer = _run_worker(options, chunk, start)
+        answers = _run_worker(options, chunk, start)
         if progress is not None:
             progress(len(chunk))
-        return answer
+        return answers
 
     with ThreadPoolExecutor(num_workers) as threads:
-        for answer in threads.map(ask, range(0, len(smiles), CHUNK_SIZE)):
-            head, _, data = answer.partition(b"\n")
-            rows = json.loads(head)
-            num_valid = sum(name is not None for name, _ in rows)
-            size, place = len(data) // max(num_valid, 1), 0
-            for name, reason in rows:
-                if name is None:
-                    yield None, reason.encode()
-                    continue
-                yield name, data[place : place + size]
-                place += size
+        for answers in threads.map(ask, range(0, len(smiles), CHUNK_SIZE)):
+            yield from answers
 
 
 def draw_molecules(
@@ -183,7 +174,7 @@ def draw_molecules(
     _check_smiles(smiles)
     stripped = [text.strip() for text in smiles]
     options = ["draw", str(width), str(height)]
-    pictures: list[Any] = json.loads(_run_worker(options, stripped, 0))
+    pictures = _run_worker(options, stripped, 0)
     if None in pictures:
         row = pictures.index(None)
         raise InputDataError(
@@ -216,8 +207,8 @@ def _check_smiles(smiles: Sequence[str]) -> None:
             )
 
 
-def _run_worker(options: Sequence[str], smiles: Sequence[str], start: int) -> bytes:
-    """Return the worker's answer to SMILES, of which ``start`` is the first row."""
+def _run_worker(options: Sequence[str], smiles: Sequence[str], start: int) -> list[Any]:
+    """Return the worker's answers to SMILES, of which ``start`` is the first row."""
     # -P: the program must not import modules from its folder.
     command = [sys.executable, "-P", str(WORKER), *options]
     done = subprocess.run(
@@ -228,4 +219,5 @@ def _run_worker(options: Sequence[str], smiles: Sequence[str], start: int) -> by
             f"RDKit ended with exit code {done.returncode} on rows {start} to "
             f"{start + len(smiles) - 1}."
         )
-    return done.stdout
+    answers: list[Any] = json.loads(done.stdout)
+    return answers

@@ -1,10 +1,10 @@
 """A program: SMILES in, fingerprints or pictures out.
 
 It is run by its path, so that its process loads RDKit and not torch. It reads a JSON
-list of SMILES. ``draw WIDTH HEIGHT`` writes a JSON list of SVG pictures, null if RDKit
-cannot read the molecule. ``bits RADIUS NUM_BITS``, or ``counts``, writes a JSON line of
-canonical SMILES or reasons why there is none, and then the fingerprints, packed bits or
-counts of one byte.
+list of SMILES, and writes one. ``draw WIDTH HEIGHT`` writes SVG pictures, null if RDKit
+cannot read the molecule. ``bits RADIUS NUM_BITS``, or ``counts``, writes pairs of a
+canonical SMILES and its fingerprint, the hexadecimal digits of packed bits or of counts
+of one byte; or of null and the reason.
 """
 
 from __future__ import annotations
@@ -65,21 +65,17 @@ def main(kind: str, first: int, second: int) -> None:
         json.dump([draw(text, first, second) for text in smiles], sys.stdout)
         return
     generator = rdFingerprintGenerator.GetMorganGenerator(first, fpSize=second)
-    answers: list[tuple[str | None, str | None]] = []
-    fingerprints: list[bytes] = []
+    answers: list[tuple[str | None, str]] = []
     for mol in map(parse, smiles):
         if isinstance(mol, str):
             answers.append((None, mol))
             continue
-        answers.append((Chem.MolToSmiles(mol), None))
         if kind == "counts":
             row = np.minimum(generator.GetCountFingerprintAsNumPy(mol), 255)
-            fingerprints.append(row.astype(np.uint8).tobytes())
         else:
-            row = generator.GetFingerprintAsNumPy(mol)
-            fingerprints.append(np.packbits(row).tobytes())
-    sys.stdout.buffer.write(json.dumps(answers).encode() + b"\n")
-    sys.stdout.buffer.writelines(fingerprints)
+            row = np.packbits(generator.GetFingerprintAsNumPy(mol))
+        answers.append((Chem.MolToSmiles(mol), row.astype(np.uint8).tobytes().hex()))
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":

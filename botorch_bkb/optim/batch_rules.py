@@ -28,8 +28,8 @@ from botorch_bkb.posteriors.upper_bounds import Choices, first_crossing, UpperBo
 MAX_BATCH_SIZE = 10_000
 
 
-class OpenBatch(ABC):
-    """The progress of one batch under its rule.
+class OpenBatch:
+    """The progress of one batch under its rule; this one only its size closes.
 
     Attributes:
         is_closed: Whether the last pull taken crossed the rule.
@@ -37,7 +37,6 @@ class OpenBatch(ABC):
 
     is_closed = False
 
-    @abstractmethod
     def take(self, index: int, wanted: int) -> int:
         """Take pulls of one arm in a row, up to the one that closes the batch.
 
@@ -48,6 +47,7 @@ class OpenBatch(ABC):
         Returns:
             How many were taken, at least one.
         """
+        return wanted
 
 
 class BatchRule(ABC):
@@ -70,16 +70,13 @@ class BatchRule(ABC):
     size: int | None = None
 
     @abstractmethod
-    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch | None:
+    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
         """Start a batch.
 
         Args:
             posterior: The posterior at the start of the batch.
             pending_scores: The leverage scores of the pulls still pending, each frozen
                 at the start of its own batch.
-
-        Returns:
-            The batch; None if only its size closes it.
         """
 
 
@@ -109,8 +106,8 @@ class FixedSize(BatchRule):
         check_size("size", self.size)
 
     @override
-    def open(self, posterior: Moments, pending_scores: Tensor) -> None:
-        return None
+    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
+        return OpenBatch()
 
 
 @dataclass(frozen=True)
@@ -184,13 +181,13 @@ class _Sum(OpenBatch):
 
 
 def fill_batch(
-    choices: Choices, batch: OpenBatch | None, size: int, first: int | None
+    choices: Choices, batch: OpenBatch, size: int, first: int | None
 ) -> list[int]:
     """Choose arms one by one until the batch closes.
 
     Args:
         choices: What to choose next.
-        batch: The batch; None if only its size closes it.
+        batch: When it closes.
         size: The most pulls.
         first: The first arm, if it is chosen already.
 
@@ -206,11 +203,10 @@ def fill_batch(
         left = size - len(chosen)
         # What ends the batch needs no update that only the next choice would see.
         is_single = left == 1 or (first is not None and not chosen)
-        taken = 1 if is_single else min(left, choices.num_repeats(index))
-        if batch is not None:
-            taken = batch.take(index, taken)
+        wanted = 1 if is_single else min(left, choices.num_repeats(index))
+        taken = batch.take(index, wanted)
         chosen.extend([index] * taken)
-        if taken == left or (batch is not None and batch.is_closed):
+        if taken == left or batch.is_closed:
             break
         choices.pull(index, taken)
         index = choices.best()

@@ -14,36 +14,25 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import check_not_negative, check_number
+from botorch_bkb.checks import check_number
 from botorch_bkb.models.utils.draws import draw_normals
 from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.test_functions.finite_arm import FiniteArmProblem
 
 
-class DriftingProblem(ABC):
+class DriftingProblem(FiniteArmProblem, ABC):
     r"""A bandit problem over finitely many arms whose mean rewards change in steps.
 
-    Pulling arm ``i`` returns ``mean_rewards[i] + noise_std * N(0, 1)``; its regret is
-    the distance of ``mean_rewards[i]`` from the largest of the same step. Larger is
+    Rewards and regrets are those of a
+    :class:`~botorch_bkb.test_functions.FiniteArmProblem` at the present step. Larger is
     better.
 
     Attributes:
-        arms: An ``A x d``-dim tensor of features.
-        noise_std: The standard deviation of the noise, in the rewards' unit.
         time: The number of the step, from 1 on.
         mean_rewards: The ``A`` mean rewards now.
     """
 
-    mean_rewards: Tensor
-
-    def __init__(self, arms: Tensor, noise_std: float) -> None:
-        if arms.dim() != 2 or 0 in arms.shape:
-            raise BotorchTensorDimensionError(
-                f"Expected `arms` of shape A x d, but got {tuple(arms.shape)}."
-            )
-        check_not_negative("noise_std", noise_std)
-        self.arms = arms
-        self.noise_std = noise_std
-        self.time = 1
+    time = 1
 
     def advance(self) -> None:
         """Move to the next step."""
@@ -53,25 +42,6 @@ class DriftingProblem(ABC):
     @abstractmethod
     def _move(self) -> None:
         """Set the mean rewards of the next step."""
-
-    @property
-    def best_arm(self) -> int:
-        """The best arm of this step, the lowest index among ties."""
-        return int(self.mean_rewards.argmax())
-
-    def sample(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return noisy rewards of some arms at this step.
-
-        Args:
-            indices: A ``q``-dim long tensor.
-            generator: The source of the noise.
-        """
-        noise = draw_normals(*indices.shape, generator=generator)
-        return self.mean_rewards[indices] + self.noise_std * noise.to(self.arms)
-
-    def regret(self, indices: Tensor) -> Tensor:
-        """Return the regrets of some arms at this step, never negative."""
-        return self.mean_rewards.max() - self.mean_rewards[indices]
 
 
 class MarkovGPProblem(DriftingProblem):
@@ -102,7 +72,6 @@ class MarkovGPProblem(DriftingProblem):
         noise_std: float,
         generator: torch.Generator,
     ) -> None:
-        super().__init__(arms, noise_std)
         self.forgetting_rate = check_number("forgetting_rate", forgetting_rate, 0, 1)
         self._generator = generator
         with torch.no_grad():
@@ -111,17 +80,17 @@ class MarkovGPProblem(DriftingProblem):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NumericalWarning)  # of a jitter of 1e-8
             self._root = psd_safe_cholesky(K)
-        self.mean_rewards = self._draw()
+        super().__init__(arms, self._draw().to(arms), noise_std)
 
     @override
     def _move(self) -> None:
         kept = 1 - self.forgetting_rate
-        new = math.sqrt(self.forgetting_rate) * self._draw()
+        new = math.sqrt(self.forgetting_rate) * self._draw().to(self.arms)
         self.mean_rewards = math.sqrt(kept) * self.mean_rewards + new
 
     def _draw(self) -> Tensor:
         normal = draw_normals(self._root.shape[0], generator=self._generator)
-        return (self._root @ normal.to(self._root)).to(self.arms)
+        return self._root @ normal.to(self._root)
 
 
 class TimeSeriesProblem(DriftingProblem):
@@ -143,15 +112,15 @@ class TimeSeriesProblem(DriftingProblem):
             raise BotorchTensorDimensionError(
                 f"Expected `values` of shape T x A, but got {tuple(values.shape)}."
             )
-        super().__init__(torch.arange(values.shape[1]).to(values).unsqueeze(-1), 0.0)
         bad = (~values.isfinite()).nonzero()
         if bad.numel():
             raise InputDataError(
                 "Expected finite `values`, but the first that is not is in row "
                 f"{int(bad[0, 0])}, column {int(bad[0, 1])}."
             )
+        arms = torch.arange(values.shape[1]).to(values).unsqueeze(-1)
+        super().__init__(arms, values[0], noise_std=0.0)
         self.values = values
-        self.mean_rewards = values[0]
 
     @property
     def horizon(self) -> int:

@@ -9,7 +9,6 @@ from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
-    InputDataError,
     UnsupportedError,
 )
 from botorch.models import SingleTaskGP
@@ -58,14 +57,6 @@ def test_width_comes_from_the_schedule_and_beta_from_the_width():
     width = math.sqrt(NOISE) * (1 + math.sqrt(2 * (log_det + math.log(20))))
     assert acqf.confidence_width == pytest.approx(width, rel=1e-6)
     assert acqf.beta.item() == pytest.approx(width**2 / NOISE, rel=1e-6)
-
-
-def test_unsupported_confidence_and_models_are_refused():
-    X, Y = standardized_data(10)
-    with pytest.raises(InputDataError, match="`num_deviations` to be finite"):
-        ScheduledUpperConfidenceBound(fixed_gp(X, Y), -1.0)
-    with pytest.raises(UnsupportedError, match="one noise variance"):
-        ScheduledUpperConfidenceBound(SingleTaskGP(X, Y, 0.1 + Y.square()), 1.0)
 
 
 def test_mean_is_frozen_and_variance_falls_with_repeated_pending_points():

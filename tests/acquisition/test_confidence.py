@@ -155,6 +155,7 @@ def test_every_width_is_finite_before_the_first_pull(schedule):
         (lambda: SrinivasWidth(1.0), "`failure_probability` to be strictly between"),
         (lambda: BKBWidth(accuracy=0.0), "`accuracy` to be strictly between"),
         (lambda: ConstantWidth(math.inf), "`width` to be finite and not negative"),
+        (lambda: as_schedule(-1.0), "`num_deviations` to be finite and not negative"),
         (lambda: BBKBWidth(noise_std=-0.1), "`noise_std` to be finite and not"),
         (lambda: RandomDeviationWidth(seed=-1), "`seed` to be an integer from 0"),
     ],

@@ -139,11 +139,10 @@ def result(parameters):
     return -far + 0.5 * (parameters["c"] == "s1")
 
 
-@pytest.mark.parametrize("num_values", [100])
-def test_more_combinations_are_a_product_space(num_values, tmp_path):
+def test_more_combinations_are_a_product_space(tmp_path):
     """Results, a failed trial, a pending one, a status quo, a reload: by number."""
     node = BanditNode(ChoiceGrid(), seed=0)
-    client = new_client(node, grid(num_values))
+    client = new_client(node, grid(100))
     standard = {"a": 30.0, "b": 7, "fixed": "here", "c": "s1"}
     rows = [{**standard, "a": float(a), "c": f"s{a % 3}"} for a in range(0, 80, 8)]
     for parameters in [standard, *rows]:
@@ -153,7 +152,7 @@ def test_more_combinations_are_a_product_space(num_values, tmp_path):
     client.mark_trial_failed(pending.popitem()[0])
     arms = node.bandit.arms
     assert isinstance(arms, ProductArms)
-    assert arms.sizes == (num_values,) * 3
+    assert arms.sizes == (100,) * 3
     assert [each is not None for each in arms.categories] == [False, True, True]
     for each in (client, reload(client, tmp_path)):
         loaded = find_bandit_node(each)
@@ -215,7 +214,6 @@ REFUSED = [
     ("one objective", {"objective": "y, z"}),
     ("one objective", {"objective": "y + 2 * z"}),
     (r"'y\*\*2', which is not linear", {"objective": "y**2"}),
-    ("'1/y', which is not linear", {"objective": "1/y"}),
     (r"'max\(y, 0\)', which is not linear", {"objective": "max(y, 0)"}),
     ("`outcome_constraints`", {"goal": {"outcome_constraints": ["z >= 1"]}}),
     (

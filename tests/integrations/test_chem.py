@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from rdkit import Chem, DataStructs
+from rdkit import Chem
 from rdkit.Chem import rdFingerprintGenerator
 
 from botorch_bkb.integrations import chem
 from botorch_bkb.integrations.chem import draw_molecules, read_molecules
-from botorch_bkb.models.kernels import TanimotoKernel
 
 
 SMILES = ["CCO", "c1ccccc1", "CC(=O)O", "CCN", "C1CCCCC1", "Cc1ccccc1", "O=C=O", "CCCC"]
@@ -46,15 +45,6 @@ def test_fingerprints_are_rdkit_s(radius, num_bits, counts):
     np.testing.assert_array_equal(arms, np.stack(expected))
     assert molecules.smiles == [Chem.MolToSmiles(mol) for mol in mols]
     assert molecules.codes.nbytes == len(SMILES) * num_bits // (1 if counts else 8)
-
-
-def test_similarities_are_rdkit_s():
-    arms = read_molecules(SMILES).arms()
-    generator = rdFingerprintGenerator.GetMorganGenerator(2, fpSize=2048)
-    vectors = [generator.GetFingerprint(Chem.MolFromSmiles(text)) for text in SMILES]
-    expected = [DataStructs.BulkTanimotoSimilarity(v, vectors) for v in vectors]
-    found = TanimotoKernel()(arms).to_dense()
-    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_equal_molecules_are_one_and_chunks_change_nothing(monkeypatch):

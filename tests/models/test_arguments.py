@@ -2,7 +2,11 @@
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import (
     GaussianLikelihood,
@@ -29,8 +33,15 @@ ONE_NOISE = "one noise variance, or 12, one per"
     ("change", "error", "match"),
     [
         ({"train_X": X.numpy()}, InputDataError, "`train_X` to be a.*got ndarray"),
-        ({"train_Yvar": Y * torch.nan}, InputDataError, "without NaN"),
+        (
+            {"train_Y": Y.index_fill(0, torch.tensor([3]), torch.nan)},
+            InputDataError,
+            r"`train_Y` without NaN.*train_Y\[3, 0\] is",
+        ),
         ({"inducing_points": "all"}, InputDataError, "`inducing_points` to be a den"),
+        ({"inducing_points": X[:2] * torch.nan}, InputDataError, "finite `inducing_p"),
+        ({"inducing_points": X[:, :1]}, BotorchTensorDimensionError, "of shape m x 2"),
+        ({"inducing_points": X[:0]}, BotorchTensorDimensionError, "at least one row"),
         ({"covar_module": "rbf"}, InputDataError, "Kernel object, but got 'rbf'"),
         (
             {"covar_module": RBFKernel(batch_shape=PAIR)},
@@ -61,6 +72,11 @@ def wrong_calls():  # not checked by mypy, which would refuse them too
     return [
         (lambda: model().set_inducing_points(X[:3].long()), "`inducing_points` to be"),
         (lambda: model().resample_inducing_points(2.0, 3), "`generator` to be a"),
+        (lambda: model().resample_inducing_points(0.0), "`oversampling` to be pos"),
+        (
+            lambda: model().resample_inducing_points(resampling="same"),
+            "`resampling` to be 'independent'",
+        ),
         (lambda: model().leverage_scores(X.tolist()), "`X` to be a dense tensor"),
         (
             lambda: model().condition_on_observations(X[:1], Y[:1], noise="0.1"),

@@ -12,11 +12,7 @@ from botorch.acquisition import (
     UpperConfidenceBound,
 )
 from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
@@ -365,25 +361,6 @@ def test_a_t_batch_copies_neither_training_data_nor_factors(
     with torch.no_grad(), largest:
         _ = model.posterior(X_test).variance
     assert largest.nbytes <= 1000 * 25 * q * 8
-
-
-def test_bad_input_is_refused(generator):
-    X, Y = make_data(generator)
-    with pytest.raises(BotorchTensorDimensionError, match="`inducing_points` of shape"):
-        SingleTaskDTCGP(X, Y, inducing_points=X[:, :2])
-    with pytest.raises(BotorchTensorDimensionError, match="at least one row"):
-        SingleTaskDTCGP(X, Y, inducing_points=X[:0])
-    with pytest.raises(InputDataError, match="Expected finite `inducing_points`"):
-        SingleTaskDTCGP(X, Y, inducing_points=X[:2] * math.nan)
-    with pytest.raises(
-        InputDataError, match=r"`train_Y` without NaN.*train_Y\[3, 0\] is"
-    ):
-        SingleTaskDTCGP(X, Y.index_fill(0, torch.tensor([3]), math.nan))
-    model = SingleTaskDTCGP(X, Y)
-    with pytest.raises(InputDataError, match="`oversampling` to be positive"):
-        model.resample_inducing_points(0.0, generator)
-    with pytest.raises(InputDataError, match="`resampling` to be 'independent'"):
-        model.resample_inducing_points(resampling="same")
 
 
 def test_coupled_numbers_are_drawn_once_for_each_input(generator):

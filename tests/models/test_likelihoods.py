@@ -16,7 +16,6 @@ from botorch.models.relevance_pursuit import backward_relevance_pursuit
 from botorch.utils.constraints import NonTransformedInterval
 from gpytorch.constraints import Positive
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import _GaussianLikelihoodBase
 from gpytorch.likelihoods.noise_models import HeteroskedasticNoise, HomoskedasticNoise
 from gpytorch.means import ZeroMean
@@ -25,10 +24,11 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from botorch_bkb.acquisition import confidence_state_from_model
 from botorch_bkb.models import SingleTaskDTCGP
 from tests.helpers import gram_matrix
-from tests.models.test_dtc_gp import dense_answer
+from tests.models.test_dtc_gp import dense_answer, make_kernel
 
 
 OUTLIERS = [3, 17]
+RBF = make_kernel("rbf")
 
 
 def make_data():
@@ -40,12 +40,6 @@ def make_data():
     Y[OUTLIERS[1]] -= 5
     X_test = torch.rand(6, 2, generator=stream, dtype=torch.double)
     return X, Y, X_test
-
-
-def rbf():
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.4
-    return kernel
 
 
 class NoiseModel(gpytorch.Module):
@@ -70,13 +64,14 @@ def robust(dim=30, indices=None):
 
 def plain(X, Y, likelihood, **options):
     options = {"mean_module": ZeroMean(), "outcome_transform": None, **options}
-    return SingleTaskDTCGP(X, Y, likelihood=likelihood, covar_module=rbf(), **options)
+    return SingleTaskDTCGP(X, Y, likelihood=likelihood, covar_module=RBF, **options)
 
 
-def check(model, X_test, expected):
+def check(model, X_test, X, Y, S, noise):
+    """Compare with the dense posterior of some data and noise variances."""
     with torch.no_grad():
         posterior = model.posterior(X_test)
-    mean, covariance = expected
+    mean, covariance = dense_answer(RBF, X, Y, S, X_test, noise)
     np.testing.assert_allclose(posterior.mean.squeeze(-1), mean, atol=1e-7)
     np.testing.assert_allclose(
         posterior.variance.squeeze(-1), np.diag(covariance), atol=1e-7
@@ -89,7 +84,7 @@ def test_noise_that_varies_with_the_input_is_asked_for(num_inducing):
     S = X[:num_inducing]
     model = plain(X, Y, varying_noise(), inducing_points=S)
     noise = 0.05 + X[:, 0]
-    check(model, X_test, dense_answer(rbf(), X, Y, S, X_test, noise.numpy()))
+    check(model, X_test, X, Y, S, noise.numpy())
     scores = model.posterior(X.unsqueeze(-2)).variance.flatten().detach() / noise
     torch.testing.assert_close(model.leverage_scores(), scores)
     torch.testing.assert_close(model.leverage_scores(X), scores)
@@ -98,14 +93,14 @@ def test_noise_that_varies_with_the_input_is_asked_for(num_inducing):
     data = torch.cat([X, X_test[:2]]), torch.cat([Y, Y[:2]])
     S = torch.cat([S, X_test[:2]])
     noise = 0.05 + data[0][:, 0].numpy()
-    check(conditioned, X_test[2:], dense_answer(rbf(), *data, S, X_test[2:], noise))
+    check(conditioned, X_test[2:], *data, S, noise)
 
 
 def robust_noise(model, X, S):
     """Base noise, and rho times the DTC prior variance plus noise for an outlier."""
-    kernel, base = rbf(), model.likelihood.noise_covar.base_noise.noise.item()
-    K_sx = gram_matrix(kernel, S, X)
-    prior = (K_sx * np.linalg.solve(gram_matrix(kernel, S, S), K_sx)).sum(0)
+    base = model.likelihood.noise_covar.base_noise.noise.item()
+    K_sx = gram_matrix(RBF, S, X)
+    prior = (K_sx * np.linalg.solve(gram_matrix(RBF, S, S), K_sx)).sum(0)
     rho = model.likelihood.noise_covar.rho.detach().numpy()
     return base + (prior + base) * rho
 
@@ -118,9 +113,7 @@ def test_the_variance_of_outliers_is_that_of_training(num_inducing):
     likelihood.noise_covar.raw_rho.data[:] = torch.tensor([0.5, 0.9])
     model = plain(X, Y, likelihood, inducing_points=S)
     assert likelihood.noise_covar._cached_train_inputs is None  # not called yet
-    check(
-        model, X_test, dense_answer(rbf(), X, Y, S, X_test, robust_noise(model, X, S))
-    )
+    check(model, X_test, X, Y, S, robust_noise(model, X, S))
     # Of pulls yet to come none is an outlier, as BoTorch says by a warning.
     with pytest.warns(InputDataWarning, match="Robust rho not applied"):
         scores = model.leverage_scores(X_test)

@@ -8,18 +8,15 @@ from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import LinearKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typing_extensions import override
 
 from botorch_bkb.optim import (
-    BatchRule,
     FixedSize,
     optimize_batch_ucb,
     ProductRule,
     SumRule,
 )
-from botorch_bkb.optim.batch_rules import check_batch_rule, fill_batch
+from botorch_bkb.optim.batch_rules import check_batch_rule
 from botorch_bkb.posteriors import ArmMoments, ArmPosterior
-from botorch_bkb.posteriors.upper_bounds import Choices
 
 
 # Scores of arms, of which no sum is a threshold; arm 0 has no variance.
@@ -89,46 +86,6 @@ def test_pulls_in_a_row_are_those_of_a_loop(rule, crossed, wanted, threshold, pe
     assert taken_by(batch, wanted) == expected
 
 
-class InTurns(Choices):
-    """Wants some arms one after the other, each so many times."""
-
-    def __init__(self, wanted):
-        self.wanted = list(wanted)
-
-    @override
-    def best(self):
-        return self.wanted[0][0] if self.wanted else None
-
-    @override
-    def pull(self, index, num_pulls):
-        self.wanted.pop(0)
-
-    @override
-    def num_repeats(self, index):
-        return self.wanted[0][1]
-
-
-@given(
-    wanted=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), min_size=1),
-    size=st.integers(1, 12),
-)
-@settings(max_examples=25)
-def test_a_batch_has_its_size_at_most(wanted, size):
-    assert opened(FixedSize(size)) is None
-    crossed = crossed_sum(2.0)
-    for rule, is_full in (
-        (FixedSize(size), lambda pulls: len(pulls) == size),
-        (SumRule(), lambda pulls: len(pulls) == size or crossed(pulls)),
-    ):
-        taken = plain_batch(is_full, wanted)
-        expected = [
-            arm
-            for (arm, _), count in zip(wanted, taken, strict=False)
-            for _ in range(count)
-        ]
-        assert fill_batch(InTurns(wanted), opened(rule), size, None) == expected
-
-
 RULES = [SumRule(), ProductRule()]
 
 
@@ -163,15 +120,18 @@ def test_a_score_that_rounding_swallows_takes_no_time():
     assert batch.is_closed
 
 
-@pytest.mark.parametrize("size", [0, 2.0])
-def test_sizes_are_whole_numbers_of_at_least_one(size):
-    with pytest.raises(InputDataError, match="`size` to be"):
-        FixedSize(size)
+def wrong_rules():  # not checked by mypy, which would refuse them too
+    return [
+        (lambda: FixedSize(0), "`size` to be"),
+        (lambda: FixedSize(2.0), "`size` to be"),
+        (lambda: SumRule(0.5), "Expected `ratio_threshold`"),
+        (lambda: ProductRule(math.nan), "Expected `ratio_threshold`"),
+        (lambda: check_batch_rule("sum"), "`batch_rule` to be a rule of"),
+        (lambda: check_batch_rule(SumRule), "`batch_rule` to be a rule of"),
+    ]
 
 
-def test_anything_but_a_rule_is_refused():
-    check_batch_rule(None)
-    check_batch_rule(ProductRule())
-    for wrong in ("sum", 96, SumRule, BatchRule):
-        with pytest.raises(InputDataError, match="`batch_rule` to be a rule of"):
-            check_batch_rule(wrong)
+@pytest.mark.parametrize(("make", "match"), wrong_rules())
+def test_what_is_no_rule_is_refused(make, match):
+    with pytest.raises(InputDataError, match=match):
+        make()

@@ -83,78 +83,47 @@ class Problem:
         )
 
 
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("name", RULES)
-@given(seed=st.integers(0, 100_000), threshold=st.sampled_from([1.5, 2.0, 6.0]))
-@settings(max_examples=25, deadline=None)
-def test_every_rule_picks_what_the_plain_greedy_loop_picks(
-    name, exact, seed, threshold
-):
-    """150 random problems in all: sparse with a fixed set, and the exact GP."""
-    problem = Problem(seed, exact=exact)
-    width = [0.0, 0.5, 2.0, 5.0][seed % 4]
-    projected = not exact and name != "fixed"
-    ours = problem.choose(width, RULES[name](threshold, 20), projected)
-    theirs = problem.greedy(width, name, projected, threshold=threshold, size=20)
-    assert ours == theirs
-
-
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize(
-    ("name", "projected"), [("fixed", False), ("sum", False), ("sum", True)]
-)
-@given(seed=st.integers(0, 100_000))
-@settings(max_examples=10, deadline=None)
-def test_pending_pulls_are_hallucinated_and_open_the_sum(name, projected, exact, seed):
-    problem = Problem(seed, exact=exact)
-    pending, scores = [3, 50, 3], [0.2, 0.1, 0.2]
-    ours = problem.choose(2.0, RULES[name](6.0, 10), projected, pending, scores)
-    theirs = problem.greedy(
-        2.0,
-        name,
-        projected,
-        threshold=6.0,
-        size=10,
-        pending=pending,
-        pending_scores=scores,
-    )
-    assert ours == theirs
-
-
-@given(
-    seed=st.integers(0, 100_000), limit=st.integers(0, 3), pool_size=st.integers(1, 30)
-)
-@settings(max_examples=40, deadline=None)
-def test_capacity_is_respected_exactly_as_by_the_plain_loop(seed, limit, pool_size):
-    problem = Problem(seed, num_arms=25)
-    capacity = torch.full((25,), limit, dtype=torch.long)
-    capacity[:5] += 1
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE"):
-            patch.setattr(upper_bounds, name, pool_size)
-        limits = PullLimits(capacity.int())
-        ours = problem.choose(1.0, FixedSize(15), False, limits=limits)
-    theirs = problem.greedy(1.0, "fixed", False, size=15, capacity=capacity.numpy())
-    assert ours == theirs
-    assert (torch.bincount(torch.tensor(ours), minlength=25) <= capacity).all()
-
-
-# The first pool, the largest one, and the first excerpt; with 60 arms one of up to 15.
-SIZES = [(1, 4, 2**15), (7, 1024, 2**15), (1, 1, 2), (2, 4, 8), (7, 4, 1), (3, 3, 15)]
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("exact", [False, True])
-def test_the_pool_does_not_change_the_picks(monkeypatch, sizes, exact):
+def small_pools(patch, *sizes):
+    """Set the first pool, the largest one, and the first excerpt."""
     names = ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE")
     for name, size in zip(names, sizes, strict=True):
-        monkeypatch.setattr(upper_bounds, name, size)
-    for seed in range(3):
-        problem = Problem(seed, exact=exact)
-        for name in ("fixed", "sum"):
-            projected = not exact and name != "fixed"
-            ours = problem.choose(2.0, RULES[name](8.0, 30), projected)
-            assert ours == problem.greedy(2.0, name, projected, threshold=8.0, size=30)
+        patch.setattr(upper_bounds, name, size)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", RULES)
+@given(
+    seed=st.integers(0, 100_000),
+    threshold=st.sampled_from([1.5, 2.0, 8.0]),
+    projected=st.booleans(),
+    pending=st.sampled_from([[], [3, 50, 3]]),
+    limit=st.none() | st.integers(0, 3),
+    sizes=st.tuples(*[st.sampled_from([1, 2, 7, 15, 1024])] * 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_rule_picks_what_the_plain_greedy_loop_picks(
+    name, exact, seed, threshold, projected, pending, limit, sizes
+):
+    """Sparse with a fixed set, and the exact GP; pools of any size."""
+    problem = Problem(seed, exact=exact)
+    width = [0.0, 0.5, 2.0, 5.0][seed % 4]
+    batch = {"projected": projected and name != "fixed", "pending": pending}
+    scores = [0.2, 0.1, 0.2][: len(pending)]
+    capacity = limits = None
+    if limit is not None:
+        capacity = np.r_[np.full(5, limit + 1), np.full(55, limit)]
+        limits = PullLimits(torch.from_numpy(capacity).int())
+    with pytest.MonkeyPatch.context() as patch:
+        names = ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE")
+        for constant, size in zip(names, sizes, strict=True):
+            patch.setattr(upper_bounds, constant, size)
+        rule, more = RULES[name](threshold, 20), {"limits": limits, "max_size": 30}
+        ours = problem.choose(width, rule, scores=scores, **batch, **more)
+    more = {"size": 20, "cap": 30, "capacity": capacity}
+    theirs = problem.greedy(
+        width, name, threshold=threshold, pending_scores=scores, **batch, **more
+    )
+    assert ours == theirs
 
 
 @pytest.mark.parametrize(
@@ -197,10 +166,3 @@ def test_no_arm_left_is_an_error():
     problem, limits = Problem(0), PullLimits(torch.zeros(60, dtype=torch.int32))
     with pytest.raises(InputDataError, match="may still be pulled"):
         problem.choose(1.0, FixedSize(3), False, limits=limits)
-
-
-@pytest.mark.parametrize("rule", [SumRule, ProductRule])
-@pytest.mark.parametrize("threshold", [0.5, math.nan])
-def test_bad_thresholds_are_refused(rule, threshold):
-    with pytest.raises(InputDataError, match="Expected `ratio_threshold`"):
-        rule(threshold)

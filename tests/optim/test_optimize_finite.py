@@ -39,10 +39,10 @@ def random_choices(num_choices: int, num_features: int = 2, seed: int = 11) -> T
     )
 
 
-def greedy_gp_bucb(X, Y, choices, num_deviations, q, unique, pending=None):
+def greedy_gp_bucb(X, Y, choices, num_deviations, q, unique):
     """Choose greedily by GP-BUCB, recomputing everything by dense algebra."""
     mean, _ = exact_moments(X, Y, choices)
-    hallucinated = X if pending is None else torch.cat([X, pending])
+    hallucinated = X
     picks: list[int] = []
     values: list[float] = []
     for _ in range(q):
@@ -102,29 +102,26 @@ def test_only_available_choices_are_picked_and_evaluated():
 # ----------------------------------- many picks ----------------------------------- #
 
 
-@pytest.mark.parametrize(("unique", "chunk_size"), [(True, 1), (False, 17)])
-def test_batch_is_that_of_plain_greedy_gp_bucb(unique, chunk_size):
+@pytest.mark.parametrize(
+    ("num_deviations", "num_pending", "unique", "chunk_size"),
+    [(0.5, 0, True, 1), (0.5, 0, False, 17), (2.0, 3, False, 2048)],
+)
+def test_batch_is_that_of_plain_greedy_gp_bucb(
+    num_deviations, num_pending, unique, chunk_size
+):
+    """And adds to the points that are already pending, which stay as they were."""
     X, Y = standardized_data(6)
     choices = random_choices(40)
-    acqf = BatchUpperConfidenceBound(fixed_gp(X, Y), 0.5)
+    picks, bounds = greedy_gp_bucb(X, Y, choices, num_deviations, 12, unique)
+    pending = choices[picks[:num_pending]]
+    acqf = BatchUpperConfidenceBound(fixed_gp(X, Y), num_deviations, X_pending=pending)
     indices, values = optimize_acqf_finite(
-        acqf, choices, q=12, unique=unique, chunk_size=chunk_size
+        acqf, choices, q=12 - num_pending, unique=unique, chunk_size=chunk_size
     )
-    picks, bounds = greedy_gp_bucb(X, Y, choices, 0.5, 12, unique)
-    assert indices.tolist() == picks
-    np.testing.assert_allclose(values, bounds, atol=1e-6)
+    assert indices.tolist() == picks[num_pending:]
+    np.testing.assert_allclose(values, bounds[num_pending:], atol=1e-6)
     assert (len(set(picks)) == 12) == unique
-
-
-def test_batch_adds_to_the_points_already_pending():
-    X, Y = standardized_data(6)
-    choices = random_choices(40)
-    first, _ = greedy_gp_bucb(X, Y, choices, 2.0, 3, unique=False)
-    acqf = BatchUpperConfidenceBound(fixed_gp(X, Y), 2.0, X_pending=choices[first])
-    indices, _ = optimize_acqf_finite(acqf, choices, q=5, unique=False)
-    expected, _ = greedy_gp_bucb(X, Y, choices, 2.0, 8, unique=False)
-    assert first + indices.tolist() == expected
-    torch.testing.assert_close(acqf.X_pending, choices[first])
+    assert num_pending == 0 or torch.equal(acqf.X_pending, pending)
 
 
 # A repeated point makes the joint covariance that BoTorch samples from singular.

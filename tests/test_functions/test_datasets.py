@@ -1,7 +1,12 @@
 import pandas as pd
 import pytest
 
-from botorch_bkb.test_functions import load_abalone, load_cadata
+from botorch_bkb.test_functions import (
+    load_abalone,
+    load_cadata,
+    load_intel_temperature,
+    load_traffic_speed,
+)
 
 
 @pytest.fixture
@@ -31,3 +36,32 @@ def test_a_missing_file_names_the_argument_and_the_variable(tmp_path, monkeypatc
     monkeypatch.setenv("BOTORCH_BKB_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"cadata\.csv\.gz.*`path`"):
         load_cadata()
+
+
+def test_temperatures_are_read_from_a_file(tmp_path, monkeypatch):
+    path = tmp_path / "intel_temperature.csv.gz"
+    pd.DataFrame(
+        {"day": [1, 1], "hour": [0.5, 1.0], "3": [20.1, 20.2], "7": [19.0, 18.0]}
+    ).to_csv(path, index=False)
+    monkeypatch.setenv("BOTORCH_BKB_DATA", str(tmp_path))
+    for table in (load_intel_temperature(), load_intel_temperature(path)):
+        assert table.columns.tolist() == ["3", "7"]
+        assert table.loc[(1, 1.0), "7"] == 18.0
+        assert table.index.names == ["day", "hour"]
+
+
+def test_speeds_are_those_of_stations_that_report(tmp_path):
+    speeds, stations = tmp_path / "speeds.csv", tmp_path / "stations.csv"
+    times = ["2024-01-01T06:00", "2024-01-01T06:05", "2024-01-02T06:00"]
+    pd.DataFrame(
+        {"timestamp": times, "11": [60.0, 61.0, 62.0], "12": [50.0, 51.0, 52.0]}
+    ).to_csv(speeds, index=False)
+    pd.DataFrame({"station": [11, 12], "pct_observed": [74.9, 75.0]}).to_csv(
+        stations, index=False
+    )
+    table = load_traffic_speed(speeds, stations)
+    assert table.columns.tolist() == ["12"]
+    assert table.index.get_level_values("slot").tolist() == [0, 1, 0]
+    assert len(table.groupby(level="day")) == 2
+    everyone = load_traffic_speed(speeds, stations, min_observed=0.0)
+    assert everyone.columns.tolist() == ["11", "12"]

@@ -62,26 +62,22 @@ def test_uniform_regrets_are_averages_over_all_sequences(rewards, num_pulls, max
     assert problem.uniform_cumulative_regret(num_pulls) == pytest.approx(cumulative)
 
 
-def test_a_test_function_that_is_maximized_stays():
-    function = Hartmann(dim=6, negate=True)
-    problem = FiniteArmProblem.from_test_function(
-        function, 99, noise_std=0.1, generator=seeded()
-    )
-    assert problem.maximize
-    assert torch.allclose(problem.mean_rewards, function(problem.arms))
-
-
-def test_arms_of_a_test_function_fill_the_unit_cube_whatever_its_bounds():
-    function = Branin(noise_std=10.0)
+@pytest.mark.parametrize(
+    ("function", "sign"), [(Branin(noise_std=10.0), -1), (Hartmann(negate=True), 1)]
+)
+def test_arms_of_a_test_function_fill_the_unit_cube_whatever_its_bounds(function, sign):
+    """A function that BoTorch minimizes is negated."""
     problem = FiniteArmProblem.from_test_function(
         function, 256, noise_std=0.0, generator=seeded()
     )
     assert problem.arms.min() >= 0
     assert problem.arms.max() <= 1
-    assert problem.arms.mean(dim=0).tolist() == pytest.approx([0.5, 0.5], abs=0.01)
-    lower, upper = torch.tensor([[-5.0, 0.0], [10.0, 15.0]], dtype=torch.float64)
-    values = -Branin()(lower + (upper - lower) * problem.arms)
-    assert torch.allclose(problem.mean_rewards, values)
+    assert problem.arms.mean(dim=0).tolist() == pytest.approx(
+        [0.5] * function.dim, abs=0.01
+    )
+    lower, upper = function.bounds
+    values = function(lower + (upper - lower) * problem.arms, noise=False)
+    assert torch.allclose(problem.mean_rewards, sign * values)
 
 
 def test_a_table_gives_standardized_features_and_its_own_rewards():

@@ -33,14 +33,21 @@ class WeightedKernel(Kernel):
         self.register_prior(
             "weight_prior",
             LogNormalPrior(0.0, 1.0),
-            lambda module: module.weight,
-            lambda module, value: module.initialize(raw_weight=value),
+            self._weight_param,
+            self._weight_closure,
         )
 
     @property
     def weight(self) -> Tensor:
         """The weights."""
         return self.raw_weight_constraint.transform(self.raw_weight)
+
+    # Methods and no lambdas: a kernel with a prior can be pickled.
+    def _weight_param(self, module: WeightedKernel) -> Tensor:
+        return module.weight
+
+    def _weight_closure(self, module: WeightedKernel, value: Tensor) -> None:
+        module.initialize(raw_weight=value)
 
 
 class AnovaKernel(WeightedKernel):

@@ -143,11 +143,12 @@ def product_to_learn(tables: Sequence[Tensor], is_category: Sequence[bool]) -> K
         columns = range(start, start := start + rows.shape[-1])
         if one_of_many:
             prior = LogNormalPrior(0.0, 1.0)
-            factors.append(CategoricalKernel(active_dims=columns))
-            factors[-1].register_prior("lengthscale_prior", prior, "lengthscale")
-            continue
-        base = TanimotoKernel() if isinstance(rows, BitArms) else matern_to_learn(rows)
-        factors.append(MixedKernel(base, active_dims=columns))
+            factor = CategoricalKernel(active_dims=columns, lengthscale_prior=prior)
+        elif isinstance(rows, BitArms):
+            factor = MixedKernel(TanimotoKernel(), active_dims=columns)
+        else:
+            factor = MixedKernel(matern_to_learn(rows), active_dims=columns)
+        factors.append(factor)
     return _scaled_to_learn(ProductKernel(*factors), 1.0, 1.0, largest=10.0)
 
 

@@ -60,7 +60,10 @@ class TemporalDecayKernel(Kernel):
 
     @forgetting_rate.setter
     def forgetting_rate(self, value: Tensor | float) -> None:
-        self._set_forgetting_rate(value)
+        like = self.raw_forgetting_rate
+        value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+        raw = self.raw_forgetting_rate_constraint.inverse_transform(value)
+        self.initialize(raw_forgetting_rate=raw)
 
     # Methods and no lambdas: a kernel with a prior can be pickled.
     def _forgetting_rate_param(self, module: TemporalDecayKernel) -> Tensor:
@@ -69,13 +72,7 @@ class TemporalDecayKernel(Kernel):
     def _forgetting_rate_closure(
         self, module: TemporalDecayKernel, value: Tensor
     ) -> None:
-        module._set_forgetting_rate(value)
-
-    def _set_forgetting_rate(self, value: Tensor | float) -> None:
-        like = self.raw_forgetting_rate
-        value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-        raw = self.raw_forgetting_rate_constraint.inverse_transform(value)
-        self.initialize(raw_forgetting_rate=raw)
+        module.forgetting_rate = value
 
     @override
     def forward(

@@ -193,11 +193,6 @@ class BitArms(LazyRows):
     def _done(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         if func is aten._to_copy.default:
             return self._copied(**kwargs)
-        if func is aten.select.int and args[1] in COLUMNS:
-            num_columns = self.shape[1]
-            if not -num_columns <= args[2] < num_columns:
-                return None  # which is an error
-            return _column(self, args[2] % num_columns)
         if func is aten.index_select.default and args[1] in COLUMNS:
             return _selected(self, args[2])
         return super()._done(func, *args, **kwargs)
@@ -246,15 +241,6 @@ def _encoded(rows: Tensor, like: BitArms) -> BitArms:
         packed = np.packbits(codes.cpu().numpy(), axis=-1)
         codes = torch.from_numpy(packed).to(codes.device)
     return BitArms(codes, like.is_packed, numbers, like.dtype)
-
-
-def _column(arms: BitArms, column: int) -> Tensor:
-    if column >= arms.num_bits:
-        return arms.numbers[:, column - arms.num_bits]
-    if not arms.is_packed:
-        return arms.codes[:, column].to(arms.dtype)
-    bits = arms.codes[:, column // 8] >> (7 - column % 8)
-    return (bits & 1).to(arms.dtype)
 
 
 def _selected(arms: BitArms, index: Tensor) -> Tensor | None:

@@ -150,8 +150,6 @@ def leverage_pivots(
             residual[pivot] = 0.0
             left = weights * residual.where(residual > least, 0.0)
             pivots.append(pivot)
-        if len(pivots) == start:
-            break  # a kernel that gives NaN
     return torch.tensor(pivots, dtype=torch.long, device=points.device)
 
 

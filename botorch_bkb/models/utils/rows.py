@@ -156,12 +156,8 @@ def sum_replicates(values: Tensor, inverse: Tensor, num_unique: int) -> Tensor:
 
 def covers(points: Tensor, inputs: Tensor) -> bool:
     """Whether every row of ``inputs`` is among the rows of ``points``."""
-    inputs = torch.unique(inputs, dim=0)
-    if points.shape[0] < inputs.shape[0]:
-        return False
-    points = torch.unique(points, dim=0)
-    both = torch.unique(torch.cat([points, inputs]), dim=0)
-    return both.shape[0] == points.shape[0]
+    both = torch.cat([points, inputs])
+    return len(both.unique(dim=0)) == len(points.unique(dim=0))
 
 
 class Duplicates(NamedTuple):

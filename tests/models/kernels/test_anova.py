@@ -1,5 +1,7 @@
 """The ANOVA kernel against NumPy, on all paths."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -67,22 +69,18 @@ def test_gradients_are_those_of_differences():
     assert torch.autograd.gradcheck(covariances, inputs)
 
 
-def test_small_weights_give_a_sum_of_functions_of_single_features():
-    """Interactions vanish with the square of the weights."""
-    kernel, x = made(2), points(6, 2)
-    kernel.initialize(raw_weight=torch.full((1, 2), 2e-3).double())
-    found = kernel(x).to_dense().numpy(force=True) * (1 + 2e-3) ** 2
-    scales = kernel.lengthscale.numpy(force=True)[0]
-    alone = [
-        np.exp(-(((x[:, i, None] - x[None, :, i]).numpy() / scales[i]) ** 2) / 2)
-        for i in range(2)
-    ]
-    np.testing.assert_allclose(found, 1 + 2e-3 * sum(alone), atol=1e-5)
-
-
 def test_the_effective_lengthscale_has_the_same_curvature():
     kernel, step = made(1), 1e-3
     x = torch.tensor([[0.0], [step]]).double()
     drop = 1 - kernel(x).to_dense()[0, 1].item()
     expected = step / np.sqrt(2 * drop)
     assert kernel.effective_lengthscale.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_pickle_is_the_same_kernel_with_its_prior():
+    kernel, x = made(3), points(4, 3)
+    copy = pickle.loads(pickle.dumps(kernel))
+    assert torch.equal(copy(x).to_dense(), kernel(x).to_dense())
+    ((_, module, _, weight, set_weight),) = copy.named_priors()
+    set_weight(module, torch.full((1, 3), 2.0).double())
+    assert weight(module).tolist() == [[2.0, 2.0, 2.0]]

@@ -65,12 +65,6 @@ def test_generators_of_purposes_and_counts_are_pinned_and_differ():
 
 
 PINNED_DRAWS = (381676, 975660)
-PINNED = [
-    0.7415648787718233,
-    0.15991039287692022,
-    0.7488184249913884,
-    0.5149468218113079,
-]
 # The first outputs that several libraries publish as their test of SplitMix64.
 PUBLISHED = [
     6457827717110365317,
@@ -94,11 +88,6 @@ def test_keyed_numbers_are_those_of_the_generator_in_any_order(seed):
     assert everything.dtype == torch.double
     assert everything.tolist() == expected.tolist()
     assert keyed_uniforms(seed, keys[:0]).tolist() == []
-
-
-def test_keyed_numbers_are_pinned():
-    """Saved bandits count on them."""
-    assert keyed_uniforms(42, torch.tensor([0, 1, 10**7, 2**40])).tolist() == PINNED
 
 
 def test_keyed_numbers_are_never_zero_or_one(monkeypatch):
