@@ -70,11 +70,7 @@ class Moments(ABC):
 
     @abstractmethod
     def largest_bounds(
-        self,
-        scale: float,
-        size: int,
-        competes: Tensor | None = None,
-        known: Ranked | None = None,
+        self, scale: float, size: int, competes: Tensor | None = None
     ) -> Ranked:
         """Return the arms of the largest ``mean + scale sqrt(variance)``.
 
@@ -83,7 +79,6 @@ class Moments(ABC):
             size: How many, at most.
             competes: An ``A``-dim boolean tensor; minus infinity for all others. All
                 if None.
-            known: Arms whose bounds are known, in any order.
         """
 
     def leverage_scores_of(self, indices: Tensor) -> Tensor:
@@ -320,14 +315,10 @@ class ArmPosterior(Moments):
 
     @override
     def largest_bounds(
-        self,
-        scale: float,
-        size: int,
-        competes: Tensor | None = None,
-        known: Ranked | None = None,
+        self, scale: float, size: int, competes: Tensor | None = None
     ) -> Ranked:
-        found = self.shards.ask(ArmShard.largest_bounds, size, scale, competes, known)
-        return Ranked.merged(found, size)
+        found = self.shards.ask(ArmShard.largest_bounds, size, scale, competes)
+        return Ranked.merged(found).first(size)
 
     def largest_gain(
         self, top: Ranked, competes: Tensor | None, without: Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -43,14 +43,12 @@ class Ranked(NamedTuple):
         return Ranked(self.values[:size], self.arms[:size])
 
     @classmethod
-    def merged(cls, parts: Sequence[Ranked], size: int) -> Ranked:
-        """Return the first of several lists, each over higher indices than before."""
-        if len(parts) == 1:
-            return parts[0]
-        values = torch.cat([part.values for part in parts])
-        arms = torch.cat([part.arms for part in parts])
-        values, order = values.sort(descending=True, stable=True)
-        return cls(values[:size], arms[order[:size]])
+    def merged(cls, parts: Iterable[Ranked]) -> Ranked:
+        """Return one list of several, each in any order."""
+        values, arms = map(torch.cat, zip(*parts, strict=True))
+        arms, order = arms.sort()
+        values, by_value = values[order].sort(descending=True, stable=True)
+        return cls(values, arms[by_value])
 
 
 def largest(values: Tensor, size: int) -> Ranked:
@@ -317,14 +315,12 @@ class ArmShard:
         return worst.item(), self.start + int(arm)
 
     def largest_bounds(
-        self, size: int, scale: float, competes: Tensor | None, known: Ranked | None
+        self, size: int, scale: float, competes: Tensor | None
     ) -> Ranked:
         """Return the arms of the largest bounds, see ``Moments.largest_bounds``."""
         bounds = self.moments[1] + scale * self.variance.sqrt()
         if competes is not None:
             bounds.masked_fill_(~competes[self.rows], -math.inf)
-        if known is not None:
-            bounds[self._places(known.arms)] = known.values[self._is_here(known.arms)]
         found = largest(bounds, size)
         return Ranked(found.values, found.arms + self.start)
 

@@ -38,7 +38,6 @@ from botorch_bkb.posteriors.arm_shard import Ranked
 from botorch_bkb.posteriors.basis import Basis, sums_of
 from botorch_bkb.posteriors.product_search import (
     Found,
-    in_order,
     products_of,
     Search,
     STAGES,
@@ -303,7 +302,7 @@ class ProductPosterior(ArmPosterior):
     ) -> Ranked:
         if competes is not None and competes.among is not None:
             search = Search(self, scale, size, competes)
-            search.evaluate(in_order(search.upper(competes.among)))
+            search.evaluate(Ranked.merged([search.upper(competes.among)]))
             return search.found
         size = min(size, self.num_arms)
         return self.find(scale, size, competes, size)[0]
@@ -367,7 +366,7 @@ class ProductPosterior(ArmPosterior):
         num_arms = (self.arms if competes is None else competes.rows).num_matching
         rank = math.ceil(target * len(sample) / num_arms)
         start = Search(self, scale, rank, competes)
-        start.evaluate(in_order(start.upper(sample)))
+        start.evaluate(Ranked.merged([start.upper(sample)]))
         floor = start.floor - start.margin
         search = Search(self, scale, 4 * target, competes, floor)
         for part in self._candidates(search):

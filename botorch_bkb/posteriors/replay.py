@@ -186,17 +186,11 @@ class ArmMoments(Moments):
 
     @override
     def largest_bounds(
-        self,
-        scale: float,
-        size: int,
-        competes: Tensor | None = None,
-        known: Ranked | None = None,
+        self, scale: float, size: int, competes: Tensor | None = None
     ) -> Ranked:
         bounds = self.mean + scale * self.variance.sqrt()
         if competes is not None:
             bounds = bounds.masked_fill(~competes, -torch.inf)
-        if known is not None:
-            bounds[known.arms] = known.values
         return largest(bounds, size)
 
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmMoments
-from botorch_bkb.posteriors.arm_shard import Ranked
 from tests.posteriors import longs
 
 
@@ -19,14 +18,11 @@ def make_moments(mean, variance, dtype=torch.float64, prior=None):
     return ArmMoments(mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0)
 
 
-def test_the_largest_bounds_are_of_arms_that_compete_or_are_known():
+def test_the_largest_bounds_are_of_arms_that_compete():
     moments = make_moments([1.0, 3.0, 2.0, 3.0], [4.0, 0.0, 1.0, 0.0])
     competes = torch.tensor([True, False, True, True])
     assert moments.largest_bounds(1.0, 3).arms.tolist() == [0, 1, 2]
     assert moments.largest_bounds(1.0, 9, competes).arms.tolist() == [0, 2, 3, 1]
-    known = Ranked(torch.tensor([9.0, -9.0]).double(), longs(2, 0))
-    found = moments.largest_bounds(1.0, 3, competes, known)
-    assert (found.values.tolist(), found.arms.tolist()) == ([9.0, 3.0, -9.0], [2, 3, 0])
     assert (moments.best_mean(), moments.best_mean(competes)) == (1, 3)
 
 

@@ -128,7 +128,7 @@ def test_the_largest_are_in_order_with_the_lowest_index_first(values, size, cuts
     for start, stop in pairwise(limits):
         part = largest(torch.tensor(values[start:stop]), size)
         parts.append(Ranked(part.values, part.arms + start))
-    merged = Ranked.merged(parts, size)
+    merged = Ranked.merged(parts).first(size)
     assert merged.arms.tolist() == expected
 
 
