@@ -206,6 +206,6 @@ def excerpt(posterior: ArmPosterior, indices: Tensor) -> ArmShard:
     """Return a few arms with their moments and features, as a shard of their own."""
     rows = as_dense(posterior.arms[indices])
     kernel, size = posterior.covar_module, len(indices)
-    shard = ArmShard(rows, 0, size, kernel, 0, size)
+    shard = ArmShard(rows, 0, size, kernel, size)
     shard.load(posterior.moments(indices).contiguous(), posterior.features(indices))
     return shard

@@ -54,11 +54,11 @@ class Problem(posteriors.Problem):
         self.factor = Basis(longs(*basis), L, inside, complement, *sums)
 
     def shard(self, start, stop):
-        return ArmShard(self.arms, start, stop, self.kernel, 8, BLOCK_SIZE)
+        return ArmShard(self.arms, start, stop, self.kernel, BLOCK_SIZE)
 
     def rebuild(self, shard, S, width):
         points = self.arms[self.factor.indices]
-        shard.rebuild(self.factor, points, None, longs(*S), width)
+        shard.rebuild(self.factor, points, longs(*S), width)
 
     def shards(self, limits, cached=True):
         shards = [self.shard(*pair) for pair in pairwise(limits)]
@@ -181,26 +181,6 @@ def test_the_largest_gain_is_of_arms_that_compete_and_are_not_left_out(limits):
             assert max(shard.largest_gain(*args) for shard in shards) == expected
 
 
-@pytest.mark.parametrize("limits", [[0, 17], [0, 8, 17]])
-def test_kernel_rows_are_kept_in_their_order(limits):
-    """Whatever room they move to; a kernel that fails adds none."""
-    problem = Problem()
-    shards = [problem.shard(*pair) for pair in pairwise(limits)]
-    for shard in shards:
-        shard.max_rows = 60
-        for arms in (problem.arms[:2], problem.arms[5:5], problem.arms[2:9]):
-            shard.add_rows(arms)
-        with pytest.raises(RuntimeError, match="number of dimensions"):
-            shard.add_rows(torch.zeros(3, 5).double())
-        for _ in range(3):
-            shard.add_rows(problem.arms)
-    slots, arms = longs(8, 0, 27, 59, 8), longs(3, 16, 3, 9)
-    expected = problem.gram[:, [8, 0, 1, 16, 8]]
-    found = [shard.held_rows(arms, slots) for shard in shards]
-    order = [arm for a, b in pairwise(limits) for arm in arms if a <= arm < b]
-    np.testing.assert_allclose(torch.cat(found), expected[order], atol=1e-12)
-
-
 def test_a_residual_below_zero_is_remembered_and_made_zero():
     """Of a factor that is not that of the kernel: features are twice too large."""
     problem = Problem(S=(9, 2, 14, 6))
@@ -224,6 +204,6 @@ class BadKernel(Kernel):
 def test_a_prior_variance_that_no_kernel_has_is_refused_by_its_arm():
     arms = torch.arange(8).double().unsqueeze(-1) / 2
     with pytest.raises(InputDataError, match=r"got -0.5 for arm 1\."):
-        ArmShard(arms, 0, 8, BadKernel(), 8, BLOCK_SIZE)
+        ArmShard(arms, 0, 8, BadKernel(), BLOCK_SIZE)
     with pytest.raises(InputDataError, match=r"got nan for arm 4\."):
-        ArmShard(arms, 4, 8, BadKernel(), 8, BLOCK_SIZE)
+        ArmShard(arms, 4, 8, BadKernel(), BLOCK_SIZE)

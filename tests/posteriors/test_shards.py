@@ -57,13 +57,6 @@ BANDITS = {
     "bbkb-recomputed": lambda arms: BBKB(
         arms, kernel(0.1), 0.05, max_feature_bytes=0, generator=seeded(1)
     ),
-    "bbkb-few-rows": lambda arms: BBKB(
-        arms,
-        kernel(0.1),
-        0.05,
-        max_feature_bytes=8 * NUM_ARMS * 60,
-        generator=seeded(1),
-    ),
     "bkb": lambda arms: BKB(
         arms, kernel(), 0.1, batch_rule=FixedSize(3), generator=seeded(1)
     ),
