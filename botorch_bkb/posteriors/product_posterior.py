@@ -33,6 +33,7 @@ from botorch_bkb.arms.product import ProductArms, scattered_step
 from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
+from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import Ranked
 from botorch_bkb.posteriors.basis import Basis, sums_of
@@ -123,10 +124,9 @@ class ProductPosterior(ArmPosterior):
         self.inducing_indices = indices = inducing_indices[kept]
         self.gram = K = K[kept][:, kept]
         L = torch.linalg.cholesky(K)
-        place = torch.searchsorted(self.pulled_indices, indices)
-        place.clamp_max_(len(self.pulled_indices) - 1)
-        is_pulled = self.pulled_indices[place] == indices
-        self.noises = torch.where(is_pulled, 1 / self.data[0, place], MUCH_NOISE)
+        place = positions_in(self.pulled_indices, indices, is_ascending=True)
+        self.noises = torch.full_like(K.diagonal(), MUCH_NOISE)
+        self.noises[place >= 0] = 1 / self.data[0, place[place >= 0]]
         K = self.prior_covariance(indices, self.pulled_indices)
         Z = torch.linalg.solve_triangular(L, K, upper=False)
         inside = torch.ones_like(indices, dtype=torch.bool)
@@ -232,10 +232,6 @@ class ProductPosterior(ArmPosterior):
         """Return prior variances, means, residuals and projected parts, ``4 x k``."""
         parts = indices.split(self.chunk_size)
         return torch.cat([self._moments(part) for part in parts], dim=-1)
-
-    @override
-    def means(self, indices: Tensor) -> Tensor:
-        return self.moments(indices)[1]
 
     def _moments(self, indices: Tensor) -> Tensor:
         K, L = self.rows(indices), self.basis.L

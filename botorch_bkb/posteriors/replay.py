@@ -13,7 +13,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits
-from botorch_bkb.checks import check_number
 from botorch_bkb.posteriors.arm_posterior import Moments
 from botorch_bkb.posteriors.arm_shard import largest, Ranked
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
@@ -124,7 +123,7 @@ class FilterSampler:
         time: float,
         scale: float = 1.0,
     ) -> None:
-        self.scale = check_number("scale", scale, least=0.0)
+        self.scale = scale
         known = replayed.filter
         drifting = replayed.hallucinate(pending) if pending else known.copy()
         drifting.advance(time)
