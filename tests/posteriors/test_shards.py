@@ -22,9 +22,9 @@ NUM_ARMS = 150
 NAN = float("nan")
 
 
-def set_shards(monkeypatch, num_shards):
+def set_shards(monkeypatch, num_shards, block_size=BLOCK_SIZE):
     """Let every posterior have so many shards, of blocks so small that it can."""
-    monkeypatch.setattr(shards, "BLOCK_SIZE", BLOCK_SIZE)
+    monkeypatch.setattr(shards, "BLOCK_SIZE", block_size)
     plan = lambda A, _, size: plan_shards(A, num_shards, size)  # noqa: E731
     monkeypatch.setattr(shards, "plan_shards", plan)
 

@@ -79,70 +79,48 @@ def test_the_least_count_is_found(crossing, most):
     assert len(asked) <= 2 * min(crossing, most).bit_length()
 
 
-RATE, NOW = 0.1, 6.0
-TOLD = [(0.0, 1, 0.5), (1.0, 4, -1.0), (2.5, 1, 1.0), (2.5, 9, 0.0), (5.0, 3, 2.0)]
+def moments_of(mean, variance):
+    prior = torch.ones_like(mean)
+    return ArmMoments(mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0)
 
 
-class Drift:
-    """A filter that was told a few rewards, and the choices at a time."""
-
-    def __init__(self, dtype=torch.float64, pending=(), limits=None):
-        self.gram, self.pending = Problem(0).gram, list(pending)
-        kernel = PrecomputedKernel(torch.tensor(self.gram, dtype=dtype))
-        arms = torch.arange(NUM_ARMS, dtype=dtype).unsqueeze(-1)
-        self.replayed = ReplayedFilter(
-            SparseArmKalmanFilter(arms, kernel, NOISE, RATE, 0.0)
-        )
-        oldest = min((time for time, _ in self.pending), default=math.inf)
-        self.replayed.observe([Observation(*told) for told in TOLD], oldest)
-        mean, variance = self.replayed.filter.predict(NOW)
-        prior = torch.ones_like(mean)
-        self.moments = ArmMoments(
-            mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0
-        )
-        self.limits = limits or PullLimits.unlimited(mean, NUM_ARMS)
-        self.bounds = DriftingUpperBounds(
-            self.moments, SCALE, self.replayed, self.pending, NOW, self.limits
-        )
-
-    def dense(self, pulls):
-        """Return means by what was told, variances by all pulls at their times."""
-        times, arms, rewards = (np.array(x) for x in zip(*TOLD, strict=True))
-        args = self.gram, NOISE, RATE
-        mean, _ = time_varying_posterior(*args, arms, times, rewards, NOW)
-        out = [*self.pending, *((NOW, arm) for arm in pulls)]
-        arms = np.concatenate([arms, [arm for _, arm in out]]).astype(int)
-        times = np.concatenate([times, [time for time, _ in out]])
-        _, variance = time_varying_posterior(
-            *args, arms, times, np.zeros(len(arms)), NOW
-        )
-        return mean + SCALE * np.sqrt(variance)
+def test_the_largest_bounds_at_one_time_are_of_arms_that_compete():
+    mean, variance = torch.tensor([[1.0, 3.0, 2.0, 3.0], [4.0, 0.0, 1.0, 0.0]])
+    moments = moments_of(mean, variance)
+    competes = torch.tensor([True, False, True, True])
+    assert moments.largest_bounds(1.0, 3).arms.tolist() == [0, 1, 2]
+    assert moments.largest_bounds(1.0, 9, competes).arms.tolist() == [0, 2, 3, 1]
+    assert (moments.best_mean(), moments.best_mean(competes)) == (1, 3)
 
 
 @each_dtype
 @pytest.mark.parametrize("pending", [[], [(3.0, 12)], [(2.0, 4), (5.0, 4), (5.5, 7)]])
 def test_drifting_arms_are_chosen_by_their_bounds_at_the_decision(dtype, pending):
     """Pending pulls count at the times they were asked at, new ones now."""
-    drift, pulls = Drift(dtype, pending), []
+    gram, rate, now = Problem(0).gram, 0.1, 6.0
+    told = [(0.0, 1, 0.5), (1.0, 4, -1.0), (2.5, 1, 1.0), (2.5, 9, 0.0), (5.0, 3, 2.0)]
+    kernel = PrecomputedKernel(torch.tensor(gram, dtype=dtype))
+    arms = torch.arange(NUM_ARMS, dtype=dtype).unsqueeze(-1)
+    replayed = ReplayedFilter(SparseArmKalmanFilter(arms, kernel, NOISE, rate, 0.0))
+    oldest = min((time for time, _ in pending), default=math.inf)
+    replayed.observe([Observation(*one) for one in told], oldest)
+    moments = moments_of(*replayed.filter.predict(now))
+    limits = PullLimits.unlimited(moments.mean, NUM_ARMS)
+    bounds = DriftingUpperBounds(moments, SCALE, replayed, pending, now, limits)
+    times, indices, rewards = map(np.array, zip(*told, strict=True))
+    args = gram, NOISE, rate
+    mean, _ = time_varying_posterior(*args, indices, times, rewards, now)
+    out = list(pending)
     for num_pulls in (1, 2, 1, 3, 1):
-        expected = drift.dense(pulls)
-        found = drift.bounds.mean + SCALE * drift.bounds.variance.sqrt()
+        seen = np.append(indices, [arm for _, arm in out]).astype(int)
+        when = np.append(times, [time for time, _ in out])
+        zeros = np.zeros(len(seen))
+        _, variance = time_varying_posterior(*args, seen, when, zeros, now)
+        expected = mean + SCALE * np.sqrt(variance)
+        found = bounds.mean + SCALE * bounds.variance.sqrt()
         np.testing.assert_allclose(found, expected, atol=4 * ATOL[dtype])
-        arm = drift.bounds.best()
+        arm = bounds.best()
         assert expected[arm] >= expected.max() - 4 * ATOL[dtype]
-        assert drift.bounds.num_repeats(arm) == 1
-        drift.bounds.pull(arm, num_pulls)
-        pulls += [arm] * num_pulls
-
-
-@pytest.mark.parametrize("pending", [[], [(3.0, 12)]])
-def test_drifting_arms_are_used_up_as_others_are(pending):
-    left = torch.zeros(NUM_ARMS, dtype=torch.int32)
-    left[[2, 8]] = 2
-    limits = PullLimits(left)
-    drift, chosen = Drift(pending=pending, limits=limits), []
-    while (arm := drift.bounds.best()) is not None:
-        drift.bounds.pull(arm, 1)
-        chosen.append(arm)
-    assert sorted(chosen) == [2, 2, 8, 8]
-    assert limits.num_open == 0
+        assert bounds.num_repeats(arm) == 1
+        bounds.pull(arm, num_pulls)
+        out += [(now, arm)] * num_pulls
