@@ -60,9 +60,10 @@ def test_the_largest_bounds_are_those_of_a_sort(competes):
 
 @each_dtype
 @pytest.mark.parametrize("competes", [None, SOME], ids=["all", "some"])
-def test_the_bound_of_the_probability_outside(monkeypatch, dtype, competes):
+@pytest.mark.parametrize("pool_size", [9, NUM_ARMS])
+def test_the_bound_of_the_probability_outside(monkeypatch, dtype, competes, pool_size):
     """The least, over levels, of P(best < b) and the sum of P(f > b) outside."""
-    monkeypatch.setattr(arm_sampler, "POOL_SIZE", 9)
+    monkeypatch.setattr(arm_sampler, "POOL_SIZE", pool_size)
     problem = Problem(2, dtype)
     sampler = ArmSampler(problem.posterior)
     mean, std = problem.mean, np.sqrt(np.diag(problem.dense()[0]))
@@ -73,7 +74,7 @@ def test_the_bound_of_the_probability_outside(monkeypatch, dtype, competes):
     levels = mean[best] + np.linspace(-4, 4, 33)[:, None] * std[best]
     above = norm.sf(levels, mean, std)[:, outside].sum(axis=1)
     below = norm.cdf(levels, mean, std)[:, pool].min(axis=1)
-    expected = min(1.0, (above + below).min())
+    expected = min(1.0, (above + below).min()) if outside.any() else 0.0
     found = sampler.outside_probability(competes)
     assert found == pytest.approx(expected, abs=10 * ATOL[dtype])
 
