@@ -263,10 +263,11 @@ class UpperBounds(Choices):
     def _track(self) -> Pool | HallucinatedPosterior:
         """Return the arms of the largest bounds, or all, given the pulls so far."""
         posterior, scale = self.posterior, self.scale
-        if isinstance(posterior, ProductPosterior):
-            arms = self._largest_products(posterior)
-        else:
-            arms = self._largest()
+        arms = (
+            self._largest_products(posterior)
+            if isinstance(posterior, ProductPosterior)
+            else self._largest()
+        )
         if arms is not None and len(arms) <= MAX_POOL_SIZE:
             return Pool(posterior, scale, arms, self.pulls, self.projected)
         allowed = self.limits.allowed if arms is None else None

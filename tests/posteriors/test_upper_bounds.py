@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import MaternKernel
 from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.models.kernels import PrecomputedKernel
-from botorch_bkb.posteriors import ArmMoments, SparseArmKalmanFilter
+from botorch_bkb.posteriors import (
+    ArmMoments,
+    ArmPosterior,
+    SparseArmKalmanFilter,
+)
 from botorch_bkb.posteriors.hallucination import excerpt, HallucinatedPosterior
 from botorch_bkb.posteriors.replay import (
     DriftingUpperBounds,
@@ -62,6 +67,22 @@ def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel(proj
     (part,) = some.shards.parts
     for column in (part.mean, part.residual, part.variance, part.downdates):
         assert not column.requires_grad
+
+
+def test_arms_whose_bounds_have_fallen_make_room_for_others():
+    """Else all arms would be tracked after half as many pulls."""
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.rand(20_000, 3, generator=generator, dtype=torch.double)
+    kernel = MaternKernel(nu=2.5).double().requires_grad_(False)
+    kernel.lengthscale = 0.5
+    posterior = ArmPosterior(arms, kernel, 0.01)
+    pulled, ones = torch.arange(0, 20_000, 200), torch.ones(100)
+    posterior.update(pulled, pulled, ones, torch.sin(3 * arms[pulled].sum(dim=-1)))
+    limits = PullLimits.unlimited(arms, len(arms))
+    bounds = UpperBounds(posterior, 2.0, False, longs(), limits)
+    for _ in range(38):
+        bounds.pull(bounds.best(), 1)
+    assert bounds.tracked.indices is not None
 
 
 @given(
