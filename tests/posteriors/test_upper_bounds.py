@@ -60,6 +60,15 @@ def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel(proj
         tracked.pull(7, 1)
         tracked.close(11)
     torch.testing.assert_close(some.bounds(), all_.bounds()[few])
+    pulls, (covariance, _) = [5, 5, 7], problem.dense()
+    expected = np.diag(problem.dense(pulls=pulls)[0])
+    if not projected:
+        K = covariance[np.ix_(pulls, pulls)] + NOISE * np.eye(3)
+        lost = covariance[pulls] * np.linalg.solve(K, covariance[pulls])
+        expected = np.diag(covariance) - lost.sum(axis=0)
+    for tracked in (some, all_):
+        found = [sum(tracked.moments(arm)[1:]) for arm in few.tolist()]
+        np.testing.assert_allclose(found, expected[few], rtol=1e-6)
     assert some.moments(14) == pytest.approx(all_.moments(14))
     best = some.best()[1]
     assert best == few[some.bounds().argmax()]
