@@ -159,33 +159,6 @@ def resample(leverage, counts, oversampling, uniforms, merged=False):
 # Confidence widths w: DESIGN 5. ``xi`` defaults to sqrt(lambda) -----------------------
 
 
-def bkb_width(t, d_eff, kappa2, noise, F, delta, xi=None, eps=0.5, printed=False):
-    """Return [BKB] Theorem 2; ``d_eff`` is sum_s var_t(x_s) / lambda.
-
-    ``printed``: log(kappa^2 t), no less than 0. Default: 1 + log(1 + kappa^2 t /
-    lambda), by (6), which does bound the log determinant.
-    """
-    xi = math.sqrt(noise) if xi is None else xi
-    alpha = (1 + eps) / (1 - eps)
-    factor = 1 + math.log1p(kappa2 * t / noise)
-    if printed:
-        factor = math.log(max(1.0, kappa2 * t))
-    information = alpha * factor * d_eff + math.log(1 / delta)
-    bias = (1 + 1 / math.sqrt(1 - eps)) * math.sqrt(noise) * F
-    return 2 * xi * math.sqrt(information) + bias
-
-
-def bbkb_width(frozen, ratio, noise, F, delta, xi=None):
-    """Return [BBKB] Theorem 2, alpha-tilde = C beta-tilde.
-
-    ``frozen`` are the scores var_{fb[s-1]}(x_s) / lambda of all pulls s.
-    """
-    xi = math.sqrt(noise) if xi is None else xi
-    information = np.log(1 + 3 * np.asarray(frozen)).sum() + math.log(1 / delta)
-    bias = (1 + math.sqrt(2)) * math.sqrt(noise) * F
-    return ratio * (2 * xi * math.sqrt(information) + bias)
-
-
 def practical_bkb_width(t, d_eff, noise, F, delta, xi=None):
     """Return BKB's width in the authors' code; log(t) is 0 before any pull."""
     xi = math.sqrt(noise) if xi is None else xi
@@ -309,9 +282,7 @@ class Run(NamedTuple):
         return [len(batch) for batch in self.batches]
 
 
-def named_width(
-    name, t, d_eff, frozen, log_det, ratio, kappa2, noise, F, delta, num_arms
-):
+def named_width(name, t, d_eff, frozen, log_det, ratio, noise, F, delta, num_arms):
     """Return the width of a named schedule; a number is a constant width.
 
     ``t`` pulls were told: beta_t of BKB chooses x_{t+1}, that of Srinivas et al. and of
@@ -321,10 +292,6 @@ def named_width(
         return srinivas_width(t + 1, num_arms, noise, delta)
     if name == "log":
         return log_width(t + 1, noise)
-    if name == "bkb":
-        return bkb_width(t, d_eff, kappa2, noise, F, delta)
-    if name == "bbkb":
-        return bbkb_width(frozen, ratio, noise, F, delta)
     if name == "practical_bkb":
         return practical_bkb_width(t, d_eff, noise, F, delta)
     if name == "practical_bbkb":
@@ -384,7 +351,6 @@ def simulate(
             frozen[1:] if skip_opening and width == "practical_bbkb" else frozen,
             arms.log_det(S, counts),
             ratio,
-            np.diag(gram).max(),
             noise,
             F,
             delta,
@@ -405,7 +371,7 @@ def simulate(
     return run
 
 
-def run_bandit(*problem, width="bbkb", merged=True, **options):
+def run_bandit(*problem, width, merged=True, **options):
     """Return batches and inducing sets by the package's defaults: its departures on."""
     names = {"bkb": "practical_bkb", "bbkb": "practical_bbkb"}
     names |= {"plates": "practical_bbkb", "gpucb": "chowdhury_gopalan"}

@@ -1,8 +1,8 @@
 """The posterior of all arms at once, from cached features: the fast path.
 
 Its parts: the algebra of small matrices (:mod:`~botorch_bkb.posteriors.basis`), the
-cached numbers of all arms (:class:`~botorch_bkb.posteriors.shards.ArmCache`), and here
-the planner of updates and the questions.
+numbers of all arms (:class:`~botorch_bkb.posteriors.arm_shard.ArmShard`), and here the
+planner of updates and the questions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from botorch_bkb.models.utils.nystrom import (
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.arm_shard import ArmShard, Ranked
 from botorch_bkb.posteriors.basis import Basis, change_basis, Joined, sums_of
-from botorch_bkb.posteriors.shards import ArmCache, threads_for
+from botorch_bkb.posteriors.shards import arm_shards, threads_for
 
 
 # Rounding adds up over incremental updates: rebuild after this many.
@@ -70,11 +70,7 @@ class Moments(ABC):
 
     @abstractmethod
     def largest_bounds(
-        self,
-        scale: float,
-        size: int,
-        competes: Tensor | None = None,
-        known: Ranked | None = None,
+        self, scale: float, size: int, competes: Tensor | None = None
     ) -> Ranked:
         """Return the arms of the largest ``mean + scale sqrt(variance)``.
 
@@ -83,7 +79,6 @@ class Moments(ABC):
             size: How many, at most.
             competes: An ``A``-dim boolean tensor; minus infinity for all others. All
                 if None.
-            known: Arms whose bounds are known, in any order.
         """
 
     def leverage_scores_of(self, indices: Tensor) -> Tensor:
@@ -107,19 +102,18 @@ class Moments(ABC):
 class ArmPosterior(Moments):
     r"""Mean and variance of ``A`` arms under a sparse GP posterior.
 
-    Memory: the ``A x m`` features are kept if they fit half of ``max_feature_bytes``,
-    and the kernel rows they come from as far as they fit a third of it (half while they
-    move to more room). What does not fit is recomputed chunk by chunk where it is
-    needed, with the same answers; without features every update is a full rebuild.
-    Beside them are a few ``A``-dim vectors, three chunks (at most 16 MiB each on a
-    processor) and ``O(m^2 + P d)`` numbers for ``P`` pulled arms. Nothing is ever ``A
-    x`` (number of pulls).
+    Memory: the ``A x m`` features are kept if they fit half of ``max_feature_bytes``;
+    a batch may copy some of them. Else they are recomputed chunk by chunk where they
+    are needed, with the same answers, and every update is a full rebuild. Beside them
+    are a few ``A``-dim vectors, three chunks (at most 16 MiB each on a processor) and
+    ``O(m^2 + P d)`` numbers for ``P`` pulled arms. Nothing is ever ``A x`` (number of
+    pulls).
 
     Args:
         arms: An ``A x d`` tensor.
         covar_module: The kernel; its hyperparameters are taken as they are.
         noise_variance: lambda.
-        max_feature_bytes: The byte budget of cached features and kernel rows.
+        max_feature_bytes: The byte budget of cached features.
 
     Attributes:
         basis: The small matrices.
@@ -146,8 +140,9 @@ class ArmPosterior(Moments):
         self.max_feature_bytes = max_feature_bytes
         self.num_arms = len(arms)
         self.like = arms.new_empty(0)
-        self.cache = ArmCache(arms, covar_module, max_feature_bytes)
-        self.shards = self.cache.shards
+        self.shards = arm_shards(arms, covar_module)
+        self._column_bytes = len(arms) * arms.element_size()
+        self._width = 0  # how many features the shards have room for; 0 for no cache
         self.max_prior_variance = max(self.shards.ask(lambda shard: shard.scale))
         check_largest_variance(self.max_prior_variance)
         self._report = RoundingReport(self.like.dtype)
@@ -185,7 +180,7 @@ class ArmPosterior(Moments):
         data = torch.stack([counts, sums]).to(self.like) / self.noise_variance
         pulled, order = pulled_indices.sort()
         data = data[:, order]
-        with threads_for(self.cache.column_bytes * len(inducing_indices)):
+        with threads_for(self._column_bytes * len(inducing_indices)):
             is_done = self._increment(inducing_indices, pulled, data)
             self.pulled_indices, self.data = pulled, data
             error, arm = self._rounding() if is_done else (math.inf, 0)
@@ -194,35 +189,39 @@ class ArmPosterior(Moments):
                 error, arm = self._rounding()
         self._report.note(error, arm)
         self.log_det = 2 * self.basis.L_v.diagonal().log().sum().item()
-        self.feature_bytes = self.cache.column_bytes * len(self.basis.L)
+        self.feature_bytes = self._column_bytes * len(self.basis.L)
 
     def _rebuild(self, inducing_indices: Tensor) -> None:
         """Compute all from nothing; the inducing arms become the basis."""
-        cache = self.cache
-        K_ss = cache.prior_rows(inducing_indices, inducing_indices)
+        K_ss = self.prior_covariance(inducing_indices, inducing_indices)
         kept = independent_points(K_ss)
         indices = self.inducing_indices = inducing_indices[kept]
         is_dropped = torch.ones_like(inducing_indices, dtype=torch.bool)
         is_dropped[kept] = False
         self._dropped = inducing_indices[is_dropped]  # what was to be inducing as well
         self._num_increments = 0
-        cache.hold(indices)
         L = torch.linalg.cholesky(K_ss[kept][:, kept])
-        Z = cache.solved_features(L, indices, self.pulled_indices)
+        Z = self._solved_features(L, indices, self.pulled_indices)
         scatter, target = sums_of(Z, Z, self.data)
         inside = torch.ones_like(indices, dtype=torch.bool)
         basis = Basis(indices, L, inside, L[:, :0], scatter, target)
         self.basis = basis
-        width = cache.reserve(len(indices))
-        points, slots = self.arms[indices], cache.slots(indices)
-        self.shards.change(ArmShard.rebuild, basis, points, slots, indices, width)
+        self._reserve(len(indices))
+        points = self.arms[indices]
+        self.shards.change(ArmShard.rebuild, basis, points, indices, self._width)
+
+    def _reserve(self, size: int) -> None:
+        """Plan room for so many features and some more, if the budget allows it."""
+        most = self.max_feature_bytes // (2 * self._column_bytes)
+        room = min(size + max(32, size // 8), most) if 0 < size <= most else 0
+        if room > self._width or room == 0:
+            self._width = room
 
     def _increment(
         self, inducing_indices: Tensor, pulled: Tensor, data: Tensor
     ) -> bool:
         """Apply the change since the last update; False if a rebuild is due."""
-        cache = self.cache
-        if not cache.width or self._num_increments == MAX_INCREMENTS:
+        if not self._width or self._num_increments == MAX_INCREMENTS:
             return False
         added = _added(self.pulled_indices, self.data, pulled, data)
         if added is None:
@@ -236,26 +235,24 @@ class ArmPosterior(Moments):
         num_vectors = len(arms) + 2 * num_turned + 3 * len(joined)
         M = len(basis.L) + len(joined)
         is_cheap = M * num_vectors <= REBUILD_COST * len(inducing_indices) ** 2
-        if not is_cheap or cache.width < M:
+        if not is_cheap or self._width < M:
             return False
         border = None
         if len(joined):
-            cache.hold(joined)
             border = Joined(
                 joined,
-                cache.features(joined),
-                cache.prior_rows(joined, joined),
+                self._cached_features(joined),
+                self.prior_covariance(joined, joined),
                 self.moments(torch.cat([basis.indices, joined]))[0].sqrt(),
-                cache.features(pulled),
-                cache.prior_rows(joined, pulled),
+                self._cached_features(pulled),
+                self.prior_covariance(joined, pulled),
                 data,
             )
-        change = change_basis(basis, inside, cache.features(arms), more, border)
+        change = change_basis(basis, inside, self._cached_features(arms), more, border)
         if change is None:
             return False
         self.basis, move = change
-        points, slots = self.arms[joined], cache.slots(joined)
-        self.shards.change(ArmShard.advance, move, points, slots, inducing_indices)
+        self.shards.change(ArmShard.advance, move, self.arms[joined], inducing_indices)
         self.inducing_indices = inducing_indices
         self._dropped = inducing_indices[:0]
         self._num_increments += 1
@@ -320,14 +317,10 @@ class ArmPosterior(Moments):
 
     @override
     def largest_bounds(
-        self,
-        scale: float,
-        size: int,
-        competes: Tensor | None = None,
-        known: Ranked | None = None,
+        self, scale: float, size: int, competes: Tensor | None = None
     ) -> Ranked:
-        found = self.shards.ask(ArmShard.largest_bounds, size, scale, competes, known)
-        return Ranked.merged(found, size)
+        found = self.shards.ask(ArmShard.largest_bounds, size, scale, competes)
+        return Ranked.merged(found).first(size)
 
     def largest_gain(
         self, top: Ranked, competes: Tensor | None, without: Tensor
@@ -377,14 +370,31 @@ class ArmPosterior(Moments):
         Features are known up to a rotation only; these have ``M >= m`` coordinates,
         see :mod:`~botorch_bkb.posteriors.basis`.
         """
-        basis, cache = self.basis, self.cache
-        if cache.width:
-            return basis.project(cache.features(indices))
-        return cache.solved_features(basis.L, basis.indices, indices)
+        basis = self.basis
+        if self._width:
+            return basis.project(self._cached_features(indices))
+        return self._solved_features(basis.L, basis.indices, indices)
 
+    def _cached_features(self, indices: Tensor) -> Tensor:
+        """Return features in the coordinates of the basis, not projected."""
+        return self.shards.ask_of(ArmShard.features, indices).mT
+
+    def _solved_features(self, L: Tensor, basis: Tensor, indices: Tensor) -> Tensor:
+        """Compute the ``M x k`` features of a few arms, given the basis arms."""
+        row = positions_in(basis, indices)
+        is_basis = row >= 0
+        Z = L.new_empty(len(L), len(indices))
+        Z[:, is_basis] = L[row[is_basis]].mT
+        K = self.prior_covariance(basis, indices[~is_basis])
+        Z[:, ~is_basis] = torch.linalg.solve_triangular(L, K, upper=False)
+        return Z
+
+    @torch.no_grad()
     def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the ``k x l`` prior covariances between two lists of arms."""
-        return self.cache.prior_covariance(left, right)
+        arms = self.arms
+        covariance = dense_covariance(self.covar_module, arms[left], arms[right])
+        return covariance.to(arms)  # kernels may not keep the dtype
 
     def covariance(self, left: Tensor, right: Tensor, projected: bool) -> Tensor:
         """Return the ``k x l`` posterior covariances between two lists of arms.

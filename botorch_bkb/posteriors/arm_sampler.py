@@ -97,7 +97,10 @@ class ArmSampler:
         self._L_v = posterior.basis.L_v
         # The arms of the last joint draws, their features, and the residual's root.
         self._factored: tuple[Tensor, Tensor, Tensor] | None = None
-        self._appended = AppendedArms(posterior)
+        # The f pending arms that joined: the factor grows to [[L, 0], [B, C]].
+        self._joined = posterior.pulled_indices[:0]
+        self._B = self._L_v[:0]
+        self._C = self._B[:, :0]
         if pending_indices is not None and pending_indices.numel():
             self._hallucinate(pending_indices.to(posterior.like.device))
 
@@ -220,7 +223,7 @@ class ArmSampler:
         theta = self._weights(num_draws, generator)
         if self._factored is None or not torch.equal(self._factored[0], arms):
             posterior = self.posterior
-            Z = self._appended.features(arms)
+            Z = self._features(arms)
             residual = posterior.prior_covariance(arms, arms) - Z.mT @ Z
             # Inducing arms have no residual, and rounding may make it negative: this
             # share of the prior variance is too small to show in a draw.
@@ -234,13 +237,12 @@ class ArmSampler:
     def _draws(self, num_draws: int, generator: torch.Generator) -> Draws:
         """Draw weights, and return what shards need of them."""
         theta = self._weights(num_draws, generator)
-        posterior, appended = self.posterior, self._appended
-        M = appended.B.shape[1]
-        vectors = torch.cat([theta[:M], appended.B.mT], dim=-1)
+        posterior, M = self.posterior, self._B.shape[1]
+        vectors = torch.cat([theta[:M], self._B.mT], dim=-1)
         return Draws(
             posterior.basis.project(vectors),
-            posterior.arms[appended.indices],
-            appended.C,
+            posterior.arms[self._joined],
+            self._C,
             theta[M:],
         )
 
@@ -254,61 +256,28 @@ class ArmSampler:
         """Add pending pulls to V, and their arms to the inducing arms."""
         posterior = self.posterior
         pending, counts = pending_indices.unique(return_counts=True)
-        self._appended.append(pending)
+        Z, prior = posterior.features(pending), posterior.moments(pending)[0]
+        # What is left of an arm in the span is rounding, and no variance.
+        is_new = prior - Z.square().sum(dim=0) > APPEND_TOLERANCE[Z.dtype] * prior
+        arms, Z = pending[is_new], Z[:, is_new]
+        schur = posterior.prior_covariance(arms, arms) - Z.mT @ Z
+        kept = independent_points(schur)
+        self._joined, self._B = arms[kept], Z[:, kept].mT
+        self._C = torch.linalg.cholesky(schur[kept][:, kept])
         seen = torch.cat([posterior.pulled_indices, pending])
         W = torch.cat([posterior.data[0], counts / posterior.noise_variance])
-        Z = self._appended.features(seen)  # (M + f) x P
+        Z = self._features(seen)  # (M + f) x P
         V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
         self._L_v = torch.linalg.cholesky(V)
+
+    def _features(self, arms: Tensor) -> Tensor:
+        """Return the ``(M + f) x k`` features of some arms."""
+        Z = self.posterior.features(arms)
+        if not len(self._joined):
+            return Z
+        K = self.posterior.prior_covariance(self._joined, arms) - self._B @ Z
+        return torch.cat([Z, torch.linalg.solve_triangular(self._C, K, upper=False)])
 
     def _normals(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
         normals = draw_normals(rows, columns, generator=generator)
         return self.scale * normals.to(self.posterior.like)
-
-
-class AppendedArms:
-    r"""``f`` more inducing arms: the factor grows to ``[[L, 0], [B, C]]``.
-
-    Args:
-        posterior: The posterior; it is not changed.
-
-    Attributes:
-        indices: The ``f`` arms.
-        B: The ``f x M`` features of these arms.
-        C: The ``f x f`` lower Cholesky factor of their Schur complement.
-    """
-
-    def __init__(self, posterior: ArmPosterior) -> None:
-        self.posterior = posterior
-        self.indices = posterior.pulled_indices[:0]
-        self.B = posterior.basis.L[:0]
-        self.C = self.B[:, :0]
-
-    def features(self, arms: Tensor) -> Tensor:
-        """Return the ``(M + f) x k`` features of some arms."""
-        Z = self.posterior.features(arms)
-        if not len(self.indices):
-            return Z
-        K = self.posterior.prior_covariance(self.indices, arms) - self.B @ Z
-        return torch.cat([Z, torch.linalg.solve_triangular(self.C, K, upper=False)])
-
-    def append(self, arms: Tensor) -> None:
-        """Append arms, but those in the span of the others."""
-        Z = self.features(arms)
-        prior = self.posterior.moments(arms)[0]
-        # What is left of an arm in the span is rounding, and no variance.
-        is_new = prior - Z.square().sum(dim=0) > APPEND_TOLERANCE[Z.dtype] * prior
-        arms, Z = arms[is_new], Z[:, is_new]
-        schur = self.posterior.prior_covariance(arms, arms) - Z.mT @ Z
-        kept = independent_points(schur)
-        corner = torch.linalg.cholesky(schur[kept][:, kept])
-        self.border(arms[kept], Z[:, kept], corner)
-
-    def border(self, arms: Tensor, Z: Tensor, corner: Tensor) -> None:
-        """Append arms, given features and the factor of their Schur complement."""
-        M = self.B.shape[1]
-        above = self.C.new_zeros(self.C.shape[0], corner.shape[0])
-        below = torch.cat([Z[M:].mT, corner], dim=-1)
-        self.C = torch.cat([torch.cat([self.C, above], dim=-1), below])
-        self.B = torch.cat([self.B, Z[:M].mT])
-        self.indices = torch.cat([self.indices, arms])

@@ -1,9 +1,9 @@
-"""The moments, the cached features and the kernel rows of arms in a row."""
+"""The moments and the cached features of arms in a row."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -43,14 +43,12 @@ class Ranked(NamedTuple):
         return Ranked(self.values[:size], self.arms[:size])
 
     @classmethod
-    def merged(cls, parts: Sequence[Ranked], size: int) -> Ranked:
-        """Return the first of several lists, each over higher indices than before."""
-        if len(parts) == 1:
-            return parts[0]
-        values = torch.cat([part.values for part in parts])
-        arms = torch.cat([part.arms for part in parts])
-        values, order = values.sort(descending=True, stable=True)
-        return cls(values[:size], arms[order[:size]])
+    def merged(cls, parts: Iterable[Ranked]) -> Ranked:
+        """Return one list of several, each in any order."""
+        values, arms = map(torch.cat, zip(*parts, strict=True))
+        arms, order = arms.sort()
+        values, by_value = values[order].sort(descending=True, stable=True)
+        return cls(values, arms[by_value])
 
 
 def largest(values: Tensor, size: int) -> Ranked:
@@ -130,7 +128,6 @@ class ArmShard:
         start: The first of these arms.
         stop: The first arm after them.
         covar_module: The kernel.
-        max_rows: The most kernel rows that are kept.
         block_size: How many arms a block has, a power of two.
 
     Attributes:
@@ -149,7 +146,6 @@ class ArmShard:
         start: int,
         stop: int,
         covar_module: Kernel,
-        max_rows: int,
         block_size: int,
     ) -> None:
         self.arms = arms
@@ -157,7 +153,6 @@ class ArmShard:
         self.rows = slice(start, stop)
         self.num_arms = stop - start
         self.covar_module = covar_module
-        self.max_rows = max_rows
         self.block_size = block_size
         self.moments = arms.new_zeros(4, self.num_arms)
         prior = self.moments[0]
@@ -165,8 +160,6 @@ class ArmShard:
             prior[rows] = covar_module(self._taken(rows), diag=True).to(arms)
         check_prior_variance(prior, start)
         self.scale = prior.max().item()
-        self._kernel_rows = self.moments[:0]  # with room for more
-        self._num_rows = 0
         # The cache, a row per feature with room for more; none past the budget.
         self._features = self.moments[:0]
         self._size = 0
@@ -176,32 +169,14 @@ class ArmShard:
     # Changes
 
     @torch.no_grad()
-    def add_rows(self, points: Tensor) -> None:
-        """Keep the kernel rows of more arms."""
-        before, size = self._kernel_rows, self._num_rows
-        stop = size + len(points)
-        if stop > len(before):
-            room = min(max(64, 2 * stop), self.max_rows)
-            self._kernel_rows = before.new_empty(room, self.num_arms)
-            self._kernel_rows[:size] = before[:size]
-        self.prior_rows(points, self._kernel_rows[size:stop])
-        self._num_rows = stop
-
-    @torch.no_grad()
     def rebuild(
-        self,
-        basis: Basis,
-        points: Tensor,
-        slots: Tensor | None,
-        inducing: Tensor,
-        width: int,
+        self, basis: Basis, points: Tensor, inducing: Tensor, width: int
     ) -> None:
         """Compute the moments, and features if the cache has a width.
 
         Args:
             basis: The small matrices.
             points: The rows of its arms.
-            slots: Which kernel rows are theirs; None if these are not kept.
             inducing: The inducing arms.
             width: How many features the cache has room for; 0 for no cache.
         """
@@ -210,7 +185,7 @@ class ArmShard:
             self._features = self.moments[:0]
             stride = -(-self.num_arms // MIN_CHUNK) * MIN_CHUNK
             self._features = self.moments.new_empty(width, stride)
-        self._basis, self._points, self._slots = basis, points, slots
+        self._basis, self._points = basis, points
         # On the CPU, the place of a chunk among them is found without waiting.
         self._basis_arms = basis.indices.cpu()
         self._solver, solver_v = TriangularSolver(basis.L), TriangularSolver(basis.L_v)
@@ -231,12 +206,10 @@ class ArmShard:
         self._finish(inducing)
 
     @torch.no_grad()
-    def advance(
-        self, move: Move, points: Tensor, slots: Tensor | None, inducing: Tensor
-    ) -> None:
+    def advance(self, move: Move, points: Tensor, inducing: Tensor) -> None:
         """Apply a change of the basis, in one pass over the features.
 
-        ``points`` and ``slots`` are of the arms that joined, as in :meth:`rebuild`.
+        ``points`` are the rows of the arms that joined.
         """
         M_0, (M, num_vectors) = len(move.old), move.vectors.shape
         old, signs = _aligned(move.old.mT), _aligned(move.signs)
@@ -247,7 +220,7 @@ class ArmShard:
             products = old @ self._features[:M_0, rows]
             moves = products[:num_vectors]
             if M > M_0:
-                K = self._covariance(points, slots, rows) - products[num_vectors:]
+                K = self._covariance(points, rows) - products[num_vectors:]
                 new = torch.linalg.solve_triangular(corner, K, upper=False)
                 self._features[M_0:M, rows] = new
                 moves.addmm_(move.vectors[M_0:].mT, new)
@@ -292,11 +265,6 @@ class ArmShard:
         found = self._features[: self._size].index_select(1, self._places(indices))
         return _aligned(found.mT)
 
-    def held_rows(self, indices: Tensor, slots: Tensor) -> Tensor:
-        """Return kernel rows' entries of a few arms, ``k x`` rows."""
-        places = self._places(indices)
-        return _aligned(self._kernel_rows[slots.unsqueeze(-1), places].mT)
-
     def soundness(self) -> tuple[float, float]:
         """Return the least variance, and the least residual over prior variance."""
         return self.variance.amin().item(), self._worst_residual
@@ -317,14 +285,12 @@ class ArmShard:
         return worst.item(), self.start + int(arm)
 
     def largest_bounds(
-        self, size: int, scale: float, competes: Tensor | None, known: Ranked | None
+        self, size: int, scale: float, competes: Tensor | None
     ) -> Ranked:
         """Return the arms of the largest bounds, see ``Moments.largest_bounds``."""
         bounds = self.moments[1] + scale * self.variance.sqrt()
         if competes is not None:
             bounds.masked_fill_(~competes[self.rows], -math.inf)
-        if known is not None:
-            bounds[self._places(known.arms)] = known.values[self._is_here(known.arms)]
         found = largest(bounds, size)
         return Ranked(found.values, found.arms + self.start)
 
@@ -356,14 +322,10 @@ class ArmShard:
             torch.mv(self._coordinates(rows).mT, vector, out=result[rows])
         return result
 
-    @torch.no_grad()
-    def prior_rows(self, points: Tensor, out: Tensor | None = None) -> Tensor:
+    def prior_rows(self, points: Tensor) -> Tensor:
         """Return the prior covariances of some points with all arms."""
-        if out is None:
-            out = self.moments.new_empty(len(points), self.num_arms)
-        for rows in self.chunks(max(points.shape)):
-            dense_covariance(self.covar_module, points, self._taken(rows), out[:, rows])
-        return out
+        chunks = self.chunks(max(points.shape))
+        return torch.cat([self._covariance(points, rows) for rows in chunks], dim=-1)
 
     def drawn(self, draws: Draws) -> Tensor:
         """Return values of all arms, ``num_draws x A``."""
@@ -429,7 +391,7 @@ class ArmShard:
         basis = self._basis
         if basis is None:
             return self._features[: self._size, rows]
-        Z = self._solver.solve_(self._covariance(self._points, self._slots, rows))
+        Z = self._solver.solve_(self._covariance(self._points, rows))
         # Arms of the basis have their row of L, exact where a solve leaves rounding.
         arms, start = self._basis_arms, self.start + rows.start
         own = (arms >= start) & (arms < self.start + rows.stop)
@@ -437,10 +399,8 @@ class ArmShard:
             Z[:, arms[own] - start] = basis.L[own].mT
         return Z
 
-    def _covariance(self, points: Tensor, slots: Tensor | None, rows: slice) -> Tensor:
-        """Return prior covariances of points with some arms, as they are kept."""
-        if slots is not None:
-            return self._kernel_rows[:, rows].index_select(0, slots)
+    def _covariance(self, points: Tensor, rows: slice) -> Tensor:
+        """Return the prior covariances of points with some arms."""
         with torch.no_grad():
             K = dense_covariance(self.covar_module, points, self._taken(rows))
         return K.to(self.moments)  # kernels may not keep the dtype
@@ -458,7 +418,7 @@ class ArmShard:
             products = vectors @ self._coordinates(rows)
             values = products[:size].add_(self.moments[1, rows])
             if num_appended:
-                K = self._covariance(draws.points, None, rows) - products[size:]
+                K = self._covariance(draws.points, rows) - products[size:]
                 new = torch.linalg.solve_triangular(draws.C, K, upper=False)
                 values.addmm_(draws.weights.mT, new)
             yield rows, values

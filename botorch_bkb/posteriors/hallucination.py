@@ -106,15 +106,16 @@ class HallucinatedPosterior:
     r"""The variances of arms as pulls without reward are added.
 
     With ``projected``, a pull enters through the features of the inducing arms, which
-    stay: ``V`` grows, and ``R`` with ``V^{-1} = R R^T`` is updated. Otherwise pulls
-    condition the posterior as any joint Gaussian, with the lower Cholesky factor ``C``
-    of the covariance of their rewards. Every pull passes over the features of all arms,
-    ``O(A (m + f))`` for ``f`` pulls before, or of those that are tracked.
+    stay, and ``V^{-1}`` is updated. Otherwise pulls condition the posterior as any
+    joint Gaussian, with the lower Cholesky factor ``C`` of the covariance of their
+    rewards. Every pull passes over the features of all arms, ``O(A (m + f))`` for ``f``
+    pulls before, or of those that are tracked.
 
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
         scale: The number of standard deviations of the bounds.
-        allowed: An ``A``-dim boolean tensor of the available arms, or None.
+        allowed: An ``A``-dim boolean tensor of the available arms; None for all of
+            them, or if ``indices`` are.
         projected: Whether pulls reduce the projected variance only.
         indices: The arms to track, ascending; all if None.
     """
@@ -136,14 +137,11 @@ class HallucinatedPosterior:
             args = scale, allowed, projected
             self.shards = posterior.shards.fork(TrackedShard, *args)
         else:
-            if allowed is not None:
-                allowed = allowed[indices]
             shard = excerpt(posterior, indices)
-            tracked = TrackedShard(shard, scale, allowed, projected)
+            tracked = TrackedShard(shard, scale, None, projected)
             self.shards = LocalShards([tracked], [0, len(indices)])
         L_v = posterior.basis.L_v
-        eye = torch.eye(len(L_v)).to(L_v)
-        self.R = torch.linalg.solve_triangular(L_v, eye, upper=False).mT
+        self.V_inverse = torch.cholesky_inverse(L_v)
         self.pulled = posterior.pulled_indices[:0]
         self.C = L_v[:0, :0]
 
@@ -179,32 +177,22 @@ class HallucinatedPosterior:
         posterior, noise = self.posterior, self.posterior.noise_variance
         arm = torch.tensor([index], device=posterior.like.device)
         z = posterior.features(arm).squeeze(-1)
-        u = self.R.mT @ z
-        Ru = self.R @ u
+        solved = self.V_inverse @ z
         if self.projected:
-            p = u.square().sum()
-            if p <= 0:
-                return
+            p = (z @ solved).clamp_min(0.0)
             factor = num_pulls / (noise + num_pulls * p)
-            self.shards.change(TrackedShard.pull, self._vector(Ru), factor)
-            # 1 - sqrt(lambda / (lambda + n p)) without cancellation.
-            ratio = num_pulls * p / (noise + num_pulls * p)
-            alpha = ratio / (1 + (1 - ratio).sqrt())
-            self.R = self.R - torch.outer(Ru, u * (alpha / p))
+            self.shards.change(TrackedShard.pull, solved, factor)
+            self.V_inverse = self.V_inverse - factor * torch.outer(solved, solved)
             return
         cross = posterior.covariance(self.pulled, arm, projected=False)
         earlier = torch.linalg.solve_triangular(self.C, cross, upper=False).squeeze(-1)
         p = posterior.variances(arm)[0] - earlier.square().sum()
         root = (p.clamp_min(0.0) + noise / num_pulls).sqrt()
-        args = posterior.arms[arm], self._vector(Ru - z), earlier, root
+        args = posterior.arms[arm], solved - z, earlier, root
         self.shards.change(TrackedShard.condition, *args)
         self.pulled = torch.cat([self.pulled, arm])
         above = torch.nn.functional.pad(self.C, (0, 1))
         self.C = torch.cat([above, torch.cat([earlier, root[None]]).unsqueeze(0)])
-
-    def _vector(self, vector: Tensor) -> Tensor:
-        """Return coordinates of the basis as shards take them."""
-        return self.posterior.basis.project(vector.unsqueeze(-1)).squeeze(-1)
 
     def _place(self, index: int) -> int:
         """Return the number of an arm among those that are tracked, or -1."""
@@ -218,6 +206,6 @@ def excerpt(posterior: ArmPosterior, indices: Tensor) -> ArmShard:
     """Return a few arms with their moments and features, as a shard of their own."""
     rows = as_dense(posterior.arms[indices])
     kernel, size = posterior.covar_module, len(indices)
-    shard = ArmShard(rows, 0, size, kernel, 0, size)
+    shard = ArmShard(rows, 0, size, kernel, size)
     shard.load(posterior.moments(indices).contiguous(), posterior.features(indices))
     return shard

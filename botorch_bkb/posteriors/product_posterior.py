@@ -33,12 +33,12 @@ from botorch_bkb.arms.product import ProductArms, scattered_step
 from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
+from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import Ranked
 from botorch_bkb.posteriors.basis import Basis, sums_of
 from botorch_bkb.posteriors.product_search import (
     Found,
-    in_order,
     products_of,
     Search,
     STAGES,
@@ -124,10 +124,9 @@ class ProductPosterior(ArmPosterior):
         self.inducing_indices = indices = inducing_indices[kept]
         self.gram = K = K[kept][:, kept]
         L = torch.linalg.cholesky(K)
-        place = torch.searchsorted(self.pulled_indices, indices)
-        place.clamp_max_(len(self.pulled_indices) - 1)
-        is_pulled = self.pulled_indices[place] == indices
-        self.noises = torch.where(is_pulled, 1 / self.data[0, place], MUCH_NOISE)
+        place = positions_in(self.pulled_indices, indices, is_ascending=True)
+        self.noises = torch.full_like(K.diagonal(), MUCH_NOISE)
+        self.noises[place >= 0] = 1 / self.data[0, place[place >= 0]]
         K = self.prior_covariance(indices, self.pulled_indices)
         Z = torch.linalg.solve_triangular(L, K, upper=False)
         inside = torch.ones_like(indices, dtype=torch.bool)
@@ -234,10 +233,6 @@ class ProductPosterior(ArmPosterior):
         parts = indices.split(self.chunk_size)
         return torch.cat([self._moments(part) for part in parts], dim=-1)
 
-    @override
-    def means(self, indices: Tensor) -> Tensor:
-        return self.moments(indices)[1]
-
     def _moments(self, indices: Tensor) -> Tensor:
         K, L = self.rows(indices), self.basis.L
         Z = torch.linalg.solve_triangular(L, K[:, : len(L)].mT, upper=False)
@@ -303,7 +298,7 @@ class ProductPosterior(ArmPosterior):
     ) -> Ranked:
         if competes is not None and competes.among is not None:
             search = Search(self, scale, size, competes)
-            search.evaluate(in_order(search.upper(competes.among)))
+            search.evaluate(Ranked.merged([search.upper(competes.among)]))
             return search.found
         size = min(size, self.num_arms)
         return self.find(scale, size, competes, size)[0]
@@ -367,7 +362,7 @@ class ProductPosterior(ArmPosterior):
         num_arms = (self.arms if competes is None else competes.rows).num_matching
         rank = math.ceil(target * len(sample) / num_arms)
         start = Search(self, scale, rank, competes)
-        start.evaluate(in_order(start.upper(sample)))
+        start.evaluate(Ranked.merged([start.upper(sample)]))
         floor = start.floor - start.margin
         search = Search(self, scale, 4 * target, competes, floor)
         for part in self._candidates(search):

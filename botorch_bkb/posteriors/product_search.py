@@ -117,8 +117,7 @@ class Search:
 
     def cut(self) -> None:
         """Keep the largest bounds only, in order."""
-        columns = zip(self.found, *self._more, strict=True)
-        found = in_order(Ranked(*map(torch.cat, columns)))
+        found = Ranked.merged([self.found, *self._more])
         self._more, self._num_more = [], 0
         if len(found.arms) > self.size:
             self.floor = max(self.floor, found.values[self.size].item())
@@ -193,10 +192,3 @@ def products_of(tables: list[Tensor], positions: tuple[Tensor, ...]) -> Tensor:
     for table, at in zip(tables[1:], positions[1:], strict=True):
         result *= table.index_select(0, at)
     return result
-
-
-def in_order(ranked: Ranked) -> Ranked:
-    """Return the products by falling bounds, the lowest index among ties."""
-    arms, order = ranked.arms.sort()
-    values, by_value = ranked.values[order].sort(descending=True, stable=True)
-    return Ranked(values, arms[by_value])

@@ -1,11 +1,11 @@
 """Shards that Ray's workers hold. The only file that imports Ray, when it is needed.
 
 A shard's state is a function of its arms and of the changes in their order. The
-coordinator keeps these: how the shard was made, which kernel rows were added, the last
-rebuild and what came after it. Every message goes to all workers. It holds the changes
-since the last answered one, and names their numbers; a worker skips what it has. So a
-message may come twice, and a worker that was replaced answers that it is behind, gets
-all changes, and has the same bits again.
+coordinator keeps these: how the shard was made, the last rebuild and what came after
+it. Every message goes to all workers. It holds the changes since the last answered one,
+and names their numbers; a worker skips what it has. So a message may come twice, and a
+worker that was replaced answers that it is behind, gets all changes, and has the same
+bits again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -120,21 +120,12 @@ def shard_of(
     dtype: torch.dtype,
     units: Any,
     covar_module: Kernel,
-    max_rows: int,
     block_size: int,
 ) -> ArmShard:
     """Return the shard of a worker, over the rows that it reads."""
     none = torch.empty(0, host.source.num_columns, dtype=dtype)
     arms = kind.over(host.source, none, units)
-    return ArmShard(arms, *host.limits, covar_module, max_rows, block_size)
-
-
-class Change(NamedTuple):
-    """A change of all shards: its number, what is called, and the encoded call."""
-
-    number: int
-    method: Callable[..., Any]
-    call: Any
+    return ArmShard(arms, *host.limits, covar_module, block_size)
 
 
 class RayShards(Shards[S]):
@@ -158,22 +149,18 @@ class RayShards(Shards[S]):
         self.limits = pool.limits
         self.base = base
         self.key = uuid.uuid4().hex
-        self.changes = [Change(0, kind, _sent((kind, args)))]
+        # The numbers and the encoded calls of changes.
+        self.changes = [(0, _sent((kind, args)))]
         self.known = -1  # the last change that all workers have had
         weakref.finalize(self, pool.forget, self.key)
 
     @override
     def change(self, method: Callable[[S, *Args], None], *args: *Args) -> None:
-        number = self.changes[-1].number + 1
+        number = self.changes[-1][0] + 1
         called: object = method
         if called is ArmShard.rebuild:
-            # Nothing is left of what was before, but for kernel rows.
-            self.changes = [
-                one
-                for one in self.changes
-                if one.number == 0 or one.method is ArmShard.add_rows
-            ]
-        self.changes.append(Change(number, method, _sent((method, args))))
+            del self.changes[1:]  # nothing is left of them
+        self.changes.append((number, _sent((method, args))))
 
     @override
     def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
@@ -187,7 +174,7 @@ class RayShards(Shards[S]):
             patches = [one._patch(-1) for one in chain]
             answers |= self.pool.answers(behind, patches, call)
         for one in chain:
-            one.known = one.changes[-1].number
+            one.known = one.changes[-1][0]
         return [decode(answers[shard]) for shard in everyone]
 
     @override
@@ -199,15 +186,13 @@ class RayShards(Shards[S]):
         return [self] if self.base is None else [*self.base._chain(), self]
 
     def _patch(self, known: int) -> Patch:
-        changes = [(one.number, one.call) for one in self.changes if one.number > known]
-        return self.key, known, changes
+        return self.key, known, [one for one in self.changes if one[0] > known]
 
 
 def shards_on_ray(
     arms: StoredArms,
     workers: Workers,
     covar_module: Kernel,
-    max_rows: int,
     block_size: int,
 ) -> RayShards[ArmShard]:
     """Return the shards of arms, and start the workers if they do not run.
@@ -226,7 +211,7 @@ def shards_on_ray(
         limits = plan_shards(len(arms), workers.num_workers, block_size)
         pool = Pool(workers, arms.source, limits)
         workers.started(pool, weakref.finalize(workers, pool.close))
-    options = type(arms), arms.dtype, arms.units, covar_module, max_rows, block_size
+    options = type(arms), arms.dtype, arms.units, covar_module, block_size
     return RayShards(workers.pool, None, shard_of, *options)
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits
-from botorch_bkb.checks import check_number
 from botorch_bkb.posteriors.arm_posterior import Moments
 from botorch_bkb.posteriors.arm_shard import largest, Ranked
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
@@ -124,7 +123,7 @@ class FilterSampler:
         time: float,
         scale: float = 1.0,
     ) -> None:
-        self.scale = check_number("scale", scale, least=0.0)
+        self.scale = scale
         known = replayed.filter
         drifting = replayed.hallucinate(pending) if pending else known.copy()
         drifting.advance(time)
@@ -186,17 +185,11 @@ class ArmMoments(Moments):
 
     @override
     def largest_bounds(
-        self,
-        scale: float,
-        size: int,
-        competes: Tensor | None = None,
-        known: Ranked | None = None,
+        self, scale: float, size: int, competes: Tensor | None = None
     ) -> Ranked:
         bounds = self.mean + scale * self.variance.sqrt()
         if competes is not None:
             bounds = bounds.masked_fill(~competes, -torch.inf)
-        if known is not None:
-            bounds[known.arms] = known.values
         return largest(bounds, size)
 
 

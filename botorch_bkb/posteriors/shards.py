@@ -1,4 +1,4 @@
-"""Shards: the numbers of all arms, in ranges of whole blocks, and their cache.
+"""Shards: the numbers of all arms, in ranges of whole blocks.
 
 A shard is an object in this process or in one of Ray's workers. Its methods are passed
 as ``ArmShard.rebuild``, so that their arguments and answers are typed.
@@ -25,8 +25,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import StoredArms
-from botorch_bkb.models.utils.nystrom import dense_covariance
-from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.arm_shard import ArmShard
 
 
@@ -126,95 +124,18 @@ class LocalShards(Shards[S]):
         return LocalShards(self.ask(kind, *args), self.limits)
 
 
-class ArmCache:
-    """Cached features and kernel rows of all arms, within a byte budget.
+def arm_shards(arms: Tensor, covar_module: Kernel) -> Shards[ArmShard]:
+    """Return the shards of arms: one in this process, or those of Ray's workers."""
+    if isinstance(arms, StoredArms) and arms.workers is not None:
+        from botorch_bkb.posteriors.ray_shards import shards_on_ray
 
-    Features are kept if they fit half of the budget. The kernel rows of arms that were
-    ever inducing are kept as far as they fit a third of it, since they take half as
-    much again while they move to more room.
-
-    Args:
-        arms: The ``A x d`` arms.
-        covar_module: The kernel.
-        max_bytes: The budget.
-
-    Attributes:
-        shards: The shards.
-        width: How many features the shards have room for; 0 if they keep none.
-    """
-
-    shards: Shards[ArmShard]
-
-    def __init__(self, arms: Tensor, covar_module: Kernel, max_bytes: int) -> None:
-        self.arms = arms
-        self.covar_module = covar_module
-        self.max_bytes = max_bytes
-        self.column_bytes = len(arms) * arms.element_size()
-        self.max_rows = max_bytes // 3 // max(self.column_bytes, 1)
-        self.width = 0
-        # The arms whose kernel rows are kept, in their order.
-        self._held = torch.empty(0, dtype=torch.long, device=arms.device)
-        if isinstance(arms, StoredArms) and arms.workers is not None:
-            from botorch_bkb.posteriors.ray_shards import shards_on_ray
-
-            self.shards = shards_on_ray(
-                arms, arms.workers, covar_module, self.max_rows, BLOCK_SIZE
-            )
-            return
-        limits = plan_shards(len(arms), 1, BLOCK_SIZE)
-        parts = [
-            ArmShard(arms, start, stop, covar_module, self.max_rows, BLOCK_SIZE)
-            for start, stop in pairwise(limits)
-        ]
-        self.shards = LocalShards(parts, limits)
-
-    def reserve(self, size: int) -> int:
-        """Return the room of the shards for so many features and some more."""
-        most = self.max_bytes // (2 * self.column_bytes)
-        room = min(size + max(32, size // 8), most) if 0 < size <= most else 0
-        if room > self.width or room == 0:
-            self.width = room
-        return self.width
-
-    def features(self, indices: Tensor) -> Tensor:
-        """Return the kept ``M x k`` features of a few arms."""
-        return self.shards.ask_of(ArmShard.features, indices).mT
-
-    def solved_features(self, L: Tensor, basis: Tensor, indices: Tensor) -> Tensor:
-        """Compute the ``M x k`` features of a few arms, given the basis arms."""
-        row = positions_in(basis, indices)
-        is_basis = row >= 0
-        Z = L.new_empty(len(L), len(indices))
-        Z[:, is_basis] = L[row[is_basis]].mT
-        K = self.prior_rows(basis, indices[~is_basis])
-        Z[:, ~is_basis] = torch.linalg.solve_triangular(L, K, upper=False)
-        return Z
-
-    def hold(self, indices: Tensor) -> None:
-        """Evaluate and keep the kernel rows of some arms, if the budget allows it."""
-        missing = indices[positions_in(self._held, indices) < 0]
-        if len(missing) and len(self._held) + len(missing) <= self.max_rows:
-            self.shards.change(ArmShard.add_rows, self.arms[missing])
-            self._held = torch.cat([self._held, missing])
-
-    def slots(self, indices: Tensor) -> Tensor | None:
-        """Return which kernel rows are those of some arms; None if one is missing."""
-        slots = positions_in(self._held, indices)
-        return slots if (slots >= 0).all() else None
-
-    def prior_rows(self, indices: Tensor, arms: Tensor) -> Tensor:
-        """Return the prior covariances of inducing arms with a few."""
-        slots = self.slots(indices)
-        if slots is None:
-            return self.prior_covariance(indices, arms)
-        return self.shards.ask_of(ArmShard.held_rows, arms, slots).mT
-
-    @torch.no_grad()
-    def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
-        """Evaluate the prior covariances between two lists of arms."""
-        arms = self.arms
-        covariance = dense_covariance(self.covar_module, arms[left], arms[right])
-        return covariance.to(arms)  # kernels may not keep the dtype
+        return shards_on_ray(arms, arms.workers, covar_module, BLOCK_SIZE)
+    limits = plan_shards(len(arms), 1, BLOCK_SIZE)
+    parts = [
+        ArmShard(arms, start, stop, covar_module, BLOCK_SIZE)
+        for start, stop in pairwise(limits)
+    ]
+    return LocalShards(parts, limits)
 
 
 @contextmanager

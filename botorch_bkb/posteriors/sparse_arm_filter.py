@@ -19,7 +19,7 @@ from copy import copy
 from typing import Self
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -82,7 +82,8 @@ class SparseArmKalmanFilter:
             the drifting function, twice the mutual information (14).
 
     Raises:
-        InputDataError: If an argument is out of range.
+        InputDataError: If ``tolerance`` or ``max_inducing`` is out of range, or a prior
+            variance is not finite, or none is positive.
     """
 
     def __init__(
@@ -94,7 +95,6 @@ class SparseArmKalmanFilter:
         tolerance: float = 1e-3,
         max_inducing: int = 512,
     ) -> None:
-        check_number("forgetting_rate", forgetting_rate, 0.0, 1.0)
         check_number("tolerance", tolerance, 0.0, 1.0)
         if not is_integer(max_inducing) or max_inducing < 2:
             raise InputDataError(
@@ -205,27 +205,9 @@ class SparseArmKalmanFilter:
             time: When; not before an earlier observation.
 
         Raises:
-            BotorchTensorDimensionError: If ``rewards`` does not fit ``indices``.
-            InputDataError: If a reward is not finite, an arm is unknown, or the time
-                goes back. Nothing has changed then. Or if the prior covariance turns
-                out not to be positive semi-definite, which ends this posterior.
+            InputDataError: If the prior covariance turns out not to be positive
+                semi-definite, which ends this posterior.
         """
-        if indices.dim() != 1 or rewards.shape != indices.shape:
-            raise BotorchTensorDimensionError(
-                "Expected one reward per arm, but got `indices` of shape "
-                f"{tuple(indices.shape)} and `rewards` of shape {tuple(rewards.shape)}."
-            )
-        num_arms = len(self.mean)
-        if ((indices < 0) | (indices >= num_arms)).any():
-            raise InputDataError(
-                f"Expected `indices` from 0 to {num_arms - 1}, but got "
-                f"{indices.tolist()}."
-            )
-        if not rewards.isfinite().all():
-            raise InputDataError(
-                f"Expected finite `rewards`, but got {rewards.tolist()}. Leave failed "
-                "measurements out."
-            )
         self.advance(time)
         for index, reward in zip(indices.tolist(), rewards.tolist(), strict=True):
             self._condition(index, reward)
@@ -271,7 +253,6 @@ class SparseArmKalmanFilter:
     def _retained(self, time: float) -> float:
         """Return ``(1 - eps)^D`` for the gap since the last observation."""
         if self.time is None:
-            check_time(time)
             return 1.0
         check_time(time, self.time)
         return float((1 - self.forgetting_rate) ** (time - self.time))

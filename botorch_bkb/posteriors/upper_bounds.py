@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
-from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -83,36 +82,28 @@ class Pool:
         self.indices = indices
         self.arms: list[int] = indices.tolist()
         self.position = dict(zip(self.arms, range(len(self.arms)), strict=True))
-        self._start = posterior, dict(pulls), projected
         _, mean, residual, variance = posterior.moments(indices)
         if not projected:
             residual, variance = torch.zeros_like(residual), residual + variance
         self.mean = mean.cpu().numpy()
         self.residual = residual.cpu().numpy()
         self.variance = variance.cpu().numpy()
-        if pulls:
-            # Rounding can leave a variance of zero below it, and a bound that is NaN.
-            self.variance = self.covariance.diagonal().clip(min=0.0)
-        # The downdates m sqrt(n / (lambda + n p)) not yet in `covariance`.
-        self.downdates = np.empty((MAX_DOWNDATES, len(self.arms)), self.mean.dtype)
-        self.num_downdates = 0
-        self._refresh()
-
-    @cached_property
-    def covariance(self) -> np.ndarray:
-        """The covariances of the pool; the choice that ends a batch needs none."""
-        posterior, pulls, projected = self._start
-        indices = self.indices
         covariance = posterior.covariance(indices, indices, projected)
         if pulls:
-            arms = torch.tensor(list(pulls), device=indices.device)
+            arms = indices.new_tensor(list(pulls))
             counts = covariance.new_tensor(list(pulls.values()))
             K = posterior.covariance(arms, arms, projected)
             cross = posterior.covariance(arms, indices, projected)
             L = torch.linalg.cholesky(K + torch.diag(self.noise_variance / counts))
             root = torch.linalg.solve_triangular(L, cross, upper=False)
             covariance -= root.mT @ root
-        return covariance.cpu().numpy()
+            # Rounding can leave a variance of zero below it, and a bound that is NaN.
+            self.variance = covariance.diagonal().clamp_min(0.0).cpu().numpy()
+        self.covariance = covariance.cpu().numpy()
+        # The downdates m sqrt(n / (lambda + n p)) not yet in `covariance`.
+        self.downdates = np.empty((MAX_DOWNDATES, len(self.arms)), self.mean.dtype)
+        self.num_downdates = 0
+        self._refresh()
 
     def bounds(self) -> Tensor:
         """Return the upper confidence bounds of the pool."""
@@ -192,28 +183,22 @@ class UpperBounds(Choices):
         self.scale = scale
         self.limits = limits
         self.outside = (-math.inf, -1)
-        self.pulls: dict[int, int] = {}
+        self.size = POOL_SIZE
+        # Later bounds than those of the start, of arms that were tracked.
+        self.known: dict[int, float] = {}
         self.found: Found | None = None
-        # None before there is a pull: the choice that ends a batch needs no more.
-        self.tracked: Pool | HallucinatedPosterior | None = None
+        self.pulls: dict[int, int] = {}
         for index in pending_indices.tolist():
             self.pulls[index] = self.pulls.get(index, 0) + 1
         self.projected = projected and not self.pulls
-        if self.pulls:
-            self._begin()
+        # None before there is a pull: the choice that ends a batch needs no more.
+        self.tracked: Pool | HallucinatedPosterior | None = None
 
     @override
     def best(self) -> int | None:
         """Return the arm of the largest bound, lowest index first; None if none."""
         while True:
-            tracked = self.tracked
-            if tracked is None:
-                top = self.posterior.largest_bounds(self.scale, 1, self.limits.allowed)
-                if not len(top.arms):
-                    return None
-                bound, arm = top.values.item(), int(top.arms)
-            else:
-                bound, arm = tracked.best()
+            bound, arm = self._largest_bound()
             if math.isnan(bound):
                 raise InputDataError(
                     "Expected upper confidence bounds to be numbers, but got NaN. "
@@ -221,11 +206,9 @@ class UpperBounds(Choices):
                 )
             if bound == self.outside[0] == -math.inf:
                 return None
-            if tracked is None or tracked.indices is None:
-                return arm
             if not _beats(self.outside, (bound, arm)):
                 return arm
-            self._enlarge(tracked.indices, tracked.bounds())
+            self._enlarge()
 
     @override
     def num_repeats(self, index: int) -> int:
@@ -250,85 +233,75 @@ class UpperBounds(Choices):
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
-        tracked = self._begin()
         self.pulls[index] = self.pulls.get(index, 0) + num_pulls
         is_used_up = self.limits.take(index, num_pulls)
-        if isinstance(tracked, Pool) and index not in tracked.position:
-            # The uniformly drawn first arm need not be in the pool.
-            self._track_few()
-            return
-        tracked.pull(index, num_pulls)
-        if is_used_up:
-            tracked.close(index)
+        if self.tracked is not None:
+            self.tracked.pull(index, num_pulls)
+            if is_used_up:
+                self.tracked.close(index)
+
+    def _largest_bound(self) -> tuple[float, int]:
+        """Return the largest bound of what is tracked, and its arm."""
+        if self.tracked is not None or self.pulls:
+            return self._begin().best()
+        top = self.posterior.largest_bounds(self.scale, 1, self.limits.allowed)
+        return (top.values.item(), int(top.arms)) if len(top.arms) else (-math.inf, -1)
 
     def _begin(self) -> Pool | HallucinatedPosterior:
-        """Return what is tracked; before the first pull, prepare a pool."""
+        """Return what is tracked, at first a small pool."""
         if self.tracked is None:
-            # Stale bounds are those of the start; `known` has later ones of arms that
-            # a pool tracked.
-            self.allowed = self.limits.allowed
-            self.known = Ranked(self.posterior.like, self.posterior.pulled_indices[:0])
-            return self._track_few()
+            self.tracked = self._track()
         return self.tracked
 
-    def _track_few(self) -> Pool | HallucinatedPosterior:
-        if isinstance(self.posterior, ProductPosterior):
-            return self._track_products(self.posterior)
-        return self._pool(POOL_SIZE)
+    def _enlarge(self) -> None:
+        """Track more arms, or all."""
+        self.size *= 2
+        if self.size > MAX_POOL_SIZE:
+            self.size = max(EXCERPT_SIZE, 4 * self.size)
+        self.tracked = self._track()
 
-    def _enlarge(self, arms: Tensor, bounds: Tensor) -> None:
-        """Track more arms than these, whose bounds are known, or all."""
-        posterior = self.posterior
-        if isinstance(posterior, ProductPosterior):
-            self._track_products(posterior)
-            return
-        known = self.known
-        is_other = ~torch.isin(known.arms, arms)
-        bounds = torch.cat([known.values[is_other], bounds.to(known.values)])
-        self.known = Ranked(bounds, torch.cat([known.arms[is_other], arms]))
-        size = 2 * len(arms)
-        if size <= MAX_POOL_SIZE:
-            self._pool(size)
-            return
-        size = EXCERPT_SIZE if size <= EXCERPT_SIZE else 4 * size
+    def _track(self) -> Pool | HallucinatedPosterior:
+        """Return the arms of the largest bounds, or all, given the pulls so far."""
+        posterior, scale = self.posterior, self.scale
+        arms = (
+            self._largest_products(posterior)
+            if isinstance(posterior, ProductPosterior)
+            else self._largest()
+        )
+        if arms is not None and len(arms) <= MAX_POOL_SIZE:
+            return Pool(posterior, scale, arms, self.pulls, self.projected)
+        allowed = self.limits.allowed if arms is None else None
+        tracked = HallucinatedPosterior(posterior, scale, allowed, self.projected, arms)
+        for index, num_pulls in self.pulls.items():
+            tracked.pull(index, num_pulls)
+        return tracked
+
+    def _largest(self) -> Tensor | None:
+        """Return the arms of the largest known bounds; None for all arms.
+
+        Remember the best one outside.
+        """
+        posterior, size, tracked = self.posterior, self.size, self.tracked
+        self.outside = (-math.inf, -1)
         num_bytes = size * len(posterior.basis.L) * posterior.like.element_size()
         is_few = 4 * size <= posterior.num_arms
         fits = is_few and 4 * num_bytes <= posterior.max_feature_bytes
-        self._track(self._largest(size) if fits else None)
+        if size > MAX_POOL_SIZE and not fits:
+            return None
+        if tracked is not None and tracked.indices is not None:
+            bounds = tracked.bounds().tolist()
+            self.known.update(zip(tracked.indices.tolist(), bounds, strict=True))
+        arms = posterior.pulled_indices.new_tensor(list(self.known))
+        known = Ranked(posterior.like.new_tensor(list(self.known.values())), arms)
+        others = self.limits.closed(arms).allowed
+        start = posterior.largest_bounds(self.scale, size + 1, others)
+        values, arms = Ranked.merged([known, start])
+        if len(arms) > size:
+            self.outside = values[size].item(), int(arms[size])
+        return arms[:size][values[:size] != -math.inf].sort().values
 
-    def _largest(self, size: int) -> Tensor:
-        """Return the arms of the largest bounds; remember the best one outside."""
-        ranked = self.posterior.largest_bounds(
-            self.scale, size + 1, self.allowed, self.known
-        )
-        self.outside = (-math.inf, -1)
-        if len(ranked.arms) > size:
-            self.outside = ranked.values[size].item(), int(ranked.arms[size])
-        return ranked.arms[:size].sort().values
-
-    def _pool(self, size: int) -> Pool:
-        """Make the arms of the largest bounds exact."""
-        arms = self._largest(size)
-        pool = Pool(self.posterior, self.scale, arms, self.pulls, self.projected)
-        for closed in arms[~self.limits.allows(arms)].tolist():
-            pool.close(closed)
-        self.tracked = pool
-        return pool
-
-    def _track(self, arms: Tensor | None) -> None:
-        """Track some arms, or all."""
-        if arms is None:
-            self.outside = (-math.inf, -1)
-        self.tracked = HallucinatedPosterior(
-            self.posterior, self.scale, self.limits.allowed, self.projected, arms
-        )
-        for index, num_pulls in self.pulls.items():
-            self.tracked.pull(index, num_pulls)
-
-    def _track_products(
-        self, posterior: ProductPosterior
-    ) -> Pool | HallucinatedPosterior:
-        """Track the products of the largest bounds, given the pulls so far."""
+    def _largest_products(self, posterior: ProductPosterior) -> Tensor:
+        """Return the products of the largest bounds, given the pulls so far."""
         given = posterior.given(self.pulls, self.projected)
         size = EXCERPT_NUMBERS // max(1, len(posterior.basis.L))
         size = min(max(MAX_POOL_SIZE, size), EXCERPT_SIZE)
@@ -342,16 +315,7 @@ class UpperBounds(Choices):
         eps = torch.finfo(posterior.like.dtype).eps
         rounding = (1 + self.scale) * math.sqrt(eps * posterior.max_prior_variance)
         self.outside = rest - rounding, posterior.num_arms
-        arms = arms[:size].sort().values
-        if len(arms) <= MAX_POOL_SIZE:
-            self.tracked = Pool(posterior, self.scale, arms, self.pulls, self.projected)
-            return self.tracked
-        self.tracked = HallucinatedPosterior(
-            posterior, self.scale, None, self.projected, arms
-        )
-        for index, num_pulls in self.pulls.items():
-            self.tracked.pull(index, num_pulls)
-        return self.tracked
+        return arms[:size].sort().values
 
 
 def _beats(left: tuple[float, int], right: tuple[float, int]) -> bool:

@@ -25,8 +25,8 @@ from tests.bandits import (
 from tests.bandits.contract import each
 
 
-# The kernel rows that a bandit keeps were evaluated in other company than those that a
-# new one evaluates, and GPyTorch's distances depend on it by a rounding error.
+# The features that a bandit keeps were computed in other company than those that a new
+# one computes, and GPyTorch's distances depend on it by a rounding error.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 

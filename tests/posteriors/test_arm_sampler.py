@@ -81,20 +81,6 @@ def test_promising_arms_are_those_of_the_largest_bounds(monkeypatch):
     assert set(best.tolist()) <= set(sampler.promising_arms().tolist())
 
 
-@pytest.mark.parametrize("pool_size", [3, 8, NUM_ARMS])
-def test_the_probability_outside_is_bounded(monkeypatch, pool_size):
-    """Against joint draws over all arms; nothing is outside of a pool of all."""
-    monkeypatch.setattr(arm_sampler, "POOL_SIZE", pool_size)
-    for seed in range(5):
-        sampler = ArmSampler(Problem(seed).posterior, covariance="full")
-        bound, pool = sampler.outside_probability(), sampler.promising_arms()
-        draws = sampler.draw_values(4000, seeded())
-        share = (~torch.isin(draws.argmax(dim=-1), pool)).double().mean().item()
-        assert share <= bound + 0.03
-        assert 0 <= bound <= 1
-        assert (bound == 0) == (pool_size == NUM_ARMS)
-
-
 def test_a_posterior_without_inducing_arms_is_its_mean():
     before = Problem().posterior
     sampler = ArmSampler(ArmPosterior(before.arms, before.covar_module, NOISE))

@@ -74,7 +74,7 @@ def pid_of(arms, shard):
     )
 
 
-@pytest.mark.parametrize("bandit", ["bbkb-few-rows", "ts-weights"])
+@pytest.mark.parametrize("bandit", ["bbkb", "ts-weights"])
 def test_runs_have_the_bits_of_this_process(two, path, bandit):
     expected = campaign(BANDITS[bandit](ArrayArms(path)))
     assert_same(campaign(BANDITS[bandit](two)), expected)
@@ -269,7 +269,7 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
 
 
 def _made(arms):
-    options = type(arms), arms.dtype, (), kernel(), 1000, BLOCK_SIZE
+    options = type(arms), arms.dtype, (), kernel(), BLOCK_SIZE
     return encode((shard_of, options))
 
 

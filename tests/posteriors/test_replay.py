@@ -84,23 +84,6 @@ def test_late_observations_are_those_of_a_full_replay_bit_for_bit(sparse, seed):
 
 
 @both_filters
-def test_a_late_observation_replays_what_came_since(sparse, num_observed):
-    pulls = random_pulls(60, 3)
-    late, rest = pulls[50], pulls[:50] + pulls[51:]
-    replayed = ReplayedFilter(new_filter(sparse))
-    for pull in rest:
-        replayed.observe([pull], late.time)
-    assert not replayed.reaches([pulls[20]])
-    num_observed.clear()
-    replayed.observe([late], math.inf)
-    assert len(num_observed) <= 10
-    # Nothing is out: one that is told in time is one observation.
-    num_observed.clear()
-    replayed.observe([Observation(99.0, 3, 1.0)], math.inf)
-    assert num_observed == [3]
-
-
-@both_filters
 def test_arms_that_join_are_as_if_they_had_always_been_there(sparse):
     """Twice, with observations of new arms in between."""
     first, second = random_pulls(60, 5, num_arms=30), random_pulls(60, 6, num_arms=40)
@@ -137,3 +120,9 @@ def test_bandits_replay_what_came_since_the_oldest_pull_only(sparse, num_observe
     # The late one and the five that came since it; new arms replay nothing.
     assert len(num_observed) == 6
     assert bandit.pending == {26: waiting.item()}
+    bandit.tell(waiting, [0.1])
+    num_observed.clear()
+    play(bandit, 2)
+    bandit.predict()
+    # Nothing is pending: a result is one observation.
+    assert len(num_observed) == 3

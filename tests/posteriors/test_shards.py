@@ -22,9 +22,9 @@ NUM_ARMS = 150
 NAN = float("nan")
 
 
-def set_shards(monkeypatch, num_shards):
+def set_shards(monkeypatch, num_shards, block_size=BLOCK_SIZE):
     """Let every posterior have so many shards, of blocks so small that it can."""
-    monkeypatch.setattr(shards, "BLOCK_SIZE", BLOCK_SIZE)
+    monkeypatch.setattr(shards, "BLOCK_SIZE", block_size)
     plan = lambda A, _, size: plan_shards(A, num_shards, size)  # noqa: E731
     monkeypatch.setattr(shards, "plan_shards", plan)
 
@@ -56,13 +56,6 @@ BANDITS = {
     "bbkb-matern": lambda arms: BBKB(arms, MaternKernel(), 0.1, generator=seeded(1)),
     "bbkb-recomputed": lambda arms: BBKB(
         arms, kernel(0.1), 0.05, max_feature_bytes=0, generator=seeded(1)
-    ),
-    "bbkb-few-rows": lambda arms: BBKB(
-        arms,
-        kernel(0.1),
-        0.05,
-        max_feature_bytes=8 * NUM_ARMS * 60,
-        generator=seeded(1),
     ),
     "bkb": lambda arms: BKB(
         arms, kernel(), 0.1, batch_rule=FixedSize(3), generator=seeded(1)
@@ -128,7 +121,7 @@ def test_the_largest_are_in_order_with_the_lowest_index_first(values, size, cuts
     for start, stop in pairwise(limits):
         part = largest(torch.tensor(values[start:stop]), size)
         parts.append(Ranked(part.values, part.arms + start))
-    merged = Ranked.merged(parts, size)
+    merged = Ranked.merged(parts).first(size)
     assert merged.arms.tolist() == expected
 
 

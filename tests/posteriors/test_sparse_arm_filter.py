@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -120,6 +120,14 @@ def observed(steps=STEPS, rate=0.1):
     return exact
 
 
+def test_a_time_before_the_last_observation_is_refused_and_changes_nothing():
+    filtered = observed()
+    before = state(filtered)
+    with pytest.raises(InputDataError, match=r"`time` .*not before 4,"):
+        bring((filtered,), [(3.9, [0], [1.0])])
+    assert_same_state(state(filtered), before)
+
+
 def test_before_the_first_observation_any_time_has_the_prior():
     filtered = observed([])
     assert filtered.time is None
@@ -140,25 +148,6 @@ def test_the_log_determinant_is_that_of_all_pairs_of_observations(rate):
     K = gram * (1 - rate) ** (np.abs(times[:, None] - times) / 2)
     expected = np.linalg.slogdet(np.eye(len(K)) + K / NOISE)[1]
     assert filtered.log_det == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("arms", "rewards", "time", "error", "match"),
-    [
-        ([0, 1], [1.0], 5.0, BotorchTensorDimensionError, "one reward per arm"),
-        ([0, 6], [1.0, 1.0], 5.0, InputDataError, r"from 0 to 5, but got \[0, 6\]"),
-        ([0, 1], [1.0, math.inf], 5.0, InputDataError, "finite `rewards`"),
-        ([], [], 3.9, InputDataError, "`time` .*not before 4, .* but got 3.9"),
-        ([0], [1.0], math.nan, InputDataError, "`time` to be a finite number"),
-    ],
-)
-def test_bad_observations_change_nothing(arms, rewards, time, error, match):
-    filtered = observed()
-    before = state(filtered)
-    indices, values = torch.tensor(arms).long(), torch.tensor(rewards).double()
-    with pytest.raises(error, match=match):
-        filtered.observe(indices, values, time)
-    assert_same_state(state(filtered), before)
 
 
 # Arms that leave ----------------------------------------------------------------------

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
+from gpytorch.kernels import MaternKernel
 from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.models.kernels import PrecomputedKernel
-from botorch_bkb.posteriors import ArmMoments, SparseArmKalmanFilter
+from botorch_bkb.posteriors import (
+    ArmMoments,
+    ArmPosterior,
+    SparseArmKalmanFilter,
+)
 from botorch_bkb.posteriors.hallucination import excerpt, HallucinatedPosterior
 from botorch_bkb.posteriors.replay import (
     DriftingUpperBounds,
@@ -55,6 +60,15 @@ def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel(proj
         tracked.pull(7, 1)
         tracked.close(11)
     torch.testing.assert_close(some.bounds(), all_.bounds()[few])
+    pulls, (covariance, _) = [5, 5, 7], problem.dense()
+    expected = np.diag(problem.dense(pulls=pulls)[0])
+    if not projected:
+        K = covariance[np.ix_(pulls, pulls)] + NOISE * np.eye(3)
+        lost = covariance[pulls] * np.linalg.solve(K, covariance[pulls])
+        expected = np.diag(covariance) - lost.sum(axis=0)
+    for tracked in (some, all_):
+        found = [sum(tracked.moments(arm)[1:]) for arm in few.tolist()]
+        np.testing.assert_allclose(found, expected[few], rtol=1e-6)
     assert some.moments(14) == pytest.approx(all_.moments(14))
     best = some.best()[1]
     assert best == few[some.bounds().argmax()]
@@ -62,6 +76,22 @@ def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel(proj
     (part,) = some.shards.parts
     for column in (part.mean, part.residual, part.variance, part.downdates):
         assert not column.requires_grad
+
+
+def test_arms_whose_bounds_have_fallen_make_room_for_others():
+    """Else all arms would be tracked after half as many pulls."""
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.rand(20_000, 3, generator=generator, dtype=torch.double)
+    kernel = MaternKernel(nu=2.5).double().requires_grad_(False)
+    kernel.lengthscale = 0.5
+    posterior = ArmPosterior(arms, kernel, 0.01)
+    pulled, ones = torch.arange(0, 20_000, 200), torch.ones(100)
+    posterior.update(pulled, pulled, ones, torch.sin(3 * arms[pulled].sum(dim=-1)))
+    limits = PullLimits.unlimited(arms, len(arms))
+    bounds = UpperBounds(posterior, 2.0, False, longs(), limits)
+    for _ in range(38):
+        bounds.pull(bounds.best(), 1)
+    assert bounds.tracked.indices is not None
 
 
 @given(
@@ -79,70 +109,48 @@ def test_the_least_count_is_found(crossing, most):
     assert len(asked) <= 2 * min(crossing, most).bit_length()
 
 
-RATE, NOW = 0.1, 6.0
-TOLD = [(0.0, 1, 0.5), (1.0, 4, -1.0), (2.5, 1, 1.0), (2.5, 9, 0.0), (5.0, 3, 2.0)]
+def moments_of(mean, variance):
+    prior = torch.ones_like(mean)
+    return ArmMoments(mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0)
 
 
-class Drift:
-    """A filter that was told a few rewards, and the choices at a time."""
-
-    def __init__(self, dtype=torch.float64, pending=(), limits=None):
-        self.gram, self.pending = Problem(0).gram, list(pending)
-        kernel = PrecomputedKernel(torch.tensor(self.gram, dtype=dtype))
-        arms = torch.arange(NUM_ARMS, dtype=dtype).unsqueeze(-1)
-        self.replayed = ReplayedFilter(
-            SparseArmKalmanFilter(arms, kernel, NOISE, RATE, 0.0)
-        )
-        oldest = min((time for time, _ in self.pending), default=math.inf)
-        self.replayed.observe([Observation(*told) for told in TOLD], oldest)
-        mean, variance = self.replayed.filter.predict(NOW)
-        prior = torch.ones_like(mean)
-        self.moments = ArmMoments(
-            mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0
-        )
-        self.limits = limits or PullLimits.unlimited(mean, NUM_ARMS)
-        self.bounds = DriftingUpperBounds(
-            self.moments, SCALE, self.replayed, self.pending, NOW, self.limits
-        )
-
-    def dense(self, pulls):
-        """Return means by what was told, variances by all pulls at their times."""
-        times, arms, rewards = (np.array(x) for x in zip(*TOLD, strict=True))
-        args = self.gram, NOISE, RATE
-        mean, _ = time_varying_posterior(*args, arms, times, rewards, NOW)
-        out = [*self.pending, *((NOW, arm) for arm in pulls)]
-        arms = np.concatenate([arms, [arm for _, arm in out]]).astype(int)
-        times = np.concatenate([times, [time for time, _ in out]])
-        _, variance = time_varying_posterior(
-            *args, arms, times, np.zeros(len(arms)), NOW
-        )
-        return mean + SCALE * np.sqrt(variance)
+def test_the_largest_bounds_at_one_time_are_of_arms_that_compete():
+    mean, variance = torch.tensor([[1.0, 3.0, 2.0, 3.0], [4.0, 0.0, 1.0, 0.0]])
+    moments = moments_of(mean, variance)
+    competes = torch.tensor([True, False, True, True])
+    assert moments.largest_bounds(1.0, 3).arms.tolist() == [0, 1, 2]
+    assert moments.largest_bounds(1.0, 9, competes).arms.tolist() == [0, 2, 3, 1]
+    assert (moments.best_mean(), moments.best_mean(competes)) == (1, 3)
 
 
 @each_dtype
 @pytest.mark.parametrize("pending", [[], [(3.0, 12)], [(2.0, 4), (5.0, 4), (5.5, 7)]])
 def test_drifting_arms_are_chosen_by_their_bounds_at_the_decision(dtype, pending):
     """Pending pulls count at the times they were asked at, new ones now."""
-    drift, pulls = Drift(dtype, pending), []
+    gram, rate, now = Problem(0).gram, 0.1, 6.0
+    told = [(0.0, 1, 0.5), (1.0, 4, -1.0), (2.5, 1, 1.0), (2.5, 9, 0.0), (5.0, 3, 2.0)]
+    kernel = PrecomputedKernel(torch.tensor(gram, dtype=dtype))
+    arms = torch.arange(NUM_ARMS, dtype=dtype).unsqueeze(-1)
+    replayed = ReplayedFilter(SparseArmKalmanFilter(arms, kernel, NOISE, rate, 0.0))
+    oldest = min((time for time, _ in pending), default=math.inf)
+    replayed.observe([Observation(*one) for one in told], oldest)
+    moments = moments_of(*replayed.filter.predict(now))
+    limits = PullLimits.unlimited(moments.mean, NUM_ARMS)
+    bounds = DriftingUpperBounds(moments, SCALE, replayed, pending, now, limits)
+    times, indices, rewards = map(np.array, zip(*told, strict=True))
+    args = gram, NOISE, rate
+    mean, _ = time_varying_posterior(*args, indices, times, rewards, now)
+    out = list(pending)
     for num_pulls in (1, 2, 1, 3, 1):
-        expected = drift.dense(pulls)
-        found = drift.bounds.mean + SCALE * drift.bounds.variance.sqrt()
+        seen = np.append(indices, [arm for _, arm in out]).astype(int)
+        when = np.append(times, [time for time, _ in out])
+        zeros = np.zeros(len(seen))
+        _, variance = time_varying_posterior(*args, seen, when, zeros, now)
+        expected = mean + SCALE * np.sqrt(variance)
+        found = bounds.mean + SCALE * bounds.variance.sqrt()
         np.testing.assert_allclose(found, expected, atol=4 * ATOL[dtype])
-        arm = drift.bounds.best()
+        arm = bounds.best()
         assert expected[arm] >= expected.max() - 4 * ATOL[dtype]
-        assert drift.bounds.num_repeats(arm) == 1
-        drift.bounds.pull(arm, num_pulls)
-        pulls += [arm] * num_pulls
-
-
-@pytest.mark.parametrize("pending", [[], [(3.0, 12)]])
-def test_drifting_arms_are_used_up_as_others_are(pending):
-    left = torch.zeros(NUM_ARMS, dtype=torch.int32)
-    left[[2, 8]] = 2
-    limits = PullLimits(left)
-    drift, chosen = Drift(pending=pending, limits=limits), []
-    while (arm := drift.bounds.best()) is not None:
-        drift.bounds.pull(arm, 1)
-        chosen.append(arm)
-    assert sorted(chosen) == [2, 2, 8, 8]
-    assert limits.num_open == 0
+        assert bounds.num_repeats(arm) == 1
+        bounds.pull(arm, num_pulls)
+        out += [(now, arm)] * num_pulls
