@@ -251,6 +251,9 @@ class Hyperparameters:
     ) -> tuple[Self, SingleTaskDTCGP | None, float]:
         """Return a fit to warped rewards, its model, and its criterion per reward."""
         other = deepcopy(self, {id(self.features): self.features})
+        # If all are known, nothing is learned about the noise of other pulls.
+        is_known = bool((noise > 0).all())
+        other._known_noise = noise.median().item() if is_known else None
         log_slope = 0.0
         if warp is not None:
             # Its two numbers come from the rewards: the penalty of the BIC.
@@ -265,9 +268,7 @@ class Hyperparameters:
         # Relative: rewards may be in units of any size.
         other._unit = std if std > max(1e-12 * abs(average), MIN_UNIT) else 1.0
         other.offset = 0.0 if other.prior_mean == "zero" else average
-        # If all are known, nothing is learned about the noise of other pulls.
-        other._known_noise = noise.mean().item() if (noise > 0).all() else None
-        fits_noise = other.learns and other._known_noise is None
+        fits_noise = other.learns and not is_known
         fits_any = other.learns_kernel or fits_noise or other.prior_mean == "fitted"
         if num_pulls >= MIN_PULLS_TO_FIT and fits_any:
             targets = (for_fits(rewards) - other.offset) / other._unit
@@ -311,6 +312,13 @@ class Hyperparameters:
             kernel = other.new_kernel(self.features)
             other.covar_module = kernel.to(self.features).requires_grad_(False)
             other._next_search = 0
+        return other
+
+    def due(self, num_pulls: int) -> Self:
+        """Return a copy that is fitted, and searches again, from so many pulls on."""
+        other = copy(self)
+        other.next_fit = min(self.next_fit, num_pulls)
+        other._next_search = min(self._next_search, num_pulls)
         return other
 
     def unfitted(self) -> Self:

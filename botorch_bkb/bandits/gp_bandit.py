@@ -34,6 +34,7 @@ from botorch_bkb.bandits.surrogates import (
     PosteriorSurrogate,
     StaticPosteriorAt,
 )
+from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.rows import positions_in
@@ -49,8 +50,6 @@ DETAIL_WIDTH = DeviationWidth(1.25, noise_deviations=1.0)
 # The longest run of pulls without a new arm: a share of all pulls, and a least number.
 NEW_ARM_SHARE = 1 / 8
 NEW_ARM_PATIENCE = 5
-# The width of a central 95 % interval of a Gaussian, on either side.
-DEVIATIONS_OF_95_PERCENT = 1.96
 # So many failures in a row retire an arm.
 MOST_FAILURES = 2
 
@@ -105,7 +104,7 @@ class GPBandit(FiniteArmBandit):
         max_feature_bytes: The byte budget of the cached features.
 
     Results of known noise, ``tell(..., noise_variance=)``, have their own weights. If
-    the noise of all is known, and none is given here, the mean of these variances is
+    the noise of all is known, and none is given here, the median of these variances is
     used for future pulls.
 
     The prior mean is the average of the rewards, or fitted for Thompson sampling. If

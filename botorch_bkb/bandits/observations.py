@@ -39,6 +39,9 @@ TOLD_COLUMNS = {
     "told_noise": "d",
 }
 
+# Beside larger weights, the posterior's matrices have no digits left for the others.
+MOST_WEIGHT = 1e6
+
 
 class Pull(NamedTuple):
     """A pull without reward: its arm, and leverage score and time of the ask.
@@ -324,7 +327,8 @@ class Observations:
     ) -> Tensor:
         """Return a variance over those of observations, 1 if these are not known."""
         *_, noise = self.history(start, warp)
-        return torch.where(noise > 0, noise_variance / noise, 1.0)
+        weights = torch.where(noise > 0, noise_variance / noise, 1.0)
+        return weights.clamp_max(MOST_WEIGHT)
 
     def totals(
         self,

@@ -245,8 +245,7 @@ class ArmSurrogate(Surrogate):
             self.state = replace(state, restart=(start, log_det))
             return
         # The fit may have used the withdrawn results.
-        hyperparameters = copy(state.hyperparameters)
-        hyperparameters.next_fit = min(hyperparameters.next_fit, num_pulls)
+        hyperparameters = state.hyperparameters.due(num_pulls)
         if num_pulls < MIN_PULLS_TO_FIT:
             # No fit would replace the one to what was withdrawn.
             hyperparameters, start, log_det = hyperparameters.unfitted(), 0, 0.0

@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 
+# Of a normal distribution, to either side.
+DEVIATIONS_OF_95_PERCENT = 1.96
+
+
 class LogWarp(NamedTuple):
     r"""Keeps good rewards as they are, and puts poor ones on a logarithmic scale.
 
@@ -36,7 +40,8 @@ class LogWarp(NamedTuple):
         """Return the warp of ``n`` rewards; None if the better half is all equal."""
         median = rewards.median()
         spread = (rewards - median)[rewards >= median].square().mean().sqrt()
-        if spread == 0:
+        # Equal rewards may differ in their last bits.
+        if spread <= 1e-9 * rewards.abs().max():
             return None
         return cls(median.item(), spread.item(), rewards.min().item())
 
@@ -54,11 +59,13 @@ class LogWarp(NamedTuple):
     def undo_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return rewards of means, which become medians, and their variances.
 
-        A standard deviation is half of the interval that has one on either side.
+        Those of the normal distribution whose 95 % interval is as wide as that of the
+        rewards; means below the least reward count as if at it.
         """
-        std = variance.sqrt()
-        half = (self.undo(mean + std) - self.undo(mean - std)) / 2
-        return self.undo(mean), half.square()
+        half = DEVIATIONS_OF_95_PERCENT * variance.sqrt()
+        center = mean.clamp_min(self(mean.new_tensor(self.least)).item())
+        width = self.undo(center + half) - self.undo(center - half)
+        return self.undo(mean), (width / (2 * DEVIATIONS_OF_95_PERCENT)).square()
 
     def measured(self, rewards: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``w`` of rewards, and their noise variances times ``w'^2``."""

@@ -21,7 +21,7 @@ from botorch_bkb.arms import ProductArms
 from botorch_bkb.arms.units import extreme_arms, feature_units
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
-from botorch_bkb.bandits.gp_bandit import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.tables import listing
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels.learned import (

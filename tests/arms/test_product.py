@@ -60,8 +60,8 @@ def test_the_form_of_a_component_says_what_it_is():
     assert isinstance(ProductArms({"a": counts}).tables[0], BitArms)
 
 
-@pytest.mark.parametrize("is_function", [False, True])
-def test_forbidden_combinations_are_not_allowed(is_function):
+@pytest.mark.parametrize("answer", [None, torch.bool, torch.long, np.asarray])
+def test_forbidden_combinations_are_not_allowed(answer):
     rules = [{"base": 1, "temperature": 2}, {"base": 2, "temperature": 0}, {"acid": 3}]
     named = list(COMPONENTS)
 
@@ -72,7 +72,11 @@ def test_forbidden_combinations_are_not_allowed(is_function):
             found |= torch.stack(hits).all(dim=0)
         return found
 
-    arms = ProductArms(COMPONENTS, forbidden=is_forbidden if is_function else rules)
+    def answered(positions):
+        found = is_forbidden(positions)
+        return answer(found) if callable(answer) else found.to(answer)
+
+    arms = ProductArms(COMPONENTS, forbidden=answered if answer else rules)
     everything = torch.arange(len(arms))
     allowed = arms.is_allowed(everything)
     expected = ~is_forbidden(arms.components(everything))
@@ -163,7 +167,9 @@ def test_a_kernel_across_components_is_refused(columns):
         ({"a": np.ones((2, 3, 4))}, (), BotorchTensorDimensionError, "shape"),
         ({name: range(10**5) for name in "abc"}, (), InputDataError, "at most 1e"),
         ({"a": [1, 2]}, [{"b": 0}], InputDataError, r"name components.*\['a'\]"),
-        ({"a": [1, 2]}, [{"a": 2}], InputDataError, "2"),
+        ({"a": [1, 2]}, [{"a": 2}], InputDataError, "list 'a', 0 to 1, but got 2"),
+        ({"a": ["x", "y"]}, [{"a": "x"}], InputDataError, "positions in the list 'a'"),
+        ({"a": np.array([[300], [2]])}, (), InputDataError, "'a', from 0 to 255"),
     ],
 )
 def test_what_is_no_product_space_is_refused(components, forbidden, error, message):

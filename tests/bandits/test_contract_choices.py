@@ -208,6 +208,25 @@ def test_what_was_learned_of_results_that_are_withdrawn_is_forgotten(options, nu
             torch.testing.assert_close(got, expected, rtol=0, atol=1e-8)
 
 
+def test_a_fit_to_a_wrong_result_is_searched_anew():
+    """The next search would be due with a quarter more results only."""
+    arms = torch.rand(40, 6, generator=torch.Generator().manual_seed(0)).double()
+    rewards = (5 * arms).sin().sum(dim=-1)
+    wrong = rewards.clone()
+    wrong[-1] = -500.0
+    corrected, fresh = (make_bandit(GPBandit, arms, **LEARNED) for _ in range(2))
+    corrected.add_observations(range(40), wrong)
+    corrected.ask(1)
+    corrected.withdraw([39])
+    corrected.add_observations([39], rewards[39:])
+    fresh.add_observations(range(40), rewards)
+    for bandit in (corrected, fresh):
+        bandit.ask(1)
+    torch.testing.assert_close(
+        corrected.predict()[0], fresh.predict()[0], rtol=1e-3, atol=1e-3
+    )
+
+
 def test_what_was_not_told_cannot_be_withdrawn():
     bandit = make_bandit(BBKB)
     play(bandit, 3)

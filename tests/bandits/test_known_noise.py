@@ -187,9 +187,20 @@ def test_a_result_of_huge_noise_counts_for_nothing(kernel):
         each.add_observations(TOLD, noisy_rewards(ARMS)(TOLD), noise_variance=0.1)
     bandit.add_observations([20], [1e6], noise_variance=1e12)
     close(bandit.predict(), without.predict(), 1e-4)
-    # A pull to come has the mean of all known variances, which is huge as well.
+    # A pull to come has the median of all known variances.
     bandit.ask()
-    assert bandit.noise_variance == pytest.approx((12 * 0.1 + 1e12) / 13)
+    assert bandit.noise_variance == pytest.approx(0.1)
+
+
+def test_a_result_without_noise_leaves_the_others_their_digits():
+    """As the standard deviation of three equal replicates, which is rounding."""
+    exact, tiny = (make_bandit(GPBandit) for _ in range(2))
+    for bandit, least in ((exact, 1e-6), (tiny, 5e-29)):
+        noise = torch.full((12,), 0.1)
+        noise[::2] = least
+        rewards = noisy_rewards(ARMS)(TOLD)
+        bandit.add_observations(TOLD, rewards, noise_variance=noise)
+    close(tiny.predict(), exact.predict(), 1e-3)
 
 
 def test_the_noisier_of_two_equal_results_is_measured_again():

@@ -166,6 +166,34 @@ def test_the_state_of_another_space_is_refused(tmp_path):
         GPBandit(ProductArms(lists)).load(tmp_path / "state")
 
 
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {"base": ["K", "Na"], "x": [1e-9, 2e-9]},
+        {"base": ["Na", "K"], "x": [2e-9, 1e-9]},
+        {"acid": ["Na", "K"], "x": [1e-9, 2e-9]},
+    ],
+    ids=["categories", "numbers", "names"],
+)
+def test_the_state_of_a_space_in_another_order_is_refused(lists, tmp_path):
+    saved = GPBandit(ProductArms({"base": ["Na", "K"], "x": [1e-9, 2e-9]}))
+    saved.save(tmp_path / "state")
+    with pytest.raises(InputDataError, match="over this product space"):
+        GPBandit(ProductArms(lists)).load(tmp_path / "state")
+
+
+def test_a_space_of_which_nothing_is_left():
+    bandit = GPBandit(space())
+    bandit.tell(bandit.ask(5), range(5))
+    best = bandit.best_arm()
+    bandit.retire_arms(range(len(bandit.arms)))
+    assert bandit.best_arm() == best
+    nothing = ProductArms({"a": ["x", "y"]}, [{"a": 0}, {"a": 1}])
+    for each in (bandit, GPBandit(nothing)):
+        with pytest.raises(InputDataError, match="forbidden, retired"):
+            each.ask(1)
+
+
 def test_uniform_first_picks_are_allowed_and_scattered():
     lists = {name: torch.arange(1000.0) for name in "abc"}
     arms = ProductArms(lists, forbidden=lambda at: at[:, 0] != 7)
