@@ -123,6 +123,15 @@ class ProductTable:
             )
         return None, self.rows._like
 
+    def first_equal(self, indices: Tensor) -> Tensor:  # noqa: D102
+        return indices
+
+    def has_others(self, measured: Tensor) -> bool:
+        """Whether a product other than these distinct ones may be the best."""
+        mask = self.competing()
+        others = ProductLimits(mask, UNLIMITED, {}).num_open
+        return others > int(mask.allows(measured).sum())
+
     def competing(self, pulled: Tensor | None = None) -> Any:
         """Return which products may be the best: not retired, unless all are.
 

@@ -254,6 +254,17 @@ class ArmTable:
         offered[indices] = True
         return offered, new
 
+    def first_equal(self, indices: Tensor) -> Tensor:
+        """Return the first arm with the features of each arm, but for later ones."""
+        first = self.indices
+        first[self.duplicates.rows] = self.duplicates.first
+        return first[indices]
+
+    def has_others(self, measured: Tensor) -> bool:
+        """Whether an arm other than these, and their equals, may be the best."""
+        left = self.first_equal(self.competing().nonzero().squeeze(-1))
+        return not torch.isin(left, self.first_equal(measured)).all()
+
     def competing(self, pulled: Tensor | None = None) -> Tensor:
         """Return which arms may be the best: each row once, not retired unless all are.
 

@@ -74,11 +74,12 @@ def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
     args = pending, bandit._table.competing(), generator
     (rise,) = expected_rises(posterior.moments, [batch], *args)
     best = bandit.maximizer_distribution(NUM_DRAWS, generator)
-    is_new = ~torch.isin(best.indices, bandit.observed_arms)
+    table, measured = bandit._table, bandit.observed_arms
+    is_new = ~torch.isin(table.first_equal(best.indices), table.first_equal(measured))
     share = calibrated(is_new.double().mean().item())
     return Progress(
         rise * surrogate.hyperparameters.scale,
-        share if len(bandit.observed_arms) < len(bandit.arms) else 0.0,
+        share if table.has_others(measured) else 0.0,
         best.credible_set(LEVEL),
     )
 

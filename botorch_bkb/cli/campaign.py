@@ -103,6 +103,11 @@ class Campaign:
         """The number of candidates in the table."""
         return len(self.table)
 
+    @property
+    def num_available(self) -> int:
+        """The number of candidates that can be chosen."""
+        return int(self.available.sum())
+
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return some of ``rows``."""
         return self.rows.iloc[indices]
@@ -285,14 +290,16 @@ def _identify(
     """
     if not len(results):
         return np.zeros(0, dtype="int64"), arms[:0]
-    if results_id is None:
-        if [path.resolve() for path in args.observations] == [args.arms.resolve()]:
-            rows = results.index.get_level_values(-1)
-            return arms.index.get_indexer(rows), arms[:0]
-        names = [f"row {row + 1} of {file}" for file, row in results.index]
-        ids = pd.Series(names, results.index, dtype="str")
-    else:
-        ids = results[results_id]
+    is_same_file = [path.resolve() for path in args.observations] == [
+        args.arms.resolve()
+    ]
+    if results_id is None and is_same_file:
+        rows = results.index.get_level_values(-1)
+        return arms.index.get_indexer(rows), arms[:0]
+    names = [f"row {row + 1} of {file}" for file, row in results.index]
+    ids = pd.Series(names, results.index, dtype="str")
+    if results_id is not None:  # which not every table of results has
+        ids = results[results_id].fillna(ids)
     places = match_ids(ids, arms[args.id])
     is_open = places < 0
     if not is_open.any():

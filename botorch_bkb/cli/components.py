@@ -17,8 +17,11 @@ from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.cli.molecules import read_smiles
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
+    check_copies,
     check_output,
+    COLUMNS_OF_NEXT,
     last_failures,
+    note_unused_columns,
     read_results,
     read_rewards,
 )
@@ -26,6 +29,7 @@ from botorch_bkb.cli.tables import (
     find_column,
     is_numeric,
     listing,
+    outcome_columns,
     read_by_options,
     require_column,
     require_ids,
@@ -84,7 +88,16 @@ class Products:
                 "Expected --component to name each component once, and --smiles to "
                 f"name some of them, but got {names} and {args.smiles}."
             )
+        outcomes = outcome_columns(args)
+        taken = {*names}.intersection([*COLUMNS_OF_NEXT, *outcomes])
+        if taken:
+            raise InputDataError(
+                f"Expected other names of components than {sorted(taken)}, which are "
+                "columns of the results or of the batch. Rename them."
+            )
         results, is_failed, last = read_results(args, names, is_numbered=True)
+        note_unused_columns(results, [*names, *outcomes, args.round, args.noise_column])
+        check_copies(results, args)
         lists = {name: _read_list(name, text, args) for name, text in args.component}
         known = {name: len(own) for name, own in lists.items()}
         for name in names:
@@ -111,6 +124,11 @@ class Products:
         self.form = last.form
         self.num_candidates = math.prod(known.values())
 
+    @property
+    def num_available(self) -> int:
+        """The number of products that can be chosen."""
+        return self.arms.num_allowed - len(self.failed)
+
     def columns_of(self, indices: Any) -> pd.DataFrame:
         """Return the names of the components of products, a column each."""
         return self.ids.parts(indices)
@@ -121,10 +139,11 @@ def _read_list(name: str, text: str, args: argparse.Namespace) -> pd.DataFrame:
     path = Path(text)
     if not path.is_file():
         values = pd.Series([value.strip() for value in text.split(",")])
-        if path.suffix or (values == "").any():
+        is_file_name = "," not in text and path.suffix[1:2].isalpha()
+        if is_file_name or (values == "").any() or values.duplicated().any():
             raise InputDataError(
-                f"Expected --component {name}=FILE or --component {name}=20,40,60, but "
-                f"there is no file {text}."
+                f"Expected --component {name}=FILE or --component {name}=20,40,60 with "
+                f"different elements, but there is no file {text}."
             )
         numbers = pd.to_numeric(values, errors="coerce")
         if numbers.isna().any():

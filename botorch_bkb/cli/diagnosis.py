@@ -45,7 +45,7 @@ CHANCE_QUANTILE = 1.645
 # The shares of the variance above which one result, or several (one in ten at most),
 # dominate a fit.
 DOMINANT_SHARE = 0.8
-DOMINANT_SHARE_OF_SEVERAL = 0.99
+MOST_SHARE = 0.99
 NUM_REWARDS_SHOWN = 3
 # Two decades.
 MAX_RATIO = 100
@@ -68,6 +68,8 @@ class HeldOut:
 
     Attributes:
         measured: The ``n`` rewards.
+        weights: Their ``n`` weights in means of squared errors: an imprecise one says
+            little of the model.
         mean: Their ``n`` predictions.
         low: The ``n`` lower ends of the 95 % interval of a single measurement.
         high: The upper ends.
@@ -79,6 +81,7 @@ class HeldOut:
     """
 
     measured: np.ndarray
+    weights: np.ndarray
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -95,7 +98,8 @@ class HeldOut:
     @property
     def error(self) -> float:
         """The root mean squared error."""
-        return float(np.sqrt(np.mean((self.mean - self.measured) ** 2)))
+        squares = (self.mean - self.measured) ** 2
+        return float(np.sqrt(np.average(squares, weights=self.weights)))
 
     @property
     def num_inside(self) -> int:
@@ -160,9 +164,12 @@ def diagnose(
     ``sources`` are the columns of the features, except for fingerprints. ``noise`` are
     the variances of the measurements, NaN for those not known.
     """
-    measured, place = indices.unique(return_inverse=True)
+    # Those of equal features are one candidate for the model.
+    measured, place = bandit._table.first_equal(indices).unique(return_inverse=True)
     values, variances = warped(bandit, rewards, noise)
-    noise_share = (variances.mean() / values.var(correction=0)).item()
+    weights = _weights(bandit, variances)
+    spread = torch.cov(values, correction=0, aweights=weights)
+    noise_share = ((weights @ variances) / weights.sum() / spread).item()
     parts = [f"noise is {noise_share:.0%} of the results' variance"]
     if bandit.warp is not None:
         side, sign = ("below", 1) if bandit.maximize else ("above", -1)
@@ -263,9 +270,8 @@ def _hold_out(
     """Predict measured candidates by fits without them, unless they are too few."""
     if len(measured) < MIN_CANDIDATES:
         return None
-    counts = place.bincount()
-    sums = sum_replicates(rewards, place, len(measured))
     values, noise = warped(bandit, rewards, known)
+    weights = _weights(bandit, noise)
     precisions = sum_replicates(1 / noise, place, len(measured))
     means = sum_replicates(values / noise, place, len(measured)) / precisions
     is_refitted = len(measured) <= MAX_REFITTED
@@ -274,22 +280,33 @@ def _hold_out(
     else:
         mean, variance = _predict_by_loo(bandit, measured, 1 / precisions, means)
         predicted = _undone(bandit, mean[place], variance[place] + noise)
-    errors = ((sums.sum() - sums) / (len(rewards) - counts))[place] - rewards
+    sums = sum_replicates(weights * rewards, place, len(measured))
+    totals = sum_replicates(weights, place, len(measured))
+    others = ((sums.sum() - sums) / (totals.sum() - totals))[place]
+    error_of_mean = np.average((others - rewards).square(), weights=weights) ** 0.5
     # All measurements of a candidate have the same prediction.
     mean = torch.zeros_like(means).index_copy(0, place, predicted[0])
     # A constant prediction has no correlation.
     pairs = torch.stack([warped(bandit, mean)[0], means])
-    correlation = torch.corrcoef(pairs)[0, 1].nan_to_num(0.0)
+    C = torch.cov(pairs, aweights=_weights(bandit, 1 / precisions))
+    correlation = (C[0, 1] / (C[0, 0] * C[1, 1]).sqrt()).nan_to_num(0.0)
     return HeldOut(
         measured=rewards.numpy(),
+        weights=weights.numpy(),
         mean=predicted[0].numpy(),
         low=predicted[1].numpy(),
         high=predicted[2].numpy(),
         num_candidates=len(measured),
         correlation=correlation.item(),
-        error_of_mean=errors.square().mean().sqrt().item(),
+        error_of_mean=float(error_of_mean),
         is_refitted=is_refitted,
     )
+
+
+def _weights(bandit: GPBandit, noise: Tensor) -> Tensor:
+    """Return weights of measurements with these noise variances in sums of squares."""
+    scale = bandit._surrogate.hyperparameters.scale
+    return 1 / (1 + noise / scale**2)
 
 
 def _undone(bandit: GPBandit, mean: Tensor, variance: Tensor) -> Tensor:
@@ -353,11 +370,11 @@ def _predict_by_loo(
     Means and variances of warped rewards.
     """
     inducing = bandit.inducing_indices
-    scale = means.std(correction=0)
-    noise_variance = noise / scale.square()
+    units = bandit._surrogate.hyperparameters
+    noise_variance = noise / units.scale**2
     model = SingleTaskDTCGP(
         kernel_features(bandit, measured),
-        ((means - means.mean()) / scale).unsqueeze(-1),
+        ((means - units.offset) / units.scale).unsqueeze(-1),
         # Under 1e-6 GPyTorch would round it up, with a warning.
         noise_variance.clamp_min(1e-6).unsqueeze(-1),
         kernel_features(bandit, inducing) if len(inducing) < len(measured) else None,
@@ -367,7 +384,7 @@ def _predict_by_loo(
     )
     posterior = cast(GPyTorchPosterior, model.loo_posterior(observation_noise=False))
     mean, variance = posterior.mean.flatten(), posterior.variance.flatten()
-    return mean * scale + means.mean(), variance * scale.square()
+    return mean * units.scale + units.offset, variance * units.scale**2
 
 
 def has_spread(rewards: Tensor) -> bool:
@@ -379,10 +396,12 @@ def has_spread(rewards: Tensor) -> bool:
     return bool(largest > (1e-12 * rewards.abs().max()).square())
 
 
-def reward_trouble(rewards: Tensor, values: Tensor, names: Sequence[str]) -> str | None:
+def reward_trouble(
+    bandit: GPBandit, rewards: Tensor, noise: Tensor | None, names: Sequence[str]
+) -> str | None:
     """Return why a model cannot be fitted well to rewards of some ids, if so.
 
-    ``values`` are the rewards as the model takes them.
+    ``noise`` are the rewards' noise variances, NaN where not known.
     """
     num_rewards = len(rewards)
     if num_rewards >= 2 and not has_spread(rewards):
@@ -392,22 +411,49 @@ def reward_trouble(rewards: Tensor, values: Tensor, names: Sequence[str]) -> str
         )
     if num_rewards < MIN_CANDIDATES:
         return None
-    squares = (values - values.mean()).square().sum()
-    far = (values - values.median()).abs().argsort(descending=True)
-    for number in range(1, max(2, num_rewards // 10) + 1):
-        others = values[far[number:]]
-        share = 1 - ((others - others.mean()).square().sum() / squares).item()
-        if share > (DOMINANT_SHARE if number == 1 else DOMINANT_SHARE_OF_SEVERAL):
-            break
-    else:
-        return None
-    shown = [f"{rewards[n].item():g} of {names[n]}" for n in far[:number].tolist()]
-    return (
-        f"{number:,} of {num_rewards:,} results ({listing(shown, NUM_REWARDS_SHOWN)}) "
-        f"make {share:.0%} of the variance, and the model sees hardly anything else. "
-        "Correct slips and marks of missing values. If they are right, a result on "
-        "another scale, such as its logarithm (--log-reward), is more informative"
+    values, variances = warped(bandit, rewards, noise)
+    weights = _weights(bandit, variances)
+    most = max(2, num_rewards // 10)
+    found = _dominating(values, weights, [DOMINANT_SHARE, *[MOST_SHARE] * (most - 1)])
+    advice = (
+        ", and the model sees hardly anything else. Correct slips and marks of missing "
+        "values. If they are right, a result on another scale, such as its logarithm "
+        "(--log-reward), is more informative"
     )
+    if found is None and bandit.warp is not None:
+        # A logarithmic scale hides a mark such as -9999 from the rule above.
+        found = _dominating(rewards, weights, [MOST_SHARE])
+        advice = ". Correct slips and marks of missing values"
+    if found is None:
+        return None
+    rows, share = found
+    shown = [f"{rewards[n].item():g} of {names[n]}" for n in rows]
+    return (
+        f"{len(rows):,} of {num_rewards:,} results "
+        f"({listing(shown, NUM_REWARDS_SHOWN)}) make {share:.0%} of the variance"
+        f"{advice}"
+    )
+
+
+def _dominating(
+    values: Tensor, weights: Tensor, limits: Sequence[float]
+) -> tuple[list[int], float] | None:
+    """Return the fewest values that are most of the weighted variance, and their share.
+
+    One, two and more values must be a larger share than ``limits``.
+    """
+
+    def squares(rows: Tensor) -> Tensor:
+        own, mass = values[rows], weights[rows]
+        mean = (mass @ own) / mass.sum()
+        return mass @ (own - mean).square()
+
+    far = (weights * (values - values.median()).square()).argsort(descending=True)
+    for number, limit in enumerate(limits, start=1):
+        share = 1 - (squares(far[number:]) / squares(far)).item()
+        if share > limit:
+            return far[:number].tolist(), share
+    return None
 
 
 def decades_trouble(rewards: Tensor) -> str | None:

@@ -224,7 +224,10 @@ def nearest_measured(
 
 
 def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, Any]:
-    """Return a kernel's parts and hyperparameters as text, small lengthscales first."""
+    """Return a kernel's parts and hyperparameters as text.
+
+    Small lengthscales come first, and large weights.
+    """
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
     described = {"kernel": ", ".join(type(part).__name__ for part in parts)}
     for name, raw, constraint in kernel.named_parameters_and_constraints():
@@ -232,7 +235,9 @@ def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, A
         numbers = value.detach().flatten().tolist()
         shown = [f"{number:.3g}" for number in numbers]
         if 1 < len(numbers) == len(feature_names):
-            pairs = sorted(zip(numbers, feature_names, strict=True))
+            is_weight = name.endswith("weight")
+            pairs = zip(numbers, feature_names, strict=True)
+            pairs = sorted(pairs, reverse=is_weight)
             shown = [f"{feature} {number:.3g}" for number, feature in pairs]
         name = name.replace("base_kernel.", "").replace("raw_", "")
         name = re.sub(r"kernels\.(\d+)\.", lambda n: f"part {int(n[1]) + 1} ", name)

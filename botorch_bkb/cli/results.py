@@ -102,10 +102,13 @@ def read_results(
     frames = [table.frame for table in tables.values()]
     is_failed = [table.frame.index.isin(table.failed) for table in tables.values()]
     if not is_numbered:
-        # They may name the ids in another case.
-        ids = find_column(last.frame.columns, args.results_id)
+        # They may name the ids in another case, or have none.
         own = [find_column(frame.columns, args.results_id) for frame in frames]
-        frames = [f.rename(columns={n: ids}) for f, n in zip(frames, own, strict=True)]
+        ids = next(filter(None, reversed(own)), None)
+        frames = [
+            frame if name is None else frame.rename(columns={name: ids})
+            for frame, name in zip(frames, own, strict=True)
+        ]
     keys = [path.name for path in tables]
     return pd.concat(frames, keys=keys), np.concatenate(is_failed), last
 

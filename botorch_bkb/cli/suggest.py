@@ -30,7 +30,6 @@ from botorch_bkb.cli.diagnosis import (
     MIN_CANDIDATES_TO_JUDGE,
     reward_trouble,
     round_effect,
-    warped,
 )
 from botorch_bkb.cli.files import read_rows, write_table
 from botorch_bkb.cli.predictions import when_to_stop, write_predictions
@@ -81,7 +80,8 @@ def _check_options(args: argparse.Namespace) -> None:
     check_reward(args)
     if args.component:
         args.arms = Path(" x ".join(name for name, _ in args.component))
-        for name in ("kernel", "available", "category", "with_columns"):
+        of_tables = "kernel", "available", "category", "drop_incomplete", "with_columns"
+        for name in of_tables:
             if getattr(args, name):
                 raise InputDataError(
                     f"--{name.replace('_', '-')} needs a table of candidates, but the "
@@ -143,20 +143,23 @@ def _choose(
     candidates: Candidates,
     args: argparse.Namespace,
 ) -> Tensor:
-    """Ask for the batch; products that failed and unavailable rows are left out."""
+    """Ask for the batch; what failed or is not available is left out."""
     available = None
     if isinstance(campaign, Products):
         bandit.retire_arms(campaign.failed)
     elif not campaign.available.all():
         available = torch.from_numpy(campaign.available)
+        # Measured ones may still be the best; others never will be.
+        is_out = ~available
+        is_out[campaign.indices] = False
+        bandit.retire_arms(is_out.nonzero().squeeze(-1))
     with warnings.catch_warnings():
         if len(bandit.observed_arms) >= MIN_CANDIDATES_TO_JUDGE:
             # The line about the fit says more than the bandit's own warning.
             warnings.filterwarnings("ignore", "The fit to .* observations explains")
         same = candidates.shared_columns(args)
         picks = bandit.ask(args.batch_size, available=available, same=same)
-    if isinstance(campaign, Campaign):
-        _note_size(picks, int(campaign.available.sum()), args)
+    _note_size(picks, campaign.num_available, args)
     return picks
 
 
@@ -306,7 +309,7 @@ def print_summary(
         size = f"{campaign.num_candidates:,} combinations"
     else:  # without those that only results have
         measured = measured[measured < campaign.num_candidates]
-        num_out = campaign.num_candidates - int(campaign.available.sum())
+        num_out = campaign.num_candidates - campaign.num_available
         size += f", {num_out:,} of them not available" if num_out else ""
     num_next = int(batch["repeats"].sum())
     print(
@@ -349,8 +352,7 @@ def _print_fit(
 ) -> tuple[HeldOut | None, list[str]]:
     """Print a description of the fit; return held-out predictions and warnings."""
     held_out = None
-    values, _ = warped(bandit, rewards)
-    troubles = [reward_trouble(rewards, values, list(ids[indices.numpy()]))]
+    troubles = [reward_trouble(bandit, rewards, noise, list(ids[indices.numpy()]))]
     if not (args.log_reward or args.objective):
         troubles.append(decades_trouble(rewards))
     if is_fitted(rewards):

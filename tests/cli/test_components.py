@@ -131,6 +131,14 @@ def test_results_of_other_elements_train_the_model_and_are_not_chosen(folder, ca
     assert set(batch["base"]) == {"none", "weak"}
 
 
+def test_numbers_with_decimals_and_a_batch_of_all_that_is_left(folder, capsys):
+    lists = ["--component=pH=6.5,7,7.5", "--component=base=none,weak"]
+    words = ["--reward=yield", "--batch-size=9", "--max-repeats=1"]
+    assert main(["suggest", *lists, *words]) == 0
+    assert set(pd.read_csv("next.csv")["pH"]) == {6.5, 7.0, 7.5}
+    assert "--max-repeats 1 leaves only 6 of 9 measurements" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -138,6 +146,9 @@ def test_results_of_other_elements_train_the_model_and_are_not_chosen(folder, ca
         (["--available=stock"], "--available needs a table of candidates"),
         (["--component=acid=1,2"], "name each component once"),
         (["--component=x=none.csv"], "there is no file none.csv"),
+        (["--component=x=0.5,1.5,0.5"], "different elements.*0.5,1.5,0.5"),
+        (["--component=yield=1,2"], r"other names of components than \['yield'\]"),
+        ([f"--forbid=base={base}" for base in ("none", "weak")], "all are forbidden"),
         (["--component=ligand=acids.csv"], "Pass --smiles ligand for molecules"),
         (["--forbid=acid=009"], "parts such as acid=A3.*'acid=009'"),
         (["--smiles=boron"], "--smiles to name some of them"),

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -6,7 +7,13 @@ import torch
 
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
-from botorch_bkb.cli.diagnosis import diagnose, fit_trouble, HeldOut, round_effect
+from botorch_bkb.cli.diagnosis import (
+    diagnose,
+    fit_trouble,
+    HeldOut,
+    reward_trouble,
+    round_effect,
+)
 from tests.bandits.test_warping import failing
 from tests.helpers import learned_parts
 from tests.reference import composite_covariance
@@ -132,7 +139,11 @@ def test_known_noise_weighs_and_widens_intervals(measured, most, monkeypatch):
     bandit.ask(1)
     text, found = diagnose(bandit, indices, rewards, ["a", "b"], noise)
     full = noise.nan_to_num(bandit.noise_variance).numpy()
-    assert text.startswith(f"noise is {full.mean() / rewards.numpy().var():.0%} of")
+    share = full[:-1].mean() / rewards[:-1].numpy().var()  # without the last
+    shown = float(re.match(r"noise is (\d+)% of", text)[1]) / 100
+    assert shown == pytest.approx(share, abs=0.02)
+    assert reward_trouble(bandit, rewards, noise, range(len(rewards))) is None
+    assert found.beats_mean
     variances = (half_widths(found) / 1.96) ** 2 - full
     of_arm = {}
     own = ~noise.isnan()  # the noise of others is fitted in each fold
@@ -144,6 +155,31 @@ def test_known_noise_weighs_and_widens_intervals(measured, most, monkeypatch):
     assert min(variance for _, variance in of_arm.values()) > 0
     assert np.abs(found.mean).max() < 6
     assert found.correlation > 0.8
+
+
+def test_a_mark_of_a_missing_value_is_named_although_it_is_warped(measured):
+    _, indices, rewards = measured
+    rewards[-1] = -9999.0
+    bandit = GPBandit(measured[0].arms, generator=torch.Generator().manual_seed(0))
+    bandit.add_observations(indices, rewards)
+    bandit.ask(1)
+    assert bandit.warp is not None
+    found = reward_trouble(bandit, rewards, None, [f"k{n}" for n in indices])
+    assert f"1 of {len(rewards)} results (-9999 of k{indices[-1]}) make 100%" in found
+
+
+def test_candidates_of_equal_features_are_left_out_together():
+    """Rewards of random settings, each of which has three ids."""
+    rng = np.random.default_rng(0)
+    arms = torch.from_numpy(np.repeat(rng.uniform(size=(20, 2)), 3, axis=0))
+    rewards = np.repeat(rng.normal(size=20), 3) + rng.normal(scale=0.01, size=60)
+    told = torch.arange(60), torch.from_numpy(rewards)
+    bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
+    bandit.add_observations(*told)
+    bandit.ask(1)
+    _, found = diagnose(bandit, *told, ["a", "b"])
+    assert found.num_candidates == 20
+    assert found.correlation < 0.5
 
 
 def test_few_candidates_are_not_held_out(measured):
@@ -201,7 +237,15 @@ def test_the_verdict_depends_on_the_number_of_candidates():
         measured = np.where(np.arange(num_candidates) < num_inside, 0.0, 5.0)
         zeros, twos = np.zeros(num_candidates), np.full(num_candidates, 2.0)
         return HeldOut(
-            measured, zeros, -twos, twos, num_candidates, correlation, 1.0, True
+            measured=measured,
+            weights=np.ones(num_candidates),
+            mean=zeros,
+            low=-twos,
+            high=twos,
+            num_candidates=num_candidates,
+            correlation=correlation,
+            error_of_mean=1.0,
+            is_refitted=True,
         )
 
     # 1.645 / sqrt(16) = 0.41

@@ -103,6 +103,24 @@ def test_removed_and_numbered_candidates(folder):
     np.testing.assert_allclose(table["mean"], expected()["mean"], rtol=1e-6)
 
 
+def test_what_failed_or_is_not_available_is_not_the_best(folder, capsys):
+    suggest("--predictions=p.csv", "--top=9")
+    best = [each for each in read()["id"] if each not in set(RESULTS["id"])][:2]
+    left = ARMS[~ARMS["id"].isin(best)]
+    left.to_csv("left.csv", index=False)
+    suggest("--predictions=p.csv", "--top=3", "--output=left_next.csv", arms="left.csv")
+    expected = read().drop(columns="probability_best")
+    capsys.readouterr()
+    failed = pd.DataFrame({"id": best[:1], "reward": ["failed"]})
+    pd.concat([RESULTS, failed]).to_csv("results.csv", index=False)
+    ARMS.assign(stock=ARMS["id"] != best[1]).to_csv("arms.csv", index=False)
+    words = ["--available=stock", "--output=other.csv"]
+    suggest("--predictions=p.csv", "--top=3", *words)
+    found = read().drop(columns="probability_best")
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-3)
+    assert not re.search(f"one of .*({best[0]}|{best[1]})", capsys.readouterr().out)
+
+
 def test_predictions_are_empty_without_a_model(folder):
     RESULTS[:3].to_csv("results.csv", index=False)
     suggest("--predictions=p.csv")

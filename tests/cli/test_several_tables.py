@@ -45,6 +45,16 @@ def test_the_rows_of_all_tables_of_results_count(names, capsys):
     assert "10 of them measured, 10 measurements in all" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_one_table_may_have_no_ids(is_last, capsys):
+    expected = suggest(*write(RESULTS, "all.csv"))
+    by_settings = RESULTS[4:].merge(ARMS, on="id").drop(columns="id")
+    tables = [write(RESULTS[:4], "a.csv"), write(by_settings, "b.csv")]
+    found = suggest(*(tables[0] + tables[1] if is_last else tables[1] + tables[0]))
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-3)
+    assert "such as row 1 of b.csv those of R12" in capsys.readouterr().out
+
+
 def test_a_fault_names_its_row_and_its_file(capsys):
     wrong = RESULTS[4:].assign(reward=["1", "2", "3", "high", "5", "6"])
     words = *write(RESULTS[:4], "a.csv"), *write(wrong, "b.csv")
