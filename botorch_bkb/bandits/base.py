@@ -85,23 +85,26 @@ class Bandit(ABC):
 
     @property
     def noise_variance(self) -> float:
-        """Lambda, in the original scale, of good rewards if poor ones are warped."""
+        """Lambda at the last ask, in the original scale.
+
+        That of good rewards if poor ones are warped.
+        """
         hyperparameters = self._surrogate.hyperparameters
         noise: float = hyperparameters.original_noise_variance
         return noise
 
     @property
     def warp(self) -> LogWarp | None:
-        """What the model does to rewards, minus rewards if these are minimized.
+        """What the last ask did to rewards, minus rewards if these are minimized.
 
-        None if it takes them as they are, as under a kernel that is given.
+        None if it took them as they are, as under a kernel that is given.
         """
         warp: LogWarp | None = self._surrogate.hyperparameters.warp
         return warp
 
     @property
     def covar_module(self) -> Kernel:
-        """The kernel, given or fitted so far, in its own units."""
+        """The kernel, given or fitted at the last ask, in its own units."""
         return self._surrogate.hyperparameters.covar_module
 
     @property

@@ -316,7 +316,7 @@ class GPBandit(FiniteArmBandit):
 
     @property
     def kernel_to_learn(self) -> Callable[[Tensor], Kernel] | None:
-        """The function from features to the kernel that is learned; None if given."""
+        """The function of features whose kernel the last ask learned; None if given."""
         hyperparameters = self._surrogate.hyperparameters
         return hyperparameters.new_kernel if hyperparameters.learns_kernel else None
 
