@@ -235,9 +235,10 @@ def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, A
         numbers = value.detach().flatten().tolist()
         shown = [f"{number:.3g}" for number in numbers]
         if 1 < len(numbers) == len(feature_names):
-            is_weight = name.endswith("weight")
-            pairs = zip(numbers, feature_names, strict=True)
-            pairs = sorted(pairs, reverse=is_weight)
+            pairs = sorted(
+                zip(numbers, feature_names, strict=True),
+                reverse=name.endswith("weight"),
+            )
             shown = [f"{feature} {number:.3g}" for number, feature in pairs]
         name = name.replace("base_kernel.", "").replace("raw_", "")
         name = re.sub(r"kernels\.(\d+)\.", lambda n: f"part {int(n[1]) + 1} ", name)
