@@ -12,6 +12,7 @@ not on their order in the file, nor on the last bits of a sum.
 - `peers`: the same ratio to the best of all peers, random forests included, and BayBE
   where it has played; each pair on the seeds that both have; its mean over pools with a
   95 % interval by resampling pools, and the share of pools where it is at least one.
+  `to chosen peer` is the ratio to the peer that the other seeds of a pool choose.
 - `shares`: the mean share of the best 1 % found at the end of `batches`, on the pools
   and seeds that ours and all peers have in common; without the part `last`.
 - `found`: the best 1 % found, a row a pool: means and standard errors over seeds.
@@ -209,11 +210,29 @@ def compare(
                         "method": name,
                         "seeds": len(found[[name, *stock]].dropna()),
                         "ratio": pd.Series(ratios).min(),
+                        "to_chosen": ratio_to_chosen(found, name, stock),
                         "to_thompson": ratios.get(BASE, math.nan),
                         "over_thompson": over.mean(),
                     }
                 )
     return pd.DataFrame(rows)
+
+
+def ratio_to_chosen(found: pd.DataFrame, name: str, peers: list[str]) -> float:
+    """Return what a method found over what the peer that the other seeds choose found.
+
+    Args:
+        found: How many each method found in one pool, a row a seed.
+        name: The method.
+        peers: The peers, of which some lack seeds.
+    """
+    found, sums = found.dropna(subset=name), np.zeros(2)
+    for seed, here in found.iterrows():
+        others = found.drop(index=seed)[peers].mean()
+        others = others[here[peers].notna()].dropna()
+        if len(others):
+            sums += [here[name], here[str(others.idxmax())]]
+    return float(sums[0] / sums[1]) if sums[1] > 0 else math.nan
 
 
 def over_pools(ratios: pd.DataFrame) -> pd.DataFrame:
@@ -278,6 +297,7 @@ def over_best_peer(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
                 "to_best_peer": fixed(2)(ratio.mean()),
                 "95_%_interval": f"{low} to {high}",
                 "least": fixed(2)(ratio.min()),
+                "to_chosen_peer": fixed(2)(one["to_chosen"].mean()),
                 "pools_with_at_least_1": percent(round((ratio >= 1).mean(), 2)),
             }
         )
