@@ -17,7 +17,7 @@
   features, 4,096 arms at a time.
 - `million ...`: the same among a million arms (`argmax ...`); `pulls`: 2,000 pulls of
   BBKB, d = 16, RBF kernel of lengthscale 4, `resampling="coupled"`, at most 6 GB of
-  features and kernel rows; `ask`: one ask of 96 with kernel and noise learned, d = 16,
+  features; `ask`: one ask of 96 with kernel and noise learned, d = 16,
   after 300 results.
 
 A task runs in a process of its own, `--repeats` times, all tasks in turn. Seconds are
@@ -60,7 +60,7 @@ from botorch_bkb.test_functions import FiniteArmProblem
 NOISE_VARIANCE = 0.1
 BETA = 2.0
 NUM_DRAWS, NUM_DRAW_PULLS, PATH_CHUNK = 64, 500, 4096
-# Enough for the features and the kernel rows of every task.
+# Enough for the features of every task.
 MAX_FEATURE_BYTES = 12 * 2**30
 
 # What is timed; returns what was reached, in words.

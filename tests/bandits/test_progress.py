@@ -109,9 +109,18 @@ def test_shares_of_draws_are_calibrated_by_platt_scaling():
     assert calibrated(0) == calibrated(0.5 / 2048) < 0.15
 
 
-def test_of_measured_arms_alone_none_is_better():
-    bandit = campaign(torch.rand(8, 2, generator=seeded()).double(), 8, noise_std=0.1)
-    bandit.add_observations(range(8), torch.rand(8, generator=seeded()).double())
+@pytest.mark.parametrize("left", ["nothing", "equal arms", "a retired arm"])
+def test_of_measured_arms_alone_none_is_better(left):
+    arms = torch.rand(8, 2, generator=seeded()).double()
+    if left == "equal arms":  # the first of equal arms are not those with results
+        arms = torch.cat([arms, arms])
+    told = torch.arange(len(arms))[-8:]
+    if left == "a retired arm":
+        arms = torch.cat([arms, arms[:1] + 0.1])
+    bandit = GPBandit(arms, generator=seeded())
+    bandit.add_observations(told, torch.rand(8, generator=seeded()).double())
+    if left == "a retired arm":
+        bandit.retire_arms([8])
     assert bandit.progress().probability_unmeasured == 0
 
 
