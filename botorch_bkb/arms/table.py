@@ -255,7 +255,10 @@ class ArmTable:
         return offered, new
 
     def first_equal(self, indices: Tensor) -> Tensor:
-        """Return the first arm with the features of each arm, but for later ones."""
+        """Return the first arm with the features of each arm.
+
+        Arms that were added later are not compared.
+        """
         first = self.indices
         first[self.duplicates.rows] = self.duplicates.first
         return first[indices]
