@@ -96,6 +96,7 @@ def played(make: Callable[[], Any]) -> Any:
 
 def answers(bandit: Any) -> dict[str, Any]:
     """Return what a bandit says, as JSON."""
+    pending: dict[str, Any]
     if isinstance(bandit, BoxBandit):
         points = torch.stack([BOX[0], BOX.mean(dim=0), BOX[1]])
         mean, std = bandit.predict(points)
