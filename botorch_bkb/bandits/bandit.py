@@ -20,7 +20,7 @@ from botorch_bkb.arms.product_table import table_of
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.observations import Observations
-from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
+from botorch_bkb.bandits.policies import as_policy, Decision, Policy
 from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.checks import check_count, check_generator, check_indices, check_size
 from botorch_bkb.generation.maximizer import MaximizerDistribution
@@ -37,7 +37,7 @@ from botorch_bkb.optim.batch_rules import (
     FixedSize,
     MAX_BATCH_SIZE,
 )
-from botorch_bkb.posteriors import Moments
+from botorch_bkb.posteriors import Posterior
 from botorch_bkb.posteriors.shards import threads_for
 
 
@@ -243,7 +243,7 @@ class FiniteArmBandit(Bandit):
     def _select(
         self,
         surrogate: ArmSurrogate,
-        posterior: PosteriorAt,
+        posterior: Decision,
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
@@ -256,7 +256,7 @@ class FiniteArmBandit(Bandit):
 
     def _select_from(
         self,
-        posterior: PosteriorAt,
+        posterior: Decision,
         size: int,
         limits: PullLimits,
         first: int | None,
@@ -476,7 +476,7 @@ class FiniteArmBandit(Bandit):
             best = sampler.draw_best_arms(num_draws, generator, competing)
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
 
-    def _present(self) -> tuple[ArmSurrogate, Moments]:
+    def _present(self) -> tuple[ArmSurrogate, Posterior]:
         """Return the surrogate and moments of the next decision."""
         surrogate: ArmSurrogate = self._predictor()
         return surrogate, surrogate.at(self._observations, self.decision_time).moments

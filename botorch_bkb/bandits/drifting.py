@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast, Self
 
 import torch
@@ -17,7 +17,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import PullLimits, StoredArms
+from botorch_bkb.arms import StoredArms
 from botorch_bkb.bandits.fitting import (
     for_fits,
     Hyperparameters,
@@ -25,21 +25,17 @@ from botorch_bkb.bandits.fitting import (
 )
 from botorch_bkb.bandits.map_fit import fit_or_warn
 from botorch_bkb.bandits.observations import Observations, Pull
-from botorch_bkb.bandits.policies import PosteriorAt
+from botorch_bkb.bandits.policies import Decision
 from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.checks import check_number
 from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
 from botorch_bkb.posteriors import (
-    ArmMoments,
     DrawCovariance,
+    FilterPosterior,
     ReplayedFilter,
     SparseArmKalmanFilter,
 )
-from botorch_bkb.posteriors.replay import (
-    DriftingUpperBounds,
-    FilterSampler,
-    Observation,
-)
+from botorch_bkb.posteriors.replay import FilterSampler, Observation
 
 
 # A rate is fitted to at most this many of the latest pulls.
@@ -178,41 +174,6 @@ def typical_step(times: Tensor) -> float:
     return 2.0 ** round(math.log2((high - low) / (0.5 * (len(times) - 1))))
 
 
-@dataclass(frozen=True)
-class FilteredPosteriorAt(PosteriorAt):
-    """The posterior of a function that drifts, at one time.
-
-    Attributes:
-        replayed: The filter; it is not changed.
-        pending: Times and arms of the pending pulls. All times are in steps.
-        now: The time of the decision.
-    """
-
-    moments: ArmMoments
-    replayed: ReplayedFilter
-    pending: list[tuple[float, int]]
-    now: float
-
-    @override
-    def upper_bounds(
-        self, scale: float, projected: bool, limits: PullLimits
-    ) -> DriftingUpperBounds:
-        return DriftingUpperBounds(
-            self.moments, scale, self.replayed, self.pending, self.now, limits
-        )
-
-    @override
-    def sampler(
-        self, covariance: DrawCovariance = "full", scale: float = 1.0
-    ) -> FilterSampler:
-        if covariance != "full":
-            raise UnsupportedError(
-                "Expected `covariance` to be 'full' where the objective drifts by a "
-                f"filter, whose draws have one law, but got {covariance!r}."
-            )
-        return FilterSampler(self.replayed, self.pending, self.now, scale)
-
-
 class FilterSurrogate(ArmSurrogate):
     r"""The surrogate of ``f_{t+1} = sqrt(1 - eps) f_t + sqrt(eps) g_{t+1}``.
 
@@ -301,13 +262,13 @@ class FilterSurrogate(ArmSurrogate):
     @override
     def at(
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
-    ) -> FilteredPosteriorAt:
+    ) -> Decision:
         known, hyperparameters = self.posterior(observations), self.hyperparameters
         drifting, dtype = known.filter, hyperparameters.features.dtype
         steps, retained = hyperparameters.steps, 1 - hyperparameters.step_rate
         now = steps(time)
         mean, variance = drifting.predict(now)
-        moments = ArmMoments(
+        moments = FilterPosterior(
             mean=mean.to(dtype),
             variance=variance.to(dtype),
             prior_variance=drifting.prior_variance.to(dtype),
@@ -316,16 +277,37 @@ class FilterSurrogate(ArmSurrogate):
             inducing_indices=drifting.inducing_indices,
             log_det=drifting.log_det,
             effective_dimension=sum(observations.told_scores),
+            filter=drifting,
+            time=now,
         )
-        return FilteredPosteriorAt(
-            moments,
-            observations.num_pulls,
-            time,
+        given, timed = moments, [(steps(pull.time), pull.arm) for pull in pending]
+        if timed:
+            conditioned = known.hallucinate(timed)
+            variance = conditioned.predict(now)[1].to(dtype)
+            given = replace(moments, variance=variance, filter=conditioned)
+        arms = [pull.arm for pull in pending]
+
+        def sampler(
+            covariance: DrawCovariance = "full", scale: float = 1.0
+        ) -> FilterSampler:
+            if covariance != "full":
+                raise UnsupportedError(
+                    "Expected `covariance` to be 'full' where the objective drifts by "
+                    f"a filter, whose draws have one law, but got {covariance!r}."
+                )
+            return FilterSampler(known, timed, now, scale)
+
+        return Decision(
+            moments=moments,
+            given=given,
+            num_told=observations.num_pulls,
+            time=time,
+            pending=torch.tensor(arms, dtype=torch.long, device=mean.device),
             # A pending pull informs about its own time, and now by what is retained.
-            [pull.score * retained ** (now - steps(pull.time)) for pull in pending],
-            known,
-            [(steps(pull.time), pull.arm) for pull in pending],
-            now,
+            pending_scores=[
+                pull.score * retained ** (now - steps(pull.time)) for pull in pending
+            ],
+            sampler=sampler,
         )
 
     @override

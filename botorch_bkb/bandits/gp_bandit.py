@@ -27,12 +27,11 @@ from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
 from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.bandits.plates import best_plate, checked_columns
-from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
+from botorch_bkb.bandits.policies import as_policy, Decision, Policy
 from botorch_bkb.bandits.progress import Progress, progress_of
 from botorch_bkb.bandits.surrogates import (
     ArmSurrogate,
     PosteriorSurrogate,
-    StaticPosteriorAt,
 )
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.checks import check_choice, check_number, check_size
@@ -409,15 +408,14 @@ class GPBandit(FiniteArmBandit):
     def _select(
         self,
         surrogate: ArmSurrogate,
-        posterior: PosteriorAt,
+        posterior: Decision,
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
         columns: Sequence[int] | None = None,
     ) -> Tensor:
         if columns is not None:
-            static = cast(StaticPosteriorAt, posterior)
-            args = surrogate, static, size, limits, columns, generator
+            args = surrogate, posterior, size, limits, columns, generator
             return best_plate(self, *args)
         size = min(size, limits.total(size))
         time, pending = posterior.time, list(self._observations.pending.values())
@@ -441,7 +439,7 @@ class GPBandit(FiniteArmBandit):
         return chosen
 
     def _open_for_goal(
-        self, posterior: PosteriorAt, limits: PullLimits, size: int, chosen: Tensor
+        self, posterior: Decision, limits: PullLimits, size: int, chosen: Tensor
     ) -> PullLimits:
         """Return the pull limits given the goal; ``chosen`` arms count as pending."""
         if self.goal == "regret":
@@ -455,8 +453,7 @@ class GPBandit(FiniteArmBandit):
             torch.cat([used.counts, torch.ones_like(chosen)]),
         )
         pending = torch.cat([self._observations.pending_arms(), chosen])
-        moments = cast(ArmPosterior, posterior.moments)  # other moments drift
-        return best_arm_limits(moments, limits, used, pending, size)
+        return best_arm_limits(posterior.moments, limits, used, pending, size)
 
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled.

@@ -10,7 +10,8 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, ProductLimits, PullLimits
-from botorch_bkb.bandits.surrogates import ArmSurrogate, StaticPosteriorAt
+from botorch_bkb.bandits.policies import Decision
+from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.models.utils.draws import PROGRESS, seeded_generator
 from botorch_bkb.models.utils.rows import as_dense, row_blocks
 from botorch_bkb.posteriors.batch_rise import expected_rises
@@ -44,7 +45,7 @@ def checked_columns(arms: Tensor, same: Sequence[int | str]) -> list[int]:
 def best_plate(
     bandit: GPBandit,
     surrogate: ArmSurrogate,
-    posterior: StaticPosteriorAt,
+    posterior: Decision,
     size: int,
     limits: PullLimits,
     columns: Sequence[int],
@@ -73,6 +74,6 @@ def best_plate(
     if not batches:
         raise InputDataError("Expected an available arm for `same`, but none is left.")
     numbers = seeded_generator(surrogate.seed, PROGRESS, bandit.num_pulls)
-    args = posterior.pending, bandit._table.competing(), numbers
-    rises = expected_rises(moments, batches, *args)
+    competes = bandit._table.competing()
+    rises = expected_rises(posterior.given, batches, competes, numbers)
     return batches[rises.index(max(rises))]

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -17,49 +18,49 @@ from botorch_bkb.bandits.fitting import PriorMean
 from botorch_bkb.checks import check_number
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.optim.batch_rules import BatchRule, fill_batch
-from botorch_bkb.posteriors import ArmSampler, DrawCovariance, Moments
+from botorch_bkb.posteriors import ArmSampler, DrawCovariance, Posterior
 from botorch_bkb.posteriors.arm_sampler import check_draw_covariance
-from botorch_bkb.posteriors.replay import FilterSampler
-from botorch_bkb.posteriors.upper_bounds import Choices
+from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
+
+
+class Sampler(Protocol):
+    """Draws from the posterior, whose variances count pending pulls."""
+
+    def draw_best_arms(
+        self, num_draws: int, generator: torch.Generator, allowed: Any = None
+    ) -> Tensor:
+        """Return the arm of the largest value in each draw, among the allowed ones."""
 
 
 @dataclass(frozen=True)
-class PosteriorAt(ABC):
-    """The posterior at the time of a decision, given the pulls that are pending.
+class Decision:
+    """What a policy knows when it chooses a batch.
 
     Attributes:
-        moments: Means and variances given the observations alone.
+        moments: The posterior given the observations alone.
+        given: The posterior given the pending pulls as well.
         num_told: The number of observations.
         time: The time of the decision.
-        pending_scores: The leverage scores of the pending pulls that count, as batch
-            rules count them.
+        pending: The arms of the pending pulls that count, repeats included.
+        pending_scores: Their leverage scores, decayed to the decision time if the
+            objective drifts.
+        sampler: Returns draws, given the arguments ``covariance`` and ``scale`` of
+            :class:`~botorch_bkb.posteriors.ArmSampler`.
+        is_exact: Whether every pulled arm is inducing.
     """
 
-    moments: Moments
+    moments: Posterior
+    given: Posterior
     num_told: int
     time: float
+    pending: Tensor
     pending_scores: list[float]
+    sampler: Callable[..., Sampler]
+    is_exact: bool = False
 
-    @abstractmethod
-    def upper_bounds(
-        self, scale: float, projected: bool, limits: PullLimits
-    ) -> Choices:
-        """Return the arms in order of their upper bounds, as pulls are added.
 
-        Args:
-            scale: The number of standard deviations.
-            projected: Whether chosen arms reduce the projected variance only.
-            limits: How many pulls arms still allow; kept up to date.
-        """
-
-    @abstractmethod
-    def sampler(
-        self, covariance: DrawCovariance = "full", scale: float = 1.0
-    ) -> ArmSampler | FilterSampler:
-        """Return draws from the posterior, whose variances count pending pulls.
-
-        The arguments are those of :class:`~botorch_bkb.posteriors.ArmSampler`.
-        """
+# The name of 1.0.
+PosteriorAt = Decision
 
 
 class Policy(ABC):
@@ -73,7 +74,7 @@ class Policy(ABC):
     @abstractmethod
     def choices(
         self,
-        posterior: PosteriorAt,
+        posterior: Decision,
         rule: BatchRule,
         limits: PullLimits,
         width: Callable[[], float],
@@ -83,7 +84,7 @@ class Policy(ABC):
 
     def select(
         self,
-        posterior: PosteriorAt,
+        posterior: Decision,
         rule: BatchRule,
         size: int,
         limits: PullLimits,
@@ -133,14 +134,17 @@ class UCBPolicy(Policy):
     @override
     def choices(
         self,
-        posterior: PosteriorAt,
+        posterior: Decision,
         rule: BatchRule,
         limits: PullLimits,
         width: Callable[[], float],
         generator: torch.Generator,
     ) -> Choices:
         scale = width() / math.sqrt(posterior.moments.noise_variance)
-        return posterior.upper_bounds(scale, rule.keeps_inducing_points, limits)
+        # The proofs for fixed inducing arms are for batches without pending pulls.
+        is_plain = not posterior.is_exact and not len(posterior.pending)
+        projected = rule.keeps_inducing_points and is_plain
+        return UpperBounds(posterior.given, scale, projected, limits)
 
 
 class DrawingPolicy(Policy):
@@ -148,14 +152,14 @@ class DrawingPolicy(Policy):
 
     @abstractmethod
     def picks(
-        self, posterior: PosteriorAt, limits: PullLimits, generator: torch.Generator
+        self, posterior: Decision, limits: PullLimits, generator: torch.Generator
     ) -> Iterator[int]:
         """Yield arms that allow a pull, without end."""
 
     @override
     def choices(
         self,
-        posterior: PosteriorAt,
+        posterior: Decision,
         rule: BatchRule,
         limits: PullLimits,
         width: Callable[[], float],
@@ -197,7 +201,7 @@ class EpsilonGreedyPolicy(DrawingPolicy):
 
     @override
     def picks(
-        self, posterior: PosteriorAt, limits: PullLimits, generator: torch.Generator
+        self, posterior: Decision, limits: PullLimits, generator: torch.Generator
     ) -> Iterator[int]:
         while True:
             if draw_uniforms(1, generator) < self.uniform_probability:
@@ -250,7 +254,7 @@ class ThompsonPolicy(DrawingPolicy):
 
     @override
     def picks(
-        self, posterior: PosteriorAt, limits: PullLimits, generator: torch.Generator
+        self, posterior: Decision, limits: PullLimits, generator: torch.Generator
     ) -> Iterator[int]:
         while posterior.num_told == 0:
             yield limits.draw(generator)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from copy import copy, deepcopy
-from typing import cast, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple, TYPE_CHECKING
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
-from botorch_bkb.bandits.surrogates import StaticPosteriorAt
 from botorch_bkb.models.utils.draws import ASKS, PROGRESS, seeded_generator
 from botorch_bkb.posteriors.batch_rise import expected_rises
 
@@ -61,18 +60,17 @@ def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
     bandit._surrogate = surrogate = bandit._predictor()
     observations, time = bandit._observations, bandit.decision_time
     out = list(observations.pending.values())
-    posterior = cast(StaticPosteriorAt, surrogate.at(observations, time, out))
-    pending, seed = posterior.pending, surrogate.seed
+    posterior = surrogate.at(observations, time, out)
+    given, seed = posterior.given, surrogate.seed
     if batch is None:
         limits = bandit._pull_limits(bandit._table.offered()[0], n)
         generator = seeded_generator(seed, ASKS, bandit.num_batches)
         batch = bandit._select(surrogate, posterior, n, limits, generator)
     else:
-        left = Counter(pending.tolist()) - Counter(batch.tolist())
-        pending = pending.new_tensor(list(left.elements()))
+        others = Counter(posterior.pending.tolist()) - Counter(batch.tolist())
+        given = posterior.moments.given(others)
     generator = seeded_generator(seed, PROGRESS, bandit.num_pulls)
-    args = pending, bandit._table.competing(), generator
-    (rise,) = expected_rises(posterior.moments, [batch], *args)
+    (rise,) = expected_rises(given, [batch], bandit._table.competing(), generator)
     best = bandit.maximizer_distribution(NUM_DRAWS, generator)
     table, measured = bandit._table, bandit.observed_arms
     is_new = ~torch.isin(table.first_equal(best.indices), table.first_equal(measured))

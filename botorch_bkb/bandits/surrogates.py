@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -21,21 +23,20 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ArmObservations, ConfidenceState
-from botorch_bkb.arms import ProductArms, PullLimits
+from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits.fitting import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.observations import Observations, Pull, Totals
-from botorch_bkb.bandits.policies import PosteriorAt
+from botorch_bkb.bandits.policies import Decision
 from botorch_bkb.checks import as_number, check_count, check_indices, check_number
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import (
     ArmPosterior,
     ArmSampler,
-    DrawCovariance,
-    Moments,
+    Posterior,
     ProductPosterior,
+    SparsePosterior,
 )
-from botorch_bkb.posteriors.upper_bounds import UpperBounds
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class ArmSurrogate(Surrogate):
     @abstractmethod
     def at(
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
-    ) -> PosteriorAt:
+    ) -> Decision:
         """Return the posterior of the state at a time, given pending pulls."""
 
     def extended(self, rows: Tensor, observations: Observations) -> Self:
@@ -266,7 +267,7 @@ class ArmSurrogate(Surrogate):
     def confidence_state(
         self,
         observations: Observations,
-        moments: Moments,
+        moments: Posterior,
         ratio_threshold: float,
         num_pending: int = 0,
     ) -> ConfidenceState:
@@ -298,33 +299,6 @@ class ArmSurrogate(Surrogate):
             ),
             num_pending=num_pending,
         )
-
-
-@dataclass(frozen=True)
-class StaticPosteriorAt(PosteriorAt):
-    """A posterior of a function that does not change.
-
-    Attributes:
-        pending: The arms of the pending pulls that count.
-        is_exact: Whether every pulled arm is inducing.
-    """
-
-    moments: ArmPosterior
-    pending: Tensor
-    is_exact: bool
-
-    @override
-    def upper_bounds(
-        self, scale: float, projected: bool, limits: PullLimits
-    ) -> UpperBounds:
-        projected &= not self.is_exact
-        return UpperBounds(self.moments, scale, projected, self.pending, limits)
-
-    @override
-    def sampler(
-        self, covariance: DrawCovariance = "full", scale: float = 1.0
-    ) -> ArmSampler:
-        return ArmSampler(self.moments, self.pending, covariance, scale)
 
 
 class PosteriorSurrogate(ArmSurrogate):
@@ -363,7 +337,7 @@ class PosteriorSurrogate(ArmSurrogate):
         self.block_size = block_size
         self.exact_until = exact_until
         self.drifts = block_size is not None
-        self._posterior: ArmPosterior | None = self._empty(max_feature_bytes)
+        self._posterior: SparsePosterior | None = self._empty(max_feature_bytes)
 
     @override
     def feature_bytes(self, num_pulls: int) -> int:
@@ -382,17 +356,20 @@ class PosteriorSurrogate(ArmSurrogate):
     @override
     def at(
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
-    ) -> StaticPosteriorAt:
+    ) -> Decision:
         pending = [pull for pull in pending if pull.time >= self._since]
-        moments: ArmPosterior = self.posterior(observations)
+        moments: SparsePosterior = self.posterior(observations)
         arms = [pull.arm for pull in pending]
-        return StaticPosteriorAt(
-            moments,
-            observations.num_pulls,
-            time,
-            [pull.score for pull in pending],
-            torch.tensor(arms, dtype=torch.long, device=moments.like.device),
-            self.sampling is None,
+        indices = torch.tensor(arms, dtype=torch.long, device=moments.like.device)
+        return Decision(
+            moments=moments,
+            given=moments.given(Counter(arms)),
+            num_told=observations.num_pulls,
+            time=time,
+            pending=indices,
+            pending_scores=[pull.score for pull in pending],
+            sampler=partial(ArmSampler, moments, indices),
+            is_exact=self.sampling is None,
         )
 
     @property
@@ -419,7 +396,7 @@ class PosteriorSurrogate(ArmSurrogate):
             self.restore(
                 replace(self.state, block=block, num_told=0, inducing_indices=none)
             )
-        posterior: ArmPosterior = self.posterior(observations)
+        posterior: SparsePosterior = self.posterior(observations)
         state, num_told = self.state, observations.num_pulls
         if state.num_told == num_told:
             return
@@ -462,7 +439,7 @@ class PosteriorSurrogate(ArmSurrogate):
         )
         return in_stable_order(before, arms[rows])
 
-    def _empty(self, max_feature_bytes: int) -> ArmPosterior:
+    def _empty(self, max_feature_bytes: int) -> SparsePosterior:
         """Return a posterior without observations."""
         hyperparameters = self.state.hyperparameters
         features, kernel = hyperparameters.features, hyperparameters.covar_module
@@ -471,7 +448,7 @@ class PosteriorSurrogate(ArmSurrogate):
             return ProductPosterior(features, kernel, noise)
         return ArmPosterior(features, kernel, noise, max_feature_bytes)
 
-    def _observe(self, posterior: ArmPosterior, observations: Observations) -> None:
+    def _observe(self, posterior: SparsePosterior, observations: Observations) -> None:
         """Update a posterior to the observations and inducing arms of the state."""
         hyperparameters = self.state.hyperparameters
         arms, counts, sums = self.totals(observations, self.state.num_told)
@@ -480,7 +457,7 @@ class PosteriorSurrogate(ArmSurrogate):
         posterior.update(inducing, arms, counts.to(sums), sums)
 
     @override
-    def _compute(self, observations: Observations) -> ArmPosterior:
+    def _compute(self, observations: Observations) -> SparsePosterior:
         posterior = self._empty(self.max_feature_bytes)
         if self.state.num_told:
             self._observe(posterior, observations)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +21,7 @@ from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.checks import check_size
-from botorch_bkb.posteriors import ArmPosterior, Moments
+from botorch_bkb.posteriors import Posterior
 from botorch_bkb.posteriors.upper_bounds import Choices, first_crossing, UpperBounds
 
 
@@ -70,7 +71,7 @@ class BatchRule(ABC):
     size: int | None = None
 
     @abstractmethod
-    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
+    def open(self, posterior: Posterior, pending_scores: Tensor) -> OpenBatch:
         """Start a batch.
 
         Args:
@@ -106,7 +107,7 @@ class FixedSize(BatchRule):
         check_size("size", self.size)
 
     @override
-    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
+    def open(self, posterior: Posterior, pending_scores: Tensor) -> OpenBatch:
         return OpenBatch()
 
 
@@ -135,7 +136,7 @@ class SumRule(_ThresholdRule):
     """
 
     @override
-    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
+    def open(self, posterior: Posterior, pending_scores: Tensor) -> OpenBatch:
         total = 1.0 + pending_scores.sum().item()
         return _Sum(total, self.ratio_threshold, posterior.leverage_score)
 
@@ -149,7 +150,7 @@ class ProductRule(_ThresholdRule):
     """
 
     @override
-    def open(self, posterior: Moments, pending_scores: Tensor) -> OpenBatch:
+    def open(self, posterior: Posterior, pending_scores: Tensor) -> OpenBatch:
         # The product crosses where the sum of logarithms does.
         total = pending_scores.log1p().sum().item()
         threshold = math.log(self.ratio_threshold)
@@ -219,7 +220,7 @@ def fill_batch(
 
 
 def optimize_batch_ucb(
-    posterior: ArmPosterior,
+    posterior: Posterior,
     confidence_width: float,
     batch_rule: BatchRule,
     *,
@@ -260,7 +261,9 @@ def optimize_batch_ucb(
     scale = confidence_width / math.sqrt(posterior.noise_variance)
     if limits is None:
         limits = PullLimits.unlimited(posterior.like, posterior.num_arms)
-    bounds = UpperBounds(posterior, scale, projected, pending_indices, limits.copy())
+    given = posterior.given(Counter(pending_indices.tolist()))
+    projected &= given is posterior
+    bounds = UpperBounds(given, scale, projected, limits.copy())
     batch = batch_rule.open(posterior, pending_scores)
     size = max_size if batch_rule.size is None else batch_rule.size
     return posterior.pulled_indices.new_tensor(fill_batch(bounds, batch, size, None))

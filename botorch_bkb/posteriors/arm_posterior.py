@@ -8,7 +8,6 @@ planner of updates and the questions.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 
 import torch
 from gpytorch.kernels import Kernel
@@ -26,6 +25,7 @@ from botorch_bkb.models.utils.nystrom import (
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.arm_shard import ArmShard, Ranked
 from botorch_bkb.posteriors.basis import Basis, change_basis, Joined, sums_of
+from botorch_bkb.posteriors.posterior import SparsePosterior
 from botorch_bkb.posteriors.shards import arm_shards, threads_for
 
 
@@ -37,69 +37,7 @@ REBUILD_COST = 1.5
 POINTS_AT_ONCE = 2**13
 
 
-class Moments(ABC):
-    """Means and variances of ``A`` arms, and what widths need beside them.
-
-    Attributes:
-        num_arms: A.
-        like: A tensor without entries, of the dtype and on the device of the moments.
-        max_prior_variance: The largest prior variance, kappa squared.
-        noise_variance: lambda.
-        pulled_indices: The arms with rewards.
-        inducing_indices: The inducing arms.
-        log_det: ``log det(I + K / lambda)`` of the pulls.
-        effective_dimension: The sum of the pulls' leverage scores.
-    """
-
-    num_arms: int
-    like: Tensor
-    max_prior_variance: float
-    noise_variance: float
-    pulled_indices: Tensor
-    inducing_indices: Tensor
-    log_det: float
-    effective_dimension: float
-
-    @abstractmethod
-    def means(self, indices: Tensor) -> Tensor:
-        """Return the posterior means of a few arms."""
-
-    @abstractmethod
-    def variances(self, indices: Tensor) -> Tensor:
-        """Return the posterior variances of a few arms."""
-
-    @abstractmethod
-    def largest_bounds(
-        self, scale: float, size: int, competes: Tensor | None = None
-    ) -> Ranked:
-        """Return the arms of the largest ``mean + scale sqrt(variance)``.
-
-        Args:
-            scale: The number of standard deviations.
-            size: How many, at most.
-            competes: An ``A``-dim boolean tensor; minus infinity for all others. All
-                if None.
-        """
-
-    def leverage_scores_of(self, indices: Tensor) -> Tensor:
-        """Return the ridge leverage scores of a few arms."""
-        return self.variances(indices) / self.noise_variance
-
-    def leverage_score(self, index: int) -> float:
-        """Return the ridge leverage score of one arm."""
-        arm = torch.tensor([index], device=self.like.device)
-        return self.leverage_scores_of(arm).item()
-
-    def best_mean(self, competes: Tensor | None = None) -> int:
-        """Return the arm of the largest mean, the lowest index among ties.
-
-        Args:
-            competes: An ``A``-dim boolean tensor; all if None.
-        """
-        return int(self.largest_bounds(0.0, 1, competes).arms)
-
-
-class ArmPosterior(Moments):
+class ArmPosterior(SparsePosterior):
     r"""Mean and variance of ``A`` arms under a sparse GP posterior.
 
     Memory: the ``A x m`` features are kept if they fit half of ``max_feature_bytes``;
@@ -125,8 +63,6 @@ class ArmPosterior(Moments):
         InputDataError: If a prior variance is not finite, or none is positive.
     """
 
-    basis: Basis
-
     def __init__(
         self,
         arms: Tensor,
@@ -142,6 +78,7 @@ class ArmPosterior(Moments):
         self.like = arms.new_empty(0)
         self.shards = arm_shards(arms, covar_module)
         self._column_bytes = len(arms) * arms.element_size()
+        self.room = max_feature_bytes // (2 * self._column_bytes)
         self._width = 0  # how many features the shards have room for; 0 for no cache
         self.max_prior_variance = max(self.shards.ask(lambda shard: shard.scale))
         check_largest_variance(self.max_prior_variance)
@@ -302,24 +239,16 @@ class ArmPosterior(Moments):
         """The ``A`` ridge leverage scores, ``variance / noise_variance``."""
         return self.variance / self.noise_variance
 
-    def moments(self, indices: Tensor) -> Tensor:
-        """Return a few arms' prior variances, means, residuals and projected parts."""
+    @override
+    def _moments(self, indices: Tensor) -> Tensor:
         return self.shards.ask_of(ArmShard.moments_of, indices).mT
-
-    @override
-    def means(self, indices: Tensor) -> Tensor:
-        return self.moments(indices)[1]
-
-    @override
-    def variances(self, indices: Tensor) -> Tensor:
-        _, _, residual, projected = self.moments(indices)
-        return residual + projected
 
     @override
     def largest_bounds(
         self, scale: float, size: int, competes: Tensor | None = None
     ) -> Ranked:
-        found = self.shards.ask(ArmShard.largest_bounds, size, scale, competes)
+        args = size, scale, competes, self.pulls
+        found = self.shards.ask(ArmShard.largest_bounds, *args)
         return Ranked.merged(found).first(size)
 
     def largest_gain(
@@ -334,12 +263,6 @@ class ArmPosterior(Moments):
         """
         args = self.noise_variance, top, competes, without
         return max(self.shards.ask(ArmShard.largest_gain, *args))
-
-    @property
-    @override
-    def effective_dimension(self) -> float:  # type: ignore[override]
-        """The sum of the pulls' leverage scores; equation (5) of the COLT paper."""
-        return (self.data[0] * self.variances(self.pulled_indices)).sum().item()
 
     @torch.no_grad()
     def moments_of_points(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -364,12 +287,8 @@ class ArmPosterior(Moments):
             variances.append(residual + root.square().sum(dim=0))
         return torch.cat(means), torch.cat(variances)
 
+    @override
     def features(self, indices: Tensor) -> Tensor:
-        """Return the ``M x k`` features of ``k`` arms.
-
-        Features are known up to a rotation only; these have ``M >= m`` coordinates,
-        see :mod:`~botorch_bkb.posteriors.basis`.
-        """
         basis = self.basis
         if self._width:
             return basis.project(self._cached_features(indices))
@@ -390,27 +309,11 @@ class ArmPosterior(Moments):
         return Z
 
     @torch.no_grad()
+    @override
     def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the ``k x l`` prior covariances between two lists of arms."""
         arms = self.arms
         covariance = dense_covariance(self.covar_module, arms[left], arms[right])
         return covariance.to(arms)  # kernels may not keep the dtype
-
-    def covariance(self, left: Tensor, right: Tensor, projected: bool) -> Tensor:
-        """Return the ``k x l`` posterior covariances between two lists of arms.
-
-        If ``projected``, without the residual: ``z(x)^T V^{-1} z(x')``, the part
-        through which a pull enters the sparse model.
-        """
-        Z_left, Z_right = self.features(left), self.features(right)
-        L_v = self.basis.L_v
-        root_left = torch.linalg.solve_triangular(L_v, Z_left, upper=False)
-        root_right = torch.linalg.solve_triangular(L_v, Z_right, upper=False)
-        covariance = root_left.mT @ root_right
-        if projected:
-            return covariance
-        prior = self.prior_covariance(left, right)
-        return covariance + prior - Z_left.mT @ Z_right
 
 
 def _added(

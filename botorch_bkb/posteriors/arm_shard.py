@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from gpytorch.kernels import Kernel
@@ -103,6 +103,37 @@ def expected_rise(
     return torch.where(step > 0, gain, 0.0).nan_to_num(0.0).clamp_min(0.0)
 
 
+class Pulls(NamedTuple):
+    r"""Pulls without reward, as shards need them.
+
+    With ``c(x)`` the covariances of an arm with the ``f`` pulled ones and ``C C^T`` the
+    covariance of the means of their rewards, a variance falls by ``|C^{-1} c(x)|^2``.
+    Entry ``j`` of this vector depends on the first ``j`` pulls only.
+
+    Attributes:
+        counts: The number of pulls of each arm, in their order.
+        projected: Whether only the projected variance falls.
+        points: The ``f x d`` rows of these arms; none if only the projected variance
+            falls.
+        vectors: ``M x f``: ``c(x)`` is their product with the features, plus the prior
+            covariances with the points.
+        C: The ``f x f`` lower Cholesky factor.
+        room: How many rows ``C^{-1} c`` of all arms may be kept.
+    """
+
+    counts: dict[int, int]
+    projected: bool
+    points: Tensor
+    vectors: Tensor
+    C: Tensor
+    room: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What says which pulls these are, one entry a row."""
+        return *((self.projected, *one) for one in self.counts.items()),
+
+
 class Draws(NamedTuple):
     """What draws of all arms are made of, see ``arm_sampler``.
 
@@ -165,6 +196,7 @@ class ArmShard:
         self._size = 0
         # What features are solved from again; None where they are cached.
         self._basis: Basis | None = None
+        self._forget()
 
     # Changes
 
@@ -180,6 +212,7 @@ class ArmShard:
             inducing: The inducing arms.
             width: How many features the cache has room for; 0 for no cache.
         """
+        self._forget()
         if len(self._features) != width:
             # Free the old cache first. Rows are aligned alike in every shard.
             self._features = self.moments[:0]
@@ -211,6 +244,7 @@ class ArmShard:
 
         ``points`` are the rows of the arms that joined.
         """
+        self._forget()
         M_0, (M, num_vectors) = len(move.old), move.vectors.shape
         old, signs = _aligned(move.old.mT), _aligned(move.signs)
         corner = move.L[:, M_0:]
@@ -237,9 +271,10 @@ class ArmShard:
         if move.turns:
             self._finish(inducing)
 
-    def load(self, moments: Tensor, features: Tensor) -> None:
-        """Take over the moments and the ``M x A`` features of these arms."""
-        self.moments, self._features, self._size = moments, features, len(features)
+    def _forget(self) -> None:
+        """Keep nothing of pulls without reward."""
+        self._kept: tuple[tuple[Any, ...], list[Tensor]] = ((), [])
+        self._lost = self.moments[0, :0]
 
     def _finish(self, inducing: Tensor) -> None:
         """Make no residual negative; remember how far below zero they were."""
@@ -259,6 +294,55 @@ class ArmShard:
     def variance(self) -> Tensor:
         """The posterior variances."""
         return self.moments[2] + self.moments[3]
+
+    def variance_given(self, pulls: Pulls | None) -> Tensor:
+        """Return the posterior variances given pulls without reward."""
+        if pulls is None:
+            return self.variance
+        _, _, residual, projected = self.moments
+        lost = self._lost_by(pulls)
+        if pulls.projected:
+            return residual + (projected - lost).clamp_(min=0.0)
+        return (residual + projected - lost).clamp_(min=0.0)
+
+    def _lost_by(self, pulls: Pulls) -> Tensor:
+        """Return how much variances fall, and keep rows for more pulls after these."""
+        key, rows = self._kept
+        if key == pulls.key:
+            return self._lost
+        if not rows or key != pulls.key[: len(key)]:
+            key, rows = (), []
+            self._lost = torch.zeros_like(self.moments[0])
+        start, stop = len(key), len(pulls.C)
+        size = max(self._size, stop)
+        num_bytes = PASS_CHUNK_BYTES if self._basis is None else None
+        if stop > pulls.room:
+            self._kept = (), []  # before other tensors are made
+            for at in self.chunks(size, num_bytes):
+                found = self._rows_of(pulls, 0, at, [])
+                self._lost[at] = found.square().sum(dim=0)
+            self._kept = pulls.key, []
+            return self._lost
+        new = self.moments.new_empty(stop - start, self.num_arms)
+        for at in self.chunks(size, num_bytes):
+            new[:, at] = self._rows_of(pulls, start, at, rows)
+        for row in new:
+            self._lost.addcmul_(row, row)
+        self._kept = pulls.key, [*rows, new]
+        return self._lost
+
+    def _rows_of(
+        self, pulls: Pulls, start: int, at: slice, known: list[Tensor]
+    ) -> Tensor:
+        """Return rows of ``C^{-1} c`` of some arms, given the rows before them."""
+        found = pulls.vectors[:, start:].mT @ self._coordinates(at)
+        if not pulls.projected:
+            found += self._covariance(pulls.points[start:], at)
+        if start:
+            earlier = torch.cat([rows[:, at] for rows in known])
+            found -= pulls.C[start:, :start] @ earlier
+        corner = pulls.C[start:, start:]
+        return torch.linalg.solve_triangular(corner, found, upper=False)
 
     def features(self, indices: Tensor) -> Tensor:
         """Return the cached features of a few arms, ``k x M``."""
@@ -285,10 +369,14 @@ class ArmShard:
         return worst.item(), self.start + int(arm)
 
     def largest_bounds(
-        self, size: int, scale: float, competes: Tensor | None
+        self,
+        size: int,
+        scale: float,
+        competes: Tensor | None,
+        pulls: Pulls | None = None,
     ) -> Ranked:
-        """Return the arms of the largest bounds, see ``Moments.largest_bounds``."""
-        bounds = self.moments[1] + scale * self.variance.sqrt()
+        """Return the arms of the largest bounds, see ``Posterior.largest_bounds``."""
+        bounds = self.moments[1] + scale * self.variance_given(pulls).sqrt()
         if competes is not None:
             bounds.masked_fill_(~competes[self.rows], -math.inf)
         found = largest(bounds, size)
@@ -389,7 +477,7 @@ class ArmShard:
     def _coordinates(self, rows: slice) -> Tensor:
         """Return the ``M x k`` features of some arms in a row, cached or computed."""
         basis = self._basis
-        if basis is None:
+        if basis is None or not self._size:
             return self._features[: self._size, rows]
         Z = self._solver.solve_(self._covariance(self._points, rows))
         # Arms of the basis have their row of L, exact where a solve leaves rounding.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from botorch_bkb.models.utils.draws import draw_normals
-from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_sampler import JITTER, POOL_DEVIATIONS, POOL_SIZE
+from botorch_bkb.posteriors.posterior import Posterior
 
 
 # So many draws, and fewer of them for batches of thousands: their normal numbers.
@@ -20,9 +20,8 @@ NUM_NORMALS = 2**22
 
 @torch.no_grad()
 def expected_rises(
-    posterior: ArmPosterior,
+    posterior: Posterior,
     batches: Sequence[Tensor],
-    pending: Tensor,
     competes: Any,
     generator: torch.Generator,
 ) -> list[float]:
@@ -35,12 +34,11 @@ def expected_rises(
     a Gaussian vector before they are known. The rise ``E[max_x mean_after(x)] - max_x
     mean(x)`` is the average of draws, which all batches share. The maximum is over the
     batch, the arm of the best mean, and the 1,024 arms of the largest bounds ``mean + 3
-    standard deviations``. Pending pulls lower the covariance first.
+    standard deviations``.
 
     Args:
-        posterior: The posterior given all observations.
+        posterior: The posterior given all observations and pending pulls.
         batches: The arms of each batch, repeats included.
-        pending: The arms of pending pulls, repeats included.
         competes: Which arms may be the best, as ``posterior.largest_bounds`` takes it.
         generator: The source of randomness.
     """
@@ -55,15 +53,14 @@ def expected_rises(
     noise = max(posterior.noise_variance, least)
     rises = []
     for batch in batches:
-        pulls, arms = torch.cat([pending, batch]), torch.cat([pool, batch]).unique()
-        K = posterior.covariance(pulls, pulls, projected=False)
+        arms = torch.cat([pool, batch]).unique()
+        K = posterior.covariance(batch, batch)
         K.diagonal().add_(noise)
-        cross = posterior.covariance(pulls, arms, projected=False)
+        cross = posterior.covariance(batch, arms)
         root = torch.linalg.cholesky(K)
         root = torch.linalg.solve_triangular(root, cross, upper=False)
-        # The rows of the batch are what its results add to those of pending pulls.
         mean = posterior.means(arms)
-        after = mean.unsqueeze(-1) + root[len(pending) :].mT @ normals[: len(batch)]
+        after = mean.unsqueeze(-1) + root.mT @ normals[: len(batch)]
         # The best arm's own mean does not change in expectation: less variance.
         rise = after.amax(dim=0) - after[mean.argmax()]
         rises.append(rise.mean().item())

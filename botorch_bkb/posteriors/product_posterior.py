@@ -34,9 +34,9 @@ from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import Ranked
 from botorch_bkb.posteriors.basis import Basis, sums_of
+from botorch_bkb.posteriors.posterior import SparsePosterior
 from botorch_bkb.posteriors.product_search import (
     Found,
     products_of,
@@ -68,7 +68,7 @@ MUCH_NOISE = 1e12
 KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 64, 2**15, 2**19
 
 
-class ProductPosterior(ArmPosterior):
+class ProductPosterior(SparsePosterior):
     r"""Mean and variance of all products under a sparse GP posterior.
 
     Memory: ``O(sum_i n_i m + m^2)``, blocks of 2^18 products, and the bounds that a
@@ -86,10 +86,8 @@ class ProductPosterior(ArmPosterior):
         pulled_indices: The ``P`` products with rewards, ascending.
         data: Their summed precisions, and reward sums over lambda, ``2 x P``.
         found: The largest bounds of the last pass; None if there was none yet.
-        num_evaluated: How many exact variances were computed since the last update.
+        earlier: Those of a pass given fewer pulls without reward: bounds only fall.
     """
-
-    max_feature_bytes = 0
 
     def __init__(
         self, arms: ProductArms, covar_module: Kernel, noise_variance: float
@@ -102,7 +100,6 @@ class ProductPosterior(ArmPosterior):
         self._diagonals = kernel.diagonals(self.like)
         parts = (math.prod(d.max().item() for d in t) for t in self._diagonals)
         self.max_prior_variance = sum(parts)
-        self.num_evaluated = 0
         none = torch.empty(0, dtype=torch.long, device=arms.device)
         self.update(none, none, self.like, self.like)
 
@@ -139,33 +136,34 @@ class ProductPosterior(ArmPosterior):
         self.lost_rows = L[:0]
         self.feature_bytes = self.num_arms * len(L) * L.element_size()  # never held
         self.root = self._leading_rows()
-        self.num_evaluated = 0
+        self.earlier: Found | None = None
+        self._evaluated = [0]  # shared with the posteriors given more pulls
         self._prepare()
 
-    @torch.no_grad()
-    def given(self, pulls: Mapping[int, int], projected: bool) -> Self:
-        """Return the posterior given pulls without reward: means stay.
+    @property
+    def num_evaluated(self) -> int:
+        """How many exact variances were computed since the last update."""
+        return sum(self._evaluated)
 
-        Args:
-            pulls: Their numbers by product.
-            projected: Whether they reduce the projected variance only.
-        """
-        if not pulls:
-            return self
-        other, L = copy(self), self.basis.L
-        arms = self.inducing_indices.new_tensor(list(pulls))
-        counts = self.like.new_tensor(list(pulls.values()))
-        C = self.covariance(arms, arms, projected)
-        C = torch.linalg.cholesky(C + torch.diag(self.noise_variance / counts))
+    def count_evaluated(self, number: int) -> None:
+        """Count exact variances."""
+        self._evaluated[0] += number
+
+    @override
+    def given(self, pulls: Mapping[int, int], projected: bool = False) -> Self:
+        other = super().given(pulls, projected)
+        if other.pulls is None or other is self:
+            return other
         # The pulls' covariances with any product, of its rows with S and the pulls.
-        Z = self.features(arms)
-        rows = self.basis.solve(Z) - (0.0 if projected else Z)
-        rows = torch.linalg.solve_triangular(L.mT, rows, upper=True)
-        own = torch.zeros_like(C) if projected else torch.eye(len(C)).to(C)
+        L, C = self.basis.L, other.pulls.C
+        rows = torch.linalg.solve_triangular(L.mT, other.pulls.vectors, upper=True)
+        own = torch.eye(len(C)).to(C) * (not other.pulls.projected)
         rows = torch.cat([rows.mT, own], dim=-1)
         other.lost_rows = torch.linalg.solve_triangular(C, rows, upper=False)
+        arms = self.inducing_indices.new_tensor(list(other.pulls.counts))
         points = self.arms[torch.cat([self.inducing_indices, arms])]
         other._tables = self.covar_module.tables(points)
+        other.earlier = self.found or self.earlier
         other._prepare()
         return other
 
@@ -215,24 +213,22 @@ class ProductPosterior(ArmPosterior):
 
     @override
     def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the ``k x l`` prior covariances between two lists of products."""
         with torch.no_grad():
             x1, x2 = self.arms[left], self.arms[right]
             return dense_covariance(self.covar_module, x1, x2).to(self.like)
 
     @override
     def features(self, indices: Tensor) -> Tensor:
-        """Return the ``m x k`` features of ``k`` products."""
         L = self.basis.L
         K = self.rows(indices)[:, : len(L)]
         return torch.linalg.solve_triangular(L, K.mT, upper=False)
 
     @override
     def moments(self, indices: Tensor) -> Tensor:
-        """Return prior variances, means, residuals and projected parts, ``4 x k``."""
         parts = indices.split(self.chunk_size)
         return torch.cat([self._moments(part) for part in parts], dim=-1)
 
+    @override
     def _moments(self, indices: Tensor) -> Tensor:
         K, L = self.rows(indices), self.basis.L
         Z = torch.linalg.solve_triangular(L, K[:, : len(L)].mT, upper=False)
@@ -303,13 +299,23 @@ class ProductPosterior(ArmPosterior):
         size = min(size, self.num_arms)
         return self.find(scale, size, competes, size)[0]
 
+    @override
+    def shortlist(
+        self, scale: float, size: int, competes: ProductMask | None
+    ) -> tuple[Ranked, tuple[float, int]]:
+        found, last = self.find(scale, size + 1, competes, 1)
+        # Bounds of other products are no larger, but are rounded differently.
+        rest = found.values[size].item() if len(found.arms) > size else last.floor
+        eps = torch.finfo(self.like.dtype).eps
+        rounding = (1 + scale) * math.sqrt(eps * self.max_prior_variance)
+        return found.first(size), (rest - rounding, self.num_arms)
+
     def find(
         self,
         scale: float,
         size: int,
         competes: ProductMask | None,
         enough: int,
-        earlier: Found | None = None,
     ) -> tuple[Ranked, Found]:
         """Return the largest bounds, and the pass that has found them.
 
@@ -318,12 +324,11 @@ class ProductPosterior(ArmPosterior):
             size: How many, at most.
             competes: Which products compete; all if None.
             enough: How many will do, if they are known without another pass.
-            earlier: What an earlier pass has found: bounds have not risen since.
         """
         if not len(self.pulled_indices):
             found = self._prior_pass(scale, enough, competes)
             return self._largest(found, size, competes), found
-        for known in (self.found, earlier):
+        for known in (self.found, self.earlier):
             if known is not None and known.covers(scale, competes):
                 ranked = self._largest(known, size, competes)
                 if len(ranked.arms) >= enough or known.floor == -math.inf:

@@ -99,7 +99,7 @@ class Search:
             bounds, indices = self._allowed(Ranked(*part))
             if len(bounds) and bounds[0] < self.floor:
                 break
-            posterior.num_evaluated += len(indices)
+            posterior.count_evaluated(len(indices))
             _, mean, residual, projected = posterior.moments(indices)
             std = (residual + projected).sqrt()
             self._keep(Ranked(mean + self.scale * std, indices))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import PullLimits
-from botorch_bkb.posteriors.arm_posterior import Moments
 from botorch_bkb.posteriors.arm_shard import largest, Ranked
+from botorch_bkb.posteriors.posterior import Posterior
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
-from botorch_bkb.posteriors.upper_bounds import Choices
 
 
 _time_of = attrgetter("time")
@@ -152,13 +151,15 @@ class FilterSampler:
 
 
 @dataclass
-class ArmMoments(Moments):
-    """The moments of all arms at one time, as numbers.
+class FilterPosterior(Posterior):
+    """The posterior of arms that drift, at one time.
 
     Attributes:
         mean: The ``A`` posterior means.
         variance: The ``A`` posterior variances.
         prior_variance: The ``A`` prior variances.
+        filter: Conditions on pulls without reward; it is not changed.
+        time: The time, in the units of the filter.
     """
 
     mean: Tensor
@@ -169,6 +170,9 @@ class ArmMoments(Moments):
     inducing_indices: Tensor
     log_det: float
     effective_dimension: float
+    filter: SparseArmKalmanFilter | None = None
+    time: float = 0.0
+    has_covariances = False
 
     def __post_init__(self) -> None:
         self.num_arms = len(self.mean)
@@ -176,12 +180,28 @@ class ArmMoments(Moments):
         self.max_prior_variance = self.prior_variance.max().item()
 
     @override
-    def means(self, indices: Tensor) -> Tensor:
-        return self.mean[indices]
+    def moments(self, indices: Tensor) -> Tensor:
+        columns = self.prior_variance, self.mean, self.variance
+        prior, mean, variance = (column[indices] for column in columns)
+        return torch.stack([prior, mean, torch.zeros_like(mean), variance])
 
     @override
-    def variances(self, indices: Tensor) -> Tensor:
-        return self.variance[indices]
+    def covariance(
+        self, left: Tensor, right: Tensor, projected: bool = False
+    ) -> Tensor:
+        raise UnsupportedError("Expected a posterior of arms that do not drift.")
+
+    @override
+    def given(self, pulls: Mapping[int, int], projected: bool = False) -> Self:
+        """Return the posterior given pulls at this time, one after the other."""
+        if self.filter is None:
+            raise UnsupportedError("Expected `filter`, to condition on pulls.")
+        conditioned = self.filter.copy()
+        for arm, num_pulls in pulls.items():
+            for _ in range(num_pulls):
+                hallucinate_pull(conditioned, arm, self.time)
+        variance = conditioned.variance.to(self.mean)
+        return replace(self, variance=variance, filter=conditioned)
 
     @override
     def largest_bounds(
@@ -191,57 +211,6 @@ class ArmMoments(Moments):
         if competes is not None:
             bounds = bounds.masked_fill(~competes, -torch.inf)
         return largest(bounds, size)
-
-
-class DriftingUpperBounds(Choices):
-    """The upper confidence bounds of arms that drift, all at one time.
-
-    Args:
-        moments: The posterior moments at that time.
-        scale: The number of standard deviations of the bounds.
-        replayed: The filter; it is not changed.
-        pending: Times and arms of pulls without reward.
-        time: That time, in the filter's units.
-        limits: How many pulls each arm allows; kept up to date.
-    """
-
-    def __init__(
-        self,
-        moments: ArmMoments,
-        scale: float,
-        replayed: ReplayedFilter,
-        pending: Sequence[tuple[float, int]],
-        time: float,
-        limits: PullLimits,
-    ) -> None:
-        self.mean, self.variance = moments.mean, moments.variance
-        self.scale = scale
-        self.replayed = replayed
-        self.time = time
-        self.limits = limits
-        self.hallucinated: SparseArmKalmanFilter | None = None
-        if pending:
-            self.hallucinated = replayed.hallucinate(pending)
-            self.variance = self.hallucinated.predict(time)[1]
-
-    @override
-    def best(self) -> int | None:
-        bounds = self.mean + self.scale * self.variance.sqrt()
-        if self.limits.num_open == 0:
-            return None
-        allowed = self.limits.allowed
-        if allowed is not None:
-            bounds = bounds.masked_fill(~allowed, -torch.inf)
-        return int(bounds.argmax())
-
-    @override
-    def pull(self, index: int, num_pulls: int) -> None:
-        self.limits.take(index, num_pulls)
-        if self.hallucinated is None:
-            self.hallucinated = self.replayed.filter.copy()
-        for _ in range(num_pulls):
-            hallucinate_pull(self.hallucinated, index, self.time)
-        self.variance = self.hallucinated.variance
 
 
 def hallucinate_pull(posterior: SparseArmKalmanFilter, arm: int, time: float) -> None:

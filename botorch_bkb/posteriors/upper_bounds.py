@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import cast
 
 import numpy as np
 import torch
@@ -14,23 +13,16 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import ProductMask, PullCounts, PullLimits
+from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_shard import expected_rise, Ranked
-from botorch_bkb.posteriors.hallucination import HallucinatedPosterior
-from botorch_bkb.posteriors.product_posterior import ProductPosterior
-from botorch_bkb.posteriors.product_search import Found
+from botorch_bkb.posteriors.posterior import Posterior
 
 
 # The pool starts with this many arms and doubles, up to a limit.
 POOL_SIZE = 128
 MAX_POOL_SIZE = 1024
-# Past it so many arms are tracked, at the cost of a pass over their features a pull;
-# then eight times as many, and in the end all arms.
-EXCERPT_SIZE = 2**15
-# So many numbers in the features of the products that are tracked.
-EXCERPT_NUMBERS = 2**21
 # So few that a pool's product with them stays below the size from which BLAS libraries
 # start threads, which cost more than the product.
 MAX_DOWNDATES = 64
@@ -55,27 +47,20 @@ class Choices(ABC):
 class Pool:
     r"""A few arms with their covariances, as pulls without reward are added.
 
-    It answers as :class:`HallucinatedPosterior` does. ``n`` pulls of an arm turn a
-    covariance ``M`` into ``M - n m m^T / (lambda + n p)``, ``m`` the arm's column and
-    ``p`` its variance. If ``projected``, ``M`` is the projected covariance, beside
-    which the residual stays. In NumPy on the processor: PyTorch's overhead would be
+    ``n`` pulls of an arm turn a covariance ``M`` into ``M - n m m^T / (lambda + n p)``,
+    ``m`` the arm's column and ``p`` its variance. If ``projected``, ``M`` is the
+    projected covariance, beside which the residual stays. In NumPy on the processor: PyTorch's overhead would be
     most of the time.
 
     Args:
-        posterior: The posterior at the start of the batch; it is not changed.
+        posterior: The posterior given the pulls so far; it is not changed.
         scale: The number of standard deviations of the bounds.
         indices: The ``k`` arms of the pool, ascending.
-        pulls: The pulls so far, by arm.
         projected: Whether pulls reduce the projected variance only.
     """
 
     def __init__(
-        self,
-        posterior: ArmPosterior,
-        scale: float,
-        indices: Tensor,
-        pulls: dict[int, int],
-        projected: bool,
+        self, posterior: Posterior, scale: float, indices: Tensor, projected: bool
     ) -> None:
         self.noise_variance = posterior.noise_variance
         self.scale = scale
@@ -85,20 +70,12 @@ class Pool:
         _, mean, residual, variance = posterior.moments(indices)
         if not projected:
             residual, variance = torch.zeros_like(residual), residual + variance
+        # Rounding can leave a variance of zero below it, and a bound that is NaN.
+        variance = variance.clamp_min(0.0)
         self.mean = mean.cpu().numpy()
         self.residual = residual.cpu().numpy()
         self.variance = variance.cpu().numpy()
         covariance = posterior.covariance(indices, indices, projected)
-        if pulls:
-            arms = indices.new_tensor(list(pulls))
-            counts = covariance.new_tensor(list(pulls.values()))
-            K = posterior.covariance(arms, arms, projected)
-            cross = posterior.covariance(arms, indices, projected)
-            L = torch.linalg.cholesky(K + torch.diag(self.noise_variance / counts))
-            root = torch.linalg.solve_triangular(L, cross, upper=False)
-            covariance -= root.mT @ root
-            # Rounding can leave a variance of zero below it, and a bound that is NaN.
-            self.variance = covariance.diagonal().clamp_min(0.0).cpu().numpy()
         self.covariance = covariance.cpu().numpy()
         # The downdates m sqrt(n / (lambda + n p)) not yet in `covariance`.
         self.downdates = np.empty((MAX_DOWNDATES, len(self.arms)), self.mean.dtype)
@@ -153,62 +130,55 @@ class Pool:
 
 
 class UpperBounds(Choices):
-    """Upper confidence bounds: exact for a few arms, earlier values for the others.
+    """Upper confidence bounds of all arms, as pulls without reward are added.
 
-    A stale bound holds because variances only fall. The few arms are a pool with
-    covariances; if it would grow too large, an excerpt of more arms with their
-    features, up to a quarter of all and of the byte budget; and then all arms.
-
-    Pulls reduce the projected variance only, as in the BBKB paper, if ``projected`` and
-    no pull is pending. Otherwise they condition the whole posterior, since an arm far
-    from the inducing arms would keep its variance and be chosen again and again.
+    Exact for a pool of the largest ones, whose covariances are known. Bounds only fall,
+    so those of the other arms are at most what they were when the pool was made. If one
+    of them could be larger than the pool's, the posterior given all pulls makes another
+    pool.
 
     Args:
-        posterior: The posterior given all rewards; it is not changed.
+        posterior: The posterior given all rewards and pending pulls.
         scale: The number of standard deviations of the bounds.
-        projected: Whether pulls reduce the projected variance only.
-        pending_indices: The pulls without reward, repeats included.
+        projected: Whether pulls reduce the projected variance only, as in the BBKB
+            paper.
         limits: How many pulls each arm allows; kept up to date.
     """
 
     def __init__(
-        self,
-        posterior: ArmPosterior,
-        scale: float,
-        projected: bool,
-        pending_indices: Tensor,
-        limits: PullLimits,
+        self, posterior: Posterior, scale: float, projected: bool, limits: PullLimits
     ) -> None:
         self.posterior = posterior
         self.scale = scale
+        self.projected = projected
         self.limits = limits
-        self.outside = (-math.inf, -1)
         self.size = POOL_SIZE
-        # Later bounds than those of the start, of arms that were tracked.
-        self.known: dict[int, float] = {}
-        self.found: Found | None = None
-        self.pulls: dict[int, int] = {}
-        for index in pending_indices.tolist():
-            self.pulls[index] = self.pulls.get(index, 0) + 1
-        self.projected = projected and not self.pulls
         # None before there is a pull: the choice that ends a batch needs no more.
-        self.tracked: Pool | HallucinatedPosterior | None = None
+        self.pool: Pool | None = None
+        self.outside = (-math.inf, -1)
+        self.new_pulls: dict[int, int] = {}  # which the posterior does not have
 
     @override
     def best(self) -> int | None:
         """Return the arm of the largest bound, lowest index first; None if none."""
-        while True:
-            bound, arm = self._largest_bound()
-            if math.isnan(bound):
-                raise InputDataError(
-                    "Expected upper confidence bounds to be numbers, but got NaN. "
-                    "Check `covar_module` and the confidence schedule."
-                )
-            if bound == self.outside[0] == -math.inf:
-                return None
-            if not _beats(self.outside, (bound, arm)):
-                return arm
-            self._enlarge()
+        bound, arm = self._largest_bound()
+        if math.isnan(bound):
+            raise InputDataError(
+                "Expected upper confidence bounds to be numbers, but got NaN. "
+                "Check `covar_module` and the confidence schedule."
+            )
+        return None if bound == -math.inf else arm
+
+    def _largest_bound(self) -> tuple[float, int]:
+        """Return the largest bound and its arm; minus infinity for no arm."""
+        if self.pool is None:
+            top = self.posterior.largest_bounds(self.scale, 1, self.limits.allowed)
+            return next(zip(*(each.tolist() for each in top)), (-math.inf, -1))
+        best = self.pool.best()
+        if not _beats(self.outside, best):
+            return best
+        self.size = min(2 * self.size, MAX_POOL_SIZE)
+        return self._new_pool().best()
 
     @override
     def num_repeats(self, index: int) -> int:
@@ -217,12 +187,14 @@ class UpperBounds(Choices):
         One at least. With ``n`` pulls the bound is ``mean + scale sqrt(residual +
         p lambda / (lambda + n p))``, against bounds that can only fall.
         """
-        tracked = self._begin()
+        if not self.posterior.has_covariances:
+            return 1
+        pool = self.pool or self._new_pool()
         noise = self.posterior.noise_variance
-        rival = tracked.best(other_than=index)
+        rival = pool.best(other_than=index)
         if _beats(self.outside, rival):
             rival = self.outside
-        mean, residual, p = tracked.moments(index)
+        mean, residual, p = pool.moments(index)
 
         def overtaken(num_pulls: int) -> bool:
             variance = residual + p * noise / (noise + num_pulls * p)
@@ -233,89 +205,31 @@ class UpperBounds(Choices):
 
     @override
     def pull(self, index: int, num_pulls: int) -> None:
-        self.pulls[index] = self.pulls.get(index, 0) + num_pulls
+        self.new_pulls[index] = self.new_pulls.get(index, 0) + num_pulls
         is_used_up = self.limits.take(index, num_pulls)
-        if self.tracked is not None:
-            self.tracked.pull(index, num_pulls)
+        if self.pool is not None:
+            self.pool.pull(index, num_pulls)
             if is_used_up:
-                self.tracked.close(index)
+                self.pool.close(index)
+        elif self.posterior.has_covariances:
+            self._new_pool()
+        else:
+            self._condition()
 
-    def _largest_bound(self) -> tuple[float, int]:
-        """Return the largest bound of what is tracked, and its arm."""
-        if self.tracked is not None or self.pulls:
-            return self._begin().best()
-        top = self.posterior.largest_bounds(self.scale, 1, self.limits.allowed)
-        return (top.values.item(), int(top.arms)) if len(top.arms) else (-math.inf, -1)
+    def _condition(self) -> None:
+        """Let the posterior know all pulls."""
+        self.posterior = self.posterior.given(self.new_pulls, self.projected)
+        self.new_pulls = {}
 
-    def _begin(self) -> Pool | HallucinatedPosterior:
-        """Return what is tracked, at first a small pool."""
-        if self.tracked is None:
-            self.tracked = self._track()
-        return self.tracked
-
-    def _enlarge(self) -> None:
-        """Track more arms, or all."""
-        self.size *= 2
-        if self.size > MAX_POOL_SIZE:
-            self.size = max(EXCERPT_SIZE, 4 * self.size)
-        self.tracked = self._track()
-
-    def _track(self) -> Pool | HallucinatedPosterior:
-        """Return the arms of the largest bounds, or all, given the pulls so far."""
-        posterior, scale = self.posterior, self.scale
-        arms = (
-            self._largest_products(posterior)
-            if isinstance(posterior, ProductPosterior)
-            else self._largest()
+    def _new_pool(self) -> Pool:
+        """Return a pool of the largest bounds given all pulls."""
+        self._condition()
+        found, self.outside = self.posterior.shortlist(
+            self.scale, self.size, self.limits.allowed
         )
-        if arms is not None and len(arms) <= MAX_POOL_SIZE:
-            return Pool(posterior, scale, arms, self.pulls, self.projected)
-        allowed = self.limits.allowed if arms is None else None
-        tracked = HallucinatedPosterior(posterior, scale, allowed, self.projected, arms)
-        for index, num_pulls in self.pulls.items():
-            tracked.pull(index, num_pulls)
-        return tracked
-
-    def _largest(self) -> Tensor | None:
-        """Return the arms of the largest known bounds; None for all arms.
-
-        Remember the best one outside.
-        """
-        posterior, size, tracked = self.posterior, self.size, self.tracked
-        self.outside = (-math.inf, -1)
-        num_bytes = size * len(posterior.basis.L) * posterior.like.element_size()
-        is_few = 4 * size <= posterior.num_arms
-        fits = is_few and 4 * num_bytes <= posterior.max_feature_bytes
-        if size > MAX_POOL_SIZE and not fits:
-            return None
-        if tracked is not None and tracked.indices is not None:
-            bounds = tracked.bounds().tolist()
-            self.known.update(zip(tracked.indices.tolist(), bounds, strict=True))
-        arms = posterior.pulled_indices.new_tensor(list(self.known))
-        known = Ranked(posterior.like.new_tensor(list(self.known.values())), arms)
-        others = self.limits.closed(arms).allowed
-        start = posterior.largest_bounds(self.scale, size + 1, others)
-        values, arms = Ranked.merged([known, start])
-        if len(arms) > size:
-            self.outside = values[size].item(), int(arms[size])
-        return arms[:size][values[:size] != -math.inf].sort().values
-
-    def _largest_products(self, posterior: ProductPosterior) -> Tensor:
-        """Return the products of the largest bounds, given the pulls so far."""
-        given = posterior.given(self.pulls, self.projected)
-        size = EXCERPT_NUMBERS // max(1, len(posterior.basis.L))
-        size = min(max(MAX_POOL_SIZE, size), EXCERPT_SIZE)
-        earlier = self.found or posterior.found
-        competes = cast(ProductMask, self.limits.allowed)
-        top, self.found = given.find(self.scale, size + 1, competes, 1, earlier)
-        posterior.num_evaluated = given.num_evaluated
-        values, arms = top
-        # Those outside are no larger, but the tracked bounds are rounded differently.
-        rest = values[size].item() if len(arms) > size else self.found.floor
-        eps = torch.finfo(posterior.like.dtype).eps
-        rounding = (1 + self.scale) * math.sqrt(eps * posterior.max_prior_variance)
-        self.outside = rest - rounding, posterior.num_arms
-        return arms[:size].sort().values
+        arms = found.arms[found.values != -math.inf].sort().values
+        self.pool = Pool(self.posterior, self.scale, arms, self.projected)
+        return self.pool
 
 
 def _beats(left: tuple[float, int], right: tuple[float, int]) -> bool:

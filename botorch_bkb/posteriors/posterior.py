@@ -1,0 +1,231 @@
+"""Posteriors over a finite set of arms: what every kind of them answers."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from copy import copy
+from typing import Any, Self
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.posteriors.arm_shard import Pulls, Ranked
+from botorch_bkb.posteriors.basis import Basis
+
+
+class Posterior(ABC):
+    """Means and variances of ``A`` arms, and what widths need beside them.
+
+    Attributes:
+        num_arms: A.
+        like: A tensor without entries, of the dtype and on the device of the moments.
+        max_prior_variance: The largest prior variance, kappa squared.
+        noise_variance: lambda.
+        pulled_indices: The arms with rewards.
+        inducing_indices: The inducing arms.
+        log_det: ``log det(I + K / lambda)`` of the pulls.
+        effective_dimension: The sum of the pulls' leverage scores.
+        has_covariances: Whether it has a :meth:`covariance` of some arms.
+    """
+
+    num_arms: int
+    like: Tensor
+    max_prior_variance: float
+    noise_variance: float
+    pulled_indices: Tensor
+    inducing_indices: Tensor
+    log_det: float
+    effective_dimension: float
+    has_covariances = True
+
+    @abstractmethod
+    def moments(self, indices: Tensor) -> Tensor:
+        """Return prior variances, means, residuals and projected variances, ``4 x k``.
+
+        The posterior variance is the sum of the last two.
+        """
+
+    @abstractmethod
+    def covariance(
+        self, left: Tensor, right: Tensor, projected: bool = False
+    ) -> Tensor:
+        """Return the ``k x l`` posterior covariances between two lists of arms.
+
+        If ``projected``, without the residual: ``z(x)^T V^{-1} z(x')``, the part
+        through which a pull enters the sparse model.
+        """
+
+    @abstractmethod
+    def given(self, pulls: Mapping[int, int], projected: bool = False) -> Self:
+        """Return the posterior conditioned on pulls without reward.
+
+        Each pull counts as if its reward were the posterior mean: means stay, and
+        variances fall (GP-BUCB).
+
+        Args:
+            pulls: The number of pulls of each arm.
+            projected: Whether they reduce the projected variance only, as the proofs of
+                [calandriello2020bbkb]_ need. Otherwise they condition the whole
+                posterior, since an arm far from the inducing arms would keep its
+                variance.
+        """
+
+    @abstractmethod
+    def largest_bounds(
+        self, scale: float, size: int, competes: Any = None
+    ) -> Ranked:
+        """Return the arms of the largest ``mean + scale sqrt(variance)``.
+
+        Args:
+            scale: The number of standard deviations.
+            size: How many, at most.
+            competes: An ``A``-dim boolean tensor, or the mask of a product space; minus
+                infinity for all others. All compete if None.
+        """
+
+    def shortlist(
+        self, scale: float, size: int, competes: Any
+    ) -> tuple[Ranked, tuple[float, int]]:
+        """Return some arms of the largest bounds, and the best of all others.
+
+        The second is a bound and an index, below which all others are.
+        """
+        found = self.largest_bounds(scale, size + 1, competes)
+        outside = -math.inf, -1
+        if len(found.arms) > size:
+            outside = found.values[size].item(), int(found.arms[size])
+        return found.first(size), outside
+
+    def means(self, indices: Tensor) -> Tensor:
+        """Return the posterior means of a few arms."""
+        return self.moments(indices)[1]
+
+    def variances(self, indices: Tensor) -> Tensor:
+        """Return the posterior variances of a few arms."""
+        _, _, residual, projected = self.moments(indices)
+        return residual + projected
+
+    def leverage_scores_of(self, indices: Tensor) -> Tensor:
+        """Return the ridge leverage scores of a few arms."""
+        return self.variances(indices) / self.noise_variance
+
+    def leverage_score(self, index: int) -> float:
+        """Return the ridge leverage score of one arm."""
+        arm = torch.tensor([index], device=self.like.device)
+        return self.leverage_scores_of(arm).item()
+
+    def best_mean(self, competes: Any = None) -> int:
+        """Return the arm of the largest mean, the lowest index among ties.
+
+        Args:
+            competes: An ``A``-dim boolean tensor; all if None.
+        """
+        return int(self.largest_bounds(0.0, 1, competes).arms)
+
+
+class SparsePosterior(Posterior):
+    """A posterior of a function that does not change, from inducing arms.
+
+    Attributes:
+        arms: The ``A x d`` arms.
+        covar_module: The kernel.
+        basis: The small matrices.
+        data: The summed precisions of the pulled arms, and their reward sums over
+            lambda, ``2 x P``.
+        pulls: What conditions it beside the rewards; None for nothing.
+    """
+
+    arms: Tensor
+    covar_module: Kernel
+    basis: Basis
+    data: Tensor
+    pulls: Pulls | None = None
+    # How many rows of pulls without reward are kept for all arms.
+    room = 0
+
+    @abstractmethod
+    def features(self, indices: Tensor) -> Tensor:
+        """Return the ``M x k`` features of ``k`` arms.
+
+        Features are known up to a rotation only; these have ``M >= m`` coordinates,
+        see :mod:`~botorch_bkb.posteriors.basis`.
+        """
+
+    @abstractmethod
+    def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the ``k x l`` prior covariances between two lists of arms."""
+
+    @abstractmethod
+    def _moments(self, indices: Tensor) -> Tensor:
+        """Return the moments given the rewards alone, ``4 x k``."""
+
+    @property
+    @override
+    def effective_dimension(self) -> float:  # type: ignore[override]
+        """The sum of the pulls' leverage scores; equation (5) of the COLT paper."""
+        return (self.data[0] * self.variances(self.pulled_indices)).sum().item()
+
+    @override
+    def moments(self, indices: Tensor) -> Tensor:
+        found = self._moments(indices)
+        if self.pulls is None:
+            return found
+        _, _, residual, variance = found
+        lost = self._taken(self.pulls, indices).square().sum(dim=0)
+        least = torch.zeros_like(residual) if self.pulls.projected else -residual
+        return torch.stack([*found[:3], (variance - lost).maximum(least)])
+
+    @override
+    def covariance(
+        self, left: Tensor, right: Tensor, projected: bool = False
+    ) -> Tensor:
+        found = self._covariance(left, right, projected)
+        if self.pulls is None:
+            return found
+        lost = self._taken(self.pulls, left)
+        other = lost if left is right else self._taken(self.pulls, right)
+        return found - lost.mT @ other
+
+    def _covariance(self, left: Tensor, right: Tensor, projected: bool) -> Tensor:
+        """Return the covariances given the rewards alone."""
+        lists = [left] if left is right else [left, right]
+        Z = [self.features(arms) for arms in lists]
+        L_v = self.basis.L_v
+        roots = [torch.linalg.solve_triangular(L_v, each, upper=False) for each in Z]
+        covariance = roots[0].mT @ roots[-1]
+        if projected:
+            return covariance
+        prior = self.prior_covariance(left, right)
+        return covariance + prior - Z[0].mT @ Z[-1]
+
+    def _taken(self, pulls: Pulls, indices: Tensor) -> Tensor:
+        """Return the ``f x k`` rows whose squares the pulls take from variances."""
+        arms = indices.new_tensor(list(pulls.counts))
+        cross = self._covariance(arms, indices, pulls.projected)
+        return torch.linalg.solve_triangular(pulls.C, cross, upper=False)
+
+    @torch.no_grad()
+    @override
+    def given(self, pulls: Mapping[int, int], projected: bool = False) -> Self:
+        before = self.pulls
+        if not pulls:
+            return self
+        counts = Counter() if before is None else Counter(before.counts)
+        counts.update(pulls)
+        if before is not None:
+            projected &= before.projected
+        arms = self.pulled_indices.new_tensor(list(counts))
+        numbers = self.like.new_tensor(list(counts.values()))
+        C = self._covariance(arms, arms, projected)
+        C = torch.linalg.cholesky(C + torch.diag(self.noise_variance / numbers))
+        Z = self.features(arms)
+        vectors = self.basis.solve(Z) - (0.0 if projected else Z)
+        points = self.arms[arms[: 0 if projected else None]]
+        other = copy(self)
+        other.pulls = Pulls(dict(counts), projected, points, vectors, C, self.room)
+        return other
