@@ -25,14 +25,11 @@ from botorch_bkb.arms import ArrayArms
 from botorch_bkb.models.utils import rows as table_rows
 from botorch_bkb.models.utils.rows import LazyRows
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.hallucination import TrackedShard
 
 
 PACKAGE = Path(botorch_bkb.__file__).parent
 NUM_ARMS = 1511  # no other size of anything
 ALLOWED = ("arms/", "posteriors/", "models/")
-# What workers hold.
-SHARDS = (ArmShard, TrackedShard)
 
 
 class Makers(TorchDispatchMode):
@@ -63,7 +60,7 @@ class Makers(TorchDispatchMode):
                 self.files.add(name)
             if is_small and name is not None:
                 break
-            if not is_small and isinstance(frame.f_locals.get("self"), SHARDS):
+            if not is_small and isinstance(frame.f_locals.get("self"), ArmShard):
                 break
             frame = frame.f_back
         else:

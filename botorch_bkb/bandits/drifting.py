@@ -31,7 +31,6 @@ from botorch_bkb.checks import check_number
 from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
 from botorch_bkb.posteriors import (
     DrawCovariance,
-    FilterPosterior,
     ReplayedFilter,
     SparseArmKalmanFilter,
 )
@@ -263,29 +262,15 @@ class FilterSurrogate(ArmSurrogate):
     def at(
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> Decision:
-        known, hyperparameters = self.posterior(observations), self.hyperparameters
-        drifting, dtype = known.filter, hyperparameters.features.dtype
+        known: ReplayedFilter = self.posterior(observations)
+        hyperparameters, arms = self.hyperparameters, [pull.arm for pull in pending]
         steps, retained = hyperparameters.steps, 1 - hyperparameters.step_rate
-        now = steps(time)
-        mean, variance = drifting.predict(now)
-        moments = FilterPosterior(
-            mean=mean.to(dtype),
-            variance=variance.to(dtype),
-            prior_variance=drifting.prior_variance.to(dtype),
-            noise_variance=hyperparameters.noise_variance,
-            pulled_indices=observations.totals().arms,
-            inducing_indices=drifting.inducing_indices,
-            log_det=drifting.log_det,
-            effective_dimension=sum(observations.told_scores),
-            filter=drifting,
-            time=now,
-        )
-        given, timed = moments, [(steps(pull.time), pull.arm) for pull in pending]
-        if timed:
-            conditioned = known.hallucinate(timed)
-            variance = conditioned.predict(now)[1].to(dtype)
-            given = replace(moments, variance=variance, filter=conditioned)
-        arms = [pull.arm for pull in pending]
+        now, timed = steps(time), [(steps(pull.time), pull.arm) for pull in pending]
+        told = {
+            "pulled_indices": observations.totals().arms,
+            "effective_dimension": sum(observations.told_scores),
+            "like": hyperparameters.features.new_empty(0),
+        }
 
         def sampler(
             covariance: DrawCovariance = "full", scale: float = 1.0
@@ -298,11 +283,11 @@ class FilterSurrogate(ArmSurrogate):
             return FilterSampler(known, timed, now, scale)
 
         return Decision(
-            moments=moments,
-            given=given,
+            moments=known.at(now, (), **told),
+            given=known.at(now, timed, **told),
             num_told=observations.num_pulls,
             time=time,
-            pending=torch.tensor(arms, dtype=torch.long, device=mean.device),
+            pending=torch.tensor(arms, dtype=torch.long, device=told["like"].device),
             # A pending pull informs about its own time, and now by what is retained.
             pending_scores=[
                 pull.score * retained ** (now - steps(pull.time)) for pull in pending

@@ -98,6 +98,44 @@ class ReplayedFilter:
             hallucinate_pull(posterior, arm, time)
         return posterior
 
+    def at(
+        self,
+        time: float,
+        pending: Sequence[tuple[float, int]] = (),
+        pulled_indices: Tensor | None = None,
+        effective_dimension: float = 0.0,
+        like: Tensor | None = None,
+    ) -> FilterPosterior:
+        """Return the posterior at a time.
+
+        Args:
+            time: When.
+            pending: Times and arms of pulls without reward, on which to condition.
+            pulled_indices: The arms with rewards; the inducing arms if None.
+            effective_dimension: The sum of the pulls' leverage scores.
+            like: A tensor of the dtype of the moments; that of the filter if None.
+        """
+        known = self.filter
+        like = known.mean if like is None else like
+        inducing = known.inducing_indices
+        mean, variance = known.predict(time)
+        conditioned = known
+        if pending:
+            conditioned = self.hallucinate(pending)
+            variance = conditioned.predict(time)[1]
+        return FilterPosterior(
+            mean=mean.to(like),
+            variance=variance.to(like),
+            prior_variance=known.prior_variance.to(like),
+            noise_variance=known.noise_variance,
+            pulled_indices=inducing if pulled_indices is None else pulled_indices,
+            inducing_indices=inducing,
+            log_det=known.log_det,
+            effective_dimension=effective_dimension,
+            filter=conditioned,
+            time=time,
+        )
+
     def extended(self, arms: Tensor) -> ReplayedFilter:
         """Return one over ``k x d`` more arms."""
         other = ReplayedFilter(self.settled.extended(arms))

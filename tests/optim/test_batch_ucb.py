@@ -83,13 +83,6 @@ class Problem:
         )
 
 
-def small_pools(patch, *sizes):
-    """Set the first pool, the largest one, and the first excerpt."""
-    names = ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE")
-    for name, size in zip(names, sizes, strict=True):
-        patch.setattr(upper_bounds, name, size)
-
-
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", RULES)
 @given(
@@ -98,14 +91,16 @@ def small_pools(patch, *sizes):
     projected=st.booleans(),
     pending=st.sampled_from([[], [3, 50, 3]]),
     limit=st.none() | st.integers(0, 3),
-    sizes=st.tuples(*[st.sampled_from([1, 2, 7, 15, 1024])] * 3),
+    sizes=st.tuples(*[st.sampled_from([1, 2, 7, 15, 1024])] * 2),
+    room=st.sampled_from([0, 4, 1000]),
 )
 @settings(max_examples=40, deadline=None)
 def test_every_rule_picks_what_the_plain_greedy_loop_picks(
-    name, exact, seed, threshold, projected, pending, limit, sizes
+    name, exact, seed, threshold, projected, pending, limit, sizes, room
 ):
-    """Sparse with a fixed set, and the exact GP; pools of any size."""
+    """Sparse with a fixed set, and the exact GP; pools of any size, kept rows or not."""
     problem = Problem(seed, exact=exact)
+    problem.posterior.room = room
     width = [0.0, 0.5, 2.0, 5.0][seed % 4]
     batch = {"projected": projected and name != "fixed", "pending": pending}
     scores = [0.2, 0.1, 0.2][: len(pending)]
@@ -114,7 +109,7 @@ def test_every_rule_picks_what_the_plain_greedy_loop_picks(
         capacity = np.r_[np.full(5, limit + 1), np.full(55, limit)]
         limits = PullLimits(torch.from_numpy(capacity).int())
     with pytest.MonkeyPatch.context() as patch:
-        names = ("POOL_SIZE", "MAX_POOL_SIZE", "EXCERPT_SIZE")
+        names = ("POOL_SIZE", "MAX_POOL_SIZE")
         for constant, size in zip(names, sizes, strict=True):
             patch.setattr(upper_bounds, constant, size)
         rule, more = RULES[name](threshold, 20), {"limits": limits, "max_size": 30}
@@ -152,10 +147,10 @@ def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, ex
         problem = Problem(seed, exact=exact)
         posterior, rule = problem.posterior, RULES[name](8.0, 30)
         left = PullLimits.unlimited(posterior.like, 60)
-        scale, none = 1.0 / math.sqrt(problem.noise), posterior.pulled_indices[:0]
+        scale = 1.0 / math.sqrt(problem.noise)
         for first in (0, 17, 59):
-            bounds = UpperBounds(posterior, scale, not exact, none, left)
-            batch = rule.open(posterior, none.double())
+            bounds = UpperBounds(posterior, scale, not exact, left)
+            batch = rule.open(posterior, torch.empty(0, dtype=torch.double))
             ours = fill_batch(bounds, batch, 10_000, first)
             theirs = problem.greedy(1.0, name, not exact, threshold=8.0, first=first)
             assert ours == theirs

@@ -1,32 +1,23 @@
-"""Bounds of arms that drift are those of dense algebra, and NaN is an error.
+"""Posteriors given pulls without reward are those of dense algebra; NaN is an error.
 
 ``tests/optim/test_batch_ucb.py`` has the choices among other arms.
 """
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import MaternKernel
 from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.models.kernels import PrecomputedKernel
-from botorch_bkb.posteriors import (
-    ArmMoments,
-    ArmPosterior,
-    SparseArmKalmanFilter,
-)
-from botorch_bkb.posteriors.hallucination import excerpt, HallucinatedPosterior
-from botorch_bkb.posteriors.replay import (
-    DriftingUpperBounds,
-    Observation,
-    ReplayedFilter,
-)
+from botorch_bkb.posteriors import FilterPosterior, SparseArmKalmanFilter
+from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
 from botorch_bkb.posteriors.upper_bounds import first_crossing, UpperBounds
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
 from tests.reference import time_varying_posterior
@@ -35,63 +26,58 @@ from tests.reference import time_varying_posterior
 SCALE = 1.5
 
 
-@pytest.mark.parametrize("pending", [[], [2]])
+def unlimited(posterior):
+    return PullLimits.unlimited(posterior.like, posterior.num_arms)
+
+
+@pytest.mark.parametrize("pending", [{}, {2: 1}])
 def test_bounds_that_are_no_numbers_are_an_error(pending):
-    posterior = Problem(6).posterior
-    limits = PullLimits.unlimited(posterior.like, NUM_ARMS)
-    bounds = UpperBounds(posterior, math.nan, True, longs(*pending), limits)
+    posterior = Problem(6).posterior.given(pending)
+    bounds = UpperBounds(posterior, math.nan, True, unlimited(posterior))
     with pytest.raises(InputDataError, match=r"to be numbers, but got NaN. Check"):
         bounds.best()
 
 
+@each_dtype
+@pytest.mark.parametrize("max_bytes", [0, 2**31], ids=["recomputed", "cached"])
+@pytest.mark.parametrize("room", [0, 3, 100])
 @pytest.mark.parametrize("projected", [True, False])
-def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel(projected):
-    problem = Problem(3)
-    posterior, few = problem.posterior, longs(2, 5, 11, 14)
-    assert posterior.covar_module.raw_lengthscale.requires_grad
-    found = excerpt(posterior, few).prior_rows(posterior.arms[5:7])
-    np.testing.assert_allclose(found, problem.gram[5:7, few], rtol=1e-6)
-    some, all_ = (
-        HallucinatedPosterior(posterior, SCALE, None, projected, arms)
-        for arms in (few, None)
+def test_pulls_without_reward_condition_as_dense_algebra_does(
+    dtype, max_bytes, room, projected
+):
+    """At once, one after the other, and after other pulls, whatever shards keep."""
+    problem = Problem(3, dtype, max_bytes=max_bytes)
+    posterior, everything = problem.posterior, torch.arange(NUM_ARMS)
+    posterior.room = room
+    steps = [{5: 2}, {5: 2, 7: 1}, {11: 1}, {5: 2, 7: 1}, {5: 2, 7: 1, 2: 3, 16: 1}]
+    for pulls in steps:
+        covariance, expected = problem.dense(pulls=list(Counter(pulls).elements()))
+        if not projected:
+            covariance, arms = problem.dense()[0], list(pulls)
+            K = covariance[np.ix_(arms, arms)] + np.diag(
+                NOISE / np.array([*pulls.values()])
+            )
+            lost = covariance[:, arms] @ np.linalg.solve(K, covariance[arms])
+            covariance = expected = covariance - lost
+        given = posterior.given(pulls, projected)
+        found = given.covariance(everything, everything, projected)
+        np.testing.assert_allclose(found, expected, atol=ATOL[dtype])
+        variance = np.diag(covariance)
+        np.testing.assert_allclose(
+            given.variances(everything), variance, atol=ATOL[dtype]
+        )
+        top = given.largest_bounds(SCALE, NUM_ARMS)
+        bounds = problem.mean + SCALE * np.sqrt(variance)
+        np.testing.assert_allclose(top.values, bounds[top.arms], atol=ATOL[dtype])
+        some = longs(3, 9)
+        assert torch.equal(given.means(some), posterior.means(some))
+    one, *more = ({arm: n} for arm, n in steps[-1].items())
+    chained = posterior.given(one, projected)
+    for pulls in more:
+        chained = chained.given(pulls, projected)
+    torch.testing.assert_close(
+        chained.variances(everything), given.variances(everything)
     )
-    for tracked in (some, all_):
-        tracked.pull(5, 2)
-        tracked.pull(7, 1)
-        tracked.close(11)
-    torch.testing.assert_close(some.bounds(), all_.bounds()[few])
-    pulls, (covariance, _) = [5, 5, 7], problem.dense()
-    expected = np.diag(problem.dense(pulls=pulls)[0])
-    if not projected:
-        K = covariance[np.ix_(pulls, pulls)] + NOISE * np.eye(3)
-        lost = covariance[pulls] * np.linalg.solve(K, covariance[pulls])
-        expected = np.diag(covariance) - lost.sum(axis=0)
-    for tracked in (some, all_):
-        found = [sum(tracked.moments(arm)[1:]) for arm in few.tolist()]
-        np.testing.assert_allclose(found, expected[few], rtol=1e-6)
-    assert some.moments(14) == pytest.approx(all_.moments(14))
-    best = some.best()[1]
-    assert best == few[some.bounds().argmax()]
-    assert some.best(other_than=best)[1] != best
-    (part,) = some.shards.parts
-    for column in (part.mean, part.residual, part.variance, part.downdates):
-        assert not column.requires_grad
-
-
-def test_arms_whose_bounds_have_fallen_make_room_for_others():
-    """Else all arms would be tracked after half as many pulls."""
-    generator = torch.Generator().manual_seed(0)
-    arms = torch.rand(20_000, 3, generator=generator, dtype=torch.double)
-    kernel = MaternKernel(nu=2.5).double().requires_grad_(False)
-    kernel.lengthscale = 0.5
-    posterior = ArmPosterior(arms, kernel, 0.01)
-    pulled, ones = torch.arange(0, 20_000, 200), torch.ones(100)
-    posterior.update(pulled, pulled, ones, torch.sin(3 * arms[pulled].sum(dim=-1)))
-    limits = PullLimits.unlimited(arms, len(arms))
-    bounds = UpperBounds(posterior, 2.0, False, longs(), limits)
-    for _ in range(38):
-        bounds.pull(bounds.best(), 1)
-    assert bounds.tracked.indices is not None
 
 
 @given(
@@ -109,9 +95,10 @@ def test_the_least_count_is_found(crossing, most):
     assert len(asked) <= 2 * min(crossing, most).bit_length()
 
 
-def moments_of(mean, variance):
+def moments_of(mean, variance, **options):
     prior = torch.ones_like(mean)
-    return ArmMoments(mean, variance, prior, NOISE, longs(), longs(), 0.0, 0.0)
+    args = longs(), longs(), 0.0, 0.0
+    return FilterPosterior(mean, variance, prior, NOISE, *args, **options)
 
 
 def test_the_largest_bounds_at_one_time_are_of_arms_that_compete():
@@ -134,9 +121,8 @@ def test_drifting_arms_are_chosen_by_their_bounds_at_the_decision(dtype, pending
     replayed = ReplayedFilter(SparseArmKalmanFilter(arms, kernel, NOISE, rate, 0.0))
     oldest = min((time for time, _ in pending), default=math.inf)
     replayed.observe([Observation(*one) for one in told], oldest)
-    moments = moments_of(*replayed.filter.predict(now))
-    limits = PullLimits.unlimited(moments.mean, NUM_ARMS)
-    bounds = DriftingUpperBounds(moments, SCALE, replayed, pending, now, limits)
+    posterior = replayed.at(now, pending)
+    bounds = UpperBounds(posterior, SCALE, True, unlimited(posterior))
     times, indices, rewards = map(np.array, zip(*told, strict=True))
     args = gram, NOISE, rate
     mean, _ = time_varying_posterior(*args, indices, times, rewards, now)
@@ -147,7 +133,7 @@ def test_drifting_arms_are_chosen_by_their_bounds_at_the_decision(dtype, pending
         zeros = np.zeros(len(seen))
         _, variance = time_varying_posterior(*args, seen, when, zeros, now)
         expected = mean + SCALE * np.sqrt(variance)
-        found = bounds.mean + SCALE * bounds.variance.sqrt()
+        found = bounds.posterior.mean + SCALE * bounds.posterior.variance.sqrt()
         np.testing.assert_allclose(found, expected, atol=4 * ATOL[dtype])
         arm = bounds.best()
         assert expected[arm] >= expected.max() - 4 * ATOL[dtype]
