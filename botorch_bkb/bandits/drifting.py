@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast, Self
 
 import torch
@@ -266,11 +267,13 @@ class FilterSurrogate(ArmSurrogate):
         hyperparameters, arms = self.hyperparameters, [pull.arm for pull in pending]
         steps, retained = hyperparameters.steps, 1 - hyperparameters.step_rate
         now, timed = steps(time), [(steps(pull.time), pull.arm) for pull in pending]
-        told = {
-            "pulled_indices": observations.totals().arms,
-            "effective_dimension": sum(observations.told_scores),
-            "like": hyperparameters.features.new_empty(0),
-        }
+        moments_at = partial(
+            known.at,
+            now,
+            pulled_indices=observations.totals().arms,
+            effective_dimension=sum(observations.told_scores),
+            like=hyperparameters.features.new_empty(0),
+        )
 
         def sampler(
             covariance: DrawCovariance = "full", scale: float = 1.0
@@ -283,11 +286,13 @@ class FilterSurrogate(ArmSurrogate):
             return FilterSampler(known, timed, now, scale)
 
         return Decision(
-            moments=known.at(now, (), **told),
-            given=known.at(now, timed, **told),
+            moments=moments_at(),
+            given=moments_at(pending=timed),
             num_told=observations.num_pulls,
             time=time,
-            pending=torch.tensor(arms, dtype=torch.long, device=told["like"].device),
+            pending=torch.tensor(
+                arms, dtype=torch.long, device=known.filter.mean.device
+            ),
             # A pending pull informs about its own time, and now by what is retained.
             pending_scores=[
                 pull.score * retained ** (now - steps(pull.time)) for pull in pending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, cast, Literal
+from typing import Any, Literal
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError

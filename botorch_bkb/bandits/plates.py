@@ -55,7 +55,7 @@ def best_plate(
     moments, size = posterior.moments, min(size, limits.total(size))
     top = moments.largest_bounds(DEVIATIONS, SHORTLIST_SIZE, limits.allowed)
     best = top.arms[top.values > -torch.inf]
-    rows = as_dense(moments.arms[best])[:, columns]
+    rows = as_dense(bandit.arms[best])[:, columns]
     found = list(dict.fromkeys(map(tuple, rows.tolist())))[:MOST_VALUES]
     plates: Iterable[PullLimits]
     if isinstance(limits, ProductLimits):
@@ -63,7 +63,7 @@ def best_plate(
         plates = (limits.fixing(dict(zip(columns, v, strict=True))) for v in fixed)
     else:
         values = rows.new_tensor(found).unsqueeze(1)
-        blocks = (block[:, columns] for _, block in row_blocks(moments.arms))
+        blocks = (block[:, columns] for _, block in row_blocks(bandit.arms))
         masks = torch.cat([(block == values).all(dim=-1) for block in blocks], dim=-1)
         masks = masks if limits.offered is None else masks & limits.offered
         plates = (bandit._pull_limits(mask, size) for mask in masks)

@@ -22,6 +22,6 @@ __all__ = [
     "Posterior",
     "ProductPosterior",
     "ReplayedFilter",
-    "SparsePosterior",
     "SparseArmKalmanFilter",
+    "SparsePosterior",
 ]

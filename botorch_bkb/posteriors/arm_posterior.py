@@ -23,7 +23,7 @@ from botorch_bkb.models.utils.nystrom import (
     RoundingReport,
 )
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors.arm_shard import ArmShard, Ranked
+from botorch_bkb.posteriors.arm_shard import ArmShard, Draws, Ranked
 from botorch_bkb.posteriors.basis import Basis, change_basis, Joined, sums_of
 from botorch_bkb.posteriors.posterior import SparsePosterior
 from botorch_bkb.posteriors.shards import arm_shards, threads_for
@@ -89,6 +89,7 @@ class ArmPosterior(SparsePosterior):
     # Updates
 
     @torch.no_grad()
+    @override
     def update(
         self,
         inducing_indices: Tensor,
@@ -96,23 +97,13 @@ class ArmPosterior(SparsePosterior):
         counts: Tensor,
         sums: Tensor,
     ) -> None:
-        r"""Move to other inducing arms and data.
+        r"""Move to other inducing arms and data, as ``SparsePosterior.update``.
 
         If the features are cached and little has changed: one pass over them, ``O(A m
         (b + d + e))`` for ``b`` arms with new pulls, ``d`` that are no longer inducing
         and ``e`` that are new (see :mod:`~botorch_bkb.posteriors.basis`). Otherwise,
         and every 64 updates against rounding, the full rebuild: two triangular solves
         over all arms, ``O(A m^2)``. The results agree up to rounding.
-
-        Args:
-            inducing_indices: An ``m``-dim long tensor; arms that add nothing to the
-                span of the others are left out.
-            pulled_indices: A ``P``-dim long tensor of the arms with rewards.
-            counts: The ``P`` numbers of pulls.
-            sums: The ``P`` sums of (centered) rewards.
-
-        Raises:
-            InputDataError: If the kernel is not positive semi-definite on the arms.
         """
         data = torch.stack([counts, sums]).to(self.like) / self.noise_variance
         pulled, order = pulled_indices.sort()
@@ -251,18 +242,32 @@ class ArmPosterior(SparsePosterior):
         found = self.shards.ask(ArmShard.largest_bounds, *args)
         return Ranked.merged(found).first(size)
 
+    @override
     def largest_gain(
         self, top: Ranked, competes: Tensor | None, without: Tensor
     ) -> float:
-        """Return the largest expected rise of the best mean; minus infinity for none.
-
-        Args:
-            top: The two largest means of all arms that compete.
-            competes: An ``A``-dim boolean tensor; all if None.
-            without: Arms that do not count.
-        """
         args = self.noise_variance, top, competes, without
         return max(self.shards.ask(ArmShard.largest_gain, *args))
+
+    @override
+    def drawn(self, draws: Draws) -> Tensor:
+        return torch.cat(self.shards.ask(ArmShard.drawn, draws), dim=-1)
+
+    @override
+    def best_of_draws(self, draws: Draws, competes: Tensor | None) -> Tensor:
+        found = self.shards.ask(ArmShard.best_of_draws, draws, competes)
+        # The first shard of the largest value: ties go to the lowest index.
+        best = torch.stack([values for values, _ in found]).argmax(dim=0)
+        arms = torch.stack([arms for _, arms in found])
+        return arms.gather(0, best.unsqueeze(0)).squeeze(0)
+
+    @override
+    def expected_above(
+        self, levels: Tensor, competes: Tensor | None, without: Tensor
+    ) -> tuple[int, Tensor]:
+        found = self.shards.ask(ArmShard.expected_above, levels, competes, without)
+        number = sum(number for number, _ in found)
+        return number, torch.cat([sums for _, sums in found]).sum(dim=0)
 
     @torch.no_grad()
     def moments_of_points(self, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -35,8 +35,8 @@ from botorch_bkb.models.utils.nystrom import (
     independent_points,
     psd_root,
 )
-from botorch_bkb.posteriors.arm_posterior import ArmPosterior
-from botorch_bkb.posteriors.arm_shard import ArmShard, Draws
+from botorch_bkb.posteriors.arm_shard import Draws
+from botorch_bkb.posteriors.posterior import SparsePosterior
 
 
 DrawCovariance = Literal["projected", "full"]
@@ -85,7 +85,7 @@ class ArmSampler:
 
     def __init__(
         self,
-        posterior: ArmPosterior,
+        posterior: SparsePosterior,
         pending_indices: Tensor | None = None,
         covariance: DrawCovariance = "projected",
         scale: float = 1.0,
@@ -128,7 +128,7 @@ class ArmSampler:
                 indices = torch.arange(posterior.num_arms, device=posterior.like.device)
             return self._draw_joint(num_draws, generator, indices)
         draws = self._draws(num_draws, generator)
-        values = torch.cat(posterior.shards.ask(ArmShard.drawn, draws), dim=-1)
+        values = posterior.drawn(draws)
         return values if indices is None else values[:, indices]
 
     def draw_best_arms(
@@ -156,11 +156,7 @@ class ArmSampler:
             pool = self.promising_arms(allowed)
             return pool[self._draw_joint(num_draws, generator, pool).argmax(dim=-1)]
         draws = self._draws(num_draws, generator)
-        found = self.posterior.shards.ask(ArmShard.best_of_draws, draws, allowed)
-        # The first shard of the largest value: ties go to the lowest index.
-        best = torch.stack([values for values, _ in found]).argmax(dim=0)
-        arms = torch.stack([arms for _, arms in found])
-        return arms.gather(0, best.unsqueeze(0)).squeeze(0)
+        return self.posterior.best_of_draws(draws, allowed)
 
     def promising_arms(self, allowed: Tensor | None = None) -> Tensor:
         """Return the arms over which joint draws are, ascending.
@@ -196,10 +192,9 @@ class ArmSampler:
         std = std.clamp_min(torch.finfo(std.dtype).tiny)
         best = mean.argmax()
         levels = mean[best] + torch.linspace(-4.0, 4.0, 33).to(mean) * std[best]
-        found = posterior.shards.ask(ArmShard.expected_above, levels, allowed, pool)
-        if not sum(number for number, _ in found):
+        number, above = posterior.expected_above(levels, allowed, pool)
+        if not number:
             return 0.0
-        above = torch.cat([sums for _, sums in found]).sum(dim=0)
         below = torch.special.ndtr((levels - mean.unsqueeze(-1)) / std.unsqueeze(-1))
         return min(1.0, (below.amin(dim=0) + above).min().item())
 

@@ -131,7 +131,7 @@ class Pulls(NamedTuple):
     @property
     def key(self) -> tuple[Any, ...]:
         """What says which pulls these are, one entry a row."""
-        return *((self.projected, *one) for one in self.counts.items()),
+        return (*((self.projected, *one) for one in self.counts.items()),)
 
 
 class Draws(NamedTuple):

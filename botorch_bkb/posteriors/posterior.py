@@ -14,7 +14,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.posteriors.arm_shard import Pulls, Ranked
+from botorch_bkb.posteriors.arm_shard import Draws, Pulls, Ranked
 from botorch_bkb.posteriors.basis import Basis
 
 
@@ -76,9 +76,7 @@ class Posterior(ABC):
         """
 
     @abstractmethod
-    def largest_bounds(
-        self, scale: float, size: int, competes: Any = None
-    ) -> Ranked:
+    def largest_bounds(self, scale: float, size: int, competes: Any = None) -> Ranked:
         """Return the arms of the largest ``mean + scale sqrt(variance)``.
 
         Args:
@@ -86,6 +84,16 @@ class Posterior(ABC):
             size: How many, at most.
             competes: An ``A``-dim boolean tensor, or the mask of a product space; minus
                 infinity for all others. All compete if None.
+        """
+
+    @abstractmethod
+    def largest_gain(self, top: Ranked, competes: Any, without: Tensor) -> float:
+        """Return the largest expected rise of the best mean; minus infinity for none.
+
+        Args:
+            top: The two largest means of all arms that compete.
+            competes: An ``A``-dim boolean tensor; all if None.
+            without: Arms that do not count.
         """
 
     def shortlist(
@@ -137,6 +145,7 @@ class SparsePosterior(Posterior):
         basis: The small matrices.
         data: The summed precisions of the pulled arms, and their reward sums over
             lambda, ``2 x P``.
+        feature_bytes: The size of all arms' features, kept or not.
         pulls: What conditions it beside the rewards; None for nothing.
     """
 
@@ -144,9 +153,51 @@ class SparsePosterior(Posterior):
     covar_module: Kernel
     basis: Basis
     data: Tensor
+    feature_bytes: int
     pulls: Pulls | None = None
     # How many rows of pulls without reward are kept for all arms.
     room = 0
+
+    @abstractmethod
+    def update(
+        self,
+        inducing_indices: Tensor,
+        pulled_indices: Tensor,
+        counts: Tensor,
+        sums: Tensor,
+    ) -> None:
+        r"""Move to other inducing arms and data.
+
+        Args:
+            inducing_indices: An ``m``-dim long tensor; arms that add nothing to the
+                span of the others are left out.
+            pulled_indices: A ``P``-dim long tensor of the arms with rewards.
+            counts: The ``P`` numbers of pulls.
+            sums: The ``P`` sums of (centered) rewards.
+
+        Raises:
+            InputDataError: If the kernel is not positive semi-definite on the arms.
+        """
+
+    @abstractmethod
+    def drawn(self, draws: Draws) -> Tensor:
+        """Return the values of all arms, ``num_draws x A``."""
+
+    @abstractmethod
+    def best_of_draws(self, draws: Draws, competes: Any) -> Tensor:
+        """Return each draw's arm of the largest value, the lowest index among ties."""
+
+    @abstractmethod
+    def expected_above(
+        self, levels: Tensor, competes: Any, without: Tensor
+    ) -> tuple[int, Tensor]:
+        """Return how many arms compete, and how many are expected above each level.
+
+        Args:
+            levels: The ``l`` levels.
+            competes: An ``A``-dim boolean tensor; all if None.
+            without: Arms that do not count.
+        """
 
     @abstractmethod
     def features(self, indices: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ from botorch_bkb.arms.stored import (
     Workers,
 )
 from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.shards import Args, F, plan_shards, S, Shards, T
+from botorch_bkb.posteriors.shards import Args, plan_shards, S, Shards, T
 
 
 logger = logging.getLogger(__name__)
@@ -56,13 +56,13 @@ SETTINGS = {
 }
 
 
-# Changes of one thing that a worker holds: its key, the number of the last change that
+# Changes of a shard that a worker holds: its key, the number of the last change that
 # the worker has had (-1 for none), and numbers and encoded calls of those after it.
 Patch = tuple[str, int, list[tuple[int, Any]]]
 
 
 class ShardHost:
-    """A worker: one shard of every posterior, and what was made of it.
+    """A worker: one shard of every posterior.
 
     Args:
         start: The first arm of the shard.
@@ -76,14 +76,14 @@ class ShardHost:
         self.held: dict[str, tuple[Any, int]] = {}
 
     def answer(
-        self, forgotten: list[str], source: list[Any], patches: list[Patch], call: Any
+        self, forgotten: list[str], source: list[Any], patch: Patch, call: Any
     ) -> bytes | None:
         """Return an encoded answer; None if changes are missing.
 
         Args:
             forgotten: What need not be held any longer.
             source: The encoded rows of the arms, if they may be needed.
-            patches: The changes that the question needs, in order.
+            patch: The changes that the question needs, in order.
             call: The question and its arguments, encoded.
         """
         for key in forgotten:
@@ -95,21 +95,20 @@ class ShardHost:
                 raise ShardDataError(f"The arms cannot be read: {error}") from error
             found.verify()
             self.source = found
-        part: Any = self
-        for key, known, changes in patches:
-            base, (part, number) = part, self.held.get(key, (None, -1))
-            if number < known:
-                return None
-            for new, change in changes:
-                if new <= number:
-                    continue
-                self.held.pop(key, None)  # no half of a change remains
-                method, args = decode(_fetched(change))
-                if part is None:
-                    part = method(base, *args)
-                else:
-                    method(part, *args)
-                self.held[key] = part, new
+        key, known, changes = patch
+        part, number = self.held.get(key, (None, -1))
+        if number < known:
+            return None
+        for new, change in changes:
+            if new <= number:
+                continue
+            self.held.pop(key, None)  # no half of a change remains
+            method, args = decode(_fetched(change))
+            if part is None:
+                part = method(self, *args)
+            else:
+                method(part, *args)
+            self.held[key] = part, new
         method, args = decode(_fetched(call))
         return encode(method(part, *args))
 
@@ -133,21 +132,18 @@ class RayShards(Shards[S]):
 
     Args:
         pool: The workers.
-        base: What these are made of; None for arms.
-        kind: What makes them.
+        kind: What makes them of a worker.
         args: What they are made with.
     """
 
     def __init__(
         self,
         pool: Pool,
-        base: RayShards[Any] | None,
         kind: Callable[..., S],
         *args: Any,
     ) -> None:
         self.pool = pool
         self.limits = pool.limits
-        self.base = base
         self.key = uuid.uuid4().hex
         # The numbers and the encoded calls of changes.
         self.changes = [(0, _sent((kind, args)))]
@@ -164,26 +160,13 @@ class RayShards(Shards[S]):
 
     @override
     def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
-        chain, call = self._chain(), _sent((method, args))
-        everyone = range(len(self.limits) - 1)
-        answers = self.pool.answers(
-            everyone, [one._patch(one.known) for one in chain], call
-        )
+        call, everyone = _sent((method, args)), range(len(self.limits) - 1)
+        answers = self.pool.answers(everyone, self._patch(self.known), call)
         behind = [shard for shard in everyone if answers[shard] is None]
         if behind:
-            patches = [one._patch(-1) for one in chain]
-            answers |= self.pool.answers(behind, patches, call)
-        for one in chain:
-            one.known = one.changes[-1][0]
+            answers |= self.pool.answers(behind, self._patch(-1), call)
+        self.known = self.changes[-1][0]
         return [decode(answers[shard]) for shard in everyone]
-
-    @override
-    def fork(self, kind: Callable[[S, *Args], F], *args: *Args) -> RayShards[F]:
-        return RayShards(self.pool, self, kind, *args)
-
-    def _chain(self) -> list[RayShards[Any]]:
-        """Return these after what they stand on."""
-        return [self] if self.base is None else [*self.base._chain(), self]
 
     def _patch(self, known: int) -> Patch:
         return self.key, known, [one for one in self.changes if one[0] > known]
@@ -212,7 +195,7 @@ def shards_on_ray(
         pool = Pool(workers, arms.source, limits)
         workers.started(pool, weakref.finalize(workers, pool.close))
     options = type(arms), arms.dtype, arms.units, covar_module, block_size
-    return RayShards(workers.pool, None, shard_of, *options)
+    return RayShards(workers.pool, shard_of, *options)
 
 
 class Pool:
@@ -239,7 +222,7 @@ class Pool:
         self.forgotten: list[str] = []
 
     def answers(
-        self, shards: Sequence[int], patches: list[Patch], call: Any
+        self, shards: Sequence[int], patch: Patch, call: Any
     ) -> dict[int, Any]:
         """Return encoded answers of some shards.
 
@@ -248,10 +231,10 @@ class Pool:
             ShardTimeoutError: If one gives no answer in time.
         """
         ray = _imported()
-        source = [self.source] if patches[0][1] < 0 else []
+        source = [self.source] if patch[1] < 0 else []
         forgotten, self.forgotten = self.forgotten, []
         sent = {
-            shard: self.actors[shard].answer.remote(forgotten, source, patches, call)
+            shard: self.actors[shard].answer.remote(forgotten, source, patch, call)
             for shard in shards
         }
         stop = time.monotonic() + self.timeout

@@ -13,7 +13,7 @@ from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.posteriors.arm_shard import largest, Ranked
+from botorch_bkb.posteriors.arm_shard import expected_rise, largest, Ranked
 from botorch_bkb.posteriors.posterior import Posterior
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
 
@@ -249,6 +249,18 @@ class FilterPosterior(Posterior):
         if competes is not None:
             bounds = bounds.masked_fill(~competes, -torch.inf)
         return largest(bounds, size)
+
+    @override
+    def largest_gain(
+        self, top: Ranked, competes: Tensor | None, without: Tensor
+    ) -> float:
+        is_best = torch.zeros_like(self.mean, dtype=torch.bool)
+        is_best[top.arms[:1]] = True
+        args = self.mean, self.variance, self.noise_variance, top, is_best
+        gain = expected_rise(*args).index_fill(0, without, -torch.inf)
+        if competes is not None:
+            gain = gain.masked_fill(~competes, -torch.inf)
+        return gain.max().item()
 
 
 def hallucinate_pull(posterior: SparseArmKalmanFilter, arm: int, time: float) -> None:

@@ -36,7 +36,6 @@ MIN_SHARED_BYTES = 2**24
 
 
 S = TypeVar("S")
-F = TypeVar("F")
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
@@ -64,13 +63,6 @@ class Shards(ABC, Generic[S]):
     @abstractmethod
     def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
         """Return the answers of all shards, in their order."""
-
-    @abstractmethod
-    def fork(self, kind: Callable[[S, *Args], F], *args: *Args) -> Shards[F]:
-        """Return ``kind(shard, *args)`` of every shard.
-
-        While they are used, nothing may change these.
-        """
 
     def ask_of(
         self,
@@ -118,10 +110,6 @@ class LocalShards(Shards[S]):
     @override
     def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
         return [method(part, *args) for part in self.parts]
-
-    @override
-    def fork(self, kind: Callable[[S, *Args], F], *args: *Args) -> LocalShards[F]:
-        return LocalShards(self.ask(kind, *args), self.limits)
 
 
 def arm_shards(arms: Tensor, covar_module: Kernel) -> Shards[ArmShard]:

@@ -15,8 +15,7 @@ from typing_extensions import override
 
 from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.arms.table import UNLIMITED
-from botorch_bkb.posteriors.arm_posterior import ArmPosterior
-from botorch_bkb.posteriors.arm_shard import expected_rise, Ranked
+from botorch_bkb.posteriors.arm_shard import expected_rise
 from botorch_bkb.posteriors.posterior import Posterior
 
 
@@ -49,8 +48,8 @@ class Pool:
 
     ``n`` pulls of an arm turn a covariance ``M`` into ``M - n m m^T / (lambda + n p)``,
     ``m`` the arm's column and ``p`` its variance. If ``projected``, ``M`` is the
-    projected covariance, beside which the residual stays. In NumPy on the processor: PyTorch's overhead would be
-    most of the time.
+    projected covariance, beside which the residual stays. In NumPy on the processor:
+    PyTorch's overhead would be most of the time.
 
     Args:
         posterior: The posterior given the pulls so far; it is not changed.
@@ -173,7 +172,8 @@ class UpperBounds(Choices):
         """Return the largest bound and its arm; minus infinity for no arm."""
         if self.pool is None:
             top = self.posterior.largest_bounds(self.scale, 1, self.limits.allowed)
-            return next(zip(*(each.tolist() for each in top)), (-math.inf, -1))
+            found = zip(top.values.tolist(), top.arms.tolist(), strict=True)
+            return next(found, (-math.inf, -1))
         best = self.pool.best()
         if not _beats(self.outside, best):
             return best
@@ -238,7 +238,7 @@ def _beats(left: tuple[float, int], right: tuple[float, int]) -> bool:
 
 
 def best_arm_limits(
-    posterior: ArmPosterior,
+    posterior: Posterior,
     limits: PullLimits,
     used: PullCounts,
     pending: Tensor,

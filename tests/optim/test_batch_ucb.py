@@ -98,7 +98,7 @@ class Problem:
 def test_every_rule_picks_what_the_plain_greedy_loop_picks(
     name, exact, seed, threshold, projected, pending, limit, sizes, room
 ):
-    """Sparse with a fixed set, and the exact GP; pools of any size, kept rows or not."""
+    """Sparse with a fixed set, and the exact GP; pools of any size."""
     problem = Problem(seed, exact=exact)
     problem.posterior.room = room
     width = [0.0, 0.5, 2.0, 5.0][seed % 4]

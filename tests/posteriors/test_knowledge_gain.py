@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullCounts, PullLimits
-from botorch_bkb.posteriors import ArmMoments, upper_bounds
+from botorch_bkb.posteriors import FilterPosterior, upper_bounds
 from botorch_bkb.posteriors.arm_shard import expected_rise, largest
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 from tests.posteriors import ATOL, each_dtype, longs
@@ -61,22 +61,12 @@ def test_rounding_leaves_no_gain_below_zero(dtype):
     assert batch([0.0, -gap, 0.0], [0.0, 1.5, 0.0], [0, 2], 1, dtype=dtype) == [0, 1, 0]
 
 
-class Gaining(ArmMoments):
-    """Numbers of all arms that answer as a posterior does."""
-
-    def largest_gain(self, top, competes, without):
-        is_best = torch.arange(len(self.mean)) == top.arms[0]
-        gain = expected_rise(
-            self.mean, self.variance, self.noise_variance, top, is_best
-        )
-        gain = gain if competes is None else gain.masked_fill(~competes, -math.inf)
-        return gain.index_fill(0, without, -math.inf).max().item()
-
-
 def batch(mean, variance, used, size, dtype=torch.float64, pending=(), limits=None):
     """Return the capacities of a batch of a given size."""
     mean, variance = (torch.as_tensor(x, dtype=dtype) for x in (mean, variance))
-    moments = Gaining(mean, variance, variance, NOISE, longs(), longs(), 0.0, 0.0)
+    moments = FilterPosterior(
+        mean, variance, variance, NOISE, longs(), longs(), 0.0, 0.0
+    )
     used = PullCounts(longs(*used), torch.ones(len(used), dtype=torch.long))
     limits = limits or PullLimits.unlimited(mean, len(mean))
     found = best_arm_limits(moments, limits, used, longs(*pending), size)

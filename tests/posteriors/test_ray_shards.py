@@ -251,7 +251,7 @@ def test_late_repeated_and_lost_messages_change_nothing(order, lost):
 
     def ask(host, known, number):
         patch = "key", known, changes[known + 1 : number + 1]
-        return host.answer([], [encoded_source], [patch], everything)
+        return host.answer([], [encoded_source], patch, everything)
 
     encoded_source = encode(arms.source)
     expected = []
