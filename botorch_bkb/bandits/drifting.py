@@ -275,9 +275,7 @@ class FilterSurrogate(ArmSurrogate):
             like=hyperparameters.features.new_empty(0),
         )
 
-        def sampler(
-            covariance: DrawCovariance = "full", scale: float = 1.0
-        ) -> FilterSampler:
+        def make_sampler(covariance: DrawCovariance, scale: float) -> FilterSampler:
             if covariance != "full":
                 raise UnsupportedError(
                     "Expected `covariance` to be 'full' where the objective drifts by "
@@ -297,7 +295,7 @@ class FilterSurrogate(ArmSurrogate):
             pending_scores=[
                 pull.score * retained ** (now - steps(pull.time)) for pull in pending
             ],
-            sampler=sampler,
+            make_sampler=make_sampler,
         )
 
     @override

@@ -44,8 +44,7 @@ class Decision:
         pending: The arms of the pending pulls that count, repeats included.
         pending_scores: Their leverage scores, decayed to the decision time if the
             objective drifts.
-        sampler: Returns draws, given the arguments ``covariance`` and ``scale`` of
-            :class:`~botorch_bkb.posteriors.ArmSampler`.
+        make_sampler: Returns draws, see :meth:`sampler`.
         is_exact: Whether every pulled arm is inducing.
     """
 
@@ -55,8 +54,17 @@ class Decision:
     time: float
     pending: Tensor
     pending_scores: list[float]
-    sampler: Callable[..., Sampler]
+    make_sampler: Callable[[DrawCovariance, float], Sampler]
     is_exact: bool = False
+
+    def sampler(
+        self, covariance: DrawCovariance = "full", scale: float = 1.0
+    ) -> Sampler:
+        """Return draws from the posterior, whose variances count pending pulls.
+
+        The arguments are those of :class:`~botorch_bkb.posteriors.ArmSampler`.
+        """
+        return self.make_sampler(covariance, scale)
 
 
 # The name of 1.0.

@@ -368,7 +368,7 @@ class PosteriorSurrogate(ArmSurrogate):
             time=time,
             pending=indices,
             pending_scores=[pull.score for pull in pending],
-            sampler=partial(ArmSampler, moments, indices),
+            make_sampler=partial(ArmSampler, moments, indices),
             is_exact=self.sampling is None,
         )
 

@@ -221,9 +221,7 @@ class Pool:
         self.actors = [host.remote(*ends) for ends in pairwise(limits)]
         self.forgotten: list[str] = []
 
-    def answers(
-        self, shards: Sequence[int], patch: Patch, call: Any
-    ) -> dict[int, Any]:
+    def answers(self, shards: Sequence[int], patch: Patch, call: Any) -> dict[int, Any]:
         """Return encoded answers of some shards.
 
         Raises:
