@@ -460,7 +460,9 @@ class FiniteArmBandit(Bandit):
         """Return how likely each arm is the best, from draws of the posterior.
 
         Given all observations; uniform before the first. Retired arms do not compete,
-        unless all are retired. See :mod:`botorch_bkb.posteriors.arm_sampler`.
+        unless all are retired. The draws have the covariance of the bandit's own draws,
+        ``"full"`` if it draws none, and the scale 1. See
+        :mod:`botorch_bkb.posteriors.arm_sampler`.
 
         Args:
             num_draws: The number of draws.
@@ -472,7 +474,7 @@ class FiniteArmBandit(Bandit):
             best = self._table.draw_competing(num_draws, generator)
         else:
             posterior = self._predictor().at(self._observations, self.decision_time)
-            sampler = posterior.sampler()
+            sampler = posterior.sampler(self.policy.covariance)
             best = sampler.draw_best_arms(num_draws, generator, competing)
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
 

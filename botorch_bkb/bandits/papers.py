@@ -248,9 +248,12 @@ class GPThompsonSampling(_SparseBandit):
     Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, at ``O(A m)`` a
     draw. The draws of one batch come from the posterior at its start, as the paper's
     thirty per round do; pending pulls of earlier batches lower the variance of the
-    draws. Before the first reward all pulls are uniform, the paper's ``F_0``. The
-    paper's algorithm that estimates hyperparameters in every round (section 2.3) is
-    ``GPBandit(arms, policy=ThompsonPolicy())``.
+    draws. Before the first reward all pulls are uniform, the paper's ``F_0``.
+
+    The paper estimates hyperparameters in every round (section 2.3). Nearest to that is
+    ``GPBandit(arms, rbf_to_learn, goal="regret", policy=ThompsonPolicy(0.05,
+    "projected", scale=1.0))``. It estimates in every round up to 128 observations, then
+    as their number doubles, and fits a prior mean and a scale of poor rewards as well.
 
     Args:
         arms, covar_module, noise_variance: Those of :class:`BKB`.

@@ -89,5 +89,7 @@ class TemporalDecayKernel(Kernel):
             remembered = remembered.squeeze(-1)
         else:
             gap = (x1 - x2.mT).abs()
-        # A power, not the exponential of a logarithm: eps = 1 gives 0^0 = 1.
-        return remembered ** (gap / 2)
+        # 0^0 = 1 and 0^gap = 0, where the gradient of a power would be NaN.
+        forgets = remembered <= 0
+        power = torch.where(forgets, 1.0, remembered) ** (gap / 2)
+        return torch.where(forgets, (gap == 0).to(power), power)
