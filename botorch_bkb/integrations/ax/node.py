@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TYPE_CHECKING
 
+import numpy as np
 import torch
+from ax.adapter.random import RandomAdapter
 from ax.core.base_trial import BaseTrial
 from ax.core.data import Data
 from ax.core.experiment import Experiment
@@ -17,6 +19,7 @@ from ax.core.objective import Objective
 from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.external_generation_node import ExternalGenerationNode
 from ax.generation_strategy.transition_criterion import TransitionCriterion
+from ax.generators.random.base import RandomGenerator
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
@@ -24,6 +27,7 @@ from typing_extensions import override
 
 from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.bandits.storage import from_json, to_json
+from botorch_bkb.checks import check_positive, is_integer
 from botorch_bkb.integrations.ax.arms import ArmSource, Parameters
 from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
 
@@ -57,6 +61,19 @@ def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFa
     """
     _FACTORIES[factory.__name__ if name is None else name] = factory
     return factory
+
+
+class _Results(RandomAdapter):
+    """The results for Ax's analyses, and the bandit's posterior for its predictions."""
+
+    node: BanditNode
+
+    @override
+    def predict(self, observation_features: Any, *_: Any, **__: Any) -> Any:
+        points = self.node.predict([one.parameters for one in observation_features])
+        metric = self.node._metric
+        pairs = np.array([point[metric] for point in points]).reshape(-1, 2)
+        return {metric: pairs[:, 0]}, {metric: {metric: pairs[:, 1] ** 2}}
 
 
 class BanditNode(ExternalGenerationNode):
@@ -122,16 +139,23 @@ class BanditNode(ExternalGenerationNode):
             should_deduplicate=False,  # repeats are what bandits are about
             transition_criteria=transition_criteria,
         )
-        if factory not in _FACTORIES:
+        if not isinstance(arms, ArmSource):
             raise InputDataError(
-                f"Expected `factory` to be registered, but {factory!r} is not among "
-                f"{sorted(_FACTORIES)}. Call `register_bandit` first, in this process."
+                "Expected `arms` to be an ArmFile or a `ChoiceGrid()`, but got a "
+                f"{type(arms).__name__}. Write a table to a file, "
+                '`pandas.DataFrame(arms).to_csv("arms.csv", index=False)`, and use '
+                '`BanditNode(ArmFile("arms.csv"))`; `id=` is its column of names.'
             )
-        if time_unit is not None and not time_unit > 0:
+        if not isinstance(factory, str) or factory not in _FACTORIES:
             raise InputDataError(
-                "Expected `time_unit` to be a positive number of seconds, but got "
-                f"{time_unit!r}."
+                f"Expected `factory` to be a registered name, but {factory!r} is not "
+                f"among {sorted(_FACTORIES)}. Call `register_bandit` first, in this "
+                "process, and give its `name`."
             )
+        if not is_integer(seed):
+            raise InputDataError(f"Expected `seed` to be an integer, but got {seed!r}.")
+        if time_unit is not None:
+            check_positive("time_unit", time_unit, "It is a number of seconds.")
         self.factory = factory
         self.arms = arms
         self.seed = seed
@@ -148,6 +172,17 @@ class BanditNode(ExternalGenerationNode):
             self._pulls = dict(state["pulls"])
             self._told = {number: tuple(result) for number, result in state["told"]}
             self._origin = state["origin"]
+
+    @property
+    @override
+    def _fitted_adapter(self) -> Any:
+        strategy = self._generation_strategy
+        if strategy is None or strategy._experiment is None:
+            return None
+        generator = RandomGenerator(seed=0)
+        results = _Results(experiment=strategy._experiment, generator=generator)
+        results.node = self
+        return results
 
     @property
     def bandit(self) -> FiniteArmBandit:
@@ -205,8 +240,8 @@ class BanditNode(ExternalGenerationNode):
     ) -> list[dict[str, tuple[float, float]]]:
         """Return posterior mean and standard deviation of arms, given all results.
 
-        It replaces ``client.predict``. ``points`` are Ax's parameters of arms; others
-        raise an ``InputDataError``.
+        ``client.predict`` returns the same. ``points`` are Ax's parameters of arms;
+        others raise an ``InputDataError``.
         """
         bandit = self.update()
         mean, variance = bandit.predict([self.arms.index(point) for point in points])
@@ -251,6 +286,7 @@ class BanditNode(ExternalGenerationNode):
         constraints = experiment.search_space.parameter_constraints
         self._available = self.arms.allowed(fixed, constraints)
         run = super()._gen(experiment, *args, **options)
+        run._fit_time = float(run._fit_time or 0.0)  # Ax's 0 is no float in a database
         if self.bandit.num_pulls:
             # For `client.get_best_parameterization`.
             number, mean, variance = self._best_trial(experiment)
