@@ -19,6 +19,7 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
+from botorch_bkb.bandits.base import Array
 from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
@@ -44,7 +45,7 @@ class _SparseBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         **options: Any,
@@ -60,7 +61,7 @@ class _ExactBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -179,7 +180,7 @@ class TVGPUCB(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -228,7 +229,7 @@ class RGPUCB(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -276,7 +277,7 @@ class GPThompsonSampling(_SparseBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -301,7 +302,7 @@ class EpsilonGreedy(_SparseBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -323,7 +324,7 @@ class UniformRandom(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         **options: Any,
@@ -346,7 +347,7 @@ def _sparse_surrogate(
 
 
 def _given(
-    name: str, arms: Tensor, kernel: Kernel | None, noise_variance: float | None
+    name: str, arms: Array, kernel: Kernel | None, noise_variance: float | None
 ) -> Hyperparameters:
     """Return kernel and noise, which must be given."""
     _check_given(name, kernel, noise_variance)
