@@ -7,7 +7,6 @@ from typing import Any
 
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,

@@ -92,7 +92,7 @@ class BanditNode(ExternalGenerationNode):
     Every trial is one ask of one arm. With the same rewards in the same order, the arms
     are those of the bandit outside Ax, asked by ``ask(1)``. The objective says whether
     to maximize. Fixed parameters and parameter constraints determine which arms are
-    available; the page "What works in Ax" lists what is supported. Everything else is
+    available; the page "Ax" lists what is supported. Everything else is
     an error at the first choice.
 
     A trial that is not an arm, or a result that is not finite, gives one warning, and
@@ -134,6 +134,7 @@ class BanditNode(ExternalGenerationNode):
         state: dict[str, Any] | None = None,
         time_unit: float | None = None,
     ) -> None:
+        """Take the arguments that the class describes."""
         super().__init__(
             name=name,
             should_deduplicate=False,  # repeats are what bandits are about
