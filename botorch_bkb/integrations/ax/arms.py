@@ -272,9 +272,8 @@ class ChoiceGrid(ArmSource):
             elif isinstance(parameter, ChoiceParameter):
                 values[name] = list(parameter.values)
                 features.append(_features(parameter))
-            elif (
-                isinstance(parameter, RangeParameter)
-                and parameter.cardinality() <= MAX_TABLE_SIZE
+            elif isinstance(parameter, RangeParameter) and (
+                parameter.cardinality() <= MAX_TABLE_SIZE
             ):
                 values[name] = range(int(parameter.lower), int(parameter.upper) + 1)
                 numbers = torch.tensor(values[name], dtype=torch.float64).unsqueeze(-1)

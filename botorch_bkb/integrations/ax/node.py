@@ -6,11 +6,12 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 from ax.adapter.random import RandomAdapter
+from ax.api.client import Client
 from ax.core.base_trial import BaseTrial
 from ax.core.data import Data
 from ax.core.experiment import Experiment
@@ -30,10 +31,6 @@ from botorch_bkb.bandits.storage import from_json, to_json
 from botorch_bkb.checks import check_positive, is_integer
 from botorch_bkb.integrations.ax.arms import ArmSource, Parameters
 from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
-
-
-if TYPE_CHECKING:
-    from ax.api.client import Client
 
 
 BanditFactory = Callable[..., FiniteArmBandit]
@@ -66,7 +63,9 @@ def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFa
 class _Results(RandomAdapter):
     """The results for Ax's analyses, and the bandit's posterior for its predictions."""
 
-    node: BanditNode
+    def __init__(self, node: BanditNode, experiment: Experiment) -> None:
+        super().__init__(experiment=experiment, generator=RandomGenerator(seed=0))
+        self.node = node
 
     @override
     def predict(self, observation_features: Any, *_: Any, **__: Any) -> Any:
@@ -92,8 +91,8 @@ class BanditNode(ExternalGenerationNode):
     Every trial is one ask of one arm. With the same rewards in the same order, the arms
     are those of the bandit outside Ax, asked by ``ask(1)``. The objective says whether
     to maximize. Fixed parameters and parameter constraints determine which arms are
-    available; the page "Ax" lists what is supported. Everything else is
-    an error at the first choice.
+    available; the page "Ax" lists what is supported. Everything else is an error at the
+    first choice.
 
     A trial that is not an arm, or a result that is not finite, gives one warning, and
     the bandit continues without it.
@@ -177,13 +176,8 @@ class BanditNode(ExternalGenerationNode):
     @property
     @override
     def _fitted_adapter(self) -> Any:
-        strategy = self._generation_strategy
-        if strategy is None or strategy._experiment is None:
-            return None
-        generator = RandomGenerator(seed=0)
-        results = _Results(experiment=strategy._experiment, generator=generator)
-        results.node = self
-        return results
+        experiment = getattr(self._generation_strategy, "_experiment", None)
+        return None if experiment is None else _Results(self, experiment)
 
     @property
     def bandit(self) -> FiniteArmBandit:
@@ -206,8 +200,7 @@ class BanditNode(ExternalGenerationNode):
             UnsupportedError: If the node is not part of a client's strategy, or as the
                 next choice would.
         """
-        strategy = self._generation_strategy
-        experiment = None if strategy is None else strategy._experiment
+        experiment = getattr(self._generation_strategy, "_experiment", None)
         if experiment is None:
             raise UnsupportedError(
                 "Expected the node to be part of an experiment. Call "
