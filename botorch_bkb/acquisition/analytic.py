@@ -212,8 +212,8 @@ class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
     model's inputs have time as one more, last column, as those of
     :class:`~botorch_bkb.models.TimeVaryingGP`.
 
-    Arguments and errors are those of ``ScheduledUpperConfidenceBound``, and
-    ``decision_time``, a finite number: when the candidate will be evaluated.
+    Arguments and errors are those of ``ScheduledUpperConfidenceBound`` (``num_pending``
+    is 0), and ``decision_time``, a finite number: when the candidate will be evaluated.
 
     Example:
         >>> acqf = TimeVaryingUpperConfidenceBound(model, LogWidth(0.8, 4.0), 17.0)
@@ -229,6 +229,7 @@ class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
     ) -> None:
+        """Take the arguments that the class describes."""
         check_number("decision_time", decision_time)
         super().__init__(model, confidence, num_arms, posterior_transform, maximize)
         self.decision_time = decision_time

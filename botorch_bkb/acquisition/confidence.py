@@ -158,8 +158,8 @@ class PracticalBBKBWidth(NormBoundedWidth):
 
     with ``tau_s`` the leverage score of pull ``s`` at the start of its batch. As in
     that code, the sum runs over the pulls that were chosen: not over the uniform draw
-    that opens a run (``opening_score``), which on Abalone raises the regret by 5 %. No
-    theorem covers it. Compare Theorem 2 of [calandriello2020bbkb]_ (``BBKBWidth``).
+    that opens a run (``opening_score``). No theorem covers it. Compare Theorem 2 of
+    [calandriello2020bbkb]_ (``BBKBWidth``).
     """
 
     @override

@@ -7,7 +7,6 @@ from typing import Any
 
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
@@ -19,6 +18,7 @@ from botorch_bkb.acquisition.confidence import (
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
+from botorch_bkb.bandits.base import Array
 from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
@@ -44,7 +44,7 @@ class _SparseBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         **options: Any,
@@ -60,7 +60,7 @@ class _ExactBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -179,7 +179,7 @@ class TVGPUCB(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -228,7 +228,7 @@ class RGPUCB(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -279,7 +279,7 @@ class GPThompsonSampling(_SparseBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -304,7 +304,7 @@ class EpsilonGreedy(_SparseBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -326,7 +326,7 @@ class UniformRandom(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         **options: Any,
@@ -349,7 +349,7 @@ def _sparse_surrogate(
 
 
 def _given(
-    name: str, arms: Tensor, kernel: Kernel | None, noise_variance: float | None
+    name: str, arms: Array, kernel: Kernel | None, noise_variance: float | None
 ) -> Hyperparameters:
     """Return kernel and noise, which must be given."""
     _check_given(name, kernel, noise_variance)

@@ -235,7 +235,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         [calandriello2019bkb]_. If none is kept, the one of the largest score is.
 
         Args:
-            oversampling: q-bar; 2 in the papers' experiments, for Theorem 1
+            oversampling: q-bar; 2 in the BBKB paper's experiments, for Theorem 1
                 ``acquisition.bkb_oversampling``.
             generator: The source of randomness; None for a new one, never the global.
             resampling: ``"independent"``, fresh numbers, as the theorems assume, or

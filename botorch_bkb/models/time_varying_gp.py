@@ -75,6 +75,7 @@ class TimeVaryingGP(SingleTaskGP):
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
     ) -> None:
+        """Take the arguments that the class describes."""
         check_tensors(train_X=train_X, train_Y=train_Y, train_Yvar=train_Yvar)
         kernels = {"covar_module": covar_module, "temporal_kernel": temporal_kernel}
         check_modules(Kernel, **kernels)

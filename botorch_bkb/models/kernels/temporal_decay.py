@@ -41,6 +41,7 @@ class TemporalDecayKernel(Kernel):
         forgetting_rate_prior: Prior | None = None,
         **kwargs: Any,
     ) -> None:
+        """Take the arguments that the class describes."""
         super().__init__(**kwargs)
         raw = torch.zeros(*self.batch_shape, 1, 1)
         self.register_parameter("raw_forgetting_rate", torch.nn.Parameter(raw))

@@ -38,7 +38,7 @@ INCLUSION = {
 
 def check_oversampling(oversampling: float) -> None:
     """Raise unless the oversampling factor is positive."""
-    check_positive("oversampling", oversampling, "The papers' experiments use 2.")
+    check_positive("oversampling", oversampling, "The BBKB paper uses 2.")
 
 
 def log_exclusion(leverage_scores: Tensor, oversampling: float) -> Tensor:
