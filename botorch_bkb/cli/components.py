@@ -95,10 +95,10 @@ class Products:
                 f"Expected other names of components than {sorted(taken)}, which are "
                 "columns of the results or of the batch. Rename them."
             )
+        lists = {name: _read_list(name, text, args) for name, text in args.component}
         results, is_failed, last = read_results(args, names, is_numbered=True)
         note_unused_columns(results, [*names, *outcomes, args.round, args.noise_column])
         check_copies(results, args)
-        lists = {name: _read_list(name, text, args) for name, text in args.component}
         known = {name: len(own) for name, own in lists.items()}
         for name in names:
             lists[name] = _with_results(name, lists[name], results[name], args)

@@ -65,7 +65,7 @@ def test_results_have_known_noise_and_logarithms(folder, bandits, capsys):
     np.testing.assert_allclose(told["told_noise"][:3], slopes**2)
     results.assign(sd=-1).to_csv("results.csv", index=False)
     assert main([*COMMAND, "--noise-std=sd", "--output=other.csv"]) == 2
-    assert "--noise-std has '-1' in row 1 of results.csv" in capsys.readouterr().err
+    assert "--noise-std has '-1' in row 2 of results.csv" in capsys.readouterr().err
 
 
 def test_a_row_per_measurement_can_be_filled_in(folder):

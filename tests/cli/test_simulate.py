@@ -131,7 +131,7 @@ def test_one_molecule_written_twice_is_one_candidate(capsys):
     words = ["--smiles", "smiles", "--skip-invalid"]
     problem, _, names = load(*words)
     said = capsys.readouterr().out
-    assert f"such as row {len(table) - 1} those of row 4" in said
+    assert f"such as row {len(table)} those of row 5" in said
     assert "rows without a molecule, skipped with their measurements: 1" in said
     gains = table["gain"].to_numpy()[:-2]
     expected = (gains - gains.mean()) / gains.std()
@@ -161,8 +161,8 @@ def test_repetitions_are_campaigns_of_their_own(table, capsys):
     [
         ({}, ["--reward", "cost"], "no column 'cost'"),
         ({"gain": 1.0}, [], "'gain' to vary, but it is constant. Drop it if"),
-        ({"gain": "high"}, [], "'gain' has 'high' in row 1"),
-        ({"gain": [np.nan, *range(59)]}, [], "'gain' has an empty cell in row 1 ("),
+        ({"gain": "high"}, [], "'gain' has 'high' in row 2"),
+        ({"gain": [np.nan, *range(59)]}, [], "'gain' has an empty cell in row 2 ("),
         ({"gain": 1e308}, [], "not a finite number up to 1e+100"),
         ({}, ["--smiles", "text"], "has no column 'text'"),
         ({}, ["--max-repeats=2", "--horizon=121"], "allows 120 measurements of"),
