@@ -22,6 +22,7 @@ SOLVENTS = pd.DataFrame({"id": ["water", "ether", "DMF"], "boils": [100, 35, 153
 def folder(tmp_path):
     ACIDS.to_csv("acids.csv", index=False)
     SOLVENTS.to_csv("solvents.csv", index=False)
+    pd.DataFrame(columns=[*NAMES, "yield"]).to_csv("results.csv", index=False)
     return tmp_path
 
 
