@@ -191,10 +191,9 @@ def _widths(head: str, separator: str) -> tuple[int, int]:
     """Return the numbers of fields of the header, and of columns."""
     rows = csv.reader(io.StringIO(head, newline=""), delimiter=separator)
     widths = [len(row) for row in rows if any(map(str.strip, row))] or [0]
-    # A row may be longer by mistake, unless the first one is: under a title, or with a
-    # separator at the end.
-    is_sure = 1 < widths[0] == max(widths[:2])
-    return widths[0], widths[0] if is_sure else max(widths)
+    # A longer row is a mistake, unless it is the first one, or under a title.
+    is_header = 1 < widths[0] == max(widths[:2])
+    return widths[0], widths[0] if is_header else max(widths)
 
 
 def _read_excel(path: Path, sheets: list[str]) -> pd.DataFrame:
@@ -243,7 +242,7 @@ def _read_parquet(path: Path, columns: Collection[str | None] | None) -> pd.Data
     own = parquet_columns(path)
     names = None if columns is None else [name for name in own if name in columns]
     table = pd.read_parquet(path, columns=names).reset_index(drop=True)
-    table.index += 1
+    table.index += 1  # the header is row 0
     # pyarrow keeps the memory of reading for another time.
     pa.default_memory_pool().release_unused()
     # Invalid text in a damaged file is an error only when it is decoded.

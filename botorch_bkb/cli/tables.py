@@ -187,8 +187,8 @@ def _plain(column: pd.Series, keeps_text: bool, is_outcome: bool) -> pd.Series:
         column = column.infer_objects()
     if column.dtype == object and not keeps_text:
         present = column.dropna()
-        is_number = present.map(lambda value: isinstance(value, Number))
-        if is_number.all() and present.map(type).eq(bool).nunique() < 2:
+        kinds = {*map(type, present)}
+        if all(issubclass(k, Number) for k in kinds) and not {bool} < kinds:
             return column.astype("float64")
         if not present.map(lambda value: isinstance(value, str | datetime.date)).any():
             return column

@@ -108,7 +108,7 @@ def test_a_row_without_a_molecule_is_named_or_skipped(library, text, capsys):
     )
     assert "m7" not in set(found["id"])
     said = capsys.readouterr().out
-    assert "skipped with their measurements: 1. Rows: 8" in said
+    assert "skipped with their measurements: 1. Rows: 9" in said
     assert BAD[text] in said
     assert "88 candidates, 10 of them measured" in said
 

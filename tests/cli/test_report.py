@@ -83,7 +83,8 @@ def measure(folder, num_rows=24, is_noise=False):
 
 def suggest(*words):
     words = ["suggest", "arms.csv", "--reward", "yield & <b>", *words]
-    return main([*words, "--observations=results.csv", "--batch-size=6"])
+    told = ["--observations=results.csv"] if Path("results.csv").exists() else []
+    return main([*words, *told, "--batch-size=6"])
 
 
 def write_report(folder, *words):
