@@ -2,6 +2,7 @@ import argparse
 import base64
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
