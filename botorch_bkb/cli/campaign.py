@@ -209,6 +209,7 @@ def _read_arms(
     """Return the candidates, their file's format, and whether they are numbered."""
     columns = [args.id, args.available, *outcome_columns(args)] if is_large else None
     table = read_by_options(args.arms, args, columns)
+    args.arms_sheet = table.sheet
     arms = table.frame
     name = find_column(list(arms.columns), args.id)
     is_default = args.id == DEFAULT_ID and args.results_id is None and not is_large

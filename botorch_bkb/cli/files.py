@@ -77,12 +77,14 @@ class Table:
         form: The format of a CSV file; None for other kinds.
         notes: What a user may not expect of how the file was read.
         failed: The rows (of the index) whose result says that the measurement failed.
+        sheet: The sheet of an Excel file.
     """
 
     frame: pd.DataFrame
     form: CsvFormat | None = None
     notes: tuple[str, ...] = ()
     failed: pd.Index = field(default_factory=lambda: pd.Index([]))
+    sheet: str = ""
 
 
 def read_cells(
@@ -103,7 +105,7 @@ def read_cells(
         if kind == "parquet":
             table = Table(_read_parquet(path, columns))
         elif kind == "excel":
-            table = Table(_read_excel(path, sheets))
+            table = _read_excel(path, sheets)
         else:
             table = _read_csv(path, separator, encoding)
     except InputDataError:
@@ -196,7 +198,7 @@ def _widths(head: str, separator: str) -> tuple[int, int]:
     return widths[0], widths[0] if is_header else max(widths)
 
 
-def _read_excel(path: Path, sheets: list[str]) -> pd.DataFrame:
+def _read_excel(path: Path, sheets: list[str]) -> Table:
     """Read the only sheet with values, or take the next of ``sheets``."""
     from openpyxl import load_workbook
 
@@ -220,7 +222,8 @@ def _read_excel(path: Path, sheets: list[str]) -> pd.DataFrame:
         pairs = zip(book[name].rows, formulas[name].rows, strict=True)
         rows = zip_longest(*([*map(_shown, *pair)] for pair in pairs))
         cells = pd.DataFrame(rows, dtype=object).T
-    return _with_header(cells.replace(r"^\s*$", np.nan, regex=True))
+    cells = cells.replace(r"^\s*$", np.nan, regex=True)
+    return Table(_with_header(cells), sheet=name)
 
 
 def _shown(cell: Any, source: Any) -> object:

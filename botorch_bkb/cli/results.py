@@ -164,7 +164,10 @@ def _read_result(
             f"its columns {list(frame.columns)} by --id or --results-id, add the "
             "missing columns, or leave them out by --drop."
         )
-    if path.resolve() == args.arms.resolve():
+    is_same_file = path.resolve() == args.arms.resolve()
+    if is_same_file and table.sheet != args.arms_sheet:
+        args.arms /= args.arms_sheet  # which is another table from now on
+    elif is_same_file:
         # An empty result here is a candidate, not a measurement in flight.
         is_measured = frame[outcomes].notna().any(axis="columns")
         is_measured |= frame.index.isin(table.failed)

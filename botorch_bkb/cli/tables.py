@@ -110,7 +110,8 @@ def read_table(
                 f"column {name!r} of text is read as numbers, such as {text[first]!r} "
                 f"as {numbers[first]:.15g}"
             )
-    return Table(frame, form, tuple(f"{path.name}: {text}" for text in notes), failed)
+    said = tuple(f"{path.name}: {text}" for text in notes)
+    return replace(table, frame=frame, form=form, notes=said, failed=failed)
 
 
 def read_by_options(

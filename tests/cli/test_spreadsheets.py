@@ -163,6 +163,23 @@ def test_several_sheets_that_could_be_meant_are_named(capsys):
         assert "No table needs --sheet 'S0'. Leave it out." in capsys.readouterr().err
 
 
+def test_two_sheets_of_one_file_are_two_tables(capsys):
+    """An empty result is in flight, and a row is not that of a candidate."""
+    settings = [("heat",), *zip(ARMS["heat"], strict=True)]
+    told = [("heat", "reward"), (49.0, 5.5), (36.0, 4.5), (25.0, None)]
+    words = ["suggest", "all.xlsx", "--observations=all.xlsx", "--sheet=S0"]
+    words += ["--sheet=S1", "--batch-size=9", "--max-repeats=1"]
+    for number, sheets in enumerate(
+        [[CANDIDATES, results(7, None, 5)], [settings, told]]
+    ):
+        book("all.xlsx", *sheets)
+        assert main([*words, f"--output={number}.csv"]) == 0
+        said = "8 candidates, 2 of them measured, 2 measurements in all, 1 in flight."
+        assert said in capsys.readouterr().out
+    assert set(pd.read_csv("0.csv")["id"]) == set("defgh")
+    assert set(pd.read_csv("1.csv")["heat"]) == {0.0, 1.0, 4.0, 9.0, 16.0}
+
+
 def test_every_component_has_a_sheet(capsys):
     acids = [("id", "pka"), ("x", 4.2), ("y", 3.1), ("z", 1.0)]
     heats = [("id", "kelvin"), ("20", 20), ("60", 60)]
