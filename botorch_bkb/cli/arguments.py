@@ -167,6 +167,12 @@ OF_TABLES: list[Option] = [
     ("--category", COLUMN | REPEATED, "a column, or component, of names; repeatable"),
     ("--separator", MARK, "of CSV files, or its name, such as tab (default: detected)"),
     ("--decimal", DECIMAL, "decimal mark of CSV files (default: detected)"),
+    ("--encoding", {"metavar": "NAME"}, "of CSV files not in UTF-8 (default: cp1252)"),
+    (
+        "--sheet",
+        REPEATED | {"metavar": "NAME"},
+        "of Excel files with several; once for each such table: candidates, results",
+    ),
     (
         "--smiles",
         COLUMN | {"action": "extend", "nargs": "+", "default": []},

@@ -208,6 +208,7 @@ def _read_arms(args: argparse.Namespace, is_large: bool) -> tuple[Table, bool]:
     """Return the candidates, and whether they are numbered."""
     columns = [args.id, args.available, *outcome_columns(args)] if is_large else None
     table = read_by_options(args.arms, args, columns)
+    args.arms_sheet = table.sheet
     arms = table.frame
     name = find_column(list(arms.columns), args.id)
     is_default = args.id == DEFAULT_ID and args.results_id is None and not is_large

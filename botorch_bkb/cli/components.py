@@ -109,11 +109,11 @@ class Products:
                 f"Expected other names of components than {sorted(taken)}, which are "
                 "columns of the results or of the batch. Rename them."
             )
+        found = {name: _read_list(name, text, args) for name, text in args.component}
+        lists = {name: own for name, (own, _) in found.items()}
         results, is_failed, last = read_results(args, names, is_numbered=True)
         note_unused_columns(results, [*names, *outcomes, args.round, args.noise_column])
         check_copies(results, args)
-        found = {name: _read_list(name, text, args) for name, text in args.component}
-        lists = {name: own for name, (own, _) in found.items()}
         forms = [last.form, *(form for _, form in found.values())]
         known = {name: len(own) for name, own in lists.items()}
         for name in names:
@@ -160,7 +160,8 @@ def _read_list(
     if not os.path.isfile(text):
         return _listed(name, _split(name, text), args), None
     path = Path(text)
-    cells = read_cells(path, args.separator, None).frame
+    marks = args.separator, args.encoding, [*args.sheet]
+    cells = read_cells(path, None, *marks).frame
     column = find_column(list(map(str, cells)), args.id) or str([*cells, args.id][0])
     file = read_by_options(path, argparse.Namespace(**{**vars(args), "id": column}))
     require_column(file.frame, column, path, "--id")

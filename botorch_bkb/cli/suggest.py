@@ -115,17 +115,17 @@ def _suggest(
     picks = _choose(bandit, campaign, candidates, args)
     is_told = ~rewards.isnan()
     known = indices[is_told], rewards[is_told], noise[is_told]
+    batch = describe_batch(bandit, picks, ids, campaign.id_column, is_fitted(known[1]))
+    _write_next(args, campaign, picks, batch)
     held_out, problems = _print_fit(bandit, *known, rounds, ids, candidates, args)
     if isinstance(campaign, Products):
         # Predictions, below, evaluate more of them.
         share, size = bandit.evaluated_share, campaign.num_candidates
         print(f"{share:.2%} of {size:,} combinations were evaluated exactly.")
-    batch = describe_batch(bandit, picks, ids, campaign.id_column, is_fitted(known[1]))
     same = campaign.columns_of(picks[:1].numpy())
     same = same[same.columns.intersection(args.same)]
     batch.attrs["same"] = same.to_dict("records")[0]
     print_summary(bandit, batch, campaign, reward_label(args))
-    _write_next(args, campaign, picks, batch)
     print(f"\nWrote {args.output}")
     if args.predictions is not None:
         write_predictions(args, bandit, campaign, bool(batch["mean"].notna().all()))

@@ -24,10 +24,12 @@ from botorch_bkb.cli.progress import note
 
 # Cells that count as empty.
 MISSING = (
-    *("", "#N/A", "#N/A N/A", "#NA", "N/A", "n/a", "NA", "n.a.", "N.A.", "<NA>"),
+    *("", "N/A", "n/a", "NA", "n.a.", "N.A.", "<NA>"),
     *("NaN", "nan", "NAN", "-nan", "-NaN", "NULL", "Null", "null", "None"),
     *("n.d.", "N.D.", "n/d", "N/D", "ND", "-", "--", "\u2013", "\u2014", "?"),
 )
+# A formula that has no value, which counts as empty except in the column of results.
+FORMULA = r"#+|#[^\W\d_]\S*[!?]|#N/?[AD]|#N/A N/A|#NV|(Err|Fehler) ?:\d+|formula =.*"
 # In the column of results these words count as empty too, in upper or lower case.
 FAILED = "failed"
 IN_FLIGHT = (
@@ -47,7 +49,8 @@ ISO_DATE = (
 )
 WRITE_NUMBERS = (
     "Write bare numbers: no unit, bound, range or date, no mark between thousands, "
-    "and decimals as in the rest of the file"
+    "decimals as in the rest of the file, % after all of a column or none (Excel: "
+    "first choose the format General), and formulas with a value"
 )
 
 
@@ -57,6 +60,8 @@ def read_table(
     *,
     separator: str | None = None,
     decimal: str | None = None,
+    encoding: str | None = None,
+    sheets: list[str] | None = None,
     columns: Collection[str | None] | None = None,
     outcomes: Collection[str] = (),
 ) -> Table:
@@ -71,11 +76,13 @@ def read_table(
         text_columns: Columns that stay text, so that an id ``007`` is kept.
         separator: The separator of a CSV file; found from its header if it lacks it.
         decimal: The decimal mark of numbers in text; found from them if omitted.
+        encoding: That of a CSV file that is not UTF-8 or UTF-16; cp1252 if omitted.
+        sheets: The sheets to read; a file with several takes the first from the list.
         columns: The columns to read of a Parquet file; all if omitted.
         outcomes: The columns of results, in which the words of ``FAILED`` and
             ``IN_FLIGHT`` count as empty.
     """
-    table = read_cells(path, separator, columns)
+    table = read_cells(path, columns, separator, encoding, sheets or [])
     cells = {str(name): cells for name, cells in _named(table.frame, path).items()}
     # Each column's cells are released when they have been read.
     table, notes = replace(table, frame=pd.DataFrame()), [*table.notes]
@@ -114,7 +121,7 @@ def read_table(
         if not is_text(cells)
     }
     said = tuple(f"{path.name}: {text}" for text in notes)
-    return Table(frame, form, said, failed, typed)
+    return replace(table, frame=frame, form=form, notes=said, failed=failed, typed=typed)
 
 
 def read_by_options(
@@ -129,6 +136,8 @@ def read_by_options(
         names - {*outcomes, args.round},
         separator=args.separator,
         decimal=args.decimal,
+        encoding=args.encoding,
+        sheets=args.sheet,
         columns=columns,
         outcomes=outcomes,
     )
@@ -150,13 +159,14 @@ def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
             f"{path} has the column {repeated[0]!r} more than once. Rename one of them."
         )
     is_unnamed = table.columns == ""
-    unnamed = table.loc[:, is_unnamed].apply(_plain, keeps_text=True)
+    unnamed = table.loc[:, is_unnamed].apply(_plain, args=(True, False))
     is_filled = unnamed.notna().any(axis="columns")
     if is_filled.any():
         raise InputDataError(
             f"{path} has values in a column without a name, first in "
-            f"{row_name(is_filled)}. Name it in the header, or remove it. A column "
-            "that counts rows is not a feature."
+            f"{row_name(is_filled)}. If the first row looks like a title, remove what "
+            "is above the header. Otherwise name the column, or remove it; fields with "
+            "the separator in them, such as decimal commas, need quotation marks."
         )
     return table.loc[:, ~is_unnamed]
 
@@ -170,7 +180,7 @@ def _plain_columns(
     failed: list[int] = []
     for name in list(cells):
         column = cells.pop(name)
-        plain[name] = _plain(column, name in kept)
+        plain[name] = _plain(column, name in kept, name in outcomes)
         if name in outcomes and is_text(plain[name]):
             folded = plain[name].str.casefold()
             failed.extend(folded.index[folded == FAILED])
@@ -180,7 +190,7 @@ def _plain_columns(
     return pd.DataFrame(plain), words, pd.Index(failed)
 
 
-def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
+def _plain(column: pd.Series, keeps_text: bool, is_outcome: bool) -> pd.Series:
     """Return a column of any kind as one of numbers or of text, if possible."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(column.cat.categories.dtype)
@@ -188,10 +198,13 @@ def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
         column = column.infer_objects()
     if column.dtype == object and not keeps_text:
         present = column.dropna()
-        if present.map(lambda value: isinstance(value, Number)).all():
+        kinds = {*map(type, present)}
+        if all(issubclass(k, Number) for k in kinds) and not {bool} < kinds:
             return column.astype("float64")
         if not present.map(lambda value: isinstance(value, str | datetime.date)).any():
             return column
+    if column.dtype.kind == "m":  # durations
+        return column
     if is_numeric(column) and not keeps_text:
         if not pd.api.types.is_extension_array_dtype(column):
             return column
@@ -203,7 +216,8 @@ def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
         text = text.str.normalize("NFC").str.removesuffix(" 00:00:00")
         if pd.api.types.is_float_dtype(column):
             text = text.str.removesuffix(".0")
-    return text.mask(text.isin(MISSING))
+    is_error = text.str.fullmatch(FORMULA, na=False) & (not is_outcome)
+    return text.mask(text.isin(MISSING) | is_error)
 
 
 def _decimal_marks(
@@ -381,13 +395,13 @@ def require_ids(ids: pd.Series, path: Path, *, may_repeat: bool = False) -> None
 
 
 def row_name(selected: pd.Series) -> str:
-    """Name the first selected row as a reader of the file counts.
+    """Name the first selected row as a spreadsheet counts.
 
     The index is the number of the row, or the name of its file and that number.
     """
     row = selected.index[selected.to_numpy(dtype="bool")][0]
     number, of = (row[1], f" of {row[0]}") if isinstance(row, tuple) else (row, "")
-    return f"row {number + 1}{of} (the first under the header is row 1)"
+    return f"row {number + 1}{of} (the header counts, as in a spreadsheet)"
 
 
 def listing(words: list[str], num_shown: int = 20) -> str:

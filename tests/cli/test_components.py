@@ -23,6 +23,7 @@ SOLVENTS = pd.DataFrame({"id": ["water", "ether", "DMF"], "boils": [100, 35, 153
 def folder(tmp_path):
     ACIDS.to_csv("acids.csv", index=False)
     SOLVENTS.to_csv("solvents.csv", index=False)
+    pd.DataFrame(columns=[*NAMES, "yield"]).to_csv("results.csv", index=False)
     return tmp_path
 
 
@@ -66,7 +67,7 @@ def test_results_have_known_noise_and_logarithms(folder, bandits, capsys):
     np.testing.assert_allclose(told["told_noise"][:3], slopes**2)
     results.assign(sd=-1).to_csv("results.csv", index=False)
     assert main([*COMMAND, "--noise-std=sd", "--output=other.csv"]) == 2
-    assert "--noise-std has '-1' in row 1 of results.csv" in capsys.readouterr().err
+    assert "--noise-std has '-1' in row 2 of results.csv" in capsys.readouterr().err
 
 
 def test_a_row_per_measurement_can_be_filled_in(folder):

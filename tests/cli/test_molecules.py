@@ -97,7 +97,7 @@ def test_a_row_without_a_molecule_is_named_or_skipped(library, text, capsys):
     library.loc[7, "smiles"] = text
     next_batch(library, None, "--smiles", "smiles", code=2)
     error = capsys.readouterr().err
-    assert f"in row 8 (the first under the header is row 1) {BAD[text]}" in error
+    assert f"in row 9 (the header counts, as in a spreadsheet) {BAD[text]}" in error
     assert "there are 1 such rows of 89. Correct them, or pass --skip-invalid" in error
     assert error.count("\n") == 1
     assert len(error) < 400
@@ -108,7 +108,7 @@ def test_a_row_without_a_molecule_is_named_or_skipped(library, text, capsys):
     )
     assert "m7" not in set(found["id"])
     said = capsys.readouterr().out
-    assert "skipped with their measurements: 1. Rows: 8" in said
+    assert "skipped with their measurements: 1. Rows: 9" in said
     assert BAD[text] in said
     assert "88 candidates, 10 of them measured" in said
 
@@ -165,7 +165,7 @@ def test_molecules_that_left_the_library_inform(library, capsys):
     np.testing.assert_allclose(both["mean_x"], both["mean_y"], rtol=1e-6)
     results.loc[results.index[0], "smiles"] = "C1CC"
     next_batch(rest, results, "--smiles", "smiles", code=2)
-    assert "of results.csv (the first under the header is row 1)" in (
+    assert "of results.csv (the header counts, as in a spreadsheet)" in (
         capsys.readouterr().err
     )
 
@@ -203,7 +203,7 @@ def test_results_may_write_a_molecule_in_another_way_but_not_another(library, ca
         capsys.readouterr()
         next_batch(library, results, "--smiles", "smiles", code=2)
         error = capsys.readouterr().err
-        assert f"have the SMILES {other!r} in row 3 " in error
+        assert f"have the SMILES {other!r} in row 4 " in error
         assert f"but the molecule of m{row} is 'CCOC' in" in error
         assert error.count("\n") == 1
 

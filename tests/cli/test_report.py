@@ -2,6 +2,7 @@ import argparse
 import base64
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -83,7 +84,8 @@ def measure(folder, num_rows=24, is_noise=False):
 
 def suggest(*words):
     words = ["suggest", "arms.csv", "--reward", "yield & <b>", *words]
-    return main([*words, "--observations=results.csv", "--batch-size=6"])
+    told = ["--observations=results.csv"] if Path("results.csv").exists() else []
+    return main([*words, *told, "--batch-size=6"])
 
 
 def write_report(folder, *words):

@@ -373,7 +373,7 @@ def test_a_pandas_table_whose_arms_have_names(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("id", "match"),
     [
-        ("id", "the id '9' more than once, again in row 3"),
+        ("id", "the id '9' more than once, again in row 4"),
         ("b", r"no column 'b'.*\['id', 'a', 'name'\].*`id`"),
         (None, "numbers only, but column 'name' has 'x'"),
     ],
