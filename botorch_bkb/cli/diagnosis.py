@@ -24,11 +24,7 @@ from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.tables import listing
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.kernels.learned import (
-    fingerprint_columns,
-    lengthscales,
-    variance_shares,
-)
+from botorch_bkb.models.kernels.learned import fingerprint_columns, variance_shares
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 
 
@@ -50,7 +46,6 @@ NUM_REWARDS_SHOWN = 3
 # Two decades.
 MAX_RATIO = 100
 MUCH_LESS = 0.8
-NUM_COLUMNS_SHOWN = 3
 # Intervals are wrong if the share inside is so many standard errors below 95 %: chance
 # alone does that once in 60 times at most.
 FAR_OFF = 3.0
@@ -156,13 +151,11 @@ def diagnose(
     bandit: GPBandit,
     indices: Tensor,
     rewards: Tensor,
-    sources: Sequence[str],
     noise: Tensor | None = None,
 ) -> tuple[str, HeldOut | None]:
     """Describe a bandit's fit to ``n`` measurements; also return held-out predictions.
 
-    ``sources`` are the columns of the features, except for fingerprints. ``noise`` are
-    the variances of the measurements, NaN for those not known.
+    ``noise`` are the variances of the measurements, NaN for those not known.
     """
     # Those of equal features are one candidate for the model.
     measured, place = bandit._table.first_equal(indices).unique(return_inverse=True)
@@ -175,13 +168,6 @@ def diagnose(
         side, sign = ("below", 1) if bandit.maximize else ("above", -1)
         limit = sign * bandit.warp.median
         parts.append(f"results {side} {limit:.3g} are on a logarithmic scale")
-    # Lengthscales of the trend, if there is rough detail. The shortest counts.
-    found = lengthscales(bandit.covar_module).values() if sources else ()
-    scales = pd.Series(list(found), index=list(sources), dtype="float64")
-    shown = scales.groupby(level=0).min().nsmallest(NUM_COLUMNS_SHOWN)
-    if len(shown):
-        columns = ", ".join(f"{name} ({scale:.2g})" for name, scale in shown.items())
-        parts.append(f"columns that matter most (lengthscale over range): {columns}")
     features = kernel_features(bandit, measured)
     _, *details = variance_shares(bandit.covar_module, features)
     detail_share = sum(share for _, share in details)
@@ -197,15 +183,16 @@ def diagnose(
 
 
 def fit_trouble(held_out: HeldOut) -> str | None:
-    """Return why the fit cannot tell candidates apart, if it cannot."""
+    """Return that the fit cannot be told from guessing, if it cannot."""
     chance = CHANCE_QUANTILE / math.sqrt(held_out.num_candidates)
     if held_out.correlation > chance or not held_out.can_judge:
         return None
     return (
-        "the model cannot predict the results: the cross-validated correlation is "
-        f"{held_out.correlation:.2f}, and chance alone gives up to {chance:.2f}. This "
-        "batch is hardly better than a random one. Check that results and candidates "
-        "belong together, and that the columns hold what the result depends on"
+        "the model cannot yet be told from guessing: the cross-validated correlation "
+        f"is {held_out.correlation:.2f}, and chance alone gives up to {chance:.2f}. "
+        "Early on this is normal: continue. If it stays so, check that results and "
+        "candidates belong together, and that the columns hold what the result depends "
+        "on"
     )
 
 

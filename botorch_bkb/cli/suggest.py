@@ -357,7 +357,7 @@ def _print_fit(
         troubles.append(decades_trouble(rewards))
     if is_fitted(rewards):
         status("Checking the fit", args.quiet)
-        text, held_out = diagnose(bandit, indices, rewards, candidates.sources, noise)
+        text, held_out = diagnose(bandit, indices, rewards, noise)
         print(f"Fit: {text}.")
     if held_out is not None:
         troubles.append(fit_trouble(held_out))
