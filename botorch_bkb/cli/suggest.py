@@ -326,7 +326,8 @@ def print_summary(
             f"{in_digits_of(mean.item(), std)} +- "
             f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
         )
-        batch.attrs["stop"] = when_to_stop(bandit, batch, ids, reward_column)
+        told = ids, campaign.rewards, reward_column
+        batch.attrs["stop"] = when_to_stop(bandit, batch, *told)
         print("When to stop:", *batch.attrs["stop"])
     same = "".join(f", all of {k} {v}" for k, v in batch.attrs["same"].items())
     print(f"\n{num_next:,} to measure next, {len(batch):,} distinct{same}:\n")
