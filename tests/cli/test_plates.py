@@ -109,7 +109,7 @@ def test_the_command_says_when_to_stop(minimize, folder, capsys, bandits):
     rows = pd.Index(ARMS["id"]).get_indexer(batch["id"])
     picks = torch.from_numpy(np.repeat(rows, batch["repeats"]))
     progress = bandit.progress(indices=picks)
-    brings = "The model cannot tell how much this batch will raise the best reward"
+    brings = "This batch may raise the best reward, by how much is unknown: "
     if minimize:
         rise = f"{progress.expected_rise:.2g}"
         brings = f"expected to lower the best predicted mean reward by {rise}."
@@ -150,8 +150,8 @@ def test_a_rise_beyond_all_results_is_not_told(minimize, folder, capsys, bandits
             assert float(found[1]) < 1
         else:
             assert (
-                f"When to stop: The model cannot tell how much this batch will {verb} "
-                "the best reward: its predictions go beyond every result so far. A"
+                f"When to stop: This batch may {verb} the best reward, by how much is "
+                "unknown: predictions go beyond all results so far. A"
             ) in said
 
 
