@@ -14,6 +14,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.arms import BitArms, ProductArms
+from botorch_bkb.cli.features import note_forgotten
 from botorch_bkb.cli.molecules import read_smiles
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
@@ -34,6 +35,7 @@ from botorch_bkb.cli.tables import (
     require_column,
     require_ids,
     row_name,
+    unit_trouble,
 )
 
 
@@ -166,6 +168,7 @@ def _read_list(name: str, text: str, args: argparse.Namespace) -> pd.DataFrame:
             f"empty cells, but {words or 'a number'} is not. Pass --smiles {name} for "
             "molecules, and --drop for columns that are not features."
         )
+    note_forgotten(table, args)
     return table.astype("float64")
 
 
@@ -199,6 +202,8 @@ def _with_results(
         f"({listing([str(each) for each in new], 3)}): they train the model, and are "
         "not chosen"
     )
+    lists = {"the results": pd.Series(new), "the list": pd.Series(own.index)}
+    note(unit_trouble(name, lists))
     return pd.concat([own, more])
 
 

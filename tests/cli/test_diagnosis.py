@@ -8,6 +8,7 @@ import torch
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.diagnosis import (
+    decades_trouble,
     diagnose,
     fit_trouble,
     HeldOut,
@@ -162,7 +163,7 @@ def test_a_mark_of_a_missing_value_is_named_although_it_is_warped(measured):
     bandit.ask(1)
     assert bandit.warp is not None
     found = reward_trouble(bandit, rewards, None, [f"k{n}" for n in indices])
-    assert f"1 of {len(rewards)} results (-9999 of k{indices[-1]}) make 100%" in found
+    assert f"1 of {len(rewards)} results (-9999 of k{indices[-1]}) are far" in found
 
 
 def test_candidates_of_equal_features_are_left_out_together():
@@ -268,3 +269,74 @@ def test_a_far_candidate_that_was_not_measured_tells_what_it_does_to_the_fit(mea
     assert good > 0.9
     assert found.correlation < 0.5
     assert found.num_candidates == 30
+
+
+YIELDS = np.random.default_rng(0).uniform(1, 95, 60).round(1)
+
+
+@pytest.mark.parametrize(
+    ("marks", "num_others"),
+    [
+        ([1e12] * 3, 21),
+        ([1e20] * 5, 19),
+        ([-1e20] * 6, 25),
+        ([-9999] * 6, 25),
+        ([-999] * 5, 25),
+        ([-9999] * 20, 11),
+        ([1e12] * 3 + [-1e20] * 4, 20),
+        ([-1.5e6, -3e6, -2e6, -1e6, -4e6], 25),
+        ([1e12] * 3, 3),
+        ([859], 23),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("minimize", [False, True], ids=["max", "min"])
+def test_marks_far_beyond_all_others_are_named_however_many(
+    marks, num_others, minimize
+):
+    told = np.random.default_rng(1).permutation([*marks, *YIELDS[:num_others]])
+    found = reward_trouble(*fitted(told, minimize))
+    assert found.startswith(f"{len(marks)} of {len(told)} results (")
+    assert found.endswith("continue" if min(marks) < 0 else "pass --log-reward")
+    first = np.flatnonzero(np.isin(told, marks))[0]
+    assert f"({told[first]:g} of {first}" in found
+    scores = reward_trouble(*fitted(told, minimize), log_reward=None)
+    assert scores.endswith("If they are right, continue")
+
+
+def fitted(told, minimize=False):
+    """Return the first arguments of `reward_trouble` for results of other arms."""
+    stream = torch.Generator().manual_seed(0)
+    arms = torch.rand(80, 2, generator=stream, dtype=torch.double)
+    bandit = GPBandit(arms, maximize=not minimize, generator=stream)
+    rewards = torch.tensor(np.asarray(told, dtype="float64"))
+    bandit.add_observations(torch.arange(len(told)), rewards)
+    bandit.ask(1)
+    return bandit, rewards, None, range(len(told))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        YIELDS[:30],
+        [0.0] * 20 + [40, 60, 50, 30],
+        [0.1] * 6 + [*YIELDS[:20] / 10 + 50],
+        [*YIELDS[:20] / 20, 60, 72, 55],
+        [0, 0, *YIELDS[:20] / 10 + 80],
+        [0.5, 60],
+    ],
+    ids=["yields", "zeros", "limits", "hits", "failures", "two"],
+)
+def test_results_that_may_be_right_are_no_marks(told):
+    assert reward_trouble(*fitted(told)) is None
+
+
+def test_logarithms_are_not_for_results_that_are_mostly_zero():
+    sizes = torch.logspace(-1, 3, 12, dtype=torch.double)
+    few = torch.cat([torch.zeros(5), sizes])
+    assert "Before, write the detection limit in place of 0" in decades_trouble(
+        few, False
+    )
+    most = torch.cat([torch.zeros(13), sizes])
+    assert decades_trouble(most, False) is None
+    assert decades_trouble(torch.cat([sizes, -sizes]), False) is None
