@@ -419,17 +419,17 @@ def reward_trouble(
 def _far(sizes: Tensor) -> list[int]:
     """Return those of ``n`` results that are far larger than all others, if any are.
 
-    Equal ones, two, and a tenth are at 5 times the next one; up to half at 1,000 times;
-    most, and any of too few, at a million times.
+    One, or equal ones, are at 5 times the next one; two, or a tenth, at 10 times; up to
+    half at 1,000 times; most, and any of too few, at a million times.
     """
     distinct, num_results = sizes[sizes > 0].unique().tolist(), len(sizes)
     for size, larger in pairwise(distinct):
         is_far = sizes >= larger
         num_far, ratio = int(is_far.sum()), 1e6
         if num_results >= MIN_CANDIDATES:
-            is_equal = larger == distinct[-1]
-            is_few = is_equal or num_far <= max(2, num_results // 10)
-            ratio = 5 if is_few else 1e3 if 2 * num_far <= num_results else 1e6
+            is_few = num_far <= max(2, num_results // 10)
+            ratio = 10 if is_few else 1e3 if 2 * num_far <= num_results else 1e6
+            ratio = 5 if larger == distinct[-1] else ratio
         if larger >= ratio * size:
             return is_far.nonzero().flatten().tolist()
     return []
