@@ -345,8 +345,8 @@ class Hyperparameters:
             self._is_warned = True
             warnings.warn(
                 f"The fit to {num_pulls} observations explains the rewards no better "
-                f"than noise alone (its noise is {noise:.0%} of their variance). The "
-                "model cannot rank arms without observations. Check that features and "
+                f"than noise alone (its noise is {noise:.0%} of their variance). Early "
+                "on this is normal: continue. If it stays so, check that features and "
                 "rewards belong together, or pass a kernel.",
                 BotorchWarning,
                 stacklevel=2,

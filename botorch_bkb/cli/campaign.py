@@ -34,19 +34,21 @@ from botorch_bkb.cli.results import (
     results_name,
 )
 from botorch_bkb.cli.tables import (
+    AVAILABLE_WORDS,
     find_column,
     is_numeric,
     listing,
     NUMBER,
     outcome_columns,
+    quoted,
     read_by_options,
     require_column,
     require_ids,
     row_name,
+    unit_trouble,
 )
 
 
-AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
 # The column that numbers the rows of a table without ids.
 ROW_COLUMN = "candidate"
 
@@ -248,13 +250,14 @@ def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
             words = arms[name].astype("str")
             is_id = words.nunique() == len(arms)
             is_id = is_id and not words.map(LOOKS_NUMERIC.fullmatch).any()
+        word = quoted(name)
         if (is_id and len(arms) > 2) or NUMBER.fullmatch(name.replace(",", ".")):
             raise InputDataError(
                 f"{args.arms} has no column 'id' in its header, but a column {name!r}. "
                 "Write a header above the rows if there is none. If the column names "
-                f"or counts the candidates, pass --id {name!r} or --drop {name!r}. If "
+                f"or counts the candidates, pass --id {word} or --drop {word}. If "
                 "it is a setting, add a column 'id', or, for words, pass --category "
-                f"{name!r}. If it is the whole header, pass --separator."
+                f"{word}. If it is the whole header, pass --separator."
             )
 
 
@@ -335,6 +338,9 @@ def _identify(
             f"{len(removed):,} ({shown}). Their results train the model with the "
             f"settings in {results_name(args)}, and they are not chosen"
         )
+        for name in settings:
+            cells = {"the results": removed[name], args.arms.name: arms[name]}
+            note(unit_trouble(name, cells))
     return places, removed
 
 
@@ -379,3 +385,6 @@ def _compare_settings(
             f"the results have other values than {args.arms.name} in columns "
             f"{listing(said)}, first in {first}: the model uses {args.arms.name}"
         )
+    for name, wrong in zip(columns, differ.T, strict=True):
+        cells = {"the results": results[name][wrong], args.arms.name: own[name][wrong]}
+        note(unit_trouble(name, cells))

@@ -17,7 +17,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.arms import BitArms, ProductArms
-from botorch_bkb.cli.features import find_slip, LOOKS_NUMERIC
+from botorch_bkb.cli.features import find_slip, LOOKS_NUMERIC, note_forgotten
 from botorch_bkb.cli.files import BLANKS, CsvFormat, KINDS, read_cells
 from botorch_bkb.cli.identity import match_ids
 from botorch_bkb.cli.molecules import read_smiles
@@ -43,6 +43,7 @@ from botorch_bkb.cli.tables import (
     require_ids,
     row_name,
     to_numbers,
+    unit_trouble,
 )
 
 
@@ -185,6 +186,7 @@ def _read_list(
             f"empty cells, but {words or 'a number'} is not. Pass --smiles {name} for "
             "molecules, and --drop for columns that are not features."
         )
+    note_forgotten(table, args)
     return table.astype("float64"), file.form
 
 
@@ -261,6 +263,8 @@ def _with_results(
         f"({listing([str(each) for each in new], 3)}): they train the model, and are "
         "not chosen"
     )
+    lists = {"the results": pd.Series(new), "the list": pd.Series(own.index)}
+    note(unit_trouble(name, lists))
     return pd.concat([own, more])
 
 

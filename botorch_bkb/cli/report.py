@@ -233,10 +233,7 @@ def nearest_measured(
 
 
 def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, Any]:
-    """Return a kernel's parts and hyperparameters as text.
-
-    Small lengthscales come first, and large weights.
-    """
+    """Return a kernel's parts and hyperparameters as text."""
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
     described = {"kernel": ", ".join(type(part).__name__ for part in parts)}
     for name, raw, constraint in kernel.named_parameters_and_constraints():
@@ -244,11 +241,7 @@ def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, A
         numbers = value.detach().flatten().tolist()
         shown = [f"{number:.3g}" for number in numbers]
         if 1 < len(numbers) == len(feature_names):
-            pairs = sorted(
-                zip(numbers, feature_names, strict=True),
-                reverse=name.endswith("weight"),
-            )
-            shown = [f"{feature} {number:.3g}" for number, feature in pairs]
+            shown = list(map("{} {}".format, feature_names, shown))
         name = name.replace("base_kernel.", "").replace("raw_", "")
         name = re.sub(r"kernels\.(\d+)\.", lambda n: f"part {int(n[1]) + 1} ", name)
         described[name.replace("_", " ")] = listing(shown, NUM_LENGTHSCALES_SHOWN)

@@ -110,7 +110,8 @@ def read_results(
             frame if name is None else frame.rename(columns={name: ids})
             for frame, name in zip(frames, own, strict=True)
         ]
-    keys = [path.name for path in tables]
+    names = [path.name for path in tables]
+    keys = names if len({*names}) == len(names) else [*map(str, tables)]
     return pd.concat(frames, keys=keys), np.concatenate(is_failed), last
 
 

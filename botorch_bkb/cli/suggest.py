@@ -41,7 +41,7 @@ from botorch_bkb.cli.results import (
     noise_variances,
     reward_label,
 )
-from botorch_bkb.cli.tables import outcome_columns
+from botorch_bkb.cli.tables import outcome_columns, unit_trouble
 from botorch_bkb.models.utils.rows import find_duplicates
 
 
@@ -117,7 +117,7 @@ def _suggest(
     known = indices[is_told], rewards[is_told], noise[is_told]
     batch = describe_batch(bandit, picks, ids, campaign.id_column, is_fitted(known[1]))
     _write_next(args, campaign, picks, batch)
-    held_out, problems = _print_fit(bandit, *known, rounds, ids, candidates, args)
+    held_out, problems = _print_fit(bandit, *known, rounds, campaign, args)
     if isinstance(campaign, Products):
         # Predictions, below, evaluate more of them.
         share, size = bandit.evaluated_share, campaign.num_candidates
@@ -326,7 +326,7 @@ def print_summary(
             f"{in_digits_of(mean.item(), std)} +- "
             f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
         )
-        batch.attrs["stop"] = when_to_stop(bandit, batch, ids, reward_column)
+        batch.attrs["stop"] = when_to_stop(bandit, batch, campaign, reward_column)
         print("When to stop:", *batch.attrs["stop"])
     same = "".join(f", all of {k} {v}" for k, v in batch.attrs["same"].items())
     print(f"\n{num_next:,} to measure next, {len(batch):,} distinct{same}:\n")
@@ -346,18 +346,23 @@ def _print_fit(
     rewards: Tensor,
     noise: Tensor,
     rounds: pd.DataFrame,
-    ids: Any,
-    candidates: Candidates,
+    campaign: Campaign | Products,
     args: argparse.Namespace,
 ) -> tuple[HeldOut | None, list[str]]:
     """Print a description of the fit; return held-out predictions and warnings."""
     held_out = None
-    troubles = [reward_trouble(bandit, rewards, noise, list(ids[indices.numpy()]))]
-    if not (args.log_reward or args.objective):
-        troubles.append(decades_trouble(rewards))
+    names = list(campaign.ids[indices.numpy()])
+    log_reward = None if args.objective else args.log_reward
+    files = campaign.results.groupby(level=0, sort=False)
+    troubles: list[str | None] = [
+        unit_trouble(name, dict(iter(files[name]))) for name in outcome_columns(args)
+    ]
+    if not any(troubles) and log_reward is False:
+        troubles.append(decades_trouble(rewards, args.minimize))
+    troubles.append(reward_trouble(bandit, rewards, noise, names, log_reward))
     if is_fitted(rewards):
         status("Checking the fit", args.quiet)
-        text, held_out = diagnose(bandit, indices, rewards, candidates.sources, noise)
+        text, held_out = diagnose(bandit, indices, rewards, noise)
         print(f"Fit: {text}.")
     if held_out is not None:
         troubles.append(fit_trouble(held_out))

@@ -11,6 +11,7 @@ import datetime
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import permutations
 from numbers import Number
 from pathlib import Path
 
@@ -39,6 +40,7 @@ IN_FLIGHT = (
 )
 # Numbers whose mark may separate thousands. [0-9]: pandas is slow with \d.
 THOUSANDS = r"[+-]?[1-9][0-9]?[0-9]?[.,][0-9][0-9][0-9] *%?"
+AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
 # Larger integers are not exact in double precision.
 MAX_WHOLE = 2**53
 # Larger numbers overflow when they are squared and summed.
@@ -121,7 +123,8 @@ def read_table(
         if not is_text(cells)
     }
     said = tuple(f"{path.name}: {text}" for text in notes)
-    return replace(table, frame=frame, form=form, notes=said, failed=failed, typed=typed)
+    found = replace(table, frame=frame, form=form, notes=said)
+    return replace(found, failed=failed, typed=typed)
 
 
 def read_by_options(
@@ -324,6 +327,19 @@ def is_no_number(column: pd.Series) -> pd.Series:
     return wrong
 
 
+def unit_trouble(name: str, parts: Mapping[str, pd.Series]) -> str:
+    """Return which file has a column in about hundredths of another's, if one has."""
+    sizes = {file: (x := to_numbers(part).abs())[x > 0] for file, part in parts.items()}
+    for (file, low), (other, high) in permutations(sizes.items(), 2):
+        ratio = high.median() / low.median()
+        if low.max() <= high.quantile(0.25) and 20 <= ratio <= 500:
+            return (
+                f"the values of column {name!r} in {file} are about a hundredth of "
+                f"those in {other}. Write both as percentages, or both as fractions"
+            )
+    return ""
+
+
 def days(text: pd.Series) -> pd.Series | None:
     """Return dates, perhaps with times, as days since the first; None for others."""
     if text.empty or not text.str.fullmatch(ISO_DATE).all():
@@ -350,7 +366,8 @@ def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
         cell = column[wrong].iloc[0]
         shown = "an empty cell" if pd.isna(cell) else repr(str(cell))
         more = f" (more such rows: {wrong.sum() - 1:,})" if wrong.sum() > 1 else ""
-        gaps = "pending: an empty cell; failed: the word failed"
+        gaps = "pending: an empty cell; failed: the word failed; beyond a limit, such "
+        gaps += "as >100: the limit"
         raise InputDataError(
             f"Column {column.name!r} has {shown} in {row_name(wrong)}{more}, which is "
             f"not a finite number up to {MAX_NUMBER:g}. {WRITE_NUMBERS} "
@@ -389,8 +406,10 @@ def require_ids(ids: pd.Series, path: Path, *, may_repeat: bool = False) -> None
         if wrong.any():
             raise InputDataError(
                 f"{path} has {fault.format(ids[wrong].iloc[0])} in {row_name(wrong)}, "
-                f"column {ids.name!r}. Correct it or remove the row: every candidate "
-                "needs its own id (NA, None and the like count as empty)."
+                f"column {ids.name!r} (rows: {wrong.sum():,}). Correct it or remove "
+                "the row: each candidate needs an id, and NA, None and the like are no "
+                "ids. If wells repeat on every plate, join plate and well in all "
+                "tables, such as P1-A1."
             )
 
 
@@ -402,6 +421,11 @@ def row_name(selected: pd.Series) -> str:
     row = selected.index[selected.to_numpy(dtype="bool")][0]
     number, of = (row[1], f" of {row[0]}") if isinstance(row, tuple) else (row, "")
     return f"row {number + 1}{of} (the header counts, as in a spreadsheet)"
+
+
+def quoted(name: object) -> str:
+    """Return a name as a command line takes it."""
+    return f"{name}" if re.fullmatch(r"[\w.-]+", f"{name}") else f'"{name}"'
 
 
 def listing(words: list[str], num_shown: int = 20) -> str:

@@ -108,7 +108,7 @@ def test_a_column_that_is_likely_one_of_ids_is_no_setting(suggest, column, value
     table = GRID.copy()
     table.insert(0, column, values)
     _, said = suggest(table, None, code=2)
-    assert f"names or counts the candidates, pass --id {column!r} or --drop" in said
+    assert f"names or counts the candidates, pass --id {column} or --drop" in said
     for option in ("--id", "--drop"):
         suggest(table, None, option, column)
 

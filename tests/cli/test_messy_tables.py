@@ -377,7 +377,7 @@ REFUSED = {
     "at least one candidate": {
         "an empty workbook": (excel(pd.DataFrame()), "arms.xlsx")
     },
-    "Fill it (NA, None and the like count as empty), remove the row": {
+    "Fill it (NA, None and the like count as empty). If the setting does not": {
         "a word that is taken for an empty cell": (
             csv(solvents("None", [1, 3])),
             "'solvent' has a missing, infinite or huge value in row ",

@@ -87,9 +87,7 @@ def test_a_library_of_smiles_gives_the_next_plate(library, capsys):
 def test_the_fingerprint_has_options(library, words, kind, capsys):
     results = results_of(library, list(range(0, len(library), 4)))
     assert len(next_batch(library, results, "--smiles", "smiles", *words)) == 5
-    said = capsys.readouterr().out
-    assert kind in said
-    assert ("smiles (" in said) == ("--kernel" in words)
+    assert kind in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text[:12]))
@@ -143,7 +141,6 @@ def test_another_column_beside_the_molecule_is_learned_too(library, capsys):
     found = next_batch(table, results, "--smiles", "smiles", size=12)
     said = capsys.readouterr().out
     assert "times a Matern kernel of the other columns" in said
-    assert "columns that matter most (lengthscale over range): temperature (" in said
     # Two temperatures of a molecule are two candidates.
     assert "of another row" not in said
     hot = table.set_index("id")["temperature"].loc[found["id"]] == 80
@@ -264,7 +261,6 @@ def test_bits_and_counts_are_compared_as_fingerprints_if_asked(capsys):
     said = capsys.readouterr().out
     assert "16 columns of 0 and 1" in said
     assert "times a Matern kernel of the other columns" in said
-    assert "heat (" in said
     counts = table.drop(columns="id") * 3 + 2
     next_batch(counts.assign(id=table["id"]), results, *words)
     assert "16 columns of counts" in capsys.readouterr().out
