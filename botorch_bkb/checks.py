@@ -50,6 +50,12 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def check_truth(name: str, value: Any) -> bool:
+    """Return True or False."""
+    _require(isinstance(value, bool | np.bool_), name, "True or False", value)
+    return bool(value)
+
+
 def check_number(
     name: str, value: Any, least: float = -LARGEST, most: float = LARGEST
 ) -> float:

@@ -22,7 +22,13 @@ from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
 from botorch_bkb.bandits.surrogates import ArmSurrogate
-from botorch_bkb.checks import check_count, check_generator, check_indices, check_size
+from botorch_bkb.checks import (
+    check_count,
+    check_generator,
+    check_indices,
+    check_size,
+    check_truth,
+)
 from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.models.utils.draws import (
     as_generator,
@@ -111,7 +117,7 @@ class FiniteArmBandit(Bandit):
             confidence = self.default_confidence
         self.confidence = as_schedule(confidence)
         self.batch_rule = self.default_batch_rule if batch_rule is None else batch_rule
-        self.maximize = maximize
+        self.maximize = check_truth("maximize", maximize)
         self.max_repeats = max_repeats
         self.num_batches = 0
         self._surrogate: ArmSurrogate = surrogate

@@ -14,7 +14,11 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchError,
+    InputDataError,
+    UnsupportedError,
+)
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -22,7 +26,7 @@ from typing_extensions import override
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
 from botorch_bkb.bandits.warping import LogWarp
-from botorch_bkb.checks import check_time
+from botorch_bkb.checks import check_time, check_truth
 
 
 P = ParamSpec("P")
@@ -287,9 +291,11 @@ class Bandit(ABC):
                     )
             self._load(state)
         except Exception as error:  # a strange state may raise anything
+            is_ours = isinstance(error, BotorchError)
+            strange = f"expected what `state_dict` returned, but it is not ({error!r})."
             raise InputDataError(
                 f"The state does not fit this {type(self).__name__} and its options: "
-                f"{error}"
+                f"{error if is_ours else strange}"
             ) from error
         self._preview = None
 
@@ -303,16 +309,17 @@ class Bandit(ABC):
 
         Args:
             path: The file; its folder must exist.
-            overwrite: Whether to replace a file that another bandit has saved since
-                this one loaded or saved it.
+            overwrite: Whether to replace a file that this bandit neither loaded nor
+                saved, or that another one has saved since.
 
         Raises:
-            InputDataError: If another bandit has and ``overwrite`` is False. The file
+            InputDataError: If there is such a file and ``overwrite`` is False. The file
                 is unchanged.
             OSError: If the file cannot be written.
         """
         path = Path(path).resolve()
-        expected = None if overwrite else self._known_files.get(path)
+        is_free = check_truth("overwrite", overwrite)
+        expected = None if is_free else self._known_files.get(path, b"")
         self._surrogate.restore(self._surrogate.state)
         self._preview = None
         line = save_state(self.state_dict(), path, expected)

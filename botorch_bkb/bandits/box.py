@@ -32,6 +32,7 @@ from botorch_bkb.checks import (
     check_generator,
     check_points,
     check_size,
+    check_truth,
 )
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
 from botorch_bkb.models.kernels.learned import composite_to_learn
@@ -116,7 +117,7 @@ class BoxBandit(Bandit):
         # The optimizers need double precision; points come in the dtype of the box.
         self.bounds, self._dtype = bounds.double(), bounds.dtype
         self.batch_size = batch_size
-        self.maximize = maximize
+        self.maximize = check_truth("maximize", maximize)
         self.num_batches = 0
         sign = 1.0 if maximize else -1.0
         self._observations: PointObservations = PointObservations(self.bounds, sign)

@@ -27,7 +27,7 @@ from botorch_bkb.bandits.map_fit import fit_or_warn
 from botorch_bkb.bandits.observations import Observations, Pull
 from botorch_bkb.bandits.policies import PosteriorAt
 from botorch_bkb.bandits.surrogates import ArmSurrogate
-from botorch_bkb.checks import check_number
+from botorch_bkb.checks import check_number, check_truth
 from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
 from botorch_bkb.posteriors import (
     ArmMoments,
@@ -242,10 +242,6 @@ class FilterSurrogate(ArmSurrogate):
         tolerance: float = 1e-3,
         max_inducing: int = 512,
     ) -> None:
-        if not isinstance(sparse, bool):
-            raise InputDataError(
-                f"Expected `sparse` to be True or False, but got {sparse!r}."
-            )
         features = hyperparameters.features
         if isinstance(features, StoredArms) and features.workers is not None:
             raise UnsupportedError(
@@ -254,7 +250,7 @@ class FilterSurrogate(ArmSurrogate):
                 "`RGPUCB`, which computes there."
             )
         super().__init__(hyperparameters, max_feature_bytes)
-        self.sparse = sparse
+        self.sparse = check_truth("sparse", sparse)
         self.tolerance = tolerance
         self.max_inducing = max_inducing
         self._posterior = ReplayedFilter(self._empty())

@@ -1,6 +1,7 @@
 """Whatever is passed: an answer, or an error that says so and changes nothing."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,16 @@ from botorch.exceptions.errors import (
 from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import BBKBWidth, NormDoubling
 from botorch_bkb.acquisition.schedules import ConstantWidth
-from tests.bandits import assert_same, LEARNED, make_bandit, NOISE, play, rbf, unchanged
+from tests.bandits import (
+    ALL_BANDITS,
+    assert_same,
+    LEARNED,
+    make_bandit,
+    NOISE,
+    play,
+    rbf,
+    unchanged,
+)
 
 
 ARMS = torch.rand(6, 2, generator=torch.Generator().manual_seed(0)).double()
@@ -234,3 +244,34 @@ def test_columns_of_a_table_come_in_their_order():
     assert observations["told_rewards"][-6:] == [0.3, 0.5, 0.4, 0.5, 0.4, 0.3]
     available = pd.Series([True] + 29 * [False]).sort_values()
     assert bandit.ask(available=available).unique().tolist() == [29]
+
+
+def box_bandit(**options):
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    return BoxBandit(bounds, rbf(), NOISE, **options)
+
+
+EVERY_BANDIT = {
+    **{each.__name__: partial(make_bandit, each) for each in ALL_BANDITS},
+    "BoxBandit": box_bandit,
+}
+each_bandit = pytest.mark.parametrize("make", EVERY_BANDIT.values(), ids=EVERY_BANDIT)
+
+
+@each_bandit
+def test_a_direction_is_true_or_false(make):
+    for junk in ("no", "False", 0, None):
+        with pytest.raises(InputDataError, match="`maximize` to be True or False, but"):
+            make(maximize=junk)
+    assert make(maximize=np.bool_(False)).state_dict()["maximize"] is False
+
+
+@each_bandit
+def test_a_state_that_lacks_something_is_refused(make):
+    bandit = make()
+    state = bandit.state_dict()
+    missing = [{k: v for k, v in state.items() if k != name} for name in state]
+    for junk in ({}, None, "state", [], 3, *missing):
+        with unchanged(bandit), pytest.raises(InputDataError, match="`state_dict` ret"):
+            bandit.load_state_dict(junk)
+    bandit.load_state_dict(state)
