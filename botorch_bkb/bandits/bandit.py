@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any, cast
 
 import torch
@@ -235,8 +235,9 @@ class FiniteArmBandit(Bandit):
             if len(new):
                 indices = self._keep_chosen(new, indices)
             scores = self._scores(indices, now)
-            observations.ask(indices.tolist(), scores.tolist(), now)
-            observations.failed_lately = frozenset()
+            with self._recording() as observations:
+                observations.ask(indices.tolist(), scores.tolist(), now)
+                observations.failed_lately = frozenset()
             self.num_batches += 1
         return indices
 
@@ -298,7 +299,7 @@ class FiniteArmBandit(Bandit):
         """Add the new arms that were chosen to the table; return the indices in it."""
         num_arms = self.arms.shape[0]
         chosen = indices[indices >= num_arms].unique()
-        self._append(new[chosen - num_arms], is_retired=True)
+        self._append(new[chosen - num_arms], True, chosen[:0])
         kept = num_arms + torch.searchsorted(chosen, indices)
         return torch.where(indices < num_arms, indices, kept)
 
@@ -322,9 +323,11 @@ class FiniteArmBandit(Bandit):
                 has changed then.
         """
         places = self._observations.find_told(indices, pull_ids)
-        self._observations.withdraw(places)
-        self._surrogate.withdraw(self._observations, places)
-        self._preview = None
+        observations, surrogate = copy(self._observations), copy(self._surrogate)
+        observations.withdraw(places)
+        surrogate.withdraw(observations, places)
+        changes = {"_observations": observations, "_surrogate": surrogate}
+        vars(self).update(changes, _preview=None)
 
     @locked
     def add_pending(self, indices: Tensor | Sequence[int]) -> None:
@@ -335,7 +338,8 @@ class FiniteArmBandit(Bandit):
         """
         arms = check_indices(indices, len(self.arms))
         scores = self._scores(self._indices(arms), self._observations.last_time)
-        self._observations.ask(arms, scores.tolist())
+        with self._recording() as observations:
+            observations.ask(arms, scores.tolist())
 
     @locked
     def add_arms(self, arms: Tensor) -> Tensor:
@@ -356,8 +360,7 @@ class FiniteArmBandit(Bandit):
                 (``arms.on_ray()``). Nothing has changed then.
         """
         indices, new = self._table.find(arms)
-        self._append(new, is_retired=False)
-        self._table = self._table.retire(indices, False)
+        self._append(new, is_retired=False, open_again=indices)
         return indices
 
     @locked
@@ -372,15 +375,18 @@ class FiniteArmBandit(Bandit):
         arms = check_indices(indices, self.arms.shape[0])
         self._table = self._table.retire(self._indices(arms))
 
-    def _append(self, arms: Tensor, is_retired: bool) -> None:
-        """Append arms to the table."""
-        if len(arms):
-            surrogate = self._surrogate.extended(arms, self._observations)
+    def _append(self, new: Tensor, is_retired: bool, open_again: Tensor) -> None:
+        """Append arms to the table, and take back retired ones."""
+        table, changes = self._table, {}
+        if len(new):
             # A product space has no arms beside its own.
-            table = cast(ArmTable, self._table)
-            self._table = table.appended(arms, is_retired)
-            self._observations.num_arms = len(self.arms)
-            self._surrogate, self._preview = surrogate, None
+            table = cast(ArmTable, table).appended(new, is_retired)
+            observations = copy(self._observations)
+            observations.num_arms = len(table.rows)
+            surrogate = self._surrogate.extended(new, observations)
+            changes = {"_observations": observations, "_surrogate": surrogate}
+            changes["_preview"] = None
+        vars(self).update(changes, _table=table.retire(open_again, False))
 
     @override
     def _scores(self, indices: Tensor, time: float) -> Tensor:
@@ -502,5 +508,5 @@ class FiniteArmBandit(Bandit):
         surrogate = self._surrogate.loaded(state, observations, table.rows)
         num_batches = check_count("num_batches", state["num_batches"])
         self.confidence.load_state_dict(state["confidence"])
-        self._table, self._observations = table, observations
-        self._surrogate, self.num_batches = surrogate, num_batches
+        loaded = {"_surrogate": surrogate, "num_batches": num_batches}
+        vars(self).update(loaded, _table=table, _observations=observations)

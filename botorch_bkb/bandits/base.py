@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from threading import RLock
@@ -156,7 +157,8 @@ class Bandit(ABC):
         """
         time = self._checked_time(time)
         self._check_takes_noise(noise_variance)
-        self._observations.tell(indices, rewards, pull_ids, time, noise_variance)
+        with self._recording() as observations:
+            observations.tell(indices, rewards, pull_ids, time, noise_variance)
 
     @locked
     def add_observations(
@@ -174,7 +176,8 @@ class Bandit(ABC):
         """
         time = self._checked_time(time)
         self._check_takes_noise(noise_variance)
-        self._observations.add(indices, rewards, self._scores, time, noise_variance)
+        with self._recording() as observations:
+            observations.add(indices, rewards, self._scores, time, noise_variance)
 
     @locked
     def fail(
@@ -183,8 +186,16 @@ class Bandit(ABC):
         pull_ids: Tensor | Sequence[int] | None = None,
     ) -> None:
         """Release pending pulls that have failed; arguments as in ``tell``."""
-        self._observations.fail(indices, pull_ids)
+        with self._recording() as observations:
+            observations.fail(indices, pull_ids)
         self._review_failures()
+
+    @contextmanager
+    def _recording(self) -> Iterator[Any]:
+        """Yield a copy of the observations, which then replaces them."""
+        observations = copy(self._observations)
+        yield observations
+        self._observations = observations
 
     def _review_failures(self) -> None:
         """Act on pulls that have failed; by default nothing happens."""
@@ -240,12 +251,10 @@ class Bandit(ABC):
         """Restore bandit and surrogate after an error or an interrupt."""
         surrogate, state = self._surrogate, self._surrogate.state
         before, schedule_state = vars(self).copy(), self._schedule.state_dict()
-        observed = vars(self._observations).copy()
         try:
             yield
         except BaseException:
             vars(self).update(before)
-            vars(self._observations).update(observed)
             self._schedule.load_state_dict(schedule_state)
             surrogate.restore(state)
             raise

@@ -387,10 +387,10 @@ class GPBandit(FiniteArmBandit):
         failures = self._observations.failures
         again = [arm for arm, count in failures.items() if count >= MOST_FAILURES]
         if again:
+            self.retire_arms(again)
             self._observations.failures = {
                 arm: count for arm, count in failures.items() if arm not in again
             }
-            self.retire_arms(again)
             warnings.warn(
                 f"Pulls of the arms {again} have failed twice, so they are retired. "
                 f"To allow them again, call `add_arms(bandit.arms[{again}])`.",
