@@ -12,10 +12,12 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from gpytorch.kernels import MultitaskKernel, RBFKernel, ScaleKernel
 
 from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import BBKBWidth, NormDoubling
 from botorch_bkb.acquisition.schedules import ConstantWidth
+from botorch_bkb.bandits import UniformPolicy
 from tests.bandits import (
     ALL_BANDITS,
     assert_same,
@@ -246,9 +248,9 @@ def test_columns_of_a_table_come_in_their_order():
     assert bandit.ask(available=available).unique().tolist() == [29]
 
 
-def box_bandit(**options):
+def box_bandit(covar_module=None, **options):
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
-    return BoxBandit(bounds, rbf(), NOISE, **options)
+    return BoxBandit(bounds, covar_module or rbf(), NOISE, **options)
 
 
 EVERY_BANDIT = {
@@ -275,3 +277,44 @@ def test_a_state_that_lacks_something_is_refused(make):
         with unchanged(bandit), pytest.raises(InputDataError, match="`state_dict` ret"):
             bandit.load_state_dict(junk)
     bandit.load_state_dict(state)
+
+
+UNFIT = {
+    "more lengthscales": (RBFKernel(ard_num_dims=3), "3 dimensionality"),
+    "scaled": (ScaleKernel(RBFKernel(ard_num_dims=3)), "must match the size"),
+    "of no such column": (RBFKernel(active_dims=(5,)), "out of"),
+    "of several outputs": (MultitaskKernel(RBFKernel(), 2), r"shape \(4, 4\)"),
+    "learned": (lambda features: RBFKernel(ard_num_dims=3), "3 dimensionality"),
+    "of one column": (
+        ScaleKernel(RBFKernel(active_dims=(0,), ard_num_dims=3)),
+        "3 lengthscales of one feature",
+    ),
+}
+
+
+@each_bandit
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_kernel_that_does_not_fit_the_arms_is_refused_at_once(make, name):
+    kernel, match = UNFIT[name]
+    match = f"to fit arms of 2 features, .*{match}.*Check its `ard_num_dims`"
+    with pytest.raises(InputDataError, match=match):
+        box_bandit(kernel) if make is box_bandit else make(covar_module=kernel)
+
+
+@each_bandit
+def test_a_class_in_place_of_a_kernel_is_refused(make):
+    make = box_bandit if make is box_bandit else partial(make, None, 0, 0.4)
+    match = r"got the class RBFKernel. Pass an object of it, such as `RBFKernel\(\)`"
+    with pytest.raises(InputDataError, match=match):
+        make(covar_module=RBFKernel)
+    make(covar_module=RBFKernel())
+
+
+def test_progress_of_no_arm_is_refused_and_a_uniform_policy_is_uniform():
+    bandit = make_bandit(GPBandit)
+    bandit.add_observations([0, 1], [0.1, 0.3])
+    with unchanged(bandit), pytest.raises(InputDataError, match="one arm at least"):
+        bandit.progress(indices=[])
+    with pytest.raises(InputDataError, match=r"Use `EpsilonGreedyPolicy\(0.0\)`"):
+        UniformPolicy(0.0)
+    assert UniformPolicy(1.0) == UniformPolicy()
