@@ -17,7 +17,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import PullLimits, StoredArms
+from botorch_bkb.arms import ProductArms, PullLimits, StoredArms
 from botorch_bkb.bandits.fitting import (
     for_fits,
     Hyperparameters,
@@ -243,6 +243,12 @@ class FilterSurrogate(ArmSurrogate):
         max_inducing: int = 512,
     ) -> None:
         features = hyperparameters.features
+        if isinstance(features, ProductArms):
+            raise UnsupportedError(
+                "Expected a table of arms, since a filter over time holds all arms, "
+                "but got a product space. Use `RGPUCB`, which restarts, or leave out "
+                "the `forgetting_rate` of a GPBandit."
+            )
         if isinstance(features, StoredArms) and features.workers is not None:
             raise UnsupportedError(
                 "Expected arms of this process, since a filter over time computes in "
