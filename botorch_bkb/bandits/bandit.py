@@ -17,10 +17,14 @@ from botorch_bkb.acquisition.schedules import (
 )
 from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
-from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.base import Bandit, locked
 from botorch_bkb.bandits.observations import Observations
-from botorch_bkb.bandits.policies import as_policy, Policy, PosteriorAt
+from botorch_bkb.bandits.policies import (
+    as_policy,
+    Policy,
+    PosteriorAt,
+    ThompsonPolicy,
+)
 from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.checks import (
     check_count,
@@ -122,9 +126,12 @@ class FiniteArmBandit(Bandit):
         self.num_batches = 0
         self._surrogate: ArmSurrogate = surrogate
         surrogate.seed = seed_of(as_generator(generator))
-        self._table = table_of(as_arms(arms))
+        self._table = table_of(arms)
         sign = 1.0 if maximize else -1.0
         self._observations = Observations(len(self.arms), self.arms, sign)
+        if isinstance(self.policy, ThompsonPolicy):  # not all draws exist everywhere
+            posterior = surrogate.at(self._observations, self.decision_time)
+            posterior.sampler(self.policy.covariance)
 
     @property
     def arms(self) -> Tensor:
@@ -173,8 +180,8 @@ class FiniteArmBandit(Bandit):
     ) -> Tensor:
         r"""Choose the next batch, closed by the batch rule; its pulls become pending.
 
-        At least one arm is returned. The very first one is drawn uniformly; afterwards
-        ties go to the lowest index.
+        At least one arm is returned. The very first one (of each block, if the
+        posterior restarts) is drawn uniformly; afterwards ties go to the lowest index.
 
         If the candidates differ from round to round (contexts), pass those of this
         round as ``arms``. The chosen ones join the table as retired arms. That costs
@@ -256,7 +263,7 @@ class FiniteArmBandit(Bandit):
         generator: torch.Generator,
     ) -> Tensor:
         """Return the batch that the policy chooses, given an updated surrogate."""
-        first = self._opening_arm(limits)
+        first = self._opening_arm(posterior, limits, generator)
         if first is not None and self.batch_rule.opens_with_one_pull:
             size = 1
         return self._select_from(posterior, size, limits, first, generator)
@@ -283,10 +290,14 @@ class FiniteArmBandit(Bandit):
             posterior, rule, size, limits.copy(), first, width, generator
         )
 
-    def _opening_arm(self, limits: PullLimits) -> int | None:
-        """Return a uniformly drawn arm if this ask opens the run, else None."""
-        if self.num_pulls or self._observations.pending:
+    def _opening_arm(
+        self, posterior: PosteriorAt, limits: PullLimits, generator: torch.Generator
+    ) -> int | None:
+        """Return a uniformly drawn arm if no pull counts yet, else None."""
+        if len(posterior.moments.pulled_indices) or posterior.pending_scores:
             return None
+        if self.num_pulls or self._observations.pending:  # of an earlier block
+            return limits.draw(generator)
         number = opening_number(self._surrogate.seed, self.num_batches)
         return limits.numbered(number % limits.num_open)
 
