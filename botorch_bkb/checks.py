@@ -148,7 +148,8 @@ def check_modules(kind: type, **values: Any) -> None:
         if len(batch_shape) > 0:
             raise UnsupportedError(
                 f"Expected `{name}` to be one {kind.__name__}, but it is a batch of "
-                f"shape {tuple(batch_shape)}. Leave out `batch_shape`."
+                f"shape {tuple(batch_shape)}. Leave out `batch_shape`, or pass "
+                "`per_dim_lengthscales=False` to an OrthogonalAdditiveKernel in it."
             )
 
 
@@ -172,25 +173,40 @@ def _check_floats(name: str, value: Any) -> None:
 
 
 def check_numbers(**values: Tensor | None) -> None:
-    """Raise if a tensor of training data holds NaN."""
+    """Raise if a tensor of data holds NaN or infinity."""
     for name, value in values.items():
-        if value is not None and value.isnan().any():
-            first = value.isnan().nonzero()[0].tolist()
+        if value is not None and not value.isfinite().all():
+            first = (~value.isfinite()).nonzero()[0].tolist()
             raise InputDataError(
-                f"Expected `{name}` without NaN, but {name}{first} is NaN. Leave its "
-                "row out of all training data."
+                f"Expected `{name}` without NaN and infinity, but {name}{first} is "
+                f"{value[tuple(first)].item()}. Leave its row out of all data."
             )
 
 
-def check_single_output(model: str, train_X: Tensor, train_Y: Tensor) -> None:
-    """Raise an ``UnsupportedError`` unless data are unbatched and of one output."""
-    if train_X.dim() != 2 or train_Y.shape[-1] != 1:
+def check_columns(of: str, X: Tensor, **columns: Tensor | None) -> None:
+    """Raise unless columns hold a finite number for each row of ``... x n x d``."""
+    for name, value in columns.items():
+        if value is not None and value.shape[-2:] != (X.shape[-2], 1):
+            raise BotorchTensorDimensionError(
+                f"Expected `{name}` to be a column with a row for each row of `{of}`, "
+                f"but got shapes {tuple(value.shape)} and {tuple(X.shape)}. Use "
+                f"`{name}.reshape(-1, 1)`, and leave out rows that one of them lacks."
+            )
+    check_numbers(**{of: X}, **columns)
+
+
+def check_training_data(
+    model: str, train_X: Tensor, train_Y: Tensor, train_Yvar: Tensor | None
+) -> None:
+    """Raise unless data are unbatched, of one output, and fit each other."""
+    if train_X.dim() != 2 or train_Y.shape[1:].numel() != 1:
         raise UnsupportedError(
             "Expected unbatched `train_X` (n x d) and one output in `train_Y` "
             f"(n x 1), but got shapes {tuple(train_X.shape)} and "
             f"{tuple(train_Y.shape)}. Use a `ModelListGP` of `{model}`s for several "
             "outputs."
         )
+    check_columns("train_X", train_X, train_Y=train_Y, train_Yvar=train_Yvar)
 
 
 def check_arms(arms: Tensor) -> None:

@@ -189,11 +189,12 @@ class StoredArms(LazyRows):
     ) -> Self:
         """Return the same arms, computed by Ray's workers.
 
-        The numbers are the same, bit for bit. Workers join a Ray that is initialised in
-        this process, whose machines must find the rows at the same path; else Ray is
-        started on this machine, for this process alone, when a bandit first needs it.
-        They end with ``arms.workers.close()``, or with the process. Arms cannot be
-        added, and a filter over time (``TVGPUCB``) is refused.
+        Choices are the same, unless two arms are equal up to floating-point rounding.
+        Workers join a Ray that is initialised in this process, whose machines must find
+        the rows at the same path. Otherwise Ray is started on this machine, for this
+        process alone, when a bandit first needs it. Workers end with
+        ``arms.workers.close()``, or with the process. Arms cannot be added, and a
+        filter over time (``TVGPUCB``) is refused.
 
         Args:
             workers: How many there are at most; of one thread each. A worker has whole

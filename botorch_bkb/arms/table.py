@@ -232,7 +232,7 @@ class ArmTable:
         return replace(self, is_retired=flags)
 
     def offered(
-        self, available: Tensor | None = None, arms: Any = None
+        self, available: Any = None, arms: Any = None
     ) -> tuple[Tensor | None, Tensor]:
         """Return which arms can be pulled now (None for all), and new rows among them.
 

@@ -17,7 +17,7 @@ from botorch_bkb.acquisition.schedules import (
 )
 from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
-from botorch_bkb.bandits.base import Bandit, locked
+from botorch_bkb.bandits.base import Array, Bandit, locked, Values
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.policies import (
     as_policy,
@@ -102,7 +102,7 @@ class FiniteArmBandit(Bandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         surrogate: ArmSurrogate,
         policy: Policy | None = None,
         *,
@@ -174,8 +174,8 @@ class FiniteArmBandit(Bandit):
         self,
         max_size: int | None = None,
         *,
-        available: Tensor | None = None,
-        arms: Tensor | None = None,
+        available: Values | None = None,
+        arms: Array | None = None,
         time: float | None = None,
     ) -> Tensor:
         r"""Choose the next batch, closed by the batch rule; its pulls become pending.
@@ -216,8 +216,8 @@ class FiniteArmBandit(Bandit):
     def _ask(
         self,
         size: int,
-        available: Tensor | None,
-        arms: Tensor | None,
+        available: Values | None,
+        arms: Array | None,
         time: float | None,
         **options: Any,
     ) -> Tensor:
@@ -317,8 +317,8 @@ class FiniteArmBandit(Bandit):
     @locked
     def withdraw(
         self,
-        indices: Tensor | Sequence[int],
-        pull_ids: Tensor | Sequence[int] | None = None,
+        indices: Values,
+        pull_ids: Values | None = None,
     ) -> None:
         """Take back told results, such as a mistyped reward.
 
@@ -341,7 +341,7 @@ class FiniteArmBandit(Bandit):
         vars(self).update(changes, _preview=None)
 
     @locked
-    def add_pending(self, indices: Tensor | Sequence[int]) -> None:
+    def add_pending(self, indices: Values) -> None:
         """Count evaluations that were started elsewhere as pending, repeats included.
 
         Raises:
@@ -353,7 +353,7 @@ class FiniteArmBandit(Bandit):
             observations.ask(arms, scores.tolist())
 
     @locked
-    def add_arms(self, arms: Tensor) -> Tensor:
+    def add_arms(self, arms: Array) -> Tensor:
         """Add arms, which can be pulled from now on.
 
         Args:
@@ -375,7 +375,7 @@ class FiniteArmBandit(Bandit):
         return indices
 
     @locked
-    def retire_arms(self, indices: Tensor | Sequence[int]) -> None:
+    def retire_arms(self, indices: Values) -> None:
         """Retire arms: they are not pulled any more. ``add_arms`` takes them back.
 
         Their results still train the model, and their pending pulls can be told.
@@ -407,16 +407,14 @@ class FiniteArmBandit(Bandit):
     def _indices(self, arms: Sequence[int]) -> Tensor:
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
 
-    def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
+    def _rows(self, indices: Values | None) -> Tensor:
         """Return the arms of a user's argument, or all."""
         if indices is None:
             return self._table.indices
         return self._indices(check_indices(indices, len(self.arms)))
 
     @locked
-    def predict(
-        self, indices: Tensor | Sequence[int] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def predict(self, indices: Values | None = None) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances of the arms, in the original scale.
 
         Given all observations, with the hyperparameters and inducing arms that the next
@@ -448,7 +446,7 @@ class FiniteArmBandit(Bandit):
         return deepcopy(self.confidence)(state) * surrogate.hyperparameters.scale
 
     @locked
-    def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
+    def confidence_bound(self, indices: Values | None = None) -> Tensor:
         """Return the optimistic confidence bounds of the arms, in the original scale.
 
         The upper bound if ``maximize``, else the lower one.
@@ -483,7 +481,9 @@ class FiniteArmBandit(Bandit):
         """Return how likely each arm is the best, from draws of the posterior.
 
         Given all observations; uniform before the first. Retired arms do not compete,
-        unless all are retired. See :mod:`botorch_bkb.posteriors.arm_sampler`.
+        unless all are retired. The draws have the covariance of the bandit's own draws,
+        ``"full"`` if it draws none, and the scale 1. See
+        :mod:`botorch_bkb.posteriors.arm_sampler`.
 
         Args:
             num_draws: The number of draws.
@@ -495,7 +495,7 @@ class FiniteArmBandit(Bandit):
             best = self._table.draw_competing(num_draws, generator)
         else:
             posterior = self._predictor().at(self._observations, self.decision_time)
-            sampler = posterior.sampler()
+            sampler = posterior.sampler(self.policy.covariance)
             best = sampler.draw_best_arms(num_draws, generator, competing)
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
 

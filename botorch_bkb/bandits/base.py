@@ -12,7 +12,7 @@ from functools import wraps
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import torch
 from botorch.exceptions.errors import (
@@ -32,6 +32,15 @@ from botorch_bkb.checks import check_time, check_truth
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Array(Protocol):
+    """A tensor, a NumPy array, or a table or a column of pandas."""
+
+    def __array__(self) -> Any: ...
+
+
+Values = Array | Sequence[Any]
 
 
 def locked(method: Callable[P, R]) -> Callable[P, R]:
@@ -126,11 +135,11 @@ class Bandit(ABC):
     @locked
     def tell(
         self,
-        indices: Tensor | Sequence[int],
-        rewards: Tensor | Sequence[float],
-        pull_ids: Tensor | Sequence[int] | None = None,
+        indices: Values,
+        rewards: Values,
+        pull_ids: Values | None = None,
         *,
-        noise_variance: Tensor | Sequence[float] | float | None = None,
+        noise_variance: Values | float | None = None,
         time: float | None = None,
     ) -> None:
         """Record rewards of pending pulls, in any order, all of them or some.
@@ -163,10 +172,10 @@ class Bandit(ABC):
     @locked
     def add_observations(
         self,
-        indices: Tensor | Sequence[int],
-        rewards: Tensor | Sequence[float],
+        indices: Values,
+        rewards: Values,
         *,
-        noise_variance: Tensor | Sequence[float] | float | None = None,
+        noise_variance: Values | float | None = None,
         time: float | None = None,
     ) -> None:
         """Record results that were never asked for; they settle no pending pull.
@@ -182,8 +191,8 @@ class Bandit(ABC):
     @locked
     def fail(
         self,
-        indices: Tensor | Sequence[int],
-        pull_ids: Tensor | Sequence[int] | None = None,
+        indices: Values,
+        pull_ids: Values | None = None,
     ) -> None:
         """Release pending pulls that have failed; arguments as in ``tell``."""
         with self._recording() as observations:

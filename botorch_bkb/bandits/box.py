@@ -16,7 +16,7 @@ from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
-from botorch_bkb.bandits.base import Bandit, locked
+from botorch_bkb.bandits.base import Bandit, locked, Values
 from botorch_bkb.bandits.box_policies import (
     BoxPolicy,
     BoxSearch,
@@ -181,7 +181,7 @@ class BoxBandit(Bandit):
         return points
 
     @locked
-    def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, points: Values) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances at points, in the original scale.
 
         All observations count, pending ones do not; nothing is drawn.

@@ -17,7 +17,7 @@ from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
 from botorch_bkb.arms import ProductLimits, PullLimits
 from botorch_bkb.arms.table import ArmTable, as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
-from botorch_bkb.bandits.base import locked
+from botorch_bkb.bandits.base import Array, locked, Values
 from botorch_bkb.bandits.drifting import (
     DriftHyperparameters,
     exact_filter_bytes,
@@ -127,7 +127,7 @@ class GPBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | Callable[[Tensor], Kernel] | None = None,
         noise_variance: float | None = None,
         *,
@@ -190,7 +190,7 @@ class GPBandit(FiniteArmBandit):
     @override
     @locked
     def predict(
-        self, indices: Tensor | Sequence[int] | None = None, *, rows: Any = None
+        self, indices: Values | None = None, *, rows: Any = None
     ) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances, as :meth:`FiniteArmBandit.predict`.
 
@@ -224,7 +224,7 @@ class GPBandit(FiniteArmBandit):
     @locked
     def predictions(
         self,
-        indices: Tensor | Sequence[int] | None = None,
+        indices: Values | None = None,
         *,
         top: int | None = None,
         threshold: float | None = None,
@@ -291,9 +291,7 @@ class GPBandit(FiniteArmBandit):
         return low, high
 
     @locked
-    def progress(
-        self, n: int = 1, *, indices: Tensor | Sequence[int] | None = None
-    ) -> Progress:
+    def progress(self, n: int = 1, *, indices: Values | None = None) -> Progress:
         """Return what one more batch may bring, for the decision to stop.
 
         No later pick changes, and the answer is the same at every call.
@@ -342,8 +340,8 @@ class GPBandit(FiniteArmBandit):
         self,
         n: int = 1,
         *,
-        available: Tensor | None = None,
-        arms: Tensor | None = None,
+        available: Values | None = None,
+        arms: Array | None = None,
         time: float | None = None,
         same: Sequence[int | str] | None = None,
     ) -> Tensor:

@@ -7,7 +7,6 @@ from typing import Any
 
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
@@ -20,6 +19,7 @@ from botorch_bkb.acquisition.schedules import ConfidenceSchedule
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
+from botorch_bkb.bandits.base import Array
 from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
@@ -45,7 +45,7 @@ class _SparseBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         **options: Any,
@@ -61,7 +61,7 @@ class _ExactBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -180,7 +180,7 @@ class TVGPUCB(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -229,7 +229,7 @@ class RGPUCB(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -249,9 +249,12 @@ class GPThompsonSampling(_SparseBandit):
     Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, at ``O(A m)`` a
     draw. The draws of one batch come from the posterior at its start, as the paper's
     thirty per round do; pending pulls of earlier batches lower the variance of the
-    draws. Before the first reward all pulls are uniform, the paper's ``F_0``. The
-    paper's algorithm that estimates hyperparameters in every round (section 2.3) is
-    ``GPBandit(arms, policy=ThompsonPolicy())``.
+    draws. Before the first reward all pulls are uniform, the paper's ``F_0``.
+
+    The paper estimates hyperparameters in every round (section 2.3). Nearest to that is
+    ``GPBandit(arms, rbf_to_learn, goal="regret", policy=ThompsonPolicy(0.05,
+    "projected", scale=1.0))``. It estimates in every round up to 128 observations, then
+    as their number doubles, and fits a prior mean and a scale of poor rewards as well.
 
     Args:
         arms, covar_module, noise_variance: Those of :class:`BKB`.
@@ -278,7 +281,7 @@ class GPThompsonSampling(_SparseBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -305,7 +308,7 @@ class EpsilonGreedy(_SparseBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -327,7 +330,7 @@ class UniformRandom(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         **options: Any,
@@ -350,7 +353,7 @@ def _sparse_surrogate(
 
 
 def _given(
-    name: str, arms: Tensor, kernel: Kernel | None, noise_variance: float | None
+    name: str, arms: Array, kernel: Kernel | None, noise_variance: float | None
 ) -> Hyperparameters:
     """Return kernel and noise, which must be given."""
     _check_given(name, kernel, noise_variance)

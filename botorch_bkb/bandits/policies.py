@@ -69,6 +69,8 @@ class Policy(ABC):
     may_settle = False
     # The prior mean of a GPBandit.
     prior_mean: PriorMean = "average"
+    # That of the draws of `maximizer_distribution`.
+    covariance: DrawCovariance = "full"
 
     @abstractmethod
     def choices(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from botorch_bkb.cli.arguments import DEFAULT_ID
 from botorch_bkb.cli.features import drop_incomplete, feature_columns, LOOKS_NUMERIC
-from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns
+from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns, Table
 from botorch_bkb.cli.identity import differing, match_ids, match_settings
 from botorch_bkb.cli.molecules import (
     Fingerprints,
@@ -121,7 +121,8 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     # Fingerprints do not stay in their file.
     has_bits = args.smiles or args.kernel == "tanimoto"
     is_large = not has_bits and is_library(args.arms)
-    table, form, is_numbered = _read_arms(args, is_large)
+    file, is_numbered = _read_arms(args, is_large)
+    table = file.frame
     if args.drop_incomplete:
         drop_incomplete(table, args)
     settings = feature_columns(table, args)
@@ -152,7 +153,7 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     kept = (indices >= 0) & ~is_failed
     num_candidates = int(group[: len(arms)].max()) + 1
     return Campaign(
-        table=table.iloc[first[:num_candidates]],
+        table=table.iloc[first[:num_candidates]].assign(**file.typed),
         rows=rows.iloc[first],
         available=available,
         results=results[kept],
@@ -163,7 +164,7 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         id_column=args.id,
         results_id=results_id,
         is_numbered=is_numbered,
-        form=form,
+        form=file.form,
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
         is_large=is_large,
@@ -203,10 +204,8 @@ def distinct_rows(
     return group, first_rows(rows[args.id], group, available)
 
 
-def _read_arms(
-    args: argparse.Namespace, is_large: bool
-) -> tuple[pd.DataFrame, CsvFormat | None, bool]:
-    """Return the candidates, their file's format, and whether they are numbered."""
+def _read_arms(args: argparse.Namespace, is_large: bool) -> tuple[Table, bool]:
+    """Return the candidates, and whether they are numbered."""
     columns = [args.id, args.available, *outcome_columns(args)] if is_large else None
     table = read_by_options(args.arms, args, columns)
     arms = table.frame
@@ -233,7 +232,7 @@ def _read_arms(
         require_ids(arms[args.id], args.arms)
     if arms.empty:
         raise InputDataError(f"Expected at least one candidate in {args.arms}.")
-    return arms, table.form, is_numbered
+    return table, is_numbered
 
 
 def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:

@@ -228,7 +228,7 @@ def _require_names(text: pd.Series) -> None:
         )
         remedy = f"Pass --id {text.name} if it names the rows"
     else:
-        slip = _slip(text.value_counts(sort=False))
+        slip = find_slip(text.value_counts(sort=False))
         if slip is not None:
             wrong, why = text == slip[0], slip[1]
     if wrong is not None:
@@ -240,7 +240,7 @@ def _require_names(text: pd.Series) -> None:
         )
 
 
-def _slip(counts: pd.Series) -> tuple[str, str] | None:
+def find_slip(counts: pd.Series) -> tuple[str, str] | None:
     """Return a value that is probably misspelt, and why."""
     counts = counts.sort_values(ascending=False, kind="stable")
     first: dict[str, str] = {}

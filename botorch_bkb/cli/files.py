@@ -74,12 +74,14 @@ class Table:
         form: The format of a CSV file; None for other kinds.
         notes: What a user may not expect of how the file was read.
         failed: The rows (of the index) whose result says that the measurement failed.
+        typed: The columns that are read as text, but are not text in the file.
     """
 
     frame: pd.DataFrame
     form: CsvFormat | None = None
     notes: tuple[str, ...] = ()
     failed: pd.Index = field(default_factory=lambda: pd.Index([]))
+    typed: dict[str, pd.Series] = field(default_factory=dict)
 
 
 def read_cells(
@@ -208,10 +210,12 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
     """Write a CSV, Excel or Parquet file, by its suffix, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = table_kind(path)
-    if kind == "parquet":
-        table.to_parquet(path, index=False)
-    elif kind == "excel":
-        table.to_excel(path, index=False)
+    if kind != "csv":
+        try:
+            getattr(table, f"to_{kind}")(path, index=False)
+        except (pa.ArrowException, TypeError, ValueError):  # mixed types, time zones
+            texts = table.select_dtypes(exclude="number").astype("str")
+            getattr(table.assign(**texts), f"to_{kind}")(path, index=False)
     else:
         form = form or CsvFormat()
         sep, decimal, encoding = form.separator, form.decimal, form.encoding
@@ -224,6 +228,22 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
                 " the encoding of the table whose format it has. Save that table as "
                 "UTF-8."
             ) from error
+
+
+def require_own(option: str, path: Path, mark: str, separator: str | None) -> None:
+    """Raise an error if a file exists that no earlier run wrote, without its mark."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    try:
+        table = read_cells(path, separator, None)
+        text = "" if table.notes else ",".join(table.frame.columns)
+    except InputDataError:
+        text = path.read_bytes().decode(errors="replace")
+    if not re.search(mark, text):
+        raise InputDataError(
+            f"{option} would replace {path}, which no earlier run wrote. Move that "
+            f"file away, or name another {option}."
+        )
 
 
 def table_kind(path: Path) -> str:

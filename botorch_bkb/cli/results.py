@@ -15,7 +15,7 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 
 from botorch_bkb.cli.arguments import DEFAULT_ID
-from botorch_bkb.cli.files import Table
+from botorch_bkb.cli.files import read_cells, Table
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import (
     find_column,
@@ -273,7 +273,8 @@ def check_output(
     if not path.is_file() or path.stat().st_size == 0:
         return
     remedy = "Move that file away, or name another --output."
-    names, outcomes = [args.id, results_id], outcome_columns(args)
+    names = [args.id, results_id, *results.select_dtypes("str")]
+    outcomes = outcome_columns(args)
     marks = {"separator": args.separator, "decimal": args.decimal}
     try:
         table = read_table(path, names, outcomes=outcomes, **marks)
@@ -281,6 +282,9 @@ def check_output(
         if results_id is not None and results_id not in frame:
             require_column(frame, args.id, path, "--id")
             frame = frame.rename(columns={args.id: results_id})
+        is_batch = any({*names} <= {*frame} for names in (COLUMNS_OF_NEXT, outcomes))
+        if not is_batch or read_cells(path, args.separator, None).notes:
+            raise InputDataError("it lacks the columns of one, or has several sheets.")
     except InputDataError as error:
         raise InputDataError(
             f"--output {path} exists, and is not a batch of suggest: {error} {remedy}"

@@ -80,7 +80,7 @@ def _check_options(args: argparse.Namespace) -> None:
     check_reward(args)
     if args.component:
         args.arms = Path(" x ".join(name for name, _ in args.component))
-        of_tables = "kernel", "available", "category", "drop_incomplete", "with_columns"
+        of_tables = "kernel", "available", "drop_incomplete", "with_columns"
         for name in of_tables:
             if getattr(args, name):
                 raise InputDataError(
@@ -390,12 +390,13 @@ def _write_next(
         write_table(table, args.output, campaign.form)
         return
     places, form = batch.attrs["arms"], campaign.form
-    columns = list(batch.columns)
+    ids, columns = campaign.table[args.id], list(batch.columns)
+    batch[args.id] = ids.iloc[places].array
     if args.per_measurement:
         places, columns = picks.tolist(), list(campaign.results_columns)
         batch = pd.DataFrame(index=range(len(picks)))
         if campaign.results_id is not None:
-            batch[campaign.results_id] = campaign.ids[places]
+            batch[campaign.results_id] = ids.iloc[places].array
         form = campaign.results_form or form
     elif form is not None and form.encoding != "utf-8":
         # Every program reads this encoding.

@@ -80,6 +80,7 @@ def read_table(
     # Each column's cells are released when they have been read.
     table, notes = replace(table, frame=pd.DataFrame()), [*table.notes]
     kept = {find_column(cells, name) for name in text_columns if name is not None}
+    typed = {name: cells[name].infer_objects() for name in cells if name in kept}
     frame, words, failed = _plain_columns(cells, kept, outcomes)
     if columns is None:  # all of them, so a row without cells is blank
         frame = frame[~frame.isna().all(axis="columns")]
@@ -103,7 +104,17 @@ def read_table(
                 f"column {name!r} of text is read as numbers, such as {text[first]!r} "
                 f"as {numbers[first]:.15g}"
             )
-    return Table(frame, form, tuple(f"{path.name}: {text}" for text in notes), failed)
+    for name in typed if form is not None else ():  # numbers as all programs write them
+        numbers = _numbers(frame[name], ".")
+        if numbers is not None and numbers.astype("str").equals(frame[name]):
+            typed[name] = numbers
+    typed = {  # floats as objects, without the decimal commas of CSV files
+        name: cells.astype("object" if cells.dtype.kind == "f" else cells.dtype)
+        for name, cells in typed.items()
+        if not is_text(cells)
+    }
+    said = tuple(f"{path.name}: {text}" for text in notes)
+    return Table(frame, form, said, failed, typed)
 
 
 def read_by_options(
@@ -188,8 +199,10 @@ def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
         return pd.Series(numbers, column.index, name=column.name)
     text = column.astype("str").where(column.notna()).str.strip(BLANKS)
     if keeps_text:
-        # One letter, or a letter and its accent: the same id.
-        text = text.str.normalize("NFC")
+        # One letter, or a letter and its accent: the same id. 35.0 is 35.
+        text = text.str.normalize("NFC").str.removesuffix(" 00:00:00")
+        if pd.api.types.is_float_dtype(column):
+            text = text.str.removesuffix(".0")
     return text.mask(text.isin(MISSING))
 
 

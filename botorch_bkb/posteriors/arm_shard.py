@@ -181,7 +181,7 @@ class ArmShard:
             width: How many features the cache has room for; 0 for no cache.
         """
         if len(self._features) != width:
-            # Gone before its successor comes. Rows are aligned alike in every shard.
+            # Free the old cache first. Rows are aligned alike in every shard.
             self._features = self.moments[:0]
             stride = -(-self.num_arms // MIN_CHUNK) * MIN_CHUNK
             self._features = self.moments.new_empty(width, stride)
@@ -444,6 +444,6 @@ class ArmShard:
 def _aligned(matrix: Tensor) -> Tensor:
     """Return a copy in rows, whose memory layout does not depend on its source.
 
-    The last bits of products depend on it: with it they are those of any shards.
+    The last bits of products depend on the layout, and may decide near-ties.
     """
     return matrix.clone(memory_format=torch.contiguous_format)

@@ -5,9 +5,9 @@ as ``ArmShard.rebuild``, so that their arguments and answers are typed.
 :meth:`Shards.change` calls a method that changes a shard, on all shards alike.
 :meth:`Shards.ask` calls one that changes nothing. Arguments and answers are small.
 
-Shards are made of whole blocks of arms, passes go over chunks that never cross a block,
-and no number depends on more than its own chunk. So the number of shards and their
-places change no bit.
+Shards are made of whole blocks of arms, and passes go over chunks that never cross a
+block. So numbers depend on the number of shards and their places up to floating-point
+rounding, and choices are the same unless two arms are equal up to rounding.
 """
 
 from __future__ import annotations

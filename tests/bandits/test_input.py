@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -141,6 +142,39 @@ def test_numbers_of_numpy_are_numbers():
     bandit = BBKB(ARMS, rbf(), NOISE, max_repeats=size, **options)
     assert len(bandit.ask(size)) == 1
     assert len(GPBandit(ARMS, max_repeats=size).ask(size)) == 3
+
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.mark.parametrize("make", [GPBandit, partial(BBKB, covar_module=rbf())])
+def test_arrays_and_tables_are_what_tensors_are(make: type[GPBandit]) -> None:
+    """Annotated, so that mypy checks these calls too."""
+    array = ARMS.numpy()
+    table, more = pd.DataFrame(array), array[:2] + 1.0
+
+    def choices(arms: Array | pd.DataFrame | torch.Tensor) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(0)
+        bandit = make(arms, noise_variance=0.1, generator=generator)
+        available: Array = np.arange(6) < 4
+        asked = bandit.ask(available=available).numpy()
+        bandit.tell(asked, np.full(len(asked), 0.5), np.array([0]))
+        bandit.add_observations(table.index, table[0])
+        bandit.add_pending(np.array([2, 2]))
+        bandit.fail(np.array([2]), pull_ids=np.array([2]))
+        bandit.withdraw(np.array([5]))
+        assert bandit.add_arms(pd.DataFrame(more)).tolist() == [6, 7]
+        bandit.retire_arms(np.array([6]))
+        assert len(bandit.predict(np.array([0, 1]))[0]) == 2
+        assert len(bandit.confidence_bound(pd.Series([0, 1]))) == 2
+        return [bandit.ask().tolist(), bandit.ask(arms=array[3:]).tolist()]
+
+    expected = choices(ARMS)
+    assert choices(array) == expected
+    assert choices(table) == expected
+    box = BoxBandit(torch.tensor([[0.0], [1.0]]).double(), rbf(), 0.1)
+    box.add_observations([[0.5]], np.array([1.0]))
+    assert len(box.predict(np.array([[0.5], [0.7]]))[0]) == 2
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")

@@ -188,3 +188,20 @@ def test_ids_are_no_feature_and_name_the_best_arm(table, capsys):
     rounds = simulate("--id", "well", "--horizon", "30")
     pd.testing.assert_frame_equal(rounds, expected)
     assert f"Best candidate found: {best - 1:04d}, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["rounds.csv", "regret.png"])
+@pytest.mark.parametrize("command", ["simulate", "demo"])
+def test_only_files_of_earlier_runs_are_replaced(name, command, table, capsys):
+    words = ["--horizon=6", "--quiet", "--output=out"]
+    words += ["--num-arms=20"] if command == "demo" else ["table.csv", "--reward=gain"]
+    for _ in range(2):
+        assert main([command, *words]) == 0
+    path = Path("out") / name
+    path.write_bytes(b"id,gain\n1,2\n")
+    capsys.readouterr()
+    assert main([command, *words]) == 2
+    captured = capsys.readouterr()
+    assert f"would replace {path}, which no earlier run wrote" in captured.err
+    assert captured.out == ""
+    assert path.read_bytes() == b"id,gain\n1,2\n"

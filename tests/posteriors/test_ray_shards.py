@@ -75,7 +75,7 @@ def pid_of(arms, shard):
 
 
 @pytest.mark.parametrize("bandit", ["bbkb", "ts-weights"])
-def test_runs_have_the_bits_of_this_process(two, path, bandit):
+def test_runs_have_the_choices_of_this_process(two, path, bandit):
     expected = campaign(BANDITS[bandit](ArrayArms(path)))
     assert_same(campaign(BANDITS[bandit](two)), expected)
 
