@@ -50,6 +50,12 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def check_truth(name: str, value: Any) -> bool:
+    """Return True or False."""
+    _require(isinstance(value, bool | np.bool_), name, "True or False", value)
+    return bool(value)
+
+
 def check_number(
     name: str, value: Any, least: float = -LARGEST, most: float = LARGEST
 ) -> float:
@@ -235,7 +241,7 @@ def check_bounds(bounds: Any) -> None:
 
 def check_points(points: Any, bounds: Tensor) -> Tensor:
     """Return ``q x d`` points in the dtype of the bounds; raise if one is outside."""
-    points = _as_tensor("points", points, "a tensor of points").to(bounds)
+    points = as_tensor("points", points, "a tensor of points").to(bounds)
     if points.dim() != 2 or points.shape[-1] != bounds.shape[-1]:
         raise BotorchTensorDimensionError(
             f"Expected `points` of shape q x {bounds.shape[-1]}, but got "
@@ -253,7 +259,7 @@ def check_points(points: Any, bounds: Tensor) -> Tensor:
 
 def check_available(available: Any, num_arms: int) -> Tensor:
     """Return an ``A``-dim boolean tensor."""
-    mask = _as_tensor("available", available, "a boolean tensor")
+    mask = as_tensor("available", available, "a boolean tensor")
     if mask.shape != (num_arms,) or mask.dtype != torch.bool:
         raise InputDataError(
             f"Expected `available` to be a boolean tensor of shape ({num_arms},), but "
@@ -294,7 +300,7 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
         InputDataError: If a reward is not a number, NaN, infinite, or so large that
             squares overflow in the dtype of the arms.
     """
-    values = _as_tensor("rewards", rewards, "real numbers").double()
+    values = as_tensor("rewards", rewards, "real numbers").double()
     if values.dim() == 2 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     values = values.reshape(1) if values.dim() == 0 else values
@@ -326,7 +332,7 @@ def check_known_noise(noise: Any, num_pulls: int, dtype: torch.dtype) -> list[fl
         InputDataError: If a variance is not positive and finite in the arms' dtype.
     """
     noise = math.nan if noise is None else noise
-    values = _as_tensor("noise_variance", noise, "real numbers").double()
+    values = as_tensor("noise_variance", noise, "real numbers").double()
     values = values.squeeze(-1) if values.dim() == 2 else values
     values = values.expand(num_pulls) if values.dim() == 0 else values
     if values.shape != (num_pulls,):
@@ -348,7 +354,7 @@ def check_known_noise(noise: Any, num_pulls: int, dtype: torch.dtype) -> list[fl
 
 
 def _integers(name: str, values: Any, meaning: str) -> list[int]:
-    found = _as_tensor(name, values, meaning)
+    found = as_tensor(name, values, meaning)
     if found.numel() == 0 and found.dim() <= 1:
         return []
     if found.dim() > 1 or found.is_floating_point() or found.dtype == torch.bool:
@@ -360,7 +366,7 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
     return integers
 
 
-def _as_tensor(name: str, values: Any, meaning: str) -> Tensor:
+def as_tensor(name: str, values: Any, meaning: str) -> Tensor:
     """Return a dense tensor of real numbers.
 
     NumPy converts other values: a list of floats stays double, and a column of a table

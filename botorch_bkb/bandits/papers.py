@@ -16,6 +16,7 @@ from botorch_bkb.acquisition.confidence import (
     TVWidth,
 )
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule
+from botorch_bkb.arms import ProductArms
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import Array
@@ -206,7 +207,7 @@ class RGPUCB(FiniteArmBandit):
 
     Algorithm 1 of [bogunovic2016tvgpucb]_. A decision uses the rewards and pending
     pulls of its own block; the first block starts at time 1. The width goes on with the
-    number of all pulls. Ties, as at the start of a block, go to the lowest index.
+    number of all pulls. The first arm of every block is drawn uniformly.
 
     Args:
         arms, covar_module, noise_variance: Those of :class:`BKB`.
@@ -261,7 +262,8 @@ class GPThompsonSampling(_SparseBandit):
             drawn arm. The theorem needs it to be positive; the paper names no value.
         covariance: The covariance of the draws: ``"projected"``, that of the paper's
             weights, or ``"full"``, that of the posterior; see
-            :mod:`botorch_bkb.posteriors.arm_sampler`.
+            :mod:`botorch_bkb.posteriors.arm_sampler`. None: ``"projected"``, but
+            ``"full"`` over a product space, which has no other.
         scale: Of each draw, ``mean + scale (draw - mean)`` is maximized, the posterior
             reshaping of [chapelle2011]_.
         options: Those of :class:`BKB`. The default ``batch_rule`` is ``FixedSize(30)``.
@@ -284,10 +286,12 @@ class GPThompsonSampling(_SparseBandit):
         noise_variance: float | None = None,
         *,
         uniform_probability: float = 0.05,
-        covariance: DrawCovariance = "projected",
+        covariance: DrawCovariance | None = None,
         scale: float = 1.0,
         **options: Any,
     ) -> None:
+        if covariance is None:
+            covariance = "full" if isinstance(arms, ProductArms) else "projected"
         policy = ThompsonPolicy(uniform_probability, covariance, scale)
         super().__init__(arms, covar_module, noise_variance, policy=policy, **options)
 

@@ -214,6 +214,14 @@ class UniformPolicy(EpsilonGreedyPolicy):
 
     uniform_probability: float = 1.0
 
+    @override
+    def __post_init__(self) -> None:
+        if self.uniform_probability != 1:
+            raise InputDataError(
+                "Expected all draws of a UniformPolicy to be uniform. Use "
+                f"`EpsilonGreedyPolicy({self.uniform_probability!r})` for fewer."
+            )
+
 
 @dataclass(frozen=True)
 class ThompsonPolicy(DrawingPolicy):

@@ -457,9 +457,11 @@ def _check_left(campaign: Campaign, args: argparse.Namespace) -> None:
 def _note_size(picks: Tensor, num_available: int, args: argparse.Namespace) -> None:
     """Report a batch that is smaller than asked for, or larger than all candidates."""
     if len(picks) < args.batch_size:
+        is_once = args.goal != "regret" and len(picks) == num_available
+        once = "Each candidate comes once in a batch (but with --goal regret), which"
         note(
-            f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
-            f"{args.batch_size:,} measurements"
+            f"{once if is_once else f'--max-repeats {args.max_repeats}'} leaves only "
+            f"{len(picks):,} of {args.batch_size:,} measurements"
         )
     elif len(picks) > num_available:
         note(

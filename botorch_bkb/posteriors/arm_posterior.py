@@ -106,8 +106,8 @@ class ArmPosterior(Moments):
     a batch may copy some of them. Else they are recomputed chunk by chunk where they
     are needed, with the same answers, and every update is a full rebuild. Beside them
     are a few ``A``-dim vectors, three chunks (at most 16 MiB each on a processor) and
-    ``O(m^2 + P d)`` numbers for ``P`` pulled arms. Nothing is ever ``A x`` (number of
-    pulls).
+    ``O(m^2 + P d)`` numbers for ``P`` pulled arms. What is ``A x`` (number of
+    pulls) is kept only by a batch, in a quarter of the budget or 32 MiB.
 
     Args:
         arms: An ``A x d`` tensor.

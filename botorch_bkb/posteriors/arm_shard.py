@@ -322,10 +322,10 @@ class ArmShard:
             torch.mv(self._coordinates(rows).mT, vector, out=result[rows])
         return result
 
-    def prior_rows(self, points: Tensor) -> Tensor:
-        """Return the prior covariances of some points with all arms."""
+    def prior_sums(self, points: Tensor, weights: Tensor) -> Tensor:
+        """Return weighted sums of some points' prior covariances with all arms."""
         chunks = self.chunks(max(points.shape))
-        return torch.cat([self._covariance(points, rows) for rows in chunks], dim=-1)
+        return torch.cat([weights @ self._covariance(points, rows) for rows in chunks])
 
     def drawn(self, draws: Draws) -> Tensor:
         """Return values of all arms, ``num_draws x A``."""

@@ -17,6 +17,10 @@ from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.shards import LocalShards, Shards
 
 
+# At least so many bytes hold one number per arm and pull.
+LEAST_BYTES = 2**25
+
+
 class TrackedShard:
     """The variances of a shard's arms as pulls are added.
 
@@ -37,10 +41,8 @@ class TrackedShard:
             self.residual, self.variance = torch.zeros_like(self.mean), shard.variance
         if allowed is not None:
             self.mean = self.mean.masked_fill(~allowed[shard.rows], -math.inf)
-        # Row j times row j^T is what pull j took from the arms' covariance; room for
-        # twice as many rows whenever it is full.
-        self.downdates = self.mean.new_empty(16, len(self.mean))
-        self.num_downdates = 0
+        # Row j times row j^T is what pull j took from the arms' covariance.
+        self.downdates = self.mean.new_empty(0, len(self.mean))
         self._bounds: Tensor | None = None
 
     def close(self, index: int) -> None:
@@ -56,21 +58,30 @@ class TrackedShard:
         self._subtract(factor * self.shard.dot(vector).square())
 
     def condition(
-        self, point: Tensor, vector: Tensor, earlier: Tensor, root: Tensor
+        self,
+        points: Tensor,
+        weights: Tensor,
+        vector: Tensor,
+        earlier: Tensor,
+        root: Tensor,
+        room: int,
     ) -> None:
-        """Add pulls of the arm with row ``point``.
+        """Add pulls of one arm.
 
-        ``vector`` turns features into its posterior less its prior covariances,
-        ``earlier`` are its entries in the downdates so far, and ``root`` is the
-        standard deviation of the mean of its rewards.
+        Its downdate is ``(column - earlier @ downdates) / root``, where the column is a
+        weighted sum of the prior covariances of ``points`` plus the features' inner
+        products with ``vector``. There is room for so many downdates; if there is none,
+        the earlier ones are dropped, and the column is that of all pulls.
         """
-        column = self.shard.prior_rows(point).squeeze(0) + self.shard.dot(vector)
-        known = self.downdates[: self.num_downdates]
+        column = self.shard.prior_sums(points, weights) + self.shard.dot(vector)
+        number = len(earlier)
+        known = self.downdates[:number]
         downdate = (column - earlier @ known) / root
-        if len(known) == len(self.downdates):
-            self.downdates = torch.cat([known, torch.empty_like(known)])
-        self.downdates[self.num_downdates] = downdate
-        self.num_downdates += 1
+        if number == len(self.downdates) or not room:
+            more = min(max(number, 16), room - number) if room else 0
+            self.downdates = torch.cat([known, known.new_empty(more, len(column))])
+        if room:
+            self.downdates[number] = downdate
         self._subtract(downdate.square())
 
     def moments(self, index: int) -> list[float] | None:
@@ -109,7 +120,9 @@ class HallucinatedPosterior:
     stay, and ``V^{-1}`` is updated. Otherwise pulls condition the posterior as any
     joint Gaussian, with the lower Cholesky factor ``C`` of the covariance of their
     rewards. Every pull passes over the features of all arms, ``O(A (m + f))`` for ``f``
-    pulls before, or of those that are tracked.
+    pulls before, or of those that are tracked. One number per arm and pull is kept in a
+    quarter of ``max_feature_bytes``, at least 32 MiB. If more are needed, none is kept:
+    every pull computes ``f`` kernel rows, a chunk of arms at a time.
 
     Args:
         posterior: The posterior at the start of the batch; it is not changed.
@@ -140,10 +153,13 @@ class HallucinatedPosterior:
             shard = excerpt(posterior, indices)
             tracked = TrackedShard(shard, scale, None, projected)
             self.shards = LocalShards([tracked], [0, len(indices)])
+        num_bytes = max(posterior.max_feature_bytes // 4, LEAST_BYTES)
+        num_arms = posterior.num_arms if indices is None else len(indices)
+        self.room = num_bytes // (num_arms * posterior.like.element_size())
         L_v = posterior.basis.L_v
         self.V_inverse = torch.cholesky_inverse(L_v)
         self.pulled = posterior.pulled_indices[:0]
-        self.C = L_v[:0, :0]
+        self.vectors, self.C = L_v[:0], L_v[:0, :0]
 
     def bounds(self) -> Tensor:
         """Return the upper confidence bounds of the arms that are tracked."""
@@ -188,11 +204,19 @@ class HallucinatedPosterior:
         earlier = torch.linalg.solve_triangular(self.C, cross, upper=False).squeeze(-1)
         p = posterior.variances(arm)[0] - earlier.square().sum()
         root = (p.clamp_min(0.0) + noise / num_pulls).sqrt()
-        args = posterior.arms[arm], solved - z, earlier, root
-        self.shards.change(TrackedShard.condition, *args)
         self.pulled = torch.cat([self.pulled, arm])
+        self.vectors = torch.cat([self.vectors, (solved - z).unsqueeze(0)])
         above = torch.nn.functional.pad(self.C, (0, 1))
         self.C = torch.cat([above, torch.cat([earlier, root[None]]).unsqueeze(0)])
+        one, room = root.new_ones(1), self.room
+        args = posterior.arms[arm], one, solved - z, earlier, root, room
+        if len(self.pulled) > room:
+            # The last row of C^{-1} times the pulls' covariances.
+            last = torch.nn.functional.pad(one, (len(earlier), 0)).unsqueeze(-1)
+            w = torch.linalg.solve_triangular(self.C.mT, last, upper=True).squeeze(-1)
+            points = posterior.arms[self.pulled]
+            args = points, w, w @ self.vectors, earlier[:0], one[0], 0
+        self.shards.change(TrackedShard.condition, *args)
 
     def _place(self, index: int) -> int:
         """Return the number of an arm among those that are tracked, or -1."""

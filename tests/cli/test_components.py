@@ -76,7 +76,7 @@ def test_a_row_per_measurement_can_be_filled_in(folder):
     assert main(command) == 0
     batch = read("next.csv")
     assert list(batch.columns) == [*NAMES, "yield"]
-    assert len(batch) == 90
+    assert len(batch) == 80  # so many are allowed, and each comes once
     assert batch["yield"].isna().all()
     batch.assign(**{"yield": measured(batch)}).to_csv("results.csv", index=False)
     assert main([*command, "--output=other.csv"]) == 0

@@ -174,7 +174,12 @@ def test_fewer_or_repeated_measurements_are_named(arms, capsys):
     said = "--max-repeats 1 leaves only 10 of 12 measurements"
     assert said in capsys.readouterr().out
     arms.head(7).to_csv("arms.csv", index=False)
-    batch = suggest(measure(arms, [0, 1, 2, 3]), batch_size=96)
+    results = measure(arms, [0, 1, 2, 3])
+    batch = suggest(results, batch_size=96)
+    assert len(batch) == 7
+    said = "comes once in a batch (but with --goal regret), which leaves only 7 of 96 m"
+    assert said in capsys.readouterr().out
+    batch = suggest(results, "--goal", "regret", batch_size=96)
     said = f"96 measurements of 7 candidates are up to {batch['repeats'].max()} of each"
     assert said in capsys.readouterr().out
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullCounts, PullLimits
+from botorch_bkb.models.utils.rows import Duplicates
 from botorch_bkb.posteriors import ArmMoments, upper_bounds
 from botorch_bkb.posteriors.arm_shard import expected_rise, largest
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
@@ -79,7 +80,8 @@ def batch(mean, variance, used, size, dtype=torch.float64, pending=(), limits=No
     moments = Gaining(mean, variance, variance, NOISE, longs(), longs(), 0.0, 0.0)
     used = PullCounts(longs(*used), torch.ones(len(used), dtype=torch.long))
     limits = limits or PullLimits.unlimited(mean, len(mean))
-    found = best_arm_limits(moments, limits, used, longs(*pending), size)
+    none = Duplicates(longs(), longs())
+    found = best_arm_limits(moments, limits, used, longs(*pending), size, none)
     return found.left.tolist()
 
 

@@ -19,6 +19,7 @@ from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.posteriors import (
     ArmMoments,
     ArmPosterior,
+    hallucination,
     SparseArmKalmanFilter,
 )
 from botorch_bkb.posteriors.hallucination import excerpt, HallucinatedPosterior
@@ -28,6 +29,8 @@ from botorch_bkb.posteriors.replay import (
     ReplayedFilter,
 )
 from botorch_bkb.posteriors.upper_bounds import first_crossing, UpperBounds
+from tests.bandits import rbf
+from tests.helpers import gram_matrix, LargestTensor
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
 from tests.reference import time_varying_posterior
 
@@ -44,13 +47,51 @@ def test_bounds_that_are_no_numbers_are_an_error(pending):
         bounds.best()
 
 
+@pytest.mark.parametrize("least_bytes", [0, NUM_ARMS * 8 * 3])
+def test_bounds_are_the_same_whatever_is_kept_of_earlier_pulls(
+    monkeypatch, least_bytes
+):
+    monkeypatch.setattr(hallucination, "LEAST_BYTES", least_bytes)
+    posterior = Problem(3).posterior
+    arms = [5, 7, 5, 1, 9, 0]
+    found = []
+    for max_bytes in (0, 2**31):
+        posterior.max_feature_bytes = max_bytes
+        tracked = HallucinatedPosterior(posterior, SCALE, None, False)
+        found.append([])
+        for number, arm in enumerate(arms, 1):
+            tracked.pull(arm, number)
+            found[-1].append(tracked.bounds())
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_the_first_batch_over_many_arms_holds_no_number_per_arm_and_pull():
+    """96 numbers for each of 200,000 arms would be 147 MiB."""
+    arms = torch.rand(200_000, 2, generator=torch.Generator().manual_seed(0)).double()
+    posterior = ArmPosterior(arms, rbf(0.3), 0.1, max_feature_bytes=2**24)
+    tracked = HallucinatedPosterior(posterior, SCALE, None, False)
+    with LargestTensor() as largest:
+        for arm in range(24):
+            tracked.pull(arm * 8000, 1)
+    assert largest.nbytes <= 2**25
+    assert sum(part.downdates.numel() for part in tracked.shards.parts) == 0
+    pulls, seen = arms[:184_001:8000], arms[[3, 4000, 199_999]]
+    K, cross = gram_matrix(rbf(0.3), pulls), gram_matrix(rbf(0.3), pulls, seen)
+    lost = (cross * np.linalg.solve(K + 0.1 * np.eye(24), cross)).sum(axis=0)
+    found = tracked.bounds()[[3, 4000, 199_999]]
+    np.testing.assert_allclose(found, SCALE * np.sqrt(1 - lost), rtol=1e-9)
+
+
 @pytest.mark.parametrize("projected", [True, False])
 def test_an_excerpt_answers_as_all_arms_do_and_holds_no_graph_of_the_kernel(projected):
     problem = Problem(3)
     posterior, few = problem.posterior, longs(2, 5, 11, 14)
     assert posterior.covar_module.raw_lengthscale.requires_grad
-    found = excerpt(posterior, few).prior_rows(posterior.arms[5:7])
-    np.testing.assert_allclose(found, problem.gram[5:7, few], rtol=1e-6)
+    weights = torch.tensor([2.0, -0.5]).to(posterior.like)
+    found = excerpt(posterior, few).prior_sums(posterior.arms[5:7], weights)
+    expected = weights.numpy() @ problem.gram[5:7, few]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-12)
     some, all_ = (
         HallucinatedPosterior(posterior, SCALE, None, projected, arms)
         for arms in (few, None)
